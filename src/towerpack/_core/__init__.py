@@ -1,0 +1,1 @@
+"""Ground floor: errors, names, randomness, paths, timing. Standard library and NumPy only."""

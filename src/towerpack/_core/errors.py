@@ -1,0 +1,128 @@
+"""Every error that Towerpack raises, in one tree.
+
+    TowerpackError
+    ├── DataFlowError (RuntimeError)      a pipeline failed while it ran
+    │   ├── MapError                      the user's function raised
+    │   └── BatchError (ValueError)       datapoints that do not stack
+    ├── StateError (ValueError)           an iterator or callback state that does not fit
+    ├── SpecError (ValueError)            data that does not fit the model's input specs
+    ├── LayerError (ValueError)           a layer, scope or exposed name misused
+    ├── ConfigError (ValueError)          an argument that makes no sense
+    ├── CallbackError (RuntimeError)      callbacks that cannot work together
+    ├── NumericsError (ArithmeticError)   a cost that is not finite
+    ├── CheckpointError (RuntimeError)    nothing (valid) to load, or a save that failed
+    │   └── CheckpointMismatchError       a checkpoint of another model
+    ├── MissingExtraError (ImportError)   an optional dependency is not installed
+    └── InternalError (RuntimeError)      our fault: please report
+"""
+
+from __future__ import annotations
+
+
+class TowerpackError(Exception):
+    """Base of all errors raised on purpose.
+
+    Args:
+        what: One sentence that says what was wrong, with the value.
+        got: What was found.
+        expected: What was expected in its place.
+        fix: What to do about it.
+        pipeline: Where it happened, for example `DataFromArrays > MapData(decode) > BatchData(32)`.
+        details: Longer text that belongs to the error, such as a worker's traceback.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        got: str | None = None,
+        expected: str | None = None,
+        fix: str | None = None,
+        pipeline: str | None = None,
+        details: str | None = None,
+    ) -> None:
+        self.what = what
+        self.got = got
+        self.expected = expected
+        self.fix = fix
+        self.pipeline = pipeline
+        self.details = details
+        super().__init__(what)
+
+    def __str__(self) -> str:
+        rows = [
+            ("got", self.got),
+            ("expected", self.expected),
+            ("to fix", self.fix),
+            ("pipeline", self.pipeline),
+        ]
+        lines = [self.what]
+        for label, text in rows:
+            if text is not None:
+                lines.append(f"  {label:<9} " + text.replace("\n", "\n" + " " * 12))
+        if self.details is not None:
+            lines.append(self.details)
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # The default rebuilds from `args` alone and would lose every field but the first.
+        return (_rebuild, (type(self), self.__dict__.copy()))
+
+
+def _rebuild(cls: type[TowerpackError], fields: dict[str, object]) -> TowerpackError:
+    error = cls.__new__(cls)
+    Exception.__init__(error, fields.get("what", ""))
+    error.__dict__.update(fields)
+    return error
+
+
+class DataFlowError(TowerpackError, RuntimeError):
+    """A data pipeline failed while it ran."""
+
+
+class MapError(DataFlowError):
+    """A function given to a stage raised; the cause is chained."""
+
+
+class BatchError(DataFlowError, ValueError):
+    """Datapoints that cannot be stacked into one batch."""
+
+
+class StateError(TowerpackError, ValueError):
+    """A saved state that does not fit what it is restored into."""
+
+
+class SpecError(TowerpackError, ValueError):
+    """A datapoint that does not fit the model's input specs."""
+
+
+class LayerError(TowerpackError, ValueError):
+    """A layer, scope or exposed name that is misused."""
+
+
+class ConfigError(TowerpackError, ValueError):
+    """An argument or combination of arguments that makes no sense."""
+
+
+class CallbackError(TowerpackError, RuntimeError):
+    """Callbacks that cannot work as they were put together."""
+
+
+class NumericsError(TowerpackError, ArithmeticError):
+    """A cost or gradient that is not finite."""
+
+
+class CheckpointError(TowerpackError, RuntimeError):
+    """A checkpoint that cannot be written or read."""
+
+
+class CheckpointMismatchError(CheckpointError, ValueError):
+    """A valid checkpoint that belongs to another model."""
+
+
+class MissingExtraError(TowerpackError, ImportError):
+    """An optional dependency is not installed."""
+
+
+class InternalError(TowerpackError, RuntimeError):
+    """A state that should be impossible: a bug in Towerpack, please report it."""

@@ -1,0 +1,54 @@
+"""One logger for the library, quiet until an application configures it.
+
+Library modules call `get_logger(__name__)`. Nothing is configured at import; `console()` is for
+applications and trainers, which own the terminal.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+ROOT = "towerpack"
+_FORMAT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
+
+
+def get_logger(name: str) -> logging.Logger:
+    """The logger of a module; `name` is its `__name__`."""
+    return logging.getLogger(name if name.startswith(ROOT) else f"{ROOT}.{name}")
+
+
+def console(level: int = logging.INFO) -> None:
+    """Show the library's log on stderr, unless the program has configured logging itself."""
+    logger = logging.getLogger(ROOT)
+    if logger.level == logging.NOTSET:
+        logger.setLevel(level)
+    if logger.handlers or logging.getLogger().handlers:
+        return
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter(_FORMAT, datefmt="%H:%M:%S"))
+    logger.addHandler(handler)
+
+
+class LogFile:
+    """Appends the library's log to a file while open. Use as a context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._handler: logging.FileHandler | None = None
+
+    def __enter__(self) -> LogFile:
+        logger = logging.getLogger(ROOT)
+        if logger.level == logging.NOTSET:
+            logger.setLevel(logging.INFO)
+        self._handler = logging.FileHandler(self._path, encoding="utf-8")
+        self._handler.setFormatter(logging.Formatter(_FORMAT))
+        logger.addHandler(self._handler)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        if self._handler is not None:
+            logging.getLogger(ROOT).removeHandler(self._handler)
+            self._handler.close()
+            self._handler = None
