@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+from collections.abc import Generator
 from types import ModuleType
 
 from towerpack._core.errors import MissingExtraError
+
+# The extra that brings a package, for packages that whole modules of Towerpack need.
+_EXTRA_OF = {
+    "keras": "tf",
+    "matplotlib": "demo",
+    "safetensors": "tf",
+    "sklearn": "demo",
+    "tensorboard": "tensorboard",
+    "tensorflow": "tf",
+}
 
 
 def require(module: str, *, extra: str, needed_for: str) -> ModuleType:
@@ -20,4 +32,23 @@ def require(module: str, *, extra: str, needed_for: str) -> ModuleType:
         raise MissingExtraError(
             f"{needed_for} needs the package '{module}', which cannot be imported: {error}.",
             fix=f'pip install "towerpack[{extra}]"',
+        ) from error
+
+
+@contextlib.contextmanager
+def explain_missing(needed_for: str) -> Generator[None]:
+    """Turn the failing import of an optional package into the sentence that says how to get it.
+
+    Raises:
+        MissingExtraError: A package that an extra brings was imported and is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRA_OF:
+            raise
+        raise MissingExtraError(
+            f"{needed_for} needs the package '{package}', which is not installed.",
+            fix=f'pip install "towerpack[{_EXTRA_OF[package]}]"',
         ) from error

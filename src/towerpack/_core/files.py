@@ -24,7 +24,7 @@ def write_bytes_synced(path: Path, data: bytes | bytearray | memoryview) -> None
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Replace `path` by `data` in one step: a reader sees the old content or the new, never a part."""
+    """Replace `path` by `data` in one step: readers see the old content or the new, not a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         write_bytes_synced(temporary, data)

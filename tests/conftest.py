@@ -1,0 +1,29 @@
+"""What every test runs under."""
+
+from __future__ import annotations
+
+import os
+
+# Read by TensorFlow and Keras when they are imported, which a test or its subprocess does later.
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("KERAS_BACKEND", "tensorflow")
+os.environ.setdefault("MPLBACKEND", "agg")
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from scaling import SCALE
+
+_COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("dev", **_COMMON)
+settings.register_profile("ci", **_COMMON, derandomize=True, print_blob=True)
+settings.register_profile("full", **_COMMON, max_examples=1000)
+settings.load_profile("full" if SCALE == 1 else "ci" if os.environ.get("CI") else "dev")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if item.get_closest_marker("gpu") is not None:
+        import tensorflow as tf
+
+        if not tf.config.list_physical_devices("GPU"):
+            pytest.skip("no GPU on this machine")

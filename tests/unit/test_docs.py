@@ -1,0 +1,85 @@
+"""Every Python block of the README and of docs/ runs.
+
+The blocks of a page are one program, run from top to bottom in an empty folder. A block that is not
+to run has its reason on the line before it: `<!-- not run: needs two machines -->`.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+OPENS = re.compile(r"^(?P<indent> *)```(?:python|py)\s*$")
+NOT_RUN = re.compile(r"^\s*<!-- not run: \S.* -->\s*$")
+
+
+def program(page: str) -> str:
+    """The page with all but its Python blocks blanked, so that line numbers stay true."""
+    out: list[str] = []
+    inside: re.Match[str] | None = None
+    runs = False
+    before = ""
+    for line in page.splitlines():
+        if inside is None:
+            inside = OPENS.match(line)
+            runs = not NOT_RUN.match(before)
+            out.append("")
+        elif line.strip() == "```":
+            inside = None
+            out.append("")
+        else:
+            out.append(line.removeprefix(inside["indent"]) if runs else "")
+        before = line
+    return "\n".join(out) + "\n"
+
+
+def _speed(path: Path) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow] if program(path.read_text()).strip() else []
+
+
+@pytest.mark.parametrize(
+    "path", [pytest.param(p, id=str(p.relative_to(ROOT)), marks=_speed(p)) for p in PAGES]
+)
+def test_page_runs(path: Path, tmp_path: Path) -> None:
+    script = tmp_path / path.with_suffix(".py").name
+    script.write_text(program(path.read_text()))
+    command = [sys.executable, str(script)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, f"{path.relative_to(ROOT)}, same line numbers:\n{done.stderr}"
+
+
+PAGE = """\
+Text.
+```python
+x = 1
+```
+  ```py
+  y = x + 1
+  ```
+<!-- not run: needs two machines -->
+```python
+z = cluster()
+```
+<!-- not run: -->
+```python
+y += 1
+```
+```sh
+rm -r everything
+```
+"""
+
+
+def test_blocks_are_one_program_with_the_lines_of_the_page() -> None:
+    lines = program(PAGE).splitlines()
+    assert {n: line for n, line in enumerate(lines, 1) if line} == {
+        3: "x = 1",
+        6: "y = x + 1",
+        14: "y += 1",  # an opt-out without a reason is none
+    }

@@ -1,0 +1,129 @@
+"""What importing does not do.
+
+Each test runs a small program in a fresh interpreter, because what was imported cannot be undone.
+"""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "src" / "towerpack"
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+    "contracts"
+]
+# The layers that know no framework are named once, in import-linter's contract, which does not see
+# what the root package imports; these tests do.
+BASE = ["towerpack", "towerpack.cli"] + [
+    module
+    for contract in CONTRACTS
+    if contract["type"] == "forbidden"
+    for module in contract["source_modules"]
+]
+FRAMEWORKS = {"tensorflow", "keras", "torch", "jax"}
+
+# Prints what changed between the imports before and the imports after.
+WITNESS = """
+import contextlib, importlib, io, os, sys, threading
+
+for name in {first!r}:
+    importlib.import_module(name)
+environment, threads, said = dict(os.environ), threading.enumerate(), io.StringIO()
+hooks = sys.excepthook, threading.excepthook
+with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+    for name in {then!r}:
+        importlib.import_module(name)
+if dict(os.environ) != environment:
+    print("environment", set(os.environ.items()) ^ set(environment.items()))
+if threading.enumerate() != threads:
+    print("threads", threading.enumerate())
+if said.getvalue():
+    print("output", said.getvalue())
+if (sys.excepthook, threading.excepthook) != hooks:
+    print("hooks")
+"""
+
+
+def python(program: str) -> subprocess.CompletedProcess[str]:
+    """Run the program, which must not fail."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def every_module() -> list[str]:
+    paths = sorted(path.relative_to(PACKAGE.parent) for path in PACKAGE.rglob("*.py"))
+    names = [".".join(path.with_suffix("").parts) for path in paths]
+    return [name.removesuffix(".__init__") for name in names if not name.endswith(".__main__")]
+
+
+@pytest.mark.parametrize("module", BASE)
+def test_works_where_no_framework_is_installed(module: str) -> None:
+    program = f"import sys; sys.modules.update(dict.fromkeys({FRAMEWORKS})); import {module}"
+    python(program)
+
+
+@pytest.mark.parametrize("module", BASE)
+def test_loads_no_framework(module: str) -> None:
+    loaded = python(f"import sys, {module}; print(*sys.modules)").stdout.split()
+    assert FRAMEWORKS.isdisjoint(loaded)
+
+
+@pytest.mark.parametrize("module", BASE)
+def test_base_imports_leave_the_process_as_it_was(module: str) -> None:
+    # NumPy sets an environment variable of its own for the time of its import.
+    done = python(WITNESS.format(first=["numpy"], then=[module]))
+    assert (done.stdout, done.stderr) == ("", "")
+
+
+def test_all_imports_leave_the_process_as_it_was() -> None:
+    # What TensorFlow's native code writes to stderr while it is imported is not ours.
+    assert python(WITNESS.format(first=["tensorflow", "keras"], then=every_module())).stdout == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
+@pytest.mark.parametrize("module", BASE)
+def test_base_imports_are_small(module: str) -> None:
+    done = python(f"import {module}; print(open('/proc/self/statm').read().split()[1])")
+    assert int(done.stdout) * resource.getpagesize() < 60e6
+
+
+def test_missing_framework_is_one_sentence_with_the_extra() -> None:
+    done = python(
+        """
+import sys
+sys.modules["tensorflow"] = sys.modules["keras"] = None
+import towerpack
+for name in towerpack.__all__:
+    try:
+        getattr(towerpack, name)
+    except towerpack.MissingExtraError as error:
+        print('pip install "towerpack[tf]"' in str(error))
+"""
+    )
+    assert set(done.stdout.split()) <= {"True"}
+
+
+def test_missing_package_is_explained() -> None:
+    from towerpack import MissingExtraError
+    from towerpack._core.extras import explain_missing
+
+    with (
+        pytest.raises(MissingExtraError, match="x needs the package 'tensorflow'") as caught,
+        explain_missing("x"),
+    ):
+        raise ModuleNotFoundError("no", name="tensorflow.keras")
+    assert caught.value.fix == 'pip install "towerpack[tf]"'
+
+
+def test_our_own_missing_module_is_not_blamed_on_an_extra() -> None:
+    from towerpack._core.extras import explain_missing
+
+    with pytest.raises(ModuleNotFoundError, match="typo"), explain_missing("x"):
+        raise ModuleNotFoundError("typo", name="towerpack.typo")
