@@ -54,7 +54,7 @@ def test_no_file_names_a_path_of_the_machine() -> None:
     ("pattern", "line"),
     [
         (PACKAGE_HOST, "pip install --index" + "-url x"),
-        (PACKAGE_HOST, 'registry = "https:' + '//packages.example"'),
+        (PACKAGE_HOST, "registry" + ' = "https://packages.example"'),
         (PACKAGE_HOST, "https:" + "//packages.example/sim" + "ple/numpy"),
         (PACKAGE_HOST, "https:" + "//files.pythonhosted" + ".org/x.whl"),
         (MACHINE_PATH, "see /ho" + "me/me/towerpack"),
