@@ -1,19 +1,19 @@
 """Every error that Towerpack raises, in one tree.
 
-    TowerpackError
-    ├── DataFlowError (RuntimeError)      a pipeline failed while it ran
-    │   ├── MapError                      the user's function raised
-    │   └── BatchError (ValueError)       datapoints that do not stack
-    ├── StateError (ValueError)           an iterator or callback state that does not fit
-    ├── SpecError (ValueError)            data that does not fit the model's input specs
-    ├── LayerError (ValueError)           a layer, scope or exposed name misused
-    ├── ConfigError (ValueError)          an argument that makes no sense
-    ├── CallbackError (RuntimeError)      callbacks that cannot work together
-    ├── NumericsError (ArithmeticError)   a cost that is not finite
-    ├── CheckpointError (RuntimeError)    nothing (valid) to load, or a save that failed
-    │   └── CheckpointMismatchError       a checkpoint of another model
-    ├── MissingExtraError (ImportError)   an optional dependency is not installed
-    └── InternalError (RuntimeError)      our fault: please report
+TowerpackError
+├── DataFlowError (RuntimeError)      a pipeline failed while it ran
+│   ├── MapError                      the user's function raised
+│   └── BatchError (ValueError)       datapoints that do not stack
+├── StateError (ValueError)           an iterator or callback state that does not fit
+├── SpecError (ValueError)            data that does not fit the model's input specs
+├── LayerError (ValueError)           a layer, scope or exposed name misused
+├── ConfigError (ValueError)          an argument that makes no sense
+├── CallbackError (RuntimeError)      callbacks that cannot work together
+├── NumericsError (ArithmeticError)   a cost that is not finite
+├── CheckpointError (RuntimeError)    nothing (valid) to load, or a save that failed
+│   └── CheckpointMismatchError       a checkpoint of another model
+├── MissingExtraError (ImportError)   an optional dependency is not installed
+└── InternalError (RuntimeError)      our fault: please report
 """
 
 from __future__ import annotations
