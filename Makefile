@@ -43,7 +43,7 @@ check: $(DEV_READY)
 	$(BIN)/ruff check
 	$(BIN)/pyright
 	$(BIN)/lint-imports
-	git ls-files -z | xargs -0 $(BIN)/codespell
+	$(BIN)/codespell
 
 format: $(DEV_READY)
 	$(BIN)/ruff format

@@ -21,9 +21,9 @@ def test_help_lists_the_options(arguments: list[str]) -> None:
 
 
 def test_unknown_command_fails() -> None:
-    result = CliRunner().invoke(app, ["trian"])
+    result = CliRunner().invoke(app, ["frobnicate"])
     assert result.exit_code == 2
-    assert "trian" in result.output
+    assert "frobnicate" in result.output
 
 
 def test_module_runs_as_a_program() -> None:
