@@ -66,10 +66,12 @@ clean:
 	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(RUN_READY): EXTRAS := all
+$(RUN_READY): STAMPS := $(RUN_READY)
 $(DEV_READY): EXTRAS := all,dev
+$(DEV_READY): STAMPS := $(RUN_READY) $(DEV_READY)
 
 $(RUN_READY) $(DEV_READY): $(SETTINGS)
-	@if [ ! -x $(BIN)/python ]; then \
+	@if ! $(BIN)/python -m pip --version >/dev/null 2>&1; then \
 		command -v $(PYTHON) >/dev/null || { \
 			echo "make: no '$(PYTHON)' on this machine: install Python 3.11, 3.12 or 3.13." >&2; exit 1; }; \
 		$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || { \
@@ -80,4 +82,4 @@ $(RUN_READY) $(DEV_READY): $(SETTINGS)
 		$(PYTHON) -m venv .venv; \
 	fi
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[$(EXTRAS)]"
-	@touch $@
+	@touch $(STAMPS)
