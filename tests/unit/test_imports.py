@@ -63,6 +63,11 @@ def every_module() -> list[str]:
     return [name.removesuffix(".__init__") for name in names if not name.endswith(".__main__")]
 
 
+def test_contract_names_every_lower_layer() -> None:
+    lower = {path.name for path in PACKAGE.iterdir()} & {"_core", "config", "dataflow"}
+    assert {f"towerpack.{name}" for name in lower} <= set(BASE), "add it to pyproject.toml"
+
+
 @pytest.mark.parametrize("module", BASE)
 def test_works_where_no_framework_is_installed(module: str) -> None:
     program = f"import sys; sys.modules.update(dict.fromkeys({FRAMEWORKS})); import {module}"
