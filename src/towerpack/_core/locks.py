@@ -1,0 +1,100 @@
+"""A lock between processes that the kernel releases when its holder dies."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+from pathlib import Path
+from typing import Final
+
+from towerpack._core.logs import get_logger
+
+if sys.platform != "win32":
+    import fcntl
+
+_logger = get_logger(__name__)
+_UNSUPPORTED: Final = {errno.ENOLCK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
+
+
+class LockHeldError(Exception):
+    """Another holder has the lock. Internal: owners turn it into their own error.
+
+    Attributes:
+        holder: What the holder wrote about itself, for example `pid 4711`, or "unknown".
+    """
+
+    def __init__(self, holder: str) -> None:
+        self.holder = holder
+        super().__init__(holder)
+
+
+class FileLock:
+    """An exclusive `flock` on a file, which stays behind when unlocked (removing it would race).
+
+    The lock belongs to this object, not to the process: a second `FileLock` on the same file is
+    refused in the same process too. A child made by `fork` without `exec` shares it.
+    Where the file system has no locks (and on Windows) it warns and protects nothing.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._fd: int | None = None
+
+    @property
+    def held(self) -> bool:
+        """Whether this object holds the lock; False too where the file system has none."""
+        return self._fd is not None
+
+    def acquire(self) -> bool:
+        """Take the lock without waiting; False if this place cannot lock at all.
+
+        Raises:
+            LockHeldError: Somebody else holds it.
+            OSError: The lock file cannot be made.
+        """
+        if self._fd is not None:
+            return True
+        fd = os.open(self.path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o644)
+        try:
+            if not _flock(fd, self.path):
+                os.close(fd)
+                return False
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"pid {os.getpid()}\n".encode(), 0)
+        except BlockingIOError:
+            holder = os.pread(fd, 100, 0).decode(errors="replace").strip() or "unknown"
+            os.close(fd)
+            raise LockHeldError(holder) from None
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+        return True
+
+    def release(self) -> None:
+        """Give the lock back; harmless when it is not held."""
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            os.close(fd)
+
+    def __del__(self) -> None:
+        with contextlib.suppress(AttributeError, OSError):
+            self.release()
+
+
+def _flock(fd: int, path: Path) -> bool:
+    if sys.platform == "win32":
+        _logger.warning("No lock on %s: not supported on Windows.", path)
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        if error.errno not in _UNSUPPORTED:
+            raise
+        _logger.warning("No lock on %s: the file system has none (%s).", path, error.strerror)
+        return False
+    return True

@@ -1,0 +1,23 @@
+"""Checkpoints on disk: written whole, checked before they are believed, read without a framework.
+
+A checkpoint is a directory with one safetensors file per group of tensors, `state.json` (anything
+that JSON can be made to hold) and `manifest.json` (sizes, checksums, versions). `_layout` draws the
+directories, `_codec` and `_manifest` describe the files.
+
+    with CheckpointStore(run / "checkpoints", keep=3) as store:
+        store.save(100, {"model": arrays, "optimizer": slots}, state)   # returns at once
+    checkpoint = load_checkpoint(run)                                   # the newest valid one
+    weights = checkpoint.model["conv0/kernel"]
+"""
+
+from towerpack.checkpoint._codec import decode_state as decode_state
+from towerpack.checkpoint._codec import encode_state as encode_state
+from towerpack.checkpoint._compare import compare_names as compare_names
+from towerpack.checkpoint._manifest import FileRecord as FileRecord
+from towerpack.checkpoint._manifest import Manifest as Manifest
+from towerpack.checkpoint._read import Checkpoint as Checkpoint
+from towerpack.checkpoint._read import CheckpointRow as CheckpointRow
+from towerpack.checkpoint._read import list_checkpoints as list_checkpoints
+from towerpack.checkpoint._read import load_checkpoint as load_checkpoint
+from towerpack.checkpoint._store import CheckpointStore as CheckpointStore
+from towerpack.checkpoint._tensors import Tensors as Tensors

@@ -1,0 +1,166 @@
+"""State as JSON, without loss: the Python value that comes back equals the one that went in.
+
+Plain JSON where that suffices, so that a person can read `state.json`. What JSON lacks is an object
+with one key that begins with `$`:
+
+    {"$float": "nan"}                    nan, inf, -inf
+    {"$int": "0x1f…"}                    an integer of more than 64 bits
+    {"$bytes": "…"}                      base64
+    {"$tuple": […]}
+    {"$dict": [[key, value], …]}         keys that are not strings, or begin with `$`
+    {"$array": ["<f4", [2, 3], "…"]}     NumPy array: dtype, shape, base64 in C order
+    {"$scalar": ["<f4", "…"]}            NumPy scalar
+
+Nothing is executed and no class is looked up by name, so a hostile file can at worst be refused.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Callable
+from typing import Any, Final, cast
+
+import numpy as np
+
+from towerpack._core.errors import StateError
+
+_ARRAY_KINDS: Final = "biufc"
+
+
+def encode_state(state: Any) -> bytes:
+    """The JSON text of `state` as UTF-8.
+
+    Raises:
+        StateError: A value that cannot be stored without loss; the message says where it is.
+    """
+    try:
+        tree = _encode(state, "state")
+        text = json.dumps(tree, allow_nan=False, indent=1)
+    except RecursionError:
+        raise StateError(
+            "The state is nested too deeply, or contains itself.",
+            fix="store a tree of dicts and lists",
+        ) from None
+    return text.encode() + b"\n"
+
+
+def decode_state(data: bytes | bytearray | memoryview) -> Any:
+    """What `encode_state` was given.
+
+    Raises:
+        StateError: `data` is not such a text.
+    """
+    try:
+        tree = json.loads(bytes(data), parse_constant=_refuse_constant)
+        return _decode(tree)
+    except (ValueError, TypeError, KeyError, RecursionError, binascii.Error) as error:
+        raise StateError(f"This is not a saved state: {error}.") from error
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"the bare constant {name} is not JSON")
+
+
+def _encode(value: Any, where: str) -> Any:
+    # Exact types: a subclass (an enum, a defaultdict) would come back as something else.
+    kind = cast("type[Any]", type(value))
+    if value is None or kind is bool or kind is str:
+        return value
+    if kind is int:
+        return value if -(2**63) <= value < 2**64 else {"$int": hex(value)}
+    if kind is float:
+        return value if math.isfinite(value) else {"$float": repr(value)}
+    if kind is list:
+        return [_encode(item, f"{where}[{i}]") for i, item in enumerate(value)]
+    if kind is tuple:
+        return {"$tuple": [_encode(item, f"{where}[{i}]") for i, item in enumerate(value)]}
+    if kind is dict:
+        return _encode_dict(value, where)
+    if kind is bytes:
+        return {"$bytes": base64.b64encode(value).decode()}
+    if kind is np.ndarray or issubclass(kind, np.generic):
+        array: np.ndarray = np.asarray(value)
+        name = array.dtype.str
+        if array.dtype.kind in _ARRAY_KINDS:
+            if kind is np.ndarray:
+                return {"$array": [name, list(array.shape), _base64(array)]}
+            return {"$scalar": [name, _base64(array)]}
+    raise StateError(
+        f"{where} cannot be stored in a checkpoint.",
+        got=f"{kind.__module__}.{kind.__qualname__} {value!r:.80}",
+        expected="str, int, float, bool, None, bytes, list, tuple, dict, or a numeric NumPy array",
+        fix="convert it in state(), and back in restore()",
+    )
+
+
+def _encode_dict(value: dict[Any, Any], where: str) -> Any:
+    if all(type(key) is str and not key.startswith("$") for key in value):
+        return {key: _encode(item, f"{where}[{key!r}]") for key, item in value.items()}
+    pairs = [
+        [_encode(key, f"a key of {where}"), _encode(item, f"{where}[{key!r}]")]
+        for key, item in value.items()
+    ]
+    return {"$dict": pairs}
+
+
+def _base64(array: np.ndarray) -> str:
+    return base64.b64encode(array.tobytes()).decode()
+
+
+def _decode(tree: Any) -> Any:
+    if isinstance(tree, list):
+        return [_decode(item) for item in cast("list[Any]", tree)]
+    if not isinstance(tree, dict):
+        return tree
+    items = cast("dict[str, Any]", tree)
+    tag = next((key for key in items if key.startswith("$")), None)
+    if tag is None:
+        return {key: _decode(item) for key, item in items.items()}
+    if len(items) != 1 or tag not in _DECODERS:
+        raise ValueError(f"unknown tag {tag!r}")
+    return _DECODERS[tag](items[tag])
+
+
+def _decode_bytes(text: str) -> bytes:
+    return base64.b64decode(text, validate=True)
+
+
+def _decode_dict(pairs: list[list[Any]]) -> dict[Any, Any]:
+    return {_decode(key): _decode(item) for key, item in pairs}
+
+
+def _decode_array(fields: list[Any]) -> np.ndarray:
+    dtype, shape, data = fields
+    flat = np.frombuffer(_decode_bytes(data), dtype=_numeric(dtype))
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"bad array shape {shape!r:.80}")
+    if math.prod(shape) != flat.size:
+        raise ValueError(f"an array of shape {shape!r:.80} cannot have {flat.size} values")
+    return flat.reshape(shape).copy()
+
+
+def _decode_scalar(fields: list[Any]) -> Any:
+    dtype, data = fields
+    (value,) = np.frombuffer(_decode_bytes(data), dtype=_numeric(dtype))
+    return value
+
+
+def _numeric(name: Any) -> np.dtype[Any]:
+    dtype = np.dtype(str(name))
+    if dtype.kind not in _ARRAY_KINDS:
+        raise ValueError(f"dtype {name!r:.80} is not numeric")
+    return dtype
+
+
+_DECODERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "$float": lambda text: {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}[text],
+    "$int": lambda text: int(text, 16),
+    "$bytes": _decode_bytes,
+    "$tuple": lambda items: tuple(_decode(item) for item in items),
+    "$dict": _decode_dict,
+    "$array": _decode_array,
+    "$scalar": _decode_scalar,
+}

@@ -1,0 +1,307 @@
+"""Reading: the newest checkpoint that is valid, and what was passed over.
+
+A checkpoint is data from a stranger: names are checked before they become paths, sizes before they
+become memory, checksums before anything is believed. Nothing is unpickled or executed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from towerpack._core.errors import CheckpointError, StateError
+from towerpack._core.logs import get_logger
+from towerpack._core.naming import did_you_mean
+from towerpack.checkpoint._codec import decode_state
+from towerpack.checkpoint._layout import (
+    CHECKPOINTS,
+    MANIFEST,
+    STATE,
+    Place,
+    place,
+    places,
+    tag_name,
+)
+from towerpack.checkpoint._manifest import (
+    MAX_MANIFEST_BYTES,
+    FormatError,
+    Manifest,
+    fingerprint,
+    group_file,
+    parse_manifest,
+)
+from towerpack.checkpoint._tensors import Tensors, check_file, read_plain
+
+MAX_STATE_BYTES: Final = 1 << 28
+_RESCANS: Final = 10
+_logger = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """One valid checkpoint.
+
+    Attributes:
+        path: Its directory.
+        manifest: What it says about itself.
+        tensors: Groups ("model", "optimizer") of named arrays, which are read when asked for.
+        state: The state that was saved with it.
+    """
+
+    path: Path
+    manifest: Manifest
+    tensors: Mapping[str, Tensors]
+    state: Any
+
+    @property
+    def step(self) -> int:
+        """The global step that it was taken after."""
+        return self.manifest.step
+
+    @property
+    def tag(self) -> str | None:
+        """The name under which it is kept, if it is."""
+        return self.manifest.tag
+
+    def group(self, name: str) -> Mapping[str, np.ndarray]:
+        """The arrays of one group.
+
+        Raises:
+            CheckpointError: There is no such group.
+        """
+        if name not in self.tensors:
+            raise CheckpointError(
+                f"The checkpoint {self.path} has no group {name!r}. "
+                + did_you_mean(name, self.tensors),
+                fix="load a checkpoint that was saved with it",
+            )
+        return self.tensors[name]
+
+    @property
+    def model(self) -> Mapping[str, np.ndarray]:
+        """The model's variables by name."""
+        return self.group("model")
+
+    @property
+    def optimizer(self) -> Mapping[str, np.ndarray]:
+        """The optimizer's variables by name."""
+        return self.group("optimizer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointRow:
+    """What `list_checkpoints` says of one directory.
+
+    Attributes:
+        step: From the directory's name.
+        tag: None for a `step-…`.
+        path: The directory.
+        nbytes: Size on disk of what is there; hard-linked files count in full.
+        saved_at: Seconds since 1970; None where there is no readable manifest.
+        info: What the caller of `save` had noted.
+        problem: None if it is valid, or else why not.
+    """
+
+    step: int
+    tag: str | None
+    path: Path
+    nbytes: int
+    saved_at: float | None
+    info: Mapping[str, Any]
+    problem: str | None
+
+    @property
+    def valid(self) -> bool:
+        """Whether it can be loaded (as far as was checked)."""
+        return self.problem is None
+
+
+def load_checkpoint(path: str | os.PathLike[str], *, tag: str | None = None) -> Checkpoint:
+    """Load a run's newest valid checkpoint, or one given checkpoint.
+
+    Every file is checked against its checksum first. Checkpoints that are passed over are logged as
+    warnings with the reason. Arrays are read when asked for.
+
+    Args:
+        path: A run directory, its `checkpoints` directory, or one checkpoint.
+        tag: Take the newest checkpoint kept under this tag, such as "best-val/error". Without a
+            tag, `step-…` checkpoints come first, newest first, then tagged ones.
+
+    Raises:
+        CheckpointError: There is nothing valid; the message lists what was found.
+    """
+    where = Path(path)
+    if tag is None and (place(where) is not None or (where / MANIFEST).exists()):
+        return _load_one(where)
+    directory = find_directory(where)
+    passed_over: list[tuple[Place, str]] = []
+    for _ in range(_RESCANS):
+        passed_over = []
+        for candidate in _candidates(directory, tag):
+            try:
+                checkpoint = _read(candidate.path, expected=candidate)
+            except FormatError as problem:
+                passed_over.append((candidate, str(problem)))
+            else:
+                _warn(passed_over)
+                return checkpoint
+        # A writer that keeps N may have removed what was listed; then there is something newer.
+        if all(candidate.path.exists() for candidate, _ in passed_over):
+            break
+    raise _nothing_valid(directory, tag, passed_over)
+
+
+def list_checkpoints(
+    path: str | os.PathLike[str], *, checksums: bool = True
+) -> list[CheckpointRow]:
+    """Every checkpoint of a run, valid or not, oldest first.
+
+    Args:
+        path: A run directory or its `checkpoints` directory.
+        checksums: Read every file to the end. Without, only names, sizes and structure are
+            checked, which is fast and finds all but flipped bits.
+
+    Raises:
+        CheckpointError: `path` holds no checkpoints directory.
+    """
+    rows = (_row(one, checksums) for one in places(find_directory(Path(path))))
+    return [row for row in rows if row is not None]
+
+
+def find_directory(where: Path) -> Path:
+    """The directory of checkpoints that `where` is or holds.
+
+    Raises:
+        CheckpointError: There is none.
+    """
+    if (where / CHECKPOINTS).is_dir():
+        return where / CHECKPOINTS
+    if where.is_dir() and (where.name == CHECKPOINTS or places(where)):
+        return where
+    if not where.exists():
+        got = "nothing there"
+    elif not where.is_dir():
+        got = "a file"
+    else:
+        got = "a directory with " + (_names(sorted(os.listdir(where))) or "nothing in it")
+    raise CheckpointError(
+        f"No checkpoints at {where}.",
+        got=got,
+        expected=f"a run directory, its '{CHECKPOINTS}' directory, or one checkpoint in it",
+        fix="check the path, or let the run save a checkpoint first",
+    )
+
+
+def check(path: Path, *, checksums: bool, expected: Place | None = None) -> Manifest:
+    """Check one checkpoint directory without keeping anything of it but the manifest.
+
+    Raises:
+        FormatError: It is not valid.
+    """
+    manifest, _ = _open(path, checksums=checksums, expected=expected)
+    return manifest
+
+
+def _open(
+    path: Path, *, checksums: bool, expected: Place | None
+) -> tuple[Manifest, dict[str, Tensors]]:
+    manifest = parse_manifest(read_plain(path / MANIFEST, limit=MAX_MANIFEST_BYTES))
+    if expected is not None and manifest.step != expected.step:
+        raise FormatError(f"its manifest is of step {manifest.step}")
+    # Opened first: what is checked then is what will be read.
+    for name, record in manifest.files.items():
+        check_file(path / name, record, checksum=False)
+    tensors = {group: _tensors(path / group_file(group)) for group in manifest.groups}
+    if fingerprint({group: held.specs for group, held in tensors.items()}) != manifest.fingerprint:
+        raise FormatError("its tensors are not those that the manifest was made for")
+    if checksums:
+        for name, record in manifest.files.items():
+            check_file(path / name, record, checksum=True)
+    return manifest, tensors
+
+
+def _tensors(path: Path) -> Tensors:
+    try:
+        return Tensors(path)
+    except OSError as error:
+        raise FormatError(f"{path.name} cannot be read ({error.strerror or error})") from error
+
+
+def _read(path: Path, *, expected: Place | None) -> Checkpoint:
+    manifest, tensors = _open(path, checksums=True, expected=expected)
+    try:
+        state = decode_state(read_plain(path / STATE, limit=MAX_STATE_BYTES))
+    except StateError as error:
+        raise FormatError(f"{STATE}: {error.what}") from error
+    return Checkpoint(path, manifest, tensors, state)
+
+
+def _load_one(path: Path) -> Checkpoint:
+    try:
+        return _read(path, expected=None)
+    except FormatError as problem:
+        raise CheckpointError(
+            f"{path} is not a valid checkpoint: {problem}.",
+            fix="give the run directory instead, to load its newest valid checkpoint",
+        ) from problem
+
+
+def _candidates(directory: Path, tag: str | None) -> list[Place]:
+    found = places(directory)[::-1]
+    if tag is not None:
+        return [one for one in found if one.tag == tag_name(tag)]
+    return [one for one in found if one.untagged] + [one for one in found if not one.untagged]
+
+
+def _warn(passed_over: list[tuple[Place, str]]) -> None:
+    for candidate, problem in passed_over:
+        if candidate.path.exists():
+            _logger.warning("Passed over checkpoint %s: %s.", candidate.path, problem)
+
+
+def _nothing_valid(
+    directory: Path, tag: str | None, passed_over: list[tuple[Place, str]]
+) -> CheckpointError:
+    rows = [f"{candidate.name}: {problem}" for candidate, problem in passed_over[:20]]
+    if len(passed_over) > len(rows):
+        rows.append(f"… and {len(passed_over) - len(rows)} more")
+    of_tag = "" if tag is None else f" tagged {tag!r}"
+    others = sorted({one.tag for one in places(directory) if one.tag is not None})
+    hint = f"; tags there: {_names(others)}" if tag is not None and others else ""
+    return CheckpointError(
+        f"No valid checkpoint{of_tag} in {directory}.",
+        got="\n".join(rows) or f"no checkpoint{of_tag} at all{hint}",
+        expected="at least one whole checkpoint",
+        fix="start anew (resume='never'), or restore the directory from a copy",
+    )
+
+
+def _row(one: Place, checksums: bool) -> CheckpointRow | None:
+    manifest, problem = None, None
+    try:
+        manifest = check(one.path, checksums=checksums, expected=one)
+    except FormatError as error:
+        problem = str(error)
+    try:
+        nbytes = sum(entry.lstat().st_size for entry in one.path.iterdir())
+    except FileNotFoundError:
+        return None  # Removed by its writer while we looked.
+    return CheckpointRow(
+        step=one.step,
+        tag=one.tag if manifest is None else manifest.tag,
+        path=one.path,
+        nbytes=nbytes,
+        saved_at=None if manifest is None else manifest.saved_at,
+        info={} if manifest is None else manifest.info,
+        problem=problem,
+    )
+
+
+def _names(names: list[str]) -> str:
+    shown = ", ".join(names[:12])
+    return shown + (f" and {len(names) - 12} more" if len(names) > 12 else "")
