@@ -217,11 +217,11 @@ def _open(
     for name, record in manifest.files.items():
         check_file(path / name, record, checksum=False)
     tensors = {group: _tensors(path / group_file(group)) for group in manifest.groups}
-    if fingerprint({group: held.specs for group, held in tensors.items()}) != manifest.fingerprint:
-        raise FormatError("its tensors are not those that the manifest was made for")
     if checksums:
         for name, record in manifest.files.items():
             check_file(path / name, record, checksum=True)
+    if fingerprint({group: held.specs for group, held in tensors.items()}) != manifest.fingerprint:
+        raise FormatError("its tensors are not those that the manifest was made for")
     return manifest, tensors
 
 

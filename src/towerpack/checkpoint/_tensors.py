@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]
 
 from towerpack._core.errors import CheckpointError
+from towerpack._core.extras import require
 from towerpack.checkpoint._manifest import FileRecord, FormatError, Specs
 
 _CHUNK: Final = 1 << 20
@@ -65,6 +66,9 @@ class Tensors(Mapping[str, np.ndarray]):
     def __getitem__(self, name: str) -> np.ndarray:
         if name not in self._specs:
             raise KeyError(name)
+        if self._specs[name][1] == "bfloat16":
+            # NumPy knows the type by name once this is imported.
+            require("ml_dtypes", extra="tf", needed_for="Reading bfloat16")
         return self._file.get_tensor(name)
 
     def __iter__(self) -> Iterator[str]:

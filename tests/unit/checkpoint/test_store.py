@@ -74,6 +74,17 @@ def test_every_dtype_and_stride(tmp_path: Path, array: np.ndarray) -> None:
     assert back.flags.writeable
 
 
+def test_bfloat16_needs_no_import_by_the_reader(tmp_path: Path) -> None:
+    with CheckpointStore(tmp_path) as store:
+        store.save(1, {"model": {"x": np.ones(2, ml_dtypes.bfloat16)}})
+    program = f"""
+from towerpack.checkpoint import load_checkpoint
+print(load_checkpoint({str(tmp_path)!r}).model["x"].dtype)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "bfloat16\n", done.stderr
+
+
 def test_other_programs_read_the_tensors(tmp_path: Path) -> None:
     with CheckpointStore(tmp_path) as store:
         path = store.save(2, arrays(2))
