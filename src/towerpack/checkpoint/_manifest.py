@@ -7,16 +7,14 @@ checkpoint.
 
 from __future__ import annotations
 
-import functools
 import hashlib
-import importlib.metadata
 import json
-import platform
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
+from towerpack._core.versions import library_versions
 from towerpack.checkpoint._layout import STATE
 
 FORMAT: Final = "towerpack-checkpoint"
@@ -61,7 +59,7 @@ class Manifest:
     saved_at: float
     fingerprint: str
     files: Mapping[str, FileRecord]
-    versions: Mapping[str, str] = field(default_factory=lambda: library_versions())
+    versions: Mapping[str, str] = field(default_factory=library_versions)
     info: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @property
@@ -120,7 +118,8 @@ def parse_manifest(data: bytes) -> Manifest:
         raise FormatError(f"manifest.json has the format {fields.get('format')!r:.40}")
     if fields.get("version") != VERSION:
         raise FormatError(
-            f"format version {fields.get('version')!r:.40}; this Towerpack reads version {VERSION}"
+            f"manifest.json has the format version {fields.get('version')!r:.40}; "
+            f"this Towerpack reads version {VERSION}"
         )
     claimed = fields.pop("checksum", None)
     if _canonical(fields) != data:
@@ -177,15 +176,3 @@ def fingerprint(groups: Mapping[str, Specs]) -> str:
         for name, (shape, dtype) in specs.items()
     )
     return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
-
-
-@functools.cache
-def library_versions() -> dict[str, str]:
-    """Installed versions, from package metadata; imports nothing."""
-    found = {"python": platform.python_version()}
-    for name in ("towerpack", "numpy", "safetensors", "tensorflow", "keras"):
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return found

@@ -1,0 +1,34 @@
+"""The loop, trainers, distribution, optimizers and gradient processors, and the run directory.
+
+Names are loaded when they are first used, so that the parts that need no TensorFlow do not load it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from towerpack.training._run_dir import OnExisting as OnExisting
+    from towerpack.training._run_dir import RunDir as RunDir
+    from towerpack.training._run_dir import default_run_dir as default_run_dir
+
+__all__ = ["OnExisting", "RunDir", "default_run_dir"]
+
+_HOME = {
+    "OnExisting": "_run_dir",
+    "RunDir": "_run_dir",
+    "default_run_dir": "_run_dir",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
+    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOME})

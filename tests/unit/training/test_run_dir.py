@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from towerpack import ConfigError
+from towerpack._core.logs import get_logger
+from towerpack.training._run_dir import RunDir, default_run_dir
+
+
+def started(path: Path) -> Path:
+    """A directory with a finished run of one start in it."""
+    with RunDir(path, clock=lambda: 100.0) as run:
+        run.record_start(seed=1)
+        (run.checkpoints / "step-00000001").mkdir(parents=True)
+    return path
+
+
+def test_everything_has_its_place(tmp_path: Path) -> None:
+    with RunDir(tmp_path / "a" / "run") as run:
+        assert run.path == tmp_path / "a" / "run"
+        assert run.path.is_dir()
+        names = [p.name for p in (run.log, run.stats, run.events, run.checkpoints, run.hyper_yaml)]
+        assert names == ["log.txt", "stats.jsonl", "events", "checkpoints", "hyper.yaml"]
+        assert os.fspath(run) == str(run.path)
+        assert run.recorded() == {}
+
+
+def test_the_log_is_appended_to(tmp_path: Path) -> None:
+    for number in (1, 2):
+        with RunDir(tmp_path):
+            get_logger("towerpack.test").info("start %d", number)
+    get_logger("towerpack.test").info("outside")
+    text = (tmp_path / "log.txt").read_text()
+    assert "start 1" in text
+    assert "start 2" in text
+    assert "outside" not in text
+
+
+def test_starts_are_recorded(tmp_path: Path) -> None:
+    config = {"lr": 0.1, "loss": float("nan"), "path": Path("x"), "f": len, "sizes": (1, 2)}
+    with RunDir(tmp_path, clock=lambda: 0.0) as run:
+        run.record_start(seed=5, config=config, command=["train", "--fast"])
+    with RunDir(tmp_path, clock=lambda: 1.0) as run:
+        run.record_start(seed=5, config={"lr": 0.2}, resumed_at=40)
+        recorded = run.recorded()
+    assert recorded["seed"] == 5
+    assert recorded["config"] == {"lr": 0.2}
+    first, second = recorded["starts"]
+    assert first["time"] == "1970-01-01T00:00:00+00:00"
+    assert first["command"] == ["train", "--fast"]
+    assert first["versions"]["python"] == sys.version.split()[0]
+    assert (first["resumed_at"], second["resumed_at"]) == (None, 40)
+    assert second["command"] == sys.orig_argv
+
+
+def test_a_configuration_is_noted_as_json(tmp_path: Path) -> None:
+    config = {"loss": float("inf"), "path": Path("x"), "f": len, "sizes": (1, 2), 3: None}
+    with RunDir(tmp_path) as run:
+        run.record_start(seed=5, config=config)
+    found = json.loads((tmp_path / "run.json").read_text())["config"]
+    function = "<built-in function len>"
+    assert found == {"loss": "inf", "path": "x", "f": function, "sizes": [1, 2], "3": None}
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"starts": 3}'])
+def test_a_damaged_record_is_an_error(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with RunDir(tmp_path) as run, pytest.raises(ConfigError, match=r"run\.json"):
+        run.record_start(seed=1)
+
+
+def test_resume_keeps_what_is_there(tmp_path: Path) -> None:
+    path = started(tmp_path / "run")
+    with RunDir(path, on_existing="resume") as run:
+        assert run.path == path
+        assert (run.checkpoints / "step-00000001").is_dir()
+
+
+def test_new_counts_up(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    taken = [RunDir(path, on_existing="new") for _ in range(2)]
+    assert [run.path.name for run in taken] == ["run", "run-2"]
+    for run in taken:
+        run.close()
+    with RunDir(path, on_existing="new") as run:
+        assert run.path.name == "run-3"
+
+
+def test_error_refuses(tmp_path: Path) -> None:
+    path = started(tmp_path / "run")
+    with pytest.raises(ConfigError, match="exists already") as caught:
+        RunDir(path, on_existing="error")
+    assert "run.json" in str(caught.value)
+    with RunDir(path):
+        pass  # The lock was given back.
+
+
+def test_an_empty_directory_does_not_exist_already(tmp_path: Path) -> None:
+    with RunDir(tmp_path, on_existing="error") as run:
+        assert run.path == tmp_path
+
+
+def test_delete_empties(tmp_path: Path) -> None:
+    path = started(tmp_path / "run")
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "precious").touch()
+    (path / "link").symlink_to(tmp_path / "elsewhere")
+    with RunDir(path, on_existing="delete") as run:
+        assert sorted(os.listdir(run)) == [".lock", "log.txt"]
+        assert run.recorded() == {}
+    assert (tmp_path / "elsewhere" / "precious").exists()
+
+
+def test_delete_spares_what_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").touch()
+    with pytest.raises(ConfigError, match="will not be deleted"):
+        RunDir(tmp_path, on_existing="delete")
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_a_run_directory_has_one_process(tmp_path: Path) -> None:
+    path = started(tmp_path / "run")
+    with RunDir(path):
+        for how in ("resume", "delete", "error"):
+            with pytest.raises(ConfigError, match=f"in use(.|\n)*pid {os.getpid()}"):
+                RunDir(path, on_existing=how)
+    assert (path / "run.json").exists()
+
+
+def test_the_kernel_ends_the_lock_of_a_killed_process(tmp_path: Path) -> None:
+    program = f"""
+import time
+from towerpack.training._run_dir import RunDir
+run = RunDir({str(tmp_path)!r})
+print("open", flush=True)
+time.sleep(60)
+"""
+    child = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline() == b"open\n"
+        with pytest.raises(ConfigError, match=f"pid {child.pid}"):
+            RunDir(tmp_path)
+    finally:
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+    with RunDir(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("how", ["resume", "new", "error", "delete"])
+def test_a_place_that_cannot_be_used(tmp_path: Path, how: str) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="Cannot use"):
+        RunDir(tmp_path / "file" / "run", on_existing=how)
+
+
+def test_a_wrong_word_is_an_error_with_the_right_one(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'resume'"):
+        RunDir(tmp_path, on_existing="resum")
+
+
+@pytest.mark.parametrize(
+    ("argv", "name"),
+    [
+        (["work/mnist.py"], "mnist"),
+        (["site/towerpack/__main__.py", "train"], "towerpack"),
+        (["-c"], "interactive"),
+        ([""], "interactive"),
+        ([], "interactive"),
+        (["x/ipykernel_launcher.py"], "interactive"),
+    ],
+)
+def test_the_default_is_named_for_the_program(
+    monkeypatch: pytest.MonkeyPatch, argv: list[str], name: str
+) -> None:
+    monkeypatch.setattr(sys, "argv", argv)
+    assert default_run_dir() == Path("runs") / name
