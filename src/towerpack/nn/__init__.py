@@ -1,0 +1,33 @@
+"""Layers by name: what a tower function is written with. Keras 3 layers underneath."""
+
+from towerpack.nn import summary as summary
+from towerpack.nn._argscope import argscope as argscope
+from towerpack.nn._context import Summary as Summary
+from towerpack.nn._context import TowerContext as TowerContext
+from towerpack.nn._context import find_tower_context as find_tower_context
+from towerpack.nn._context import get_current_tower_context as get_current_tower_context
+from towerpack.nn._layers import BatchNorm as BatchNorm
+from towerpack.nn._layers import Conv2D as Conv2D
+from towerpack.nn._layers import Conv2DTranspose as Conv2DTranspose
+from towerpack.nn._layers import Deconv2D as Deconv2D
+from towerpack.nn._layers import FullyConnected as FullyConnected
+from towerpack.nn._keras import alias as variable_alias
+from towerpack.nn._linear_wrap import LinearWrap as LinearWrap
+from towerpack.nn._owned import owners_of as owners_of
+from towerpack.nn._register import expose as expose
+from towerpack.nn._register import register_layer as register_layer
+from towerpack.nn._registry import RegisteredLayer as RegisteredLayer
+from towerpack.nn._regularize import l1_regularizer as l1_regularizer
+from towerpack.nn._regularize import l2_regularizer as l2_regularizer
+from towerpack.nn._regularize import regularize_cost as regularize_cost
+from towerpack.nn._scope import reuse_scope as reuse_scope
+from towerpack.nn._scope import scope as scope
+from towerpack.nn._stateless import AvgPooling as AvgPooling
+from towerpack.nn._stateless import Dropout as Dropout
+from towerpack.nn._stateless import GlobalAvgPooling as GlobalAvgPooling
+from towerpack.nn._stateless import LeakyReLU as LeakyReLU
+from towerpack.nn._stateless import MaxPooling as MaxPooling
+from towerpack.nn._stateless import ReLU as ReLU
+from towerpack.nn._stateless import Sigmoid as Sigmoid
+from towerpack.nn._stateless import Tanh as Tanh
+from towerpack.nn._store import VariableStore as VariableStore

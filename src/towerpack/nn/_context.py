@@ -1,0 +1,112 @@
+"""What a tower function can ask about the tower that is being built."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any
+
+import tensorflow as tf
+
+from towerpack._core.errors import LayerError
+from towerpack._core.randomness import derive_seed
+from towerpack.nn._keras import fresh_names, layers_see_training
+from towerpack.nn._store import VariableStore
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A value that monitors will receive. `kind` is scalar, moving_average, histogram or image."""
+
+    kind: str
+    name: str
+    value: tf.Tensor
+    decay: float = 0.0
+
+
+@dataclass
+class TowerContext:
+    """One call of a tower function.
+
+    Attributes:
+        store: Holds the layers and variables, over all calls.
+        is_training: False in evaluation, prediction and export.
+        index: Number of this replica, from 0.
+        total: How many replicas there are.
+        step: Global step as an int64 scalar while training, otherwise None.
+        outputs: Tensors that can be asked for by name.
+        summaries: What `towerpack.nn.summary` collected.
+    """
+
+    store: VariableStore
+    is_training: bool
+    index: int = 0
+    total: int = 1
+    step: tf.Tensor | tf.Variable | None = None
+    outputs: dict[str, tf.Tensor] = field(default_factory=dict)
+    summaries: list[Summary] = field(default_factory=list)
+    regularizers: list[tuple[str, tf.Tensor]] = field(default_factory=list)
+    used_names: set[str] = field(default_factory=set)
+    _draws: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def is_main_training_tower(self) -> bool:
+        """True in the first replica while training: the one that reports summaries."""
+        return self.is_training and self.index == 0
+
+    def step_seed(self, name: str) -> tf.Tensor:
+        """A seed for `tf.random.stateless_*`: int64 of shape [2].
+
+        It is a pure function of the run's seed, `name`, the replica and the global step, so a
+        resumed run draws what the uninterrupted one would have drawn, and replicas differ. The
+        second request under one name gets another seed.
+        """
+        draw = self._draws[name] = self._draws.get(name, -1) + 1
+        base = derive_seed(self.store.seed, "step", name, draw, self.index)
+        step = tf.constant(0, tf.int64) if self.step is None else tf.cast(self.step, tf.int64)
+        return tf.stack([tf.constant(base, tf.int64), step])
+
+    @contextmanager
+    def entered(self) -> Iterator[TowerContext]:
+        """Build a tower inside: layers, scopes and variables find this context."""
+        token = _current.set(self)
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(layers_see_training(self.is_training))
+                stack.enter_context(fresh_names())
+                stack.enter_context(self.store.recording())
+                yield self
+        finally:
+            _current.reset(token)
+
+
+_current: ContextVar[TowerContext | None] = ContextVar("tower", default=None)
+
+
+def get_current_tower_context() -> TowerContext:
+    """The tower that is being built.
+
+    Raises:
+        LayerError: Called outside of a tower function.
+    """
+    context = _current.get()
+    if context is None:
+        raise LayerError(
+            "There is no tower here.",
+            expected="to be called inside a tower function, such as ModelDesc.build_graph",
+            fix="let a trainer or Predictor call the function, or use "
+            "`TowerFunction(func, specs)(…)` in a loop of your own",
+        )
+    return context
+
+
+def find_tower_context() -> TowerContext | None:
+    """The tower that is being built, or None."""
+    return _current.get()
+
+
+def own_value(value: Any) -> Any:
+    """`value` as a tensor, so that exposed NumPy numbers and variables can be fetched too."""
+    return value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)

@@ -1,0 +1,163 @@
+"""`@register_layer`: a function of a tensor becomes a layer with a name, a scope and defaults."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, overload
+
+import keras
+import tensorflow as tf
+
+from towerpack._core.errors import LayerError
+from towerpack._core.naming import did_you_mean, unique
+from towerpack.nn import _registry
+from towerpack.nn._argscope import canonical, defaults_for
+from towerpack.nn._context import get_current_tower_context
+from towerpack.nn._registry import RegisteredLayer
+from towerpack.nn._scope import full_name, is_reusing, scope
+
+
+@overload
+def register_layer(func: Callable[..., Any], /) -> RegisteredLayer: ...
+@overload
+def register_layer(
+    *, use_scope: bool | None = True
+) -> Callable[[Callable[..., Any]], RegisteredLayer]: ...
+def register_layer(
+    func: Callable[..., Any] | None = None, /, *, use_scope: bool | None = True
+) -> Any:
+    """Make a function of a tensor a layer.
+
+    The layer is called as `Layer('name', x, …)`. Everything that it creates lives in the scope
+    `name/`, its result can be asked for as `'name/output'`, `argscope` gives it defaults, and
+    `LinearWrap` knows it.
+
+    Args:
+        func: Its first argument is the input.
+        use_scope: True: a name is required. None: it may be left out, and then no scope is opened.
+            False: the layer takes no name.
+
+    Raises:
+        LayerError: A layer of this name exists elsewhere, or the function takes no argument.
+    """
+
+    def register(f: Callable[..., Any]) -> RegisteredLayer:
+        layer = RegisteredLayer(f, _apply, use_scope)
+        _registry.add(layer)
+        return layer
+
+    return register if func is None else register(func)
+
+
+def _apply(layer: RegisteredLayer, *args: Any, **kwargs: Any) -> Any:
+    name, inputs, rest = _split(layer, args, kwargs)
+    arguments = _bind(layer, name, inputs, rest, kwargs)
+    if name is None:
+        return layer.func(*arguments.args, **arguments.kwargs)
+    return _scoped(layer, name, arguments)
+
+
+def _scoped(layer: RegisteredLayer, name: str, arguments: inspect.BoundArguments) -> Any:
+    context = get_current_tower_context()
+    path = full_name(name)
+    repeated = path in context.used_names
+    if repeated and not is_reusing():
+        raise LayerError(
+            f"The layer name '{path}' is used twice in one tower.",
+            fix="choose another name, or share weights on purpose: `with reuse_scope(): …`",
+        )
+    if is_reusing() and not repeated:
+        raise LayerError(
+            f"reuse_scope: there is no layer '{path}' to share yet.",
+            fix=did_you_mean(path, context.used_names),
+        )
+    context.used_names.add(path)
+    with scope(name):
+        result = layer.func(*arguments.args, **arguments.kwargs)
+    if isinstance(result, tf.Tensor):
+        context.outputs[unique(f"{path}/output", context.outputs)] = result
+    return result
+
+
+def _split(
+    layer: RegisteredLayer, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[str | None, Any, tuple[Any, ...]]:
+    name = kwargs.pop("name", None) if "name" not in layer.parameters else None
+    if args and isinstance(args[0], str) and layer.use_scope is not False:
+        name, *args_left = args
+    else:
+        args_left = list(args)
+    if name is None and layer.use_scope is True:
+        raise LayerError(
+            f"{layer.name} was called without a name.",
+            expected=f"{layer.name}('name', x, …)",
+        )
+    if args_left:
+        return name, args_left[0], tuple(args_left[1:])
+    if layer.input_name in kwargs:
+        return name, kwargs.pop(layer.input_name), ()
+    raise LayerError(
+        f"{layer.name}({name!r}) got no input.", expected=f"{layer.name}('name', x, …)"
+    )
+
+
+def _bind(
+    layer: RegisteredLayer,
+    name: str | None,
+    inputs: Any,
+    rest: tuple[Any, ...],
+    kwargs: dict[str, Any],
+) -> inspect.BoundArguments:
+    signature = inspect.signature(layer.func)
+    own = {canonical(layer, key): value for key, value in kwargs.items()}
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    for key in own:
+        if key not in layer.parameters and not takes_any:
+            raise LayerError(
+                f"{layer.name}({name!r}) has no argument '{key}'.",
+                fix=did_you_mean(key, layer.parameters),
+            )
+    try:
+        given = signature.bind_partial(inputs, *rest, **own)
+        missing = {k: v for k, v in defaults_for(layer).items() if k not in given.arguments}
+        return signature.bind(*given.args, **{**given.kwargs, **missing})
+    except TypeError as error:
+        raise LayerError(
+            f"{layer.name}({name!r}): {error}.",
+            expected=f"{layer.name}('name', {', '.join(map(str, signature.parameters.values()))})",
+            fix="give the argument in the call or in an argscope",
+        ) from error
+
+
+def expose(name: str, tensor: Any) -> tf.Tensor:
+    """Name a tensor, so that callbacks, evaluation, predictors and export can ask for it.
+
+    Args:
+        name: Put under the current scope.
+        tensor: Anything that is or becomes a tensor.
+
+    Returns:
+        The tensor itself.
+
+    Raises:
+        LayerError: Something else has this name already.
+    """
+    context = get_current_tower_context()
+    path = full_name(name)
+    if path in context.outputs:
+        raise LayerError(
+            f"An output '{path}' is exposed already in this tower.", fix="choose another name"
+        )
+    value = tensor if isinstance(tensor, tf.Tensor) else tf.convert_to_tensor(tensor)
+    context.outputs[path] = value
+    return value
+
+
+def activate(function: Any, x: tf.Tensor) -> tf.Tensor:
+    """Apply an activation: None, a Keras name, a function or a registered layer."""
+    if function is None:
+        return x
+    if isinstance(function, RegisteredLayer) and function.use_scope is True:
+        return function(function.name.lower(), x)
+    return keras.activations.get(function)(x) if isinstance(function, str) else function(x)

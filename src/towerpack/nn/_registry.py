@@ -1,0 +1,71 @@
+"""What a registered layer is, and the table in which `LinearWrap` finds it by name."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from towerpack._core.errors import LayerError
+from towerpack._core.naming import did_you_mean
+
+
+class RegisteredLayer:
+    """A function over tensors that is called with a name first.
+
+    Hashed by identity, so that two layers of one name cannot share argscopes.
+    """
+
+    def __init__(
+        self, func: Callable[..., Any], call: Callable[..., Any], use_scope: bool | None
+    ) -> None:
+        functools.update_wrapper(self, func)
+        self.name = func.__name__
+        self.use_scope = use_scope
+        self.func = func
+        self._call = call
+        parameters = inspect.signature(func).parameters.values()
+        if not parameters:
+            raise LayerError(
+                f"Layer '{self.name}' takes no arguments.",
+                expected="a function whose first argument is the input tensor",
+            )
+        self.input_name, *rest = [p.name for p in parameters]
+        self.parameters = frozenset(rest)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Apply the layer; see `register_layer`."""
+        return self._call(self, *args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<layer {self.name}>"
+
+
+_layers: dict[str, RegisteredLayer] = {}
+
+
+def add(layer: RegisteredLayer) -> None:
+    """Make a layer known to `LinearWrap`.
+
+    Raises:
+        LayerError: Another module has registered this name.
+    """
+    known = _layers.get(layer.name)
+    if known is not None and known.__module__ != layer.__module__:
+        raise LayerError(
+            f"A layer '{layer.name}' is registered already, in {known.__module__}.",
+            fix="choose another name",
+        )
+    _layers[layer.name] = layer
+
+
+def find(name: str) -> RegisteredLayer:
+    """The layer of this name.
+
+    Raises:
+        LayerError: There is none.
+    """
+    if name not in _layers:
+        raise LayerError(f"There is no layer '{name}'.", fix=did_you_mean(name, _layers))
+    return _layers[name]

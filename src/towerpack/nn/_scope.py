@@ -1,0 +1,59 @@
+"""Name scopes of a tower: plain values in context variables, so an exception cannot leave one open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import tensorflow as tf
+
+from towerpack._core.errors import LayerError
+
+_path: ContextVar[tuple[str, ...]] = ContextVar("scope", default=())
+_reusing: ContextVar[bool] = ContextVar("reuse_scope", default=False)
+
+
+@contextmanager
+def scope(name: str) -> Iterator[None]:
+    """Put `name/` before the names of all layers, variables and outputs made inside.
+
+    Args:
+        name: One part or several (`'block1'`, `'group0/block1'`).
+
+    Raises:
+        LayerError: The name is empty or has an empty part.
+    """
+    parts = tuple(name.split("/")) if isinstance(name, str) else ()
+    if not parts or not all(parts):
+        raise LayerError(
+            f"{name!r} is not a scope name.", expected="a non-empty name such as 'block1'"
+        )
+    token = _path.set(_path.get() + parts)
+    try:
+        # TensorFlow's scope is for reading graphs and profiles; nothing of ours depends on it.
+        with tf.name_scope("/".join(parts)):
+            yield
+    finally:
+        _path.reset(token)
+
+
+@contextmanager
+def reuse_scope() -> Iterator[None]:
+    """Layers inside may take the name of an earlier layer of this call and then share its weights."""
+    token = _reusing.set(True)
+    try:
+        yield
+    finally:
+        _reusing.reset(token)
+
+
+def is_reusing() -> bool:
+    """True inside `reuse_scope`."""
+    return _reusing.get()
+
+
+def full_name(name: str = "") -> str:
+    """The current scope's path, with `name` appended if given."""
+    path = _path.get()
+    return "/".join((*path, name) if name else path)

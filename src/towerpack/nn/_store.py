@@ -1,0 +1,257 @@
+"""Layers and variables of a tower, kept by name over all its calls.
+
+A tower function runs many times: per replica, for evaluation, for export. The first call creates
+what it needs, later calls find it here. Three kinds of variables come together:
+
+* those of layers by name (`Conv2D('conv0', …)`), under the layer's scoped name;
+* those that other code creates inside the tower (Keras layers made on the spot, `tf.Variable`),
+  caught by a variable creator and known by scope, Keras path and name;
+* those of Keras layers and models that the user made outside and that hang on the model object
+  or in the tower function's closure, under the name of the attribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import keras
+import tensorflow as tf
+from tensorflow.python.eager import lift_to_graph
+
+from towerpack._core.errors import LayerError
+from towerpack._core.naming import unique
+from towerpack._core.randomness import derive_seed
+from towerpack.nn import _owned
+from towerpack.nn._keras import seeded_initializers, variable_path
+from towerpack.nn._scope import full_name, is_reusing
+
+
+@dataclass
+class _NamedLayer:
+    layer: keras.layers.Layer
+    config: Mapping[str, Any]
+    input_shape: tuple[int | None, ...]
+
+
+@dataclass
+class _Trace:
+    """What one call of the tower function has touched."""
+
+    claimed: set[str] = field(default_factory=set)
+    order: int = 0
+
+
+class VariableStore:
+    """Variables of one model by name.
+
+    Args:
+        seed: Initial values of layers by name are a pure function of it and of their names.
+        find_owners: Gives the objects that may hold Keras layers, models and variables made
+            outside of the tower, by name.
+        dtype_policy: Keras dtype policy for layers by name, for example `mixed_bfloat16`.
+    """
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        find_owners: Callable[[], Mapping[str, object]] = dict,
+        dtype_policy: str | None = None,
+    ) -> None:
+        self.seed = seed
+        self.dtype_policy = dtype_policy
+        self._find_owners = find_owners
+        self._layers: dict[str, _NamedLayer] = {}
+        self._inside: dict[str, tf.Variable] = {}
+        self._outside: dict[str, tf.Variable] = {}
+        self._trace: _Trace | None = None
+        self._creating = False
+
+    # ---------------------------------------------------------------- names
+
+    def named_variables(self) -> dict[str, tf.Variable]:
+        """Every variable known so far, by name, in an order that each process repeats."""
+        found: dict[str, tf.Variable] = {}
+        seen: set[int] = set()
+        for source in (
+            _owned.find_variables(self._find_owners()),
+            self._by_layer(),
+            self._inside,
+            self._outside,
+        ):
+            for name, variable in source.items():
+                if id(variable) not in seen:
+                    seen.add(id(variable))
+                    found[unique(name, found) if name in found else name] = variable
+        return found
+
+    def trainable(self) -> dict[str, tf.Variable]:
+        """The trainable ones among `named_variables`; frozen Keras layers are honoured."""
+        frozen = _owned.frozen_ids({**self._find_owners(), **self.layers()})
+        return {
+            name: variable
+            for name, variable in self.named_variables().items()
+            if variable.trainable and id(variable) not in frozen
+        }
+
+    def layers(self) -> dict[str, keras.layers.Layer]:
+        """Layers by name, created so far."""
+        return {name: entry.layer for name, entry in self._layers.items()}
+
+    def keras_objects(self) -> list[object]:
+        """All Keras layers that are known: by name, and those found on the owners."""
+        return [*self.layers().values(), *_owned.keras_layers(self._find_owners())]
+
+    def adopt(self, variables: list[tf.Variable]) -> None:
+        """Take in variables that a trace used and that nothing else knows."""
+        known = {id(v) for v in self.named_variables().values()}
+        for variable in variables:
+            if id(variable) not in known:
+                name = variable.name.split(":")[0] or "variable"
+                self._outside[unique(name, [*self._inside, *self._outside])] = variable
+
+    def _by_layer(self) -> dict[str, tf.Variable]:
+        found = {}
+        for scope, entry in self._layers.items():
+            for variable in entry.layer.variables:
+                found[_below(scope, entry.layer, variable)] = variable.value
+        return found
+
+    # ---------------------------------------------------------------- layers by name
+
+    def layer(
+        self,
+        make: Callable[..., keras.layers.Layer],
+        input_shape: tuple[int | None, ...],
+        **config: Any,
+    ) -> keras.layers.Layer:
+        """The Keras layer that belongs to the current scope; created and built once.
+
+        Args:
+            make: A Keras layer class, or a function that takes `name=`, `dtype=` and `config`.
+            input_shape: Static shape; the batch dimension may be None.
+            **config: Arguments of `make`.
+
+        Raises:
+            LayerError: The scope already holds a layer with other arguments or input.
+        """
+        scope = full_name()
+        entry = self._layers.get(scope)
+        if entry is None:
+            # `init_scope` leaves the graph that is being traced, so that the variables outlive it
+            # (and are mirrored where a distribution strategy is active).
+            with tf.init_scope(), self._passing_through():
+                layer = make(name=scope.replace("/", "."), dtype=self.dtype_policy, **config)
+                layer.build(input_shape)
+            entry = self._layers[scope] = _NamedLayer(layer, config, input_shape)
+        else:
+            _check_same(scope, entry, config, input_shape)
+        return entry.layer
+
+    def layer_seed(self, role: str) -> int:
+        """Seed for an initial value of the layer in the current scope; 31 bits as Keras wants."""
+        return derive_seed(self.seed, "init", full_name(), role) >> 32
+
+    # ---------------------------------------------------------------- variables made inside
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Catch variables that the code inside creates; give back those of earlier calls."""
+        before, self._trace = self._trace, _Trace()
+        try:
+            with (
+                seeded_initializers(derive_seed(self.seed, "initializers")),
+                tf.variable_creator_scope(self._create),
+            ):
+                yield
+        finally:
+            self._trace = before
+
+    @contextmanager
+    def _passing_through(self) -> Iterator[None]:
+        before, self._creating = self._creating, True
+        try:
+            yield
+        finally:
+            self._creating = before
+
+    def _create(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
+        if self._creating or self._trace is None:
+            return next_creator(**kwargs)
+        name = self._claim(variable_path(), str(kwargs.get("name") or "variable"))
+        known = self._inside.get(name)
+        if known is not None:
+            return known
+        kwargs["initial_value"] = _lifted(kwargs["initial_value"], name)
+        with tf.init_scope(), self._passing_through():
+            variable = next_creator(**kwargs)
+        self._inside[name] = variable
+        return variable
+
+    def _claim(self, keras_path: str, name: str) -> str:
+        trace = self._trace
+        if trace is None:
+            return name
+        parts = [full_name(), keras_path, name.split(":")[0]]
+        path = "/".join(part for part in parts if part)
+        if path in trace.claimed:
+            if is_reusing():
+                return path
+            if keras_path:
+                raise LayerError(
+                    f"Two Keras layers of this tower are both named '{keras_path}'.",
+                    fix="give one of them another name=, or call the same layer object twice to "
+                    "share its weights",
+                )
+            path = unique(path, trace.claimed)
+        trace.claimed.add(path)
+        return path
+
+
+def _below(scope: str, layer: keras.layers.Layer, variable: keras.Variable) -> str:
+    path = variable.path
+    prefix = layer.path if layer.path else layer.name
+    inner = path[len(prefix) + 1 :] if path.startswith(prefix + "/") else path
+    return f"{scope}/{inner}"
+
+
+def _check_same(
+    scope: str, entry: _NamedLayer, config: Mapping[str, Any], input_shape: tuple[int | None, ...]
+) -> None:
+    def plain(values: Mapping[str, Any]) -> dict[str, Any]:
+        # Objects such as initialisers and activations are made anew in each call.
+        kinds = (int, float, str, bool, tuple, type(None))
+        return {k: v for k, v in values.items() if isinstance(v, kinds)}
+
+    differs = plain(config) != plain(entry.config)
+    if differs or tuple(input_shape)[1:] != tuple(entry.input_shape)[1:]:
+        raise LayerError(
+            f"Layer '{scope}' exists with other arguments or another input.",
+            got=f"{plain(config)} on input {tuple(input_shape)}",
+            expected=f"{plain(entry.config)} on input {tuple(entry.input_shape)}",
+            fix="give the second layer a name of its own; weights can be shared only by equal "
+            "layers",
+        )
+
+
+def _lifted(value: Any, name: str) -> Any:
+    """An initial value that does not live in the graph that is being traced."""
+    if not isinstance(value, tf.Tensor) or hasattr(value, "numpy"):
+        return value
+    try:
+        with tf.init_scope():
+            outer = tf.function(
+                lambda: lift_to_graph.lift_to_graph([value], tf.compat.v1.get_default_graph())[
+                    value
+                ],
+                autograph=False,
+            )
+            return outer()
+    except lift_to_graph.UnliftableError as error:
+        raise LayerError(
+            f"The initial value of variable '{name}' depends on the tower's inputs.",
+            fix="compute it from constants, or give a function or an initializer",
+        ) from error

@@ -1,0 +1,61 @@
+"""Numbers and pictures from inside a tower, for the monitors.
+
+They are collected in the first training tower only. Scalars are taken at every step and cost next
+to nothing; monitors get the last one of each epoch, and moving averages over all steps. Histograms
+and images are computed for the last step of each epoch alone.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from towerpack._core.errors import LayerError
+from towerpack.nn._context import Summary, get_current_tower_context
+from towerpack.nn._scope import full_name
+
+
+def scalar(name: str, value: tf.Tensor) -> None:
+    """Report a scalar: its value in the last step of each epoch."""
+    _add("scalar", name, value, rank=0)
+
+
+def moving_average(name: str, value: tf.Tensor, *, decay: float = 0.95) -> None:
+    """Report the moving average of a scalar over the steps, corrected for its start at zero.
+
+    Args:
+        name: Put under the current scope.
+        value: Scalar.
+        decay: Share of the old average that is kept in each step.
+    """
+    if not 0 <= decay < 1:
+        raise LayerError(f"moving_average('{name}'): decay {decay} is not in [0, 1).")
+    _add("moving_average", name, value, rank=0, decay=decay)
+
+
+def histogram(name: str, value: tf.Tensor) -> None:
+    """Report the distribution of a tensor's values."""
+    _add("histogram", name, value)
+
+
+def image(name: str, value: tf.Tensor, *, max_images: int = 4) -> None:
+    """Report pictures: [batch, height, width, 1, 3 or 4], uint8, or float from 0 to 1."""
+    _add("image", name, value[:max_images], rank=4)
+
+
+def _add(
+    kind: str, name: str, value: tf.Tensor, rank: int | None = None, decay: float = 0.0
+) -> None:
+    context = get_current_tower_context()
+    if not context.is_main_training_tower:
+        return
+    tensor = tf.convert_to_tensor(value)
+    path = full_name(name)
+    if rank is not None and tensor.shape.rank != rank:
+        raise LayerError(
+            f"summary.{kind}('{path}') got a value of the wrong rank.",
+            got=f"shape {tensor.shape}",
+            expected=f"rank {rank}",
+        )
+    if any(known.name == path for known in context.summaries):
+        raise LayerError(f"A summary '{path}' exists already in this tower.")
+    context.summaries.append(Summary(kind, path, tensor, decay))

@@ -1,0 +1,252 @@
+"""Tower functions: one replicate of a model, added to whatever graph is being built.
+
+A `TowerFunction` keeps the variables of all its calls in one store. Trainers call it inside their
+loops; `trace` calls it once on placeholders, to learn what it has (names, variables, outputs) and
+to cut out what a prediction needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from towerpack._core.errors import LayerError, SpecError
+from towerpack._core.naming import did_you_mean
+from towerpack.nn import Summary as Summary
+from towerpack.nn import TowerContext as TowerContext
+from towerpack.nn import VariableStore, owners_of
+from towerpack.nn import get_current_tower_context as get_current_tower_context
+
+COST = "cost"
+
+
+@dataclass(frozen=True)
+class TowerResult:
+    """What one call of a tower function gave.
+
+    Attributes:
+        cost: Scalar, or None (only in inference).
+        outputs: Every layer's output and everything exposed, by name; the cost as `'cost'`.
+        summaries: For the monitors.
+        regularizers: Terms that `regularize_cost` made, with descriptions.
+    """
+
+    cost: tf.Tensor | None
+    outputs: dict[str, tf.Tensor]
+    summaries: list[Summary]
+    regularizers: list[tuple[str, tf.Tensor]]
+
+
+class TowerFunction:
+    """A function over input tensors that can be called many times and keeps its variables.
+
+    Args:
+        func: Takes one tensor for each spec and gives the scalar cost, or None in inference.
+        specs: Names must be given and unique.
+        seed: For initial values and dropout.
+        dtype_policy: Keras dtype policy for layers by name.
+
+    Raises:
+        SpecError: A spec has no name, or two have the same.
+    """
+
+    def __init__(
+        self,
+        func: Callable[..., tf.Tensor | None],
+        specs: Sequence[tf.TensorSpec],
+        *,
+        seed: int = 0,
+        dtype_policy: str | None = None,
+    ) -> None:
+        self.specs = check_specs(specs)
+        self.store = VariableStore(
+            seed=seed, find_owners=lambda: owners_of(func), dtype_policy=dtype_policy
+        )
+        self._func = func
+
+    @property
+    def input_names(self) -> list[str]:
+        """Names of the inputs, in order."""
+        return [spec.name for spec in self.specs]
+
+    def __call__(
+        self,
+        *tensors: tf.Tensor,
+        is_training: bool = True,
+        index: int = 0,
+        total: int = 1,
+        step: tf.Tensor | tf.Variable | None = None,
+    ) -> TowerResult:
+        """Add one replicate of the model to the current graph, or run it eagerly.
+
+        Raises:
+            LayerError: Training, and the function gave no scalar cost.
+        """
+        context = TowerContext(self.store, is_training, index=index, total=total, step=step)
+        with context.entered():
+            cost = self._func(*tensors)
+        if cost is not None:
+            cost = self._checked_cost(cost)
+            context.outputs[COST] = cost
+        elif is_training:
+            raise LayerError(
+                f"The tower function {_name(self._func)} gave no cost.",
+                got="None",
+                expected="a scalar tensor, since this is training",
+                fix="return the cost",
+            )
+        return TowerResult(cost, context.outputs, context.summaries, context.regularizers)
+
+    def trace(self, *, is_training: bool) -> TowerTrace:
+        """Call the function on placeholders. Creates all variables; runs nothing."""
+        return TowerTrace(self, is_training=is_training)
+
+    def _checked_cost(self, cost: Any) -> tf.Tensor:
+        tensor = tf.convert_to_tensor(cost)
+        if tensor.shape.rank != 0 or not tensor.dtype.is_floating:
+            raise LayerError(
+                f"The tower function {_name(self._func)} gave a cost that is no scalar.",
+                got=f"{tensor.dtype.name} {tensor.shape}",
+                expected="a floating-point scalar",
+                fix="reduce it, for example with tf.reduce_mean(cost)",
+            )
+        return tensor
+
+
+class TowerTrace:
+    """A tower function on placeholders.
+
+    Attributes:
+        result: Symbolic tensors of this trace: for names, shapes and dtypes.
+    """
+
+    result: TowerResult
+
+    def __init__(self, tower: TowerFunction, *, is_training: bool) -> None:
+        self._tower = tower
+
+        def call(*tensors: tf.Tensor) -> list[tf.Tensor]:
+            step = tf.constant(0, tf.int64) if is_training else None
+            self.result = tower(*tensors, is_training=is_training, step=step)
+            return list(self.result.outputs.values())
+
+        # `wrap_function` can be cut to some of its outputs, and orders nothing that they do not
+        # need: no update of moving averages, no check of a label that is not fed.
+        self._wrapped = tf.compat.v1.wrap_function(call, list(tower.specs))
+        tower.store.adopt(self._used_variables())
+
+    def _used_variables(self) -> list[tf.Variable]:
+        graph = self._wrapped.graph
+        by_handle = {id(v.handle): v for v in graph._watched_variables}  # noqa: SLF001
+        handles = [external for external, _ in graph.captures]
+        return [by_handle[id(h)] for h in handles if id(h) in by_handle]
+
+    def used_names(self) -> list[str]:
+        """Names of the variables that this trace reads."""
+        used = {id(v) for v in self._used_variables()}
+        return [n for n, v in self._tower.store.named_variables().items() if id(v) in used]
+
+    def unused_regularizers(self) -> list[str]:
+        """Regularisation terms on which the cost does not depend."""
+        if self.result.cost is None:
+            return []
+        reached = _ancestors([self.result.cost])
+        return [text for text, term in self.result.regularizers if term.op not in reached]
+
+    def function(
+        self, outputs: Sequence[str], inputs: Sequence[str] | None = None
+    ) -> tuple[Callable[..., list[tf.Tensor]], list[str]]:
+        """The part of the tower that computes `outputs`.
+
+        Args:
+            outputs: Names of outputs.
+            inputs: Names of the inputs that will be fed; None for those that are needed.
+
+        Returns:
+            A function over tensors, and the names of its arguments in order.
+
+        Raises:
+            LayerError: There is no output of some name.
+            SpecError: An output needs an input that will not be fed, or no input has some name.
+        """
+        fetches = [self._output(name) for name in outputs]
+        names = self._tower.input_names
+        placeholders = dict(zip(names, self._wrapped.inputs, strict=False))
+        reached = _ancestors(fetches)
+        needed = [name for name in names if placeholders[name].op in reached]
+        chosen = self._chosen_inputs(needed, inputs, outputs)
+        pruned = self._wrapped.prune([placeholders[name] for name in chosen], fetches)
+        return pruned, chosen
+
+    def _chosen_inputs(
+        self, needed: list[str], inputs: Sequence[str] | None, outputs: Sequence[str]
+    ) -> list[str]:
+        if inputs is None:
+            return needed
+        for name in inputs:
+            if name not in self._tower.input_names:
+                raise SpecError(
+                    f"The model has no input '{name}'.",
+                    fix=did_you_mean(name, self._tower.input_names),
+                )
+        missing = [name for name in needed if name not in inputs]
+        if missing:
+            raise SpecError(
+                f"The outputs {list(outputs)} cannot be computed from the inputs {list(inputs)}.",
+                got=f"inputs {list(inputs)}",
+                expected=f"also {missing}",
+                fix="feed them too, or ask for outputs that do not depend on them",
+            )
+        return list(inputs)
+
+    def _output(self, name: str) -> tf.Tensor:
+        outputs = self.result.outputs
+        if name not in outputs:
+            raise LayerError(
+                f"The tower has no output '{name}'.",
+                expected="a layer's output ('conv0/output') or a name given to expose()",
+                fix=did_you_mean(name, outputs),
+            )
+        return outputs[name]
+
+
+def check_specs(specs: Iterable[tf.TensorSpec]) -> list[tf.TensorSpec]:
+    """Specs as a list, each with a name of its own.
+
+    Raises:
+        SpecError: A name is missing or used twice, or something is no `tf.TensorSpec`.
+    """
+    checked = list(specs)
+    seen: set[str] = set()
+    for i, spec in enumerate(checked):
+        if not isinstance(spec, tf.TensorSpec):
+            raise SpecError(
+                f"Input {i} of the model is {spec!r}.", expected="a tf.TensorSpec with a name"
+            )
+        if not spec.name or spec.name in seen:
+            raise SpecError(
+                f"Input {i} of the model needs a name of its own.",
+                got=f"name {spec.name!r}",
+                fix="tf.TensorSpec(shape, dtype, name='image')",
+            )
+        seen.add(spec.name)
+    return checked
+
+
+def _ancestors(tensors: Sequence[tf.Tensor]) -> set[tf.Operation]:
+    reached: set[tf.Operation] = set()
+    waiting = [tensor.op for tensor in tensors]
+    while waiting:
+        op = waiting.pop()
+        if op not in reached:
+            reached.add(op)
+            waiting.extend(tensor.op for tensor in op.inputs)
+            waiting.extend(op.control_inputs)
+    return reached
+
+
+def _name(func: Callable[..., Any]) -> str:
+    return getattr(func, "__qualname__", repr(func))
