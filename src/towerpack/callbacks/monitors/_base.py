@@ -1,0 +1,261 @@
+"""One that receives values, and the one that hands them out and remembers them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from collections.abc import Generator, Iterable
+from typing import Any, Final, NamedTuple, cast
+
+import numpy as np
+
+from towerpack._core.errors import CallbackError, ConfigError
+from towerpack._core.naming import did_you_mean
+
+HISTORY_LENGTH: Final = 100_000
+
+
+class Scalar(NamedTuple):
+    """One number of one step."""
+
+    name: str
+    step: int
+    value: float
+
+
+class Monitor:
+    """Receives values. Override what you need; what is not overridden does nothing.
+
+    Values of one step come between two calls of `at`. An exception goes up and ends training.
+    """
+
+    def at(self, step: int, epoch: int) -> None:
+        """What comes next belongs to this step and epoch."""
+
+    def put_scalar(self, name: str, value: float, step: int) -> None:
+        """A number; may be nan or infinite."""
+
+    def put_image(self, name: str, image: np.ndarray, step: int) -> None:
+        """A picture: uint8, height × width × 1, 3 or 4 channels."""
+
+    def put_histogram(self, name: str, values: np.ndarray, step: int) -> None:
+        """The values (float64, flat) whose distribution is of interest."""
+
+    def end_epoch(self) -> None:
+        """An epoch's values are complete."""
+
+    def resume(self, step: int) -> Iterable[Scalar]:
+        """Training goes on from the end of `step`: what was received for later steps is void.
+
+        Returns:
+            What is remembered of earlier starts, up to `step`, oldest first.
+        """
+        return ()
+
+    def flush(self) -> None:
+        """Bring everything received to where it survives a crash."""
+
+    def close(self) -> None:
+        """Nothing more will come."""
+
+    def __repr__(self) -> str:
+        return type(self).__name__
+
+
+class Monitors:
+    """Hands every value to each monitor, in order, and keeps the history of numbers.
+
+    The history holds the newest `history_length` values of each name, about 100 bytes each; older
+    ones are still in `stats.jsonl`. A second value for the same name and step replaces the first.
+
+    Args:
+        monitors: Who receives. The history after a resume comes from the first that remembers.
+        history_length: How many values of each name are kept in memory.
+
+    Raises:
+        ConfigError: Something in the list is not a monitor.
+    """
+
+    def __init__(
+        self, monitors: Iterable[Monitor] = (), *, history_length: int = HISTORY_LENGTH
+    ) -> None:
+        self._monitors = list(monitors)
+        for given in cast("list[object]", self._monitors):
+            if not isinstance(given, Monitor):
+                raise ConfigError(
+                    f"{given!r} is not a monitor.",
+                    expected="instances of Monitor",
+                    fix="call the class: ConsoleMonitor()" if isinstance(given, type) else None,
+                )
+        if history_length < 1:
+            raise ConfigError(f"history_length={history_length}.", expected="at least 1")
+        self._length = history_length
+        self._history: dict[str, deque[tuple[int, float]]] = {}
+        self._step = 0
+
+    def at(self, step: int, epoch: int) -> None:
+        """What is put next belongs to this step and epoch."""
+        self._step = step
+        for monitor in self._monitors:
+            with _blame(monitor):
+                monitor.at(step, epoch)
+
+    def put_scalar(self, name: str, value: Any, step: int | None = None) -> None:
+        """Put a number: a Python, NumPy or TensorFlow one. `step` is that of `at` if not given.
+
+        Raises:
+            ConfigError: It is not one number.
+        """
+        step = self._step if step is None else step
+        number = _number(name, value)
+        self._remember(Scalar(name, step, number))
+        for monitor in self._monitors:
+            with _blame(monitor, name):
+                monitor.put_scalar(name, number, step)
+
+    def put_image(self, name: str, image: Any, step: int | None = None) -> None:
+        """Put a picture: height × width (× 1, 3 or 4), uint8, or floats from 0 to 1.
+
+        Raises:
+            ConfigError: It is not a picture.
+        """
+        step = self._step if step is None else step
+        picture = _picture(name, image)
+        for monitor in self._monitors:
+            with _blame(monitor, name):
+                monitor.put_image(name, picture, step)
+
+    def put_histogram(self, name: str, values: Any, step: int | None = None) -> None:
+        """Put values, of any shape, whose distribution is of interest."""
+        step = self._step if step is None else step
+        flat = np.asarray(values, np.float64).ravel()
+        for monitor in self._monitors:
+            with _blame(monitor, name):
+                monitor.put_histogram(name, flat, step)
+
+    def names(self) -> list[str]:
+        """Names of all numbers, in the order in which they first came."""
+        return list(self._history)
+
+    def history(self, name: str) -> list[tuple[int, float]]:
+        """Steps and values of a number, oldest first.
+
+        Raises:
+            ConfigError: There is no number of this name; names what comes close.
+        """
+        return list(self._values(name))
+
+    def latest(self, name: str) -> float:
+        """The last value of a number.
+
+        Raises:
+            ConfigError: There is no number of this name; names what comes close.
+        """
+        return self._values(name)[-1][1]
+
+    def end_epoch(self) -> None:
+        """An epoch's values are complete: show them, and flush."""
+        for monitor in self._monitors:
+            with _blame(monitor):
+                monitor.end_epoch()
+        self.flush()
+
+    def resume(self, step: int) -> None:
+        """Go on from the end of `step`: later values are void, earlier ones are remembered."""
+        self._step = step
+        self._history.clear()
+        for monitor in self._monitors:
+            with _blame(monitor):
+                remembered = monitor.resume(step)
+                if not self._history:
+                    for scalar in remembered:
+                        self._remember(scalar)
+
+    def flush(self) -> None:
+        """Flush every monitor; do it before a checkpoint, which relies on what came before it."""
+        for monitor in self._monitors:
+            with _blame(monitor):
+                monitor.flush()
+
+    def close(self) -> None:
+        """Close every monitor, the last first, even if one fails.
+
+        Raises:
+            CallbackError: One failed.
+        """
+        with contextlib.ExitStack() as stack:
+            for monitor in self._monitors:
+                stack.callback(_close, monitor)
+        self._monitors = []
+
+    def _remember(self, scalar: Scalar) -> None:
+        values = self._history.get(scalar.name)
+        if values is None:
+            values = self._history[scalar.name] = deque(maxlen=self._length)
+        if values and values[-1][0] == scalar.step:
+            values.pop()
+        values.append((scalar.step, scalar.value))
+
+    def _values(self, name: str) -> deque[tuple[int, float]]:
+        if name not in self._history:
+            raise ConfigError(
+                f"No monitored number is called {name!r}. {did_you_mean(name, self._history)}",
+                fix="check the name, or that the callback which produces it has been triggered",
+            )
+        return self._history[name]
+
+
+def _close(monitor: Monitor) -> None:
+    with _blame(monitor):
+        monitor.close()
+
+
+@contextlib.contextmanager
+def _blame(monitor: Monitor, name: str | None = None) -> Generator[None]:
+    try:
+        yield
+    except Exception as error:
+        at = "" if name is None else f" at {name!r}"
+        raise CallbackError(
+            f"The monitor {monitor!r} failed{at}: {type(error).__name__}: {error}",
+            fix="mend it, or take it out of TrainConfig(monitors=...)",
+        ) from error
+
+
+def _number(name: str, value: Any) -> float:
+    if type(value) is float:
+        return value
+    try:
+        array = np.asarray(value)
+        if array.size == 1:
+            return float(array.item())
+        got = f"{array.dtype} {list(array.shape)}"
+    except (TypeError, ValueError):
+        got = f"{type(value).__name__} {value!r:.60}"
+    raise ConfigError(
+        f"put_scalar({name!r}, …) takes one number.",
+        got=got,
+        expected="a number, or an array with one element",
+        fix="reduce it, for example by its mean, or use put_histogram",
+    )
+
+
+def _picture(name: str, image: Any) -> np.ndarray:
+    array: np.ndarray = np.asarray(image)
+    picture = array[..., None] if array.ndim == 2 else array
+    floating = np.issubdtype(picture.dtype, np.floating)
+    if picture.ndim != 3 or picture.shape[2] not in (1, 3, 4) or 0 in picture.shape:
+        problem = "height × width × 1, 3 or 4"
+    elif not floating and picture.dtype != np.uint8:
+        problem = "uint8, or floats from 0 to 1"
+    else:
+        if floating:
+            finite = np.nan_to_num(picture, nan=0.0, posinf=1.0, neginf=0.0)
+            picture = (np.clip(finite, 0, 1) * 255 + 0.5).astype(np.uint8)
+        return np.ascontiguousarray(picture)
+    raise ConfigError(
+        f"put_image({name!r}, …) takes a picture.",
+        got=f"{array.dtype} {list(array.shape)}",
+        expected=problem,
+        fix="put one image of a batch, and scale its values",
+    )

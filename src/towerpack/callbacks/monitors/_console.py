@@ -1,0 +1,132 @@
+"""Numbers for people: a compact table at the end of each epoch."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from towerpack._core.logs import get_logger
+from towerpack.callbacks.monitors._base import Monitor
+
+_GAP: Final = 4
+_logger = get_logger(__name__)
+
+
+class ConsoleMonitor(Monitor):
+    """Shows the newest numbers at the end of each epoch, with their change since the last.
+
+    A table on a terminal; elsewhere one line of log per epoch.
+
+    Args:
+        include: Regular expressions; names that none of them is found in are not shown.
+        exclude: Regular expressions; names that one of them is found in are not shown.
+        console: Where to; by default stderr.
+        clock: Any seconds that go forward.
+    """
+
+    def __init__(
+        self,
+        *,
+        include: Sequence[str] = (),
+        exclude: Sequence[str] = (),
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._include = [re.compile(pattern) for pattern in include]
+        self._exclude = [re.compile(pattern) for pattern in exclude]
+        self._console = Console(stderr=True, highlight=False) if console is None else console
+        self._clock = clock
+        self._started = clock()
+        self._step, self._epoch = 0, 0
+        self._now: dict[str, float] = {}
+        self._before: dict[str, float] = {}
+
+    def at(self, step: int, epoch: int) -> None:
+        """Note where we are."""
+        self._step, self._epoch = step, epoch
+
+    def put_scalar(self, name: str, value: float, step: int) -> None:
+        """Keep the newest value."""
+        if self._wanted(name):
+            self._now[name] = value
+
+    def end_epoch(self) -> None:
+        """Show what came since the last epoch."""
+        seconds = self._clock() - self._started
+        self._started += seconds
+        if self._console.is_terminal:
+            self._console.print(self._heading(seconds))
+            if self._now:
+                self._console.print(self._table())
+        else:
+            values = ", ".join(f"{name} {_number(value)}" for name, value in self._now.items())
+            _logger.info(
+                "Epoch %d, step %d, %s: %s",
+                self._epoch, self._step, _duration(seconds), values or "no numbers",
+            )  # fmt: skip
+        self._before.update(self._now)
+        self._now = {}
+
+    def _wanted(self, name: str) -> bool:
+        included = not self._include or any(p.search(name) for p in self._include)
+        return included and not any(p.search(name) for p in self._exclude)
+
+    def _heading(self, seconds: float) -> Text:
+        return Text.assemble(
+            (f"Epoch {self._epoch}", "bold"),
+            (f"  step {self._step:,}  {_duration(seconds)}", "dim"),
+        )
+
+    def _table(self) -> Table:
+        """Side by side in as many columns as fit, read downwards."""
+        cells = [self._cell(name, value) for name, value in self._now.items()]
+        widths = [max(len(cell[i].plain) for cell in cells) for i in range(3)]
+        width = sum(widths) + 2 * 3 + _GAP
+        columns = max(1, min(4, (self._console.width - 2) // width))
+        rows = -(-len(cells) // columns)
+        table = Table.grid(padding=(0, 2, 0, 0))
+        for _ in range(columns):
+            table.add_column(min_width=widths[0], overflow="fold")
+            table.add_column(min_width=widths[1], justify="right", no_wrap=True)
+            table.add_column(min_width=widths[2], no_wrap=True)
+        for row in range(rows):
+            table.add_row(*(text for cell in cells[row::rows] for text in cell))
+        return table
+
+    def _cell(self, name: str, value: float) -> tuple[Text, Text, Text]:
+        before = self._before.get(name)
+        change = "" if before is None else _change(value - before, value)
+        return (
+            Text(f"  {name}", "cyan"),
+            Text(_number(value), "bold" if math.isfinite(value) else "bold red"),
+            Text(change, "dim"),
+        )
+
+
+def _number(value: float) -> str:
+    if value.is_integer():
+        return f"{int(value):,}" if abs(value) < 1e9 else f"{value:.4g}"
+    return f"{value:#.4g}" if 1e-4 <= abs(value) < 1e6 else f"{value:.3e}"
+
+
+def _change(change: float, value: float) -> str:
+    if not math.isfinite(change):
+        return ""
+    if abs(change) <= 1e-6 * abs(value):
+        return "="
+    return ("▲ " if change > 0 else "▼ ") + f"{abs(change):.2g}"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02} min"

@@ -1,0 +1,199 @@
+r"""Numbers in a file that survives kills: one JSON object a line, only ever appended to.
+
+    {"step": 500, "epoch": 1, "time": 1700000000.0, "scalars": {"cost": 0.5, "lr": 0.1}}
+    {"resumed_at": 300, "time": 1700000100.0}
+
+After a resume at step 300 the records of later steps before that line are void; `read_stats` leaves
+them out, so that a reader sees the run as if it had never been disturbed. nan and the infinities,
+which JSON lacks, are the strings "nan", "inf" and "-inf"; no other value is a string.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+
+from towerpack._core.logs import get_logger
+from towerpack.callbacks.monitors._base import Monitor, Scalar
+
+_STRINGS: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+_logger = get_logger(__name__)
+
+
+@dataclass(frozen=True)
+class Record:
+    """The numbers of one step, or a part of them.
+
+    Attributes:
+        step: The global step.
+        epoch: The epoch's number.
+        time: Seconds since 1970.
+        scalars: Name to value.
+    """
+
+    step: int
+    epoch: int
+    time: float
+    scalars: Mapping[str, float]
+
+
+class JSONLMonitor(Monitor):
+    """Appends numbers to a file. Pictures and histograms are not for it.
+
+    A record is written when its step is over, and at each `flush`, which also syncs the file. A
+    last line that a kill has torn is cut off before the file is appended to.
+
+    Args:
+        path: The file, such as the run's `stats.jsonl`; made if absent.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.path = Path(path)
+        self._clock = clock
+        self._epoch = 0
+        self._step: int | None = None
+        self._scalars: dict[str, float] = {}
+        self._fd: int | None = None
+
+    def at(self, step: int, epoch: int) -> None:
+        """Write what came for another step."""
+        if step != self._step:
+            self._write()
+        self._epoch = epoch
+
+    def put_scalar(self, name: str, value: float, step: int) -> None:
+        """Add to the record of this step."""
+        if step != self._step:
+            self._write()
+            self._step = step
+        self._scalars[name] = value
+
+    def resume(self, step: int) -> Iterable[Scalar]:
+        """Void what the file says of later steps; returns the rest."""
+        self._write()
+        if not self.path.exists() or self.path.stat().st_size == 0:
+            return ()
+        self._append({"resumed_at": step, "time": self._clock()})
+        return (
+            Scalar(name, record.step, value)
+            for record in read_stats(self.path)
+            for name, value in record.scalars.items()
+        )
+
+    def flush(self) -> None:
+        """Write, and wait until it is on disk."""
+        self._write()
+        if self._fd is not None:
+            os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Flush and close the file; what comes later opens it again."""
+        self.flush()
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def __repr__(self) -> str:
+        return f"JSONLMonitor({str(self.path)!r})"
+
+    def _write(self) -> None:
+        if not self._scalars:
+            return
+        scalars, self._scalars = self._scalars, {}
+        self._append(
+            {
+                "step": self._step,
+                "epoch": self._epoch,
+                "time": self._clock(),
+                "scalars": {name: _to_json(value) for name, value in scalars.items()},
+            }
+        )
+
+    def _append(self, tree: dict[str, Any]) -> None:
+        if self._fd is None:
+            self._fd = _open(self.path)
+        line = json.dumps(tree, allow_nan=False).encode() + b"\n"
+        end = os.fstat(self._fd).st_size
+        try:
+            written = os.write(self._fd, line)
+            while written < len(line):
+                written += os.write(self._fd, line[written:])
+        except OSError:
+            os.ftruncate(self._fd, end)  # Half a line would spoil the next.
+            raise
+
+
+def read_stats(path: str | os.PathLike[str]) -> list[Record]:
+    """The records of a `stats.jsonl` that count, oldest first.
+
+    A torn last line is left out. A damaged line elsewhere is left out with a warning.
+    """
+    records: list[Record] = []
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, 1):
+            if not line.endswith(b"\n"):
+                break
+            try:
+                entry = _parse(line)
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                _logger.warning("%s, line %d is left out: %s.", path, number, error)
+                continue
+            if isinstance(entry, Record):
+                records.append(entry)
+            else:
+                records = [record for record in records if record.step <= entry]
+    return records
+
+
+def _parse(line: bytes) -> Record | int:
+    tree = json.loads(line)
+    if not isinstance(tree, dict):
+        raise ValueError("not an object")
+    fields = cast("dict[str, Any]", tree)
+    if "resumed_at" in fields:
+        return int(fields["resumed_at"])
+    scalars = {str(name): _from_json(value) for name, value in dict(fields["scalars"]).items()}
+    return Record(int(fields["step"]), int(fields["epoch"]), float(fields["time"]), scalars)
+
+
+def _open(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o644)
+    try:
+        size = os.fstat(fd).st_size
+        whole = _end_of_last_line(fd, size)
+        if whole < size:
+            _logger.warning("%s: cut off a torn last line (%d bytes).", path, size - whole)
+            os.ftruncate(fd, whole)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _end_of_last_line(fd: int, size: int) -> int:
+    end = size
+    while end > 0:
+        start = max(0, end - 65536)
+        newline = os.pread(fd, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0
+
+
+def _to_json(value: float) -> float | str:
+    return value if math.isfinite(value) else repr(value)
+
+
+def _from_json(value: Any) -> float:
+    return _STRINGS[value] if isinstance(value, str) else float(value)

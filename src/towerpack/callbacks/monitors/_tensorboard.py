@@ -1,0 +1,175 @@
+"""Event files for TensorBoard, written without TensorFlow.
+
+Only the `tensorboard` package is needed, for its record format and message types. `tf.summary`
+needs it too (TensorFlow 2.21 does not install it), and would have to run outside the step.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import struct
+import time
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import numpy as np
+
+from towerpack._core.errors import MissingExtraError
+from towerpack._core.extras import require
+from towerpack._core.logs import get_logger
+from towerpack.callbacks.monitors._base import Monitor
+
+_BINS: Final = 30
+_FLUSH_S: Final = 10.0
+_logger = get_logger(__name__)
+
+
+class TensorBoardMonitor(Monitor):
+    """Writes numbers, pictures and histograms for `tensorboard --logdir`.
+
+    Without the package it says so once, as a warning, and does nothing. After a resume TensorBoard
+    itself forgets the later steps of earlier starts: its reader drops them when a step comes anew
+    (seen with 2.21; its slow reader, `--load_fast=false`, shows both).
+
+    Args:
+        logdir: The directory of event files, such as the run's `events`; made if absent.
+        clock: Seconds since 1970.
+    """
+
+    def __init__(
+        self, logdir: str | os.PathLike[str], *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self.logdir = Path(logdir)
+        self._clock = clock
+        self._writer: _Writer | None = None
+        self._written_at = clock()
+        self.active = True
+        try:
+            require("tensorboard", extra="tensorboard", needed_for="TensorBoardMonitor")
+        except MissingExtraError as error:
+            self.active = False
+            _logger.warning("TensorBoard gets nothing: %s", error)
+
+    def put_scalar(self, name: str, value: float, step: int) -> None:
+        """A point of a curve."""
+        if self.active:
+            self._put(name, step, "scalar", np.asarray(value, np.float32))
+
+    def put_image(self, name: str, image: np.ndarray, step: int) -> None:
+        """A picture, as PNG."""
+        if self.active:
+            size = (str(image.shape[1]).encode(), str(image.shape[0]).encode())
+            self._put(name, step, "image", np.array([*size, png(image)], dtype=object))
+
+    def put_histogram(self, name: str, values: np.ndarray, step: int) -> None:
+        """A distribution in 30 bins; what is not finite is left out."""
+        if self.active:
+            self._put(name, step, "histogram", _bins(values))
+
+    def flush(self) -> None:
+        """Write what is buffered."""
+        if self._writer is not None:
+            self._writer.flush()
+            self._written_at = self._clock()
+
+    def close(self) -> None:
+        """Close the file; what comes later opens another."""
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
+    def __repr__(self) -> str:
+        return f"TensorBoardMonitor({str(self.logdir)!r})"
+
+    def _open(self) -> _Writer:
+        if self._writer is None:
+            self._writer = _Writer(self.logdir, self._clock)
+        return self._writer
+
+    def _put(self, name: str, step: int, plugin: str, value: np.ndarray) -> None:
+        self._open().put(name, step, plugin, value)
+        if self._clock() - self._written_at > _FLUSH_S:
+            self.flush()
+
+
+class _Writer:
+    """One event file."""
+
+    def __init__(self, logdir: Path, clock: Callable[[], float]) -> None:
+        event, summary = _part("compat.proto.event_pb2"), _part("compat.proto.summary_pb2")
+        self._event: Any = event.Event
+        self._summary: Any = summary.Summary
+        self._tensor: Any = _part("util.tensor_util").make_tensor_proto
+        self._metadata: dict[str, Any] = {
+            plugin: _part(f"plugins.{plugin}.metadata").create_summary_metadata("", "")
+            for plugin in ("scalar", "image", "histogram")
+        }
+        self._clock = clock
+        logdir.mkdir(parents=True, exist_ok=True)
+        self._file = open(_free_name(logdir, clock()), "xb")  # noqa: SIM115 - closed by `close`
+        self._records: Any = _part("summary.writer.record_writer").RecordWriter(self._file)
+        self._write(self._event(file_version="brain.Event:2"))
+
+    def put(self, name: str, step: int, plugin: str, value: np.ndarray) -> None:
+        """One value for a plugin of TensorBoard."""
+        summary = self._summary()
+        entry = summary.value.add(tag=name, metadata=self._metadata[plugin])
+        entry.tensor.CopyFrom(self._tensor(value))
+        self._write(self._event(step=step, summary=summary))
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _write(self, event: Any) -> None:
+        event.wall_time = self._clock()
+        self._records.write(event.SerializeToString())
+
+
+def _part(name: str) -> ModuleType:
+    return require(f"tensorboard.{name}", extra="tensorboard", needed_for="TensorBoardMonitor")
+
+
+def _free_name(logdir: Path, now: float) -> Path:
+    # TensorBoard reads a directory's files in the order of their names.
+    number = 0
+    while True:
+        name = f"events.out.tfevents.{int(now):010d}.{platform.node()}.{os.getpid()}.{number}"
+        if not (logdir / name).exists():
+            return logdir / name
+        number += 1
+
+
+def _bins(values: np.ndarray) -> np.ndarray:
+    """Rows of (left edge, right edge, count), as the histogram plugin wants them."""
+    finite = values[np.isfinite(values)]
+    if finite.size == 0:
+        return np.zeros((0, 3))
+    counts, edges = np.histogram(finite, bins=_BINS)
+    return np.stack([edges[:-1], edges[1:], counts.astype(np.float64)], axis=1)
+
+
+def png(image: np.ndarray) -> bytes:
+    """A uint8 picture, height × width × 1, 3 or 4, as PNG (W3C Recommendation, 2003)."""
+    height, width, channels = image.shape
+    colour = {1: 0, 3: 2, 4: 6}[channels]
+    rows = image.reshape(height, width * channels)
+    unfiltered = np.concatenate([np.zeros((height, 1), np.uint8), rows], axis=1)
+    return b"".join(
+        [
+            b"\x89PNG\r\n\x1a\n",
+            _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)),
+            _chunk(b"IDAT", zlib.compress(unfiltered.tobytes(), 6)),
+            _chunk(b"IEND", b""),
+        ]
+    )
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

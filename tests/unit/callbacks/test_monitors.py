@@ -1,0 +1,505 @@
+from __future__ import annotations
+
+import io
+import json
+import logging
+import math
+import subprocess
+import sys
+import zlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from towerpack import CallbackError, ConfigError
+from towerpack.callbacks.monitors import (
+    ConsoleMonitor,
+    JSONLMonitor,
+    Monitor,
+    Monitors,
+    Record,
+    Scalar,
+    TensorBoardMonitor,
+    read_stats,
+)
+
+
+class Recorder(Monitor):
+    """Notes every call."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def at(self, step: int, epoch: int) -> None:
+        self.calls.append(("at", step, epoch))
+
+    def put_scalar(self, name: str, value: float, step: int) -> None:
+        self.calls.append((name, value, step))
+
+    def put_image(self, name: str, image: np.ndarray, step: int) -> None:
+        self.calls.append((name, image, step))
+
+    def put_histogram(self, name: str, values: np.ndarray, step: int) -> None:
+        self.calls.append((name, values, step))
+
+    def end_epoch(self) -> None:
+        self.calls.append(("end_epoch",))
+
+    def flush(self) -> None:
+        self.calls.append(("flush",))
+
+    def close(self) -> None:
+        self.calls.append(("close",))
+
+
+# Monitors
+
+
+def test_everything_reaches_every_monitor() -> None:
+    one, two = Recorder(), Recorder()
+    monitors = Monitors([one, two])
+    monitors.at(5, 1)
+    monitors.put_scalar("cost", 0.5)
+    monitors.put_scalar("cost", 0.25, step=6)
+    monitors.end_epoch()
+    monitors.close()
+    assert one.calls == two.calls
+    assert one.calls == [
+        ("at", 5, 1), ("cost", 0.5, 5), ("cost", 0.25, 6), ("end_epoch",), ("flush",), ("close",)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "value", [2, 2.0, np.float32(2), np.array(2), np.array([[2]]), True + True]
+)
+def test_any_one_number_is_a_scalar(value: Any) -> None:
+    monitors = Monitors()
+    monitors.put_scalar("x", value)
+    assert monitors.latest("x") == 2
+    assert type(monitors.latest("x")) is float
+
+
+@pytest.mark.parametrize("value", [[1, 2], np.zeros(0), "text", None, object(), 1j])
+def test_anything_else_is_not(value: Any) -> None:
+    with pytest.raises(ConfigError, match="takes one number"):
+        Monitors().put_scalar("x", value)
+
+
+def test_history() -> None:
+    monitors = Monitors()
+    monitors.put_scalar("b", 1, step=1)
+    monitors.put_scalar("a", 2, step=1)
+    monitors.put_scalar("b", 3, step=2)
+    monitors.put_scalar("b", 4, step=2)
+    assert monitors.names() == ["b", "a"]
+    assert monitors.history("b") == [(1, 1), (2, 4)]
+    assert monitors.latest("b") == 4
+
+
+def test_history_is_bounded() -> None:
+    monitors = Monitors(history_length=3)
+    for step in range(10):
+        monitors.put_scalar("x", step, step=step)
+    assert monitors.history("x") == [(7, 7), (8, 8), (9, 9)]
+
+
+@pytest.mark.parametrize("ask", ["history", "latest"])
+def test_an_unknown_name_is_an_error_with_the_near_one(ask: str) -> None:
+    monitors = Monitors()
+    monitors.put_scalar("val/error", 1)
+    with pytest.raises(ConfigError, match="Did you mean 'val/error'"):
+        getattr(monitors, ask)("val_error")
+
+
+@pytest.mark.parametrize(
+    ("image", "shape", "value"),
+    [
+        (np.full((2, 3, 3), 7, np.uint8), (2, 3, 3), 7),
+        (np.full((2, 3), 7, np.uint8), (2, 3, 1), 7),
+        (np.full((2, 3, 4), 0.5), (2, 3, 4), 128),
+        (np.full((2, 3, 1), 2.0, np.float32), (2, 3, 1), 255),
+        (np.full((2, 3, 1), np.nan), (2, 3, 1), 0),
+    ],
+)
+def test_pictures(image: np.ndarray, shape: tuple[int, ...], value: int) -> None:
+    recorder = Recorder()
+    Monitors([recorder]).put_image("x", image, step=1)
+    ((_, picture, _),) = recorder.calls
+    assert (picture.shape, picture.dtype) == (shape, np.uint8)
+    assert (picture == value).all()
+
+
+@pytest.mark.parametrize(
+    "image", [np.zeros((2, 3, 2)), np.zeros(4), np.zeros((0, 3, 3)), np.zeros((2, 2, 3), np.int64)]
+)
+def test_what_is_no_picture_is_refused(image: np.ndarray) -> None:
+    with pytest.raises(ConfigError, match="takes a picture"):
+        Monitors().put_image("x", image)
+
+
+def test_histograms_come_flat() -> None:
+    recorder = Recorder()
+    Monitors([recorder]).put_histogram("x", np.ones((2, 3), np.float32), step=1)
+    ((_, values, _),) = recorder.calls
+    assert (values.shape, values.dtype) == ((6,), np.float64)
+
+
+@pytest.mark.parametrize("wrong", [ConsoleMonitor, "console", None])
+def test_only_monitors_are_monitors(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="is not a monitor"):
+        Monitors([wrong])
+
+
+def test_history_length_must_be_positive() -> None:
+    with pytest.raises(ConfigError, match="history_length=0"):
+        Monitors(history_length=0)
+
+
+class Broken(Monitor):
+    def put_scalar(self, name: str, value: float, step: int) -> None:
+        raise ConnectionError("server gone")
+
+    def flush(self) -> None:
+        raise ConnectionError("server gone")
+
+    def close(self) -> None:
+        raise ConnectionError("server gone")
+
+
+def test_a_failing_monitor_is_named() -> None:
+    recorder = Recorder()
+    monitors = Monitors([recorder, Broken()])
+    with pytest.raises(CallbackError, match="Broken failed at 'cost': ConnectionError") as caught:
+        monitors.put_scalar("cost", 1)
+    assert isinstance(caught.value.__cause__, ConnectionError)
+    with pytest.raises(CallbackError, match="Broken failed"):
+        monitors.flush()
+    with pytest.raises(CallbackError, match="Broken failed"):
+        monitors.close()
+    assert recorder.calls[-1] == ("close",)
+
+
+class Rememberer(Monitor):
+    def resume(self, step: int) -> Iterable[Scalar]:
+        return [Scalar("x", s, s / 2) for s in range(step + 1)]
+
+
+def test_history_after_a_resume_comes_from_who_remembers() -> None:
+    monitors = Monitors([Recorder(), Rememberer(), Rememberer()])
+    monitors.put_scalar("gone", 1, step=9)
+    monitors.resume(2)
+    assert monitors.names() == ["x"]
+    assert monitors.history("x") == [(0, 0), (1, 0.5), (2, 1)]
+
+
+# JSONLMonitor
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is not JSON")
+
+    return [json.loads(line, parse_constant=refuse) for line in path.read_text().splitlines()]
+
+
+def test_one_line_a_step(tmp_path: Path) -> None:
+    path = tmp_path / "sub" / "stats.jsonl"
+    monitors = Monitors([JSONLMonitor(path, clock=lambda: 9.0)])
+    monitors.at(1, 1)
+    monitors.put_scalar("a", 1)
+    monitors.put_scalar("b", 2)
+    monitors.at(2, 1)
+    monitors.put_scalar("a", 3)
+    assert len(lines(path)) == 1
+    monitors.flush()
+    monitors.flush()
+    monitors.close()
+    assert lines(path) == [
+        {"step": 1, "epoch": 1, "time": 9.0, "scalars": {"a": 1.0, "b": 2.0}},
+        {"step": 2, "epoch": 1, "time": 9.0, "scalars": {"a": 3.0}},
+    ]
+    assert read_stats(path)[1] == Record(2, 1, 9.0, {"a": 3.0})
+
+
+@given(st.lists(st.tuples(st.text(max_size=5), st.floats())))
+def test_numbers_come_back_exactly(values: list[tuple[str, float]]) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "stats.jsonl"
+        monitors = Monitors([JSONLMonitor(path)])
+        for step, (name, value) in enumerate(values):
+            monitors.put_scalar(name, value, step=step)
+        monitors.close()
+        if not values:
+            assert not path.exists()
+            return
+        lines(path)
+        found = [(name, value) for r in read_stats(path) for name, value in r.scalars.items()]
+        assert [name for name, _ in found] == [name for name, _ in values]
+        for (_, one), (_, other) in zip(found, values, strict=True):
+            assert one == other or (math.isnan(one) and math.isnan(other))
+            assert math.copysign(1, one) == math.copysign(1, other) or math.isnan(one)
+
+
+def train(path: Path, first: int, last: int, *, resume: bool = False) -> Monitors:
+    monitors = Monitors([JSONLMonitor(path)])
+    if resume:
+        monitors.resume(first - 1)
+    for step in range(first, last + 1):
+        monitors.at(step, 1)
+        monitors.put_scalar("cost", 1 / step)
+        if step % 3 == 0:
+            monitors.put_scalar("val/error", step)
+    monitors.flush()
+    return monitors
+
+
+def test_history_after_resumes_is_that_of_an_undisturbed_run(tmp_path: Path) -> None:
+    whole = train(tmp_path / "whole.jsonl", 1, 20)
+    train(tmp_path / "cut.jsonl", 1, 10)
+    train(tmp_path / "cut.jsonl", 8, 15, resume=True)
+    cut = train(tmp_path / "cut.jsonl", 3, 20, resume=True)
+    assert cut.names() == whole.names()
+    for name in whole.names():
+        assert cut.history(name) == whole.history(name)
+    steps = [record.step for record in read_stats(tmp_path / "cut.jsonl")]
+    assert steps == list(range(1, 21))
+    assert {"resumed_at": 7} in [{"resumed_at": row.get("resumed_at")} for row in
+                                 lines(tmp_path / "cut.jsonl")]  # fmt: skip
+
+
+def test_resuming_without_a_file_writes_none(tmp_path: Path) -> None:
+    monitors = Monitors([JSONLMonitor(tmp_path / "stats.jsonl")])
+    monitors.resume(0)
+    monitors.close()
+    assert not (tmp_path / "stats.jsonl").exists()
+
+
+@pytest.mark.parametrize("cut", range(1, 60, 7))
+def test_a_torn_last_line_is_cut_off(
+    tmp_path: Path, cut: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "stats.jsonl"
+    train(path, 1, 3)
+    content = path.read_bytes()
+    path.write_bytes(content[:-cut])
+    assert [record.step for record in read_stats(path)] == [1, 2]
+    monitors = train(path, 3, 4, resume=True)
+    assert monitors.history("cost") == [(s, 1 / s) for s in range(1, 5)]
+    assert "torn" in caplog.text
+    lines(path)
+
+
+def test_a_file_that_is_one_torn_line(tmp_path: Path) -> None:
+    path = tmp_path / "stats.jsonl"
+    path.write_bytes(b"x" * 200_000)
+    train(path, 1, 1)
+    assert len(lines(path)) == 1
+
+
+@pytest.mark.parametrize("line", ["?", "3", "{}", '{"step": 1, "scalars": 3}', "[" * 100_000])
+def test_a_damaged_line_is_left_out_and_said(
+    tmp_path: Path, line: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "stats.jsonl"
+    train(path, 1, 1)
+    with open(path, "a") as file:
+        file.write(line + "\n")
+    train(path, 2, 2)
+    with caplog.at_level(logging.WARNING):
+        assert [record.step for record in read_stats(path)] == [1, 2]
+    assert "line 2 is left out" in caplog.text
+
+
+def test_a_line_that_does_not_fit_on_the_disk_leaves_no_half(tmp_path: Path) -> None:
+    program = """
+import resource, signal, sys
+from towerpack import CallbackError
+from towerpack.callbacks.monitors import JSONLMonitor, Monitors
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+monitors = Monitors([JSONLMonitor(sys.argv[1])])
+monitors.put_scalar("x", 1, step=1)
+monitors.flush()
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+monitors.put_scalar("x", 2, step=2)
+try:
+    monitors.flush()
+except CallbackError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+monitors.put_scalar("x", 3, step=3)
+monitors.close()
+"""
+    path = tmp_path / "stats.jsonl"
+    command = [sys.executable, "-c", program, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "File too large" in done.stdout
+    assert [record.step for record in read_stats(path)] == [1, 3]
+    lines(path)
+
+
+# ConsoleMonitor
+
+
+def on_terminal(width: int = 80, **options: Any) -> tuple[ConsoleMonitor, io.StringIO]:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=width, color_system=None)
+    times = iter(range(0, 10_000, 90))
+    return ConsoleMonitor(console=console, clock=lambda: float(next(times)), **options), out
+
+
+def epoch(monitor: ConsoleMonitor, number: int, values: dict[str, float]) -> None:
+    monitors = Monitors([monitor])
+    monitors.at(number * 1000, number)
+    for name, value in values.items():
+        monitors.put_scalar(name, value)
+    monitors.end_epoch()
+
+
+def test_a_table_on_a_terminal() -> None:
+    monitor, out = on_terminal(width=50)
+    epoch(monitor, 1, {"cost": 2.0123456, "val/error": 0.25, "images": 60000})
+    epoch(monitor, 2, {"cost": 1.5, "val/error": 0.25, "images": math.nan, "late": 1e-9})
+    assert [line.rstrip() for line in out.getvalue().splitlines()] == [
+        "Epoch 1  step 1,000  1:30 min",
+        "  cost        2.012",
+        "  val/error  0.2500",
+        "  images     60,000",
+        "Epoch 2  step 2,000  1:30 min",
+        "  cost           1.500  ▼ 0.51",
+        "  val/error     0.2500  =",
+        "  images           nan",
+        "  late       1.000e-09",
+    ]
+
+
+def test_columns_where_there_is_room() -> None:
+    monitor, out = on_terminal(width=100)
+    epoch(monitor, 1, {f"metric{i}": i for i in range(7)})
+    assert len(out.getvalue().splitlines()) == 1 + 2
+
+
+def test_a_line_of_log_elsewhere(caplog: pytest.LogCaptureFixture) -> None:
+    out = io.StringIO()
+    monitor = ConsoleMonitor(console=Console(file=out), clock=lambda: 0.0)
+    with caplog.at_level(logging.INFO):
+        epoch(monitor, 1, {"cost": 0.5, "error": math.inf})
+        epoch(monitor, 2, {})
+    assert out.getvalue() == ""
+    assert "Epoch 1, step 1000, 0.0 s: cost 0.5000, error inf" in caplog.text
+    assert "Epoch 2, step 2000, 0.0 s: no numbers" in caplog.text
+
+
+def test_names_can_be_chosen() -> None:
+    monitor, out = on_terminal(include=["^val/", "cost"], exclude=["ema$"])
+    epoch(monitor, 1, {"cost": 1, "val/error": 2, "cost_ema": 3, "lr": 4})
+    assert "val/error" in out.getvalue()
+    assert "cost" in out.getvalue()
+    assert "ema" not in out.getvalue()
+    assert "lr" not in out.getvalue()
+
+
+# TensorBoardMonitor
+
+
+def events(logdir: Path) -> Any:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    found = accumulator.EventAccumulator(str(logdir), size_guidance={"tensors": 0})
+    found.Reload()
+    return found
+
+
+def test_tensorboard_reads_what_was_put(tmp_path: Path) -> None:
+    image = np.arange(24, dtype=np.uint8).reshape(2, 4, 3)
+    monitors = Monitors([TensorBoardMonitor(tmp_path)])
+    monitors.put_scalar("cost", 0.5, step=3)
+    monitors.put_image("picture", image, step=3)
+    monitors.put_histogram("weights", np.array([0.0, 1.0, 1.0, np.nan]), step=3)
+    monitors.put_histogram("nothing", np.array([np.nan]), step=3)
+    monitors.close()
+    found = events(tmp_path)
+    (cost,) = found.Tensors("cost")
+    assert (cost.step, cost.tensor_proto.float_val[0]) == (3, 0.5)
+    width, height, data = found.Tensors("picture")[0].tensor_proto.string_val
+    assert (width, height) == (b"4", b"2")
+    assert decode_png(data) == image.tobytes()
+    bins = np.frombuffer(found.Tensors("weights")[0].tensor_proto.tensor_content).reshape(-1, 3)
+    assert bins[0].tolist() == [0.0, 1 / 30, 1.0]
+    assert bins[-1].tolist()[1:] == [1.0, 2.0]
+    assert {found.SummaryMetadata(tag).plugin_data.plugin_name for tag in found.Tags()["tensors"]} \
+        == {"scalars", "images", "histograms"}  # fmt: skip
+
+
+def decode_png(data: bytes) -> bytes:
+    """The pixels of an unfiltered PNG; its checksums are looked at too."""
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    position, pixels, width, channels = 8, b"", 0, 0
+    while position < len(data):
+        size = int.from_bytes(data[position : position + 4])
+        chunk = data[position + 4 : position + 8 + size]
+        assert zlib.crc32(chunk) == int.from_bytes(data[position + 8 + size :][:4])
+        if chunk[:4] == b"IHDR":
+            width, channels = int.from_bytes(chunk[4:8]), {0: 1, 2: 3, 6: 4}[chunk[13]]
+        if chunk[:4] == b"IDAT":
+            pixels += chunk[4:]
+        position += 12 + size
+    rows, stride = zlib.decompress(pixels), width * channels + 1
+    return b"".join(rows[i + 1 : i + stride] for i in range(0, len(rows), stride))
+
+
+def test_every_start_has_a_file_of_its_own_in_order(tmp_path: Path) -> None:
+    for start in range(2):
+        monitor = TensorBoardMonitor(tmp_path, clock=lambda: 5.0)
+        monitor.put_scalar("cost", start, step=start)
+        monitor.close()
+    first, second = sorted(tmp_path.iterdir())
+    assert first.name.startswith("events.out.tfevents.0000000005.")
+    assert [events(file).Tensors("cost")[0].step for file in (first, second)] == [0, 1]
+
+
+def test_without_tensorboard_it_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "tensorboard", None)
+    monitors = Monitors([TensorBoardMonitor(tmp_path / "events")])
+    monitors.resume(0)
+    monitors.put_scalar("cost", 0.5)
+    monitors.put_image("x", np.zeros((2, 2, 3)))
+    monitors.put_histogram("x", np.zeros(3))
+    monitors.end_epoch()
+    monitors.close()
+    assert caplog.text.count('pip install "towerpack[tensorboard]"') == 1
+    assert len(caplog.records) == 1
+    assert not (tmp_path / "events").exists()
+
+
+def test_tensorboard_flushes_by_itself(tmp_path: Path) -> None:
+    now = [0.0]
+    monitor = TensorBoardMonitor(tmp_path, clock=lambda: now[0])
+    monitor.put_scalar("cost", 1.0, 1)
+    size = sum(file.stat().st_size for file in tmp_path.iterdir())
+    now[0] = 60.0
+    monitor.put_scalar("cost", 1.0, 2)
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) > size
+    monitor.close()
+
+
+def test_monitors_load_no_framework() -> None:
+    program = """
+import sys, numpy as np
+from towerpack.callbacks.monitors import *
+import tempfile
+monitors = Monitors([TensorBoardMonitor(tempfile.mkdtemp()), ConsoleMonitor()])
+monitors.put_image("x", np.zeros((2, 2, 3)))
+monitors.close()
+print({"tensorflow", "keras"} & sys.modules.keys())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "set()\n", done.stderr
