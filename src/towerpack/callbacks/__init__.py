@@ -1,0 +1,28 @@
+"""What happens every so often in a training: saving, evaluation, schedules, displays.
+
+Nothing here loads TensorFlow on its own.
+"""
+
+from towerpack.callbacks import monitors as monitors
+from towerpack.callbacks._base import Callback as Callback
+from towerpack.callbacks._base import Callbacks as Callbacks
+from towerpack.callbacks._best import BestSaver as BestSaver
+from towerpack.callbacks._best import MaxSaver as MaxSaver
+from towerpack.callbacks._best import MinSaver as MinSaver
+from towerpack.callbacks._early_stopping import EarlyStopping as EarlyStopping
+from towerpack.callbacks._host import HyperParam as HyperParam
+from towerpack.callbacks._host import TrainerHost as TrainerHost
+from towerpack.callbacks._human import HumanHyperParamSetter as HumanHyperParamSetter
+from towerpack.callbacks._hyper import HyperParamSetter as HyperParamSetter
+from towerpack.callbacks._hyper import HyperParamSetterWithFunc as HyperParamSetterWithFunc
+from towerpack.callbacks._hyper import StatMonitorParamSetter as StatMonitorParamSetter
+from towerpack.callbacks._inference_runner import InferenceRunner as InferenceRunner
+from towerpack.callbacks._inferencers import BinaryClassificationStats as BinaryClassificationStats
+from towerpack.callbacks._inferencers import ClassificationError as ClassificationError
+from towerpack.callbacks._inferencers import Inferencer as Inferencer
+from towerpack.callbacks._inferencers import ScalarStats as ScalarStats
+from towerpack.callbacks._numerics import CheckNumerics as CheckNumerics
+from towerpack.callbacks._periodic import PeriodicTrigger as PeriodicTrigger
+from towerpack.callbacks._progress import ProgressBar as ProgressBar
+from towerpack.callbacks._saver import ModelSaver as ModelSaver
+from towerpack.callbacks._schedule import ScheduledHyperParamSetter as ScheduledHyperParamSetter

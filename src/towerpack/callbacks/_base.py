@@ -1,0 +1,200 @@
+"""What a callback is: everything besides the iterations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from towerpack._core.errors import CallbackError
+from towerpack._core.naming import did_you_mean
+
+if TYPE_CHECKING:
+    from towerpack.callbacks._host import TrainerHost
+
+
+class Callback:
+    """Acts at certain points of a training. Override what you need.
+
+    Order in which the hooks fire (in the order of registration each):
+
+        setup → (trace, compile, restore) → before_train
+        for each epoch: before_epoch
+                        → { before_step → step → after_step(outputs) → trigger_step }*
+                        → after_epoch → trigger_epoch (→ trigger)
+        finally: after_train
+
+    Several steps run in one call of TensorFlow; the per-step hooks of those steps then fire after
+    the call, in order, with each step's own outputs; `after_call` fires last. A callback that must
+    *act* between two steps sets `acts_between_steps`; one that must act at certain steps says which
+    in `next_stop`.
+
+    Attributes:
+        acts_between_steps: True forces one step per call.
+        needs: Names of monitored values that must be there when the callback is triggered, for
+            example `('val/error',)`. Checked at setup against what earlier callbacks produce.
+        trainer: The host, from `setup` on.
+    """
+
+    acts_between_steps: bool = False
+    needs: Sequence[str] = ()
+    trainer: TrainerHost
+
+    def produces(self) -> Sequence[str]:
+        """Names of the monitored values that this callback puts when it is triggered."""
+        return ()
+
+    def fetch(self, *names: str) -> None:
+        """Ask, during `setup`, for outputs of each step; `after_step` finds them by name."""
+        self.__dict__.setdefault("_fetches", [])
+        self._fetches.extend(name for name in names if name not in self._fetches)
+
+    @property
+    def fetches(self) -> Sequence[str]:
+        """What was asked for with `fetch`."""
+        return self.__dict__.get("_fetches", ())
+
+    _fetches: list[str]
+
+    def setup(self, trainer: TrainerHost) -> None:
+        """Before the model is traced: call `self.fetch(name)` here, check arguments."""
+
+    def before_train(self) -> None:
+        """Everything is restored; the first step comes next."""
+
+    def before_epoch(self) -> None:
+        """Before the first step of an epoch (not again where a resumed run starts inside one)."""
+
+    def before_step(self) -> None:
+        """Before a step."""
+
+    def after_step(self, outputs: Mapping[str, Any]) -> None:
+        """After a step, with the fetched outputs of exactly this step as NumPy values."""
+
+    def trigger_step(self) -> None:
+        """After all callbacks' `after_step`."""
+
+    def after_call(self) -> None:
+        """After each call of several steps, and the per-step hooks of those steps: for displays."""
+
+    def after_epoch(self) -> None:
+        """After the last step of an epoch."""
+
+    def trigger_epoch(self) -> None:
+        """After all callbacks' `after_epoch`; calls `trigger` unless overridden."""
+        self.trigger()
+
+    def trigger(self) -> None:
+        """What the callback does every so often."""
+
+    def after_train(self) -> None:
+        """Training has ended, however it ended."""
+
+    def acts_in(self, hook: str) -> bool:
+        """Whether this object does anything in a hook; the loop passes over those that do not.
+
+        A Python call for every callback and every step is not free. Wrappers, and callbacks whose
+        arguments decide, override this.
+
+        Args:
+            hook: Name of a method, such as `'after_step'`.
+        """
+        names = (hook, "trigger") if hook == "trigger_epoch" else (hook,)
+        return any(getattr(type(self), n) is not getattr(Callback, n) for n in names)
+
+    def next_stop(self, step: int) -> int | None:
+        """The next global step after `step` whose `trigger_step` must not be late; None if any."""
+        return None
+
+    def state(self) -> Any:
+        """What a checkpoint must keep: numbers, strings, bytes, lists, dicts. None for nothing."""
+        return None
+
+    def restore(self, state: Any) -> None:
+        """Take back what `state` gave."""
+
+    def __repr__(self) -> str:
+        return type(self).__name__
+
+
+class Callbacks(Callback):
+    """Several callbacks as one, in order.
+
+    Raises:
+        CallbackError: Something in the list is not a callback.
+    """
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self.callbacks: list[Callback] = []
+        for callback in callbacks:
+            if isinstance(callback, Callbacks):
+                self.callbacks.extend(callback.callbacks)
+            elif isinstance(callback, Callback):
+                self.callbacks.append(callback)
+            else:
+                raise CallbackError(
+                    f"{callback!r} is not a callback.",
+                    expected="instances of Callback",
+                    fix="call the class: ModelSaver()" if isinstance(callback, type) else None,
+                )
+
+    def keys(self) -> list[str]:
+        """A name for each callback that stays the same over restarts: its class and number."""
+        counts: dict[str, int] = {}
+        keys = []
+        for callback in self.callbacks:
+            kind = repr(callback)
+            counts[kind] = counts.get(kind, -1) + 1
+            keys.append(f"{kind}#{counts[kind]}")
+        return keys
+
+    def check_order(self, known: Sequence[str]) -> None:
+        """Every need must be met by the model's own summaries or by an earlier callback.
+
+        Raises:
+            CallbackError: A need is met too late, or not at all; or two produce the same name.
+        """
+        self._check_produced_once()
+        there = list(known)
+        later = {name: c for c in self.callbacks for name in c.produces()}
+        for callback in self.callbacks:
+            for need in callback.needs:
+                if need in there:
+                    continue
+                if need in later:
+                    raise CallbackError(
+                        f"{callback!r} needs '{need}', which {later[need]!r} produces after it.",
+                        fix=f"put {later[need]!r} before {callback!r} in the list of callbacks",
+                    )
+                raise CallbackError(
+                    f"{callback!r} needs '{need}', which nothing produces.",
+                    fix=did_you_mean(need, [*there, *later]),
+                )
+            there.extend(callback.produces())
+
+    def _check_produced_once(self) -> None:
+        by_name: dict[str, Callback] = {}
+        for callback in self.callbacks:
+            for name in callback.produces():
+                if name in by_name:
+                    raise CallbackError(
+                        f"{by_name[name]!r} and {callback!r} both produce '{name}'.",
+                        fix="give one of them another name or prefix",
+                    )
+                by_name[name] = callback
+
+    def setup(self, trainer: TrainerHost) -> None:
+        """Give every callback its host, then set it up."""
+        for callback in self.callbacks:
+            callback.trainer = trainer
+            callback.setup(trainer)
+
+    def state(self) -> dict[str, Any]:
+        """The states of those that have one."""
+        states = {k: c.state() for k, c in zip(self.keys(), self.callbacks, strict=True)}
+        return {key: state for key, state in states.items() if state is not None}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Hand each callback its state; those that are new keep their own."""
+        for key, callback in zip(self.keys(), self.callbacks, strict=True):
+            if key in state:
+                callback.restore(state[key])

@@ -1,0 +1,87 @@
+"""The best checkpoint by a monitored value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from towerpack._core.logs import get_logger
+from towerpack.callbacks._base import Callback
+from towerpack.callbacks._watch import Mode, Watch, check_mode, is_better
+
+_log = get_logger(__name__)
+
+
+class BestSaver(Callback):
+    """Keeps the checkpoint at which a monitored value was best, besides the ordinary ones.
+
+    It needs no `ModelSaver`: it saves on its own. The best score so far is part of each checkpoint,
+    so a resumed run does not take its first score for the best. NaN is never best; it is logged.
+
+    Args:
+        name: The monitored name, for example `'val/error'`. What produces it must stand earlier in
+            the list of callbacks.
+        mode: 'min' if smaller is better, 'max' if larger is.
+
+    Attributes:
+        best: The best value so far, or None.
+        best_step: The global step at which it was put, or None.
+
+    Raises:
+        ConfigError: The mode is neither.
+    """
+
+    def __init__(self, name: str, mode: Mode) -> None:
+        check_mode(mode, f"{type(self).__name__}({name!r})")
+        self.best: float | None = None
+        self.best_step: int | None = None
+        self.needs = (name,)
+        self._name = name
+        self._mode: Mode = mode
+        self._watch = Watch(name, repr(self))
+
+    def trigger(self) -> None:
+        """Save if there is a new value and it is the best."""
+        fresh = self._watch.fresh(self.trainer.monitors)
+        if fresh is None or not is_better(fresh[1], self.best, self._mode):
+            return
+        before = "" if self.best is None else f", before {self.best:.6g}"
+        _log.info("%s is best so far: %.6g at step %d%s.", self._name, fresh[1], fresh[0], before)
+        self.best_step, self.best = fresh
+        self.trainer.save(best=self._name)
+
+    def state(self) -> dict[str, Any]:
+        """Best score and step, and the step of the last value looked at."""
+        return {"best": self.best, "step": self.best_step, "seen": self._watch.seen_step}
+
+    def restore(self, state: Any) -> None:
+        """Take them back."""
+        self.best = state["best"]
+        self.best_step = state["step"]
+        self._watch.seen_step = state["seen"]
+
+    def __repr__(self) -> str:
+        if type(self) is BestSaver:
+            return f"BestSaver({self._name!r}, {self._mode!r})"
+        return f"{type(self).__name__}({self._name!r})"
+
+
+class MinSaver(BestSaver):
+    """`BestSaver` where smaller is better.
+
+    Args:
+        name: The monitored name.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, "min")
+
+
+class MaxSaver(BestSaver):
+    """`BestSaver` where larger is better.
+
+    Args:
+        name: The monitored name.
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name, "max")

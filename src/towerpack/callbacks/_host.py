@@ -1,0 +1,99 @@
+"""What callbacks may rely on of the trainer they hang on: a small protocol, not a class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from towerpack.callbacks.monitors import Monitors
+    from towerpack.tower import TowerFunction
+
+
+class HyperParam(Protocol):
+    """A number that can be changed while training goes on."""
+
+    def get(self) -> float:
+        """Its value now."""
+        ...
+
+    def set(self, value: float) -> None:
+        """Change it from the next step on."""
+        ...
+
+
+class TrainerHost(Protocol):
+    """The trainer, as callbacks see it.
+
+    Attributes:
+        global_step: Steps done since the very start.
+        epoch: Number of the current epoch, from 1; 0 before the first.
+        local_step: Steps done in the current epoch.
+        steps_per_epoch: Steps in an epoch.
+        max_epoch: Number of the last epoch.
+        seed: The run's seed.
+        run_dir: Where everything of this run is.
+        tower: The tower function, with its variables.
+        monitors: Takes numbers and pictures; keeps their history.
+    """
+
+    global_step: int
+    epoch: int
+    local_step: int
+    steps_per_epoch: int
+    max_epoch: int
+    seed: int
+    run_dir: Path
+    tower: TowerFunction
+    monitors: Monitors
+
+    def save(self, *, keep: int | None = None, best: str | None = None) -> None:
+        """Have a checkpoint written once all callbacks of this moment have acted.
+
+        Args:
+            keep: How many ordinary checkpoints to keep; None for all.
+            best: Also keep it as the best by this monitored name.
+        """
+        ...
+
+    def hyper_param(self, name: str) -> HyperParam:
+        """A number that the running graph reads, for example `'learning_rate'`.
+
+        Raises:
+            ConfigError: There is none of this name.
+        """
+        ...
+
+    def hyper_param_names(self) -> Sequence[str]:
+        """Names that `hyper_param` knows."""
+        ...
+
+    def predict_function(
+        self, outputs: Sequence[str]
+    ) -> tuple[Callable[..., list[Any]], list[str]]:
+        """The tower in inference mode, on the current weights, cut to some outputs.
+
+        Returns:
+            A function over arrays that gives tensors, and the names of its arguments in order.
+        """
+        ...
+
+    def stop_on_nonfinite(self) -> None:
+        """During setup: end a call of several steps at a cost that is not finite.
+
+        The step that gave it is not applied. See `nonfinite`.
+        """
+        ...
+
+    def nonfinite(self) -> Mapping[str, Any] | None:
+        """The inputs of the step whose cost was not finite, by name, if there was one."""
+        ...
+
+    def request_stop(self) -> None:
+        """End training normally after the current step or epoch's triggers."""
+        ...
+
+    def check_interrupt(self) -> None:
+        """To be called in long work of a callback: leaves it where the run is to end early."""
+        ...

@@ -1,0 +1,160 @@
+"""Hyper-parameters set by hand, while training goes on."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+
+from towerpack._core.errors import TowerpackError
+from towerpack._core.logs import get_logger
+from towerpack._core.naming import did_you_mean
+from towerpack.callbacks._base import Callback
+
+_log = get_logger(__name__)
+
+_MAX_BYTES = 64 * 1024
+
+
+class HumanHyperParamSetter(Callback):
+    """Reads hyper-parameters from a file in the run directory, before training and each epoch.
+
+    The file is YAML with a number for each name:
+
+        learning_rate: 0.001
+
+    What it says holds as long as it says so, whatever set the number in between. It is fine if the
+    file is not there. Whatever is wrong with it is logged, once for each version of the file, and
+    never ends the training. Changes are logged and kept in checkpoints.
+
+    Args:
+        param: Name or names to look for; None for all that the trainer knows.
+        file: Name of the file in the run directory.
+
+    Attributes:
+        changes: Every change that was made: [step, name, old value, new value].
+    """
+
+    def __init__(self, param: str | Sequence[str] | None = None, file: str = "hyper.yaml") -> None:
+        self.changes: list[list[Any]] = []
+        self._params = None if param is None else [param] if isinstance(param, str) else [*param]
+        self._file = file
+        self._last_read: bytes | str | None = None
+        self._warned: set[str] = set()
+
+    def before_train(self) -> None:
+        """Check the names, say what was changed by hand before, and read the file.
+
+        Raises:
+            ConfigError: The trainer has no hyper-parameter of a given name.
+        """
+        for name in self._params or ():
+            self.trainer.hyper_param(name)
+        for step, name, old, new in self.changes[-5:]:
+            _log.info("Changed by hand before, at step %d: %s: %.6g → %.6g.", step, name, old, new)
+        self.trigger()
+
+    def trigger(self) -> None:
+        """Read the file and set what it says."""
+        for name, value in self._numbers().items():
+            if self._params is None or name in self._params:
+                self._set(name, value)
+
+    def _set(self, name: str, value: float) -> None:
+        param = self.trainer.hyper_param(name)
+        before = float(param.get())
+        try:
+            param.set(value)
+        except (TowerpackError, ValueError, TypeError) as error:
+            self._warn(f"'{name}' cannot be {value:.6g}: {error}")
+            return
+        after = float(param.get())
+        if after != before:
+            step = int(self.trainer.global_step)
+            self.changes.append([step, name, before, after])
+            _log.info("%s: %s: %.6g → %.6g at step %d.", self._file, name, before, after, step)
+
+    def _numbers(self) -> dict[str, float]:
+        """The known names and finite numbers of the file; warns of everything else."""
+        content = self._content()
+        if content is None:
+            return {}
+        try:
+            parsed = yaml.safe_load(content)
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            self._warn(f"no YAML: {' '.join(str(error).split())[:300]}")
+            return {}
+        if parsed is None:
+            return {}
+        if not isinstance(parsed, dict):
+            self._warn(f"expected lines such as 'learning_rate: 0.001', got {_short(parsed)}")
+            return {}
+        known = self.trainer.hyper_param_names()
+        found: dict[str, float] = {}
+        for name, raw in parsed.items():
+            if name not in known:
+                self._warn(
+                    f"no hyper-parameter is named {_short(name)}. "
+                    f"{did_you_mean(_short(name, quoted=False), known)}"
+                )
+                continue
+            value = _number(raw)
+            if value is None:
+                self._warn(f"'{name}' must be a finite number, got {_short(raw)}")
+            else:
+                found[name] = value
+        return found
+
+    def _content(self) -> bytes | None:
+        path = self.trainer.run_dir / self._file
+        try:
+            with path.open("rb") as file:
+                content = file.read(_MAX_BYTES + 1)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._new_version(str(error))
+            self._warn(f"it cannot be read: {error}")
+            return None
+        self._new_version(content)
+        if len(content) > _MAX_BYTES:
+            self._warn(f"it is too large: more than {_MAX_BYTES // 1024} KiB")
+            return None
+        return content
+
+    def _new_version(self, version: bytes | str) -> None:
+        if version != self._last_read:
+            self._last_read = version
+            self._warned.clear()
+
+    def _warn(self, problem: str) -> None:
+        if problem not in self._warned:
+            self._warned.add(problem)
+            _log.warning("%s: %s", self.trainer.run_dir / self._file, problem)
+
+    def state(self) -> dict[str, Any]:
+        """The changes."""
+        return {"changes": self.changes}
+
+    def restore(self, state: Any) -> None:
+        """Take them back."""
+        self.changes = [list(change) for change in state["changes"]]
+
+
+def _number(raw: Any) -> float | None:
+    # YAML 1.1, which PyYAML reads, takes 1e-3 for a string: it wants 1.0e-3.
+    if isinstance(raw, bool) or not isinstance(raw, int | float | str):
+        return None
+    try:
+        value = float(raw)
+    except (ValueError, OverflowError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _short(value: Any, *, quoted: bool = True) -> str:
+    # Bounded in depth and width: a few lines of YAML aliases can describe billions of items.
+    return value[:60] if isinstance(value, str) and not quoted else reprlib.repr(value)

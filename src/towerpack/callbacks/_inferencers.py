@@ -1,0 +1,227 @@
+"""What is made of a model's outputs over a whole dataset."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from towerpack._core.errors import CallbackError, ConfigError
+
+
+class Inferencer(ABC):
+    """Gathers outputs of the tower over all batches of an evaluation, and gives numbers at its end.
+
+    Subclass it with `outputs`, `names`, `begin`, `update` and `finish`, and hand it to
+    `InferenceRunner`.
+    """
+
+    @abstractmethod
+    def outputs(self) -> Sequence[str]:
+        """Names of the outputs of the tower that `update` wants."""
+
+    @abstractmethod
+    def names(self) -> Sequence[str]:
+        """Names of the numbers that `finish` gives, always the same."""
+
+    def begin(self) -> None:  # noqa: B027 - not everyone has something to do here
+        """Before the first batch of each evaluation."""
+
+    @abstractmethod
+    def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
+        """After each batch.
+
+        Args:
+            outputs: By name, at least those asked for.
+            batch_size: How many datapoints the batch holds; the last batch may be smaller.
+        """
+
+    @abstractmethod
+    def finish(self) -> Mapping[str, float]:
+        """After the last batch: a number for each of `names`."""
+
+
+class ScalarStats(Inferencer):
+    """Means of scalars over all datapoints.
+
+    A scalar of a batch is taken for the mean of its datapoints and weighs as many, so the result is
+    exact for such scalars, a smaller last batch included.
+
+    Args:
+        names: Name or names of scalar outputs, such as `'cost'`.
+        prefix: Put before the names of the results, with a slash.
+    """
+
+    def __init__(self, names: str | Sequence[str], prefix: str | None = None) -> None:
+        self._outputs = [names] if isinstance(names, str) else list(names)
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._sums: dict[str, float] = {}
+        self._count = 0
+
+    def outputs(self) -> Sequence[str]:
+        """The scalars."""
+        return self._outputs
+
+    def names(self) -> Sequence[str]:
+        """The scalars' names with the prefix."""
+        return [self._prefix + name for name in self._outputs]
+
+    def begin(self) -> None:
+        """Start from zero."""
+        self._sums = dict.fromkeys(self._outputs, 0.0)
+        self._count = 0
+
+    def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
+        """Add a batch.
+
+        Raises:
+            CallbackError: An output is no scalar.
+        """
+        for name in self._outputs:
+            value = np.asarray(outputs[name])
+            if value.ndim:
+                raise CallbackError(
+                    f"ScalarStats: the output '{name}' is no scalar.",
+                    got=f"{value.dtype.name} {list(value.shape)}",
+                    expected="the mean over the batch, of shape []",
+                    fix=f"expose a scalar: expose('mean_{name}', tf.reduce_mean({name}))",
+                )
+            self._sums[name] += float(value) * batch_size
+        self._count += batch_size
+
+    def finish(self) -> Mapping[str, float]:
+        """The means."""
+        return {self._prefix + name: self._sums[name] / self._count for name in self._outputs}
+
+
+class ClassificationError(Inferencer):
+    """The share of datapoints that are classified wrongly. Exact.
+
+    Args:
+        wrong: Name of an output of shape [batch]: 1 or True where a datapoint is wrong, otherwise
+            0. For example `expose('incorrect', tf.math.logical_not(correct))`.
+        name: Name of the result.
+    """
+
+    def __init__(self, wrong: str = "incorrect", name: str = "error") -> None:
+        self._wrong = wrong
+        self._name = name
+        self._num_wrong = 0
+        self._count = 0
+
+    def outputs(self) -> Sequence[str]:
+        """The vector of wrong ones."""
+        return [self._wrong]
+
+    def names(self) -> Sequence[str]:
+        """The name of the result."""
+        return [self._name]
+
+    def begin(self) -> None:
+        """Start from zero."""
+        self._num_wrong = self._count = 0
+
+    def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
+        """Count.
+
+        Raises:
+            CallbackError: The output is no vector of zeros and ones, one for each datapoint.
+        """
+        wrong = flags(self._wrong, outputs[self._wrong], batch_size, repr(self))
+        self._num_wrong += int(wrong.sum())
+        self._count += batch_size
+
+    def finish(self) -> Mapping[str, float]:
+        """The share of wrong ones."""
+        return {self._name: self._num_wrong / self._count}
+
+    def __repr__(self) -> str:
+        return f"ClassificationError({self._wrong!r})"
+
+
+class BinaryClassificationStats(Inferencer):
+    """Precision and recall of a yes-or-no classification, over all datapoints.
+
+    Precision is the share of yes among what was called yes; recall is the share that was called
+    yes among what is. Both are 0 where there is nothing to share.
+
+    Args:
+        prediction: Name of an output of shape [batch]: what the model says, as 0 and 1.
+        label: Name of an output of shape [batch]: what is true, as 0 and 1. An input of the model
+            becomes an output by `expose('label', label)`.
+        prefix: Put before `precision` and `recall`, with a slash.
+
+    Raises:
+        ConfigError: Both outputs are the same.
+    """
+
+    def __init__(
+        self, prediction: str = "prediction", label: str = "label", prefix: str | None = None
+    ) -> None:
+        if prediction == label:
+            raise ConfigError(f"BinaryClassificationStats would compare '{label}' with itself.")
+        self._prediction = prediction
+        self._label = label
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._called_yes = self._is_yes = self._both = 0
+
+    def outputs(self) -> Sequence[str]:
+        """Prediction and label."""
+        return [self._prediction, self._label]
+
+    def names(self) -> Sequence[str]:
+        """Precision and recall."""
+        return [self._prefix + "precision", self._prefix + "recall"]
+
+    def begin(self) -> None:
+        """Start from zero."""
+        self._called_yes = self._is_yes = self._both = 0
+
+    def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
+        """Count.
+
+        Raises:
+            CallbackError: An output is no vector of zeros and ones, one for each datapoint.
+        """
+        called, is_yes = (
+            flags(name, outputs[name], batch_size, repr(self)) for name in self.outputs()
+        )
+        self._called_yes += int(called.sum())
+        self._is_yes += int(is_yes.sum())
+        self._both += int((called & is_yes).sum())
+
+    def finish(self) -> Mapping[str, float]:
+        """Precision and recall."""
+        precision = self._both / self._called_yes if self._called_yes else 0.0
+        recall = self._both / self._is_yes if self._is_yes else 0.0
+        return dict(zip(self.names(), [precision, recall], strict=True))
+
+    def __repr__(self) -> str:
+        return f"BinaryClassificationStats({self._prediction!r}, {self._label!r})"
+
+
+def flags(name: str, value: np.ndarray, batch_size: int, who: str) -> np.ndarray:
+    """A vector of 0 and 1, of any dtype, as booleans.
+
+    Raises:
+        CallbackError: It is something else.
+    """
+    array = np.asarray(value)
+    if array.shape != (batch_size,):
+        raise CallbackError(
+            f"{who}: the output '{name}' does not have one value for each datapoint.",
+            got=f"{array.dtype.name} {list(array.shape)}",
+            expected=f"[{batch_size}], the batch's datapoints",
+            fix=f"do not reduce it before exposing it: expose('{name}', "
+            "tf.not_equal(tf.argmax(logits, 1), label))",
+        )
+    true = array.astype(bool)
+    if not np.array_equal(true, array):
+        odd = array[true != array][0]
+        raise CallbackError(
+            f"{who}: the output '{name}' holds other values than 0 and 1.",
+            got=f"{array.dtype.name} with the value {odd}",
+            expected="0 or 1 (or booleans), one for each datapoint",
+        )
+    return true

@@ -1,0 +1,68 @@
+"""Speed, and time left."""
+
+from __future__ import annotations
+
+import statistics
+from collections import deque
+
+_SAMPLES = 50
+
+
+class Meter:
+    """How fast steps are done, and how long the rest will take.
+
+    The speed is that of the last samples; what comes between epochs (evaluation, saving) is
+    counted apart. Takes times in seconds from the caller, so it needs no clock.
+    """
+
+    def __init__(self) -> None:
+        self.rate: float | None = None
+        self._samples: deque[tuple[float, int]] = deque(maxlen=_SAMPLES)
+        self._between: deque[float] = deque(maxlen=5)
+        self._ended: float | None = None
+
+    def restart(self, now: float, step: int) -> None:
+        """Steps begin, after a pause that does not count."""
+        self._samples.clear()
+        self._samples.append((now, step))
+        if self._ended is not None:
+            self._between.append(now - self._ended)
+            self._ended = None
+
+    def sample(self, now: float, step: int) -> None:
+        """So many steps have been done in all."""
+        self._samples.append((now, step))
+        first = self._samples[0]
+        if step > first[1] and now > first[0]:
+            self.rate = (step - first[1]) / (now - first[0])
+
+    def end(self, now: float, step: int) -> None:
+        """The epoch's steps are done."""
+        self.sample(now, step)
+        self._ended = now
+
+    def left(self, steps: int, ends: int = 0) -> float | None:
+        """Seconds until so many steps and ends of epochs are over; None if not yet known."""
+        if self.rate is None:
+            return None
+        between = statistics.median(self._between) if self._between else 0.0
+        return steps / self.rate + ends * between
+
+
+def clock_text(seconds: float) -> str:
+    """Hours, minutes and seconds: `0:07`, `12:30`, `1:02:03`; days where there are any."""
+    minutes, secs = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours}:{minutes:02}:{secs:02}"
+    return f"{hours}:{minutes:02}:{secs:02}" if hours else f"{minutes}:{secs:02}"
+
+
+def speed_text(rate: float | None, unit: str = "step") -> str:
+    """`38.2 steps/s`, or `2.31 s/step` where that is easier to read."""
+    if not rate:
+        return f"- {unit}s/s"
+    if rate < 1:
+        return f"{1 / rate:.3g} s/{unit}"
+    return f"{rate:,.0f} {unit}s/s" if rate >= 100 else f"{rate:.3g} {unit}s/s"

@@ -1,0 +1,87 @@
+"""A watch over the cost: a run that has become NaN ends, with what led there kept."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from towerpack._core.errors import NumericsError
+from towerpack._core.files import replace_file
+from towerpack.callbacks._base import Callback
+
+if TYPE_CHECKING:
+    from towerpack.callbacks._host import TrainerHost
+
+
+class CheckNumerics(Callback):
+    """Ends training with an error at the first step whose cost is not finite.
+
+    That step is not applied: weights, optimizer and checkpoints stay as they were before it. Its
+    inputs are saved in the run directory as `nonfinite-step-XXXXXXXX.npz`, by their names; read it
+    with `numpy.load`. The check is part of the compiled loop and costs next to nothing.
+
+    A default callback of every trainer.
+    """
+
+    def setup(self, trainer: TrainerHost) -> None:
+        """Have the loop stop there."""
+        trainer.stop_on_nonfinite()
+
+    def after_call(self) -> None:
+        """Raise if the loop has stopped at such a step.
+
+        Raises:
+            NumericsError: It has.
+        """
+        batch = self.trainer.nonfinite()
+        if batch is None:
+            return
+        step = self.trainer.global_step + 1
+        arrays = {name: _plain(value) for name, value in batch.items()}
+        path = self.trainer.run_dir / f"nonfinite-step-{step:08d}.npz"
+        odd = [f"input '{n}' has {k} such values itself" for n, k in _nonfinite(arrays).items()]
+        try:
+            _save(path, arrays)
+            look = f"look at the batch that led there, in {path}"
+        except OSError as error:
+            look = f"look at your data (the batch could not be saved in {path}: {error})"
+        raise NumericsError(
+            f"The cost is NaN or infinite at step {step}.",
+            got="; ".join(odd) if odd else "finite inputs: the model's own numbers overflow",
+            expected="a finite cost; the step was not applied, the weights are those before it",
+            fix="clean the data; " + look
+            if odd
+            else "lower the learning rate, clip gradients (GlobalNormClip), or guard log(), "
+            "sqrt() and divisions near zero; " + look,
+        )
+
+
+def _plain(value: Any) -> np.ndarray:
+    """As an array that NumPy can store without pickle."""
+    array = np.asarray(value)
+    if array.dtype == object:
+        return array.astype(np.bytes_)
+    if array.dtype.kind == "V":  # bfloat16 and float8 are no NumPy types; float32 holds them
+        return array.astype(np.float32)
+    return array
+
+
+def _nonfinite(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
+    found = {n: int((~np.isfinite(a)).sum()) for n, a in arrays.items() if a.dtype.kind in "fc"}
+    return {name: count for name, count in found.items() if count}
+
+
+def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    # Not np.savez: it takes names as keywords, where 'file' is its own.
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, buffer.getvalue())

@@ -1,0 +1,155 @@
+"""Where training stands, for someone who looks at it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from rich.text import Text
+
+from towerpack._core.logs import get_logger
+from towerpack.callbacks._base import Callback
+from towerpack.callbacks._meter import Meter, clock_text, speed_text
+from towerpack.callbacks._terminal import Screen, Style, screen
+
+if TYPE_CHECKING:
+    from towerpack.callbacks._host import TrainerHost
+
+_log = get_logger(__name__)
+
+_REDRAW_S = 0.2
+
+
+class ProgressBar(Callback):
+    """Epoch, steps, time left of the epoch and of the run, speed, and numbers of your choice.
+
+    A bar in a terminal; elsewhere one line of log for each epoch. It is drawn at most five times a
+    second and costs the steps nothing, unless `names` are given: then a little per step.
+
+    Args:
+        names: Scalar outputs of the training tower to show, such as `'cost'`.
+        clock: Seconds, for tests.
+    """
+
+    def __init__(
+        self, names: str | Sequence[str] = (), *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._names = [names] if isinstance(names, str) else list(names)
+        self._clock = clock
+        self._meter = Meter()
+        self._outputs: Mapping[str, Any] = {}
+        self._screen: Screen | None = None
+        self._shown = False
+        self._next_draw = 0.0
+        self._began_at = (0.0, 0)
+
+    def setup(self, trainer: TrainerHost) -> None:
+        """Ask for the numbers."""
+        self.fetch(*self._names)
+
+    def before_train(self) -> None:
+        """Look whether there is a terminal."""
+        self._screen = screen()
+        self._begin()
+
+    def before_epoch(self) -> None:
+        """Show the bar."""
+        self._begin()
+        self._show()
+
+    def after_step(self, outputs: Mapping[str, Any]) -> None:
+        """Keep the newest numbers."""
+        self._outputs = outputs
+
+    def after_call(self) -> None:
+        """Draw, if it is time to."""
+        now = self._clock()
+        if now < self._next_draw:
+            return
+        self._next_draw = now + _REDRAW_S
+        self._meter.sample(now, self.trainer.global_step)
+        if self._shown and self._screen is not None:
+            self._screen.draw()
+        else:
+            self._show()
+
+    def after_epoch(self) -> None:
+        """Take the bar away, to make room for the epoch's results; or log."""
+        now = self._clock()
+        self._meter.end(now, self.trainer.global_step)
+        self._hide()
+        if self._screen is None:
+            _log.info("%s", self._report(now))
+
+    def after_train(self) -> None:
+        """Take the bar away."""
+        self._hide()
+
+    def acts_in(self, hook: str) -> bool:
+        """Steps matter only if there are numbers to show."""
+        return super().acts_in(hook) and (hook != "after_step" or bool(self._names))
+
+    def _begin(self) -> None:
+        self._began_at = (self._clock(), self.trainer.global_step)
+        self._meter.restart(*self._began_at)
+
+    def _show(self) -> None:
+        if self._screen is not None and not self._shown:
+            self._shown = True
+            self._screen.show(self._row)
+
+    def _hide(self) -> None:
+        if self._screen is not None and self._shown:
+            self._shown = False
+            self._screen.hide(self._row)
+
+    def _row(self, style: Style, width: int) -> Text:
+        trainer = self.trainer
+        total = trainer.steps_per_epoch
+        done = trainer.local_step
+        parts = []
+        in_epoch = self._meter.left(max(0, total - done))
+        in_run = self._run_left()
+        if in_epoch is not None and in_run is not None:
+            parts = [f"{clock_text(in_epoch)} left", f"{clock_text(in_run)} in all"]
+        parts.append(speed_text(self._meter.rate))
+        parts += self._numbers()
+        return style.line(
+            width,
+            head=f"Epoch {trainer.epoch:,}/{trainer.max_epoch:,}",
+            share=done / max(1, total),
+            count=f"{done:>{len(f'{total:,}')},}/{total:,}",
+            parts=parts,
+        )
+
+    def _report(self, now: float) -> str:
+        trainer = self.trainer
+        began, step = self._began_at
+        left = self._run_left()
+        rest = [] if left is None else [f"{clock_text(left)} left"]
+        return ", ".join(
+            [
+                f"Epoch {trainer.epoch:,}/{trainer.max_epoch:,}: "
+                f"{trainer.global_step - step:,} steps in {clock_text(now - began)}",
+                speed_text(self._meter.rate),
+                *rest,
+                *self._numbers(),
+            ]
+        )
+
+    def _run_left(self) -> float | None:
+        trainer = self.trainer
+        epochs = max(0, trainer.max_epoch - trainer.epoch)
+        steps = max(0, trainer.steps_per_epoch - trainer.local_step)
+        return self._meter.left(steps + epochs * trainer.steps_per_epoch, epochs + 1)
+
+    def _numbers(self) -> list[str]:
+        found = []
+        for name in self._names:
+            if name in self._outputs:
+                value = np.asarray(self._outputs[name])
+                text = f"{float(value):.4g}" if value.ndim == 0 else f"{list(value.shape)}"
+                found.append(f"{name} {text}")
+        return found

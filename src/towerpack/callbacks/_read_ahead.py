@@ -1,0 +1,115 @@
+"""Items of an iterator, one read ahead by a thread."""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from towerpack._core.logs import get_logger
+
+_log = get_logger(__name__)
+
+T = TypeVar("T")
+
+_POLL_S = 0.2
+_JOIN_S = 2.0
+
+
+class ReadAhead(Generic[T]):
+    """Reads one item ahead while the caller works on another. Use as a context manager.
+
+    No wait is longer than a fraction of a second without `poll`, so an interrupted run leaves it at
+    once. The thread is a daemon and holds nothing but the iterator, which it closes itself.
+
+    Args:
+        open_iterator: Gives the iterator; called in the thread, as is all that follows.
+        prepare: Makes an item of what the iterator gives and its position.
+    """
+
+    def __init__(
+        self, open_iterator: Callable[[], Iterator[Any]], prepare: Callable[[Any, int], T]
+    ) -> None:
+        self._open = open_iterator
+        self._prepare = prepare
+        self._changed = threading.Condition()
+        self._slot: list[T] = []
+        self._ended = False
+        self._closed = False
+        self._error: BaseException | None = None
+        run = contextvars.copy_context().run
+        self._thread = threading.Thread(
+            target=run, args=(self._read,), name="ReadAhead", daemon=True
+        )
+
+    def items(self, poll: Callable[[], None]) -> Iterator[T]:
+        """The items in order.
+
+        Args:
+            poll: Called several times a second while waiting and before each item; may raise.
+
+        Raises:
+            BaseException: Whatever was raised in the thread, after the items before it.
+        """
+        while True:
+            poll()
+            with self._changed:
+                while not (self._slot or self._ended):
+                    if not self._changed.wait(_POLL_S):
+                        poll()
+                if not self._slot:
+                    break
+                item = self._slot.pop()
+                self._changed.notify_all()
+            yield item
+        if self._error is not None:
+            raise self._error
+
+    def __enter__(self) -> ReadAhead[T]:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        self._thread.join(_JOIN_S)
+        if self._thread.is_alive():
+            _log.warning("A dataflow has not given back control for %g s; left it.", _JOIN_S)
+
+    # ------------------------------------------------------------- in the thread
+
+    def _read(self) -> None:
+        try:
+            iterator = self._open()
+            try:
+                for position, raw in enumerate(iterator):
+                    if not self._put(self._prepare(raw, position)):
+                        break
+            finally:
+                close = getattr(iterator, "close", None)
+                if close is not None:
+                    close()
+        except BaseException as error:  # noqa: BLE001 - handed to the caller, who raises it
+            self._error = error
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+
+    def _put(self, item: T) -> bool:
+        with self._changed:
+            while self._slot and not self._closed:
+                self._changed.wait()
+            if self._closed:
+                return False
+            self._slot.append(item)
+            self._changed.notify_all()
+            return True

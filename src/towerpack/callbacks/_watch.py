@@ -1,0 +1,63 @@
+"""The newest value of a monitored name, each taken once."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.logs import get_logger
+
+if TYPE_CHECKING:
+    from towerpack.callbacks.monitors import Monitors
+
+_log = get_logger(__name__)
+
+Mode = Literal["min", "max"]
+
+
+class Watch:
+    """Tells whether a monitored name has a value that was not there before.
+
+    Args:
+        name: The monitored name.
+        owner: Who watches, for log messages.
+    """
+
+    def __init__(self, name: str, owner: str) -> None:
+        self.name = name
+        self.seen_step = -1
+        self._owner = owner
+
+    def fresh(self, monitors: Monitors) -> tuple[int, float] | None:
+        """The newest (step, value) if it is newer than the last one given; NaN is logged."""
+        history = monitors.history(self.name) if self.name in monitors.names() else []
+        if not history or history[-1][0] <= self.seen_step:
+            return None
+        step, value = history[-1]
+        self.seen_step = int(step)
+        if math.isnan(value):
+            _log.warning("%s: %s is NaN at step %d.", self._owner, self.name, step)
+        return self.seen_step, float(value)
+
+
+def check_mode(mode: str, owner: str) -> None:
+    """A mode must be 'min' or 'max'.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if mode not in ("min", "max"):
+        raise ConfigError(
+            f"{owner}: mode={mode!r} makes no sense.",
+            expected="'min' if smaller is better, 'max' if larger is",
+        )
+
+
+def is_better(value: float, best: float | None, mode: Mode, min_delta: float = 0.0) -> bool:
+    """Whether `value` beats `best` by more than `min_delta`. NaN beats nothing."""
+    if math.isnan(value):
+        return False
+    if best is None:
+        return True
+    return value < best - min_delta if mode == "min" else value > best + min_delta
