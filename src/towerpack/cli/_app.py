@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
 
 from towerpack import __version__
+from towerpack._core.errors import TowerpackError
 
 app = typer.Typer(
     name="towerpack",
@@ -33,5 +35,12 @@ def _options(  # pyright: ignore[reportUnusedFunction]
 
 
 def main() -> None:
-    """Run the command line; the entry point of the `towerpack` script."""
-    app()
+    """Run the command line; the entry point of the `towerpack` script.
+
+    An error that we raise on purpose is told without a traceback and gives exit code 1.
+    """
+    try:
+        app()
+    except TowerpackError as error:
+        typer.echo(f"{type(error).__name__}: {error}", err=True)
+        sys.exit(1)
