@@ -88,7 +88,7 @@ class InferenceRunner(Callback):
         """Cut the tower to the outputs now, so that a wrong name does not wait for an epoch."""
         self._outputs = list(dict.fromkeys(n for i in self.inferencers for n in i.outputs()))
         self._function, input_names = self.trainer.predict_function(self._outputs)
-        self._feeder = Feeder(self.trainer.tower.specs, input_names, str(self.dataflow))
+        self._feeder = Feeder(self.trainer.tower.specs, input_names, _pipeline(self.dataflow))
 
     def trigger(self) -> None:
         """Evaluate.
@@ -106,7 +106,7 @@ class InferenceRunner(Callback):
                 f"{self!r} found no data to evaluate.",
                 got="a flow without datapoints",
                 fix="BatchData(ds, n, remainder=True) keeps a last batch that is not full",
-                pipeline=str(self.dataflow),
+                pipeline=_pipeline(self.dataflow),
             )
         for inferencer in self.inferencers:
             results = inferencer.finish()
@@ -222,6 +222,11 @@ def _check_flow(dataflow: Any, who: str) -> None:
             f"{who}: {type(dataflow).__name__} can be iterated only once.",
             expected="a DataFlow, or a list of batches: every evaluation reads it from its start",
         )
+
+
+def _pipeline(dataflow: Any) -> str:
+    # A list's own words would be all its data.
+    return str(dataflow) if hasattr(dataflow, "iterate") else type(dataflow).__name__
 
 
 def _length(dataflow: Any) -> int | None:

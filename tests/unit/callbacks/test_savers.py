@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+
+import pytest
+
+from small_host import PutValues, SmallHost, round_trip
+from towerpack import ConfigError
+from towerpack.callbacks import (
+    BestSaver,
+    EarlyStopping,
+    MaxSaver,
+    MinSaver,
+    ModelSaver,
+    PeriodicTrigger,
+)
+
+
+def test_model_saver_saves_after_each_epoch(tmp_path: Path) -> None:
+    host = SmallHost(tmp_path, [ModelSaver(keep=3)]).run()
+    assert host.saves == [(s, {"keep": 3, "best": None}) for s in (4, 8, 12)]
+
+
+def test_model_saver_must_keep_something() -> None:
+    with pytest.raises(ConfigError, match="keep=0"):
+        ModelSaver(keep=0)
+
+
+@pytest.mark.parametrize(
+    ("saver", "values", "saved"),
+    [
+        (MinSaver("e"), [0.5, 0.6, 0.5, 0.4], [1, 4]),
+        (MaxSaver("e"), [0.5, 0.6, 0.6, 0.7], [1, 2, 4]),
+        (BestSaver("e", "max"), [-1.0, -2.0, -0.5, -0.6], [1, 3]),
+        (MinSaver("e"), [math.nan, 0.5, math.nan, 0.4], [2, 4]),
+        (MinSaver("e"), [math.inf, -math.inf, 0.0, -1e9], [1, 2]),
+    ],
+)
+def test_best_saver_saves_what_beats_the_best(
+    tmp_path: Path, saver: BestSaver, values: list[float], saved: list[int]
+) -> None:
+    host = SmallHost(tmp_path, [PutValues("e", values), saver], steps_per_epoch=1, max_epoch=4)
+    assert host.run().saves == [(s, {"keep": None, "best": "e"}) for s in saved]
+    assert saver.best_step == saved[-1]
+    assert saver.best == values[saved[-1] - 1]
+
+
+def test_best_saver_acts_only_on_new_values(tmp_path: Path) -> None:
+    put = PutValues("e", [0.5, None, 0.4, None])
+    host = SmallHost(tmp_path, [put, MinSaver("e")], steps_per_epoch=1, max_epoch=4).run()
+    assert [step for step, _ in host.saves] == [1, 3]
+
+
+def test_best_saver_survives_a_resume(tmp_path: Path) -> None:
+    before = MinSaver("e")
+    SmallHost(tmp_path, [PutValues("e", [0.3, 0.5]), before], max_epoch=2).run()
+    after = MinSaver("e")
+    after.restore(round_trip(before.state()))
+    assert after.state() == before.state() == {"best": 0.3, "step": 4, "seen": 8}
+    host = SmallHost(tmp_path, [PutValues("e", [0.4, 0.2]), after], max_epoch=4)
+    host.global_step, host.epoch = 8, 2
+    assert [step for step, _ in host.run().saves] == [16]
+
+
+def test_nan_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    SmallHost(tmp_path, [PutValues("e", [math.nan]), MinSaver("e")], max_epoch=1).run()
+    (record,) = [r for r in caplog.records if r.levelno == logging.WARNING]
+    assert record.message == "MinSaver('e'): e is NaN at step 4."
+
+
+def test_mode_is_min_or_max() -> None:
+    with pytest.raises(ConfigError, match="'min' if smaller"):
+        BestSaver("e", "smallest")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="'min' if smaller"):
+        EarlyStopping("e", mode="smallest")  # type: ignore[arg-type]
+
+
+def stopped_after(host: SmallHost) -> int:
+    return host.run().epoch
+
+
+@pytest.mark.parametrize(
+    ("stopping", "values", "epochs"),
+    [
+        (EarlyStopping("e", patience=2), [5, 4, 4, 4, 1], 4),
+        (EarlyStopping("e", patience=2), [5, 6, 4, 5, 3], 5),
+        (EarlyStopping("e", patience=1, min_delta=0.5), [5, 4, 3.6, 1, 1], 3),
+        (EarlyStopping("e", patience=2, mode="max"), [1, 0, math.nan, 9, 9], 3),
+    ],
+)
+def test_early_stopping(
+    tmp_path: Path, stopping: EarlyStopping, values: list[float], epochs: int
+) -> None:
+    host = SmallHost(tmp_path, [PutValues("e", values), stopping], steps_per_epoch=1, max_epoch=5)
+    assert stopped_after(host) == epochs
+
+
+def test_early_stopping_waits_on_over_a_resume(tmp_path: Path) -> None:
+    before = EarlyStopping("e", patience=3)
+    SmallHost(tmp_path, [PutValues("e", [1, 2, 2]), before], max_epoch=3).run()
+    after = EarlyStopping("e", patience=3)
+    after.restore(round_trip(before.state()))
+    host = SmallHost(tmp_path, [PutValues("e", [2, 0]), after], max_epoch=5)
+    host.global_step, host.epoch = 12, 3
+    assert stopped_after(host) == 4
+    # It has ended: started again, it does nothing.
+    again = EarlyStopping("e", patience=3)
+    again.restore(round_trip(after.state()))
+    host = SmallHost(tmp_path, [PutValues("e", [0]), again], max_epoch=5)
+    host.global_step, host.epoch = 16, 4
+    assert stopped_after(host) == 4
+
+
+@pytest.mark.parametrize("kwargs", [{"patience": 0}, {"min_delta": -1.0}, {"min_delta": math.nan}])
+def test_early_stopping_refuses_nonsense(kwargs: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="makes no sense"):
+        EarlyStopping("e", **kwargs)  # type: ignore[arg-type]
+
+
+def test_periodic_best_saver_keeps_its_key() -> None:
+    assert repr(PeriodicTrigger(MinSaver("e"), every_k_epochs=2)) == repr(MinSaver("e"))
