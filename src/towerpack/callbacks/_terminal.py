@@ -6,13 +6,14 @@ work was done.
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
@@ -95,7 +96,7 @@ class Screen:
         self._console = console
         self._rows: list[Row] = []
         self._live: Live | None = None
-        self._redirected: list[tuple[logging.StreamHandler[Any], Any]] = []
+        self._undo: list[Callable[[], object]] = []
 
     def show(self, row: Row) -> None:
         """Add a row below the others."""
@@ -124,30 +125,69 @@ class Screen:
         yield Text("\n", end="").join([row(style, options.max_width) for row in self._rows])
 
     def _start(self) -> None:
-        streams = {id(sys.stderr): "stderr", id(sys.stdout): "stdout"}
         self._live = Live(
             self,
             console=self._console,
             auto_refresh=False,
             transient=True,
-            # Output that goes to a file or a pipe is none of ours.
-            redirect_stdout=sys.stdout.isatty(),
-            redirect_stderr=sys.stderr.isatty(),
+            redirect_stdout=False,
+            redirect_stderr=False,
         )
         self._live.start()
-        for handler in _stream_handlers():
-            name = streams.get(id(handler.stream))
-            if name is not None:
-                self._redirected.append((handler, handler.setStream(getattr(sys, name))))
+        handlers = _stream_handlers()
+        for name in ("stderr", "stdout"):
+            stream = getattr(sys, name)
+            # Output that goes to a file or a pipe is none of ours.
+            if stream is None or not stream.isatty():
+                continue
+            above = _Above(self._console, stream)
+            setattr(sys, name, above)
+            self._undo.append(functools.partial(setattr, sys, name, stream))
+            self._undo.append(above.finish)
+            for handler in handlers:
+                if handler.stream is stream:
+                    handler.setStream(above)
+                    self._undo.append(functools.partial(handler.setStream, stream))
 
     def _stop(self) -> None:
+        while self._undo:
+            self._undo.pop()()
         live, self._live = self._live, None
-        redirected, self._redirected = self._redirected, []
-        for handler, stream in redirected:
-            if stream is not None:
-                handler.setStream(stream)
         if live is not None:
             live.stop()
+
+
+class _Above:
+    """Stands for a stream to the terminal, and prints its lines above the rows.
+
+    Rich has such a proxy too, but breaks long lines for good where the terminal ends, which spoils
+    paths and tracebacks that are copied from it later.
+    """
+
+    def __init__(self, console: Console, stream: TextIO) -> None:
+        self._console = console
+        self._rest = ""
+        self.rich_proxied_file = stream  # where a Console of Rich looks for the real one
+
+    def write(self, text: str) -> int:
+        """Print what is complete, keep the rest."""
+        with self._console:
+            whole, newline, self._rest = (self._rest + text).rpartition("\n")
+            if newline:
+                lines = Text.from_ansi(whole)
+                self._console.print(lines, soft_wrap=True, markup=False, highlight=False)
+        return len(text)
+
+    def flush(self) -> None:
+        """Nothing: half a line waits for the other half."""
+
+    def finish(self) -> None:
+        """Print what has no end yet."""
+        if self._rest:
+            self.write("\n")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rich_proxied_file, name)
 
 
 def _stream_handlers() -> list[logging.StreamHandler[Any]]:
