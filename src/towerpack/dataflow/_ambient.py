@@ -1,0 +1,54 @@
+"""What a pass over a flow written by the user lends to the flows that it iterates inside.
+
+`for dp in self.ds` in a user's `__iter__` has no arguments through which seed and epoch could
+come. They come from here: while such a generator runs, a context variable holds its pass.
+"""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+import numpy as np
+
+from towerpack._core.randomness import derive_seed, stream
+
+
+class Ambient:
+    """The pass of one user-written flow.
+
+    Args:
+        seed: Already keyed by the flow's place.
+        epoch: The pass.
+    """
+
+    def __init__(self, seed: int, epoch: int) -> None:
+        self._seed = seed
+        self._epoch = epoch
+        # Objects are kept so that their ids stay theirs.
+        self._known: dict[int, tuple[object, int]] = {}
+        self._passes: dict[int, int] = {}
+        self._generators: dict[int, np.random.Generator] = {}
+
+    def next_pass(self, flow: object) -> tuple[int, int]:
+        """Seed and epoch for one more iteration of an inner flow.
+
+        The first one in epoch e is the inner flow's epoch e. Further ones get epochs that no other
+        pass has.
+        """
+        index = self._index(flow)
+        again = self._passes.get(index, 0)
+        self._passes[index] = again + 1
+        return derive_seed(self._seed, "inside", index), self._epoch + (again << 32)
+
+    def generator(self, flow: object) -> np.random.Generator:
+        """The random generator of a flow for this pass."""
+        index = self._index(flow)
+        if index not in self._generators:
+            self._generators[index] = stream(self._seed, "rng", index, self._epoch)
+        return self._generators[index]
+
+    def _index(self, flow: object) -> int:
+        return self._known.setdefault(id(flow), (flow, len(self._known)))[1]
+
+
+AMBIENT: ContextVar[Ambient | None] = ContextVar("towerpack_dataflow_pass", default=None)

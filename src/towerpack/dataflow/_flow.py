@@ -1,0 +1,397 @@
+"""DataFlow, the base that users derive from, and Stage, the base of everything exact."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+
+from towerpack._core.errors import ConfigError, InternalError, StateError
+from towerpack._core.logs import get_logger
+from towerpack._core.randomness import derive_seed, fresh_seed
+from towerpack.dataflow._ambient import AMBIENT, Ambient
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._iterator import DataIterator, Identity, read_state
+from towerpack.dataflow._plan import Indexable, IndexNode, Node, Plan
+from towerpack.dataflow._stream import PlanStream, ReplayStream, State, Stream, Tally
+
+log = get_logger(__name__)
+
+Length = int | float | None
+"""Datapoints in a pass: an integer, `math.inf`, or `None` for unknown."""
+
+
+class DataFlow:
+    """A stream of datapoints that can be iterated again and again.
+
+    A subclass needs `__iter__`, a generator, and if it knows its length, `__len__`. One that has
+    `__len__` and `__getitem__` (the i-th datapoint, for i in 0..len-1) is *indexable*: it needs no
+    `__iter__`, can be shuffled exactly, and resumes at once.
+
+    The n-th pass of a flow is its epoch n, and everything random in a pass is a function of
+    (seed, epoch, position).
+
+    Contract: order as `__iter__` gives it; thread- and fork-safe as far as its `__iter__` is;
+    resumable, by iterating again and skipping, if it gives the same datapoints again.
+    """
+
+    # Mangled names, so that no attribute of a subclass can meet them.
+    __passes: int = 0
+    __seed: int | None = None
+
+    def __iter__(self) -> Iterator[Datapoint]:
+        return self.iterate()
+
+    def __len__(self) -> int:
+        # Not the whole pipeline: naming it would ask for the length again.
+        raise TypeError(f"the length of {type(self).__name__} is not known")
+
+    def __bool__(self) -> bool:
+        # `if flow:` would otherwise ask for the length.
+        return True
+
+    def __repr__(self) -> str:
+        return pipeline_of(self)
+
+    def reset_state(self) -> None:
+        """Do nothing; programs written for the predecessor call it."""
+
+    def iterate(
+        self, *, state: State = None, epoch: int | None = None, seed: int | None = None
+    ) -> DataIterator:
+        """Start or continue a pass.
+
+        Args:
+            state: From `state()` of an iterator over an equal flow, to continue there. It carries
+                seed and epoch.
+            epoch: Which pass; by default the flow counts them.
+            seed: What randomness is a function of; by default one is drawn, logged, and kept for
+                all passes over this flow.
+
+        Raises:
+            StateError: The state is of another pipeline, or disagrees with seed or epoch.
+        """
+        signature = signature_of(self)
+        seed = None if seed is None else check_seed(seed)
+        at, tally = None, Tally()
+        if state is not None:
+            saved = read_state(state, signature, seed=seed, epoch=epoch)
+            seed, epoch, at, tally = saved.seed, saved.epoch, saved.at, Tally(saved.skipped)
+            self.__passes, self.__seed = epoch + 1, seed
+        else:
+            seed, epoch = self.__this_pass(seed, epoch)
+        place = Place(seed, tally=tally)
+        try:
+            stream = open_flow(self, place, epoch, at)
+        except (KeyError, TypeError, IndexError) as error:
+            if state is None:
+                raise
+            raise damaged_state(error) from error
+        return DataIterator(stream, Identity(signature, pipeline_of(self), seed, epoch), tally)
+
+    def plan(self, *, seed: int | None = None) -> Plan:
+        """Random access to every pass.
+
+        Raises:
+            ConfigError: Something in the pipeline can only be read in order.
+        """
+        seed = self.__own_seed() if seed is None else check_seed(seed)
+        root = compile_flow(self, Place(seed))
+        if root is None:
+            raise ConfigError(
+                f"{self} has no plan: {pipeline_of(sequential_part(self))} can only be read in "
+                "order.",
+                expected="a source with __len__ and __getitem__, and stages that keep to a plan",
+            )
+        return Plan(root, seed=seed, signature=signature_of(self), pipeline=pipeline_of(self))
+
+    def __this_pass(self, seed: int | None, epoch: int | None) -> tuple[int, int]:
+        ambient = AMBIENT.get()
+        if ambient is not None:
+            lent_seed, lent_epoch = ambient.next_pass(self)
+            return lent_seed if seed is None else seed, lent_epoch if epoch is None else epoch
+        if epoch is None:
+            epoch = self.__passes
+            self.__passes = epoch + 1
+        elif epoch < 0:
+            raise ConfigError(f"There is no epoch {epoch}.", expected="0, 1, 2, ...")
+        return self.__own_seed() if seed is None else seed, epoch
+
+    def __own_seed(self) -> int:
+        if self.__seed is None:
+            self.__seed = fresh_seed()
+            if is_random(self):
+                log.info("%s was given no seed and drew %d", self, self.__seed)
+        return self.__seed
+
+
+class ProxyDataFlow(DataFlow):
+    """Wraps another flow: derive from it and override `__iter__`.
+
+    Seed and epoch reach `self.ds` by themselves, so `for dp in self.ds` is all it takes.
+
+    Contract: order and length of `ds`; thread- and fork-safe as `ds` is; resumable by iterating
+    again and skipping. If the length changes, override `__len__`.
+
+    Args:
+        ds: The flow to wrap.
+    """
+
+    def __init__(self, ds: DataFlow) -> None:
+        self.ds = require_flow(ds, self)
+
+    def __iter__(self) -> Iterator[Datapoint]:
+        return iter(self.ds)
+
+    def __len__(self) -> int:
+        return len(self.ds)
+
+
+class RNGDataFlow(DataFlow):
+    """A flow whose `__iter__` draws random numbers, from `self.rng`.
+
+    Contract: as `DataFlow`; random by `rng`, which belongs to the pass.
+    """
+
+    __fallback: np.random.Generator | None = None
+
+    @property
+    def rng(self) -> np.random.Generator:
+        """The generator of the running pass, a function of (seed, epoch, place in the pipeline).
+
+        In a plain `for dp in flow` over this flow itself nothing tells its seed: the generator is
+        then an unseeded one, the same for all passes. Use `flow.iterate()`, as all stages do.
+        """
+        ambient = AMBIENT.get()
+        if ambient is not None:
+            return ambient.generator(self)
+        if self.__fallback is None:
+            self.__fallback = np.random.default_rng()
+        return self.__fallback
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in a pipeline a stage stands, and with which seed it runs.
+
+    The key of a stage is made of the path to its branch (through stages that have several inputs)
+    and its height above the source there. So wrapping a pipeline in further stages changes
+    nothing in it, and no two stages of it share a key.
+
+    Args:
+        seed: The run's.
+        branch: Which inputs were taken from the outermost stage down to here.
+        tally: What the iteration counts.
+    """
+
+    seed: int
+    branch: str = ""
+    tally: Tally | None = None
+
+    def child(self, index: int) -> Place:
+        """The place of input `index` of a stage with several inputs."""
+        return replace(self, branch=f"{self.branch}{index}.")
+
+    def key(self, flow: DataFlow, own_seed: int | None = None) -> int:
+        """The seed of everything random in `flow`; a seed of its own makes it alike everywhere."""
+        if own_seed is not None:
+            return derive_seed(own_seed, type(flow).__name__)
+        return derive_seed(self.seed, self.branch, height_of(flow))
+
+
+class Stage(DataFlow):
+    """Base of exact sources and stages: they compile to a plan, or open a stream with a state.
+
+    Derive from it for a stage whose state is cheaper than iterating again; otherwise `DataFlow`
+    with `__iter__` does. A subclass that overrides `__iter__` is treated as a plain `DataFlow`.
+
+    Attributes:
+        transparent: It hands on what it wraps, unchanged; states and random keys ignore it.
+        random: It draws from the run's seed.
+    """
+
+    transparent: bool = False
+    random: bool = False
+
+    @property
+    def inputs(self) -> tuple[DataFlow, ...]:
+        """The flows that it wraps; none for a source."""
+        return ()
+
+    def length(self) -> Length:
+        """Datapoints in a pass: an integer, `math.inf`, or `None` for unknown."""
+        return None
+
+    def arguments(self) -> str:
+        """What stands in the brackets when messages name this stage."""
+        return self.identity()
+
+    def identity(self) -> str:
+        """What must agree between two runs for positions to mean the same."""
+        return ""
+
+    def compile(self, place: Place) -> Node | None:
+        """The plan, or `None` if this stage, or what it wraps, can only be read in order."""
+        return None
+
+    def open(self, place: Place, epoch: int, state: State) -> Stream:
+        """Start (`state=None`) or continue a pass; called only where there is no plan."""
+        raise InternalError(f"{type(self).__name__} has neither a plan nor a stream.")
+
+    def __len__(self) -> int:
+        length = self.length()
+        if length is None:
+            raise TypeError(f"the length of {self} is not known")
+        if isinstance(length, float):
+            raise TypeError(f"{self} is infinite")
+        return length
+
+
+class Wrapper(Stage):
+    """Base of stages that wrap one flow.
+
+    Args:
+        ds: The flow to wrap.
+    """
+
+    def __init__(self, ds: DataFlow) -> None:
+        self.ds = require_flow(ds, self)
+
+    @property
+    def inputs(self) -> tuple[DataFlow, ...]:
+        return (self.ds,)
+
+    def length(self) -> Length:
+        return length_of(self.ds)
+
+
+def is_exact(flow: DataFlow) -> bool:
+    """Whether a flow is a stage as it was written, with no `__iter__` of its own."""
+    return isinstance(flow, Stage) and type(flow).__iter__ is DataFlow.__iter__
+
+
+def compile_flow(flow: DataFlow, place: Place) -> Node | None:
+    """The plan of a flow at a place, if there is one."""
+    if is_exact(flow):
+        return cast("Stage", flow).compile(place)
+    if hasattr(type(flow), "__getitem__") and isinstance(length_of(flow), int):
+        return IndexNode(cast("Indexable", flow))
+    return None
+
+
+def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
+    """One pass over a flow at a place, from its beginning or from a state."""
+    node = compile_flow(flow, place)
+    if node is not None:
+        return PlanStream(node, epoch, state)
+    if is_exact(flow):
+        return cast("Stage", flow).open(place, epoch, state)
+    if type(flow).__iter__ is DataFlow.__iter__:
+        raise ConfigError(
+            f"{type(flow).__name__} defines no datapoints.",
+            fix="define __iter__ as a generator, or __len__ and __getitem__",
+        )
+    key = place.key(flow)
+    name = type(flow).__name__
+    return ReplayStream(lambda: iter(flow), lambda: Ambient(key, epoch), name, state)
+
+
+def damaged_state(error: Exception) -> Exception:
+    """The error for a state whose structure does not fit."""
+    return StateError(
+        f"The state does not have the structure of this pipeline ({type(error).__name__}: "
+        f"{error}).",
+        fix="the state is damaged; start afresh or take another one",
+    )
+
+
+def require_flow(ds: Any, owner: DataFlow) -> DataFlow:
+    """Refuse what is no DataFlow, and say how to make one of it."""
+    if isinstance(ds, DataFlow):
+        return ds
+    raise ConfigError(
+        f"{type(owner).__name__} wraps a DataFlow, not a {type(ds).__name__}.",
+        fix="wrap it in DataFromArrays, DataFromList, DataFromIterable or DataFromGenerator",
+    )
+
+
+def check_seed(seed: int) -> int:
+    """A seed as a Python integer that fits every file format: 0 to 2**63 - 1."""
+    value = operator.index(seed)
+    if not 0 <= value < 1 << 63:
+        raise ConfigError(f"The seed {value} is out of range.", expected="0 to 2**63 - 1")
+    return value
+
+
+def inputs_of(flow: DataFlow) -> tuple[DataFlow, ...]:
+    """The flows that a flow is known to wrap."""
+    if isinstance(flow, Stage):
+        return flow.inputs
+    return (flow.ds,) if isinstance(flow, ProxyDataFlow) else ()
+
+
+def length_of(flow: DataFlow) -> Length:
+    """Datapoints in a pass: an integer, `math.inf`, or `None` for unknown."""
+    if is_exact(flow):
+        return cast("Stage", flow).length()
+    try:
+        return len(flow)
+    except (TypeError, NotImplementedError):
+        return None
+
+
+def is_random(flow: DataFlow) -> bool:
+    """Whether a stage of this pipeline is known to draw from the run's seed."""
+    own = isinstance(flow, RNGDataFlow) or (isinstance(flow, Stage) and flow.random)
+    return own or any(is_random(inner) for inner in inputs_of(flow))
+
+
+def height_of(flow: DataFlow) -> int:
+    """How many stages lie between a flow and the source furthest below it."""
+    below = max((height_of(inner) + 1 for inner in inputs_of(flow)), default=0)
+    return below - 1 if isinstance(flow, Stage) and flow.transparent else below
+
+
+def sequential_part(flow: DataFlow) -> DataFlow:
+    """The innermost flow that has no plan."""
+    for inner in inputs_of(flow):
+        if compile_flow(inner, Place(0)) is None:
+            return sequential_part(inner)
+    return flow
+
+
+def pipeline_of(flow: DataFlow) -> str:
+    """How messages name a flow: `DataFromArrays(50000) > MapData(decode) > BatchData(128)`."""
+    return _path(flow, signature=False)
+
+
+def signature_of(flow: DataFlow) -> str:
+    """What a state of this flow carries, to be told from states of others."""
+    return _path(flow, signature=True)
+
+
+def _path(flow: DataFlow, *, signature: bool) -> str:
+    inputs = inputs_of(flow)
+    if signature and isinstance(flow, Stage) and flow.transparent:
+        return _path(inputs[0], signature=True)
+    name = type(flow).__name__
+    if isinstance(flow, Stage):
+        arguments = flow.identity() if signature else flow.arguments()
+    else:
+        length = length_of(flow)
+        arguments = str(length) if isinstance(length, int) else ""
+    name = f"{name}({arguments})" if arguments else name
+    if len(inputs) == 1:
+        return f"{_path(inputs[0], signature=signature)} > {name}"
+    if inputs:
+        return f"{name}[{' | '.join(_path(inner, signature=signature) for inner in inputs)}]"
+    return name
+
+
+def infinite(length: Length) -> bool:
+    """Whether a length is `math.inf`."""
+    return length == math.inf

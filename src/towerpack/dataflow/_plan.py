@@ -1,0 +1,141 @@
+"""Plans: what a pipeline over an indexable source compiles to.
+
+A plan reads any datapoint of any pass in any order, as a pure function of (seed, epoch, position).
+Resuming, sharding over hosts and any number of workers follow from that by arithmetic.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack._core.errors import ConfigError, DataFlowError, TowerpackError
+from towerpack.dataflow._blocks import Block, Positions, as_ints, to_rows
+from towerpack.dataflow._datapoints import Datapoint
+
+
+class Node(ABC):
+    """One compiled stage. Safe to read from several threads; pickles (by cloudpickle).
+
+    Attributes:
+        size: Datapoints in a pass; `None` is infinite.
+        chunk: How many datapoints a consumer of single ones should read at a time; above 1 only
+            where reading ahead is cheap and runs no code of the user's on single datapoints.
+    """
+
+    size: int | None
+    chunk: int = 1
+
+    @abstractmethod
+    def read(self, epoch: int, positions: Positions) -> Block:
+        """The datapoints at `positions` of pass `epoch`, in that order; at least one.
+
+        The memory is the caller's to change, except for objects that a source holds itself.
+        """
+
+    def get(self, epoch: int, position: int) -> Datapoint:
+        """One datapoint."""
+        return to_rows(self.read(epoch, range(position, position + 1)))[0]
+
+
+class Indexable(Protocol):
+    """What a source needs for a plan."""
+
+    def __len__(self) -> int: ...
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class IndexNode(Node):
+    """A source written by the user, read by `source[i]`."""
+
+    def __init__(self, source: Indexable) -> None:
+        self._source = source
+        self.size = len(source)
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        return [self.get(epoch, position) for position in as_ints(positions)]
+
+    def get(self, epoch: int, position: int) -> Datapoint:
+        try:
+            return self._source[position]
+        except TowerpackError:
+            raise
+        except Exception as error:
+            name = type(self._source).__name__
+            raise DataFlowError(
+                f"{name}[{position}] raised {type(error).__name__}: {error}",
+                fix=f"a flow with __len__ and __getitem__ holds 0..{self.size}-1; see the cause",
+            ) from error
+
+
+class Plan:
+    """Random access to every pass of a pipeline: made by `flow.plan(seed=...)`.
+
+    Attributes:
+        root: The compiled pipeline, for engines that split it.
+        seed: What its randomness is a function of.
+        signature: What states of it carry.
+        pipeline: How messages name it.
+    """
+
+    def __init__(self, root: Node, *, seed: int, signature: str, pipeline: str) -> None:
+        self.root = root
+        self.seed = seed
+        self.signature = signature
+        self.pipeline = pipeline
+
+    @property
+    def size(self) -> int | None:
+        """Datapoints in a pass; `None` is infinite."""
+        return self.root.size
+
+    def __len__(self) -> int:
+        if self.root.size is None:
+            raise TypeError(f"{self.pipeline} is infinite")
+        return self.root.size
+
+    def __repr__(self) -> str:
+        return f"Plan({self.pipeline}, seed={self.seed})"
+
+    def read(
+        self, positions: Sequence[int] | range | NDArray[np.integer], *, epoch: int = 0
+    ) -> list[Datapoint]:
+        """The datapoints at `positions` of pass `epoch`, in that order.
+
+        Raises:
+            ConfigError: A position is outside the pass.
+        """
+        if len(positions) == 0:
+            return []
+        if not (isinstance(positions, range) and positions.step == 1):
+            positions = np.asarray(positions, np.int64)
+            self._check(int(positions.min()), int(positions.max()))
+        else:
+            self._check(positions[0], positions[-1])
+        try:
+            return to_rows(self.root.read(epoch, positions))
+        except TowerpackError as error:
+            error.pipeline = error.pipeline or self.pipeline
+            raise
+
+    def get(self, position: int, *, epoch: int = 0) -> Datapoint:
+        """The datapoint at one position of pass `epoch`."""
+        self._check(position, position)
+        try:
+            return self.root.get(epoch, position)
+        except TowerpackError as error:
+            error.pipeline = error.pipeline or self.pipeline
+            raise
+
+    def _check(self, lowest: int, highest: int) -> None:
+        size = self.root.size
+        if lowest < 0 or (size is not None and highest >= size):
+            raise ConfigError(
+                f"There is no position {lowest if lowest < 0 else highest} in a pass.",
+                expected="0 or more" if size is None else f"0..{size - 1}",
+                pipeline=self.pipeline,
+            )

@@ -1,0 +1,7 @@
+"""Sources: where datapoints come from."""
+
+from ._arrays import DataFromArrays as DataFromArrays
+from ._fake import FakeData as FakeData
+from ._generator import DataFromGenerator as DataFromGenerator
+from ._generator import DataFromIterable as DataFromIterable
+from ._list import DataFromList as DataFromList

@@ -1,0 +1,115 @@
+"""Arrays in memory: the fast path starts here."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow._blocks import Block, Columns, Positions
+from towerpack.dataflow._datapoints import Datapoint, keys_of, name_of, rebuild, values_of
+from towerpack.dataflow._flow import Length, Place, Stage
+from towerpack.dataflow._plan import Node
+
+_CHUNK = 256
+_CHUNK_BYTES = 1 << 20
+
+
+class DataFromArrays(Stage):
+    """Datapoint i is row i of each array.
+
+    `DataFromArrays(images, labels)` yields tuples, `DataFromArrays([images, labels])` lists and
+    `DataFromArrays({"image": images, "label": labels})` dicts. The arrays are not copied, so they
+    may be memory maps and must not change while in use; what is yielded is copied out of them and
+    may be changed. With `ShuffleData`, `BatchData` and vectorised maps no Python code runs per
+    datapoint.
+
+    Contract: in order; as long as the arrays; not random; thread- and fork-safe; resumable at once.
+
+    Args:
+        arrays: Each with one row for each datapoint. What is no array is converted.
+
+    Raises:
+        ConfigError: No arrays, different lengths, or an array without rows.
+    """
+
+    def __init__(self, *arrays: ArrayLike | Sequence[ArrayLike] | Mapping[Any, ArrayLike]) -> None:
+        data = self._datapoint(arrays)
+        self._data = rebuild(data, [np.asarray(array) for array in values_of(data)])
+        self._size = self._checked_size()
+
+    @property
+    def arrays(self) -> list[NDArray[Any]]:
+        """The arrays, in order."""
+        return values_of(self._data)
+
+    def __getitem__(self, index: int) -> Datapoint:
+        return rebuild(self._data, [_own(array[index]) for array in self.arrays])
+
+    def length(self) -> Length:
+        return self._size
+
+    def identity(self) -> str:
+        return str(self._size)
+
+    def compile(self, place: Place) -> Node | None:
+        return ArraysNode(self._data, self._size)
+
+    @staticmethod
+    def _datapoint(arrays: tuple[Any, ...]) -> Datapoint:
+        if len(arrays) == 1 and isinstance(arrays[0], Mapping):
+            return dict(cast("Mapping[Hashable, Any]", arrays[0]))
+        if len(arrays) == 1 and isinstance(arrays[0], (list, tuple)):
+            return cast("Datapoint", arrays[0])
+        return arrays
+
+    def _checked_size(self) -> int:
+        if not self.arrays:
+            raise ConfigError("DataFromArrays was given no array.", expected="one or more")
+        sizes: dict[str, int] = {}
+        for key, array in zip(keys_of(self._data), self.arrays, strict=True):
+            if array.ndim == 0:
+                raise ConfigError(
+                    f"{name_of(key)} has no rows.",
+                    got=f"a value of type {array.dtype} and shape []",
+                    expected="an array with one row for each datapoint",
+                )
+            sizes[name_of(key)] = len(array)
+        if len(set(sizes.values())) != 1:
+            raise ConfigError(
+                "The arrays differ in length.",
+                got=", ".join(f"{name}: {size}" for name, size in sizes.items()),
+                expected="the same number of rows in each",
+            )
+        return next(iter(sizes.values()))
+
+
+class ArraysNode(Node):
+    """Reads blocks as columns."""
+
+    def __init__(self, data: Datapoint, size: int) -> None:
+        self.data = data
+        self.size = size
+        self._arrays: list[NDArray[Any]] = values_of(data)
+        # `take` beats indexing, but copies a whole array first if it is not contiguous.
+        self._can_take = all(array.flags.c_contiguous for array in self._arrays)
+        row_bytes = sum(array.nbytes // max(1, size) for array in self._arrays)
+        self.chunk = max(1, min(_CHUNK, _CHUNK_BYTES // max(1, row_bytes)))
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        if isinstance(positions, range):
+            rows = slice(positions.start, positions.stop)
+            columns = [array[rows].copy() for array in self._arrays]
+        elif self._can_take:
+            columns = [array.take(positions, axis=0) for array in self._arrays]
+        else:
+            columns = [array[positions] for array in self._arrays]
+        data = tuple(columns) if type(self.data) is tuple else rebuild(self.data, columns)
+        return Columns(data, len(positions))
+
+
+def _own(value: Any) -> Any:
+    return cast("NDArray[Any]", value).copy() if isinstance(value, np.ndarray) else value

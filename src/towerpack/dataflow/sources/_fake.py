@@ -1,0 +1,102 @@
+"""Made-up data, for tests of speed and shape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow._blocks import Block, Positions, as_ints
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._draws import position_rng
+from towerpack.dataflow._flow import Length, Place, Stage, check_seed
+from towerpack.dataflow._plan import Node
+
+Domain = tuple[float, float]
+
+
+class FakeData(Stage):
+    """Tuples of arrays with given shapes, uniform in a domain.
+
+    Contract: in order; `size` long; random unless `random=False`; thread- and fork-safe; resumable
+    at once.
+
+    Args:
+        shapes: One for each component; `[]` is a scalar.
+        size: Datapoints in a pass.
+        random: New numbers for every datapoint, or the first one again and again.
+        dtype: Of all components, or one for each.
+        domain: `(low, high)` of all components, or one for each; `low <= value < high`. For bool,
+            true and false are equally likely.
+        seed: For these numbers alone; by default the run's.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[Sequence[int]],
+        size: int = 1000,
+        *,
+        random: bool = True,
+        dtype: DTypeLike | Sequence[DTypeLike] = "float32",
+        domain: Domain | Sequence[Domain] = (0, 1),
+        seed: int | None = None,
+    ) -> None:
+        self.shapes = [tuple(shape) for shape in shapes]
+        self.size = size
+        self.repeats_first = not random
+        self.random = seed is None
+        self.seed = None if seed is None else check_seed(seed)
+        count = len(self.shapes)
+        many = isinstance(dtype, (list, tuple))
+        dtypes = list(cast("Sequence[DTypeLike]", dtype)) if many else [dtype] * count
+        self.dtypes = [np.dtype(cast("Any", one)) for one in dtypes]
+        per_component = isinstance(domain[0], Sequence)
+        self.domains = cast("list[Domain]", list(domain) if per_component else [domain] * count)
+        if not len(self.dtypes) == len(self.domains) == count:
+            raise ConfigError(
+                "There must be one dtype and one domain for each shape.",
+                got=f"{count} shapes, {len(self.dtypes)} dtypes, {len(self.domains)} domains",
+            )
+
+    def length(self) -> Length:
+        return self.size
+
+    def identity(self) -> str:
+        return str(self.size)
+
+    def compile(self, place: Place) -> Node | None:
+        return FakeNode(self, place.key(self, self.seed))
+
+
+class FakeNode(Node):
+    """Draws datapoints by position."""
+
+    def __init__(self, flow: FakeData, key: int) -> None:
+        self.size = flow.size
+        self._components = list(zip(flow.shapes, flow.dtypes, flow.domains, strict=True))
+        self._repeats_first = flow.repeats_first
+        self._key = key
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        return [self.get(epoch, position) for position in as_ints(positions)]
+
+    def get(self, epoch: int, position: int) -> Datapoint:
+        where = (0, 0) if self._repeats_first else (epoch, position)
+        rng = position_rng(self._key, *where)
+        return tuple(_draw(rng, *component) for component in self._components)
+
+
+def _draw(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any], domain: Domain
+) -> NDArray[Any]:
+    low, high = domain
+    if dtype.kind == "b":
+        return np.asarray(rng.integers(0, 2, shape, np.uint8)).astype(dtype)
+    if dtype.kind in "iu":
+        return np.asarray(rng.integers(int(low), max(int(high), int(low) + 1), shape, dtype.type))
+    exact = np.float64 if dtype.itemsize > 4 else np.float32
+    unit = np.asarray(rng.random(shape, exact))
+    return (unit * exact(high - low) + exact(low)).astype(dtype, copy=False)

@@ -1,0 +1,93 @@
+"""Datapoints from generators and other iterables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sized
+from typing import Any, cast
+
+from towerpack._core.errors import ConfigError, DataFlowError
+from towerpack.dataflow._ambient import Ambient
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._draws import position_rng
+from towerpack.dataflow._flow import Length, Place, Stage
+from towerpack.dataflow._stream import ReplayStream, State, Stream
+
+
+class _Iterated(Stage):
+    """What both have in common: passes that can only be started from the beginning."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self._single_use = isinstance(source, Iterator)
+        self._used = False
+
+    def open(self, place: Place, epoch: int, state: State) -> Stream:
+        key = place.key(self)
+        return ReplayStream(
+            lambda: self._start(key, epoch),
+            lambda: Ambient(key, epoch),
+            type(self).__name__,
+            state,
+        )
+
+    def _start(self, key: int, epoch: int) -> Iterator[Datapoint]:
+        if self._single_use:
+            if self._used:
+                raise DataFlowError(
+                    f"{type(self).__name__} was given a {type(self._source).__name__}, which can "
+                    "be iterated once, and that was done.",
+                    fix="pass the generator function instead, not what it returned",
+                )
+            self._used = True
+        return iter(self._source)
+
+
+class DataFromGenerator(_Iterated):
+    """Datapoints that a generator function yields.
+
+    Contract: in the generator's order; length unknown; random only through `rng`; thread- and
+    fork-safe as far as the function is; resumable by running it again and skipping.
+
+    Args:
+        gen: A function without arguments that returns an iterator, called once for each pass. An
+            iterator or generator object is accepted too, for a single pass.
+        rng: Call `gen(rng)` with a NumPy generator that is a function of (seed, epoch).
+    """
+
+    def __init__(
+        self, gen: Callable[..., Iterable[Any]] | Iterable[Any], *, rng: bool = False
+    ) -> None:
+        super().__init__(gen)
+        self._rng = self.random = rng
+        if rng and not callable(gen):
+            raise ConfigError("rng=True needs a generator function, to which it can be passed.")
+
+    def arguments(self) -> str:
+        return getattr(self._source, "__name__", "")
+
+    def _start(self, key: int, epoch: int) -> Iterator[Datapoint]:
+        if self._single_use or not callable(self._source):
+            return super()._start(key, epoch)
+        arguments = (position_rng(key, epoch, 0),) if self._rng else ()
+        return iter(cast("Iterable[Any]", self._source(*arguments)))
+
+
+class DataFromIterable(_Iterated):
+    """Datapoints of any iterable, which is iterated once for each pass.
+
+    Contract: in the iterable's order; its length if it has one; not random; thread- and fork-safe
+    as far as the iterable is; resumable by iterating again and skipping.
+
+    Args:
+        iterable: Not copied. An iterator or generator object is good for a single pass.
+    """
+
+    def __init__(self, iterable: Iterable[Any]) -> None:
+        super().__init__(iterable)
+
+    def length(self) -> Length:
+        return len(self._source) if isinstance(self._source, Sized) else None
+
+    def identity(self) -> str:
+        length = self.length()
+        return "" if length is None else str(length)

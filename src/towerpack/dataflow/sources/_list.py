@@ -1,0 +1,61 @@
+"""Datapoints in a list."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from towerpack.dataflow._blocks import Block, Positions, as_ints
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._flow import Length, Place, Stage, check_seed
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow.stages._shuffle import ShuffleNode
+
+
+class DataFromList(Stage):
+    """Datapoint i is element i of a list, the object itself: do not change it in place.
+
+    Contract: in order, or exactly shuffled; as long as the list; random if shuffled; thread- and
+    fork-safe; resumable at once.
+
+    Args:
+        lst: Any sequence of datapoints. Not copied; must not change while in use.
+        shuffle: Give every pass another order, as `ShuffleData` does.
+        seed: For the shuffle alone; by default the run's.
+    """
+
+    def __init__(
+        self, lst: Sequence[Any], shuffle: bool = False, *, seed: int | None = None
+    ) -> None:
+        self.lst = lst
+        self.shuffle = shuffle
+        self.seed = None if seed is None else check_seed(seed)
+        self.random = shuffle and seed is None
+
+    def __getitem__(self, index: int) -> Datapoint:
+        return self.lst[index]
+
+    def length(self) -> Length:
+        return len(self.lst)
+
+    def identity(self) -> str:
+        return f"{len(self.lst)}, shuffled" if self.shuffle else str(len(self.lst))
+
+    def compile(self, place: Place) -> Node | None:
+        node = ListNode(self.lst)
+        return ShuffleNode(node, place.key(self, self.seed)) if self.shuffle else node
+
+
+class ListNode(Node):
+    """Reads elements of a sequence."""
+
+    def __init__(self, lst: Sequence[Any]) -> None:
+        self._lst = lst
+        self.size = len(lst)
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        lst = self._lst
+        return [lst[position] for position in as_ints(positions)]
+
+    def get(self, epoch: int, position: int) -> Datapoint:
+        return self._lst[position]

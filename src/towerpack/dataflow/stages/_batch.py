@@ -1,0 +1,151 @@
+"""Batches: consecutive datapoints, stacked."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from typing import Literal
+
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow._blocks import Block, Columns, Positions, as_ints, to_rows
+from towerpack.dataflow._datapoints import Datapoint, values_of
+from towerpack.dataflow._flow import (
+    DataFlow,
+    Length,
+    Place,
+    Wrapper,
+    compile_flow,
+    length_of,
+    open_flow,
+)
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow._stacking import Pad, list_rows, stack_rows
+from towerpack.dataflow._stream import State, Stream, WindowStream, inner_state
+
+Stack = Literal["array", "list"]
+
+
+class BatchData(Wrapper):
+    """Stacks every `batch_size` datapoints into one, component by component.
+
+    Dtypes are kept: arrays and NumPy scalars keep theirs, bool stays bool, Python ints become
+    int64, Python floats float32. Strings and bytes become object arrays, which cut nothing off. The
+    batch is a tuple, list or dict as the datapoints are.
+
+    Contract: in order; `len(ds) // batch_size`, rounded up with `remainder`; not random; thread-
+    and fork-safe as `ds` is; resumable at once, or as `ds` is.
+
+    Args:
+        ds: Its datapoints are tuples, lists or dicts.
+        batch_size: Datapoints in a batch.
+        remainder: Also yield the last, smaller batch.
+        pad: A value that fills up ragged components, at the end of every axis, to the largest in
+            the batch; or a dict of such values for the components that may be ragged.
+        stack: "array", or "list" to collect components in lists, as they are.
+
+    Raises:
+        BatchError: Datapoints do not stack; raised while iterating.
+    """
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        batch_size: int,
+        *,
+        remainder: bool = False,
+        pad: float | Mapping[Hashable, float] | None = None,
+        stack: Stack = "array",
+    ) -> None:
+        super().__init__(ds)
+        if batch_size < 1:
+            raise ConfigError(f"A batch of {batch_size} holds nothing.", expected="1 or more")
+        if stack not in ("array", "list"):
+            raise ConfigError(f"There is no stack={stack!r}.", expected='"array" or "list"')
+        self.batch_size = batch_size
+        self.remainder = remainder
+        self.collate = Collate(stack, pad)
+
+    def length(self) -> Length:
+        length = length_of(self.ds)
+        return length if not isinstance(length, int) else self._batches(length)
+
+    def arguments(self) -> str:
+        return str(self.batch_size)
+
+    def identity(self) -> str:
+        return f"{self.batch_size}, remainder" if self.remainder else str(self.batch_size)
+
+    def compile(self, place: Place) -> Node | None:
+        inner = compile_flow(self.ds, place)
+        if inner is None:
+            return None
+        size = None if inner.size is None else self._batches(inner.size)
+        return BatchNode(inner, self.batch_size, size, self.collate)
+
+    def open(self, place: Place, epoch: int, state: State) -> Stream:
+        def batch(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
+            whole = self.remainder or len(datapoints) == self.batch_size
+            return [self.collate(datapoints)] if whole else []
+
+        inner = open_flow(self.ds, place, epoch, inner_state(state))
+        return WindowStream(inner, self.batch_size, batch, state)
+
+    def _batches(self, datapoints: int) -> int:
+        whole, rest = divmod(datapoints, self.batch_size)
+        return whole + (self.remainder and rest > 0)
+
+
+class Collate:
+    """Makes one datapoint of a block of them.
+
+    Args:
+        stack: To arrays or lists.
+        pad: For ragged components.
+    """
+
+    def __init__(self, stack: Stack, pad: Pad | None) -> None:
+        self.stack = stack
+        self.pad = pad
+
+    def __call__(self, block: Block) -> Datapoint:
+        if isinstance(block, Columns):
+            values = values_of(block.data)
+            if self.stack == "array" and all(column.dtype.kind not in "OSU" for column in values):
+                return block.data
+            block = to_rows(block)
+        return list_rows(block) if self.stack == "list" else stack_rows(block, self.pad)
+
+
+class BatchNode(Node):
+    """Reads batches of another plan.
+
+    Attributes:
+        inner: The plan of single datapoints.
+        collate: Makes a batch of what `inner` reads, for engines that read in parts.
+    """
+
+    def __init__(self, inner: Node, batch_size: int, size: int | None, collate: Collate) -> None:
+        self.inner = inner
+        self.batch_size = batch_size
+        self.size = size
+        self.collate = collate
+
+    def members(self, position: int) -> range:
+        """The positions in `inner` of one batch."""
+        start = position * self.batch_size
+        stop = start + self.batch_size
+        if self.inner.size is not None and stop > self.inner.size:
+            stop = self.inner.size
+        return range(start, stop)
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        return [self.get(epoch, position) for position in as_ints(positions)]
+
+    def get(self, epoch: int, position: int) -> Datapoint:
+        return self.collate(self.inner.read(epoch, self.members(position)))
+
+
+def is_batched(ds: DataFlow) -> bool:
+    """Whether what `ds` yields are batches that `BatchData` made."""
+    while isinstance(ds, Wrapper) and not isinstance(ds, BatchData):
+        ds = ds.ds
+    return isinstance(ds, BatchData)

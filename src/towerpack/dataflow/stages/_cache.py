@@ -1,0 +1,177 @@
+"""Datapoints kept in memory."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow._blocks import Block, Positions, as_ints, to_rows
+from towerpack.dataflow._datapoints import Datapoint, is_datapoint, rebuild, values_of
+from towerpack.dataflow._flow import (
+    DataFlow,
+    Place,
+    Wrapper,
+    compile_flow,
+    infinite,
+    length_of,
+    open_flow,
+)
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow._stream import State, Stream, check_count
+
+Key = tuple[int, str]
+
+
+class CacheData(Wrapper):
+    """Keeps datapoints in memory, so that what is below runs once.
+
+    Every pass gives what epoch 0 of `ds` gives: random stages below it are frozen, those above
+    are not. Over an indexable source each datapoint is kept when it is first read. Otherwise a
+    pass is kept when it has been read from the beginning to the end; one that stops early leaves
+    nothing behind. Arrays are handed out read-only.
+
+    Contract: in order; length of `ds`; not random; thread-safe, and each process has its own;
+    resumable as `ds` is.
+
+    Args:
+        ds: Finite, and small enough for memory.
+
+    Raises:
+        ConfigError: `ds` is infinite.
+    """
+
+    def __init__(self, ds: DataFlow) -> None:
+        super().__init__(ds)
+        if infinite(length_of(ds)):
+            raise ConfigError(
+                f"{ds} is infinite: memory is not.",
+                fix="cache first and repeat afterwards",
+            )
+        self._by_position: dict[Key, dict[int, Datapoint]] = {}
+        self._passes: dict[Key, list[Datapoint]] = {}
+
+    def compile(self, place: Place) -> Node | None:
+        inner = compile_flow(self.ds, place)
+        if inner is None:
+            return None
+        return CacheNode(inner, _last_only(self._by_position, place).setdefault(_key(place), {}))
+
+    def open(self, place: Place, epoch: int, state: State) -> Stream:
+        return CacheStream(self, place, state)
+
+    def cached(self, place: Place) -> list[Datapoint] | None:
+        """The complete pass, if there is one."""
+        return self._passes.get(_key(place))
+
+    def keep(self, place: Place, datapoints: list[Datapoint]) -> None:
+        """Take over a complete pass."""
+        _last_only(self._passes, place)[_key(place)] = datapoints
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_by_position": {}, "_passes": {}}
+
+
+def _key(place: Place) -> Key:
+    return place.seed, place.branch
+
+
+def _last_only(cache: dict[Key, Any], place: Place) -> dict[Key, Any]:
+    """Forget what was kept at this place for other seeds."""
+    for key in [key for key in cache if key[1] == place.branch and key[0] != place.seed]:
+        del cache[key]
+    return cache
+
+
+class CacheNode(Node):
+    """Reads another plan's epoch 0, each position once."""
+
+    def __init__(self, inner: Node, cache: dict[int, Datapoint]) -> None:
+        self.inner = inner
+        self.size = inner.size
+        self.chunk = inner.chunk
+        self._cache = cache
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        cache = self._cache
+        wanted = as_ints(positions)
+        missing = [position for position in wanted if position not in cache]
+        if missing:
+            rows = to_rows(self.inner.read(0, np.array(missing, np.int64)))
+            cache.update(zip(missing, map(_frozen, rows), strict=True))
+        return [cache[position] for position in wanted]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cache": {}}
+
+
+class CacheStream(Stream):
+    """Gives the complete pass, or reads one, and hands it in if it saw the beginning."""
+
+    def __init__(self, flow: CacheData, place: Place, state: State) -> None:
+        self._flow = flow
+        self._place = place
+        self._position = check_count(None if state is None else state["position"], 1 << 62)
+        self._cached = flow.cached(place)
+        self._seen: list[Datapoint] | None = None if self._position else []
+        self._inner: Stream | None = None
+        if self._cached is None:
+            saved = None if state is None else state["inner"]
+            self._inner = open_flow(flow.ds, place, 0, saved)
+            if saved is None and self._position:
+                self._catch_up(self._inner)
+
+    def __next__(self) -> Datapoint:
+        if self._inner is None:
+            datapoint = self._from_cache()
+        else:
+            datapoint = self._from_inner(self._inner)
+        self._position += 1
+        return datapoint
+
+    def state(self) -> State:
+        # Without `inner`, a resume in a process that has no cache reads up to the position.
+        inner = None if self._inner is None else self._inner.state()
+        return {"position": self._position, "inner": inner}
+
+    def close(self) -> None:
+        if self._inner is not None:
+            self._inner.close()
+
+    def _from_cache(self) -> Datapoint:
+        if self._cached is None or self._position >= len(self._cached):
+            raise StopIteration
+        return self._cached[self._position]
+
+    def _from_inner(self, inner: Stream) -> Datapoint:
+        try:
+            datapoint = _frozen(next(inner))
+        except StopIteration:
+            if self._seen is not None:
+                self._flow.keep(self._place, self._seen)
+            raise
+        if self._seen is not None:
+            self._seen.append(datapoint)
+        return datapoint
+
+    def _catch_up(self, inner: Stream) -> None:
+        self._seen = []
+        for _ in range(self._position):
+            self._seen.append(_frozen(next(inner)))
+
+
+def _frozen(datapoint: Datapoint) -> Datapoint:
+    if not is_datapoint(datapoint):
+        return _read_only(datapoint)
+    return rebuild(datapoint, map(_read_only, values_of(datapoint)))
+
+
+def _read_only(value: Any) -> Any:
+    """A view: the array may be the user's, who may go on writing to it."""
+    if not isinstance(value, np.ndarray):
+        return value
+    view = cast("NDArray[Any]", value).view()
+    view.flags.writeable = False
+    return view

@@ -1,0 +1,272 @@
+"""Functions of datapoints, one at a time or many at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from typing import Any, Literal, cast
+
+import numpy as np
+
+from towerpack._core.errors import ConfigError, MapError
+from towerpack.dataflow._blocks import (
+    Block,
+    Columns,
+    Positions,
+    as_array,
+    as_ints,
+    block_size,
+    to_rows,
+)
+from towerpack.dataflow._datapoints import (
+    Datapoint,
+    copied,
+    describe_datapoint,
+    is_datapoint,
+    rebuild,
+    values_of,
+)
+from towerpack.dataflow._draws import ItemRNG
+from towerpack.dataflow._flow import (
+    DataFlow,
+    Length,
+    Place,
+    Wrapper,
+    compile_flow,
+    length_of,
+    open_flow,
+)
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow._stacking import stack_rows
+from towerpack.dataflow._stream import State, Stream, Tally, WindowStream, inner_state
+from towerpack.dataflow.stages._batch import is_batched
+from towerpack.dataflow.stages._mapping import Mapper, MapStream
+
+OnError = Literal["raise", "skip"]
+_STREAM_BLOCK = 32
+
+
+class MapData(Wrapper):
+    """Applies a function to every datapoint.
+
+    With `batched=True` the function is *vectorised*: it gets many datapoints at once, as one
+    datapoint whose components are stacked along a first axis, and returns the same for its
+    results. How many is not its business: it must treat each row by itself. After `BatchData`,
+    where a datapoint is a batch already, a plain map does.
+
+    With `rng=True` the function is called as `f(datapoint, rng)`. `rng` is a function of (seed,
+    place in the pipeline, epoch, position), so results do not depend on workers, block sizes or
+    resumes: a `numpy.random.Generator`, or with `batched=True` an `ItemRNG`, which draws for every
+    row.
+
+    Contract: in order; length of `ds`, unknown with `on_error="skip"`; random with `rng`; thread-
+    and fork-safe as `ds` and `f` are; resumable as `ds` is, at once over an indexable source.
+
+    Args:
+        ds: What to map.
+        f: Returns a new datapoint. May change a list or dict that it gets, not what others hold.
+        rng: Pass a random generator.
+        batched: `f` takes and returns stacked components.
+        on_error: What an exception in `f` does: "raise" a `MapError`, or "skip" the datapoint,
+            count it (`iterator.skipped`) and log it. `None` from `f` counts as an error.
+
+    Raises:
+        MapError: `f` raised, or returned `None`; raised while iterating.
+    """
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        f: Callable[..., Any],
+        *,
+        rng: bool = False,
+        batched: bool = False,
+        on_error: OnError = "raise",
+    ) -> None:
+        super().__init__(ds)
+        self.f = f
+        self.rng = self.random = rng
+        self.batched = batched
+        self.on_error = on_error
+        self._check()
+
+    def length(self) -> Length:
+        return None if self.on_error == "skip" else length_of(self.ds)
+
+    def arguments(self) -> str:
+        return function_name(self.f)
+
+    def identity(self) -> str:
+        return "skip" if self.on_error == "skip" else ""
+
+    def function(self) -> Callable[..., Any]:
+        """From a datapoint, and `rng` if asked for, to a datapoint."""
+        return self.f
+
+    def compile(self, place: Place) -> Node | None:
+        inner = compile_flow(self.ds, place) if self.on_error == "raise" else None
+        if inner is None:
+            return None
+        mapper = self._mapper(place)
+        return BatchedMapNode(inner, mapper) if self.batched else MapNode(inner, mapper)
+
+    def open(self, place: Place, epoch: int, state: State) -> Stream:
+        inner = open_flow(self.ds, place, epoch, inner_state(state))
+        mapper = self._mapper(place)
+        if not self.batched:
+            skip = self.on_error == "skip"
+            return MapStream(
+                inner, mapper, epoch, state, (place.tally or Tally()) if skip else None
+            )
+
+        def mapped(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
+            first = window * _STREAM_BLOCK
+            return to_rows(
+                map_block(mapper, datapoints, epoch, range(first, first + len(datapoints)))
+            )
+
+        return WindowStream(inner, _STREAM_BLOCK, mapped, state)
+
+    def _mapper(self, place: Place) -> Mapper:
+        name = f"{type(self).__name__}({self.arguments()})"
+        return Mapper(self.function(), name, place.key(self) if self.rng else None)
+
+    def _check(self) -> None:
+        if not callable(cast("object", self.f)):
+            raise ConfigError(f"{type(self).__name__} needs a function, not {self.f!r:.60}.")
+        if self.on_error not in ("raise", "skip"):
+            raise ConfigError(
+                f"There is no on_error={self.on_error!r}.", expected='"raise" or "skip"'
+            )
+        if self.batched and self.on_error == "skip":
+            raise ConfigError(
+                "A vectorised map cannot skip: an exception does not say which row was bad.",
+                fix='on_error="skip" without batched=True',
+            )
+        if self.batched and is_batched(self.ds):
+            raise ConfigError(
+                "batched=True is for maps before BatchData.",
+                fix="leave it out: after BatchData the function gets the batch",
+            )
+
+
+class MapDataComponent(MapData):
+    """Applies a function to one component of every datapoint.
+
+    Contract: as `MapData`.
+
+    Args:
+        ds: What to map.
+        f: From the component (with `batched=True` a stack of them) to what replaces it.
+        index: Which component: an index, or the key of a dict.
+        rng: As for `MapData`.
+        batched: As for `MapData`.
+        on_error: As for `MapData`.
+    """
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        f: Callable[..., Any],
+        index: Hashable = 0,
+        *,
+        rng: bool = False,
+        batched: bool = False,
+        on_error: OnError = "raise",
+    ) -> None:
+        super().__init__(ds, f, rng=rng, batched=batched, on_error=on_error)
+        self.index = index
+
+    def arguments(self) -> str:
+        return f"{function_name(self.f)}, {self.index!r}"
+
+    def function(self) -> Callable[..., Any]:
+        return OnComponent(self.f, self.index)
+
+
+class OnComponent:
+    """A function of one component, as a function of datapoints.
+
+    Args:
+        f: The function.
+        index: Which component.
+    """
+
+    def __init__(self, f: Callable[..., Any], index: Any) -> None:
+        self._f = f
+        self._index = index
+
+    def __call__(self, datapoint: Datapoint, *rng: object) -> Datapoint | None:
+        result = self._f(datapoint[self._index], *rng)
+        if result is None:
+            return None
+        if isinstance(datapoint, tuple):
+            components = list(cast("tuple[Any, ...]", datapoint))
+            components[self._index] = result
+            return rebuild(cast("Datapoint", datapoint), components)
+        datapoint[self._index] = result
+        return datapoint
+
+
+class MapNode(Node):
+    """Maps datapoints of another plan one by one."""
+
+    def __init__(self, inner: Node, mapper: Mapper) -> None:
+        self.inner = inner
+        self.mapper = mapper
+        self.size = inner.size
+
+    def get(self, epoch: int, position: int) -> Datapoint:
+        return self.mapper(self.inner.get(epoch, position), epoch, position)
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        rows = to_rows(self.inner.read(epoch, positions))
+        mapper = self.mapper
+        return [
+            mapper(row, epoch, position)
+            for row, position in zip(rows, as_ints(positions), strict=True)
+        ]
+
+
+class BatchedMapNode(Node):
+    """Maps blocks of another plan."""
+
+    def __init__(self, inner: Node, mapper: Mapper) -> None:
+        self.inner = inner
+        self.mapper = mapper
+        self.size = inner.size
+        self.chunk = inner.chunk
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        return map_block(self.mapper, self.inner.read(epoch, positions), epoch, positions)
+
+
+def map_block(mapper: Mapper, block: Block, epoch: int, positions: Positions) -> Columns:
+    """Apply a vectorised function to a block."""
+    size = block_size(block)
+    data = block.data if isinstance(block, Columns) else stack_rows(block)
+    where = f"datapoints {positions[0]}..{positions[-1]} of epoch {epoch}"
+    arguments = () if mapper.key is None else (ItemRNG(mapper.key, epoch, as_array(positions)),)
+    try:
+        result = mapper.f(copied(data), *arguments)
+    except Exception as error:
+        raise mapper.failure(error, where, data) from error
+    if not is_datapoint(result):
+        raise MapError(
+            f"{mapper.name} returned a {type(result).__name__} for {where}.",
+            expected="a tuple, list or dict of stacked components",
+        )
+    columns = [np.asarray(column) for column in values_of(result)]
+    if any(column.ndim == 0 or len(column) != size for column in columns):
+        raise MapError(
+            f"{mapper.name} changed the number of rows of {where}.",
+            got=describe_datapoint(rebuild(result, columns)),
+            expected=f"components with {size} rows",
+            fix="a vectorised map returns one row for each row that it gets",
+        )
+    return Columns(rebuild(result, columns), size)
+
+
+def function_name(f: Callable[..., Any]) -> str:
+    """How messages call a function."""
+    name = getattr(f, "__name__", None) or getattr(getattr(f, "func", None), "__name__", None)
+    return name or type(f).__name__

@@ -1,0 +1,134 @@
+"""One call of a map function, and the stream that makes it on what can only be read in order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from towerpack._core.errors import MapError
+from towerpack._core.logs import get_logger
+from towerpack.dataflow._datapoints import Datapoint, copied, describe_datapoint
+from towerpack.dataflow._draws import position_rng
+from towerpack.dataflow._stream import State, Stream, Tally
+
+log = get_logger(__name__)
+
+_LOG_FIRST = 5
+_LOG_EVERY = 1000
+
+
+class Mapper:
+    """A map function at its place.
+
+    Args:
+        f: Called with a datapoint, and with a generator if `key` is given.
+        name: Of the stage, for messages.
+        key: What the generators are a function of, with epoch and position.
+    """
+
+    def __init__(self, f: Callable[..., Any], name: str, key: int | None) -> None:
+        self.f = f
+        self.name = name
+        self.key = key
+
+    def __call__(self, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
+        """Map one datapoint.
+
+        Raises:
+            MapError: The function raised, or returned `None`.
+        """
+        try:
+            if self.key is None:
+                result = self.f(copied(datapoint))
+            else:
+                result = self.f(copied(datapoint), position_rng(self.key, epoch, position))
+        except Exception as error:
+            where = f"datapoint {position} of epoch {epoch}"
+            raise self.failure(error, where, datapoint) from error
+        if result is None:
+            raise MapError(
+                f"{self.name} returned None for datapoint {position} of epoch {epoch}.",
+                expected="a datapoint",
+                fix='return it at the end of the function; on_error="skip" leaves out and counts '
+                "datapoints for which it raises or returns None",
+            )
+        return result
+
+    def failure(self, error: Exception, where: str, datapoint: Datapoint) -> MapError:
+        """The error for a function that raised."""
+        return MapError(
+            f"{self.name} raised {type(error).__name__} on {where}: {error}",
+            got=describe_datapoint(datapoint),
+            fix='see the cause above; on_error="skip" leaves out and counts bad datapoints',
+        )
+
+
+class MapStream(Stream):
+    """Maps what another stream gives.
+
+    Args:
+        inner: What is mapped.
+        mapper: Called with every datapoint.
+        epoch: The pass.
+        state: As `state()` gave it.
+        skipped: Counts datapoints that raise and are left out; `None` lets them raise.
+    """
+
+    def __init__(
+        self, inner: Stream, mapper: Mapper, epoch: int, state: State, skipped: Tally | None
+    ) -> None:
+        self._inner = inner
+        self._mapper = mapper
+        self._epoch = epoch
+        self._skipped = skipped
+        self._count, self._bad = (0, 0) if state is None else (state["count"], state["bad"])
+        self._before: State = None
+        self._pending: list[Datapoint] = []  # read, but not mapped yet: kept for another try
+
+    def __next__(self) -> Datapoint:
+        while True:
+            if not self._pending:
+                before = self._inner.state()
+                try:
+                    self._pending = [next(self._inner)]
+                except StopIteration:
+                    self._report()
+                    raise
+                self._before = before
+            try:
+                result = self._mapper(self._pending[0], self._epoch, self._count)
+            except MapError as error:
+                if self._skipped is None:
+                    raise
+                self._skip(error, self._skipped)
+            else:
+                self._forward()
+                return result
+
+    def state(self) -> State:
+        inner = self._before if self._pending else self._inner.state()
+        return {"count": self._count, "bad": self._bad, "inner": inner}
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _forward(self) -> None:
+        self._pending = []
+        self._count += 1
+
+    def _skip(self, error: MapError, tally: Tally) -> None:
+        tally.skipped += 1
+        self._bad += 1
+        self._forward()
+        if self._bad <= _LOG_FIRST or self._bad % _LOG_EVERY == 0:
+            log.warning("left out: %s", error.what)
+
+    def _report(self) -> None:
+        if self._bad:
+            log.warning(
+                "%s left out %d of %d datapoints in epoch %d",
+                self._mapper.name,
+                self._bad,
+                self._count,
+                self._epoch,
+            )
