@@ -11,8 +11,9 @@ _SAMPLES = 50
 class Meter:
     """How fast steps are done, and how long the rest will take.
 
-    The speed is that of the last samples; what comes between epochs (evaluation, saving) is
-    counted apart. Takes times in seconds from the caller, so it needs no clock.
+    The speed is that of the last samples. Time left goes by a longer average, in which evaluations
+    inside epochs count too; what comes between epochs is counted apart. Takes times in seconds from
+    the caller, so it needs no clock.
     """
 
     def __init__(self) -> None:
@@ -20,17 +21,27 @@ class Meter:
         self._samples: deque[tuple[float, int]] = deque(maxlen=_SAMPLES)
         self._between: deque[float] = deque(maxlen=5)
         self._ended: float | None = None
+        # Sums of the longer average; older epochs count less. The very first interval, in which
+        # TensorFlow warms up, counts nothing.
+        self._seconds = self._steps = 0.0
+        self._warm = False
 
     def restart(self, now: float, step: int) -> None:
         """Steps begin, after a pause that does not count."""
         self._samples.clear()
         self._samples.append((now, step))
+        self._seconds, self._steps = self._seconds / 2, self._steps / 2
         if self._ended is not None:
             self._between.append(now - self._ended)
             self._ended = None
 
     def sample(self, now: float, step: int) -> None:
         """So many steps have been done in all."""
+        last = self._samples[-1]
+        if self._warm:
+            self._seconds += now - last[0]
+            self._steps += step - last[1]
+        self._warm = True
         self._samples.append((now, step))
         first = self._samples[0]
         if step > first[1] and now > first[0]:
@@ -45,8 +56,9 @@ class Meter:
         """Seconds until so many steps and ends of epochs are over; None if not yet known."""
         if self.rate is None:
             return None
+        seconds_per_step = self._seconds / self._steps if self._steps else 1 / self.rate
         between = statistics.median(self._between) if self._between else 0.0
-        return steps / self.rate + ends * between
+        return steps * seconds_per_step + ends * between
 
 
 def clock_text(seconds: float) -> str:

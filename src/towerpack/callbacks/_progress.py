@@ -113,7 +113,7 @@ class ProgressBar(Callback):
         in_epoch = self._meter.left(max(0, total - done))
         in_run = self._run_left()
         if in_epoch is not None and in_run is not None:
-            parts = [f"{clock_text(in_epoch)} left", f"{clock_text(in_run)} in all"]
+            parts = [f"{clock_text(in_epoch)} left", f"{clock_text(in_run)} to the end"]
         parts.append(speed_text(self._meter.rate))
         parts += self._numbers()
         return style.line(

@@ -78,6 +78,16 @@ def test_meter() -> None:
     assert meter.rate == 5
 
 
+def test_time_left_counts_evaluations_inside_epochs() -> None:
+    meter = Meter()
+    meter.restart(0, 0)
+    meter.sample(100, 1)  # warming up
+    for i in range(1, 101):
+        # A step a second; after every tenth, an evaluation of ten seconds.
+        meter.sample(100 + i + i // 10 * 10, 1 + i)
+    assert meter.left(100) == pytest.approx(200)
+
+
 def test_meter_forgets_old_samples() -> None:
     meter = Meter()
     meter.restart(0, 0)
@@ -117,7 +127,7 @@ def console(width: int, *, encoding: str = "utf-8", colour: bool = True) -> Cons
 
 def drawn(width: int, **kwargs: object) -> str:
     style = Style(console(width, **kwargs))  # type: ignore[arg-type]
-    parts = ["0:15 left", "12:30 in all", "38.2 steps/s", "cost 0.3124"]
+    parts = ["0:15 left", "12:30 to the end", "38.2 steps/s", "cost 0.3124"]
     line = style.line(width, head="Epoch 3/30", share=0.5, count="500/1,000", parts=parts)
     return line.plain
 
@@ -126,12 +136,12 @@ def test_a_line_shows_what_fits() -> None:
     def bar(columns: int) -> str:
         return "━" * (columns // 2) + ("╸" if columns % 2 else "") + "━" * (columns // 2)
 
-    line = f"Epoch 3/30 {bar(40)} 500/1,000 · 0:15 left · 12:30 in all · 38.2 steps/s"
-    assert drawn(120) == f"{line} · cost 0.3124"
-    line = f"Epoch 3/30 {bar(17)} 500/1,000 · 0:15 left · 12:30 in all · 38.2 steps/s"
+    line = f"Epoch 3/30 {bar(40)} 500/1,000 · 0:15 left · 12:30 to the end · 38.2 steps/s"
+    assert drawn(122) == f"{line} · cost 0.3124"
+    line = f"Epoch 3/30 {bar(13)} 500/1,000 · 0:15 left · 12:30 to the end · 38.2 steps/s"
     assert drawn(80) == line
     assert len(line) == 80
-    assert drawn(60) == f"Epoch 3/30 {bar(12)} 500/1,000 · 0:15 left · 12:30 in all"
+    assert drawn(61) == f"Epoch 3/30 {bar(9)} 500/1,000 · 0:15 left · 12:30 to the end"
     assert drawn(41) == f"Epoch 3/30 {bar(8)} 500/1,000 · 0:15 left"
     assert drawn(33) == f"Epoch 3/30 {bar(12)} 500/1,000"
     assert drawn(25) == "Epoch 3/30 500/1,000"
