@@ -9,16 +9,41 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from towerpack.training._config import TrainConfig as TrainConfig
+    from towerpack.training._hyper import ObjAttrParam as ObjAttrParam
+    from towerpack.training._hyper import VariableParam as VariableParam
+    from towerpack.training._interrupt import StopTraining as StopTraining
+    from towerpack.training._multi import SyncMultiGPUTrainer as SyncMultiGPUTrainer
     from towerpack.training._run_dir import OnExisting as OnExisting
     from towerpack.training._run_dir import RunDir as RunDir
     from towerpack.training._run_dir import default_run_dir as default_run_dir
+    from towerpack.training._simple import SimpleTrainer as SimpleTrainer
+    from towerpack.training._trainer import Trainer as Trainer
 
-__all__ = ["OnExisting", "RunDir", "default_run_dir"]
+__all__ = [
+    "ObjAttrParam",
+    "OnExisting",
+    "RunDir",
+    "SimpleTrainer",
+    "StopTraining",
+    "SyncMultiGPUTrainer",
+    "TrainConfig",
+    "Trainer",
+    "VariableParam",
+    "default_run_dir",
+]
 
 _HOME = {
+    "TrainConfig": "_config",
+    "ObjAttrParam": "_hyper",
+    "VariableParam": "_hyper",
+    "StopTraining": "_interrupt",
+    "SyncMultiGPUTrainer": "_multi",
     "OnExisting": "_run_dir",
     "RunDir": "_run_dir",
     "default_run_dir": "_run_dir",
+    "SimpleTrainer": "_simple",
+    "Trainer": "_trainer",
 }
 
 

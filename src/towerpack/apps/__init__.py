@@ -1,0 +1,1 @@
+"""Finished applications. None imports another."""

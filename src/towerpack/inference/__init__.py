@@ -1,0 +1,3 @@
+"""What comes after training: predictors."""
+
+from towerpack.inference._predictor import Predictor as Predictor

@@ -1,0 +1,321 @@
+"""Inputs from a DataFlow through a TensorFlow queue: filled by a thread, or before each call."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from towerpack._core.errors import DataFlowError, InternalError
+from towerpack._core.logs import get_logger
+from towerpack.dataflow import DataFlow, RepeatedData
+from towerpack.inputs._base import InputSource
+from towerpack.inputs._check import SpecChecker
+
+_LOG = get_logger(__name__)
+
+# Small batches are stacked and enqueued many at a time: one enqueue costs about 100 µs of Python
+# and dispatch, as much as a whole step of a tiny model (LOG.md).
+_CHUNK_BYTES = 1 << 20
+_CHUNK_BATCHES = 64
+# A queue of small batches is made longer than asked for, so that one call can run many steps.
+_CHEAP_QUEUE_BYTES = 8 << 20
+_LONGEST_QUEUE = 1024
+_POLL_S = 0.2
+_JOIN_S = 5.0
+
+_Signature = tuple[tuple[int, ...], ...]
+
+
+class _FlowInput(InputSource):
+    """What the two inputs from a flow share: the queue, and where each batch in it came from.
+
+    The queue's length is counted here and not left to TensorFlow: no enqueue or dequeue ever has
+    to wait where Python could not interrupt it.
+    """
+
+    def __init__(self, dataflow: DataFlow, *, infinite: bool = True) -> None:
+        self.dataflow = dataflow
+        self._flow: DataFlow = RepeatedData(dataflow, -1) if infinite else dataflow
+        self._seed = 0
+        self._replicas = 1
+        self._queue: Any = None
+        self._specs: Sequence[tf.TensorSpec] = ()
+        self._iterator: Iterator[Any] | None = None
+        self._position = 0
+        self._state: Any = None
+        # One entry for each batch in the queue: the flow's state after it, and its shapes.
+        self._ready: deque[tuple[Any, _Signature]] = deque()
+
+    def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
+        """Make the queue, on the CPU."""
+        self._specs = specs
+        self._seed = seed
+        self._replicas = replicas
+        self._check = SpecChecker(specs, str(self.dataflow))
+        shapes = [spec.shape for spec in specs]
+        known = all(shape.is_fully_defined() for shape in shapes)
+        with tf.device("CPU:0"):
+            self._queue = tf.queue.FIFOQueue(
+                2 * _LONGEST_QUEUE, [s.dtype for s in specs], shapes=shapes if known else None
+            )
+
+    def start(self, state: Any = None) -> None:
+        """Iterate the flow from `state`."""
+        leftover = int(self._queue.size())
+        for _ in range(leftover):
+            self._queue.dequeue()
+        self._ready.clear()
+        self._state = state
+        self._position = 0
+        self._iterator = self._flow.iterate(seed=self._seed, state=state)
+
+    def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
+        """Take one batch from the queue."""
+        taken = self._queue.dequeue()
+        tensors = list(taken) if isinstance(taken, list | tuple) else [taken]
+        for tensor, spec in zip(tensors, self._specs, strict=True):
+            tensor.set_shape(spec.shape)
+        return tensors
+
+    def consumed(self, steps: int) -> None:
+        """Move the state on."""
+        for _ in range(steps * self._replicas):
+            self._state, _ = self._ready.popleft()
+
+    def state(self) -> Any:
+        """The flow's state after the last consumed batch."""
+        return self._state
+
+    def stop(self) -> None:
+        """Let the flow's iterator go."""
+        iterator, self._iterator = self._iterator, None
+        close = getattr(iterator, "close", None)
+        if close is not None:
+            close()
+
+    def __len__(self) -> int:
+        """Batches of one pass of the flow."""
+        return len(self.dataflow)
+
+    def _pull(self) -> tuple[list[np.ndarray], Any, _Signature]:
+        """One checked batch, the state after it and its shapes. StopIteration at the end."""
+        iterator = self._iterator
+        if iterator is None:
+            raise InternalError("a batch was asked for before start()")
+        batch = self._check(next(iterator), self._position)
+        self._position += 1
+        state = iterator.state()  # type: ignore[attr-defined]
+        return batch, state, tuple(array.shape for array in batch)
+
+    def _enqueue(self, batches: list[list[np.ndarray]]) -> None:
+        if len(batches) == 1:
+            self._queue.enqueue(batches[0])
+        elif batches:
+            self._queue.enqueue_many([np.stack(column) for column in zip(*batches, strict=True)])
+
+    def _runnable(self, steps: int) -> int:
+        """For how many steps the next batches suffice and are alike, so that outputs stack.
+
+        A step whose replicas get batches of different shapes runs in a call of its own. The rest of
+        the data that does not suffice for one step of all replicas is left.
+        """
+        if len(self._ready) < self._replicas:
+            return 0
+        first = self._ready[0][1]
+        alike = 0
+        for _, signature in self._ready:
+            if alike == steps * self._replicas or signature != first:
+                break
+            alike += 1
+        return max(1, alike // self._replicas)
+
+
+class FeedInput(_FlowInput):
+    """Takes batches from a flow when a step needs them, without a thread.
+
+    The simplest source: the flow's work and the model's alternate. `QueueInput` overlaps them.
+
+    Args:
+        dataflow: Its datapoints are batches.
+        infinite: Start over at the end of the flow; otherwise training ends there.
+    """
+
+    def reserve(self, steps: int, poll: Callable[[], None]) -> int:
+        """Take up to `steps` batches from the flow, as long as they are small and alike."""
+        batches: list[list[np.ndarray]] = []
+        size = 0
+        try:
+            while len(self._ready) < self._replicas or (
+                len(self._ready) < steps * self._replicas and size < _CHUNK_BYTES
+            ):
+                poll()
+                batch, state, signature = self._pull()
+                if batches and signature != self._ready[-1][1]:
+                    self._enqueue(batches)
+                    batches = []
+                batches.append(batch)
+                self._ready.append((state, signature))
+                size += sum(array.nbytes for array in batch)
+        except StopIteration:
+            pass
+        finally:
+            # Also when the flow failed: what came before the bad datapoint is good.
+            self._enqueue(batches)
+        return self._runnable(steps)
+
+
+class QueueInput(_FlowInput):
+    """A thread takes batches from a flow and keeps a TensorFlow queue filled. The default.
+
+    Args:
+        dataflow: Its datapoints are batches.
+        queue_size: Batches that may wait. Small batches may wait in larger numbers, up to 8 MiB.
+        infinite: Start over at the end of the flow; otherwise training ends there.
+    """
+
+    def __init__(self, dataflow: DataFlow, queue_size: int = 50, *, infinite: bool = True) -> None:
+        super().__init__(dataflow, infinite=infinite)
+        self._queue_size = max(1, queue_size)
+        self._limit = self._queue_size
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._stopping = False
+        self._ended = False
+        self._starving = False
+        self._error: BaseException | None = None
+
+    def start(self, state: Any = None) -> None:
+        """Start the thread."""
+        super().start(state)
+        self._stopping = self._ended = self._starving = False
+        self._error = None
+        self._thread = threading.Thread(target=self._fill_queue, name="QueueInput", daemon=True)
+        self._thread.start()
+
+    def reserve(self, steps: int, poll: Callable[[], None]) -> int:
+        """Wait for the thread; raise what it raised."""
+        with self._changed:
+            while not (self._enough() or self._error or self._ended):
+                self._starving = True
+                self._changed.notify_all()
+                self._changed.wait(_POLL_S)
+                poll()
+            self._starving = False
+            if self._error is not None:
+                raise self._error
+            return self._runnable(steps)
+
+    def _enough(self) -> bool:
+        return len(self._ready) >= self._replicas
+
+    def consumed(self, steps: int) -> None:
+        """Make room for the thread."""
+        with self._changed:
+            super().consumed(steps)
+            self._changed.notify_all()
+
+    def fill(self) -> float | None:
+        """Share of the queue that is filled."""
+        return min(1.0, len(self._ready) / self._limit)
+
+    def stop(self) -> None:
+        """End the thread."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join(_JOIN_S)
+            if thread.is_alive():
+                # It is a daemon: it cannot keep the process alive, wherever the flow hangs.
+                _LOG.warning(
+                    "The flow did not give back control within %g s of the end of training: %s",
+                    _JOIN_S,
+                    self.dataflow,
+                )
+                return
+        super().stop()
+
+    # ------------------------------------------------------------- in the thread
+
+    def _fill_queue(self) -> None:
+        try:
+            self._fill_until_stopped()
+        except StopIteration:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+        except BaseException as error:  # noqa: BLE001 - handed to the training loop, which raises it
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+
+    def _fill_until_stopped(self) -> None:
+        while not self._stopping:
+            chunk: list[list[np.ndarray]] = []
+            entries: list[tuple[Any, _Signature]] = []
+            size = 0
+            ended: StopIteration | None = None
+            while not self._stopping and not ended:
+                try:
+                    batch, state, signature = self._pull()
+                except StopIteration as end:
+                    ended = end
+                    break
+                if entries and signature != entries[-1][1]:
+                    self._publish(chunk, entries)
+                    chunk, entries, size = [], [], 0
+                chunk.append(batch)
+                entries.append((state, signature))
+                size += sum(array.nbytes for array in batch)
+                self._lengthen(size / len(chunk))
+                if self._starving or size >= _CHUNK_BYTES or len(chunk) >= self._chunk_limit():
+                    break
+            self._publish(chunk, entries)
+            if ended is not None:
+                raise ended
+
+    def _chunk_limit(self) -> int:
+        # A quarter of the queue, so that stacking does not empty it.
+        return min(_CHUNK_BATCHES, max(1, self._limit // 4))
+
+    def _lengthen(self, batch_bytes: float) -> None:
+        cheap = int(_CHEAP_QUEUE_BYTES / max(1.0, batch_bytes))
+        self._limit = max(self._queue_size, self._replicas, min(_LONGEST_QUEUE, cheap))
+
+    def _publish(
+        self, chunk: list[list[np.ndarray]], entries: list[tuple[Any, _Signature]]
+    ) -> None:
+        if not chunk:
+            return
+        with self._changed:
+            # Never while a step still lacks batches: it would wait for us as we for it.
+            while self._enough() and len(self._ready) + len(chunk) > self._limit:
+                if self._stopping:
+                    return
+                self._changed.wait(_POLL_S)
+        self._enqueue(chunk)
+        with self._changed:
+            self._ready.extend(entries)
+            self._changed.notify_all()
+
+
+def as_input(data: Any) -> InputSource:
+    """An `InputSource` as it is; a flow behind a `QueueInput`.
+
+    Raises:
+        DataFlowError: It is neither.
+    """
+    if isinstance(data, InputSource):
+        return data
+    if isinstance(data, DataFlow):
+        return QueueInput(data)
+    raise DataFlowError(
+        f"{type(data).__name__} is neither a DataFlow nor an InputSource.",
+        fix="wrap it: DataFromList(…), DataFromGenerator(…), or QueueInput(flow)",
+    )

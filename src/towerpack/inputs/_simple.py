@@ -1,0 +1,110 @@
+"""Inputs that need no queue: tensors made in the graph, and constants for speed tests."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from towerpack._core.errors import SpecError
+from towerpack._core.randomness import stream
+from towerpack.inputs._base import InputSource
+
+
+class TensorInput(InputSource):
+    """Inputs that TensorFlow computes itself.
+
+    Args:
+        get_tensors: Gives the tensors of one batch, in the order of the specs; called while the
+            graph is traced, once for each replica. If it takes an argument, that is the global
+            step (int64 scalar): data that are a function of it alone resume exactly.
+        size: Batches in one pass, if that means anything.
+    """
+
+    def __init__(
+        self, get_tensors: Callable[..., Sequence[tf.Tensor]], size: int | None = None
+    ) -> None:
+        self._get_tensors = get_tensors
+        self._takes_step = len(inspect.signature(get_tensors).parameters) > 0
+        self._size = size
+        self._specs: Sequence[tf.TensorSpec] = ()
+
+    def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
+        """Keep the specs, to check what the function gives."""
+        self._specs = specs
+
+    def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
+        """Call the function.
+
+        Raises:
+            SpecError: It gave something else than the specs say.
+        """
+        given = self._get_tensors(step) if self._takes_step else self._get_tensors()
+        tensors = [tf.convert_to_tensor(t) for t in given]
+        if len(tensors) != len(self._specs):
+            raise SpecError(
+                "TensorInput does not give one tensor for each input of the model.",
+                got=f"{len(tensors)} tensors",
+                expected=f"{[spec.name for spec in self._specs]}",
+            )
+        for spec, tensor in zip(self._specs, tensors, strict=True):
+            if tensor.dtype != spec.dtype or not spec.shape.is_compatible_with(tensor.shape):
+                raise SpecError(
+                    f"TensorInput gives a tensor that does not fit the input '{spec.name}'.",
+                    got=f"{tensor.dtype.name} {tensor.shape}",
+                    expected=f"{spec.dtype.name} {spec.shape}",
+                )
+        return tensors
+
+    def __len__(self) -> int:
+        """The given size."""
+        return super().__len__() if self._size is None else self._size
+
+
+class DummyConstantInput(InputSource):
+    """The same random batch in every step: shows how fast a model is without any data.
+
+    Args:
+        shapes: Full shape of each input, batch dimension included; None takes the specs' shapes,
+            which must then be fully known.
+    """
+
+    def __init__(self, shapes: Sequence[Sequence[int]] | None = None) -> None:
+        self._shapes = shapes
+        self._batch: list[tf.Variable] = []
+
+    def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
+        """Make the batch: floats from 0 to 1, integers 0 or 1.
+
+        Raises:
+            SpecError: The shapes do not fit the specs.
+        """
+        shapes = [spec.shape for spec in specs] if self._shapes is None else self._shapes
+        if len(shapes) != len(specs):
+            raise SpecError(
+                "DummyConstantInput needs one shape for each input of the model.",
+                got=f"{len(shapes)} shapes",
+                expected=f"{len(specs)}",
+            )
+        self._batch = []
+        for i, (spec, shape) in enumerate(zip(specs, shapes, strict=True)):
+            full = tf.TensorShape(shape)
+            if not full.is_fully_defined() or not spec.shape.is_compatible_with(full):
+                raise SpecError(
+                    f"DummyConstantInput cannot make the input '{spec.name}'.",
+                    got=f"shape {full}",
+                    expected=f"a full shape that fits {spec.shape}",
+                    fix="DummyConstantInput([[128, 28, 28], [128]])",
+                )
+            dims = full.as_list()
+            rng = stream(seed, "DummyConstantInput", i)
+            values = rng.random(dims) if spec.dtype.is_floating else rng.integers(0, 2, dims)
+            value = np.asarray(values).astype(spec.dtype.as_numpy_dtype)
+            # A variable, since the optimiser would fold a constant's share of the model away.
+            self._batch.append(tf.Variable(value, trainable=False, name=f"dummy_{spec.name}"))
+
+    def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
+        """The batch."""
+        return [tf.identity(v) for v in self._batch]

@@ -1,0 +1,84 @@
+"""What a training is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from towerpack._core.errors import ConfigError
+from towerpack.callbacks import Callback, Callbacks
+
+Precision = Literal["float32", "bfloat16", "float16"]
+OnExisting = Literal["resume", "new", "error", "delete"]
+
+POLICIES = {"float32": None, "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
+
+
+@dataclass(kw_only=True)
+class TrainConfig:
+    """Everything that a trainer needs.
+
+    Attributes:
+        dataflow: A DataFlow of batches; it goes behind a `QueueInput`. Or give `data`.
+        data: An `InputSource`.
+        model: A `ModelDesc`, or the plain functions `(inputs, build_graph, optimizer)`.
+        optimizer: Overrides the model's.
+        callbacks: A list, or `Callbacks([…])`.
+        extra_callbacks: Run after `callbacks`. None for the usual: `CheckNumerics`, `ProgressBar`.
+        monitors: Where numbers go. None for the usual: `stats.jsonl`, the log, TensorBoard events.
+        steps_per_epoch: Steps between two `trigger_epoch`. None for one pass over the data.
+        max_epoch: Number of the last epoch.
+        seed: All randomness flows from it. None draws one, logs it and keeps it in checkpoints.
+        deterministic: Bit-exact runs, by TensorFlow's deterministic ops. They are switched on for
+            the whole process, can be slower, and exclude XLA.
+        precision: 'float32', or 'bfloat16' or 'float16' for layers by name (weights stay float32;
+            float16 scales the loss).
+        xla: Compile forward and backward of each step.
+        run_dir: Holds everything of the run. None for `runs/NAME-OF-THE-SCRIPT`.
+        resume: 'auto' continues from the newest checkpoint in `run_dir` if there is one; 'never'
+            starts afresh; a path continues from that checkpoint or run.
+        on_existing: What to do about a run that is in `run_dir` already; None follows `resume`:
+            'resume' for 'auto', 'new' (a new directory beside it) for the others.
+
+    Raises:
+        ConfigError: Arguments that contradict each other or make no sense.
+    """
+
+    model: Any
+    dataflow: Any = None
+    data: Any = None
+    optimizer: Any = None
+    callbacks: Sequence[Callback] | Callbacks = ()
+    extra_callbacks: Sequence[Callback] | None = None
+    monitors: Sequence[Any] | None = None
+    steps_per_epoch: int | None = None
+    max_epoch: int = 100
+    seed: int | None = None
+    deterministic: bool = False
+    precision: Precision = "float32"
+    xla: bool = False
+    run_dir: str | Path | None = None
+    resume: str | Path = "auto"
+    on_existing: OnExisting | None = None
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without building anything."""
+        if (self.dataflow is None) == (self.data is None):
+            raise ConfigError(
+                "TrainConfig needs data from exactly one place.",
+                got="both dataflow= and data=" if self.data is not None else "neither",
+                expected="dataflow=a DataFlow, or data=an InputSource",
+            )
+        for name in ("steps_per_epoch", "max_epoch"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ConfigError(f"{name}={value!r}.", expected="an integer of at least 1")
+        if self.precision not in POLICIES:
+            raise ConfigError(f"precision={self.precision!r}.", expected=f"one of {list(POLICIES)}")
+        if self.xla and self.deterministic:
+            raise ConfigError(
+                "xla=True and deterministic=True exclude each other in TensorFlow.",
+                fix="choose the fast run or the bit-exact one",
+            )

@@ -1,0 +1,59 @@
+"""SIGTERM: noticed between two calls of TensorFlow, wherever the run is."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+from towerpack._core.logs import get_logger
+
+_LOG = get_logger(__name__)
+
+EXIT_CODE = 128 + signal.SIGTERM
+
+
+class Interrupted(BaseException):
+    """The run is to end early and be continued later.
+
+    Like KeyboardInterrupt no `Exception`, so that a callback's `except Exception` lets it through.
+    """
+
+
+class StopTraining(Exception):  # noqa: N818 - no error; the name is the predecessor's
+    """Raise it in a callback to end training normally, at once."""
+
+
+class InterruptFlag:
+    """Remembers that SIGTERM came."""
+
+    def __init__(self) -> None:
+        self._set = False
+
+    def check(self) -> None:
+        """Leave the loop if the signal came.
+
+        Raises:
+            Interrupted: It did.
+        """
+        if self._set:
+            raise Interrupted
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self._set:
+            _LOG.warning("SIGTERM: the run is saved and ends; the same command continues it.")
+        self._set = True
+
+    @contextmanager
+    def listening(self) -> Iterator[None]:
+        """Handle SIGTERM inside. Only the main thread can; elsewhere the program keeps its own."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = signal.signal(signal.SIGTERM, self._on_signal)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,63 @@
+"""Training on several devices of one machine, in step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.logs import get_logger
+from towerpack._core.naming import did_you_mean
+from towerpack.training._config import TrainConfig
+from towerpack.training._trainer import Trainer
+
+_LOG = get_logger(__name__)
+
+
+class SyncMultiGPUTrainer(Trainer):
+    """Trains one replica on each device; gradients are averaged, then applied once.
+
+    Every replica takes its own batch, so that a step sees batch size × replicas. The variables are
+    shared and lie where TensorFlow puts them (the first GPU if there is one). Moving averages of
+    batch normalisation follow the first replica.
+
+    Args:
+        config: What to train.
+        devices: For example `['GPU:0', 'GPU:1']`; None for all GPUs. "GPU" is the usual case, not a
+            condition: any device that TensorFlow lists will do. Without any GPU the CPU trains
+            alone.
+
+    Raises:
+        ConfigError: A device does not exist, or is listed twice.
+    """
+
+    def __init__(self, config: TrainConfig, devices: Sequence[str] | None = None) -> None:
+        super().__init__(config, devices=_checked(devices))
+
+
+def _checked(devices: Sequence[str] | None) -> list[str]:
+    known = [_short(device.name) for device in tf.config.list_logical_devices()]
+    if devices is None:
+        gpus = [name for name in known if name.startswith("GPU")]
+        if not gpus:
+            _LOG.warning("SyncMultiGPUTrainer found no GPU: it trains on the CPU alone.")
+        return gpus or ["CPU:0"]
+    chosen = [_short(device) for device in devices]
+    if not chosen or len(set(chosen)) != len(chosen):
+        raise ConfigError(
+            f"devices={list(devices)!r}.", expected="at least one device, each listed once"
+        )
+    for name in chosen:
+        if name not in known:
+            raise ConfigError(
+                f"TensorFlow has no device '{name}'.",
+                got=f"devices={list(devices)!r}",
+                fix=did_you_mean(name, known),
+            )
+    return chosen
+
+
+def _short(name: str) -> str:
+    """`GPU:0` for `/device:GPU:0`, `gpu:0` or `/physical_device:GPU:0`."""
+    return ":".join(name.rsplit("/", 1)[-1].split(":")[-2:]).upper()

@@ -1,0 +1,17 @@
+"""Training on one device."""
+
+from __future__ import annotations
+
+from towerpack.training._config import TrainConfig
+from towerpack.training._trainer import Trainer
+
+
+class SimpleTrainer(Trainer):
+    """Trains one replica of the model, on the device that TensorFlow chooses.
+
+    Args:
+        config: What to train.
+    """
+
+    def __init__(self, config: TrainConfig) -> None:
+        super().__init__(config)

@@ -1,0 +1,61 @@
+"""Between a running training and its checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from towerpack._core.errors import CheckpointError
+from towerpack.checkpoint import Checkpoint, compare_names, list_checkpoints, load_checkpoint
+
+
+def arrays_of(variables: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
+    """Copies of the variables' values."""
+    return {name: variable.numpy() for name, variable in variables.items()}
+
+
+def assign(
+    variables: Mapping[str, tf.Variable], values: Mapping[str, np.ndarray], what: str
+) -> None:
+    """Set variables to saved values, by exact name.
+
+    Args:
+        variables: Where to.
+        values: From where.
+        what: Names the source in the error.
+
+    Raises:
+        CheckpointMismatchError: Names, shapes or dtypes differ.
+    """
+    compare_names(
+        {name: (_shape(v), v.dtype.name) for name, v in variables.items()},
+        {name: (tuple(values[name].shape), values[name].dtype.name) for name in values},
+        what=what,
+    )
+    for name, variable in variables.items():
+        variable.assign(values[name])
+
+
+def _shape(variable: tf.Variable) -> tuple[int, ...]:
+    return tuple(variable.numpy().shape)
+
+
+def find_checkpoint(run_dir: Path, resume: str | Path) -> Checkpoint | None:
+    """What a run is to go on from; None for a start from nothing.
+
+    Raises:
+        CheckpointError: The given path holds no valid checkpoint; or, for 'auto', there are
+            checkpoints but none is valid.
+    """
+    if resume == "never":
+        return None
+    if resume != "auto":
+        return load_checkpoint(resume)
+    try:
+        rows = list_checkpoints(run_dir, checksums=False)
+    except CheckpointError:
+        return None  # No directory of checkpoints yet.
+    return load_checkpoint(run_dir) if rows else None

@@ -1,0 +1,500 @@
+"""What a training goes through: set up, trace, restore, run, end; and what callbacks see of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.logs import console, get_logger
+from towerpack._core.naming import did_you_mean
+from towerpack._core.randomness import derive_seed, fresh_seed
+from towerpack.callbacks import Callback, Callbacks, CheckNumerics, ProgressBar
+from towerpack.callbacks.monitors import (
+    ConsoleMonitor,
+    JSONLMonitor,
+    Monitors,
+    TensorBoardMonitor,
+)
+from towerpack.checkpoint import Checkpoint, CheckpointStore
+from towerpack.inputs import as_input
+from towerpack.model import as_model
+from towerpack.tower import COST, TowerFunction, TowerTrace
+from towerpack.training import _snapshot
+from towerpack.training._averages import StepAverages
+from towerpack.training._clock import EpochClock
+from towerpack.training._config import POLICIES, TrainConfig
+from towerpack.training._hyper import VariableParam
+from towerpack.training._interrupt import EXIT_CODE, Interrupted, InterruptFlag, StopTraining
+from towerpack.training._loop import Loop
+from towerpack.training._optimizer import adapt
+from towerpack.training._program import CallResult, StepProgram
+from towerpack.training._run_dir import RunDir
+
+_LOG = get_logger(__name__)
+
+_OWN_NAMES = (
+    "cost",
+    "learning_rate",
+    "queue/fill",
+    "throughput/steps_per_s",
+    "time/compute_share",
+    "time/data_wait_share",
+)
+
+
+class Trainer:
+    """Trains a model as a `TrainConfig` says. Use `SimpleTrainer` or another one by name.
+
+    Attributes:
+        global_step: Steps done since the very start.
+        epoch: Number of the current epoch, from 1; 0 before the first.
+        local_step: Steps done in the current epoch.
+        steps_per_epoch: Steps in an epoch.
+        max_epoch: Number of the last epoch.
+        seed: The run's seed.
+        run_dir: Where everything of this run is.
+        tower: The tower function, with its variables.
+        monitors: Takes numbers and pictures; keeps their history.
+        complete: True once the last epoch is done.
+        was_complete: The run was complete already when it was started.
+    """
+
+    def __init__(self, config: TrainConfig, *, devices: Sequence[str | None] = (None,)) -> None:
+        self.config = config
+        self.model = as_model(config.model)
+        self.source = as_input(config.dataflow if config.data is None else config.data)
+        extra = config.extra_callbacks
+        usual = [CheckNumerics(), ProgressBar()] if extra is None else list(extra)
+        self.callbacks = Callbacks([Callbacks(_as_list(config.callbacks)), *usual])
+        self.max_epoch = config.max_epoch
+        self.steps_per_epoch = config.steps_per_epoch or self._default_steps(len(devices))
+        self.global_step = self.epoch = self.local_step = 0
+        self.in_epoch = False
+        self.phase = "steps"
+        self.stopping = False
+        self.complete = self.was_complete = False
+        self.last_nonfinite: list[np.ndarray] | None = None
+        self.clock = EpochClock()
+        self._devices = list(devices)
+        self._interrupt = InterruptFlag()
+        self._check_finite = False
+        self._save_wanted: dict[str, Any] = {}
+        self._saved_at: tuple[int, bool] | None = None
+        self._before_triggers: dict[str, Any] | None = None
+        self._last_scalars: dict[str, float] = {}
+        self._predictors: dict[tuple[str, ...], Any] = {}
+        self._inference_trace: TowerTrace | None = None
+        self._trained = False
+
+    # ------------------------------------------------------------------ lifecycle
+
+    def train(self) -> None:
+        """Train to the last epoch, or until the data or a callback end it.
+
+        Raises:
+            SystemExit: SIGTERM came; the run has been saved and can be continued. Code 143.
+            Exception: Whatever failed, in the model, a callback, a feeding thread or on the disk.
+        """
+        if self._trained:
+            raise ConfigError(
+                "This trainer has been used.", fix="make a new one to train again or to continue"
+            )
+        self._trained = True
+        console()
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(self._interrupt.listening())
+                self._run(stack)
+        except Interrupted:
+            raise SystemExit(EXIT_CODE) from None
+
+    def _run(self, stack: ExitStack) -> None:
+        on_existing = self.config.on_existing
+        if on_existing is None:
+            on_existing = "resume" if self.config.resume == "auto" else "new"
+        directory = stack.enter_context(RunDir(self.config.run_dir, on_existing=on_existing))
+        self.run_dir = directory.path
+        checkpoint = _snapshot.find_checkpoint(self.run_dir, self.config.resume)
+        self.seed = self._choose_seed(directory, checkpoint)
+        if self.config.deterministic:
+            tf.config.experimental.enable_op_determinism()
+        tf.random.set_seed(derive_seed(self.seed, "tensorflow") >> 32)
+        directory.record_start(
+            seed=self.seed,
+            config=_described(self.config),
+            resumed_at=None if checkpoint is None else checkpoint.step,
+        )
+        self.monitors = Monitors(self._make_monitors(directory))
+        stack.callback(self.monitors.close)
+        self._build()
+        self.check_interrupt()
+        self._store = CheckpointStore(directory.checkpoints)
+        stack.callback(self._store.close)
+        data_state = None if checkpoint is None else self._restore(checkpoint)
+        self.monitors.resume(self.global_step)
+        if self.epoch >= self.max_epoch and not self.in_epoch and self.phase == "steps":
+            self.complete = self.was_complete = True
+            _LOG.info("Complete: epoch %d of %d, in %s.", self.epoch, self.max_epoch, self.run_dir)
+            return
+        self.source.start(data_state)
+        stack.callback(self.source.stop)
+        with self._after_train():
+            self._train_loop()
+
+    def _train_loop(self) -> None:
+        try:
+            self.callbacks_each("before_train")
+            self.check_interrupt()
+            Loop(self).run()
+            self.complete = self.epoch >= self.max_epoch and not self.in_epoch
+            self._save_the_end()
+        except StopTraining as reason:
+            _LOG.info("Training ends at step %d: %s", self.global_step, reason or "as asked")
+        except Interrupted:
+            self._save_now()
+            self._store.wait()
+            _LOG.warning("Saved at step %d in %s.", self.global_step, self.run_dir)
+            raise
+        self.write_saves()
+
+    @contextmanager
+    def _after_train(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            # Each gets its turn, whatever the others do; the first failure goes up.
+            with ExitStack() as stack:
+                for callback in reversed(self.callbacks.callbacks):
+                    stack.callback(callback.after_train)
+
+    def callbacks_each(self, hook: str) -> None:
+        """Fire a hook of all callbacks, in order."""
+        for callback in self.callbacks.callbacks:
+            getattr(callback, hook)()
+
+    # ------------------------------------------------------------------ building
+
+    def _build(self) -> None:
+        config = self.config
+        self.tower = TowerFunction(
+            self.model.build_graph,
+            self.model.inputs(),
+            seed=self.seed,
+            dtype_policy=POLICIES[config.precision],
+        )
+        self.source.setup(self.tower.specs, seed=self.seed, replicas=len(self._devices))
+        self.callbacks.setup(self)
+        trace = self.tower.trace(is_training=True)
+        for text in trace.unused_regularizers():
+            _LOG.warning(
+                "%s was computed but is not part of the cost: add it, or take it out.", text
+            )
+        summaries = trace.result.summaries
+        self._summary_kinds = {s.name: s.kind for s in summaries}
+        self._averages = StepAverages(
+            {s.name: s.decay for s in summaries if s.kind == "moving_average"}
+        )
+        self.callbacks.check_order([*_OWN_NAMES, *self._summary_kinds])
+        optimizer = self.model.optimizer() if config.optimizer is None else config.optimizer
+        self._optimizer = adapt(optimizer, scale_loss=config.precision == "float16")
+        trainable = self.tower.store.trainable()
+        used = set(trace.used_names())
+        self._optimizer.build({n: v for n, v in trainable.items() if n in used})
+        zero = tf.constant(0, tf.int64)
+        self._step_variable = tf.Variable(zero, trainable=False, name="global_step")
+        self.program = StepProgram(
+            tower=self.tower,
+            trace=trace,
+            source=self.source,
+            optimizer=self._optimizer,
+            trainable={n: v for n, v in trainable.items() if n in used},
+            global_step=self._step_variable,
+            fetches=[name for c in self.callbacks.callbacks for name in c.fetches],
+            devices=self._devices,
+            check_finite=self._check_finite,
+            xla=config.xla,
+        )
+        self.check_interrupt()
+        self.program.compile()
+
+    def _make_monitors(self, directory: RunDir) -> list[Any]:
+        if self.config.monitors is not None:
+            return list(self.config.monitors)
+        return [
+            JSONLMonitor(directory.stats),
+            ConsoleMonitor(),
+            TensorBoardMonitor(directory.events),
+        ]
+
+    def _default_steps(self, replicas: int) -> int:
+        try:
+            steps = len(self.source) // replicas
+        except TypeError:
+            raise ConfigError(
+                "How long is an epoch? The data have no known length.",
+                expected="steps_per_epoch=, or data with len()",
+                fix="TrainConfig(steps_per_epoch=1000, …)",
+            ) from None
+        if steps < 1:
+            raise ConfigError(
+                "One pass over the data does not make a single step.",
+                got=f"{len(self.source)} batches for {replicas} replica(s)",
+                fix="a smaller batch size, or BatchData(…, remainder=True)",
+            )
+        return steps
+
+    def _choose_seed(self, directory: RunDir, checkpoint: Checkpoint | None) -> int:
+        if self.config.seed is not None:
+            return self.config.seed
+        if checkpoint is not None:
+            return int(checkpoint.state["seed"])
+        recorded = directory.recorded().get("seed")
+        if isinstance(recorded, int):
+            return recorded
+        seed = fresh_seed()
+        _LOG.info("seed=%d (drawn, since none was given)", seed)
+        return seed
+
+    # ------------------------------------------------------------------ for the loop
+
+    def begin_epoch(self) -> None:
+        """The next epoch's first step comes next."""
+        self.epoch += 1
+        self.local_step = 0
+        self.in_epoch = True
+        self._averages.begin_epoch()
+        self.clock.reset()
+
+    def advance(self, steps: int) -> None:
+        """Steps have been applied."""
+        self.global_step += steps
+        self.local_step += steps
+
+    def report_steps(self, result: CallResult) -> None:
+        """Take in what the steps of one call reported."""
+        self._averages.add(result.outputs[COST], result.summaries)
+        if result.steps:
+            self._last_scalars = {n: float(v[-1]) for n, v in result.summaries.items()}
+        step = self.global_step + result.steps
+        for name, value in result.heavy.items():
+            if self._summary_kinds[name] == "histogram":
+                self.monitors.put_histogram(name, value, step)
+            else:
+                for i, picture in enumerate(value):
+                    self.monitors.put_image(f"{name}/{i}", picture, step)
+
+    def begin_triggers(self) -> None:
+        """All steps of the epoch are done; callbacks will be triggered.
+
+        What they are about to change is kept until they are done: a run that is interrupted among
+        them is saved as of now, and goes through all of them again when it is continued.
+        """
+        self.phase = "triggers"
+        self._before_triggers = {
+            "callbacks": self.callbacks.state(),
+            "optimizer": _snapshot.arrays_of(self._hyper_variables()),
+        }
+        self.monitors.at(self.global_step, self.epoch)
+        for name, value in self._epoch_numbers().items():
+            self.monitors.put_scalar(name, value)
+
+    def end_epoch(self) -> None:
+        """All callbacks have been triggered."""
+        self.phase = "steps"
+        self._before_triggers = None
+        self.in_epoch = False
+        self.monitors.end_epoch()
+        self.write_saves()
+
+    def _epoch_numbers(self) -> dict[str, float]:
+        numbers = self._averages.end_epoch()
+        for name, value in self._last_scalars.items():
+            numbers.setdefault(name, value)
+        for name in self.hyper_param_names():
+            numbers[name] = self.hyper_param(name).get()
+        fill = self.source.fill()
+        if fill is not None:
+            numbers["queue/fill"] = fill
+        return {**numbers, **self.clock.report()}
+
+    def say_data_ended(self) -> None:
+        """The source has no more batches."""
+        _LOG.info("The data ended at step %d, epoch %d.", self.global_step, self.epoch)
+
+    # ------------------------------------------------------------------ for callbacks
+
+    def save(self, *, keep: int | None = None, best: str | None = None) -> None:
+        """Have a checkpoint written once all callbacks of this moment have acted.
+
+        Args:
+            keep: How many ordinary checkpoints to keep; None for all.
+            best: Keep it as the best by this monitored name instead.
+        """
+        if best is None:
+            self._save_wanted["keep"] = keep
+        else:
+            self._save_wanted.setdefault("best", []).append(best)
+
+    def hyper_param(self, name: str) -> VariableParam:
+        """A number that the running graph reads: the learning rate, or a scalar variable.
+
+        Raises:
+            ConfigError: There is none of this name.
+        """
+        known = self._hyper_params()
+        if name not in known:
+            raise ConfigError(
+                f"There is no hyper-parameter '{name}' that can be changed.",
+                expected="'learning_rate' (not a schedule), or a scalar tf.Variable of the model",
+                fix=did_you_mean(name, known),
+            )
+        return known[name]
+
+    def hyper_param_names(self) -> list[str]:
+        """Names that `hyper_param` knows."""
+        return list(self._hyper_params())
+
+    def predict_function(
+        self, outputs: Sequence[str]
+    ) -> tuple[Callable[..., list[Any]], list[str]]:
+        """The tower in inference mode, on the current weights, cut to some outputs.
+
+        Returns:
+            A function over arrays that gives tensors, and the names of its arguments in order.
+
+        Raises:
+            LayerError: There is no output of some name.
+        """
+        key = tuple(outputs)
+        if key not in self._predictors:
+            if self._inference_trace is None:
+                self._inference_trace = self.tower.trace(is_training=False)
+            self._predictors[key] = self._inference_trace.function(outputs)
+        return self._predictors[key]
+
+    def stop_on_nonfinite(self) -> None:
+        """End a call of several steps at a cost that is not finite; do not apply that step."""
+        self._check_finite = True
+
+    def nonfinite(self) -> dict[str, Any] | None:
+        """The inputs of the step whose cost was not finite, by name, if there was one."""
+        if self.last_nonfinite is None:
+            return None
+        names = [
+            name if replica == 0 else f"{name}-replica{replica}"
+            for replica in range(len(self._devices))
+            for name in self.tower.input_names
+        ]
+        return dict(zip(names, self.last_nonfinite, strict=True))
+
+    def request_stop(self) -> None:
+        """End training normally after the current step or epoch's triggers."""
+        self.stopping = True
+
+    def check_interrupt(self) -> None:
+        """Leave the run here if SIGTERM has come."""
+        self._interrupt.check()
+
+    def get_weights(self) -> dict[str, np.ndarray]:
+        """The model's variables by name, as copies."""
+        return _snapshot.arrays_of(self.tower.store.named_variables())
+
+    def _hyper_params(self) -> dict[str, VariableParam]:
+        own = {
+            name: VariableParam(name, variable)
+            for name, variable in self.tower.store.named_variables().items()
+            if variable.shape.rank == 0 and not variable.trainable and variable.dtype.is_floating
+        }
+        return {**own, **self._optimizer.hyper_params()}
+
+    # ------------------------------------------------------------------ checkpoints
+
+    def write_saves(self) -> None:
+        """Write what callbacks have asked for since the last time."""
+        wanted, self._save_wanted = self._save_wanted, {}
+        if not wanted:
+            return
+        if "keep" in wanted:
+            self._store.keep = wanted["keep"]
+            self._save_now()
+        for name in wanted.get("best", ()):
+            info = {"name": name, "value": _plain_number(self.monitors.latest(name))}
+            if "keep" in wanted:
+                self._store.keep_as(self.global_step, f"best-{name}", info=info)
+            else:
+                self._save_now(tag=f"best-{name}", info=info)
+
+    def _save_the_end(self) -> None:
+        """Where a run saves at all, its end is saved too, so that it is known to be complete."""
+        now = (self.global_step, self.in_epoch)
+        if self.complete and self._saved_at not in (None, now):
+            self._save_now()
+
+    def _save_now(self, tag: str | None = None, info: Mapping[str, Any] | None = None) -> None:
+        self.monitors.flush()
+        optimizer = _snapshot.arrays_of(self._optimizer.variables())
+        callbacks = self.callbacks.state()
+        if self._before_triggers is not None:
+            callbacks = self._before_triggers["callbacks"]
+            optimizer.update(self._before_triggers["optimizer"])
+        state = {
+            "seed": self.seed,
+            "step": self.global_step,
+            "epoch": self.epoch,
+            "local_step": self.local_step,
+            "in_epoch": self.in_epoch,
+            "phase": self.phase,
+            "averages": self._averages.state(),
+            "scalars": self._last_scalars,
+            "data": self.source.state(),
+            "callbacks": callbacks,
+        }
+        tensors = {"model": self.get_weights(), "optimizer": optimizer}
+        self._store.save(self.global_step, tensors, state, tag=tag, info=info)
+        if tag is None:
+            self._saved_at = (self.global_step, self.in_epoch)
+
+    def _restore(self, checkpoint: Checkpoint) -> Any:
+        """Take a checkpoint over; gives the data's state."""
+        state = checkpoint.state
+        where = str(checkpoint.path)
+        model = self.tower.store.named_variables()
+        _snapshot.assign(model, checkpoint.model, f"the model in {where}")
+        optimizer = self._optimizer.variables()
+        _snapshot.assign(optimizer, checkpoint.optimizer, f"the optimizer in {where}")
+        self.global_step = int(state["step"])
+        self._step_variable.assign(self.global_step)
+        self.epoch = int(state["epoch"])
+        self.local_step = int(state["local_step"])
+        self.in_epoch = bool(state["in_epoch"])
+        self.phase = str(state["phase"])
+        self._averages.restore(state["averages"])
+        self._last_scalars = dict(state["scalars"])
+        self.callbacks.restore(state["callbacks"])
+        if Path(checkpoint.path).parent == self._store.directory:
+            self._store.abandon_after(self.global_step)
+        _LOG.info("Resumed at step %d, epoch %d, from %s.", self.global_step, self.epoch, where)
+        return state["data"]
+
+    def _hyper_variables(self) -> dict[str, tf.Variable]:
+        wanted = {id(p.variable) for p in self._optimizer.hyper_params().values()}
+        return {n: v for n, v in self._optimizer.variables().items() if id(v) in wanted}
+
+
+def _as_list(callbacks: Sequence[Callback] | Callbacks) -> list[Callback]:
+    return [callbacks] if isinstance(callbacks, Callbacks) else list(callbacks)
+
+
+def _described(config: TrainConfig) -> dict[str, Any]:
+    return {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
+
+
+def _plain_number(value: float) -> float | str:
+    return value if np.isfinite(value) else repr(value)
