@@ -190,7 +190,7 @@ def test_needs_are_met_by_it(tmp_path: Path) -> None:
 
 def test_a_wrong_output_is_found_before_training(tmp_path: Path) -> None:
     note = Note()
-    host = host_for(tmp_path, note, InferenceRunner(batches(4), ClassificationError("incorect")))
+    host = host_for(tmp_path, note, InferenceRunner(batches(4), ClassificationError("incorrekt")))
     with pytest.raises(LayerError, match="Did you mean 'incorrect'"):
         host.run()
     assert note.log == [("before_train", 0)]
