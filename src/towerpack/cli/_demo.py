@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -17,7 +18,9 @@ def demo(
     seed: Annotated[int, typer.Option(help="Of the whole run.")] = 0,
 ) -> None:
     """Train LeNet on handwritten digits, evaluate, predict, draw."""
-    # TensorFlow is loaded here and not with the command line.
+    # TensorFlow is loaded here and not with the command line; what it says about itself while it
+    # loads is of no use to whoever wants to see a demonstration.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     from towerpack._core.extras import require
 
     require("tensorflow", extra="tf", needed_for="The demonstration")

@@ -75,12 +75,12 @@ def _draw_digits(figure: Any, digits: Digits, prob: np.ndarray) -> None:
 
 def _draw_curves(figure: Any, monitors: Monitors) -> None:
     left, right = figure.subplots(1, 2)
-    for name, label in (("cost", "training"), ("val/cost", "test")):
+    for name, label in (("cost", "training"), ("val/cost", "validation")):
         _plot(left, monitors, name, label)
     left.set(title="Loss", xlabel="step", yscale="log")
     for name, label in (
         ("train/error", "training, augmented (moving average)"),
-        ("val/error", "test"),
+        ("val/error", "validation"),
     ):
         _plot(right, monitors, name, label, scale=100)
     right.set(title="Error", xlabel="step", ylabel="% wrong")
