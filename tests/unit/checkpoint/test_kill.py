@@ -37,6 +37,7 @@ PROGRAM = """
             slots = {"iterations": np.array(step)}
             for _ in range(2):
                 store.save(step, {"model": arrays, "optimizer": slots}, {"step": step})
+                print(".", flush=True)
             if step % 2:
                 store.keep_as(step, "best-error")
             else:
@@ -68,22 +69,25 @@ def test_killed_while_saving(tmp_path: Path) -> None:
         store.save(0, {"model": {"kernel": np.full(20_000, 0, np.float32)},
                        "optimizer": {"iterations": np.array(0)}}, {"step": 0})  # fmt: skip
     last, leftovers = 0, 0
-    kills = scaled(200, at_least=30)
+    kills = scaled(200, at_least=20)
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path)]
     for _ in range(kills):
         child = subprocess.Popen(command, stdout=subprocess.PIPE)
         try:
             assert child.stdout is not None
             assert child.stdout.readline() == b"ready\n"
-            time.sleep(rng.uniform(0, 0.1))
+            # Counted in its own work, so that a busy machine makes no difference.
+            started, dots = time.perf_counter(), rng.randint(1, 4)
+            assert child.stdout.read(2 * dots) == b".\n" * dots
+            time.sleep(rng.uniform(0, (time.perf_counter() - started) / dots))
         finally:
             child.send_signal(signal.SIGKILL)
             child.communicate()
         leftovers += len([e for e in tmp_path.iterdir() if e.name.startswith((".tmp", ".trash"))])
         last = assert_whole(tmp_path, last)
     # Or else the kills came at harmless moments and prove nothing.
-    assert leftovers > kills / 5
-    assert last > kills
+    assert leftovers > kills / 10
+    assert last > kills / 4
     with CheckpointStore(tmp_path):
         hidden = [e.name for e in tmp_path.iterdir() if e.name.startswith(".")]
     assert hidden == [".lock"]
