@@ -21,14 +21,16 @@ State = Any
 
 
 class Tally:
-    """What an iteration counts besides its position.
+    """What one iteration, with all its passes, knows besides its position.
 
     Attributes:
         skipped: Bad datapoints left out by `on_error="skip"`.
+        told: Stages that have said what they say once.
     """
 
     def __init__(self, skipped: int = 0) -> None:
         self.skipped = skipped
+        self.told: set[int] = set()
 
 
 class Stream(ABC):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from towerpack._core.errors import ConfigError
@@ -22,6 +24,7 @@ from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow.stages._repeat import empty_error, read_turns
 
 _FAR = 1 << 20
+Key = tuple[int, str, int]
 
 
 class FixedSizeData(Wrapper):
@@ -47,8 +50,9 @@ class FixedSizeData(Wrapper):
             raise ConfigError(f"A pass of {size} holds nothing.", expected="1 or more")
         self.size = size
         self.keep_state = keep_state
-        # Where a pass over a stream began; saves reading there, and changes nothing else.
-        self._starts: dict[tuple[int, str, int], tuple[int, State]] = {}
+        # Streams that wait where a pass ended. They save the next pass from reading up to there,
+        # and change nothing else.
+        self._waiting: dict[Key, tuple[int, Stream]] = {}
 
     def length(self) -> Length:
         return self.size
@@ -67,15 +71,18 @@ class FixedSizeData(Wrapper):
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         return FixedStream(self, place, epoch, state)
 
-    def remember(self, place: Place, epoch: int, start: tuple[int, State]) -> None:
-        """Keep where pass `epoch` begins; the last one of each place and seed is enough."""
+    def leave(self, place: Place, epoch: int, turn: int, stream: Stream) -> None:
+        """Leave a stream to pass `epoch`, which begins where it is; one for each place and seed."""
         key = (place.seed, place.branch, epoch)
-        self._starts = {k: v for k, v in self._starts.items() if k[:2] != key[:2]}
-        self._starts[key] = start
+        self._waiting = {k: v for k, v in self._waiting.items() if k[:2] != key[:2]}
+        self._waiting[key] = (turn, stream)
 
-    def remembered(self, place: Place, epoch: int) -> tuple[int, State] | None:
-        """Where pass `epoch` begins, if the one before it ended here."""
-        return self._starts.get((place.seed, place.branch, epoch))
+    def take(self, place: Place, epoch: int) -> tuple[int, Stream] | None:
+        """The stream that was left to pass `epoch`. Only one iterator gets it."""
+        return self._waiting.pop((place.seed, place.branch, epoch), None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_waiting": {}}
 
 
 class FixedNode(Node):
@@ -116,31 +123,35 @@ class FixedStream(Stream):
         self._flow = flow
         self._place = place
         self._epoch = epoch
+        self._done = self._skip = self._turn = 0
         self._empty = True
-        self._done = 0
-        self._skip = 0
+        self._end: State = None
+        waiting = flow.take(place, epoch) if state is None else None
         if state is not None:
             self._done, self._turn = state["done"], state["turn"]
             self._empty, self._skip = state["empty"], state["skip"]
             self._inner = self._open(state["inner"])
-            return
-        self._turn, inner = self._start()
-        self._inner = self._open(inner)
+        elif waiting is not None:
+            self._turn, self._inner = waiting
+            self._empty = False  # it has given something to the pass before
+        else:
+            self._turn, self._skip = self._beginning()
+            self._inner = self._open(None)
 
     def __next__(self) -> Datapoint:
         while self._skip:
             self._next()
             self._skip -= 1
         if self._done >= self._flow.size:
-            if self._flow.keep_state:
-                start = (self._turn, self._inner.state())
-                self._flow.remember(self._place, self._epoch + 1, start)
+            self._finish()
             raise StopIteration
         datapoint = self._next()
         self._done += 1
         return datapoint
 
     def state(self) -> State:
+        if self._end is not None:
+            return self._end
         return {
             "done": self._done,
             "turn": self._turn,
@@ -150,7 +161,16 @@ class FixedStream(Stream):
         }
 
     def close(self) -> None:
-        self._inner.close()
+        if self._end is None:  # otherwise it belongs to the next pass
+            self._inner.close()
+
+    def _finish(self) -> None:
+        if self._end is None:
+            self._end = self.state()
+            if self._flow.keep_state:
+                self._flow.leave(self._place, self._epoch + 1, self._turn, self._inner)
+            else:
+                self._inner.close()
 
     def _next(self) -> Datapoint:
         while True:
@@ -169,20 +189,14 @@ class FixedStream(Stream):
     def _open(self, state: State) -> Stream:
         return open_flow(self._flow.ds, self._place, self._turn, state)
 
-    def _start(self) -> tuple[int, State]:
-        """Epoch and state of `ds` at which the pass begins; sets how much to skip from there."""
+    def _beginning(self) -> tuple[int, int]:
+        """Epoch of `ds` in which the pass begins, and how many datapoints come before it there."""
         size = self._flow.size
         length = length_of(self._flow.ds)
-        if not self._flow.keep_state:
-            turns = -(-size // length) if isinstance(length, int) and length else _FAR
-            return self._epoch * (1 if infinite(length) else turns), None
-        known = self._flow.remembered(self._place, self._epoch)
-        if known is not None:
-            # A pass that ended exactly here has given something: it is not an empty one.
-            self._empty = False
-            return known
-        self._skip = self._epoch * size
-        if isinstance(length, int) and length:
-            turn, self._skip = divmod(self._skip, length)
-            return turn, None
-        return 0, None
+        period = length if isinstance(length, int) and length else None
+        if self._flow.keep_state:
+            before = self._epoch * size
+            return (0, before) if period is None else divmod(before, period)
+        if infinite(length):
+            return self._epoch, 0
+        return self._epoch * (_FAR if period is None else -(-size // period)), 0

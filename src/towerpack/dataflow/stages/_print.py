@@ -56,8 +56,11 @@ class PrintData(Wrapper):
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         inner = open_flow(self.ds, place, epoch, state)
+        told = set[int]() if place.tally is None else place.tally.told
         # The state is that of `ds`, so it does not tell the position: a resumed pass is past it.
-        return PrintStream(inner, self, 0 if state is None else self.num)
+        silent = state is not None or id(self) in told
+        told.add(id(self))
+        return PrintStream(inner, self, self.num if silent else 0)
 
     def show(self, position: int, datapoint: Datapoint) -> None:
         """Write about one datapoint."""
@@ -152,7 +155,7 @@ def _leaf(value: object) -> str:
         array = cast("NDArray[Any]", value)
         text = f"array {array.dtype} {list(array.shape)}"
         if array.size and array.dtype.kind in "biuf":
-            text += f" in [{array.min():.5g}, {array.max():.5g}]"
+            text += f" in [{float(array.min()):.5g}, {float(array.max()):.5g}]"
         return text
     if isinstance(value, np.generic):
         number = cast("NDArray[Any]", value)
@@ -161,6 +164,5 @@ def _leaf(value: object) -> str:
         short = value if len(value) <= _TEXT else value[:_TEXT]
         return f"{type(value).__name__} of length {len(value)}: {short!r}"
     if isinstance(value, (bool, int, float)):
-        number = cast("NDArray[Any]", value)
-        return f"{number.dtype} {number}"
+        return f"{type(value).__name__} {value}"
     return type(value).__name__

@@ -1,0 +1,175 @@
+"""Batches and what stacks."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from towerpack._core.errors import BatchError, ConfigError
+from towerpack.dataflow import (
+    BatchData,
+    DataFromArrays,
+    DataFromGenerator,
+    DataFromList,
+    MapData,
+    ShuffleData,
+)
+
+
+def batch(*rows: Any, n: int | None = None, **options: Any) -> Any:
+    """The first batch of datapoints."""
+    return next(iter(BatchData(DataFromList(list(rows)), n or len(rows), **options)))
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype", "expected"),
+    [
+        ([True, False], np.bool_, [True, False]),
+        ([1, -2], np.int64, [1, -2]),
+        ([1.5, 2.5], np.float32, [1.5, 2.5]),
+        ([1, 2.5], np.float32, [1, 2.5]),
+        ([2.5, 1], np.float32, [2.5, 1]),
+        ([np.float64(1), np.float64(2)], np.float64, [1, 2]),
+        ([np.uint8(1), np.uint8(255)], np.uint8, [1, 255]),
+        ([np.array(3, np.int16), np.array(4, np.int16)], np.int16, [3, 4]),
+        ([np.zeros(2, np.float16)] * 2, np.float16, [[0, 0], [0, 0]]),
+        (["a", "bcd"], object, ["a", "bcd"]),
+        ([np.str_("a"), np.str_("bcd")], object, ["a", "bcd"]),
+        ([b"a\0", b"bc\0\0"], object, [b"a\0", b"bc\0\0"]),
+        ([[1, 2], [3, 4]], np.int64, [[1, 2], [3, 4]]),
+        ([(1.0, 2.0), (3.0, 4.0)], np.float32, [[1, 2], [3, 4]]),
+        ([[True], [False]], np.bool_, [[True], [False]]),
+        ([[np.float64(1)], [np.float64(2)]], np.float64, [[1], [2]]),
+    ],
+)
+def test_dtypes(values: list[Any], dtype: Any, expected: list[Any]) -> None:
+    (column,) = batch(*[(value,) for value in values])
+    assert column.dtype == dtype
+    assert column.tolist() == expected
+
+
+def test_kind_of_datapoint_is_kept() -> None:
+    assert type(batch((1, 2), (3, 4))) is tuple
+    assert type(batch([1, 2], [3, 4])) is list
+    assert list(batch({"b": 1, "a": 2}, {"a": 4, "b": 3})) == ["b", "a"]
+    assert batch({"b": 1, "a": 2}, {"a": 4, "b": 3})["a"].tolist() == [2, 4]
+
+
+def test_remainder() -> None:
+    ten = DataFromList([(i,) for i in range(10)])
+    stream = DataFromGenerator(lambda: ((i,) for i in range(10)))
+    for ds in (ten, stream):
+        assert [b[0].tolist() for b in BatchData(ds, 4)] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+        assert [len(b[0]) for b in BatchData(ds, 4, remainder=True)] == [4, 4, 2]
+        assert [len(b[0]) for b in BatchData(ds, 5, remainder=True)] == [5, 5]
+        assert list(BatchData(ds, 11)) == []
+    assert len(BatchData(ten, 4)) == 2
+    assert len(BatchData(ten, 4, remainder=True)) == 3
+    assert len(BatchData(ten, 5, remainder=True)) == 2
+
+
+def test_ragged_items_show_both_shapes() -> None:
+    rows = [{"image": np.zeros((480, 640, 3), np.uint8)}] * 7
+    rows.append({"image": np.zeros((375, 500, 3), np.uint8)})
+    with pytest.raises(BatchError) as caught:
+        next(iter(BatchData(MapData(DataFromList(rows), lambda dp: dp), 8)))
+    assert str(caught.value).splitlines() == [
+        "item 7 does not stack with item 0.",
+        "  got       image uint8 [375, 500, 3]",
+        "  expected  image uint8 [480, 640, 3], as item 0",
+        '  to fix    make the shapes agree before batching, or pass pad=... or stack="list"',
+        "  pipeline  DataFromList(8) > MapData(<lambda>) > BatchData(8)",
+    ]
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([(np.zeros(2),), (np.zeros(2, "f4"),)], "float32"),
+        ([(1,), (True,)], "component 0 bool"),
+        ([(True,), (1,)], "component 0 int"),
+        ([(1,), ("1",)], "str of length 1"),
+        ([("1",), (b"1",)], "bytes of length 1"),
+        ([(np.int64(1),), (1,)], "component 0 int"),
+        ([(1, 2), (1,)], "tuple of 1 components"),
+        ([(1,), [1]], "list of 1 components"),
+        ([{"a": 1}, {"b": 1}], "dict with 'b'"),
+        ([(object(),), (object(),)], "object"),
+        ([(None,), (None,)], "NoneType"),
+        ([5, 6], "yield \\(x,\\) rather than x"),
+        ([(1 << 70,), (1,)], "beyond 64 bits"),
+        ([([[1], [2, 3]],), ([1],)], "ragged list"),
+        ([(["a"],), (["b"],)], "list of what does not stack"),
+        ([([1],), (3,)], "component 0 int"),
+    ],
+)
+def test_what_does_not_stack(rows: list[Any], message: str) -> None:
+    with pytest.raises(BatchError, match=r"stack|batched|64|ragged") as caught:
+        batch(*rows)
+    assert re.search(message, str(caught.value))
+
+
+def test_pad() -> None:
+    rows = [(np.ones((1, 2), np.int32), i) for i in range(2)]
+    rows.append((np.ones((2, 1), np.int32), 2))
+    padded, index = batch(*rows, pad=-1)
+    assert padded.dtype == np.int32
+    assert padded.tolist() == [[[1, 1], [-1, -1]], [[1, 1], [-1, -1]], [[1, -1], [1, -1]]]
+    assert index.tolist() == [0, 1, 2]
+    assert batch(([1, 2],), ([3],), pad=0)[0].tolist() == [[1, 2], [3, 0]]
+
+
+def test_pad_by_component() -> None:
+    rows = [{"a": np.ones(i), "b": np.ones(i, np.uint8)} for i in (1, 2)]
+    assert batch(*rows, pad={"a": np.nan, "b": 7})["b"].tolist() == [[1, 7], [1, 1]]
+    with pytest.raises(BatchError, match="item 1 does not stack"):
+        batch(*rows, pad={"a": 0})
+
+
+def test_pad_must_fit_the_dtype_and_rank() -> None:
+    with pytest.raises(BatchError, match="cannot be padded with -1"):
+        batch((np.zeros(1, np.uint8),), (np.zeros(2, np.uint8),), pad=-1)
+    with pytest.raises(BatchError, match="item 1 does not stack"):
+        batch((np.zeros(1),), (np.zeros((1, 1)),), pad=0)
+
+
+def test_lists() -> None:
+    rows = [(np.zeros(i), "x", None) for i in range(3)]
+    arrays, texts, nothing = batch(*rows, stack="list")
+    assert [len(a) for a in arrays] == [0, 1, 2]
+    assert texts == ["x"] * 3 and nothing == [None] * 3
+    columns = next(iter(BatchData(DataFromArrays(np.arange(4)), 2, stack="list")))
+    assert columns == ([0, 1],)
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        np.arange(12).reshape(6, 2),
+        np.arange(6) % 2 == 0,
+        np.array(["a", "bb", "c", "d", "eee", "f"]),
+        np.array([b"a", b"bb", b"c", b"d", b"eee", b"f"]),
+        np.array(["a", "bb", "c", "d", "eee", "f"], object),
+        np.array([1, 2, 3, 4, 5, 6], "datetime64[s]"),
+    ],
+)
+def test_fast_path_gives_what_the_slow_path_gives(array: np.ndarray) -> None:
+    ds = ShuffleData(DataFromArrays(array), seed=1)
+    slow = MapData(ds, lambda dp: dp)
+    for (one,), (other,) in zip(BatchData(ds, 3), BatchData(slow, 3), strict=True):
+        assert one.dtype == other.dtype
+        assert one.tolist() == other.tolist()
+
+
+def test_arguments() -> None:
+    ds = DataFromList([(1,)])
+    with pytest.raises(ConfigError, match="batch of 0"):
+        BatchData(ds, 0)
+    with pytest.raises(ConfigError, match="stack='lists'"):
+        BatchData(ds, 1, stack="lists")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="BatchData wraps a DataFlow, not a list"):
+        BatchData([(1,)], 1)  # type: ignore[arg-type]

@@ -1,0 +1,247 @@
+"""Maps: per datapoint and vectorised, their randomness and their errors."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import numpy as np
+import pytest
+
+from towerpack._core.errors import BatchError, ConfigError, MapError
+from towerpack.dataflow import (
+    BatchData,
+    DataFromArrays,
+    DataFromGenerator,
+    DataFromList,
+    ItemRNG,
+    MapData,
+    MapDataComponent,
+    RepeatedData,
+    SelectComponent,
+    ShuffleData,
+)
+
+X = np.arange(24, dtype=np.float32).reshape(12, 2)
+Y = np.arange(12)
+
+
+def arrays() -> DataFromArrays:
+    return DataFromArrays(X, Y)
+
+
+def stream() -> DataFromGenerator:
+    return DataFromGenerator(lambda: ((X[i], int(Y[i])) for i in range(12)))
+
+
+def test_map() -> None:
+    for ds in (arrays(), stream()):
+        out = list(MapData(ds, lambda dp: [dp[1] * 2]))
+        assert out == [[2 * i] for i in range(12)]
+
+
+def test_changing_the_container_changes_no_one_elses() -> None:
+    data = [{"a": 1}, {"a": 2}]
+
+    def change(dp: dict[str, int]) -> dict[str, int]:
+        dp["a"] += 10
+        dp["b"] = 0
+        return dp
+
+    assert list(MapData(DataFromList(data), change)) == [{"a": 11, "b": 0}, {"a": 12, "b": 0}]
+    assert data == [{"a": 1}, {"a": 2}]
+
+
+def test_component() -> None:
+    assert [dp[1] for dp in MapDataComponent(arrays(), lambda y: -y, 1)] == [-i for i in range(12)]
+    data = DataFromList([{"a": 1}, {"a": 2}])
+    assert list(MapDataComponent(data, str, "a")) == [{"a": "1"}, {"a": "2"}]
+    assert list(MapDataComponent(DataFromList([[1, 2]]), str)) == [["1", 2]]
+
+
+def test_vectorised_sees_blocks_and_gives_rows() -> None:
+    sizes: list[int] = []
+
+    def double(dp: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+        sizes.append(len(dp[1]))
+        return dp[0] * 2, dp[1]
+
+    for ds in (arrays(), stream(), ShuffleData(arrays())):
+        sizes.clear()
+        for x, y in MapData(ds, double, batched=True):
+            assert np.array_equal(x, X[y] * 2)
+        assert sizes == [12]
+    sizes.clear()
+    list(BatchData(MapData(arrays(), double, batched=True), 4))
+    assert sizes == [4, 4, 4]
+    out = list(MapDataComponent(arrays(), lambda y: y + 1, 1, batched=True))
+    assert [dp[1] for dp in out] == list(range(1, 13))
+
+
+def test_vectorised_must_keep_rows() -> None:
+    with pytest.raises(MapError, match="changed the number of rows") as caught:
+        list(MapData(arrays(), lambda dp: (dp[0][:3],), batched=True))
+    assert "12 rows" in str(caught.value)
+    with pytest.raises(MapError, match="returned a NoneType"):
+        list(MapData(arrays(), lambda dp: None, batched=True))
+    with pytest.raises(BatchError):
+        ragged = DataFromList([(np.zeros(1),), (np.zeros(2),)])
+        list(BatchData(MapData(ragged, lambda dp: dp, batched=True), 2))
+
+
+def test_vectorised_error_names_the_block() -> None:
+    def fail(dp: Any) -> Any:
+        raise ZeroDivisionError("no")
+
+    with pytest.raises(MapError, match=r"fail\) raised ZeroDivisionError on datapoints 4\.\.7 of"):
+        BatchData(MapData(arrays(), fail, batched=True), 4).plan(seed=0).get(1)
+
+
+def test_vectorised_is_for_before_batches() -> None:
+    for wrap in (lambda ds: ds, RepeatedData):
+        with pytest.raises(ConfigError, match="before BatchData"):
+            MapData(wrap(BatchData(arrays(), 2)), lambda dp: dp, batched=True)
+    with pytest.raises(ConfigError, match="cannot skip"):
+        MapData(arrays(), lambda dp: dp, batched=True, on_error="skip")
+
+
+def test_rng_depends_on_seed_epoch_position_and_place() -> None:
+    def draw(dp: Any, rng: np.random.Generator) -> tuple[float, ...]:
+        return (*dp[2:], rng.random())
+
+    ds = MapData(MapData(arrays(), draw, rng=True), lambda dp: (0, 0, *dp))
+    ds = MapData(ds, draw, rng=True)
+    seen: set[float] = set()
+    for seed in (0, 1):
+        for epoch in (0, 1):
+            drawn = list(ds.iterate(seed=seed, epoch=epoch))
+            assert drawn == list(ds.iterate(seed=seed, epoch=epoch))
+            seen |= {value for pair in drawn for value in pair}
+    assert len(seen) == 2 * 2 * 12 * 2
+
+
+def test_rng_is_the_same_in_plan_and_stream_and_for_any_block() -> None:
+    def draw(dp: Any, rng: np.random.Generator) -> Any:
+        return dp[1], rng.random()
+
+    def draw_many(dp: Any, rng: ItemRNG) -> Any:
+        return dp[1], rng.random()
+
+    for f, batched, kind in ((draw, False, np.float32), (draw_many, True, np.float64)):
+        flows = [MapData(ds, f, rng=True, batched=batched) for ds in (arrays(), stream())]
+        one, other = (list(ds.iterate(seed=3)) for ds in flows)
+        assert one == other
+        plan = flows[0].plan(seed=3)
+        assert plan.read([7, 2, 7]) == [one[7], one[2], one[7]]
+        batches = BatchData(flows[0], 5).iterate(seed=3)
+        assert np.array_equal(next(batches)[1], np.array([value for _, value in one[:5]], kind))
+
+
+def explode(dp: Any) -> Any:
+    if dp[1] == 5:
+        raise ValueError("bad picture")
+    return dp
+
+
+@pytest.mark.parametrize("make", [arrays, stream])
+def test_error_tells_the_whole_story_and_loses_nothing(make: Any) -> None:
+    ds = BatchData(MapData(make(), explode), 2)
+    iterator = ds.iterate(epoch=3)
+    assert [next(iterator)[1].tolist() for _ in range(2)] == [[0, 1], [2, 3]]
+    before = iterator.state()
+    for _ in range(2):
+        with pytest.raises(MapError) as caught:
+            next(iterator)
+        error = caught.value
+        assert error.what == (
+            "MapData(explode) raised ValueError on datapoint 5 of epoch 3: bad picture"
+        )
+        assert error.pipeline is not None
+        assert error.pipeline.endswith(" > MapData(explode) > BatchData(2)")
+        assert "float32 [2]" in str(error) and 'on_error="skip"' in str(error)
+        assert isinstance(error.__cause__, ValueError)
+        assert iterator.state() == before
+
+
+def test_a_mapped_datapoint_that_failed_is_tried_again() -> None:
+    tries: list[int] = []
+
+    def flaky(dp: Any) -> Any:
+        if dp[1] == 1:
+            tries.append(1)
+            if len(tries) == 1:
+                raise OSError("once")
+        return dp[1]
+
+    for ds in (arrays(), stream()):
+        tries.clear()
+        iterator = MapData(ds, flaky).iterate()
+        assert next(iterator) == 0
+        with pytest.raises(MapError):
+            next(iterator)
+        assert list(iterator) == list(range(1, 12))
+
+
+def test_returning_nothing_is_an_error() -> None:
+    for ds in (arrays(), stream()):
+        with pytest.raises(MapError, match="returned None for datapoint 0") as caught:
+            list(MapData(ds, lambda dp: None))
+        assert "return it at the end" in str(caught.value)
+    with pytest.raises(MapError, match="returned None"):
+        list(MapDataComponent(arrays(), lambda y: None))
+
+
+def test_stop_iteration_in_a_function_does_not_end_the_pass() -> None:
+    for ds in (arrays(), stream()):
+        with pytest.raises(MapError, match="StopIteration"):
+            list(MapData(ds, lambda dp: next(iter(()))))
+
+
+@pytest.mark.parametrize("make", [arrays, stream])
+def test_skip(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def odd(dp: Any) -> Any:
+        if dp[1] == 3:
+            return None
+        return 1 / (int(dp[1]) % 2) and dp[1]
+
+    ds = MapData(make(), odd, on_error="skip")
+    with pytest.raises(TypeError, match="not known"):
+        len(ds)
+    with caplog.at_level(logging.WARNING, "towerpack"):
+        iterator = ds.iterate()
+        assert list(iterator) == [1, 5, 7, 9, 11]
+    assert iterator.skipped == 7
+    assert iterator.state()["skipped"] == 7
+    assert sum("ZeroDivisionError" in m or "None" in m for m in caplog.messages) == 5
+    assert "MapData(odd) left out 7 of 12 datapoints in epoch 0" in caplog.messages
+
+
+def test_skips_are_counted_over_a_resume() -> None:
+    ds = MapData(arrays(), explode, on_error="skip")
+    iterator = ds.iterate()
+    for _ in range(8):
+        next(iterator)
+    resumed = MapData(arrays(), explode, on_error="skip").iterate(state=iterator.state())
+    assert resumed.skipped == 1
+    assert len(list(resumed)) == 3
+
+
+def test_select() -> None:
+    assert list(SelectComponent(arrays(), 1)) == [(i,) for i in range(12)]
+    assert list(SelectComponent(stream(), [1])) == [(i,) for i in range(12)]
+    swapped = next(iter(BatchData(SelectComponent(arrays(), [1, 0]), 12)))
+    assert np.array_equal(swapped[0], Y) and np.array_equal(swapped[1], X)
+    data = DataFromList([{"a": 1, "b": 2, "c": 3}])
+    assert list(SelectComponent(data, ["c", "a"])) == [{"c": 3, "a": 1}]
+    assert list(SelectComponent(DataFromList([[1, 2, 3]]), [2, 0])) == [[3, 1]]
+    with pytest.raises(ConfigError, match="nothing to select"):
+        SelectComponent(data, [])
+    with pytest.raises(MapError, match=r"SelectComponent\('d'\) raised KeyError"):
+        list(SelectComponent(data, "d"))
+
+
+def test_arguments() -> None:
+    with pytest.raises(ConfigError, match="needs a function"):
+        MapData(arrays(), 3)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="on_error='ignore'"):
+        MapData(arrays(), explode, on_error="ignore")  # type: ignore[arg-type]

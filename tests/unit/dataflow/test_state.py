@@ -1,0 +1,312 @@
+"""Seeds, epochs and states of whole pipelines."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from typing import Any
+
+import cloudpickle
+import msgpack
+import numpy as np
+import pytest
+
+from towerpack._core.errors import ConfigError, StateError
+from towerpack.dataflow import (
+    BatchData,
+    CacheData,
+    DataFlow,
+    DataFromArrays,
+    DataFromGenerator,
+    DataFromList,
+    FixedSizeData,
+    JoinData,
+    MapData,
+    PrintData,
+    ProxyDataFlow,
+    RepeatedData,
+    RNGDataFlow,
+    ShuffleData,
+    TestDataSpeed,
+)
+
+
+def shuffled(n: int = 20) -> ShuffleData:
+    return ShuffleData(DataFromArrays(np.arange(n)))
+
+
+def values(iterable: Any) -> list[int]:
+    return [int(dp[0]) for dp in iterable]
+
+
+class TestSeedsAndEpochs:
+    def test_passes_are_counted_under_one_drawn_seed(self) -> None:
+        ds = shuffled()
+        iterators = [ds.iterate() for _ in range(3)]
+        assert [it.epoch for it in iterators] == [0, 1, 2]
+        assert len({it.seed for it in iterators}) == 1
+        assert iter(ds).epoch == 3  # type: ignore[attr-defined]
+        passes = [values(it) for it in iterators]
+        assert passes[0] != passes[1] != passes[2]
+        seed = iterators[0].seed
+        assert passes == [values(shuffled().iterate(seed=seed, epoch=e)) for e in range(3)]
+
+    def test_explicit_epochs_are_not_counted(self) -> None:
+        ds = shuffled()
+        ds.iterate(epoch=7)
+        assert ds.iterate().epoch == 0
+        with pytest.raises(ConfigError, match="no epoch -1"):
+            ds.iterate(epoch=-1)
+
+    def test_a_drawn_seed_is_logged_once(self, caplog: pytest.LogCaptureFixture) -> None:
+        ds = shuffled()
+        with caplog.at_level(logging.INFO, "towerpack"):
+            seed = ds.iterate().seed
+            ds.iterate()
+            shuffled().iterate(seed=3)
+            DataFromList([(1,)]).iterate()
+        assert caplog.messages == [
+            f"DataFromArrays(20) > ShuffleData was given no seed and drew {seed}"
+        ]
+
+    @pytest.mark.parametrize("seed", [-1, 1 << 63])
+    def test_seeds_out_of_range(self, seed: int) -> None:
+        with pytest.raises(ConfigError, match="out of range"):
+            shuffled().iterate(seed=seed)
+
+    def test_numpy_seeds(self) -> None:
+        assert type(shuffled().iterate(seed=np.int64(3)).state()["seed"]) is int  # type: ignore[arg-type]
+
+
+class TestStates:
+    def test_what_a_state_holds(self) -> None:
+        ds = BatchData(shuffled(), 4)
+        iterator = RepeatedData(ds).iterate(seed=5)
+        for _ in range(7):
+            next(iterator)
+        state = iterator.state()
+        assert state == {
+            "version": 1,
+            "flow": "DataFromArrays(20) > ShuffleData > BatchData(4) > RepeatedData",
+            "seed": 5,
+            "epoch": 0,
+            "at": 7,
+            "skipped": 0,
+        }
+        assert len(msgpack.packb(state)) < 150
+
+    def test_a_run_continues(self) -> None:
+        def run() -> DataFlow:
+            return RepeatedData(BatchData(shuffled(), 4))
+
+        whole = run().iterate(seed=5)
+        batches = [next(whole)[0].tolist() for _ in range(30)]
+        first = run().iterate(seed=5, state=None)
+        for _ in range(13):
+            next(first)
+        second = run().iterate(seed=5, state=msgpack.unpackb(msgpack.packb(first.state())))
+        assert [next(second)[0].tolist() for _ in range(17)] == batches[13:]
+
+    def test_passes_after_a_restored_one_follow_on(self) -> None:
+        state = shuffled().iterate(seed=5, epoch=2).state()
+        ds = shuffled()
+        values(ds.iterate(state=state))
+        assert values(ds) == values(shuffled().iterate(seed=5, epoch=3))
+
+    @pytest.mark.parametrize(
+        ("other", "difference"),
+        [
+            (
+                BatchData(shuffled(21), 4),
+                "stage 0 was DataFromArrays(20) and is DataFromArrays(21)",
+            ),
+            (BatchData(shuffled(), 5), "stage 2 was BatchData(4) and is BatchData(5)"),
+            (BatchData(shuffled(), 4, remainder=True), "is BatchData(4, remainder)"),
+            (shuffled(), "BatchData(4) is missing"),
+            (RepeatedData(BatchData(shuffled(), 4)), "RepeatedData is new"),
+            (BatchData(DataFromArrays(np.arange(20)), 4), "stage 1 was ShuffleData and is Batch"),
+            (BatchData(JoinData([shuffled()] * 2), 4), "stage 0 was"),
+        ],
+    )
+    def test_another_pipeline_says_what_differs(self, other: DataFlow, difference: str) -> None:
+        state = BatchData(shuffled(), 4).iterate(seed=1).state()
+        with pytest.raises(StateError) as caught:
+            other.iterate(state=state)
+        assert difference in caught.value.what
+        assert "DataFromArrays(20) > ShuffleData > BatchData(4)" in str(caught.value)
+
+    def test_another_seed_or_epoch(self) -> None:
+        state = shuffled().iterate(seed=1, epoch=2).state()
+        assert shuffled().iterate(seed=1, epoch=2, state=state).seed == 1
+        with pytest.raises(StateError, match="seed given"):
+            shuffled().iterate(seed=2, state=state)
+        with pytest.raises(StateError, match="epoch given"):
+            shuffled().iterate(epoch=0, state=state)
+
+    @pytest.mark.parametrize("state", [3, "x", {}, {"at": 3}, []])
+    def test_nonsense(self, state: Any) -> None:
+        with pytest.raises(StateError, match="no state of an iterator"):
+            shuffled().iterate(state=state)
+
+    @pytest.mark.parametrize("at", [-1, 21, "x", 1.5, True, {"window": 0}])
+    def test_damaged_positions(self, at: Any) -> None:
+        state = dict(shuffled().iterate(seed=1).state(), at=at)
+        with pytest.raises(StateError):
+            shuffled().iterate(state=state)
+
+    def test_damaged_structure(self) -> None:
+        ds = RepeatedData(DataFromGenerator(lambda: iter([(1,)])), 2)
+        state = dict(ds.iterate().state(), at={"turn": 0})
+        with pytest.raises(StateError, match="does not have the structure"):
+            ds.iterate(state=state)
+
+    def test_another_version(self) -> None:
+        state = dict(shuffled().iterate().state(), version=99)
+        with pytest.raises(StateError, match="version 99"):
+            shuffled().iterate(state=state)
+
+    def test_looking_does_not_matter(self) -> None:
+        """PrintData and TestDataSpeed may come and go between a save and a resume."""
+        looked = BatchData(PrintData(TestDataSpeed(shuffled()), 0), 4)
+        plain = BatchData(shuffled(), 4)
+        iterator = looked.iterate(seed=1)
+        next(iterator)
+        rest = [batch[0].tolist() for batch in plain.iterate(state=iterator.state())]
+        assert rest == [batch[0].tolist() for batch in plain.iterate(seed=1, epoch=0)][1:]
+
+
+class Twice(DataFlow):
+    """Iterates another flow twice in a pass."""
+
+    def __init__(self, ds: DataFlow) -> None:
+        self.ds = ds
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.ds
+        yield from self.ds
+
+
+class Noise(RNGDataFlow):
+    def __iter__(self) -> Iterator[Any]:
+        for i in range(6):
+            yield i, self.rng.random()
+
+
+class TestFlowsOfUsers:
+    def test_plain_iter_is_their_generator(self) -> None:
+        assert type(iter(Noise())).__name__ == "generator"
+        assert len({x for _, x in [*Noise(), *Noise()]}) == 12
+
+    def test_inner_flows_get_seed_and_epoch(self) -> None:
+        passes = [values(Twice(shuffled()).iterate(seed=3, epoch=e)) for e in (0, 1, 0)]
+        assert passes[0] == passes[2] != passes[1]
+        halves = {tuple(half) for one in passes for half in (one[:20], one[20:])}
+        assert len(halves) == 4  # every inner pass has an order of its own
+        assert values(Twice(shuffled()).iterate(seed=4)) != passes[0]
+
+    def test_the_inner_flows_own_count_is_left_alone(self) -> None:
+        inner = shuffled()
+        values(Twice(inner).iterate(seed=3))
+        assert inner.iterate().epoch == 0
+
+    def test_two_inner_flows_differ(self) -> None:
+        class Zip(DataFlow):
+            def __init__(self) -> None:
+                self.flows = [shuffled(), shuffled()]
+
+            def __iter__(self) -> Iterator[Any]:
+                yield from zip(*self.flows, strict=True)
+
+        pairs = list(Zip().iterate(seed=3))
+        assert any(a != b for a, b in pairs)
+
+    def test_rng_belongs_to_the_pass(self) -> None:
+        ds = MapData(Noise(), lambda dp: dp)
+        one, other = ds.iterate(seed=1, epoch=0), ds.iterate(seed=1, epoch=1)
+        mixed = [(next(one), next(other)) for _ in range(6)]
+        again = ds.iterate(seed=1, epoch=0), ds.iterate(seed=1, epoch=1)
+        assert [a for a, _ in mixed] == list(again[0])
+        assert [b for _, b in mixed] == list(again[1])
+        assert mixed[0][0] != mixed[0][1]
+
+    def test_proxy(self) -> None:
+        class Odd(ProxyDataFlow):
+            def __iter__(self) -> Iterator[Any]:
+                for dp in self.ds:
+                    if dp[0] % 2:
+                        yield dp
+
+            def __len__(self) -> int:
+                return len(self.ds) // 2
+
+        ds = BatchData(Odd(shuffled()), 2)
+        assert len(ds) == 5
+        assert str(ds) == "DataFromArrays(20) > ShuffleData > Odd(10) > BatchData(2)"
+        found = [x for (batch,) in ds.iterate(seed=1) for x in batch.tolist()]
+        expected = [x for x in values(shuffled().iterate(seed=1)) if x % 2]
+        assert sorted(found) == sorted(expected) != found
+        assert values(ProxyDataFlow(DataFromList([(1,)]))) == [1]
+        assert len(ProxyDataFlow(DataFromList([(1,)]))) == 1
+
+    def test_overriding_iter_of_a_stage(self) -> None:
+        class Doubled(DataFromList):
+            def __iter__(self) -> Iterator[Any]:
+                for value in self.lst:
+                    yield (value, value)
+
+            def __getitem__(self, index: int) -> Any:
+                return (self.lst[index],) * 2
+
+        assert list(MapData(Doubled([1, 2]), lambda dp: dp)) == [(1, 1), (2, 2)]
+
+    def test_old_programs(self) -> None:
+        ds = shuffled()
+        assert ds.reset_state() is None  # type: ignore[func-returns-value]
+
+        class Old(DataFlow):
+            def __iter__(self) -> Iterator[Any]:
+                yield (1,)
+
+            def __len__(self) -> int:
+                raise NotImplementedError
+
+        with pytest.raises(TypeError):
+            len(BatchData(Old(), 1))
+
+
+def test_flows_and_plans_pickle() -> None:
+    ds = BatchData(MapData(shuffled(), lambda dp, rng: (dp[0], rng.random()), rng=True), 4)
+    for flow in (ds, RepeatedData(FixedSizeData(CacheData(ds), 3), 2)):
+        expected = list(flow.iterate(seed=1, epoch=0))
+        for copy in (
+            cloudpickle.loads(cloudpickle.dumps(flow)).iterate(seed=1, epoch=0),
+            cloudpickle.loads(cloudpickle.dumps(flow.plan(seed=1))).read(range(len(flow))),
+        ):
+            for one, other in zip(copy, expected, strict=True):
+                assert all(map(np.array_equal, one, other))
+
+
+def test_closing() -> None:
+    closed: list[bool] = []
+
+    def source() -> Iterator[tuple[int]]:
+        try:
+            for i in range(10):
+                yield (i,)
+        finally:
+            closed.append(True)
+
+    flow: DataFlow = DataFromGenerator(source)
+    for wrap in (
+        lambda ds: MapData(ds, lambda dp: dp),
+        lambda ds: BatchData(ds, 2),
+        RepeatedData,
+        lambda ds: FixedSizeData(ds, 5),
+        PrintData,
+        CacheData,
+    ):
+        closed.clear()
+        with wrap(flow).iterate() as iterator:
+            next(iterator)
+            assert not closed
+        assert closed
