@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
@@ -71,8 +71,7 @@ class PlainModel(ModelDesc):
         """The optimizer; made by the function if one was given."""
         if self._optimizer is None:
             return super().optimizer()
-        made = isinstance(self._optimizer, type) or not callable(self._optimizer)
-        return self._optimizer if made else self._optimizer()
+        return self._optimizer() if callable(self._optimizer) else self._optimizer
 
 
 def as_model(model: Any) -> ModelDesc:
@@ -85,8 +84,10 @@ def as_model(model: Any) -> ModelDesc:
         return model
     if isinstance(model, tuple) and len(model) in (2, 3):
         return PlainModel(*model)
-    if all(hasattr(model, name) for name in ("inputs", "build_graph")):
-        return PlainModel(model.inputs, model.build_graph, getattr(model, "optimizer", None))
+    if hasattr(model, "inputs") and hasattr(model, "build_graph"):
+        described = cast("Any", model)
+        optimizer = getattr(model, "optimizer", None)
+        return PlainModel(described.inputs, described.build_graph, optimizer)
     raise ConfigError(
         f"model={model!r} is not a model.",
         expected="a ModelDesc, or the plain functions (inputs, build_graph, optimizer)",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import tensorflow as tf
 
@@ -70,7 +70,7 @@ class TowerFunction:
     @property
     def input_names(self) -> list[str]:
         """Names of the inputs, in order."""
-        return [spec.name for spec in self.specs]
+        return [str(spec.name) for spec in self.specs]
 
     def __call__(
         self,
@@ -84,13 +84,20 @@ class TowerFunction:
 
         Raises:
             LayerError: Training, and the function gave no scalar cost.
+            SpecError: The tensors do not fit the specs.
         """
+        inputs = self._checked_inputs(tensors)
         context = TowerContext(self.store, is_training, index=index, total=total, step=step)
         with context.entered():
-            cost = self._func(*tensors)
+            cost = self._func(*inputs)
         if cost is not None:
             cost = self._checked_cost(cost)
-            context.outputs[COST] = cost
+            if context.outputs.setdefault(COST, cost) is not cost:
+                raise LayerError(
+                    f"The tower function {_name(self._func)} exposes something as '{COST}' that is "
+                    "not the cost it returns.",
+                    fix="choose another name; the cost is exposed by itself",
+                )
         elif is_training:
             raise LayerError(
                 f"The tower function {_name(self._func)} gave no cost.",
@@ -103,6 +110,14 @@ class TowerFunction:
     def trace(self, *, is_training: bool) -> TowerTrace:
         """Call the function on placeholders. Creates all variables; runs nothing."""
         return TowerTrace(self, is_training=is_training)
+
+    def _checked_inputs(self, tensors: Sequence[Any]) -> list[tf.Tensor]:
+        if len(tensors) != len(self.specs):
+            raise SpecError(
+                f"The tower function {_name(self._func)} was called with {len(tensors)} tensors.",
+                expected=f"one for each of {self.input_names}",
+            )
+        return [_fitting(t, spec) for t, spec in zip(tensors, self.specs, strict=True)]
 
     def _checked_cost(self, cost: Any) -> tf.Tensor:
         tensor = tf.convert_to_tensor(cost)
@@ -140,7 +155,7 @@ class TowerTrace:
 
     def _used_variables(self) -> list[tf.Variable]:
         graph = self._wrapped.graph
-        by_handle = {id(v.handle): v for v in graph._watched_variables}  # noqa: SLF001
+        by_handle = {id(v.handle): v for v in graph._watched_variables}
         handles = [external for external, _ in graph.captures]
         return [by_handle[id(h)] for h in handles if id(h) in by_handle]
 
@@ -150,11 +165,35 @@ class TowerTrace:
         return [n for n, v in self._tower.store.named_variables().items() if id(v) in used]
 
     def unused_regularizers(self) -> list[str]:
-        """Regularisation terms on which the cost does not depend."""
+        """Regularisation on which the cost does not depend: our terms, and those of Keras."""
         if self.result.cost is None:
             return []
         reached = _ancestors([self.result.cost])
-        return [text for text, term in self.result.regularizers if term.op not in reached]
+        ours = [text for text, term in self.result.regularizers if term.op not in reached]
+        return ours + self._unused_keras_regularizers(reached)
+
+    def _unused_keras_regularizers(self, reached: set[tf.Operation]) -> list[str]:
+        regularized = {
+            id(cast("Any", variable).value): variable
+            for layer in self._tower.store.keras_layers()
+            for variable in layer.variables
+            if cast("Any", variable).regularizer is not None
+        }
+        used = {id(v): v for v in self._used_variables() if id(v) in regularized}
+        if not used:
+            return []
+        # A term is a scalar that is made of weights alone: what is left of the cost's graph without
+        # the model's inputs. Where no such scalar comes from a variable, nobody added its term.
+        fed = _descendants(self._wrapped.inputs[: len(self._tower.specs)])
+        terms = [t for op in reached - fed for t in op.outputs if _is_term(t)]
+        counted = _ancestors(terms)
+        handles = {id(outer): inner.op for outer, inner in self._wrapped.graph.captures}
+        names = {id(v): name for name, v in self._tower.store.named_variables().items()}
+        return [
+            f"The Keras regularizer of '{names.get(key, variable.name)}'"
+            for key, variable in used.items()
+            if handles.get(id(variable.handle)) not in counted
+        ]
 
     def function(
         self, outputs: Sequence[str], inputs: Sequence[str] | None = None
@@ -166,7 +205,7 @@ class TowerTrace:
             inputs: Names of the inputs that will be fed; None for those that are needed.
 
         Returns:
-            A function over tensors, and the names of its arguments in order.
+            A function over tensors or arrays, and the names of its arguments in order.
 
         Raises:
             LayerError: There is no output of some name.
@@ -179,7 +218,7 @@ class TowerTrace:
         needed = [name for name in names if placeholders[name].op in reached]
         chosen = self._chosen_inputs(needed, inputs, outputs)
         pruned = self._wrapped.prune([placeholders[name] for name in chosen], fetches)
-        return pruned, chosen
+        return lambda *arrays: pruned(*map(tf.convert_to_tensor, arrays)), chosen
 
     def _chosen_inputs(
         self, needed: list[str], inputs: Sequence[str] | None, outputs: Sequence[str]
@@ -236,6 +275,17 @@ def check_specs(specs: Iterable[tf.TensorSpec]) -> list[tf.TensorSpec]:
     return checked
 
 
+def _fitting(value: Any, spec: tf.TensorSpec) -> tf.Tensor:
+    tensor = tf.convert_to_tensor(value)
+    if tensor.dtype != spec.dtype or not spec.shape.is_compatible_with(tensor.shape):
+        raise SpecError(
+            f"The tower was called with a tensor that does not fit its input '{spec.name}'.",
+            got=f"{tensor.dtype.name} {tensor.shape}",
+            expected=f"{spec.dtype.name} {spec.shape}",
+        )
+    return tensor
+
+
 def _ancestors(tensors: Sequence[tf.Tensor]) -> set[tf.Operation]:
     reached: set[tf.Operation] = set()
     waiting = [tensor.op for tensor in tensors]
@@ -246,6 +296,21 @@ def _ancestors(tensors: Sequence[tf.Tensor]) -> set[tf.Operation]:
             waiting.extend(tensor.op for tensor in op.inputs)
             waiting.extend(op.control_inputs)
     return reached
+
+
+def _descendants(tensors: Sequence[tf.Tensor]) -> set[tf.Operation]:
+    reached: set[tf.Operation] = set()
+    waiting = [tensor.op for tensor in tensors]
+    while waiting:
+        op = waiting.pop()
+        if op not in reached:
+            reached.add(op)
+            waiting.extend(user for tensor in op.outputs for user in tensor.consumers())
+    return reached
+
+
+def _is_term(tensor: tf.Tensor) -> bool:
+    return tensor.shape.rank == 0 and tensor.dtype.is_floating
 
 
 def _name(func: Callable[..., Any]) -> str:

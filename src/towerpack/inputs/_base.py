@@ -36,7 +36,7 @@ class InputSource(ABC):
             step: The global step, int64 scalar.
         """
 
-    def start(self, state: Any = None) -> None:
+    def start(self, state: Any = None) -> None:  # noqa: B027 - optional
         """Begin, from where `state` was taken."""
 
     def reserve(self, steps: int, poll: Callable[[], None]) -> int:
@@ -54,14 +54,14 @@ class InputSource(ABC):
         """
         return steps
 
-    def consumed(self, steps: int) -> None:
+    def consumed(self, steps: int) -> None:  # noqa: B027 - optional
         """Steps of the last reservation that were really run."""
 
     def state(self) -> Any:
         """Where the last *consumed* batch stands; None for sources without a position."""
         return None
 
-    def stop(self) -> None:
+    def stop(self) -> None:  # noqa: B027 - optional
         """End threads. Called once, however training ended; `start` may follow."""
 
     def fill(self) -> float | None:

@@ -41,9 +41,14 @@ class SpecChecker:
         components = self._components(datapoint, position)
         arrays = []
         for i, component in enumerate(components):
-            array = component if isinstance(component, np.ndarray) else np.asarray(component)
-            if array.dtype != self._dtypes[i] and not self._both_strings(array, i):
-                raise self._wrong("dtype", i, array, position)
+            array = component
+            # Objects are always looked at: they might be anything.
+            if (
+                not isinstance(component, np.ndarray)
+                or component.dtype != self._dtypes[i]
+                or component.dtype == object
+            ):
+                array = self._converted(component, i, position)
             if array.shape != self._shapes[i] and not self._shape_fits(array.shape, i):
                 raise self._wrong("shape", i, array, position)
             arrays.append(array)
@@ -72,8 +77,29 @@ class SpecChecker:
             )
         return datapoint
 
-    def _both_strings(self, array: np.ndarray, i: int) -> bool:
-        return self._dtypes[i] == np.dtype(object) and array.dtype.kind in "SUO"
+    def _converted(self, component: Any, i: int, position: int) -> np.ndarray:
+        """An array of the wanted dtype, where that loses nothing."""
+        wanted = self._dtypes[i]
+        # NumPy's own type for bytes would cut off zeros at the end, of an encoded image say.
+        strings = wanted == np.dtype(object) and not isinstance(component, np.ndarray)
+        try:
+            array = np.asarray(component, dtype=wanted if strings else None)
+        except ValueError as error:
+            raise SpecError(
+                f"Datapoint {position}: component {i} ('{self._names[i]}') is no array: {error}",
+                got=f"{type(component).__name__}",
+                fix="give all its rows the same length, for example by padding",
+                pipeline=self._pipeline,
+            ) from error
+        if wanted == np.dtype(object):
+            array = array.astype(object) if array.dtype.kind in "SU" else array
+            if array.dtype == wanted and all(isinstance(s, str | bytes) for s in array.flat):
+                return array
+        elif array.dtype == wanted:
+            return array
+        elif array.dtype.newbyteorder("=") == wanted:
+            return array.astype(wanted)
+        raise self._wrong("dtype", i, array, position)
 
     def _shape_fits(self, shape: tuple[int, ...], i: int) -> bool:
         wanted = self._shapes[i]

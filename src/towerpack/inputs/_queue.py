@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ import tensorflow as tf
 
 from towerpack._core.errors import DataFlowError, InternalError
 from towerpack._core.logs import get_logger
-from towerpack.dataflow import DataFlow, RepeatedData
+from towerpack.dataflow import DataFlow, DataIterator, RepeatedData
 from towerpack.inputs._base import InputSource
 from towerpack.inputs._check import SpecChecker
 
@@ -45,7 +46,7 @@ class _FlowInput(InputSource):
         self._replicas = 1
         self._queue: Any = None
         self._specs: Sequence[tf.TensorSpec] = ()
-        self._iterator: Iterator[Any] | None = None
+        self._iterator: DataIterator | None = None
         self._position = 0
         self._state: Any = None
         # One entry for each batch in the queue: the flow's state after it, and its shapes.
@@ -61,8 +62,12 @@ class _FlowInput(InputSource):
         known = all(shape.is_fully_defined() for shape in shapes)
         with tf.device("CPU:0"):
             self._queue = tf.queue.FIFOQueue(
-                2 * _LONGEST_QUEUE, [s.dtype for s in specs], shapes=shapes if known else None
+                self._capacity(), [s.dtype for s in specs], shapes=shapes if known else None
             )
+
+    def _capacity(self) -> int:
+        """More batches than are ever put into the queue."""
+        return 2 * (_LONGEST_QUEUE + self._replicas)
 
     def start(self, state: Any = None) -> None:
         """Iterate the flow from `state`."""
@@ -72,7 +77,9 @@ class _FlowInput(InputSource):
         self._ready.clear()
         self._state = state
         self._position = 0
-        self._iterator = self._flow.iterate(seed=self._seed, state=state)
+        # A state knows its seed and epoch. The first pass is always epoch 0, also after a stop.
+        fresh = {"seed": self._seed, "epoch": 0} if state is None else {}
+        self._iterator = self._flow.iterate(state=state, **fresh)
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
         """Take one batch from the queue."""
@@ -94,23 +101,20 @@ class _FlowInput(InputSource):
     def stop(self) -> None:
         """Let the flow's iterator go."""
         iterator, self._iterator = self._iterator, None
-        close = getattr(iterator, "close", None)
-        if close is not None:
-            close()
+        if iterator is not None:
+            iterator.close()
 
     def __len__(self) -> int:
         """Batches of one pass of the flow."""
         return len(self.dataflow)
 
-    def _pull(self) -> tuple[list[np.ndarray], Any, _Signature]:
+    def _pull(self, iterator: DataIterator | None) -> tuple[list[np.ndarray], Any, _Signature]:
         """One checked batch, the state after it and its shapes. StopIteration at the end."""
-        iterator = self._iterator
         if iterator is None:
             raise InternalError("a batch was asked for before start()")
         batch = self._check(next(iterator), self._position)
         self._position += 1
-        state = iterator.state()  # type: ignore[attr-defined]
-        return batch, state, tuple(array.shape for array in batch)
+        return batch, iterator.state(), tuple(array.shape for array in batch)
 
     def _enqueue(self, batches: list[list[np.ndarray]]) -> None:
         if len(batches) == 1:
@@ -150,23 +154,38 @@ class FeedInput(_FlowInput):
         batches: list[list[np.ndarray]] = []
         size = 0
         try:
+            most = min(steps * self._replicas, _LONGEST_QUEUE)
             while len(self._ready) < self._replicas or (
-                len(self._ready) < steps * self._replicas and size < _CHUNK_BYTES
+                len(self._ready) < most and size < _CHUNK_BYTES
             ):
                 poll()
-                batch, state, signature = self._pull()
+                batch, state, signature = self._pull(self._iterator)
                 if batches and signature != self._ready[-1][1]:
                     self._enqueue(batches)
                     batches = []
                 batches.append(batch)
                 self._ready.append((state, signature))
-                size += sum(array.nbytes for array in batch)
+                size += _nbytes(batch)
         except StopIteration:
             pass
         finally:
             # Also when the flow failed: what came before the bad datapoint is good.
             self._enqueue(batches)
         return self._runnable(steps)
+
+
+@dataclass
+class _Pass:
+    """What the thread of one `start` and the loop tell each other.
+
+    A flow that hangs keeps its thread beyond `stop`; it must not meet the pass of a later `start`.
+    """
+
+    iterator: DataIterator | None
+    stopping: bool = False
+    starving: bool = False
+    ended: bool = False
+    error: BaseException | None = None
 
 
 class QueueInput(_FlowInput):
@@ -184,30 +203,32 @@ class QueueInput(_FlowInput):
         self._limit = self._queue_size
         self._changed = threading.Condition()
         self._thread: threading.Thread | None = None
-        self._stopping = False
-        self._ended = False
-        self._starving = False
-        self._error: BaseException | None = None
+        self._pass = _Pass(None)
+
+    def _capacity(self) -> int:
+        return super()._capacity() + 2 * self._queue_size
 
     def start(self, state: Any = None) -> None:
         """Start the thread."""
         super().start(state)
-        self._stopping = self._ended = self._starving = False
-        self._error = None
-        self._thread = threading.Thread(target=self._fill_queue, name="QueueInput", daemon=True)
+        self._pass = _Pass(self._iterator)
+        self._thread = threading.Thread(
+            target=self._fill_queue, args=(self._pass,), name="QueueInput", daemon=True
+        )
         self._thread.start()
 
     def reserve(self, steps: int, poll: Callable[[], None]) -> int:
         """Wait for the thread; raise what it raised."""
+        now = self._pass
         with self._changed:
-            while not (self._enough() or self._error or self._ended):
-                self._starving = True
+            while not (self._enough() or now.error or now.ended):
+                now.starving = True
                 self._changed.notify_all()
                 self._changed.wait(_POLL_S)
                 poll()
-            self._starving = False
-            if self._error is not None:
-                raise self._error
+            now.starving = False
+            if now.error is not None:
+                raise now.error
             return self._runnable(steps)
 
     def _enough(self) -> bool:
@@ -226,7 +247,7 @@ class QueueInput(_FlowInput):
     def stop(self) -> None:
         """End the thread."""
         with self._changed:
-            self._stopping = True
+            self._pass.stopping = True
             self._changed.notify_all()
         thread, self._thread = self._thread, None
         if thread is not None:
@@ -243,42 +264,43 @@ class QueueInput(_FlowInput):
 
     # ------------------------------------------------------------- in the thread
 
-    def _fill_queue(self) -> None:
+    def _fill_queue(self, now: _Pass) -> None:
         try:
-            self._fill_until_stopped()
+            self._fill_until_stopped(now)
         except StopIteration:
             with self._changed:
-                self._ended = True
+                now.ended = True
                 self._changed.notify_all()
         except BaseException as error:  # noqa: BLE001 - handed to the training loop, which raises it
             with self._changed:
-                self._error = error
+                now.error = error
                 self._changed.notify_all()
 
-    def _fill_until_stopped(self) -> None:
-        while not self._stopping:
+    def _fill_until_stopped(self, now: _Pass) -> None:
+        while not now.stopping:
             chunk: list[list[np.ndarray]] = []
             entries: list[tuple[Any, _Signature]] = []
             size = 0
-            ended: StopIteration | None = None
-            while not self._stopping and not ended:
+            failed: BaseException | None = None
+            while not now.stopping:
                 try:
-                    batch, state, signature = self._pull()
-                except StopIteration as end:
-                    ended = end
+                    batch, state, signature = self._pull(now.iterator)
+                except BaseException as error:  # noqa: BLE001 - raised again below
+                    failed = error
                     break
                 if entries and signature != entries[-1][1]:
-                    self._publish(chunk, entries)
+                    self._publish(now, chunk, entries)
                     chunk, entries, size = [], [], 0
                 chunk.append(batch)
                 entries.append((state, signature))
-                size += sum(array.nbytes for array in batch)
+                size += _nbytes(batch)
                 self._lengthen(size / len(chunk))
-                if self._starving or size >= _CHUNK_BYTES or len(chunk) >= self._chunk_limit():
+                if now.starving or size >= _CHUNK_BYTES or len(chunk) >= self._chunk_limit():
                     break
-            self._publish(chunk, entries)
-            if ended is not None:
-                raise ended
+            # Also when the flow failed or ended: what came before is good.
+            self._publish(now, chunk, entries)
+            if failed is not None:
+                raise failed
 
     def _chunk_limit(self) -> int:
         # A quarter of the queue, so that stacking does not empty it.
@@ -289,20 +311,30 @@ class QueueInput(_FlowInput):
         self._limit = max(self._queue_size, self._replicas, min(_LONGEST_QUEUE, cheap))
 
     def _publish(
-        self, chunk: list[list[np.ndarray]], entries: list[tuple[Any, _Signature]]
+        self, now: _Pass, chunk: list[list[np.ndarray]], entries: list[tuple[Any, _Signature]]
     ) -> None:
         if not chunk:
             return
         with self._changed:
             # Never while a step still lacks batches: it would wait for us as we for it.
             while self._enough() and len(self._ready) + len(chunk) > self._limit:
-                if self._stopping:
+                if now.stopping:
                     return
                 self._changed.wait(_POLL_S)
+            if now.stopping:
+                # Perhaps another pass has begun, and the queue is its own.
+                return
         self._enqueue(chunk)
         with self._changed:
             self._ready.extend(entries)
             self._changed.notify_all()
+
+
+def _nbytes(batch: list[np.ndarray]) -> int:
+    """Bytes of a batch. An array of strings holds only references to them."""
+    return sum(
+        sum(map(len, array.flat)) if array.dtype == object else array.nbytes for array in batch
+    )
 
 
 def as_input(data: Any) -> InputSource:

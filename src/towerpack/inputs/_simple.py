@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import numpy as np
 import tensorflow as tf
@@ -27,7 +28,7 @@ class TensorInput(InputSource):
         self, get_tensors: Callable[..., Sequence[tf.Tensor]], size: int | None = None
     ) -> None:
         self._get_tensors = get_tensors
-        self._takes_step = len(inspect.signature(get_tensors).parameters) > 0
+        self._takes_step = _takes_an_argument(get_tensors)
         self._size = size
         self._specs: Sequence[tf.TensorSpec] = ()
 
@@ -42,7 +43,8 @@ class TensorInput(InputSource):
             SpecError: It gave something else than the specs say.
         """
         given = self._get_tensors(step) if self._takes_step else self._get_tensors()
-        tensors = [tf.convert_to_tensor(t) for t in given]
+        listed = given if isinstance(given, list | tuple) else [given]
+        tensors = [tf.convert_to_tensor(t) for t in listed]
         if len(tensors) != len(self._specs):
             raise SpecError(
                 "TensorInput does not give one tensor for each input of the model.",
@@ -56,7 +58,13 @@ class TensorInput(InputSource):
                     got=f"{tensor.dtype.name} {tensor.shape}",
                     expected=f"{spec.dtype.name} {spec.shape}",
                 )
-        return tensors
+        # Sizes that the function leaves open are checked when they are known.
+        return [
+            t
+            if spec.shape.rank is None or t.shape == spec.shape
+            else tf.ensure_shape(t, spec.shape)
+            for t, spec in zip(tensors, self._specs, strict=True)
+        ]
 
     def __len__(self) -> int:
         """The given size."""
@@ -76,7 +84,7 @@ class DummyConstantInput(InputSource):
         self._batch: list[tf.Variable] = []
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
-        """Make the batch: floats from 0 to 1, integers 0 or 1.
+        """Make the batch: floats from 0 to 1, integers 0 or 1, strings "0" or "1".
 
         Raises:
             SpecError: The shapes do not fit the specs.
@@ -98,13 +106,21 @@ class DummyConstantInput(InputSource):
                     expected=f"a full shape that fits {spec.shape}",
                     fix="DummyConstantInput([[128, 28, 28], [128]])",
                 )
-            dims = full.as_list()
+            dims = cast("list[int]", full.as_list())
             rng = stream(seed, "DummyConstantInput", i)
             values = rng.random(dims) if spec.dtype.is_floating else rng.integers(0, 2, dims)
-            value = np.asarray(values).astype(spec.dtype.as_numpy_dtype)
+            if spec.dtype == tf.string:
+                values = np.asarray(values).astype(str)
+            value: Any = np.asarray(values).astype(spec.dtype.as_numpy_dtype)
             # A variable, since the optimiser would fold a constant's share of the model away.
             self._batch.append(tf.Variable(value, trainable=False, name=f"dummy_{spec.name}"))
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
         """The batch."""
         return [tf.identity(v) for v in self._batch]
+
+
+def _takes_an_argument(func: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(func).parameters.values()
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return any(p.kind in positional and p.default is p.empty for p in parameters)

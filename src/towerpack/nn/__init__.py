@@ -6,12 +6,12 @@ from towerpack.nn._context import Summary as Summary
 from towerpack.nn._context import TowerContext as TowerContext
 from towerpack.nn._context import find_tower_context as find_tower_context
 from towerpack.nn._context import get_current_tower_context as get_current_tower_context
+from towerpack.nn._keras import variable_alias as variable_alias
 from towerpack.nn._layers import BatchNorm as BatchNorm
 from towerpack.nn._layers import Conv2D as Conv2D
 from towerpack.nn._layers import Conv2DTranspose as Conv2DTranspose
 from towerpack.nn._layers import Deconv2D as Deconv2D
 from towerpack.nn._layers import FullyConnected as FullyConnected
-from towerpack.nn._keras import alias as variable_alias
 from towerpack.nn._linear_wrap import LinearWrap as LinearWrap
 from towerpack.nn._owned import owners_of as owners_of
 from towerpack.nn._register import expose as expose

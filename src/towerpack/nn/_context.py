@@ -50,6 +50,7 @@ class TowerContext:
     regularizers: list[tuple[str, tf.Tensor]] = field(default_factory=list)
     used_names: set[str] = field(default_factory=set)
     _draws: dict[str, int] = field(default_factory=dict)
+    _graph: Any = None
 
     @property
     def is_main_training_tower(self) -> bool:
@@ -68,10 +69,33 @@ class TowerContext:
         step = tf.constant(0, tf.int64) if self.step is None else tf.cast(self.step, tf.int64)
         return tf.stack([tf.constant(base, tf.int64), step])
 
+    def reaches(self, tensor: tf.Tensor) -> bool:
+        """False for a tensor of an inner graph, such as a branch of `tf.cond`.
+
+        It exists only in there and cannot be asked for.
+        """
+        return tf.is_tensor(tensor) and getattr(tensor, "graph", None) is self._graph
+
+    def own(self, what: str, value: Any) -> tf.Tensor:
+        """`value` as a tensor of the tower itself.
+
+        Raises:
+            LayerError: It belongs to an inner graph.
+        """
+        tensor = value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)
+        if not self.reaches(tensor):
+            raise LayerError(
+                f"{what} is inside of a branch, a loop or a tf.function of the tower.",
+                got=f"a tensor of {getattr(tensor, 'graph', None)}",
+                fix="return the tensor from there, and name it in the tower itself",
+            )
+        return tensor
+
     @contextmanager
     def entered(self) -> Iterator[TowerContext]:
         """Build a tower inside: layers, scopes and variables find this context."""
         token = _current.set(self)
+        self._graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
         try:
             with ExitStack() as stack:
                 stack.enter_context(layers_see_training(self.is_training))
@@ -105,8 +129,3 @@ def get_current_tower_context() -> TowerContext:
 def find_tower_context() -> TowerContext | None:
     """The tower that is being built, or None."""
     return _current.get()
-
-
-def own_value(value: Any) -> Any:
-    """`value` as a tensor, so that exposed NumPy numbers and variables can be fetched too."""
-    return value if isinstance(value, tf.Tensor) else tf.convert_to_tensor(value)

@@ -8,21 +8,57 @@ from __future__ import annotations
 
 import collections
 import random
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import keras
 from keras.src.backend.common import global_state
 from keras.src.backend.common.name_scope import current_path
 from keras.src.layers.layer import CallContext
+from keras.src.utils.naming import to_snake_case
 
 _CALL_CONTEXT = "current_call_ctx"
 _NAME_COUNTERS = "object_name_uids"
+_NAME_SCOPES = "name_scope_stack"
 
 
 def variable_path() -> str:
     """The path of Keras layers that are being built right now, `''` outside of any."""
     return current_path()
+
+
+def layers_being_built() -> list[keras.layers.Layer]:
+    """The Keras layers in which a variable is being made right now, the outermost first.
+
+    A layer that is made inside a tower is known to nobody else, and only it knows whether it is
+    frozen.
+    """
+    stack: Iterable[Any] = global_state.get_global_attribute(_NAME_SCOPES) or ()
+    return [entry.caller for entry in stack if isinstance(entry.caller, keras.layers.Layer)]
+
+
+def forget_losses(layers: Iterable[keras.layers.Layer]) -> None:
+    """Drop the losses that layers have collected from activity regularizers and `add_loss`.
+
+    Keras does it where a call enters its outermost layer, which for Keras is not ours: see
+    `layers_see_training`. Otherwise `model.losses` would hold tensors of an earlier graph.
+    """
+    for layer in layers:
+        layer._clear_losses()
+
+
+def automatic_names(layer: keras.layers.Layer) -> set[str]:
+    """Those names below a layer that Keras chose (`dense_7`), not the user."""
+    names = set()
+    for inner in layer._flatten_layers(include_self=False):
+        base = to_snake_case(type(inner).__name__)
+        if re.fullmatch(rf"{re.escape(base)}(_\d+)?", inner.name):
+            names.add(inner.name)
+    paths = (variable.path.split("/") for variable in layer.variables)
+    generators = (part for path in paths for part in path if part.startswith("seed_generator"))
+    return names | set(generators)
 
 
 @contextmanager
@@ -71,7 +107,7 @@ def seeded_initializers(seed: int) -> Iterator[None]:
         random.setstate(before)
 
 
-def alias(variable: object, path: str) -> keras.Variable:
+def variable_alias(variable: object, path: str) -> keras.Variable:
     """A Keras variable with our path around an existing `tf.Variable`, sharing its memory."""
     *scopes, name = path.split("/")
     with _open_scopes(scopes):

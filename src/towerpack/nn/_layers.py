@@ -6,15 +6,19 @@ Each is a Keras 3 layer, kept in the tower's variable store under its scoped nam
 
 from __future__ import annotations
 
-from typing import Any
+import operator
+from typing import Any, Literal, cast
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import LayerError
+from towerpack.nn import _registry
 from towerpack.nn._context import get_current_tower_context
 from towerpack.nn._register import activate, register_layer
 from towerpack.nn._scope import full_name
+from towerpack.nn._store import run_seeded
 
 Size = int | tuple[int, int]
 
@@ -35,6 +39,14 @@ def data_format_of(name: str) -> str:
     return _FORMATS[name]
 
 
+def padding_of(name: str) -> Literal["same", "valid"]:
+    """The Keras word for a padding, given in any case."""
+    word = name.lower() if isinstance(name, str) else name
+    if word not in ("same", "valid"):
+        raise LayerError(f"'{full_name()}': unknown padding {name!r}.", expected="same or valid")
+    return word
+
+
 def static_shape(x: tf.Tensor, rank: int | None, layer: str) -> tuple[int | None, ...]:
     """The static shape of a layer's input, checked for its rank."""
     if x.shape.rank is None or (rank is not None and x.shape.rank != rank):
@@ -50,14 +62,39 @@ def static_shape(x: tf.Tensor, rank: int | None, layer: str) -> tuple[int | None
 
 
 def pair(size: Size) -> tuple[int, int]:
-    """One number for both directions, or one for each."""
-    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+    """One number for both directions, or one for each.
+
+    Raises:
+        LayerError: Neither one nor two whole numbers.
+    """
+    try:
+        both: Any = (size, size) if np.ndim(size) == 0 else size
+        height, width = map(operator.index, both)
+    except (TypeError, ValueError):
+        raise LayerError(
+            f"'{full_name()}': {size!r} is no size.", expected="one whole number, or two"
+        ) from None
+    return height, width
 
 
-def he_normal(role: str = "kernel") -> keras.initializers.Initializer:
-    """Normal with variance 2 / fan_in (He et al. 2015), seeded by run and layer name."""
+def initializer_of(given: Any, role: str) -> Any:
+    """A Keras initializer; without a seed of its own it is seeded by run, layer name and role.
+
+    None is a normal distribution with variance 2 / fan_in (He et al. 2015). So initial values do
+    not depend on the order in which layers are made, and an initializer that an argscope gives to
+    many layers does not make them alike.
+    """
+    made = cast("Any", keras.initializers.get(given))
+    if made is None:
+        made = keras.initializers.VarianceScaling(2.0, "fan_in", "untruncated_normal")
     seed = get_current_tower_context().store.layer_seed(role)
-    return keras.initializers.VarianceScaling(2.0, "fan_in", "untruncated_normal", seed=seed)
+    if not isinstance(made, keras.initializers.Initializer):
+        # A function, or one of TensorFlow's own initializers.
+        return lambda shape, dtype=None: run_seeded(lambda: made(shape, dtype=dtype), seed)
+    config = made.get_config()
+    if "seed" not in config or config["seed"] is not None:
+        return made
+    return type(made).from_config({**config, "seed": seed})
 
 
 @register_layer
@@ -98,13 +135,15 @@ def Conv2D(
         filters=int(filters),
         kernel_size=pair(kernel_size),
         strides=pair(strides),
-        padding=padding.lower(),
+        padding=padding_of(padding),
         data_format=data_format_of(data_format),
         dilation_rate=pair(dilation_rate),
         groups=groups,
         use_bias=use_bias,
-        kernel_initializer=kernel_initializer or he_normal(),
-        bias_initializer=bias_initializer,
+        kernel_initializer=initializer_of(kernel_initializer, "kernel"),
+        bias_initializer=initializer_of(
+            "zeros" if bias_initializer is None else bias_initializer, "bias"
+        ),
     )
     return activate(activation, layer(x))
 
@@ -133,19 +172,20 @@ def Conv2DTranspose(
         filters=int(filters),
         kernel_size=pair(kernel_size),
         strides=pair(strides),
-        padding=padding.lower(),
+        padding=padding_of(padding),
         data_format=data_format_of(data_format),
         use_bias=use_bias,
-        kernel_initializer=kernel_initializer or he_normal(),
-        bias_initializer=bias_initializer,
+        kernel_initializer=initializer_of(kernel_initializer, "kernel"),
+        bias_initializer=initializer_of(
+            "zeros" if bias_initializer is None else bias_initializer, "bias"
+        ),
     )
     return activate(activation, layer(x))
 
 
-@register_layer
-def Deconv2D(x: tf.Tensor, filters: int, kernel_size: Size, **kwargs: Any) -> tf.Tensor:
-    """The predecessor's name of `Conv2DTranspose`."""
-    return Conv2DTranspose.func(x, filters, kernel_size, **kwargs)
+Deconv2D = Conv2DTranspose
+"""The predecessor's name of `Conv2DTranspose`: the same layer, with the same argscopes."""
+_registry.add(Conv2DTranspose, "Deconv2D")
 
 
 @register_layer
@@ -188,8 +228,10 @@ def FullyConnected(
         tuple(x.shape.as_list()),
         units=int(units),
         use_bias=use_bias,
-        kernel_initializer=kernel_initializer or he_normal(),
-        bias_initializer=bias_initializer,
+        kernel_initializer=initializer_of(kernel_initializer, "kernel"),
+        bias_initializer=initializer_of(
+            "zeros" if bias_initializer is None else bias_initializer, "bias"
+        ),
     )
     return activate(activation, layer(x))
 

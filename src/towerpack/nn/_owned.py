@@ -1,31 +1,43 @@
 """Finds Keras layers and variables that a user made outside of the tower function.
 
-They hang on the model object (`self.backbone = keras.Sequential(…)`) or in a function's closure.
-Their names start with the attribute's name. Automatic Keras numbers (`dense_7`) depend on what else
-the process has built, so they are counted anew within each attribute.
+They hang on the model object (`self.backbone = keras.Sequential(…)`), on its class, in lists, dicts
+and plain objects there, or in what the function and its helpers refer to by name. Their names start
+with the attribute's name. Automatic Keras numbers (`dense_7`) depend on what else the process has
+built, so they are counted anew within each attribute.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 import keras
 import tensorflow as tf
 
+from towerpack._core.naming import unique
+from towerpack.nn._keras import automatic_names
+from towerpack.nn._registry import RegisteredLayer
+
 _NUMBERED = re.compile(r"_\d+$")
-_HOLDERS = (keras.layers.Layer, keras.Variable, tf.Variable, tf.Module)
+_DEPTH = 4
+_LONGEST = 1000
+# Objects of these packages hold no layers of the user's.
+_LIBRARIES = {"tensorflow", "keras", "numpy", "towerpack", "builtins", "collections", "ml_dtypes"}
+_BOOKKEEPING = (keras.optimizers.Optimizer, keras.metrics.Metric, keras.losses.Loss)
+_LEAVES = (keras.layers.Layer, keras.Variable, tf.Variable, keras.random.SeedGenerator)
 
 
 def owners_of(func: Callable[..., Any]) -> Mapping[str, object]:
-    """What a tower function may keep layers in, now: its `self`'s attributes, or its closure."""
-    bound = getattr(func, "__self__", None)
-    if bound is None and inspect.isfunction(inspect.unwrap(func)):
-        found = inspect.getclosurevars(inspect.unwrap(func))
-        return {**found.globals, **found.nonlocals}
-    return getattr(bound if bound is not None else func, "__dict__", {})
+    """What a tower function may keep layers in, now: its `self`, closure and globals."""
+    found: dict[str, object] = {}
+    for name, value in _places(func, set()):
+        if not any(value is known for known in found.values()):
+            found[unique(name, found)] = value
+    return found
 
 
 def find_variables(owners: Mapping[str, object]) -> dict[str, tf.Variable]:
@@ -33,13 +45,14 @@ def find_variables(owners: Mapping[str, object]) -> dict[str, tf.Variable]:
     found: dict[str, tf.Variable] = {}
     for name, value in _items(owners):
         if isinstance(value, keras.layers.Layer):
-            found.update(_layer_variables(name, value))
+            for path, variable in _layer_variables(name, value).items():
+                found[unique(path, found)] = variable
+        elif isinstance(value, keras.random.SeedGenerator):
+            found[unique(f"{name}/state", found)] = cast("Any", value.state).value
         elif isinstance(value, keras.Variable):
-            found[name] = value.value
+            found[unique(name, found)] = cast("Any", value).value
         elif isinstance(value, tf.Variable):
-            found[name] = value
-        elif isinstance(value, tf.Module):
-            found.update({f"{name}/{v.name.split(':')[0]}": v for v in value.variables})
+            found[unique(name, found)] = value
     return found
 
 
@@ -59,43 +72,117 @@ def frozen_ids(owners: Mapping[str, object]) -> set[int]:
             wanted = {id(v.value) for v in item.trainable_variables}
             frozen.update(id(v.value) for v in item.variables if id(v.value) not in wanted)
         elif isinstance(item, keras.Variable) and not item.trainable:
-            frozen.add(id(item.value))
+            frozen.add(id(cast("Any", item).value))
     return frozen
 
 
-def _items(owners: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    for name, value in owners.items():
-        if name.startswith("__"):
-            continue
-        # Only containers of layers: a model may also hold a list of a million file names.
-        if isinstance(value, list | tuple) and value and isinstance(value[0], _HOLDERS):
-            for i, item in enumerate(value):
-                yield f"{name}/{i}", item
-        elif isinstance(value, dict) and isinstance(next(iter(value.values()), None), _HOLDERS):
-            for key, item in value.items():
-                yield f"{name}/{key}", item
-        else:
+def _places(func: Any, seen: set[int]) -> Iterator[tuple[str, object]]:
+    """Names and values that a function can reach without being given them."""
+    if id(func) in seen or len(seen) > _LONGEST:
+        return
+    seen.add(id(func))
+    if isinstance(func, functools.partial):
+        yield from ((f"arg{i}", value) for i, value in enumerate(func.args))
+        yield from func.keywords.items()
+        yield from _places(func.func, seen)
+    elif isinstance(func, _LEAVES):
+        yield "model", func
+    elif inspect.ismethod(func):
+        if not isinstance(func.__self__, type):
+            yield from _attributes(func.__self__)
+        yield from _places(func.__func__, seen)
+    elif inspect.isfunction(inspect.unwrap(func)):
+        yield from _closure(inspect.unwrap(func), seen)
+    elif callable(func):
+        yield from _attributes(func)
+        call = inspect.getattr_static(type(func), "__call__", None)
+        if inspect.isfunction(call):
+            yield from _closure(call, seen)
+
+
+def _closure(func: Any, seen: set[int]) -> Iterator[tuple[str, object]]:
+    reached = inspect.getclosurevars(func)
+    helpers: list[Any] = []
+    for name, value in {**reached.globals, **reached.nonlocals}.items():
+        inner = value.func if isinstance(value, RegisteredLayer) else value
+        if inspect.isfunction(inner) or inspect.ismethod(inner):
+            helpers.append(inner)
+        elif not isinstance(value, ModuleType | type):
             yield name, value
+    for helper in helpers:
+        if not _of_library(getattr(helper, "__module__", None)):
+            yield from _places(helper, seen)
+
+
+def _attributes(owner: object) -> Iterator[tuple[str, object]]:
+    """Attributes of an object, then those of its classes."""
+    yield from getattr(owner, "__dict__", {}).items()
+    for cls in type(owner).__mro__:
+        if not _of_library(cls.__module__):
+            for name, value in vars(cls).items():
+                if isinstance(value, (*_LEAVES, list, tuple, dict)):
+                    yield name, value
+
+
+def _of_library(module: str | None) -> bool:
+    return (module or "builtins").partition(".")[0] in _LIBRARIES
+
+
+def _items(owners: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Layers and variables, each once, with the path of attributes that leads there."""
+    seen: set[int] = set()
+    for name, value in owners.items():
+        yield from _walk(name, value, _DEPTH, seen)
+
+
+def _walk(name: str, value: object, depth: int, seen: set[int]) -> Iterator[tuple[str, object]]:
+    if name.rpartition("/")[2].startswith("__") or id(value) in seen or not _may_hold(value):
+        return
+    seen.add(id(value))
+    if isinstance(value, _LEAVES):
+        yield name, value
+    elif depth:
+        for key, inner in _children(value):
+            yield from _walk(f"{name}/{key}", inner, depth - 1, seen)
+
+
+def _children(value: Any) -> list[tuple[Any, Any]]:
+    if isinstance(value, Mapping):
+        found: list[tuple[Any, Any]] = list(value.items())
+    elif isinstance(value, list | tuple):
+        found = list(enumerate(value))
+    else:
+        return list(vars(value).items())
+    # A model may also hold a list of a million file names.
+    return found if len(found) <= _LONGEST else []
+
+
+def _may_hold(value: object) -> bool:
+    if isinstance(value, (*_LEAVES, Mapping, list, tuple, tf.Module)):
+        return True
+    if isinstance(value, (*_BOOKKEEPING, ModuleType, type)) or not hasattr(value, "__dict__"):
+        return False
+    return not (inspect.isroutine(value) or _of_library(type(value).__module__))
 
 
 def _layer_variables(attribute: str, layer: keras.layers.Layer) -> dict[str, tf.Variable]:
+    automatic = automatic_names(layer)
     counters: dict[str, dict[str, str]] = {}
     found: dict[str, tf.Variable] = {}
     for variable in layer.variables:
-        # The first part is the layer's own automatic name, for which the attribute stands.
-        parts = variable.path.split("/")
-        inner = parts[1:] if len(parts) > 1 else parts
+        *scopes, last = variable.path.split("/")
+        if layer.name in scopes:
+            # The attribute stands for the layer's own name and for all around it.
+            scopes = scopes[scopes.index(layer.name) + 1 :]
         name = attribute
-        for part in inner[:-1]:
-            name += "/" + _stable(part, counters.setdefault(name, {}))
-        name += "/" + inner[-1]
-        while name in found:
-            name += "_"
-        found[name] = variable.value
+        for part in scopes:
+            fixed = part in automatic
+            name += "/" + (_counted(part, counters.setdefault(name, {})) if fixed else part)
+        found[unique(f"{name}/{last}", found)] = cast("Any", variable).value
     return found
 
 
-def _stable(part: str, renamed: dict[str, str]) -> str:
+def _counted(part: str, renamed: dict[str, str]) -> str:
     if part not in renamed:
         base = _NUMBERED.sub("", part)
         taken = sum(1 for other in renamed if _NUMBERED.sub("", other) == base)

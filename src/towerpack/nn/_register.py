@@ -75,7 +75,8 @@ def _scoped(layer: RegisteredLayer, name: str, arguments: inspect.BoundArguments
     context.used_names.add(path)
     with scope(name):
         result = layer.func(*arguments.args, **arguments.kwargs)
-    if isinstance(result, tf.Tensor):
+    # A layer in a branch of `tf.cond` works, but its output exists only there.
+    if isinstance(result, tf.Tensor) and context.reaches(result):
         context.outputs[unique(f"{path}/output", context.outputs)] = result
     return result
 
@@ -110,7 +111,16 @@ def _bind(
     kwargs: dict[str, Any],
 ) -> inspect.BoundArguments:
     signature = inspect.signature(layer.func)
-    own = {canonical(layer, key): value for key, value in kwargs.items()}
+    own: dict[str, Any] = {}
+    for key, value in kwargs.items():
+        word = canonical(layer, key)
+        if word in own:
+            raise LayerError(
+                f"{layer.name}({name!r}) got '{word}' twice, in two spellings.",
+                got=f"{sorted(kwargs)}",
+                fix=f"give {word}= alone",
+            )
+        own[word] = value
     takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     for key in own:
         if key not in layer.parameters and not takes_any:
@@ -141,7 +151,8 @@ def expose(name: str, tensor: Any) -> tf.Tensor:
         The tensor itself.
 
     Raises:
-        LayerError: Something else has this name already.
+        LayerError: Something else has this name already, or the tensor is inside of a branch or
+            loop.
     """
     context = get_current_tower_context()
     path = full_name(name)
@@ -149,7 +160,7 @@ def expose(name: str, tensor: Any) -> tf.Tensor:
         raise LayerError(
             f"An output '{path}' is exposed already in this tower.", fix="choose another name"
         )
-    value = tensor if isinstance(tensor, tf.Tensor) else tf.convert_to_tensor(tensor)
+    value = context.own(f"expose('{path}')", tensor)
     context.outputs[path] = value
     return value
 
@@ -160,4 +171,5 @@ def activate(function: Any, x: tf.Tensor) -> tf.Tensor:
         return x
     if isinstance(function, RegisteredLayer) and function.use_scope is True:
         return function(function.name.lower(), x)
-    return keras.activations.get(function)(x) if isinstance(function, str) else function(x)
+    known: Any = keras.activations.get(function) if isinstance(function, str) else function
+    return known(x)

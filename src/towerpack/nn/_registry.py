@@ -45,19 +45,20 @@ class RegisteredLayer:
 _layers: dict[str, RegisteredLayer] = {}
 
 
-def add(layer: RegisteredLayer) -> None:
-    """Make a layer known to `LinearWrap`.
+def add(layer: RegisteredLayer, name: str | None = None) -> None:
+    """Make a layer known to `LinearWrap`, by its own or another name.
 
     Raises:
         LayerError: Another module has registered this name.
     """
-    known = _layers.get(layer.name)
+    name = name or layer.name
+    known = _layers.get(name)
     if known is not None and known.__module__ != layer.__module__:
         raise LayerError(
-            f"A layer '{layer.name}' is registered already, in {known.__module__}.",
+            f"A layer '{name}' is registered already, in {known.__module__}.",
             fix="choose another name",
         )
-    _layers[layer.name] = layer
+    _layers[name] = layer
 
 
 def find(name: str) -> RegisteredLayer:

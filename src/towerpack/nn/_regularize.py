@@ -53,5 +53,6 @@ def regularize_cost(regex: str, func: Regularizer, name: str = "regularize_cost"
         )
     with tf.name_scope(name):
         total = tf.add_n([func(tf.cast(v, tf.float32)) for v in matching])
-    context.regularizers.append((f"{name}({regex!r})", total))
+    if context.reaches(total):
+        context.regularizers.append((f"{name}({regex!r})", total))
     return total

@@ -1,4 +1,4 @@
-"""Name scopes of a tower: plain values in context variables, so an exception cannot leave one open."""
+"""Name scopes of a tower: values in context variables, so that exceptions leave none open."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def scope(name: str) -> Iterator[None]:
 
 @contextmanager
 def reuse_scope() -> Iterator[None]:
-    """Layers inside may take the name of an earlier layer of this call and then share its weights."""
+    """Layers inside may take the name of an earlier layer of this call and share its weights."""
     token = _reusing.set(True)
     try:
         yield

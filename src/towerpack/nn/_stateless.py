@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from towerpack._core.errors import LayerError
 from towerpack.nn._context import get_current_tower_context
-from towerpack.nn._layers import Size, data_format_of, pair, static_shape
+from towerpack.nn._layers import Size, data_format_of, padding_of, pair, static_shape
 from towerpack.nn._register import register_layer
 from towerpack.nn._scope import full_name
 
@@ -18,8 +18,9 @@ def _pool(
     size = pair(pool_size)
     step = size if strides is None else pair(strides)
     format_ = "NCHW" if data_format_of(data_format) == "channels_first" else "NHWC"
+    pad = "SAME" if padding_of(padding) == "same" else "VALID"
     function = tf.nn.max_pool2d if kind == "max" else tf.nn.avg_pool2d
-    return function(x, size, step, padding.upper(), data_format=format_)
+    return function(x, size, step, pad, data_format=format_)
 
 
 @register_layer
@@ -95,7 +96,7 @@ def ReLU(x: tf.Tensor) -> tf.Tensor:
 
 @register_layer(use_scope=None)
 def LeakyReLU(x: tf.Tensor, negative_slope: float = 0.3) -> tf.Tensor:
-    """x where positive, otherwise `negative_slope` · x."""
+    """X where positive, otherwise `negative_slope` · x."""
     return tf.nn.leaky_relu(x, negative_slope)
 
 

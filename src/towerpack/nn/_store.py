@@ -12,12 +12,14 @@ what it needs, later calls find it here. Three kinds of variables come together:
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import keras
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import lift_to_graph
 
@@ -25,7 +27,12 @@ from towerpack._core.errors import LayerError
 from towerpack._core.naming import unique
 from towerpack._core.randomness import derive_seed
 from towerpack.nn import _owned
-from towerpack.nn._keras import seeded_initializers, variable_path
+from towerpack.nn._keras import (
+    forget_losses,
+    layers_being_built,
+    seeded_initializers,
+    variable_path,
+)
 from towerpack.nn._scope import full_name, is_reusing
 
 
@@ -41,7 +48,13 @@ class _Trace:
     """What one call of the tower function has touched."""
 
     claimed: set[str] = field(default_factory=set)
-    order: int = 0
+
+
+class _Calling(threading.local):
+    """What belongs to the call in this thread; others may call the same tower in theirs."""
+
+    trace: _Trace | None = None
+    creating: bool = False
 
 
 class VariableStore:
@@ -67,8 +80,9 @@ class VariableStore:
         self._layers: dict[str, _NamedLayer] = {}
         self._inside: dict[str, tf.Variable] = {}
         self._outside: dict[str, tf.Variable] = {}
-        self._trace: _Trace | None = None
-        self._creating = False
+        # Keras layers made inside the tower: only they know whether they are frozen.
+        self._spot: dict[int, keras.layers.Layer] = {}
+        self._calling = _Calling()
 
     # ---------------------------------------------------------------- names
 
@@ -90,7 +104,9 @@ class VariableStore:
 
     def trainable(self) -> dict[str, tf.Variable]:
         """The trainable ones among `named_variables`; frozen Keras layers are honoured."""
-        frozen = _owned.frozen_ids({**self._find_owners(), **self.layers()})
+        frozen = _owned.frozen_ids(
+            {"owners": self._find_owners(), "layers": self.layers(), "spot": self._spot}
+        )
         return {
             name: variable
             for name, variable in self.named_variables().items()
@@ -101,9 +117,10 @@ class VariableStore:
         """Layers by name, created so far."""
         return {name: entry.layer for name, entry in self._layers.items()}
 
-    def keras_objects(self) -> list[object]:
-        """All Keras layers that are known: by name, and those found on the owners."""
-        return [*self.layers().values(), *_owned.keras_layers(self._find_owners())]
+    def keras_layers(self) -> list[keras.layers.Layer]:
+        """All Keras layers that are known: by name, made inside, and found on the owners."""
+        owned = _owned.keras_layers(self._find_owners())
+        return [*self.layers().values(), *self._spot.values(), *owned]
 
     def adopt(self, variables: list[tf.Variable]) -> None:
         """Take in variables that a trace used and that nothing else knows."""
@@ -143,7 +160,11 @@ class VariableStore:
         if entry is None:
             # `init_scope` leaves the graph that is being traced, so that the variables outlive it
             # (and are mirrored where a distribution strategy is active).
-            with tf.init_scope(), self._passing_through():
+            with (
+                tf.init_scope(),
+                self._passing_through(),
+                seeded_initializers(self.layer_seed("initializers")),
+            ):
                 layer = make(name=scope.replace("/", "."), dtype=self.dtype_policy, **config)
                 layer.build(input_shape)
             entry = self._layers[scope] = _NamedLayer(layer, config, input_shape)
@@ -160,55 +181,125 @@ class VariableStore:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Catch variables that the code inside creates; give back those of earlier calls."""
-        before, self._trace = self._trace, _Trace()
+        before, self._calling.trace = self._calling.trace, _Trace()
+        forget_losses(self.keras_layers())
         try:
             with (
                 seeded_initializers(derive_seed(self.seed, "initializers")),
+                _seeded_graph(derive_seed(self.seed, "graph")),
                 tf.variable_creator_scope(self._create),
             ):
                 yield
         finally:
-            self._trace = before
+            self._calling.trace = before
 
     @contextmanager
     def _passing_through(self) -> Iterator[None]:
-        before, self._creating = self._creating, True
+        before, self._calling.creating = self._calling.creating, True
         try:
             yield
         finally:
-            self._creating = before
+            self._calling.creating = before
 
     def _create(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
-        if self._creating or self._trace is None:
+        trace = self._calling.trace
+        if self._calling.creating or trace is None:
             return next_creator(**kwargs)
-        name = self._claim(variable_path(), str(kwargs.get("name") or "variable"))
+        keras_path = variable_path()
+        name = _claim(trace, keras_path, str(kwargs.get("name") or "variable"))
+        value = kwargs["initial_value"]
         known = self._inside.get(name)
         if known is not None:
+            with self._passing_through():
+                _check_fits(name, known, value, kwargs.get("dtype"))
             return known
-        kwargs["initial_value"] = _lifted(kwargs["initial_value"], name)
+        # The slash at the end makes TensorFlow take the name as it is, below no other scope:
+        # `wrap_function` refuses two variables of one name.
+        kwargs["name"] = name + "/"
+        kwargs["initial_value"] = self._initial(value, name, plain=not keras_path)
         with tf.init_scope(), self._passing_through():
             variable = next_creator(**kwargs)
         self._inside[name] = variable
+        self._spot.update({id(layer): layer for layer in layers_being_built()})
         return variable
 
-    def _claim(self, keras_path: str, name: str) -> str:
-        trace = self._trace
-        if trace is None:
-            return name
-        parts = [full_name(), keras_path, name.split(":")[0]]
-        path = "/".join(part for part in parts if part)
-        if path in trace.claimed:
-            if is_reusing():
-                return path
-            if keras_path:
-                raise LayerError(
-                    f"Two Keras layers of this tower are both named '{keras_path}'.",
-                    fix="give one of them another name=, or call the same layer object twice to "
-                    "share its weights",
-                )
-            path = unique(path, trace.claimed)
-        trace.claimed.add(path)
-        return path
+    def _initial(self, value: Any, name: str, *, plain: bool) -> Any:
+        """An initial value that does not live in the graph that is being traced."""
+        if plain and callable(value):
+            seed = derive_seed(self.seed, "initial value", name)
+            return lambda: run_seeded(cast("Callable[[], Any]", value), seed >> 32)
+        return _lifted(value, name)
+
+
+def _claim(trace: _Trace, keras_path: str, name: str) -> str:
+    parts = [full_name(), keras_path, name.split(":")[0].strip("/")]
+    path = "/".join(part for part in parts if part)
+    if path in trace.claimed:
+        if is_reusing():
+            return path
+        if keras_path:
+            raise LayerError(
+                f"Two Keras layers of this tower are both named '{keras_path}'.",
+                fix="give one of them another name=, or call the same layer object twice to "
+                "share its weights",
+            )
+        path = unique(path, trace.claimed)
+    trace.claimed.add(path)
+    return path
+
+
+@contextmanager
+def _seeded_graph(seed: int) -> Iterator[None]:
+    """Make `tf.random` and `tf.nn.dropout` in the graph that is built a function of the seed.
+
+    Nothing changes where the user has called `tf.random.set_seed`, or runs eagerly.
+    """
+    graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    if graph is None or graph.seed is not None:
+        yield
+        return
+    graph.seed = seed >> 32
+    try:
+        yield
+    finally:
+        graph.seed = None
+
+
+def run_seeded(value: Callable[[], Any], seed: int) -> Any:
+    """`value()`, with what it draws from `tf.random` made a function of a seed of 31 bits.
+
+    Nothing changes where the user has called `tf.random.set_seed`.
+    """
+
+    def run() -> Any:
+        graph: Any = tf.compat.v1.get_default_graph()
+        if graph.seed is None:
+            graph.seed = seed
+        return tf.convert_to_tensor(value())
+
+    return tf.function(run, autograph=False)()
+
+
+def _check_fits(name: str, known: tf.Variable, value: Any, dtype: Any) -> None:
+    """Refuse to give a variable of an earlier call to code that asks for another one.
+
+    Raises:
+        LayerError: Shape or dtype differ.
+    """
+    if callable(value):
+        with tf.Graph().as_default():
+            value = cast("Callable[[], Any]", value)()
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        value = np.asarray(value)
+    shape = tf.TensorShape(value.shape)
+    other_dtype = dtype is not None and tf.as_dtype(dtype) != known.dtype.base_dtype
+    if not shape.is_compatible_with(known.shape) or other_dtype:
+        raise LayerError(
+            f"The variable '{name}' exists from an earlier call of the tower, as another one.",
+            got=f"shape {shape}" + (f", {tf.as_dtype(dtype).name}" if dtype is not None else ""),
+            expected=f"shape {known.shape}, {known.dtype.name}",
+            fix="give layers that only some calls make (is_training or not) a name= of their own",
+        )
 
 
 def _below(scope: str, layer: keras.layers.Layer, variable: keras.Variable) -> str:

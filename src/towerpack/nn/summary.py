@@ -48,8 +48,8 @@ def _add(
     context = get_current_tower_context()
     if not context.is_main_training_tower:
         return
-    tensor = tf.convert_to_tensor(value)
     path = full_name(name)
+    tensor = context.own(f"summary.{kind}('{path}')", value)
     if rank is not None and tensor.shape.rank != rank:
         raise LayerError(
             f"summary.{kind}('{path}') got a value of the wrong rank.",
