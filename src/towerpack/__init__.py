@@ -149,20 +149,17 @@ __all__ = ["__version__", *_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return _load(f"{__name__}.{name}")
-    if name not in _HOME:
+    if name not in _MODULES and name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
-    value = getattr(_load(_HOME[name]), name)
-    globals()[name] = value
-    return value
-
-
-def _load(module: str) -> Any:
     from towerpack._core.extras import explain_missing
 
-    with explain_missing(module):
-        return importlib.import_module(module)
+    # Some packages load what they export only when it is asked for.
+    with explain_missing(f"towerpack.{name}"):
+        if name in _MODULES:
+            return importlib.import_module(f"{__name__}.{name}")
+        value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:
