@@ -1,0 +1,274 @@
+"""Measuring programs against each other fairly, on a machine that others use too.
+
+Each contender is a process of its own, started by `Contender`, that computes only between "go" and
+its answer; the others wait in a read. `alternate` lets them take turns, so that a slow minute of
+the machine hits all alike, and what is compared are ratios within one turn of all.
+
+The child holds a `Gate` and calls `epoch_done` after each of its epochs.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What one contender did between "go" and its answer.
+
+    Attributes:
+        steps: Training steps.
+        seconds: Of wall time.
+        cpu_s: User and system time of the whole process, all threads included. What background
+            threads do after the end of a turn counts for the next one.
+        loss: As the contender reports it; for a look at whether it trains.
+    """
+
+    steps: int
+    seconds: float
+    cpu_s: float
+    loss: float
+
+    @property
+    def rate(self) -> float:
+        """Steps per second."""
+        return self.steps / self.seconds
+
+    @property
+    def cpu_us(self) -> float:
+        """CPU time per step in µs."""
+        return self.cpu_s / self.steps * 1e6
+
+
+# ---------------------------------------------------------------------------- in the child
+
+
+class Gate:
+    """Blocks the contender between turns. Takes over standard output, and drops what is printed.
+
+    Args:
+        steps: Steps in an epoch.
+    """
+
+    def __init__(self, steps: int) -> None:
+        self._steps = steps
+        self._answers = os.fdopen(os.dup(1), "w")
+        silence = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(silence, 1)
+        self._asked = self._left = 0
+        self._cpu_s = _cpu_s()
+        self._began = 0.0
+
+    def open(self) -> bool:
+        """Wait for the first turn."""
+        return self._wait()
+
+    def epoch_done(self, loss: Callable[[], float]) -> bool:
+        """Answer and wait if this was the last epoch of the turn. False: no more turns.
+
+        Args:
+            loss: Asked once for each turn, after the time has been taken.
+        """
+        self._left -= 1
+        if self._left:
+            return True
+        seconds = time.perf_counter() - self._began
+        cpu_s = _cpu_s()
+        steps = self._asked * self._steps
+        turn = Turn(steps, seconds, cpu_s - self._cpu_s, float(loss()))
+        self._cpu_s = cpu_s
+        print(json.dumps(asdict(turn)), file=self._answers, flush=True)
+        return self._wait()
+
+    def _wait(self) -> bool:
+        line = sys.stdin.readline()
+        if not line.strip():
+            return False
+        self._asked = self._left = int(line)
+        self._began = time.perf_counter()
+        return True
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+# ---------------------------------------------------------------------------- in the parent
+
+
+class Contender:
+    """A process that takes turns.
+
+    Args:
+        name: For tables.
+        command: Starts it.
+    """
+
+    def __init__(self, name: str, command: Sequence[str]) -> None:
+        self.name = name
+        self.epochs = 1
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in close()
+        environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
+        self._process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=environment,
+        )
+
+    def turn(self) -> Turn:
+        """Let it run its epochs."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            self._process.stdin.write(f"{self.epochs}\n")
+            self._process.stdin.flush()
+            answer = self._process.stdout.readline()
+        except BrokenPipeError:
+            answer = ""
+        if not answer:
+            self._log.seek(0)
+            raise RuntimeError(f"{self.name} failed:\n{self._log.read()[-4000:]}")
+        return Turn(**json.loads(answer))
+
+    def close(self) -> None:
+        """End it."""
+        self._process.kill()
+        self._process.wait()
+        self._log.close()
+
+
+def alternate(
+    commands: dict[str, Sequence[str]], *, rounds: int, seconds: float
+) -> dict[str, list[Turn]]:
+    """Let contenders take turns.
+
+    Args:
+        commands: Start the contenders, by name.
+        rounds: Turns for each that count. One more at the start does not: it compiles, and then a
+            second one tells how many epochs make up a turn.
+        seconds: How long a turn should be, at least; 0 for one epoch.
+    """
+    contenders: list[Contender] = []
+    try:
+        for name, command in commands.items():
+            contender = Contender(name, command)
+            contenders.append(contender)
+            contender.turn()
+            if seconds:
+                contender.epochs = max(1, math.ceil(seconds / contender.turn().seconds))
+        turns: dict[str, list[Turn]] = {name: [] for name in commands}
+        for round_ in range(rounds):
+            first = round_ % len(contenders)
+            for contender in contenders[first:] + contenders[:first]:
+                turns[contender.name].append(contender.turn())
+        return turns
+    finally:
+        for contender in contenders:
+            contender.close()
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Ratios within rounds: their median and range."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f} ({self.low:.2f}–{self.high:.2f})"
+
+
+def paired(turns: Sequence[Turn], base: Sequence[Turn], value: Callable[[Turn], float]) -> Ratio:
+    """`value` of each turn over that of the same round of `base`."""
+    ratios = [value(a) / value(b) for a, b in zip(turns, base, strict=True)]
+    return Ratio(statistics.median(ratios), min(ratios), max(ratios))
+
+
+def median(turns: Sequence[Turn], value: Callable[[Turn], float]) -> float:
+    """The median of `value`."""
+    return statistics.median(value(turn) for turn in turns)
+
+
+def digits(value: float) -> str:
+    """A positive number with three digits or all before the point."""
+    return f"{value:,.{max(0, 2 - math.floor(math.log10(value)))}f}"
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Markdown; the first column is text, the others are numbers."""
+    rule = ["---", *["---:"] * (len(header) - 1)]
+    return "\n".join("| " + " | ".join(row) + " |" for row in [header, rule, *rows])
+
+
+def circumstances(packages: Sequence[str]) -> dict[str, Any]:
+    """When, on what and with what something was measured."""
+    return {
+        "date": time.strftime("%Y-%m-%d"),
+        "processor": _processor(),
+        "cores": len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count(),
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{name: _version(name) for name in packages},
+        "commit": _commit(),
+    }
+
+
+def described(found: dict[str, Any]) -> str:
+    """`circumstances` in words."""
+    load = " / ".join(f"{x:.1f}" for x in found["load_average"])
+    versions = [
+        f"{name} {value}"
+        for name, value in found.items()
+        if name not in ("date", "processor", "cores", "load_average", "system", "commit")
+    ]
+    return (
+        f"{found['date']}, commit {found['commit']}. {found['processor']}, {found['cores']} cores, "
+        f"{found['system']}; load average {load}. {', '.join(versions)}."
+    )
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or "unknown processor"
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else "unknown processor"
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "-"
+
+
+def _commit() -> str:
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError:
+        return "unknown"
+    return done.stdout.strip() or "unknown"
