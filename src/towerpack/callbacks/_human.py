@@ -17,9 +17,6 @@ from towerpack.callbacks._base import Callback
 _log = get_logger(__name__)
 
 _MAX_BYTES = 64 * 1024
-# Bounded in depth and width: a few lines of YAML aliases can describe billions of items.
-_repr = reprlib.Repr()
-_repr.maxlevel = 2
 
 
 class HumanHyperParamSetter(Callback):
@@ -159,5 +156,6 @@ def _number(raw: Any) -> float | None:
 
 
 def _short(value: Any, *, quoted: bool = True) -> str:
-    text = value if isinstance(value, str) and not quoted else _repr.repr(value)
+    # Bounded in depth and width: a few lines of YAML aliases can describe billions of items.
+    text = value if isinstance(value, str) and not quoted else reprlib.repr(value)
     return text if len(text) <= 60 else f"{text[:60]}…"

@@ -17,7 +17,7 @@ def test_a_need_must_be_met_by_an_earlier_callback(tmp_path: Path) -> None:
     with pytest.raises(CallbackError, match=r"(?s)after it.*put PutValues before"):
         SmallHost(tmp_path, [saver, producer]).setup()
     with pytest.raises(CallbackError, match=r"(?s)nothing produces.*Did you mean 'val/error'"):
-        SmallHost(tmp_path, [producer, MinSaver("val/errror")]).setup()
+        SmallHost(tmp_path, [producer, MinSaver("val/errors")]).setup()
 
 
 def test_two_callbacks_may_not_produce_one_name(tmp_path: Path) -> None:

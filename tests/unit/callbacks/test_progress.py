@@ -176,11 +176,14 @@ def test_log_handlers_get_their_streams_back(monkeypatch: pytest.MonkeyPatch) ->
         on.show(row)
         assert handler.stream is not err
         logger.error("above")
+        sys.stderr.write("half a line")
+        assert "half" not in err.getvalue()
         on.hide(row)
         on.hide(row)
         assert handler.stream is err
         assert sys.stderr is err
         assert err.getvalue().count("above\n") == 1
+        assert "half a line\n" in err.getvalue()
     finally:
         logger.removeHandler(handler)
 
@@ -224,7 +227,8 @@ def in_terminal(program: str, *, columns: int, tmp_path: Path) -> str:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
     tests = Path(__file__).parents[2]
-    env = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": str(tests)}
+    paths = [str(tests), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": os.pathsep.join(paths)}
     for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
         env.pop(name, None)
     process = subprocess.Popen(

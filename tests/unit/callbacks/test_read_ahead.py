@@ -96,16 +96,29 @@ def test_a_wait_can_be_interrupted() -> None:
     assert threads() == 0
 
 
-def test_leaving_early_closes_the_iterator() -> None:
-    closed = threading.Event()
+@pytest.mark.parametrize("taken", [1, 5])
+def test_the_iterator_is_closed(taken: int) -> None:
+    class Source:
+        def __init__(self) -> None:
+            self.left = 5
+            self.closed = False
 
-    def source() -> Iterator[int]:
-        try:
-            yield from range(100)
-        finally:
-            closed.set()
+        def __iter__(self) -> Source:
+            return self
 
-    with ReadAhead(source, pair) as reader:
-        next(reader.items(nothing))
-    assert closed.is_set()
+        def __next__(self) -> int:
+            self.left -= 1
+            if self.left < 0:
+                raise StopIteration
+            return self.left
+
+        def close(self) -> None:
+            self.closed = True
+
+    source = Source()
+    with ReadAhead(lambda: source, pair) as reader:
+        items = reader.items(nothing)
+        for _ in range(taken):
+            next(items)
+    assert source.closed
     assert threads() == 0

@@ -87,11 +87,13 @@ def stopped_after(host: SmallHost) -> int:
         (EarlyStopping("e", patience=2), [5, 4, 4, 4, 1], 4),
         (EarlyStopping("e", patience=2), [5, 6, 4, 5, 3], 5),
         (EarlyStopping("e", patience=1, min_delta=0.5), [5, 4, 3.6, 1, 1], 3),
+        (EarlyStopping("e", patience=1), [5, None, None, None, 6], 5),
+        (EarlyStopping("e", patience=1), [5, None, 6, None, 6], 3),
         (EarlyStopping("e", patience=2, mode="max"), [1, 0, math.nan, 9, 9], 3),
     ],
 )
 def test_early_stopping(
-    tmp_path: Path, stopping: EarlyStopping, values: list[float], epochs: int
+    tmp_path: Path, stopping: EarlyStopping, values: list[float | None], epochs: int
 ) -> None:
     host = SmallHost(tmp_path, [PutValues("e", values), stopping], steps_per_epoch=1, max_epoch=5)
     assert stopped_after(host) == epochs

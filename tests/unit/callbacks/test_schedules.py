@@ -133,6 +133,15 @@ def test_a_change_by_hand_survives_a_resume_but_not_the_next_point(tmp_path: Pat
     assert record.values == twice(0.25, 0.25, 0.05)
 
 
+def test_a_change_by_hand_at_a_point_survives_too(tmp_path: Path) -> None:
+    after = ScheduledHyperParamSetter(LR, [(0, 0.5), (1, 0.25)])
+    after.restore({"last": 0.25})
+    host = SmallHost(tmp_path, [after], params={LR: Param(0.125)})
+    host.epoch, host.global_step = 1, 4
+    host.start()
+    assert host.hyper_param(LR).get() == 0.125
+
+
 def test_a_new_table_wins_over_the_checkpoint(tmp_path: Path) -> None:
     before = ScheduledHyperParamSetter(LR, [(0, 0.5)])
     rates(tmp_path, before, epochs=1)
@@ -241,7 +250,7 @@ def test_statistics_survive_a_resume(tmp_path: Path) -> None:
 
 
 def test_nan_is_passed_over(tmp_path: Path) -> None:
-    assert watched(tmp_path, by_stat(), [5, math.nan, 4.95]) == [1, 1, 1, 1]
+    assert watched(tmp_path, by_stat(), [5, math.nan, 4.95, 4.95]) == [1, 1, 1, 1, 0.5]
 
 
 def test_values_are_compared_as_the_variable_keeps_them(
