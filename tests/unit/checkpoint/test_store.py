@@ -165,6 +165,20 @@ def test_saving_a_step_again_replaces_it(
     assert names(tmp_path) == ["step-00000001"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="others cannot swap two names")
+def test_a_step_that_is_replaced_is_never_absent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(*_: object) -> None:
+        raise AssertionError("the old one was taken away before the new one was in place")
+
+    monkeypatch.setattr("towerpack.checkpoint._write.remove_checkpoint", absent)
+    with CheckpointStore(tmp_path) as store:
+        store.save(1, arrays(1), "old")
+        store.save(1, arrays(1), "new")
+    assert load_checkpoint(tmp_path).state == "new"
+
+
 def test_a_tag_holds_one_checkpoint(tmp_path: Path) -> None:
     with CheckpointStore(tmp_path, keep=1) as store:
         store.save(1, arrays(1), tag="best-val/error")
