@@ -229,7 +229,7 @@ class Trainer:
             return list(self.config.monitors)
         return [
             JSONLMonitor(directory.stats),
-            ConsoleMonitor(),
+            ConsoleMonitor(exclude=["^time/"]),
             TensorBoardMonitor(directory.events),
         ]
 

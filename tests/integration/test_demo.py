@@ -1,0 +1,52 @@
+"""The main job on its embedded default, as a user starts it."""
+
+from __future__ import annotations
+
+import re
+import struct
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from towerpack.checkpoint import list_checkpoints
+
+
+def demo(directory: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "towerpack", "demo"],
+        cwd=directory,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.timeout(600)
+def test_demo_learns_draws_and_knows_when_it_is_complete(tmp_path: Path) -> None:
+    said = demo(tmp_path)
+    accuracy = re.search(r"Test accuracy ([\d.]+) %", said)
+    assert accuracy
+    assert float(accuracy[1]) >= 98.5
+    run_dir = tmp_path / "runs" / "demo"
+    for name in ("demo.png", "checkpoints", "stats.jsonl", "log.txt", "run.json"):
+        assert f"runs/demo/{name}" in said
+        assert (run_dir / name).exists()
+
+    png = (run_dir / "demo.png").read_bytes()
+    assert png[:8] == b"\x89PNG\r\n\x1a\n"
+    width, height = struct.unpack(">II", png[16:24])
+    assert (width, height) == (1200, 900)
+
+    rows = list_checkpoints(run_dir)
+    assert all(row.valid for row in rows)
+    assert [row.tag for row in rows].count("best-val/cost") == 1
+
+    again = demo(tmp_path)
+    assert "complete already" in again
+    assert f"Test accuracy {accuracy[1]} %" in again
+    assert [row.step for row in list_checkpoints(run_dir)] == [row.step for row in rows]
