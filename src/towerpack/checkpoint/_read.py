@@ -7,6 +7,7 @@ become memory, checksums before anything is believed. Nothing is unpickled or ex
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,7 @@ from towerpack._core.naming import did_you_mean
 from towerpack.checkpoint._codec import decode_state
 from towerpack.checkpoint._layout import (
     CHECKPOINTS,
+    LOCK,
     MANIFEST,
     STATE,
     Place,
@@ -38,7 +40,7 @@ from towerpack.checkpoint._manifest import (
 from towerpack.checkpoint._tensors import Tensors, check_file, read_plain
 
 MAX_STATE_BYTES: Final = 1 << 28
-_RESCANS: Final = 10
+_PATIENCE_S: Final = 30.0
 _logger = get_logger(__name__)
 
 
@@ -139,21 +141,18 @@ def load_checkpoint(path: str | os.PathLike[str], *, tag: str | None = None) -> 
     if tag is None and (place(where) is not None or (where / MANIFEST).exists()):
         return _load_one(where)
     directory = find_directory(where)
-    passed_over: list[tuple[Place, str]] = []
-    for _ in range(_RESCANS):
-        passed_over = []
-        for candidate in _candidates(directory, tag):
-            try:
-                checkpoint = _read(candidate.path, expected=candidate)
-            except FormatError as problem:
-                passed_over.append((candidate, str(problem)))
-            else:
-                _warn(passed_over)
-                return checkpoint
-        # A writer that keeps N may have removed what was listed; then there is something newer.
-        if all(candidate.path.exists() for candidate, _ in passed_over):
-            break
-    raise _nothing_valid(directory, tag, passed_over)
+    give_up_at = time.monotonic() + _PATIENCE_S
+    while True:
+        before = _look(directory)
+        checkpoint, passed_over = _newest_valid(directory, tag)
+        # A writer may have removed or replaced what was listed: then look again, for what was
+        # passed over may be whole, and what was not listed may be there.
+        settled = _look(directory) == before or time.monotonic() > give_up_at
+        if checkpoint is not None and (settled or not passed_over):
+            _warn(passed_over)
+            return checkpoint
+        if checkpoint is None and settled:
+            raise _nothing_valid(directory, tag, passed_over)
 
 
 def list_checkpoints(
@@ -181,7 +180,7 @@ def find_directory(where: Path) -> Path:
     """
     if (where / CHECKPOINTS).is_dir():
         return where / CHECKPOINTS
-    if where.is_dir() and (where.name == CHECKPOINTS or places(where)):
+    if where.is_dir() and (where.name == CHECKPOINTS or (where / LOCK).exists() or places(where)):
         return where
     if not where.exists():
         got = "nothing there"
@@ -249,6 +248,24 @@ def _load_one(path: Path) -> Checkpoint:
             f"{path} is not a valid checkpoint: {problem}.",
             fix="give the run directory instead, to load its newest valid checkpoint",
         ) from problem
+
+
+def _newest_valid(
+    directory: Path, tag: str | None
+) -> tuple[Checkpoint | None, list[tuple[Place, str]]]:
+    """The newest valid checkpoint, and what is newer with the reason why it is not valid."""
+    passed_over: list[tuple[Place, str]] = []
+    for candidate in _candidates(directory, tag):
+        try:
+            return _read(candidate.path, expected=candidate), passed_over
+        except FormatError as problem:
+            passed_over.append((candidate, str(problem)))
+    return None, passed_over
+
+
+def _look(directory: Path) -> tuple[int, list[str]]:
+    """What changes when a writer does something in the directory."""
+    return directory.stat().st_mtime_ns, sorted(os.listdir(directory))
 
 
 def _candidates(directory: Path, tag: str | None) -> list[Place]:
