@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -44,7 +45,7 @@ class LinearWrap:
 
     def print_tensor(self) -> LinearWrap:
         """Write the tensor's description to stdout while the tower is traced."""
-        tf.print(str(self._tensor))
+        sys.stdout.write(f"{self._tensor}\n")
         return self
 
     @property

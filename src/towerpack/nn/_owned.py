@@ -152,7 +152,8 @@ def _children(value: Any) -> list[tuple[Any, Any]]:
     elif isinstance(value, list | tuple):
         found = list(enumerate(value))
     else:
-        return list(vars(value).items())
+        # TensorFlow keeps a second view of tracked attributes under such names.
+        return [(k, v) for k, v in vars(value).items() if not k.startswith("_self_")]
     # A model may also hold a list of a million file names.
     return found if len(found) <= _LONGEST else []
 

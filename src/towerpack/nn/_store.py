@@ -22,6 +22,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import lift_to_graph
+from tensorflow.python.ops import variable_scope
 
 from towerpack._core.errors import LayerError
 from towerpack._core.naming import unique
@@ -167,9 +168,9 @@ class VariableStore:
             ):
                 layer = make(name=scope.replace("/", "."), dtype=self.dtype_policy, **config)
                 layer.build(input_shape)
-            entry = self._layers[scope] = _NamedLayer(layer, config, input_shape)
-        else:
-            _check_same(scope, entry, config, input_shape)
+            # Another thread may have made it in the meantime; its variables are then the ones.
+            entry = self._layers.setdefault(scope, _NamedLayer(layer, config, input_shape))
+        _check_same(scope, entry, config, input_shape)
         return entry.layer
 
     def layer_seed(self, role: str) -> int:
@@ -187,6 +188,8 @@ class VariableStore:
             with (
                 seeded_initializers(derive_seed(self.seed, "initializers")),
                 _seeded_graph(derive_seed(self.seed, "graph")),
+                # Otherwise `tf.compat.v1.get_variable` refuses the names of an earlier call.
+                variable_scope.with_variable_store(variable_scope._VariableStore()),
                 tf.variable_creator_scope(self._create),
             ):
                 yield
@@ -219,9 +222,9 @@ class VariableStore:
         kwargs["initial_value"] = self._initial(value, name, plain=not keras_path)
         with tf.init_scope(), self._passing_through():
             variable = next_creator(**kwargs)
-        self._inside[name] = variable
         self._spot.update({id(layer): layer for layer in layers_being_built()})
-        return variable
+        # Another thread may have made it in the meantime; its variable is then the one.
+        return self._inside.setdefault(name, variable)
 
     def _initial(self, value: Any, name: str, *, plain: bool) -> Any:
         """An initial value that does not live in the graph that is being traced."""
