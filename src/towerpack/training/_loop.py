@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from towerpack.callbacks import Callback
@@ -27,11 +27,11 @@ class Loop:
         callbacks = trainer.callbacks.callbacks
         self._callbacks = callbacks
         # Hooks that nobody overrides cost nothing.
-        self._before_step = _overriding(callbacks, "before_step")
-        self._after_step = _overriding(callbacks, "after_step")
-        self._trigger_step = _overriding(callbacks, "trigger_step")
-        self._after_call = _overriding(callbacks, "after_call")
-        self._stops = _overriding(callbacks, "next_stop")
+        self._before_step = _acting(callbacks, "before_step")
+        self._after_step = _acting(callbacks, "after_step")
+        self._trigger_step = _acting(callbacks, "trigger_step")
+        self._after_call = _acting(callbacks, "after_call")
+        self._stops = _acting(callbacks, "next_stop")
         self._single = trainer.program.one_step_only or any(c.acts_between_steps for c in callbacks)
 
     def run(self) -> None:
@@ -135,6 +135,5 @@ def _of_step(outputs: Mapping[str, Any], callback: Callback, i: int) -> dict[str
     return {name: outputs[name][i] for name in callback.fetches}
 
 
-def _overriding(callbacks: list[Callback], hook: str) -> list[Callback]:
-    base: Callable[..., Any] = getattr(Callback, hook)
-    return [c for c in callbacks if getattr(type(c), hook) is not base]
+def _acting(callbacks: list[Callback], hook: str) -> list[Callback]:
+    return [callback for callback in callbacks if callback.acts_in(hook)]
