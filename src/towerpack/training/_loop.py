@@ -31,7 +31,6 @@ class Loop:
         self._after_step = _acting(callbacks, "after_step")
         self._trigger_step = _acting(callbacks, "trigger_step")
         self._after_call = _acting(callbacks, "after_call")
-        self._stops = _acting(callbacks, "next_stop")
         self._single = trainer.program.one_step_only or any(c.acts_between_steps for c in callbacks)
 
     def run(self) -> None:
@@ -93,7 +92,7 @@ class Loop:
             if left == 1:
                 return 1, True
             left -= 1
-        for callback in self._stops:
+        for callback in self._callbacks:
             stop = callback.next_stop(trainer.global_step)
             if stop is not None:
                 left = min(left, max(1, stop - trainer.global_step))

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from towerpack._core.errors import ConfigError
+from towerpack._core.errors import CheckpointError, ConfigError
 from towerpack._core.logs import console, get_logger
 from towerpack._core.naming import did_you_mean
 from towerpack._core.randomness import derive_seed, fresh_seed
@@ -138,6 +137,8 @@ class Trainer:
         self._store = CheckpointStore(directory.checkpoints)
         stack.callback(self._store.close)
         data_state = None if checkpoint is None else self._restore(checkpoint)
+        # What lies in the directory after this point belongs to another course of events.
+        self._store.abandon_after(self.global_step if checkpoint is not None else -1)
         self.monitors.resume(self.global_step)
         if self.epoch >= self.max_epoch and not self.in_epoch and self.phase == "steps":
             self.complete = self.was_complete = True
@@ -158,8 +159,7 @@ class Trainer:
         except StopTraining as reason:
             _LOG.info("Training ends at step %d: %s", self.global_step, reason or "as asked")
         except Interrupted:
-            self._save_now()
-            self._store.wait()
+            self._save_at_last()
             _LOG.warning("Saved at step %d in %s.", self.global_step, self.run_dir)
             raise
         self.write_saves()
@@ -437,6 +437,15 @@ class Trainer:
         if self.complete and self._saved_at not in (None, now):
             self._save_now()
 
+    def _save_at_last(self) -> None:
+        try:
+            self._save_now()
+        except CheckpointError as error:
+            # The failure of a save that was in flight; ours has not been tried yet.
+            _LOG.error("%s", error)
+            self._save_now()
+        self._store.wait()
+
     def _save_now(self, tag: str | None = None, info: Mapping[str, Any] | None = None) -> None:
         self.monitors.flush()
         optimizer = _snapshot.arrays_of(self._optimizer.variables())
@@ -478,8 +487,6 @@ class Trainer:
         self._averages.restore(state["averages"])
         self._last_scalars = dict(state["scalars"])
         self.callbacks.restore(state["callbacks"])
-        if Path(checkpoint.path).parent == self._store.directory:
-            self._store.abandon_after(self.global_step)
         _LOG.info("Resumed at step %d, epoch %d, from %s.", self.global_step, self.epoch, where)
         return state["data"]
 
