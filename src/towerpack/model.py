@@ -30,7 +30,8 @@ class ModelDesc:
         """Shapes, dtypes and unique names of the inputs, one for each component of a datapoint."""
         raise NotImplementedError(f"{type(self).__name__} must define inputs()")
 
-    def build_graph(self, *tensors: tf.Tensor) -> tf.Tensor | None:
+    # `*Any, **Any` lets a type checker accept subclasses that name their inputs.
+    def build_graph(self, *tensors: Any, **named: Any) -> tf.Tensor | None:
         """The tower function: one tensor for each spec; gives the scalar cost.
 
         In inference (`get_current_tower_context().is_training` is False) it may give None.

@@ -36,7 +36,8 @@ def draw(path: Path, digits: Digits, prob: np.ndarray, monitors: Monitors) -> No
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(12, 9), layout="constrained")
-    top, bottom = figure.subfigures(2, 1, height_ratios=[_ROWS * 1.25, 3.2])
+    halves: Any = figure.subfigures(2, 1, height_ratios=[_ROWS * 1.25, 3.2])
+    top, bottom = halves
     _draw_digits(top, digits, prob)
     _draw_curves(bottom, monitors)
     buffer = io.BytesIO()
