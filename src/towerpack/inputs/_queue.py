@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -186,6 +186,10 @@ class _Pass:
     starving: bool = False
     ended: bool = False
     error: BaseException | None = None
+    # Taken from the flow, all of one signature, and not in the queue yet.
+    batches: list[list[np.ndarray]] = field(default_factory=list)
+    entries: list[tuple[Any, _Signature]] = field(default_factory=list)
+    nbytes: int = 0
 
 
 class QueueInput(_FlowInput):
@@ -202,6 +206,9 @@ class QueueInput(_FlowInput):
         self._queue_size = max(1, queue_size)
         self._limit = self._queue_size
         self._changed = threading.Condition()
+        # Held while batches go into the queue, so that they keep their order; taken before
+        # `_changed`, never inside of it.
+        self._sending = threading.Lock()
         self._thread: threading.Thread | None = None
         self._pass = _Pass(None)
 
@@ -210,7 +217,8 @@ class QueueInput(_FlowInput):
 
     def start(self, state: Any = None) -> None:
         """Start the thread."""
-        super().start(state)
+        with self._sending:
+            super().start(state)
         self._pass = _Pass(self._iterator)
         self._thread = threading.Thread(
             target=self._fill_queue, args=(self._pass,), name="QueueInput", daemon=True
@@ -220,16 +228,19 @@ class QueueInput(_FlowInput):
     def reserve(self, steps: int, poll: Callable[[], None]) -> int:
         """Wait for the thread; raise what it raised."""
         now = self._pass
-        with self._changed:
-            while not (self._enough() or now.error or now.ended):
-                now.starving = True
-                self._changed.notify_all()
-                self._changed.wait(_POLL_S)
-                poll()
-            now.starving = False
-            if now.error is not None:
-                raise now.error
-            return self._runnable(steps)
+        while True:
+            with self._changed:
+                now.starving = not (self._enough() or now.error or now.ended)
+                if not now.starving:
+                    break
+                if not now.batches:
+                    self._changed.wait(_POLL_S)
+            # The thread may be waiting for the flow while it holds what we need.
+            self._flush(now)
+            poll()
+        if now.error is not None:
+            raise now.error
+        return self._runnable(steps)
 
     def _enough(self) -> bool:
         return len(self._ready) >= self._replicas
@@ -265,42 +276,34 @@ class QueueInput(_FlowInput):
     # ------------------------------------------------------------- in the thread
 
     def _fill_queue(self, now: _Pass) -> None:
+        failed: BaseException | None = None
         try:
-            self._fill_until_stopped(now)
-        except StopIteration:
-            with self._changed:
-                now.ended = True
-                self._changed.notify_all()
-        except BaseException as error:  # noqa: BLE001 - handed to the training loop, which raises it
-            with self._changed:
-                now.error = error
-                self._changed.notify_all()
-
-    def _fill_until_stopped(self, now: _Pass) -> None:
-        while not now.stopping:
-            chunk: list[list[np.ndarray]] = []
-            entries: list[tuple[Any, _Signature]] = []
-            size = 0
-            failed: BaseException | None = None
             while not now.stopping:
-                try:
-                    batch, state, signature = self._pull(now.iterator)
-                except BaseException as error:  # noqa: BLE001 - raised again below
-                    failed = error
-                    break
-                if entries and signature != entries[-1][1]:
-                    self._publish(now, chunk, entries)
-                    chunk, entries, size = [], [], 0
-                chunk.append(batch)
-                entries.append((state, signature))
-                size += _nbytes(batch)
-                self._lengthen(size / len(chunk))
-                if now.starving or size >= _CHUNK_BYTES or len(chunk) >= self._chunk_limit():
-                    break
-            # Also when the flow failed or ended: what came before is good.
-            self._publish(now, chunk, entries)
-            if failed is not None:
-                raise failed
+                self._take(now, *self._pull(now.iterator))
+        except StopIteration:
+            pass
+        except BaseException as error:  # noqa: BLE001 - handed to the training loop, which raises it
+            failed = error
+        # Also when the flow failed: what came before is good.
+        self._publish(now)
+        with self._changed:
+            now.error = failed
+            now.ended = True
+            self._changed.notify_all()
+
+    def _take(self, now: _Pass, batch: list[np.ndarray], state: Any, signature: _Signature) -> None:
+        entries = now.entries
+        if entries and signature != entries[-1][1]:
+            self._publish(now)
+        with self._changed:
+            now.batches.append(batch)
+            now.entries.append((state, signature))
+            now.nbytes += _nbytes(batch)
+            waiting = len(now.batches)
+            self._lengthen(now.nbytes / waiting)
+            due = now.starving or now.nbytes >= _CHUNK_BYTES or waiting >= self._chunk_limit()
+        if due:
+            self._publish(now)
 
     def _chunk_limit(self) -> int:
         # A quarter of the queue, so that stacking does not empty it.
@@ -310,24 +313,29 @@ class QueueInput(_FlowInput):
         cheap = int(_CHEAP_QUEUE_BYTES / max(1.0, batch_bytes))
         self._limit = max(self._queue_size, self._replicas, min(_LONGEST_QUEUE, cheap))
 
-    def _publish(
-        self, now: _Pass, chunk: list[list[np.ndarray]], entries: list[tuple[Any, _Signature]]
-    ) -> None:
-        if not chunk:
-            return
+    def _publish(self, now: _Pass) -> None:
+        """Wait for room in the queue, and fill it."""
         with self._changed:
             # Never while a step still lacks batches: it would wait for us as we for it.
-            while self._enough() and len(self._ready) + len(chunk) > self._limit:
+            while self._enough() and len(self._ready) + len(now.batches) > self._limit:
                 if now.stopping:
                     return
                 self._changed.wait(_POLL_S)
-            if now.stopping:
-                # Perhaps another pass has begun, and the queue is its own.
-                return
-        self._enqueue(chunk)
-        with self._changed:
-            self._ready.extend(entries)
-            self._changed.notify_all()
+        self._flush(now)
+
+    def _flush(self, now: _Pass) -> None:
+        """Put what was taken from the flow into the queue; from the thread or from the loop."""
+        with self._sending:
+            with self._changed:
+                batches, entries = now.batches, now.entries
+                now.batches, now.entries, now.nbytes = [], [], 0
+                if now.stopping:
+                    # Perhaps another pass has begun, and the queue is its own.
+                    return
+            self._enqueue(batches)
+            with self._changed:
+                self._ready.extend(entries)
+                self._changed.notify_all()
 
 
 def _nbytes(batch: list[np.ndarray]) -> int:

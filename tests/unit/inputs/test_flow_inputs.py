@@ -1,0 +1,545 @@
+"""FeedInput and QueueInput: order, content, state, failures, ends, memory, threads."""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from towerpack import DataFlowError, SpecError
+from towerpack.dataflow import (
+    BatchData,
+    DataFlow,
+    DataFromArrays,
+    DataFromGenerator,
+    DataFromList,
+    MapData,
+    ShuffleData,
+)
+from towerpack.inputs import FeedInput, InputSource, QueueInput, as_input
+
+pytestmark = pytest.mark.timeout(60)
+
+SCALAR = [tf.TensorSpec([], tf.int64, "n")]
+
+
+def nothing() -> None:
+    pass
+
+
+def threads() -> list[threading.Thread]:
+    return [t for t in threading.enumerate() if t.name == "QueueInput"]
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    yield
+    deadline = time.monotonic() + 5
+    while threads() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert threads() == []
+
+
+@pytest.fixture(params=[FeedInput, QueueInput])
+def kind(request: pytest.FixtureRequest) -> type[FeedInput | QueueInput]:
+    return request.param
+
+
+@contextmanager
+def running(
+    source: InputSource,
+    specs: list[tf.TensorSpec] | None = None,
+    *,
+    state: Any = None,
+    replicas: int = 1,
+    seed: int = 0,
+) -> Iterator[InputSource]:
+    source.setup(specs or SCALAR, seed=seed, replicas=replicas)
+    source.start(state)
+    try:
+        yield source
+    finally:
+        source.stop()
+
+
+def take(source: InputSource, steps: int, *, replicas: int = 1) -> list[Any]:
+    """The batches of one reservation, consumed; the first component of each as NumPy."""
+    ready = source.reserve(steps, nothing)
+    assert 0 <= ready <= steps
+    taken = [source.get(tf.constant(0, tf.int64)) for _ in range(ready * replicas)]
+    source.consumed(ready)
+    return [tensors[0].numpy() for tensors in taken]
+
+
+def take_all(source: InputSource, number: int, *, replicas: int = 1) -> list[Any]:
+    """At least `number` batches, or all there are."""
+    found: list[Any] = []
+    while len(found) < number:
+        got = take(source, 7, replicas=replicas)
+        if not got:
+            break
+        found += got
+    return found
+
+
+def count(n: int) -> DataFlow:
+    return DataFromList([(np.int64(i),) for i in range(n)], shuffle=False)
+
+
+# ------------------------------------------------------------------ order and content
+
+
+def test_order_and_content_over_passes(kind) -> None:
+    with running(kind(count(10))) as source:
+        assert len(source) == 10
+        assert take_all(source, 35)[:35] == [i % 10 for i in range(35)]
+
+
+def test_every_dtype_arrives_as_it_was_sent(kind) -> None:
+    dtypes = ["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "complex64"]
+    specs = [tf.TensorSpec([None, 2], tf.as_dtype(d), d) for d in dtypes]
+    specs += [tf.TensorSpec([None], tf.string, "s"), tf.TensorSpec([], tf.float32, "scalar")]
+    rng = np.random.default_rng(0)
+    sent = []
+    for size in (3, 3, 2):  # the last batch is ragged
+        arrays = [(rng.random((size, 2)) * 5).astype(tf.as_dtype(d).as_numpy_dtype) for d in dtypes]
+        sent.append((*arrays, [b"a\0\0", b"", "é".encode()][:size], np.float32(1.5)))
+    with running(kind(DataFromList(sent, shuffle=False), infinite=False), specs) as source:
+        received = []
+        while ready := source.reserve(5, nothing):
+            received += [source.get(tf.constant(0)) for _ in range(ready)]
+            source.consumed(ready)
+    assert len(received) == 3
+    for datapoint, tensors in zip(sent, received, strict=True):
+        for component, tensor in zip(datapoint, tensors, strict=True):
+            assert tensor.numpy().tolist() == np.asarray(component, object).tolist()
+
+
+@pytest.mark.parametrize("given", [np.array(["a", "bc"]), np.array([b"a", b"bc"]), ["a", "bc"]])
+def test_strings_in_any_form(kind, given: Any) -> None:
+    specs = [tf.TensorSpec([2], tf.string, "s")]
+    with running(kind(DataFromList([(given,)] * 3, shuffle=False)), specs) as source:
+        assert [t.tolist() for t in take(source, 2)] == [[b"a", b"bc"]] * 2
+
+
+def test_dicts_go_by_name_and_may_hold_more(kind) -> None:
+    points = [{"b": np.float32(i), "unused": None, "a": np.int64(i)} for i in range(3)]
+    specs = [tf.TensorSpec([], tf.int64, "a"), tf.TensorSpec([], tf.float32, "b")]
+    with running(kind(DataFromList(points, shuffle=False)), specs) as source:
+        assert take(source, 1) == [0]
+
+
+def test_foreign_byte_order_is_converted(kind) -> None:
+    specs = [tf.TensorSpec([2], tf.float32, "x")]
+    flow = DataFromList([(np.array([1, 2], ">f4"),)], shuffle=False)
+    with running(kind(flow), specs) as source:
+        assert take(source, 1)[0].tolist() == [1, 2]
+
+
+def test_steps_of_one_call_have_equal_shapes(kind) -> None:
+    sizes = [3, 3, 1, 1, 1, 2, 3]
+    flow = DataFromList([(np.zeros(n),) for n in sizes], shuffle=False)
+    found = []
+    with running(kind(flow, infinite=False), [tf.TensorSpec([None], tf.float64, "x")]) as source:
+        while True:
+            got = [len(x) for x in take(source, 4)]
+            if not got:
+                break
+            assert len(set(got)) == 1
+            found += got
+    assert found == sizes
+
+
+def test_the_graph_knows_the_shapes_of_the_specs(kind) -> None:
+    specs = [tf.TensorSpec([None, 4], tf.float32, "x")]
+    with running(kind(DataFromList([(np.zeros([3, 4], "f4"),)])), specs) as source:
+        seen = []
+        function = tf.function(lambda: seen.append(source.get(tf.constant(0))[0].shape))
+        function.get_concrete_function()
+    assert seen[0].as_list() == [None, 4]
+
+
+# ------------------------------------------------------------------ ends
+
+
+@pytest.mark.parametrize("n", [0, 1, 8, 200])
+def test_the_end_of_the_data_is_zero_for_ever(kind, n: int) -> None:
+    with running(kind(count(n), infinite=False)) as source:
+        assert take_all(source, n + 1) == list(range(n))
+        assert take(source, 3) == take(source, 3) == []
+
+
+def test_an_empty_flow_that_repeats_is_an_error(kind) -> None:
+    with pytest.raises(DataFlowError, match="no datapoints"), running(kind(count(0))) as source:
+        take(source, 1)
+
+
+def test_an_empty_generator_that_repeats_is_an_error(kind) -> None:
+    flow = DataFromGenerator(lambda: iter(()))
+    with pytest.raises(DataFlowError, match="no datapoints"), running(kind(flow)) as source:
+        take(source, 1)
+
+
+@pytest.mark.parametrize("n", [4, 5, 1])
+def test_two_replicas_leave_an_odd_batch(kind, n: int) -> None:
+    with running(kind(count(n), infinite=False), replicas=2) as source:
+        assert take_all(source, 10, replicas=2) == list(range(n - n % 2))
+        assert take(source, 1, replicas=2) == []
+
+
+def test_two_replicas_run_over_the_end_of_a_pass(kind) -> None:
+    with running(kind(count(3)), replicas=2) as source:
+        assert take_all(source, 12, replicas=2)[:12] == [0, 1, 2] * 4
+
+
+def test_replicas_with_unlike_batches_run_alone(kind) -> None:
+    sizes = [1, 2, 2, 2, 1, 1]
+    flow = DataFromList([(np.zeros(n),) for n in sizes], shuffle=False)
+    specs = [tf.TensorSpec([None], tf.float64, "x")]
+    with running(kind(flow, infinite=False), specs, replicas=2) as source:
+        found = [[len(x) for x in take(source, 3, replicas=2)] for _ in range(4)]
+    assert found == [[1, 2], [2, 2], [1, 1], []]
+
+
+# ------------------------------------------------------------------ state
+
+
+def shuffled() -> DataFlow:
+    return BatchData(ShuffleData(count(11)), 2, remainder=True)
+
+
+def test_state_is_that_of_the_last_consumed_batch(kind) -> None:
+    specs = [tf.TensorSpec([None], tf.int64, "n")]
+    with running(kind(shuffled()), specs) as source:
+        assert source.state() is None
+        head = take_all(source, 9)
+        state = source.state()
+        source.reserve(5, nothing)  # reserved and prefetched, but not consumed
+        assert source.state() == state
+        tail = take_all(source, 20)
+    with running(kind(shuffled()), specs, state=state, seed=99) as source:
+        assert source.state() == state
+        again = take_all(source, 20)
+    assert [x.tolist() for x in again[:20]] == [x.tolist() for x in tail[:20]]
+    assert sorted(n for x in head[:6] for n in x.tolist()) == list(range(11))
+
+
+def test_start_after_stop_begins_again(kind) -> None:
+    source = kind(shuffled())
+    specs = [tf.TensorSpec([None], tf.int64, "n")]
+    runs = []
+    for _ in range(2):
+        with running(source, specs, seed=3):
+            runs.append([x.tolist() for x in take_all(source, 9)[:9]])
+    assert runs[0] == runs[1]
+    with running(kind(shuffled()), specs, seed=4) as other:
+        assert [x.tolist() for x in take_all(other, 9)[:9]] != runs[0]
+
+
+def test_start_after_stop_continues_from_a_state(kind) -> None:
+    source = kind(count(10))
+    source.setup(SCALAR, seed=0)
+    source.start()
+    found = take(source, 4)
+    state = source.state()
+    source.stop()
+    source.start(state)
+    found += take(source, 4)
+    source.stop()
+    source.stop()
+    assert found == list(range(len(found)))
+
+
+# ------------------------------------------------------------------ failures
+
+
+def failing(at: int) -> DataFlow:
+    def fail(datapoint: tuple[np.int64]) -> tuple[np.int64]:
+        if datapoint[0] == at:
+            raise ZeroDivisionError("in the user's function")
+        return datapoint
+
+    return MapData(count(20), fail)
+
+
+@pytest.mark.parametrize("at", [0, 3])
+def test_an_exception_in_the_flow_comes_out_of_reserve(kind, at: int) -> None:
+    with running(kind(failing(at))) as source:
+        with pytest.raises(DataFlowError) as caught:
+            for _ in range(20):
+                take(source, 1)
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+        text = "".join(traceback.format_exception(caught.value))
+        assert "in the user's function" in text and "def fail" not in text
+        assert "in fail" in text
+
+
+class Own(DataFlow):
+    """A flow that raises an exception of its own."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    def __iter__(self) -> Iterator[Any]:
+        yield (np.int64(0),)
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [KeyError("k"), SystemExit(3), KeyboardInterrupt()])
+def test_it_is_the_same_exception(kind, error: BaseException) -> None:
+    with running(kind(Own(error))) as source:
+        with pytest.raises((DataFlowError, SystemExit, KeyboardInterrupt)) as caught:
+            for _ in range(3):
+                take(source, 1)
+    # The flow says where it happened; what is no `Exception` comes through as it is.
+    wrapped = isinstance(error, Exception)
+    assert (caught.value.__cause__ if wrapped else caught.value) is error
+
+
+def test_poll_is_called_while_waiting_and_may_raise() -> None:
+    gate = threading.Event()
+
+    def slow() -> Iterator[Any]:
+        gate.wait(20)
+        yield (np.int64(1),)
+
+    calls: list[float] = []
+
+    def poll() -> None:
+        calls.append(time.monotonic())
+        if len(calls) == 4:
+            raise InterruptedError("SIGTERM, say")
+
+    with running(QueueInput(DataFromGenerator(slow))) as source:
+        start = time.monotonic()
+        with pytest.raises(InterruptedError):
+            source.reserve(1, poll)
+        assert time.monotonic() - start < 4
+        gate.set()
+        assert take(source, 1) == [1]
+
+
+def test_a_batch_does_not_wait_for_the_next_one() -> None:
+    """A flow may wait for the model, as simulators do: what it has given must reach the step."""
+    gate = threading.Event()
+
+    def answers() -> Iterator[Any]:
+        for i in range(3):
+            yield (np.int64(i),)
+            gate.wait(20)
+            gate.clear()
+
+    with running(QueueInput(DataFromGenerator(answers), infinite=False)) as source:
+        time.sleep(0.2)  # the thread has the first batch, and asks for the second
+        start = time.monotonic()
+        for i in range(3):
+            assert take(source, 5) == [i]
+            gate.set()
+        assert time.monotonic() - start < 10
+        assert take(source, 1) == []
+
+
+def test_feed_input_polls_between_batches() -> None:
+    calls: list[int] = []
+
+    def poll() -> None:
+        calls.append(1)
+        if len(calls) == 3:
+            raise InterruptedError
+
+    with running(FeedInput(count(5))) as source:
+        with pytest.raises(InterruptedError):
+            source.reserve(5, poll)
+        # What had been taken from the flow by then is not lost.
+        assert take_all(source, 5)[:5] == list(range(5))
+
+
+def test_stop_does_not_wait_for_ever_for_a_flow_that_hangs(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from towerpack.inputs import _queue
+
+    monkeypatch.setattr(_queue, "_JOIN_S", 0.2)
+    gate = threading.Event()
+
+    def hangs() -> Iterator[Any]:
+        yield (np.int64(7),)
+        if not gate.is_set():
+            gate.wait(20)
+        yield (np.int64(8),)
+
+    source = QueueInput(DataFromGenerator(hangs), infinite=False)
+    with running(source):
+        assert take(source, 1) == [7]
+        start = time.monotonic()
+    assert time.monotonic() - start < 5
+    # The old thread wakes up in the middle of a later pass, and must not meet it.
+    hung = threads()
+    assert len(hung) == 1
+    source.setup(SCALAR, seed=0)
+    source.start()
+    gate.set()
+    assert take_all(source, 9) == [7, 8]
+    hung[0].join(5)
+    assert take(source, 1) == []
+    source.stop()
+
+
+def test_stop_before_start_is_allowed(kind) -> None:
+    kind(count(3)).stop()
+
+
+# ------------------------------------------------------------------ memory
+
+
+class Watched(DataFlow):
+    """Counts how far ahead of the consumer it was read."""
+
+    def __init__(self, nbytes: int) -> None:
+        self.given = 0
+        self.nbytes = nbytes
+
+    def __len__(self) -> int:
+        return 100_000
+
+    def __getitem__(self, i: int) -> Any:
+        self.given += 1
+        return (np.full(self.nbytes, i % 256, np.uint8),)
+
+
+@pytest.mark.parametrize(("nbytes", "most"), [(2 << 20, 4 + 2), (300_000, 27 + 8)])
+def test_the_queue_keeps_its_limit(nbytes: int, most: int) -> None:
+    """`queue_size` batches or 8 MiB, and one chunk on its way."""
+    flow = Watched(nbytes)
+    with running(QueueInput(flow, 4), [tf.TensorSpec([None], tf.uint8, "x")]) as source:
+        for consumed in (0, 1, 3):
+            before = -1
+            while before != flow.given:
+                before = flow.given
+                time.sleep(0.15)
+            assert flow.given - consumed <= most
+            if consumed < 3:
+                taken = len(take(source, 1 + consumed))
+                assert taken == 1 + consumed
+
+
+def test_strings_count_as_their_bytes() -> None:
+    given: list[int] = []
+
+    def images() -> Iterator[Any]:
+        for i in range(10_000):
+            given.append(i)
+            yield ([b"x" * (1 << 20)],)
+
+    specs = [tf.TensorSpec([None], tf.string, "jpeg")]
+    with running(QueueInput(DataFromGenerator(images), 3), specs) as source:
+        take(source, 1)
+        time.sleep(0.5)
+        assert len(given) < 16
+
+
+def test_a_long_queue_of_small_batches() -> None:
+    with running(QueueInput(count(10_000), 3000)) as source:
+        deadline = time.monotonic() + 20
+        while source.fill() < 0.9 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert 0.9 <= source.fill() <= 1
+        assert take_all(source, 9_000)[:9_000] == list(range(9_000))
+
+
+def test_a_large_reservation_of_tiny_batches_does_not_block(kind) -> None:
+    with running(kind(count(10))) as source:
+        found = take_all_of(source, 5000)
+    assert found == [i % 10 for i in range(5000)]
+
+
+def take_all_of(source: InputSource, number: int) -> list[Any]:
+    found: list[Any] = []
+    while len(found) < number:
+        found += take(source, number - len(found))
+    return found
+
+
+def test_fill_tells_the_bottleneck() -> None:
+    source = QueueInput(count(10), infinite=False)
+    assert FeedInput(count(3)).fill() is None
+    with running(source):
+        assert 0 <= source.fill() <= 1
+        take_all(source, 10)
+        assert source.fill() == 0
+
+
+# ------------------------------------------------------------------ wrong data
+
+PAIR = [tf.TensorSpec([None, 2], tf.float32, "x"), tf.TensorSpec([None], tf.int64, "label")]
+GOOD = (np.zeros([3, 2], "f4"), np.zeros(3, "i8"))
+WRONG: dict[str, tuple[Any, str]] = {
+    "too few": ((GOOD[0],), "one component for each input.*\n.*tuple of 1\n.*2 components"),
+    "too many": ((*GOOD, 1), "tuple of 3"),
+    "no datapoint": (GOOD[0], "got       ndarray"),
+    "missing name": ({"x": GOOD[0], "lable": GOOD[1]}, "no component 'label'.*\n.*\n.*\n.*'lable'"),
+    "float64": ((GOOD[0].astype("f8"), GOOD[1]), r"component 0 \('x'\) has the wrong dtype"),
+    "Python floats": (([[1.0, 2.0]] * 3, GOOD[1]), r"got       float64 \[3, 2\]"),
+    "int32": ((GOOD[0], GOOD[1].astype("i4")), r"component 1 \('label'\) has the wrong dtype"),
+    "unbatched": ((GOOD[0][0], GOOD[1]), "wrong shape.*\n.*\n.*\n.*BatchData"),
+    "size": ((np.zeros([3, 4], "f4"), GOOD[1]), r"got       float32 \[3, 4\]"),
+    "rank": ((GOOD[0][None], GOOD[1]), r"expected  float32 \[None, 2\]"),
+    "ragged": (([[1.0], [1.0, 2.0]], GOOD[1]), "component 0 .* is no array"),
+    "strings": ((np.array([["a", "b"]]), GOOD[1]), "wrong dtype"),
+    "objects": ((np.array([[None, 2]]), GOOD[1]), "wrong dtype"),
+    "None": ((GOOD[0], None), "wrong dtype"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_datapoint_that_does_not_fit(kind, case: str) -> None:
+    wrong, message = WRONG[case]
+    flow = DataFromList([GOOD, wrong], shuffle=False)
+    with running(kind(flow), PAIR) as source:
+        with pytest.raises(SpecError, match=message) as caught:
+            for _ in range(3):
+                take(source, 1)
+        assert caught.value.what.startswith("Datapoint 1")
+        assert "DataFromList" in str(caught.value)
+
+
+def test_objects_that_are_no_strings(kind) -> None:
+    flow = DataFromList([(np.array(["a", 3], object),)], shuffle=False)
+    with pytest.raises(SpecError, match="wrong dtype"):
+        with running(kind(flow), [tf.TensorSpec([2], tf.string, "s")]) as source:
+            take(source, 1)
+
+
+# ------------------------------------------------------------------ as_input
+
+
+def test_as_input() -> None:
+    source = FeedInput(count(1))
+    assert as_input(source) is source
+    made = as_input(count(3))
+    assert isinstance(made, QueueInput)
+    assert len(made) == 3
+    with pytest.raises(DataFlowError, match="list is neither a DataFlow nor an InputSource"):
+        as_input([1, 2])
+
+
+def test_length_of_a_flow_without_one(kind) -> None:
+    with pytest.raises(TypeError):
+        len(kind(DataFromGenerator(lambda: iter([]))))
+
+
+Take = Callable[[InputSource, int], list[Any]]
+
+
+def test_arrays_in_batches(kind) -> None:
+    x = np.arange(24, dtype="f4").reshape(12, 2)
+    flow = BatchData(DataFromArrays(x, np.arange(12)), 5, remainder=True)
+    with running(kind(flow, infinite=False), PAIR) as source:
+        np.testing.assert_array_equal(np.concatenate(take_all(source, 9)), x)
