@@ -12,6 +12,10 @@ import numpy as np
 
 from towerpack._core.randomness import derive_seed, stream
 
+AGAIN = 1 << 32
+"""A flow that is begun once more within one pass of what wraps it is in epoch e + AGAIN, and then
+in e + 2 * AGAIN: epochs that no pass of its own has. `divmod(epoch, AGAIN)` gives back both."""
+
 
 class Ambient:
     """The pass of one user-written flow.
@@ -32,13 +36,12 @@ class Ambient:
     def next_pass(self, flow: object) -> tuple[int, int]:
         """Seed and epoch for one more iteration of an inner flow.
 
-        The first one in epoch e is the inner flow's epoch e. Further ones get epochs that no other
-        pass has.
+        The first one in epoch e is the inner flow's epoch e; see `AGAIN` for more of them.
         """
         index = self._index(flow)
         again = self._passes.get(index, 0)
         self._passes[index] = again + 1
-        return derive_seed(self._seed, "inside", index), self._epoch + (again << 32)
+        return derive_seed(self._seed, "inside", index), self._epoch + again * AGAIN
 
     def generator(self, flow: object) -> np.random.Generator:
         """The random generator of a flow for this pass."""

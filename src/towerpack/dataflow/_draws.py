@@ -15,13 +15,15 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._permute import U64, mix, mix_int
 
+_MASK = (1 << 64) - 1
 _STRIDE = np.uint64(0x9E3779B97F4A7C15)
 
 
 def position_rng(key: int, epoch: int, position: int) -> np.random.Generator:
     """The generator of one datapoint: Philox, keyed by stage and epoch, counting from position."""
     philox = np.random.Philox(
-        key=np.array((key, epoch), np.uint64), counter=np.array((0, position, 0, 0), np.uint64)
+        key=np.array((key, epoch & _MASK), np.uint64),
+        counter=np.array((0, position, 0, 0), np.uint64),
     )
     return np.random.Generator(philox)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._ambient import AGAIN
 from towerpack.dataflow._blocks import Block, Positions
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import (
@@ -15,7 +17,6 @@ from towerpack.dataflow._flow import (
     Place,
     Wrapper,
     compile_flow,
-    infinite,
     length_of,
     open_flow,
 )
@@ -23,7 +24,6 @@ from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow.stages._repeat import empty_error, read_turns
 
-_FAR = 1 << 20
 Key = tuple[int, str, int]
 
 
@@ -33,7 +33,7 @@ class FixedSizeData(Wrapper):
     With `keep_state`, a pass goes on where the one before stopped: pass e holds datapoints
     e * size to (e + 1) * size - 1 of endlessly repeated passes over `ds`. Without, every pass
     begins with a new pass over `ds`. Either way a pass that needs more than `ds` has goes on with
-    its next epoch.
+    another pass over it.
 
     Contract: in order; `size`; not random; thread- and fork-safe as `ds` is; resumable as `ds` is.
     A pass that is started afresh in the middle of a `ds` without a plan reads up to there.
@@ -66,7 +66,7 @@ class FixedSizeData(Wrapper):
             return None
         if inner.size == 0:
             raise empty_error(self.ds)
-        return FixedNode(inner, self.size, self.keep_state)
+        return FixedNode(inner, self)
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         return FixedStream(self, place, epoch, state)
@@ -85,35 +85,50 @@ class FixedSizeData(Wrapper):
         return {**self.__dict__, "_waiting": {}}
 
 
+@dataclass(frozen=True)
+class Beginning:
+    """Where a pass begins in the passes that it is made of.
+
+    Attributes:
+        first: Their epochs are `first`, `first + step`, ...
+        step: See `first`.
+        turn: Which of them the pass begins in.
+        skip: How many datapoints come before it there.
+    """
+
+    first: int
+    step: int
+    turn: int
+    skip: int
+
+
+def beginning(flow: FixedSizeData, epoch: int, period: int | None) -> Beginning:
+    """Where pass `epoch` begins; `period` is the length of `ds`, if that is known and finite."""
+    if not flow.keep_state:
+        return Beginning(epoch, AGAIN, 0, 0)
+    again, number = divmod(epoch, AGAIN)
+    before = number * flow.size
+    turn, skip = (0, before) if period is None else divmod(before, period)
+    return Beginning(again * AGAIN, 1, turn, skip)
+
+
 class FixedNode(Node):
     """Reads a stretch of the repeated passes of another plan."""
 
-    def __init__(self, inner: Node, size: int, keep_state: bool) -> None:
+    def __init__(self, inner: Node, flow: FixedSizeData) -> None:
         self.inner = inner
-        self.size = size
+        self.size = flow.size
         self.chunk = inner.chunk
-        self._keep_state = keep_state
+        self._flow = flow
 
     def read(self, epoch: int, positions: Positions) -> Block:
-        first, offset = self._start(epoch)
+        begin = beginning(self._flow, epoch, self.inner.size)
         if isinstance(positions, range):
-            shifted: Positions = range(positions.start + offset, positions.stop + offset)
+            shifted = range(positions.start + begin.skip, positions.stop + begin.skip)
         else:
-            shifted = positions + np.int64(offset)
-        return read_turns(self.inner, first, shifted)
-
-    def get(self, epoch: int, position: int) -> Datapoint:
-        first, offset = self._start(epoch)
-        period = self.inner.size
-        turn, rest = (0, position + offset) if period is None else divmod(position + offset, period)
-        return self.inner.get(first + turn, rest)
-
-    def _start(self, epoch: int) -> tuple[int, int]:
-        period = self.inner.size
-        if self._keep_state:
-            start = epoch * (self.size or 0)
-            return (0, start) if period is None else divmod(start, period)
-        return epoch * (1 if period is None else -(-(self.size or 0) // period)), 0
+            shifted = positions + np.int64(begin.skip)
+        first = begin.first + begin.turn * begin.step
+        return read_turns(self.inner, first, shifted, begin.step)
 
 
 class FixedStream(Stream):
@@ -123,7 +138,10 @@ class FixedStream(Stream):
         self._flow = flow
         self._place = place
         self._epoch = epoch
-        self._done = self._skip = self._turn = 0
+        length = length_of(flow.ds)
+        self._begin = beginning(flow, epoch, length if isinstance(length, int) and length else None)
+        self._turn, self._skip = self._begin.turn, self._begin.skip
+        self._done = 0
         self._empty = True
         self._end: State = None
         waiting = flow.take(place, epoch) if state is None else None
@@ -133,9 +151,9 @@ class FixedStream(Stream):
             self._inner = self._open(state["inner"])
         elif waiting is not None:
             self._turn, self._inner = waiting
+            self._skip = 0
             self._empty = False  # it has given something to the pass before
         else:
-            self._turn, self._skip = self._beginning()
             self._inner = self._open(None)
 
     def __next__(self) -> Datapoint:
@@ -187,16 +205,5 @@ class FixedStream(Stream):
                 return datapoint
 
     def _open(self, state: State) -> Stream:
-        return open_flow(self._flow.ds, self._place, self._turn, state)
-
-    def _beginning(self) -> tuple[int, int]:
-        """Epoch of `ds` in which the pass begins, and how many datapoints come before it there."""
-        size = self._flow.size
-        length = length_of(self._flow.ds)
-        period = length if isinstance(length, int) and length else None
-        if self._flow.keep_state:
-            before = self._epoch * size
-            return (0, before) if period is None else divmod(before, period)
-        if infinite(length):
-            return self._epoch, 0
-        return self._epoch * (_FAR if period is None else -(-size // period)), 0
+        epoch = self._begin.first + self._turn * self._begin.step
+        return open_flow(self._flow.ds, self._place, epoch, state)

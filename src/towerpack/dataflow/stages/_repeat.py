@@ -90,8 +90,8 @@ class RepeatNode(Node):
         return read_turns(self.inner, epoch * self._n, positions)
 
 
-def read_turns(inner: Node, first: int, positions: Positions) -> Block:
-    """Read passes `first`, `first + 1`, ... of a plan as one long pass."""
+def read_turns(inner: Node, first: int, positions: Positions, step: int = 1) -> Block:
+    """Read passes `first`, `first + step`, ... of a plan as one long pass."""
     period = inner.size
     if period is None:
         return inner.read(first, positions)
@@ -99,10 +99,10 @@ def read_turns(inner: Node, first: int, positions: Positions) -> Block:
         turn, start = divmod(positions.start, period)
         stop = start + len(positions)
         if stop <= period:
-            return inner.read(first + turn, range(start, stop))
+            return inner.read(first + turn * step, range(start, stop))
         positions = np.arange(positions.start, positions.stop, dtype=np.int64)
     turns, rest = np.divmod(positions, period)
-    return read_groups(turns, rest, lambda turn, where: inner.read(first + turn, where))
+    return read_groups(turns, rest, lambda turn, at: inner.read(first + turn * step, at))
 
 
 class RepeatStream(Stream):

@@ -1,0 +1,349 @@
+"""The laws of `towerpack.dataflow.testing`, on every source and stage and on compositions."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from scaling import scaled
+from towerpack._core.errors import DataFlowError
+from towerpack.dataflow import (
+    BatchData,
+    CacheData,
+    ConcatData,
+    DataFlow,
+    DataFromArrays,
+    DataFromGenerator,
+    DataFromIterable,
+    DataFromList,
+    FakeData,
+    FixedSizeData,
+    ItemRNG,
+    JoinData,
+    LocallyShuffleData,
+    MapData,
+    MapDataComponent,
+    PrintData,
+    ProxyDataFlow,
+    RepeatedData,
+    RNGDataFlow,
+    SelectComponent,
+    ShuffleData,
+    TestDataSpeed,
+)
+from towerpack.dataflow.testing import FlowLaws, LawError, check_flow
+
+Make = Callable[[], DataFlow]
+
+
+@pytest.fixture(autouse=True)
+def _quiet() -> Iterator[None]:
+    logger = logging.getLogger("towerpack.dataflow")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    yield
+    logger.setLevel(level)
+
+
+# Sources. All give (int64, float64), so that anything can be put on anything.
+
+
+def pair(i: int, x: float) -> tuple[np.int64, np.float64]:
+    return np.int64(i), np.float64(x)
+
+
+def arrays(n: int) -> DataFlow:
+    return DataFromArrays(np.arange(n), np.arange(n) * 0.5)
+
+
+def in_list(n: int) -> DataFlow:
+    return DataFromList([pair(i, i * 0.5) for i in range(n)], shuffle=True)
+
+
+def generated(n: int) -> DataFlow:
+    return DataFromGenerator(lambda: (pair(i, i * 0.5) for i in range(n)))
+
+
+def generated_at_random(n: int) -> DataFlow:
+    def draw(rng: np.random.Generator) -> Iterator[Any]:
+        for i in range(n):
+            yield pair(i, rng.random())
+
+    return DataFromGenerator(draw, rng=True)
+
+
+class Indexed(DataFlow):
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> Any:
+        return pair(index, -index)
+
+
+class Noise(RNGDataFlow):
+    def __init__(self, n: int) -> None:
+        self.n = n
+
+    def __iter__(self) -> Iterator[Any]:
+        for i in range(self.n):
+            yield pair(i, self.rng.random())
+
+
+class Twice(ProxyDataFlow):
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.ds
+        yield from self.ds
+
+    def __len__(self) -> int:
+        return 2 * len(self.ds)
+
+
+# Functions that work on datapoints, batches and stacked columns alike.
+
+
+def shift(dp: Any) -> Any:
+    return (dp[0] + 1, *dp[1:])
+
+
+def noisy(dp: Any, rng: np.random.Generator) -> Any:
+    return (*dp[:-1], dp[-1] + np.float64(rng.random()))
+
+
+def noisy_rows(dp: Any, rng: ItemRNG) -> Any:
+    return (*dp[:-1], dp[-1] + rng.random())
+
+
+def refuse_thirds(dp: Any) -> Any:
+    if np.sum(dp[0]) % 3 == 0:
+        raise ValueError
+    return dp
+
+
+SOURCES: dict[str, Callable[[int], DataFlow]] = {
+    "arrays": arrays,
+    "list": in_list,
+    "generator": generated,
+    "random generator": generated_at_random,
+    "iterable": lambda n: DataFromIterable([pair(i, 0) for i in range(n)]),
+    "fake": lambda n: MapData(
+        FakeData([[], []], n, dtype=["int64", "float64"], domain=(0, 99)),
+        lambda dp: (dp[0][()], dp[1][()]),
+    ),
+    "indexed": Indexed,
+    "noise": Noise,
+}
+
+STAGES: dict[str, Callable[[DataFlow], DataFlow]] = {
+    "map": lambda ds: MapData(ds, shift),
+    "map rng": lambda ds: MapData(ds, noisy, rng=True),
+    "map rows": lambda ds: MapData(ds, noisy_rows, rng=True, batched=True),
+    "map skip": lambda ds: MapData(ds, refuse_thirds, on_error="skip"),
+    "component": lambda ds: MapDataComponent(ds, lambda x: x * 2, 1),
+    "select": lambda ds: SelectComponent(ds, [0, 1]),
+    "shuffle": ShuffleData,
+    "shuffle locally": lambda ds: LocallyShuffleData(ds, 5),
+    "batch": lambda ds: BatchData(ds, 3),
+    "batch all": lambda ds: BatchData(ds, 4, remainder=True),
+    "batch lists": lambda ds: BatchData(ds, 4, remainder=True, stack="list"),
+    "repeat": lambda ds: RepeatedData(ds, 2),
+    "repeat for ever": RepeatedData,
+    "fix": lambda ds: FixedSizeData(ds, 7),
+    "fix afresh": lambda ds: FixedSizeData(ds, 7, keep_state=False),
+    "cache": CacheData,
+    "print": lambda ds: PrintData(ds, 0),
+    "speed": TestDataSpeed,
+    "proxy": ProxyDataFlow,
+    "twice": Twice,
+    "join itself": lambda ds: JoinData([ds, ds]),
+    "concat itself": lambda ds: ConcatData([ds, ds]),
+    "join": lambda ds: JoinData([ds, generated_at_random(6)]),
+    "concat": lambda ds: ConcatData([arrays(2), ds, generated(3)]),
+}
+NEEDS_PLAN = {"shuffle"}
+STREAMS = {"generator", "random generator", "iterable", "noise"}
+
+
+@pytest.mark.parametrize("size", [0, 1, 9])
+@pytest.mark.parametrize("source", SOURCES)
+def test_sources(source: str, size: int) -> None:
+    check_flow(lambda: SOURCES[source](size))
+
+
+@pytest.mark.parametrize("source", ["arrays", "random generator"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_stages(stage: str, source: str) -> None:
+    if stage in NEEDS_PLAN and source in STREAMS:
+        pytest.skip("needs random access")
+    inner = SOURCES[source]
+    if source == "arrays" and stage != "shuffle":
+        check_flow(lambda: STAGES[stage](ShuffleData(inner(11))), limit=40)
+    check_flow(lambda: STAGES[stage](inner(11)), limit=40)
+
+
+# Compositions.
+
+
+def has_plan(flow: DataFlow) -> bool:
+    try:
+        flow.plan(seed=0)
+    except DataFlowError:
+        return False
+    except ValueError:
+        return False
+    return True
+
+
+def build(source: str, size: int, stages: tuple[str, ...]) -> DataFlow:
+    flow = SOURCES[source](size)
+    for stage in stages:
+        flow = STAGES[stage](flow)
+    return flow
+
+
+def sensible(source: str, size: int, stages: tuple[str, ...]) -> tuple[str, ...]:
+    """Leave out stages that the rest does not allow."""
+    kept: list[str] = []
+    for stage in stages:
+        batched = any(one.startswith("batch") for one in kept)
+        endless = "repeat for ever" in kept
+        if stage == "shuffle" and (endless or not has_plan(build(source, size, tuple(kept)))):
+            continue
+        if stage == "cache" and endless:
+            continue
+        if stage == "concat" and {"join", "join itself"} & set(kept):
+            continue
+        if batched and (stage.startswith("batch") or stage in {"map rows", "concat", "join"}):
+            continue
+        if "batch lists" in kept and stage.startswith(("map", "component")):
+            continue
+        kept.append(stage)
+    return tuple(kept)
+
+
+@settings(
+    max_examples=scaled(1200),
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(
+    source=st.sampled_from(sorted(SOURCES)),
+    size=st.integers(1, 13),
+    stages=st.lists(st.sampled_from(sorted(STAGES)), min_size=2, max_size=5).map(tuple),
+    seed=st.integers(0, 2**63 - 1),
+)
+def test_compositions(source: str, size: int, stages: tuple[str, ...], seed: int) -> None:
+    stages = sensible(source, size, stages)
+    try:
+        first = build(source, size, stages).iterate(seed=seed, epoch=0)
+        for _ in range(40):
+            next(first, None)
+    except DataFlowError as error:
+        assume("no datapoints" not in str(error))
+        raise
+    check_flow(lambda: build(source, size, stages), seed=seed, limit=40)
+
+
+@settings(max_examples=scaled(1200))
+@given(
+    size=st.integers(0, 40),
+    batch=st.integers(1, 7),
+    window=st.integers(1, 9),
+    seed=st.integers(0, 2**40),
+    epoch=st.integers(0, 5),
+)
+def test_plans_and_streams_agree(size: int, batch: int, window: int, seed: int, epoch: int) -> None:
+    """The same pipeline over an indexable source and over a generator of the same data."""
+
+    def pipeline(source: DataFlow) -> DataFlow:
+        ds: DataFlow = LocallyShuffleData(source, window)
+        ds = MapData(ds, noisy, rng=True)
+        ds = MapData(ds, noisy_rows, rng=True, batched=True)
+        ds = RepeatedData(SelectComponent(ds, [1, 0]), 2)
+        return BatchData(ds, batch, remainder=True)
+
+    one, other = (
+        list(pipeline(source(size)).iterate(seed=seed, epoch=epoch))
+        for source in (arrays, generated)
+    )
+    assert len(one) == len(other)
+    for a, b in zip(one, other, strict=True):
+        assert all(map(np.array_equal, a, b))
+
+
+class TestLawsAsAClass(FlowLaws):
+    """The base class, as users derive from it."""
+
+    def make(self) -> DataFlow:
+        return BatchData(ShuffleData(arrays(20)), 3)
+
+
+# Flows that break a law are found out.
+
+
+class Forgetful(DataFlow):
+    """Draws from a generator of its own."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng()
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(5):
+            yield (self.rng.random(),)
+
+
+class Boastful(DataFlow):
+    def __iter__(self) -> Iterator[Any]:
+        yield (1,)
+
+    def __len__(self) -> int:
+        return 2
+
+
+class Entangled(DataFlow):
+    """Keeps its position in the flow."""
+
+    def __iter__(self) -> Iterator[Any]:
+        self.position = 0
+        while self.position < 6:
+            self.position += 1
+            yield (self.position,)
+
+
+class Misplaced(Indexed):
+    """Answers differently the second time."""
+
+    def __init__(self) -> None:
+        super().__init__(4)
+        self.reads = 0
+
+    def __getitem__(self, index: int) -> Any:
+        self.reads += 1
+        return (self.reads, index)
+
+
+@pytest.mark.parametrize("make", [Forgetful, Boastful, Entangled, Misplaced])
+def test_broken_flows_are_found_out(make: Make) -> None:
+    with pytest.raises(LawError):
+        check_flow(make)
+
+
+def test_a_wrong_state_is_found_out() -> None:
+    class Late(MapData):
+        """Says that it is one further than it is, once it has begun."""
+
+        def open(self, place: Any, epoch: int, state: Any) -> Any:
+            stream = super().open(place, epoch, state)
+            tell = stream.state
+            stream.state = lambda: {**tell(), "inner": tell()["inner"] + 1}  # type: ignore[method-assign]
+            return stream
+
+    with pytest.raises(LawError, match="restored at 0 once"):
+        check_flow(lambda: Late(generated(5), shift))
