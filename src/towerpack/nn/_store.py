@@ -56,6 +56,7 @@ class _Calling(threading.local):
 
     trace: _Trace | None = None
     creating: bool = False
+    layer: str | None = None
 
 
 class VariableStore:
@@ -163,7 +164,7 @@ class VariableStore:
             # (and are mirrored where a distribution strategy is active).
             with (
                 tf.init_scope(),
-                self._passing_through(),
+                self._passing_through(scope),
                 seeded_initializers(self.layer_seed("initializers")),
             ):
                 layer = make(name=scope.replace("/", "."), dtype=self.dtype_policy, **config)
@@ -197,15 +198,21 @@ class VariableStore:
             self._calling.trace = before
 
     @contextmanager
-    def _passing_through(self) -> Iterator[None]:
-        before, self._calling.creating = self._calling.creating, True
+    def _passing_through(self, layer: str | None = None) -> Iterator[None]:
+        calling = self._calling
+        before = calling.creating, calling.layer
+        calling.creating, calling.layer = True, layer
         try:
             yield
         finally:
-            self._calling.creating = before
+            calling.creating, calling.layer = before
 
     def _create(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
         trace = self._calling.trace
+        if self._calling.layer is not None:
+            inner = variable_path().partition("/")[2]
+            parts = (self._calling.layer, inner, str(kwargs.get("name") or "variable"))
+            kwargs["name"] = "/".join(part for part in parts if part) + "/"
         if self._calling.creating or trace is None:
             return next_creator(**kwargs)
         keras_path = variable_path()
