@@ -211,13 +211,7 @@ class Killed(ScalarStats):
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-# The loop saves where it was interrupted, and does not come back to triggers by steps.
-INSIDE_EPOCH = pytest.param(
-    {"every_k_steps": 3}, marks=pytest.mark.xfail(reason="the interrupted evaluation is left out")
-)
-
-
-@pytest.mark.parametrize("when", [{"every_k_epochs": 1}, INSIDE_EPOCH])
+@pytest.mark.parametrize("when", [{"every_k_epochs": 1}, {"every_k_steps": 3}])
 def test_a_run_that_is_ended_inside_an_evaluation_resumes_exactly(
     tmp_path: Path, when: dict[str, int]
 ) -> None:

@@ -1,4 +1,8 @@
-"""SIGTERM: noticed between two calls of TensorFlow, wherever the run is."""
+"""SIGTERM: noticed wherever the run is.
+
+While the model is built it leaves the code at once; later, between two calls of TensorFlow, in
+evaluations and while data are waited for.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +27,11 @@ class Interrupted(BaseException):
 
 
 class StopTraining(Exception):  # noqa: N818 - no error; the name is the predecessor's
-    """Raise it in a callback to end training normally, at once."""
+    """Raise it in a callback to end training normally.
+
+    The other callbacks of that moment still act, so that what is saved is whole. Where several
+    steps run in one call, those that have run have their hooks too.
+    """
 
 
 class InterruptFlag:
@@ -31,6 +39,7 @@ class InterruptFlag:
 
     def __init__(self) -> None:
         self._set = False
+        self._at_once = False
 
     def check(self) -> None:
         """Leave the loop if the signal came.
@@ -45,6 +54,19 @@ class InterruptFlag:
         if not self._set:
             _LOG.warning("SIGTERM: the run is saved and ends; the same command continues it.")
         self._set = True
+        if self._at_once:
+            raise Interrupted
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """Inside, where nothing can be lost, the signal leaves the code wherever it is."""
+        self.check()
+        self._at_once = True
+        try:
+            yield
+        finally:
+            self._at_once = False
+        self.check()
 
     @contextmanager
     def listening(self) -> Iterator[None]:

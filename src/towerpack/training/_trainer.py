@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,7 @@ class Trainer:
         self.in_epoch = False
         self.phase = "steps"
         self.stopping = False
+        self.settled = True
         self.complete = self.was_complete = False
         self.last_nonfinite: list[np.ndarray] | None = None
         self.clock = EpochClock()
@@ -85,11 +86,13 @@ class Trainer:
         self._interrupt = InterruptFlag()
         self._check_finite = False
         self._save_wanted: dict[str, Any] = {}
-        self._saved_at: tuple[int, bool] | None = None
+        self._saved_at: tuple[int, bool, str] | None = None
         self._before_triggers: dict[str, Any] | None = None
         self._last_scalars: dict[str, float] = {}
         self._predictors: dict[tuple[str, ...], Any] = {}
         self._inference_trace: TowerTrace | None = None
+        self._hyper_params: dict[str, VariableParam] = {}
+        self._hyper_variables: dict[str, dict[str, tf.Variable]] = {}
         self._trained = False
 
     # ------------------------------------------------------------------ lifecycle
@@ -132,8 +135,9 @@ class Trainer:
         )
         self.monitors = Monitors(self._make_monitors(directory))
         stack.callback(self.monitors.close)
-        self._build()
-        self.check_interrupt()
+        # Nothing has happened yet that would have to be saved.
+        with self._interrupt.at_once():
+            self._build()
         self._store = CheckpointStore(directory.checkpoints)
         stack.callback(self._store.close)
         data_state = None if checkpoint is None else self._restore(checkpoint)
@@ -146,38 +150,50 @@ class Trainer:
             return
         self.source.start(data_state)
         stack.callback(self.source.stop)
-        with self._after_train():
+        failure: BaseException | None = None
+        try:
             self._train_loop()
+        except BaseException as error:  # noqa: BLE001 - raised below
+            failure = error
+        failure = self._after_train(failure)
+        if failure is not None:
+            raise failure
 
     def _train_loop(self) -> None:
         try:
-            self.callbacks_each("before_train")
+            for callback in self.callbacks.callbacks:
+                callback.before_train()
             self.check_interrupt()
-            Loop(self).run()
-            self.complete = self.epoch >= self.max_epoch and not self.in_epoch
+            self._run_loop()
             self._save_the_end()
-        except StopTraining as reason:
-            _LOG.info("Training ends at step %d: %s", self.global_step, reason or "as asked")
+            # It may have come in the last call: the run is complete, and the program ends.
+            self.check_interrupt()
         except Interrupted:
             self._save_at_last()
             _LOG.warning("Saved at step %d in %s.", self.global_step, self.run_dir)
             raise
-        self.write_saves()
+        except Exception as error:
+            self._save_before(error)
+            raise
 
-    @contextmanager
-    def _after_train(self) -> Iterator[None]:
+    def _run_loop(self) -> None:
         try:
-            yield
-        finally:
-            # Each gets its turn, whatever the others do; the first failure goes up.
-            with ExitStack() as stack:
-                for callback in reversed(self.callbacks.callbacks):
-                    stack.callback(callback.after_train)
+            Loop(self).run()
+        except StopTraining as reason:
+            _LOG.info("Training ends at step %d: %s", self.global_step, str(reason) or "as asked")
+        self.complete = self.epoch >= self.max_epoch and not self.in_epoch
 
-    def callbacks_each(self, hook: str) -> None:
-        """Fire a hook of all callbacks, in order."""
+    def _after_train(self, failure: BaseException | None) -> BaseException | None:
+        """Each callback gets its turn, whatever the others do; gives what ended the training."""
         for callback in self.callbacks.callbacks:
-            getattr(callback, hook)()
+            try:
+                callback.after_train()
+            except Exception as error:  # noqa: BLE001 - raised by the caller, or logged
+                if failure is None:
+                    failure = error
+                else:
+                    _LOG.exception("%r failed too, after the training:", callback)
+        return failure
 
     # ------------------------------------------------------------------ building
 
@@ -207,6 +223,7 @@ class Trainer:
         trainable = self.tower.store.trainable()
         used = set(trace.used_names())
         self._optimizer.build({n: v for n, v in trainable.items() if n in used})
+        self._find_hyper_params()
         zero = tf.constant(0, tf.int64)
         self._step_variable = tf.Variable(zero, trainable=False, name="global_step")
         self.program = StepProgram(
@@ -221,7 +238,6 @@ class Trainer:
             check_finite=self._check_finite,
             xla=config.xla,
         )
-        self.check_interrupt()
         self.program.compile()
 
     def _make_monitors(self, directory: RunDir) -> list[Any]:
@@ -252,6 +268,14 @@ class Trainer:
 
     def _choose_seed(self, directory: RunDir, checkpoint: Checkpoint | None) -> int:
         if self.config.seed is not None:
+            saved = None if checkpoint is None else int(checkpoint.state["seed"])
+            if saved not in (None, self.config.seed):
+                _LOG.warning(
+                    "seed=%d, but the run was begun with seed=%d: its data keep to that, and what "
+                    "comes is neither run undisturbed.",
+                    self.config.seed,
+                    saved,
+                )
             return self.config.seed
         if checkpoint is not None:
             return int(checkpoint.state["seed"])
@@ -290,28 +314,38 @@ class Trainer:
                 for i, picture in enumerate(value):
                     self.monitors.put_image(f"{name}/{i}", picture, step)
 
-    def begin_triggers(self) -> None:
-        """All steps of the epoch are done; callbacks will be triggered.
+    def begin_triggers(self, phase: str) -> None:
+        """Callbacks will be triggered, which may take long.
 
         What they are about to change is kept until they are done: a run that is interrupted among
         them is saved as of now, and goes through all of them again when it is continued.
+
+        Args:
+            phase: 'step triggers' after a step, 'triggers' after an epoch.
         """
-        self.phase = "triggers"
         self._before_triggers = {
             "callbacks": self.callbacks.state(),
-            "optimizer": _snapshot.arrays_of(self._hyper_variables()),
+            **{group: _snapshot.arrays_of(v) for group, v in self._hyper_variables.items()},
         }
+        self.phase = phase
+        self.settled = True
         self.monitors.at(self.global_step, self.epoch)
+
+    def end_triggers(self) -> None:
+        """All callbacks have been triggered."""
+        self.settled = False
+        self.phase = "steps"
+        self._before_triggers = None
+
+    def put_epoch_numbers(self) -> None:
+        """Hand the monitors what the epoch has given."""
         for name, value in self._epoch_numbers().items():
             self.monitors.put_scalar(name, value)
 
     def end_epoch(self) -> None:
-        """All callbacks have been triggered."""
-        self.phase = "steps"
-        self._before_triggers = None
+        """The epoch is over."""
         self.in_epoch = False
         self.monitors.end_epoch()
-        self.write_saves()
 
     def _epoch_numbers(self) -> dict[str, float]:
         numbers = self._averages.end_epoch()
@@ -348,18 +382,18 @@ class Trainer:
         Raises:
             ConfigError: There is none of this name.
         """
-        known = self._hyper_params()
+        known = self._hyper_params
         if name not in known:
             raise ConfigError(
                 f"There is no hyper-parameter '{name}' that can be changed.",
                 expected="'learning_rate' (not a schedule), or a scalar tf.Variable of the model",
-                fix=did_you_mean(name, known),
+                fix=did_you_mean(name, known) if known else "ask in before_train or later",
             )
         return known[name]
 
     def hyper_param_names(self) -> list[str]:
         """Names that `hyper_param` knows."""
-        return list(self._hyper_params())
+        return list(self._hyper_params)
 
     def predict_function(
         self, outputs: Sequence[str]
@@ -399,20 +433,39 @@ class Trainer:
         self.stopping = True
 
     def check_interrupt(self) -> None:
-        """Leave the run here if SIGTERM has come."""
-        self._interrupt.check()
+        """Leave the run here if SIGTERM has come.
+
+        Inside the hooks of single steps it does nothing: they are as good as done. Where it leaves
+        a callback's `trigger`, that is called again when the run is continued.
+        """
+        if self.settled:
+            self._interrupt.check()
 
     def get_weights(self) -> dict[str, np.ndarray]:
-        """The model's variables by name, as copies."""
+        """The model's variables by name, as copies.
+
+        Raises:
+            ConfigError: The trainer has not been started.
+        """
+        if not self._trained:
+            raise ConfigError("A trainer has no weights before train().")
         return _snapshot.arrays_of(self.tower.store.named_variables())
 
-    def _hyper_params(self) -> dict[str, VariableParam]:
+    def _find_hyper_params(self) -> None:
+        # Once: to look through the model for its variables takes as long as a small step.
+        model = self.tower.store.named_variables()
         own = {
             name: VariableParam(name, variable)
-            for name, variable in self.tower.store.named_variables().items()
+            for name, variable in model.items()
             if variable.shape.rank == 0 and not variable.trainable and variable.dtype.is_floating
         }
-        return {**own, **self._optimizer.hyper_params()}
+        self._hyper_params = {**own, **self._optimizer.hyper_params()}
+        wanted = {id(p.variable) for p in self._hyper_params.values()}
+        groups = {"model": model, "optimizer": self._optimizer.variables()}
+        self._hyper_variables = {
+            group: {name: v for name, v in variables.items() if id(v) in wanted}
+            for group, variables in groups.items()
+        }
 
     # ------------------------------------------------------------------ checkpoints
 
@@ -432,10 +485,29 @@ class Trainer:
                 self._save_now(tag=f"best-{name}", info=info)
 
     def _save_the_end(self) -> None:
-        """Where a run saves at all, its end is saved too, so that it is known to be complete."""
-        now = (self.global_step, self.in_epoch)
-        if self.complete and self._saved_at not in (None, now):
+        """Where a run saves at all, its end is saved too, however it came."""
+        if self._saved_at not in (None, self._place()):
             self._save_now()
+
+    def _save_before(self, error: BaseException) -> None:
+        """Where a run saves at all, a failure costs no step, if its state is whole.
+
+        Besides the checkpoints that are there: what failed may have failed for a reason that lies
+        further back.
+        """
+        whole = self.settled and not isinstance(error, CheckpointError)
+        if not whole or self._saved_at in (None, self._place()):
+            return
+        self._store.keep = None
+        try:
+            self._save_at_last()
+        except Exception:  # noqa: BLE001 - what ended the training is raised by the caller
+            _LOG.exception("The state before the failure could not be saved:")
+        else:
+            _LOG.warning("Saved at step %d, before the failure.", self.global_step)
+
+    def _place(self) -> tuple[int, bool, str]:
+        return self.global_step, self.in_epoch, self.phase
 
     def _save_at_last(self) -> None:
         try:
@@ -449,9 +521,11 @@ class Trainer:
     def _save_now(self, tag: str | None = None, info: Mapping[str, Any] | None = None) -> None:
         self.monitors.flush()
         optimizer = _snapshot.arrays_of(self._optimizer.variables())
+        model = self.get_weights()
         callbacks = self.callbacks.state()
         if self._before_triggers is not None:
             callbacks = self._before_triggers["callbacks"]
+            model.update(self._before_triggers["model"])
             optimizer.update(self._before_triggers["optimizer"])
         state = {
             "seed": self.seed,
@@ -465,10 +539,10 @@ class Trainer:
             "data": self.source.state(),
             "callbacks": callbacks,
         }
-        tensors = {"model": self.get_weights(), "optimizer": optimizer}
+        tensors = {"model": model, "optimizer": optimizer}
         self._store.save(self.global_step, tensors, state, tag=tag, info=info)
         if tag is None:
-            self._saved_at = (self.global_step, self.in_epoch)
+            self._saved_at = self._place()
 
     def _restore(self, checkpoint: Checkpoint) -> Any:
         """Take a checkpoint over; gives the data's state."""
@@ -487,12 +561,10 @@ class Trainer:
         self._averages.restore(state["averages"])
         self._last_scalars = dict(state["scalars"])
         self.callbacks.restore(state["callbacks"])
+        if checkpoint.path.resolve().parent == self._store.directory.resolve():
+            self._saved_at = self._place()
         _LOG.info("Resumed at step %d, epoch %d, from %s.", self.global_step, self.epoch, where)
         return state["data"]
-
-    def _hyper_variables(self) -> dict[str, tf.Variable]:
-        wanted = {id(p.variable) for p in self._optimizer.hyper_params().values()}
-        return {n: v for n, v in self._optimizer.variables().items() if id(v) in wanted}
 
 
 def _as_list(callbacks: Sequence[Callback] | Callbacks) -> list[Callback]:
