@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, cast
 
+from towerpack._core.extras import require
+
+require("tensorflow", extra="tf", needed_for="towerpack.model")
+
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError

@@ -11,6 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from towerpack._core.extras import require
+
+require("tensorflow", extra="tf", needed_for="towerpack.tower")
+
 import tensorflow as tf
 
 from towerpack._core.errors import LayerError, SpecError

@@ -1,5 +1,9 @@
 """Layers by name: what a tower function is written with. Keras 3 layers underneath."""
 
+from towerpack._core.extras import require
+
+require("tensorflow", extra="tf", needed_for="towerpack.nn")
+
 from towerpack.nn import summary as summary
 from towerpack.nn._argscope import argscope as argscope
 from towerpack.nn._context import Summary as Summary
