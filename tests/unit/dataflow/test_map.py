@@ -216,6 +216,13 @@ def test_skip(make: Any, caplog: pytest.LogCaptureFixture) -> None:
     assert "MapData(odd) left out 7 of 12 datapoints in epoch 0" in caplog.messages
 
 
+def test_nothing_but_bad_datapoints_does_not_hang() -> None:
+    bad = MapData(RepeatedData(arrays()), lambda dp: None, on_error="skip")
+    with pytest.raises(MapError, match="left out 10000 datapoints in a row") as caught:
+        next(bad.iterate())
+    assert "returned None for datapoint 9999" in str(caught.value)
+
+
 def test_skips_are_counted_over_a_resume() -> None:
     ds = MapData(arrays(), explode, on_error="skip")
     iterator = ds.iterate()

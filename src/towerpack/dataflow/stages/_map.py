@@ -67,7 +67,8 @@ class MapData(Wrapper):
         rng: Pass a random generator.
         batched: `f` takes and returns stacked components.
         on_error: What an exception in `f` does: "raise" a `MapError`, or "skip" the datapoint,
-            count it (`iterator.skipped`) and log it. `None` from `f` counts as an error.
+            count it (`iterator.skipped`) and log it, up to 10,000 in a row. `None` from `f` counts
+            as an error.
 
     Raises:
         MapError: `f` raised, or returned `None`; raised while iterating.

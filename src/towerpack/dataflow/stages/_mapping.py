@@ -15,6 +15,7 @@ log = get_logger(__name__)
 
 _LOG_FIRST = 5
 _LOG_EVERY = 1000
+_GIVE_UP_AFTER = 10_000  # in a row; an endless flow of bad datapoints would hang
 
 
 class Mapper:
@@ -82,6 +83,7 @@ class MapStream(Stream):
         self._epoch = epoch
         self._skipped = skipped
         self._count, self._bad = (0, 0) if state is None else (state["count"], state["bad"])
+        self._in_a_row = 0
         self._before: State = None
         self._pending: list[Datapoint] = []  # read, but not mapped yet: kept for another try
 
@@ -103,6 +105,7 @@ class MapStream(Stream):
                 self._skip(error, self._skipped)
             else:
                 self._forward()
+                self._in_a_row = 0
                 return result
 
     def state(self) -> State:
@@ -122,6 +125,14 @@ class MapStream(Stream):
         self._forward()
         if self._bad <= _LOG_FIRST or self._bad % _LOG_EVERY == 0:
             log.warning("left out: %s", error.what)
+        self._in_a_row += 1
+        if self._in_a_row == _GIVE_UP_AFTER:
+            self._in_a_row = 0
+            raise MapError(
+                f"{self._mapper.name} left out {_GIVE_UP_AFTER} datapoints in a row.",
+                details=f"The last one: {error.what}",
+                fix="mend the function or the data: hardly any datapoint is good",
+            ) from error
 
     def _report(self) -> None:
         if self._bad:
