@@ -484,7 +484,7 @@ WRONG: dict[str, tuple[Any, str]] = {
     "too few": ((GOOD[0],), "one component for each input.*\n.*tuple of 1\n.*2 components"),
     "too many": ((*GOOD, 1), "tuple of 3"),
     "no datapoint": (GOOD[0], "got       ndarray"),
-    "missing name": ({"x": GOOD[0], "lable": GOOD[1]}, "no component 'label'.*\n.*\n.*\n.*'lable'"),
+    "missing name": ({"x": GOOD[0], "labels": GOOD[1]}, "no component 'label'.*\n.*\n.*\n.*'labels'"),
     "float64": ((GOOD[0].astype("f8"), GOOD[1]), r"component 0 \('x'\) has the wrong dtype"),
     "Python floats": (([[1.0, 2.0]] * 3, GOOD[1]), r"got       float64 \[3, 2\]"),
     "int32": ((GOOD[0], GOOD[1].astype("i4")), r"component 1 \('label'\) has the wrong dtype"),

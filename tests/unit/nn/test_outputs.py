@@ -208,7 +208,7 @@ def test_a_term_that_was_not_added_is_reported() -> None:
 
 def test_a_regex_that_matches_nothing() -> None:
     def build(x: tf.Tensor) -> tf.Tensor:
-        return two_layers(x) + regularize_cost("net/a/kernal", l2_regularizer(1.0))
+        return two_layers(x) + regularize_cost("net/a/kernels", l2_regularizer(1.0))
 
     with pytest.raises(LayerError, match="no trainable variable matches") as caught:
         traced(tower_of(build))
