@@ -332,6 +332,20 @@ class TestCache:
         found = values(above, seed=1)
         assert found[:20] != found[20:]
 
+    def test_looking_at_a_flow_does_not_empty_it(self) -> None:
+        reads: list[int] = []
+
+        def count(dp: Any) -> Any:
+            reads.append(1)
+            return dp
+
+        ds = CacheData(MapData(numbers(6), count))
+        values(ds, seed=1)
+        ShuffleData(ds)
+        ds.plan(seed=2)
+        values(ShuffleData(ds), seed=1)
+        assert len(reads) == 6
+
     def test_another_seed_is_read_anew(self) -> None:
         ds = CacheData(ShuffleData(numbers(20)))
         assert values(ds, seed=1) != values(ds, seed=2)

@@ -167,7 +167,9 @@ class TestStates:
 
     def test_looking_does_not_matter(self) -> None:
         """PrintData and TestDataSpeed may come and go between a save and a resume."""
-        looked = BatchData(PrintData(TestDataSpeed(shuffled()), 0), 4)
+        looked = BatchData(
+            ShuffleData(PrintData(TestDataSpeed(DataFromArrays(np.arange(20))), 0)), 4
+        )
         plain = BatchData(shuffled(), 4)
         iterator = looked.iterate(seed=1)
         next(iterator)

@@ -57,10 +57,14 @@ class CacheData(Wrapper):
         inner = compile_flow(self.ds, place)
         if inner is None:
             return None
-        return CacheNode(inner, _last_only(self._by_position, place).setdefault(_key(place), {}))
+        return CacheNode(inner, self, place)
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         return CacheStream(self, place, state)
+
+    def kept(self, place: Place) -> dict[int, Datapoint]:
+        """What is kept of a plan, to be added to."""
+        return _last_only(self._by_position, place).setdefault(_key(place), {})
 
     def cached(self, place: Place) -> list[Datapoint] | None:
         """The complete pass, if there is one."""
@@ -88,14 +92,19 @@ def _last_only(cache: dict[Key, Any], place: Place) -> dict[Key, Any]:
 class CacheNode(Node):
     """Reads another plan's epoch 0, each position once."""
 
-    def __init__(self, inner: Node, cache: dict[int, Datapoint]) -> None:
+    def __init__(self, inner: Node, flow: CacheData, place: Place) -> None:
         self.inner = inner
         self.size = inner.size
         self.chunk = inner.chunk
-        self._cache = cache
+        self._flow = flow
+        self._place = place
+        self._kept: dict[int, Datapoint] | None = None
 
     def read(self, epoch: int, positions: Positions) -> Block:
-        cache = self._cache
+        if self._kept is None:
+            # Not when the node is made: to compile a flow must not make it forget another seed.
+            self._kept = self._flow.kept(self._place)
+        cache = self._kept
         wanted = as_ints(positions)
         missing = [position for position in wanted if position not in cache]
         if missing:
@@ -104,7 +113,7 @@ class CacheNode(Node):
         return [cache[position] for position in wanted]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_cache": {}}
+        return {**self.__dict__, "_kept": None}
 
 
 class CacheStream(Stream):

@@ -22,7 +22,7 @@ from towerpack.dataflow._flow import (
 )
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream
-from towerpack.dataflow.stages._repeat import empty_error, read_turns
+from towerpack.dataflow.stages._repeat import chunk_of, empty_error, read_turns
 
 Key = tuple[int, str, int]
 
@@ -118,7 +118,7 @@ class FixedNode(Node):
     def __init__(self, inner: Node, flow: FixedSizeData) -> None:
         self.inner = inner
         self.size = flow.size
-        self.chunk = inner.chunk
+        self.chunk = chunk_of(inner)
         self._flow = flow
 
     def read(self, epoch: int, positions: Positions) -> Block:

@@ -71,7 +71,7 @@ class RepeatNode(Node):
 
     def __init__(self, inner: Node, n: int) -> None:
         self.inner = inner
-        self.chunk = inner.chunk
+        self.chunk = chunk_of(inner)
         self.size = None if n == -1 or inner.size is None else inner.size * n
         self._n = 0 if n == -1 else n
         self._period = inner.size
@@ -88,6 +88,11 @@ class RepeatNode(Node):
 
     def read(self, epoch: int, positions: Positions) -> Block:
         return read_turns(self.inner, epoch * self._n, positions)
+
+
+def chunk_of(inner: Node) -> int:
+    """How far to read ahead in repeated passes: not over many short ones."""
+    return inner.chunk if inner.size is None else max(1, min(inner.chunk, inner.size))
 
 
 def read_turns(inner: Node, first: int, positions: Positions, step: int = 1) -> Block:
