@@ -102,8 +102,18 @@ def keras_fit(name: str, case: Case, gate: Gate) -> None:
         model.fit(x, y, batch_size=case.batch, epochs=10**9, verbose=0, callbacks=[Turns()])
 
 
-def towerpack(name: str, case: Case, gate: Gate, *, shuffle: bool = False) -> None:
-    """A SimpleTrainer with everything that it does unless told otherwise."""
+def towerpack(
+    name: str, case: Case, gate: Gate, *, shuffle: bool = False, batch: int | None = None
+) -> None:
+    """A SimpleTrainer with everything that it does unless told otherwise.
+
+    Args:
+        name: Of the case.
+        case: What to train on.
+        gate: Between turns.
+        shuffle: Shuffle anew in each epoch.
+        batch: What the model's `inputs()` say about the size of a batch.
+    """
     from towerpack.callbacks import Callback
     from towerpack.dataflow import BatchData, DataFromArrays, ShuffleData
     from towerpack.model import ModelDesc
@@ -130,8 +140,8 @@ def towerpack(name: str, case: Case, gate: Gate, *, shuffle: bool = False) -> No
 
     class Model(ModelDesc):
         def inputs(self) -> list[tf.TensorSpec]:
-            examples = tf.TensorSpec([None, *case.shape], tf.float32, "x")
-            return [examples, tf.TensorSpec([None], tf.int64, "y")]
+            examples = tf.TensorSpec([batch, *case.shape], tf.float32, "x")
+            return [examples, tf.TensorSpec([batch], tf.int64, "y")]
 
         def build_graph(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
             logits = {"lenet": lenet, "mlp": mlp}[name](x)
@@ -169,6 +179,7 @@ CONTENDERS = {
     "keras-fit": keras_fit,
     "towerpack": towerpack,
     "towerpack-shuffled": lambda *args: towerpack(*args, shuffle=True),
+    "towerpack-fixed": lambda name, case, gate: towerpack(name, case, gate, batch=case.batch),
 }
 
 

@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -41,6 +42,7 @@ TITLES = {
     HAND_MANY: "loop by hand, 50 steps per call",
     "towerpack": "**Towerpack** `SimpleTrainer`",
     "towerpack-shuffled": "**Towerpack**, with `ShuffleData`",
+    "towerpack-fixed": "**Towerpack**, batch size known to the model",
     "keras-fit": "Keras `fit` (shuffles)",
     "tensorpack-queue": "Tensorpack 0.11, `QueueInput`",
     "tensorpack-feed": "Tensorpack 0.11, `FeedInput`",
@@ -126,7 +128,7 @@ def prepare_tensorpack(directory: Path) -> Path:
 def commands(case: str, tensorpack: Path | None, steps: list[str]) -> dict[str, list[str]]:
     """What starts the contenders of a case, with other numbers of steps if any are given."""
     ours = str(HERE / "_training_contenders.py")
-    names = [HAND, HAND_MANY, "towerpack", "towerpack-shuffled", "keras-fit"]
+    names = [HAND, HAND_MANY, "towerpack", "towerpack-shuffled", "towerpack-fixed", "keras-fit"]
     started = {name: [sys.executable, ours, case, name, *steps] for name in names}
     if tensorpack is not None:
         theirs = str(HERE / "_tensorpack_contender.py")
@@ -198,7 +200,10 @@ def main() -> None:
             all_turns[case] = measure.alternate(started, rounds=rounds, seconds=seconds)
     command = shlex.join(["python", "benchmarks/training_overhead.py", *sys.argv[1:]])
     found = {"command": command, "circumstances": before}
-    text = report(all_turns, found, note)
+    load = os.getloadavg()[0]
+    if max(load, before["load_average"][0]) > before["cores"] * 1.5:
+        note += f" The machine was busy with other things (load {load:.1f} at the end)."
+    text = report(all_turns, found, note.strip())
     print(text)
     options.out.mkdir(parents=True, exist_ok=True)
     (options.out / "training_overhead.md").write_text(text)

@@ -20,7 +20,7 @@ def test_all_contenders_train(tmp_path: Path, case: str, apart: float) -> None:
     assert done.returncode == 0, done.stderr
     turns = json.loads((tmp_path / "training_overhead.json").read_text())["turns"][case]
     losses = {name: own[-1]["loss"] for name, own in turns.items()}
-    assert {"hand-1", "hand-50", "towerpack", "towerpack-shuffled", "keras-fit"} == set(losses)
+    assert {"hand-1", "hand-50", "towerpack", "keras-fit"} <= set(losses)
     assert max(losses.values()) < 2.0, losses  # ln 10 = 2.3 is chance
     assert max(losses.values()) - min(losses.values()) < apart, losses
     assert "steps/s" in (tmp_path / "training_overhead.md").read_text()
