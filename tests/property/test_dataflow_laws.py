@@ -335,15 +335,17 @@ def test_broken_flows_are_found_out(make: Make) -> None:
         check_flow(make)
 
 
-def test_a_wrong_state_is_found_out() -> None:
+@pytest.mark.parametrize(("always", "where"), [(True, "at 0 once"), (False, "and 0 later")])
+def test_a_wrong_state_is_found_out(always: bool, where: str) -> None:
     class Late(MapData):
-        """Says that it is one further than it is, once it has begun."""
+        """Says that it is one further than it is, always or only after it was restored."""
 
         def open(self, place: Any, epoch: int, state: Any) -> Any:
             stream = super().open(place, epoch, state)
-            tell = stream.state
-            stream.state = lambda: {**tell(), "inner": tell()["inner"] + 1}  # type: ignore[method-assign]
+            if always or state is not None:
+                tell = stream.state
+                stream.state = lambda: {**tell(), "inner": tell()["inner"] + 1}  # type: ignore[method-assign]
             return stream
 
-    with pytest.raises(LawError, match="restored at 0 once"):
+    with pytest.raises(LawError, match=where):
         check_flow(lambda: Late(generated(5), shift))

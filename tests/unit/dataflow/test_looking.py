@@ -13,6 +13,7 @@ from towerpack.dataflow import (
     DataFromArrays,
     DataFromGenerator,
     DataFromList,
+    MapData,
     PrintData,
     RepeatedData,
     ShuffleData,
@@ -31,6 +32,13 @@ def test_speed(capsys: pytest.CaptureFixture[str]) -> None:
     assert report.bytes_per_second == 1000
     out = capsys.readouterr().out
     assert "DataFromArrays(10) > BatchData(2)" in out and "5.0 /s" in out
+
+
+def test_warm_up_is_read_but_not_counted() -> None:
+    read: list[int] = []
+    ds = MapData(DataFromList([(i,) for i in range(4)]), lambda dp: read.append(dp[0]) or dp)
+    assert TestDataSpeed(ds, 6, 3).start().datapoints == 6
+    assert read == [0, 1, 2, 3, 0, 1, 2, 3, 0]
 
 
 def test_speed_of_streams_and_scalars() -> None:

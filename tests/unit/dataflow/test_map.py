@@ -179,7 +179,9 @@ def test_a_mapped_datapoint_that_failed_is_tried_again() -> None:
         assert next(iterator) == 0
         with pytest.raises(MapError):
             next(iterator)
+        state = iterator.state()
         assert list(iterator) == list(range(1, 12))
+        assert list(MapData(ds, flaky).iterate(state=state)) == list(range(1, 12))
 
 
 def test_returning_nothing_is_an_error() -> None:

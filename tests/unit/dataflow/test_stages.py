@@ -285,7 +285,7 @@ class TestJoin:
     def test_strict(self) -> None:
         with pytest.raises(ConfigError, match="differ in length"):
             JoinData([numbers(3), numbers(5)], strict=True)
-        for flows in ([generated(3), numbers(5)], [numbers(5), generated(3)]):
+        for flows in ([generated(3), generated(4)], [numbers(5), generated(3)]):
             iterator = JoinData(flows, strict=True).iterate()
             for _ in range(3):
                 next(iterator)
@@ -293,6 +293,27 @@ class TestJoin:
                 with pytest.raises(DataFlowError, match="ended before another"):
                     next(iterator)
         assert len(list(JoinData([generated(3), numbers(3)], strict=True))) == 3
+
+    def test_an_error_in_one_loses_nothing_of_the_others(self) -> None:
+        tries: list[int] = []
+
+        def flaky(dp: Any) -> Any:
+            if dp[0] == 2:
+                tries.append(1)
+                if len(tries) < 3:
+                    raise OSError
+            return dp
+
+        def make() -> JoinData:
+            return JoinData([generated(4), MapData(generated(4), flaky)])
+
+        iterator = make().iterate()
+        assert [next(iterator) for _ in range(2)] == [(0, 0), (1, 1)]
+        for _ in range(2):
+            with pytest.raises(DataFlowError):
+                next(iterator)
+        state = iterator.state()
+        assert list(iterator) == list(make().iterate(state=state)) == [(2, 2), (3, 3)]
 
     def test_mixed_kinds(self) -> None:
         with pytest.raises(DataFlowError, match="cannot be joined"):
