@@ -98,30 +98,36 @@ class Predictor:
 
         Args:
             dataflow: Its datapoints are tuples or lists of just the needed inputs, in order, or
-                dicts with (at least) them.
+                dicts with (at least) them; or arrays, if there is one input.
+
+        Raises:
+            SpecError: A datapoint lacks an input, or does not fit.
         """
         for datapoint in dataflow:
             if isinstance(datapoint, dict):
-                yield self(**{name: datapoint[name] for name in self.input_names})
-            else:
+                yield self(**{n: datapoint[n] for n in self.input_names if n in datapoint})
+            elif isinstance(datapoint, list | tuple):
                 yield self(*datapoint)
+            else:
+                yield self(datapoint)
 
     def _ordered(self, arrays: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
         values = list(arrays)
+        given = list(named)
         for name in self.input_names[len(values) :]:
             if name in named:
                 values.append(named.pop(name))
         if named or len(values) != len(self.input_names):
-            wrong = next(iter(named), None)
+            unknown = [name for name in named if name not in self.input_names]
+            missing = self.input_names[len(values) :]
             raise SpecError(
                 f"The predictor takes the inputs {self.input_names}.",
-                got=f"{len(arrays)} by position" + (f", and '{wrong}'" if wrong else ""),
-                fix=did_you_mean(wrong, self.input_names) if wrong else "give each of them once",
+                got=f"{len(arrays)} by position" + "".join(f", '{name}'" for name in given),
+                fix=did_you_mean(unknown[0], missing or self.input_names)
+                if unknown
+                else "give each of them once",
             )
-        return [
-            value if isinstance(value, np.ndarray) else np.asarray(value, spec.dtype.as_numpy_dtype)
-            for value, spec in zip(values, self._specs, strict=True)
-        ]
+        return [_as_array(v, spec) for v, spec in zip(values, self._specs, strict=True)]
 
     def _in_batches(self, batch: list[np.ndarray]) -> list[np.ndarray]:
         size = self._batch_size
@@ -134,15 +140,44 @@ class Predictor:
                 got=", ".join(str(list(array.shape)) for array in batch),
                 expected=f"{rows} rows each",
             )
-        starts = range(0, rows, size)
-        parts = [self._run([array[i : i + size] for array in batch]) for i in starts]
+        parts = [self._run_rows([a[i : i + size] for a in batch]) for i in range(0, rows, size)]
         return [np.concatenate(column) for column in zip(*parts, strict=True)]
+
+    def _run_rows(self, batch: list[np.ndarray]) -> list[np.ndarray]:
+        results = self._run(batch)
+        for name, result in zip(self.output_names, results, strict=True):
+            if result.ndim == 0 or len(result) != len(batch[0]):
+                raise SpecError(
+                    f"The output '{name}' cannot be joined from batches of {self._batch_size}.",
+                    got=f"{result.dtype.name} {list(result.shape)} for {len(batch[0])} rows",
+                    expected="one row for each row of the inputs",
+                    fix="batch_size=None, and average over batches yourself where that makes sense",
+                )
+        return results
 
     def _run(self, batch: list[np.ndarray]) -> list[np.ndarray]:
         return [t.numpy() for t in self._function(*batch)]
 
     def __repr__(self) -> str:
         return f"Predictor({self.input_names} -> {self.output_names}, step {self.step})"
+
+
+def _as_array(value: Any, spec: tf.TensorSpec) -> Any:
+    """Lists, numbers and tensors as an array of the input's dtype, where that changes no value."""
+    if isinstance(value, np.ndarray) or spec.dtype == tf.string:
+        return value
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        return value  # The check of the specs says what is wrong with it.
+    wanted = np.dtype(spec.dtype.as_numpy_dtype)
+    if array.dtype == wanted or array.dtype.kind not in "biuf":
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        converted = array.astype(wanted)
+    # Floats may be rounded; anything else must come out as it went in.
+    same = spec.dtype.is_floating or np.array_equal(converted, array)
+    return converted if same else array
 
 
 def _load(tower: TowerFunction, names: list[str], checkpoint: Checkpoint) -> None:

@@ -38,12 +38,15 @@ class Loop:
         self._single = trainer.program.one_step_only or any(c.acts_between_steps for c in callbacks)
 
     def run(self) -> None:
-        """All epochs that are left. Returns where training ended normally.
+        """`before_train`, and all epochs that are left. Returns where training ended normally.
 
         Raises:
             StopTraining: A callback did, and the other callbacks of that moment have acted.
         """
         trainer = self._trainer
+        self._each(self._callbacks, "before_train")
+        trainer.check_interrupt()
+        self._settle()
         if trainer.phase == "step triggers":
             self._trigger_step_that_is_due()
             self._settle()

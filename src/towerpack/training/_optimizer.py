@@ -90,7 +90,8 @@ class _KerasOptimizer:
         return self._optimizer.scale_loss(cost)
 
     def apply(self, gradients: Sequence[Any]) -> None:
-        self._optimizer.apply(gradients, self._aliases)
+        pairs = [p for p in zip(gradients, self._aliases, strict=True) if p[0] is not None]
+        self._optimizer.apply([g for g, _ in pairs], [v for _, v in pairs])
 
     def variables(self) -> dict[str, tf.Variable]:
         found: dict[str, tf.Variable] = {}

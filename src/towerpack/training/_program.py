@@ -19,6 +19,18 @@ from towerpack.training._optimizer import OptimizerAdapter
 
 _LOG = get_logger(__name__)
 _HEAVY = ("histogram", "image")
+_READERS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape")
+_STATEFUL_DRAWS = {
+    "Multinomial",
+    "ParameterizedTruncatedNormal",
+    "RandomGamma",
+    "RandomPoissonV2",
+    "RandomShuffle",
+    "RandomStandardNormal",
+    "RandomUniform",
+    "RandomUniformInt",
+    "TruncatedNormal",
+}
 
 
 @dataclass(frozen=True)
@@ -27,14 +39,14 @@ class CallResult:
 
     Attributes:
         steps: Steps that were applied.
-        outputs: By name; the first axis is the step.
+        outputs: By name, then by step: an array, or a list of arrays that may differ in shape.
         summaries: Scalar summaries by name, [steps].
         heavy: Histograms and images of the last step, if they were asked for.
         nonfinite: The inputs of the step that was not applied because its cost was not finite.
     """
 
     steps: int
-    outputs: dict[str, np.ndarray]
+    outputs: dict[str, Any]
     summaries: dict[str, np.ndarray]
     heavy: dict[str, np.ndarray]
     nonfinite: list[np.ndarray] | None
@@ -95,9 +107,9 @@ class StepProgram:
         self._fetches = [COST, *(n for n in fetches if n != COST)]
         self._templates = [outputs[n] for n in self._fetches]
         self._told_none = False
-        # An output whose size depends on the data cannot be stacked over steps.
-        free = [t.shape.rank is None or None in t.shape.as_list()[1:] for t in self._templates]
-        self.one_step_only = any(free)
+        # Outputs are joined over steps as vectors, and cut up again by their shapes.
+        self.one_step_only = any(t.shape.rank is None for t in self._templates)
+        self._moved = _moved_by_the_model(tower, trace)
         self._xla = xla
         self._run = tf.function(
             self._many_steps, input_signature=[tf.TensorSpec([], tf.int32)], autograph=False
@@ -112,6 +124,8 @@ class StepProgram:
     def compile(self) -> None:
         """Trace what the loop runs, so that mistakes show before the first step."""
         self._run.get_concrete_function()
+        if self._heavy:
+            self._run_heavy.get_concrete_function()
 
     def run(self, steps: int) -> CallResult:
         """Run steps; fewer if a cost was not finite."""
@@ -127,14 +141,19 @@ class StepProgram:
         self, done: int, finite: bool, scalars: Any, stacked: Any, batch: Any, heavy: Any
     ) -> CallResult:
         table = scalars.numpy()
-        outputs = {COST: table[:, 0]}
-        names = zip(self._fetches[1:], stacked, strict=True)
-        outputs.update({name: tensor.numpy() for name, tensor in names})
+        outputs: dict[str, Any] = {COST: table[:, 0]}
+        vectors = iter(stacked)
+        for name, template in zip(self._fetches[1:], self._templates[1:], strict=True):
+            values = next(vectors).numpy()
+            if template.shape.is_fully_defined():
+                outputs[name] = values.reshape([done, *template.shape.as_list()])
+            else:
+                outputs[name] = _cut(values, next(vectors).numpy(), done)
         return CallResult(
             steps=done,
             outputs=outputs,
             summaries={name: table[:, i + 1] for i, name in enumerate(self._scalars)},
-            heavy={n: v.numpy() for n, v in zip(self._heavy, heavy, strict=False)},
+            heavy={n: v.numpy() for n, v in zip(self._heavy, heavy, strict=False) if done},
             nonfinite=None if finite else [tensor.numpy() for tensor in batch],
         )
 
@@ -143,20 +162,23 @@ class StepProgram:
     def _many_steps(self, steps: tf.Tensor) -> Any:
         scalars = tf.TensorArray(tf.float32, size=steps, element_shape=[1 + len(self._scalars)])
         arrays = [
-            tf.TensorArray(t.dtype, size=steps, infer_shape=False) for t in self._templates[1:]
+            tf.TensorArray(dtype, 0, dynamic_size=True, infer_shape=False, element_shape=[None])
+            for dtype in self._vector_dtypes()
         ]
         carried = self._carried_specs()
         batch = [tf.zeros([0] * (spec.shape.rank or 0), spec.dtype) for spec in carried]
-        free = [tf.TensorShape([None] * (spec.shape.rank or 0)) for spec in carried]
+        free = [_any_of_rank(spec.shape.rank) for spec in carried]
 
         def going_on(i: tf.Tensor, finite: tf.Tensor, *_: Any) -> tf.Tensor:
             return (i < steps) & finite
 
         def body(i: tf.Tensor, _: tf.Tensor, scalars: Any, arrays: Any, _batch: Any) -> Any:
+            before = self._before_step()
             inputs, step = self._one_step()
-            finite = self._apply(step)
+            finite = self._apply(step, before)
             scalars = scalars.write(i, step.row)
-            arrays = [a.write(i, value) for a, value in zip(arrays, step.fetched, strict=True)]
+            vectors = self._vectors(step.fetched, finite)
+            arrays = [a.write(i, vector) for a, vector in zip(arrays, vectors, strict=True)]
             kept = inputs if self._check else []
             return i + tf.cast(finite, tf.int32), finite, scalars, arrays, kept
 
@@ -168,14 +190,37 @@ class StepProgram:
             shape_invariants=(scalar, scalar, scalar, [scalar] * len(arrays), free),
         )
         applied = tf.range(done)
-        return done, finite, scalars.gather(applied), [a.gather(applied) for a in arrays], batch
+        return done, finite, scalars.gather(applied), [a.concat() for a in arrays], batch
 
     def _heavy_step(self) -> Any:
+        before = self._before_step()
         inputs, step = self._one_step()
-        finite = self._apply(step)
+        finite = self._apply(step, before)
         done = tf.cast(finite, tf.int32)
-        stacked = [value[None][:done] for value in step.fetched]
-        return done, finite, step.row[None][:done], stacked, inputs, step.heavy
+        vectors = self._vectors(step.fetched, finite)
+        return done, finite, step.row[None][:done], vectors, inputs, step.heavy
+
+    def _vectors(self, fetched: list[tf.Tensor], applied: tf.Tensor) -> list[tf.Tensor]:
+        """What was fetched, each as a vector, followed by its shape where that is not known.
+
+        Vectors of a step that was not applied are empty.
+        """
+        vectors = []
+        for template, value in zip(self._templates[1:], fetched, strict=True):
+            vectors.append(tf.reshape(value, [-1]))
+            if not template.shape.is_fully_defined():
+                vectors.append(tf.shape(value))
+        if not self._check:
+            return vectors
+        return [v[: tf.size(v) * tf.cast(applied, tf.int32)] for v in vectors]
+
+    def _vector_dtypes(self) -> list[tf.DType]:
+        dtypes = []
+        for template in self._templates[1:]:
+            dtypes.append(template.dtype)
+            if not template.shape.is_fully_defined():
+                dtypes.append(tf.int32)
+        return dtypes
 
     def _carried_specs(self) -> list[tf.TensorSpec]:
         if not self._check:
@@ -221,7 +266,10 @@ class StepProgram:
         heavy = [values[name] for name in self._heavy if name in values]
         return row, fetched, heavy, gradients
 
-    def _apply(self, step: _Step) -> tf.Tensor:
+    def _before_step(self) -> list[tf.Tensor]:
+        return [v.read_value() for v in self._moved] if self._check else []
+
+    def _apply(self, step: _Step, before: list[tf.Tensor]) -> tf.Tensor:
         def update() -> tf.Tensor:
             self._optimizer.apply(step.gradients)
             self._global_step.assign_add(1, read_value=False)
@@ -229,8 +277,13 @@ class StepProgram:
 
         if not self._check:
             return update()
-        finite = tf.math.is_finite(step.row[0])
-        return tf.cond(finite, update, lambda: tf.constant(False))
+
+        def undo() -> tf.Tensor:
+            for variable, value in zip(self._moved, before, strict=True):
+                variable.assign(value, read_value=False)
+            return tf.constant(False)
+
+        return tf.cond(tf.math.is_finite(step.row[0]), update, undo)
 
     def _report_untrained(self, gradients: list[Any]) -> None:
         none = [n for n, g in zip(self._trainable, gradients, strict=True) if g is None]
@@ -252,6 +305,45 @@ class _Step(NamedTuple):
     fetched: list[tf.Tensor]
     heavy: list[tf.Tensor]
     gradients: list[Any]
+
+
+def _any_of_rank(rank: int | None) -> tf.TensorShape:
+    dims: Any = None if rank is None else [None] * rank
+    return tf.TensorShape(dims)
+
+
+def _cut(values: np.ndarray, shapes: np.ndarray, steps: int) -> list[np.ndarray]:
+    """The arrays of all steps, out of their values in a row and their shapes in a row."""
+    found = []
+    start = 0
+    for shape in np.split(shapes, steps) if steps else []:
+        end = start + int(np.prod(shape, dtype=np.int64))
+        found.append(values[start:end].reshape(shape))
+        start = end
+    return found
+
+
+def stateful_draws(trace: TowerTrace) -> list[str]:
+    """Kinds of operations in a tower that draw from generators inside of TensorFlow's kernels."""
+    definition = trace.result.outputs[COST].graph.as_graph_def()
+    nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
+    return sorted({node.op for node in nodes if node.op in _STATEFUL_DRAWS})
+
+
+def _moved_by_the_model(tower: TowerFunction, trace: TowerTrace) -> list[tf.Variable]:
+    """Variables that a training tower itself changes, such as moving averages.
+
+    They have been changed when it turns out that a cost is not finite.
+    """
+    graph: Any = trace.result.outputs[COST].graph
+    inner = {id(outside): inside for outside, inside in graph.captures}
+    found = []
+    for variable in tower.store.named_variables().values():
+        handle = inner.get(id(variable.handle))
+        users = [] if handle is None else handle.consumers()
+        if any(op.type not in _READERS for op in users):
+            found.append(variable)
+    return found
 
 
 def _averaged(steps: list[_Step]) -> _Step:

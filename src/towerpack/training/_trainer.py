@@ -33,7 +33,7 @@ from towerpack.training._hyper import VariableParam
 from towerpack.training._interrupt import EXIT_CODE, Interrupted, InterruptFlag, StopTraining
 from towerpack.training._loop import Loop
 from towerpack.training._optimizer import adapt
-from towerpack.training._program import CallResult, StepProgram
+from towerpack.training._program import CallResult, StepProgram, stateful_draws
 from towerpack.training._run_dir import RunDir
 
 _LOG = get_logger(__name__)
@@ -114,6 +114,8 @@ class Trainer:
             with ExitStack() as stack:
                 stack.enter_context(self._interrupt.listening())
                 self._run(stack)
+            # It may have come after the last step: the run is complete, but the program is to end.
+            self._interrupt.check()
         except Interrupted:
             raise SystemExit(EXIT_CODE) from None
 
@@ -161,13 +163,9 @@ class Trainer:
 
     def _train_loop(self) -> None:
         try:
-            for callback in self.callbacks.callbacks:
-                callback.before_train()
-            self.check_interrupt()
             self._run_loop()
-            self._save_the_end()
-            # It may have come in the last call: the run is complete, and the program ends.
             self.check_interrupt()
+            self._save_the_end()
         except Interrupted:
             self._save_at_last()
             _LOG.warning("Saved at step %d in %s.", self.global_step, self.run_dir)
@@ -211,6 +209,14 @@ class Trainer:
         for text in trace.unused_regularizers():
             _LOG.warning(
                 "%s was computed but is not part of the cost: add it, or take it out.", text
+            )
+        draws = stateful_draws(trace)
+        if draws:
+            _LOG.warning(
+                "The model draws random numbers by %s, whose state no checkpoint can hold: a run "
+                "that is continued draws others. Use layers by name, Keras layers, or "
+                "tf.random.stateless_* with get_current_tower_context().step_seed(name).",
+                ", ".join(draws),
             )
         summaries = trace.result.summaries
         self._summary_kinds = {s.name: s.kind for s in summaries}

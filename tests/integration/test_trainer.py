@@ -1,0 +1,886 @@
+"""Trainers: hooks, many steps per call, ends, resuming, optimizers, sources."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from small_training import (
+    SPECS,
+    Do,
+    Model,
+    PacedBy,
+    Recorded,
+    X,
+    Y,
+    assert_same,
+    config,
+    flow,
+    threads,
+    train,
+)
+from towerpack import ConfigError, LayerError
+from towerpack.callbacks import (
+    Callback,
+    InferenceRunner,
+    ModelSaver,
+    PeriodicTrigger,
+    ScalarStats,
+    ScheduledHyperParamSetter,
+)
+from towerpack.callbacks.monitors import JSONLMonitor, Monitor
+from towerpack.checkpoint import list_checkpoints, load_checkpoint
+from towerpack.dataflow import BatchData, DataFlow, DataFromArrays, DataFromGenerator, ShuffleData
+from towerpack.inputs import DummyConstantInput, FeedInput, QueueInput, TensorInput
+from towerpack.nn import FullyConnected, expose, l2_regularizer, regularize_cost, summary
+from towerpack.training import ObjAttrParam, SimpleTrainer, StopTraining, TrainConfig
+
+
+@pytest.fixture
+def paced(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Fixes the number of steps that one call runs."""
+
+    def pace(steps: int) -> None:
+        monkeypatch.setattr("towerpack.training._loop.Pace", PacedBy)
+        monkeypatch.setattr(PacedBy, "fixed", steps)
+
+    return pace
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    yield
+    assert threads() == []
+
+
+# ---------------------------------------------------------------------- hooks
+
+
+def hooks_of(first_step: int, last_step: int, epoch: int, call: int) -> list[tuple[str, int, int]]:
+    """The hooks of an epoch whose calls run `call` steps."""
+    found: list[tuple[str, int, int]] = [("before_epoch", epoch, first_step)]
+    for start in range(first_step, last_step, call):
+        end = min(start + call, last_step)
+        for step in range(start, end):
+            found.append(("before_step", epoch, step))
+            found += [("after_step", epoch, step + 1), ("trigger_step", epoch, step + 1)]
+        found.append(("after_call", epoch, end))
+    return [*found, ("after_epoch", epoch, last_step), ("trigger", epoch, last_step)]
+
+
+@pytest.mark.parametrize("steps", [1, 4, 6, 100])
+def test_hooks_fire_in_their_order(paced: Any, tmp_path: Path, steps: int) -> None:
+    paced(steps)
+    recorded = Recorded()
+    train(tmp_path, [recorded])
+    expected = [("before_train", 0, 0), *hooks_of(0, 6, 1, steps), *hooks_of(6, 12, 2, steps)]
+    assert recorded.log == [*expected, ("after_train", 2, 12)]
+
+
+def test_callbacks_act_in_the_order_of_the_list(paced: Any, tmp_path: Path) -> None:
+    paced(3)
+    log: list[str] = []
+    pair = [Recorded(), Recorded()]
+    for name, recorded in zip("ab", pair, strict=True):
+        recorded._note = lambda hook, name=name: log.append(f"{name} {hook}")  # type: ignore[method-assign]
+    train(tmp_path, pair, max_epoch=1, steps_per_epoch=2)
+    assert len(log) == 2 * 12
+    assert log[0::2] == [line.replace("b ", "a ", 1) for line in log[1::2]]
+
+
+def test_one_that_acts_between_steps_forces_single_steps(paced: Any, tmp_path: Path) -> None:
+    class Acts(Recorded):
+        acts_between_steps = True
+
+    paced(4)
+    acts = Acts()
+    train(tmp_path, [acts], max_epoch=1)
+    assert [hook for hook, _, _ in acts.log].count("after_call") == 6
+
+
+def test_a_call_ends_where_a_callback_must_act(paced: Any, tmp_path: Path) -> None:
+    class Stops(Recorded):
+        def next_stop(self, step: int) -> int | None:
+            return next((s for s in (2, 3, 7) if s > step), None)
+
+    paced(100)
+    stops = Stops()
+    train(tmp_path, [stops])
+    calls = [step for hook, _, step in stops.log if hook == "after_call"]
+    assert calls == [2, 3, 6, 7, 12]
+
+
+def outputs_of(tmp_path: Path, steps: int, **kwargs: Any) -> tuple[Any, Recorded]:
+    recorded = Recorded("cost", "out", "fc0/output", "large", "drop/output")
+    trainer = train(tmp_path / str(steps), [recorded], **kwargs)
+    return trainer, recorded
+
+
+def test_nothing_depends_on_how_many_steps_a_call_runs(paced: Any, tmp_path: Path) -> None:
+    paced(1)
+    single, ones = outputs_of(tmp_path, 1)
+    shapes = {value["large"].shape for value in ones.outputs}
+    assert len(shapes) > 1, "the size of 'large' should depend on the data"
+    for steps in (2, 5):
+        paced(steps)
+        trainer, many = outputs_of(tmp_path, steps)
+        assert len(many.outputs) == 12
+        for one, other in zip(ones.outputs, many.outputs, strict=True):
+            assert {k: v.shape for k, v in one.items()} == {k: v.shape for k, v in other.items()}
+            assert_same(one, other)
+        assert_same(trainer.get_weights(), single.get_weights())
+        for name in ("cost", "mean", "last", "learning_rate"):
+            assert trainer.monitors.history(name) == single.monitors.history(name)
+
+
+def test_ragged_batches_in_one_flow(paced: Any, tmp_path: Path) -> None:
+    paced(1)
+    ragged = {"dataflow": flow(20, remainder=True), "steps_per_epoch": 5}
+    single, ones = outputs_of(tmp_path, 1, **ragged)
+    paced(4)
+    trainer, many = outputs_of(tmp_path, 4, **ragged)
+    assert [len(step["out"]) for step in many.outputs] == [20, 20, 8, 20, 20, 8, 20, 20, 8, 20]
+    for one, other in zip(ones.outputs, many.outputs, strict=True):
+        assert_same(one, other)
+    assert_same(trainer.get_weights(), single.get_weights())
+
+
+def test_an_output_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(LayerError, match="'fc0/outputt'") as caught:
+        train(tmp_path, [Recorded("fc0/outputt")])
+    assert "fc0/output" in str(caught.value.fix)
+
+
+# ---------------------------------------------------------------------- numbers
+
+
+def test_numbers_of_an_epoch_are_exact(paced: Any, tmp_path: Path) -> None:
+    paced(4)
+    recorded = Recorded("cost", "out")
+    trainer = train(tmp_path, [recorded])
+    costs = [float(step["cost"]) for step in recorded.outputs]
+    assert trainer.monitors.history("cost") == [(6, sum(costs[:6]) / 6), (12, sum(costs[6:]) / 6)]
+    total = weight = 0.0
+    for cost in costs:
+        total, weight = 0.9 * total + (1 - 0.9) * cost, 0.9 * weight + (1 - 0.9)
+    assert trainer.monitors.latest("mean") == pytest.approx(total / weight, rel=1e-12)
+    worst = np.max((recorded.outputs[-1]["out"] - Y[-8:]) ** 2)
+    assert trainer.monitors.latest("last") == pytest.approx(float(worst), rel=1e-6)
+
+
+class Pictures(Monitor):
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int]] = []
+        self.values: list[np.ndarray] = []
+
+    def put_image(self, name: str, image: np.ndarray, step: int) -> None:
+        self.seen.append((name, step))
+
+    def put_histogram(self, name: str, values: np.ndarray, step: int) -> None:
+        self.seen.append((name, step))
+        self.values.append(values)
+
+
+def drawing(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    out = tf.squeeze(FullyConnected("fc", x, 1), -1)
+    expose("out", out)
+    summary.histogram("spread", out)
+    summary.image("picture", tf.reshape(tf.sigmoid(x), [-1, 3, 1, 1]), max_images=2)
+    return tf.reduce_mean(tf.square(out - y))
+
+
+def test_pictures_only_at_the_end_of_an_epoch(paced: Any, tmp_path: Path) -> None:
+    paced(4)
+    pictures, recorded = Pictures(), Recorded("out")
+    model = (SPECS, drawing, lambda: keras.optimizers.SGD(0.1))
+    train(tmp_path, [recorded], model=model, monitors=[pictures])
+    assert pictures.seen == [
+        (name, step) for step in (6, 12) for name in ("spread", "picture/0", "picture/1")
+    ]
+    np.testing.assert_array_equal(pictures.values[0], recorded.outputs[5]["out"])
+    calls = [step for hook, _, step in recorded.log if hook == "after_call"]
+    assert calls == [4, 5, 6, 10, 11, 12]
+
+
+def test_the_scheduled_rate_is_used(paced: Any, tmp_path: Path) -> None:
+    paced(4)
+    schedule = ScheduledHyperParamSetter("learning_rate", [(0, 0.125), (3, 0.0)], step_based=True)
+    model = Model(lambda: keras.optimizers.SGD(1.0))
+    weights: list[dict[str, np.ndarray]] = []
+    keep = Do("after_call", lambda self: weights.append(self.trainer.get_weights()))
+    train(tmp_path, [schedule, keep], model=model, max_epoch=1)
+    # A call ends at step 3; with a rate of 0 nothing changes after it.
+    assert len(weights) == 2
+    assert_same(weights[1], weights[0])
+    moved = train(tmp_path / "still", model=Model(lambda: keras.optimizers.SGD(0.0)), max_epoch=1)
+    assert not np.array_equal(moved.get_weights()["fc1/kernel"], weights[0]["fc1/kernel"])
+
+
+# ---------------------------------------------------------------------- ends
+
+
+def test_the_end_of_the_data_ends_normally(tmp_path: Path) -> None:
+    def run() -> SimpleTrainer:
+        return train(
+            tmp_path,
+            [PeriodicTrigger(ModelSaver(), every_k_steps=2)],
+            data=QueueInput(flow(), infinite=False),
+            steps_per_epoch=4,
+            max_epoch=9,
+        )
+
+    first = run()
+    assert (first.global_step, first.epoch, first.local_step) == (6, 2, 2)
+    assert not first.complete
+    assert load_checkpoint(tmp_path).step == 6
+    again = run()
+    assert again.global_step == 6
+    assert_same(again.get_weights(), first.get_weights())
+
+
+def test_the_end_is_saved_where_a_run_saves(tmp_path: Path) -> None:
+    saver = PeriodicTrigger(ModelSaver(), every_k_steps=5)
+    train(tmp_path / "a", [saver], max_epoch=1)
+    assert [row.step for row in list_checkpoints(tmp_path / "a")] == [5, 6]
+    # Also by a process that has not saved before itself.
+    with pytest.raises(KeyError):
+        train(tmp_path / "b", [saver, Do("after_call", fail, at=5)], max_epoch=1)
+    train(tmp_path / "b", [saver], max_epoch=1)
+    assert [row.step for row in list_checkpoints(tmp_path / "b")] == [5, 6]
+    train(tmp_path / "c", max_epoch=1)
+    assert list_checkpoints(tmp_path / "c") == []
+
+
+def fail(callback: Callback) -> None:
+    raise KeyError("on purpose")
+
+
+def stop(callback: Callback) -> None:
+    raise StopTraining("enough")
+
+
+def ask_to_stop(callback: Callback) -> None:
+    callback.trainer.request_stop()
+
+
+@pytest.mark.parametrize("how", [stop, ask_to_stop])
+@pytest.mark.parametrize(
+    ("hook", "at", "end"),
+    [
+        ("before_train", 0, 0),
+        ("before_epoch", 6, 6),
+        ("after_step", 2, 4),
+        ("trigger_step", 2, 4),
+        ("after_call", 4, 4),
+        ("after_epoch", 6, 6),
+        ("trigger", 6, 6),
+    ],
+)
+def test_a_callback_ends_training(
+    paced: Any, tmp_path: Path, how: Any, hook: str, at: int, end: int
+) -> None:
+    paced(4)
+    recorded = Recorded()
+    trainer = train(tmp_path, [Do(hook, how, at), recorded, ModelSaver()])
+    assert trainer.global_step == end
+    assert int(trainer._step_variable.numpy()) == end
+    assert not trainer.complete
+    assert recorded.log[-1][0] == "after_train"
+    # The others have seen every step that was made.
+    assert [step for hook, _, step in recorded.log if hook == "after_step"] == [*range(1, end + 1)]
+    if end == 6:
+        assert ("trigger", 1, 6) in recorded.log
+        assert load_checkpoint(tmp_path).step == 6
+
+
+HOOKS = ["before_train", "before_epoch", "before_step", "after_step", "trigger_step", "after_call",
+         "after_epoch", "trigger", "after_train"]  # fmt: skip
+
+
+@pytest.mark.parametrize("hook", ["setup", *HOOKS])
+def test_an_exception_in_any_hook_goes_up_once(tmp_path: Path, hook: str) -> None:
+    class Fails(Do):
+        def setup(self, trainer: Any) -> None:
+            self._run("setup")
+
+        def _run(self, hook: str) -> None:
+            if hook == self._hook:
+                fail(self)
+
+    recorded = Recorded()
+    with pytest.raises(KeyError, match="on purpose") as caught:
+        train(tmp_path, [Fails(hook, fail), recorded])
+    assert caught.value.__context__ is None
+    assert threads() == []
+    if hook != "setup":
+        assert recorded.log[-1][0] == "after_train"
+    train(tmp_path, max_epoch=1)  # Nothing is locked.
+
+
+def test_what_ended_the_training_goes_up_before_what_failed_after_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail_again(callback: Callback) -> None:
+        raise OSError("the second")
+
+    recorded = Recorded()
+    callbacks = [Do("after_step", fail), Do("after_train", fail_again), recorded]
+    with pytest.raises(KeyError, match="on purpose"):
+        train(tmp_path, callbacks)
+    assert "the second" in caplog.text
+    assert recorded.log[-1][0] == "after_train"
+
+
+def test_control_c(tmp_path: Path) -> None:
+    def press(callback: Callback) -> None:
+        raise KeyboardInterrupt
+
+    recorded = Recorded()
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, [Do("trigger_step", press, 3), recorded])
+    assert recorded.log[-1][0] == "after_train"
+
+
+@pytest.mark.parametrize("hook", ["after_call", "after_epoch", "trigger"])
+def test_a_failure_between_steps_costs_no_step(paced: Any, tmp_path: Path, hook: str) -> None:
+    paced(2)
+    whole = train(tmp_path / "whole", [ModelSaver()], max_epoch=3)
+    at = {"after_call": 10}.get(hook, 12)
+    with pytest.raises(KeyError):
+        train(tmp_path / "parts", [Do(hook, fail, at), ModelSaver(keep=1)], max_epoch=3)
+    # The one before is still there, whatever `keep` says: the fault may lie before the failure.
+    assert [row.step for row in list_checkpoints(tmp_path / "parts")] == [6, at]
+    parts = train(tmp_path / "parts", [ModelSaver()], max_epoch=3)
+    assert_same(parts.get_weights(), whole.get_weights())
+    assert parts.monitors.latest("mean") == whole.monitors.latest("mean")
+
+
+# ---------------------------------------------------------------------- resuming
+
+
+def assert_resumes(tmp_path: Path, steps: Sequence[int] = (2, 7), **kwargs: Any) -> SimpleTrainer:
+    """A run that ends at some steps and is started again ends as one that was not disturbed."""
+    make = kwargs.pop("model", Model)
+
+    def saver() -> Callback:
+        return PeriodicTrigger(ModelSaver(), every_k_steps=1)
+
+    whole = train(tmp_path / "whole", [saver()], model=make(), **kwargs)
+    for step in steps:
+        ended = [saver(), Do("trigger_step", stop, step)]
+        train(tmp_path / "parts", ended, model=make(), **kwargs)
+        assert load_checkpoint(tmp_path / "parts").step == step
+    parts = train(tmp_path / "parts", [saver()], model=make(), **kwargs)
+    assert_same(parts.get_weights(), whole.get_weights())
+    one, other = (load_checkpoint(tmp_path / name).optimizer for name in ("whole", "parts"))
+    assert_same(
+        {n: np.asarray(a) for n, a in other.items()}, {n: np.asarray(a) for n, a in one.items()}
+    )
+    return parts
+
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "sgd momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9, nesterov=True),
+    "adamw": lambda: keras.optimizers.AdamW(0.05, weight_decay=0.1),
+    "schedule": lambda: keras.optimizers.Adam(
+        keras.optimizers.schedules.ExponentialDecay(0.1, 3, 0.5)
+    ),
+    "clipnorm": lambda: keras.optimizers.SGD(0.05, clipnorm=0.1),
+    "global clipnorm": lambda: keras.optimizers.RMSprop(0.01, global_clipnorm=0.1, centered=True),
+    "ema": lambda: keras.optimizers.SGD(0.05, use_ema=True, ema_overwrite_frequency=3),
+    "accumulation": lambda: keras.optimizers.SGD(0.05, gradient_accumulation_steps=2),
+    "loss scale": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01)),
+    "v1 adam": lambda: tf.compat.v1.train.AdamOptimizer(0.05),
+    "v1 momentum": lambda: tf.compat.v1.train.MomentumOptimizer(0.05, 0.9),
+    "v1 sgd": lambda: tf.compat.v1.train.GradientDescentOptimizer(0.05),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_optimizers_resume(tmp_path: Path, name: str) -> None:
+    trainer = assert_resumes(tmp_path, model=lambda: Model(OPTIMIZERS[name]))
+    if name != "schedule":
+        assert trainer.hyper_param_names() == ["learning_rate"]
+
+
+def test_an_optimizer_can_be_given_to_the_config(tmp_path: Path) -> None:
+    trainer = train(
+        tmp_path, optimizer=keras.optimizers.SGD(0.0625), model=(SPECS, Model().build_graph)
+    )
+    assert trainer.hyper_param("learning_rate").get() == 0.0625
+    with pytest.raises(ConfigError, match="not an optimizer") as caught:
+        train(tmp_path / "b", optimizer=keras.optimizers.SGD)
+    assert "call the class" in str(caught.value)
+    used = keras.optimizers.SGD(0.1)
+    train(tmp_path / "c", optimizer=used)
+    with pytest.raises(ConfigError, match="has been used"):
+        train(tmp_path / "d", optimizer=used)
+
+
+SOURCES: dict[str, Callable[[], Any]] = {
+    "feed": lambda: FeedInput(BatchData(ShuffleData(DataFromArrays(X, Y)), 8)),
+    "queue": lambda: QueueInput(BatchData(ShuffleData(DataFromArrays(X, Y)), 8), 3),
+    "tensor": lambda: TensorInput(
+        lambda step: [
+            tf.random.stateless_normal([8, 3], tf.stack([7, step])),
+            tf.random.stateless_normal([8], tf.stack([8, step])),
+        ],
+        6,
+    ),
+    "dummy": lambda: DummyConstantInput([[8, 3], [8]]),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_sources_resume(tmp_path: Path, name: str) -> None:
+    whole = train(tmp_path / "a", [ModelSaver()], data=SOURCES[name](), steps_per_epoch=6)
+    ended = [Do("trigger_step", stop, 2), PeriodicTrigger(ModelSaver(), every_k_steps=2)]
+    train(tmp_path / "b", ended, data=SOURCES[name](), steps_per_epoch=6)
+    parts = train(tmp_path / "b", [ModelSaver()], data=SOURCES[name](), steps_per_epoch=6)
+    assert parts.global_step == 12
+    assert_same(parts.get_weights(), whole.get_weights())
+
+
+def test_feed_and_queue_train_alike(tmp_path: Path) -> None:
+    feed, queue = (train(tmp_path / n, data=SOURCES[n]()) for n in ("feed", "queue"))
+    assert_same(feed.get_weights(), queue.get_weights())
+
+
+def test_history_after_a_resume_is_that_of_an_undisturbed_run(paced: Any, tmp_path: Path) -> None:
+    def run(name: str, *callbacks: Callback) -> SimpleTrainer:
+        directory = tmp_path / name
+        runner = InferenceRunner(flow(10, remainder=True), ScalarStats("cost"))
+        return train(
+            directory,
+            [runner, PeriodicTrigger(ModelSaver(), every_k_steps=2), *callbacks],
+            monitors=[JSONLMonitor(directory / "stats.jsonl")],
+            max_epoch=3,
+        )
+
+    paced(3)
+    whole = run("whole")
+    for step in (2, 7, 12):
+        with pytest.raises(KeyError):
+            run("parts", Do("trigger_step", fail, step))
+    parts = run("parts")
+    for name in ("cost", "mean", "last", "val/cost", "learning_rate"):
+        assert parts.monitors.history(name) == whole.monitors.history(name), name
+    assert_same(parts.get_weights(), whole.get_weights())
+
+
+def test_resume_never_auto_and_path(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    first = train(run, [ModelSaver()])
+    assert train(run, [ModelSaver()], resume="auto").was_complete
+    never = train(run, [ModelSaver()], resume="never", max_epoch=1)
+    assert (never.run_dir, never.global_step) == (tmp_path / "run-2", 6)
+    by_path = train(tmp_path / "other", resume=run / "checkpoints" / "step-00000006")
+    assert by_path.global_step == 12
+    assert_same(by_path.get_weights(), first.get_weights())
+    by_run = train(tmp_path / "more", resume=str(run), max_epoch=3)
+    assert (by_run.global_step, by_run.was_complete) == (18, False)
+    with pytest.raises(Exception, match="No checkpoints at"):
+        train(tmp_path / "none", resume=tmp_path / "nowhere")
+
+
+def test_a_fresh_start_in_the_same_directory_puts_the_old_aside(tmp_path: Path) -> None:
+    train(tmp_path, [ModelSaver()])
+    train(tmp_path, [ModelSaver()], resume="never", on_existing="resume", max_epoch=1)
+    assert load_checkpoint(tmp_path).step == 6
+    assert len(list((tmp_path / "checkpoints").glob("abandoned-*"))) == 2
+    history = train(tmp_path, resume="auto", max_epoch=1).monitors
+    assert history.names() == []
+
+
+def test_on_existing(tmp_path: Path) -> None:
+    train(tmp_path / "run", [ModelSaver()], max_epoch=1)
+    with pytest.raises(ConfigError, match="exists already"):
+        train(tmp_path / "run", on_existing="error")
+    new = train(tmp_path / "run", on_existing="new", max_epoch=1)
+    assert (new.run_dir.name, new.global_step) == ("run-2", 6)
+    train(tmp_path / "run", on_existing="delete", max_epoch=1)
+    assert not (tmp_path / "run" / "checkpoints" / "step-00000006").exists()
+
+
+def test_a_drawn_seed_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    first = train(tmp_path, [ModelSaver()], seed=None, max_epoch=1)
+    again = train(tmp_path, [ModelSaver()], seed=None)
+    assert again.seed == first.seed == load_checkpoint(tmp_path).state["seed"]
+    train(tmp_path, seed=first.seed + 1, max_epoch=3)
+    assert f"begun with seed={first.seed}" in caplog.text
+
+
+def test_a_seed_is_drawn_once_even_if_nothing_was_saved(tmp_path: Path) -> None:
+    seeds = {train(tmp_path, seed=None, max_epoch=1).seed for _ in range(2)}
+    assert len(seeds) == 1
+
+
+def test_two_at_once_in_one_directory(tmp_path: Path) -> None:
+    def second(callback: Callback) -> None:
+        with pytest.raises(ConfigError, match="is in use"):
+            train(tmp_path)
+
+    train(tmp_path, [Do("trigger", second)], max_epoch=1)
+
+
+def test_a_trainer_is_for_one_training(tmp_path: Path) -> None:
+    trainer = SimpleTrainer(config(tmp_path))
+    with pytest.raises(ConfigError, match=r"before train\(\)"):
+        trainer.get_weights()
+    trainer.train()
+    with pytest.raises(ConfigError, match="has been used"):
+        trainer.train()
+
+
+def test_what_the_run_was_is_written_down(tmp_path: Path) -> None:
+    train(tmp_path, [ModelSaver()], max_epoch=1)
+    train(tmp_path, [ModelSaver()], max_epoch=2)
+    record = json.loads((tmp_path / "run.json").read_text())
+    assert record["seed"] == 5
+    assert [start["resumed_at"] for start in record["starts"]] == [None, 6]
+    assert record["starts"][0]["versions"]["tensorflow"] == tf.__version__
+    assert record["config"]["max_epoch"] == 2
+    assert "ModelSaver" in str(record["config"]["callbacks"])
+    assert "Complete" not in (tmp_path / "log.txt").read_text()
+
+
+class Counts(Callback):
+    def __init__(self) -> None:
+        self.count = 0
+
+    def after_step(self, outputs: Any) -> None:
+        self.count += 1
+
+    def state(self) -> Any:
+        return {"count": self.count}
+
+    def restore(self, state: Any) -> None:
+        self.count = state["count"]
+
+
+def test_callbacks_keep_their_state_by_name_and_others_may_come_and_go(tmp_path: Path) -> None:
+    train(tmp_path, [Counts(), ModelSaver()], max_epoch=1)
+    new, kept = Recorded(), Counts()
+    train(tmp_path, [new, ModelSaver(), kept], max_epoch=2)
+    assert kept.count == 12
+    train(tmp_path, [ModelSaver()], max_epoch=3)  # Fewer.
+    back = Counts()
+    train(tmp_path, [back, ModelSaver()], max_epoch=4)
+    assert back.count == 6
+
+
+# ---------------------------------------------------------------------- SIGTERM
+
+
+def terminate(*_: Any) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+class TerminatesInEvaluation(DataFlow):
+    """Sends SIGTERM with its second batch, then is slow."""
+
+    def __iter__(self) -> Iterator[Any]:
+        yield X[:8], Y[:8]
+        terminate()
+        for _ in range(100):
+            time.sleep(0.05)
+            yield X[:8], Y[:8]
+
+
+class Slow(DataFlow):
+    """Terminates the process, then gives nothing for a long time."""
+
+    def __init__(self, at: int, gone: threading.Event) -> None:
+        self._at, self._gone = at, gone
+
+    def __iter__(self) -> Iterator[Any]:
+        for i in range(6):
+            if i == self._at:
+                terminate()
+                self._gone.wait(60)
+            yield X[8 * i : 8 * i + 8], Y[8 * i : 8 * i + 8]
+
+
+def ended(tmp_path: Path, callbacks: Sequence[Callback], **kwargs: Any) -> int:
+    """Trains until SIGTERM, which must take effect at once; gives the step that was saved."""
+    began = time.monotonic()
+    with pytest.raises(SystemExit) as caught:
+        train(tmp_path, callbacks, max_epoch=3, **kwargs)
+    assert caught.value.code == 143
+    assert time.monotonic() - began < 20
+    return load_checkpoint(tmp_path).step
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> SimpleTrainer:
+    return train(tmp_path_factory.mktemp("undisturbed"), max_epoch=3)
+
+
+@pytest.mark.parametrize("every", [{"every_k_epochs": 1}, {"every_k_steps": 4}])
+def test_sigterm_in_an_evaluation(
+    undisturbed: SimpleTrainer, paced: Any, tmp_path: Path, every: dict[str, int]
+) -> None:
+    paced(3)
+    evaluation = InferenceRunner(TerminatesInEvaluation(), ScalarStats("cost"))
+    counts = Counts()
+    step = ended(tmp_path, [counts, PeriodicTrigger(evaluation, **every)])
+    assert step == (6 if "every_k_epochs" in every else 4)
+    counts = Counts()
+    better = InferenceRunner(flow(), ScalarStats("cost"))
+    parts = train(tmp_path, [counts, PeriodicTrigger(better, **every)], max_epoch=3)
+    assert_same(parts.get_weights(), undisturbed.get_weights())
+    assert parts.monitors.history("val/cost")[0][0] == step
+    assert counts.count == 18
+
+
+@pytest.mark.parametrize("at", [0, 4])
+@pytest.mark.parametrize("source", [FeedInput, QueueInput])
+def test_sigterm_while_data_are_waited_for(
+    undisturbed: SimpleTrainer, tmp_path: Path, source: Any, at: int
+) -> None:
+    gone = threading.Event()
+    if source is FeedInput:
+        gone.set()  # Its flow runs in this thread, where only the flow itself could be interrupted.
+    release = Do("after_train", lambda _: gone.set())
+    assert ended(tmp_path, [release], data=source(Slow(at, gone)), steps_per_epoch=6) <= at + 1
+    parts = train(tmp_path, data=source(Slow(-1, gone)), steps_per_epoch=6, max_epoch=3)
+    assert_same(parts.get_weights(), undisturbed.get_weights())
+
+
+def test_sigterm_while_the_model_is_built(tmp_path: Path) -> None:
+    built: list[str] = []
+
+    def build(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        built.append("began")
+        terminate()
+        for _ in range(100):
+            time.sleep(0.05)
+        built.append("ended")
+        return tf.reduce_mean(FullyConnected("fc", x, 1))
+
+    with pytest.raises(SystemExit) as caught:
+        train(tmp_path, model=(SPECS, build, lambda: keras.optimizers.SGD(0.1)))
+    assert caught.value.code == 143
+    assert built == ["began"]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    train(tmp_path, max_epoch=1)
+
+
+@pytest.mark.parametrize("hook", HOOKS)
+def test_sigterm_in_any_hook(
+    undisturbed: SimpleTrainer, paced: Any, tmp_path: Path, hook: str
+) -> None:
+    def interrupted(callback: Callback) -> None:
+        terminate()
+        callback.trainer.check_interrupt()
+
+    paced(4)
+    at = {"before_train": 0, "before_epoch": 6, "before_step": 7, "after_step": 8,
+          "trigger_step": 8, "after_call": 4, "after_train": 18}.get(hook, 6)  # fmt: skip
+    assert ended(tmp_path, [Do(hook, interrupted, at), ModelSaver()]) == {
+        "before_step": 10, "after_step": 10, "trigger_step": 10}.get(hook, at)  # fmt: skip
+    counts = Counts()
+    parts = train(tmp_path, [counts, ModelSaver()], max_epoch=3)
+    assert_same(parts.get_weights(), undisturbed.get_weights())
+    assert parts.monitors.names() == [] or hook != "after_train"
+
+
+def test_a_parameter_that_is_changed_before_an_interrupted_trigger_is_changed_once(
+    tmp_path: Path,
+) -> None:
+    class Weighted(Model):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = tf.Variable(1.0, trainable=False)
+
+        def build_graph(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+            return super().build_graph(x, y) * self.weight
+
+    class Halve(Callback):
+        def trigger(self) -> None:
+            param = self.trainer.hyper_param("weight")
+            param.set(param.get() / 2)
+
+    def interrupted(callback: Callback) -> None:
+        terminate()
+        callback.trainer.check_interrupt()
+
+    whole = train(tmp_path / "whole", [Halve()], model=Weighted(), max_epoch=3)
+    ended(tmp_path / "parts", [Halve(), Do("trigger", interrupted, 6)], model=Weighted())
+    parts = train(tmp_path / "parts", [Halve(), ModelSaver()], model=Weighted(), max_epoch=3)
+    assert parts.hyper_param("weight").get() == 0.125
+    assert_same(parts.get_weights(), whole.get_weights())
+
+
+# ---------------------------------------------------------------------- models
+
+
+def test_plain_functions(undisturbed: SimpleTrainer, tmp_path: Path) -> None:
+    model = Model()
+    trainer = train(tmp_path, model=(model.inputs, model.build_graph, model.optimizer), max_epoch=3)
+    assert_same(trainer.get_weights(), undisturbed.get_weights())
+
+
+class KerasOnly(Model):
+    def __init__(self) -> None:
+        super().__init__()
+        keras.utils.set_random_seed(3)
+        self.net = keras.Sequential([keras.Input([3]), keras.layers.Dense(4, "relu"),
+                                     keras.layers.BatchNormalization(), keras.layers.Dropout(0.2),
+                                     keras.layers.Dense(1)])  # fmt: skip
+
+    def build_graph(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean(tf.square(tf.squeeze(self.net(x), -1) - y))
+
+
+def test_a_model_of_keras_parts_resumes(tmp_path: Path) -> None:
+    trainer = assert_resumes(tmp_path, model=KerasOnly)
+    assert "net/dense/kernel" in trainer.get_weights()
+    assert any("seed" in name for name in trainer.get_weights())
+
+
+def test_frozen_layers_stay(tmp_path: Path) -> None:
+    model = KerasOnly()
+    model.net.layers[0].trainable = False
+    before = model.net.layers[0].kernel.numpy()
+    trainer = train(tmp_path, model=model)
+    np.testing.assert_array_equal(trainer.get_weights()["net/dense/kernel"], before)
+    assert not any("dense/" in name for name in trainer._optimizer.variables())
+
+
+def test_variables_that_the_cost_does_not_reach(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def build(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        FullyConnected("aside", x, 2)
+        return tf.reduce_mean(tf.square(tf.squeeze(FullyConnected("fc", x, 1), -1) - y))
+
+    def stopped(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean(tf.stop_gradient(FullyConnected("fc", x, 1)))
+
+    train(tmp_path, model=(SPECS, build, lambda: keras.optimizers.SGD(0.1)), max_epoch=1)
+    assert "does not depend on aside/kernel" in caplog.text
+    assert "is not part of the cost" not in caplog.text
+    with pytest.raises(LayerError, match="depends on no trainable variable"):
+        train(tmp_path / "b", model=(SPECS, stopped, lambda: keras.optimizers.SGD(0.1)))
+
+
+def test_a_regularizer_that_is_not_added(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def build(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        out = tf.squeeze(FullyConnected("fc", x, 1), -1)
+        regularize_cost("fc/kernel", l2_regularizer(0.1))
+        return tf.reduce_mean(tf.square(out - y))
+
+    train(tmp_path, model=(SPECS, build, lambda: keras.optimizers.SGD(0.1)), max_epoch=1)
+    assert "was computed but is not part of the cost" in caplog.text
+
+
+def test_hyper_parameters(tmp_path: Path) -> None:
+    def look(callback: Callback) -> None:
+        host = callback.trainer
+        assert host.hyper_param_names() == ["learning_rate"]
+        with pytest.raises(ConfigError, match="no hyper-parameter 'learning_rat'") as caught:
+            host.hyper_param("learning_rat")
+        assert "learning_rate" in str(caught.value.fix)
+        host.hyper_param("learning_rate").set(0.5)
+        assert host.hyper_param("learning_rate").get() == 0.5
+
+    def early(callback: Callback) -> None:
+        with pytest.raises(ConfigError, match="before_train"):
+            callback.trainer.hyper_param("learning_rate")
+
+    class Early(Callback):
+        def setup(self, trainer: Any) -> None:
+            early(self)
+
+    train(tmp_path, [Early(), Do("before_train", look)], max_epoch=1)
+    param = ObjAttrParam(type("Thing", (), {"rate": 1.0})(), "rate")
+    param.set(2.0)
+    assert param.get() == 2.0
+    with pytest.raises(ConfigError, match="no attribute 'size'"):
+        ObjAttrParam(object(), "size")
+
+
+def test_float16_resumes(tmp_path: Path) -> None:
+    trainer = assert_resumes(tmp_path, [7], precision="float16")
+    assert {a.dtype.name for a in trainer.get_weights().values()} == {"float32"}
+    assert any("dynamic_scale" in name for name in trainer._optimizer.variables())
+
+
+@pytest.mark.parametrize("kwargs", [{"precision": "bfloat16"}, {"xla": True}])
+def test_precision_and_compilation(
+    undisturbed: SimpleTrainer, tmp_path: Path, kwargs: dict[str, Any]
+) -> None:
+    weights = train(tmp_path, max_epoch=3, **kwargs).get_weights()
+    for name, exact in undisturbed.get_weights().items():
+        assert weights[name].dtype == np.float32
+        bound = 1e-4 if "xla" in kwargs else 0.3
+        np.testing.assert_allclose(weights[name], exact, atol=bound)
+        if "xla" not in kwargs:
+            assert not np.array_equal(weights[name], exact)
+
+
+def test_float16_survives_an_overflow_of_the_scaled_gradients(tmp_path: Path) -> None:
+    def make() -> Any:
+        return keras.optimizers.LossScaleOptimizer(
+            keras.optimizers.SGD(0.05), initial_scale=2.0**40
+        )
+
+    trainer = train(tmp_path, model=Model(make), precision="float16", max_epoch=6)
+    scale = [v for n, v in trainer._optimizer.variables().items() if "scale" in n]
+    assert float(scale[0].numpy()) < 2.0**40
+    assert all(np.isfinite(a).all() for a in trainer.get_weights().values())
+
+
+def test_draws_that_cannot_be_resumed_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Noisy(Model):
+        def build_graph(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+            return super().build_graph(x + tf.random.normal(tf.shape(x)), y)
+
+    train(tmp_path, model=Noisy(), max_epoch=1)
+    assert "RandomStandardNormal" in caplog.text
+    assert "step_seed" in caplog.text
+    caplog.clear()
+    train(tmp_path / "b", model=KerasOnly(), max_epoch=1)
+    assert "step_seed" not in caplog.text
+
+
+def test_inputs_of_any_rank_and_of_text(tmp_path: Path) -> None:
+    specs = [tf.TensorSpec(None, tf.float32, "x"), tf.TensorSpec([None], tf.string, "text")]
+
+    def build(x: tf.Tensor, text: tf.Tensor) -> tf.Tensor:
+        length = tf.cast(tf.strings.length(text), tf.float32)
+        expose("text", text)
+        return tf.reduce_mean(
+            tf.squeeze(FullyConnected("fc", tf.reshape(x, [-1, 3]), 1), -1) * length
+        )
+
+    words = np.array([b"a", "ä".encode(), b"abc\0"] * 16, object)
+    recorded = Recorded("text")
+    flow = BatchData(DataFromArrays(X, words), 8)
+    train(
+        tmp_path, [recorded], dataflow=flow, model=(specs, build, lambda: keras.optimizers.SGD(0.1))
+    )
+    assert recorded.outputs[0]["text"].tolist() == words[:8].tolist()
+
+
+def test_the_length_of_an_epoch(tmp_path: Path) -> None:
+    endless = DataFromGenerator(lambda: iter([(X[:8], Y[:8])]))
+    with pytest.raises(ConfigError, match="How long is an epoch"):
+        config_of = TrainConfig(model=Model(), dataflow=endless)
+        SimpleTrainer(config_of)
+    with pytest.raises(ConfigError, match="not make a single step"):
+        SimpleTrainer(TrainConfig(model=Model(), dataflow=flow(100)))
