@@ -1,0 +1,153 @@
+"""Trainings on two logical CPU devices, which only a process of its own can have.
+
+    python replicas_program.py DIRECTORY
+
+Each case is a function; it says its name on stdout when it has passed.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from small_training import SPECS, Model, Recorded, X, Y, assert_same, config, flow
+from towerpack import ConfigError, NumericsError
+from towerpack.callbacks import ModelSaver
+from towerpack.checkpoint import load_checkpoint
+from towerpack.dataflow import BatchData, DataFromArrays
+from towerpack.inputs import QueueInput
+from towerpack.nn import Dropout, FullyConnected, expose
+from towerpack.training import SimpleTrainer, SyncMultiGPUTrainer
+
+TWO = ["CPU:0", "CPU:1"]
+
+
+def sgd() -> Any:
+    return keras.optimizers.SGD(0.05, momentum=0.9)
+
+
+def plain(**kwargs: Any) -> dict[str, Any]:
+    return {"model": Model(sgd, rate=0.0), "max_epoch": 3, **kwargs}
+
+
+def two(run_dir: Path, callbacks: Any = (), **kwargs: Any) -> SyncMultiGPUTrainer:
+    trainer = SyncMultiGPUTrainer(config(run_dir, callbacks, **kwargs), devices=TWO)
+    trainer.train()
+    return trainer
+
+
+def one(run_dir: Path, callbacks: Any = (), **kwargs: Any) -> SimpleTrainer:
+    trainer = SimpleTrainer(config(run_dir, callbacks, **kwargs))
+    trainer.train()
+    return trainer
+
+
+def gradients_are_averaged(where: Path) -> None:
+    both, whole = Recorded("cost", "out"), Recorded("cost", "out")
+    # Two batches of 8 are what one batch of 16 is.
+    ours = two(where / "two", [both], **plain())
+    theirs = one(where / "one", [whole], **plain(dataflow=flow(16)))
+    assert ours.global_step == theirs.global_step == 9
+    for name, value in theirs.get_weights().items():
+        np.testing.assert_allclose(ours.get_weights()[name], value, rtol=2e-5, atol=1e-6)
+    for a, b in zip(both.outputs, whole.outputs, strict=True):
+        assert a["out"].shape == (16,)
+        np.testing.assert_allclose(a["out"], b["out"], rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(a["cost"], b["cost"], rtol=1e-4)
+
+
+def replicas_drop_differently(where: Path) -> None:
+    def build(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        kept = Dropout("drop", tf.ones_like(x), 0.5)
+        expose("kept", kept)
+        return tf.reduce_mean(tf.squeeze(FullyConnected("fc", kept, 1), -1) - y)
+
+    recorded = Recorded("kept")
+    two(where, [recorded], model=(SPECS, build, sgd), max_epoch=1)
+    masks = np.stack([step["kept"] for step in recorded.outputs]) > 0
+    assert not np.array_equal(masks[:, :8], masks[:, 8:])
+    assert not np.array_equal(masks[0], masks[1])
+
+
+def an_odd_batch_at_the_end_is_left(where: Path) -> None:
+    data = QueueInput(BatchData(DataFromArrays(X[:40], Y[:40]), 8), infinite=False)
+    trainer = two(where, steps_per_epoch=10, data=data, max_epoch=1)
+    assert trainer.global_step == 2
+
+
+def a_bad_batch_of_the_second_replica(where: Path) -> None:
+    bad = Y.copy()
+    bad[24] = np.nan  # The fourth batch: step 2, second replica.
+    try:
+        two(where, dataflow=BatchData(DataFromArrays(X, bad), 8))
+    except NumericsError as error:
+        assert "step 2" in str(error)
+    else:
+        raise AssertionError("no error")
+    with np.load(where / "nonfinite-step-00000002.npz") as batch:
+        np.testing.assert_array_equal(batch["y"], bad[16:24])
+        np.testing.assert_array_equal(batch["y-replica1"], bad[24:32])
+
+
+def checkpoints_go_both_ways(where: Path) -> None:
+    two(where / "a", [ModelSaver()], **plain(max_epoch=1))
+    on_one = one(where / "a", [ModelSaver()], **plain(max_epoch=2, steps_per_epoch=3))
+    one(where / "b", [ModelSaver()], **plain(max_epoch=1, steps_per_epoch=3))
+    on_two = two(where / "b", [ModelSaver()], **plain(max_epoch=2, steps_per_epoch=3))
+    assert on_one.global_step == on_two.global_step == 6
+    assert load_checkpoint(where / "a").model.keys() == load_checkpoint(where / "b").model.keys()
+
+
+def devices_are_checked(where: Path) -> None:
+    for devices, words in (
+        (["CPU:0", "CPU:7"], "no device 'CPU:7'"),
+        (["CPU:0", "/device:cpu:0"], "each listed once"),
+        ([], "at least one"),
+    ):
+        try:
+            SyncMultiGPUTrainer(config(where), devices=devices)
+        except ConfigError as error:
+            assert words in str(error), error
+        else:
+            raise AssertionError(devices)
+
+
+def resumed_and_deterministic(where: Path) -> None:
+    """Last: the deterministic operations stay on."""
+    kwargs: dict[str, Any] = {"model": Model(), "deterministic": True}
+    whole = two(where / "a", **kwargs, max_epoch=3)
+    again = two(where / "b", **{**kwargs, "model": Model()}, max_epoch=3)
+    assert_same(again.get_weights(), whole.get_weights())
+    two(where / "c", [ModelSaver()], **{**kwargs, "model": Model()}, max_epoch=1)
+    parts = two(where / "c", [ModelSaver()], **{**kwargs, "model": Model()}, max_epoch=3)
+    assert_same(parts.get_weights(), whole.get_weights())
+    for name in ("d", "e"):
+        one(where / name, [ModelSaver()], **{**kwargs, "model": Model()})
+    alike = [load_checkpoint(where / name).model for name in ("d", "e")]
+    assert_same(*({n: np.asarray(a) for n, a in model.items()} for model in alike))
+
+
+CASES = [
+    gradients_are_averaged,
+    replicas_drop_differently,
+    an_odd_batch_at_the_end_is_left,
+    a_bad_batch_of_the_second_replica,
+    checkpoints_go_both_ways,
+    devices_are_checked,
+    resumed_and_deterministic,
+]
+
+if __name__ == "__main__":
+    for case in CASES:
+        case(Path(sys.argv[1]) / case.__name__)
+        print(case.__name__, flush=True)
