@@ -316,8 +316,8 @@ class QueueInput(_FlowInput):
     def _publish(self, now: _Pass) -> None:
         """Wait for room in the queue, and fill it."""
         with self._changed:
-            # Never while a step still lacks batches: it would wait for us as we for it.
-            while self._enough() and len(self._ready) + len(now.batches) > self._limit:
+            # A step that lacks batches does not wait for us: `reserve` then flushes by itself.
+            while len(self._ready) + len(now.batches) > self._limit:
                 if now.stopping:
                     return
                 self._changed.wait(_POLL_S)
