@@ -1,6 +1,6 @@
 """The predecessors' programs run as they are printed: imports, data and the model class added."""
 
-# ruff: noqa: F403, F405, E501 - the blocks below stand as they were printed
+# ruff: noqa: F403, F405 - the blocks below stand as they were printed
 
 from __future__ import annotations
 
