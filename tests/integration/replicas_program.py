@@ -5,6 +5,8 @@
 Each case is a function; it says its name on stdout when it has passed.
 """
 
+# ruff: noqa: E402 - devices are made before anything uses TensorFlow
+
 from __future__ import annotations
 
 import sys

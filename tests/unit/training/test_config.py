@@ -1,0 +1,46 @@
+"""What a configuration refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from towerpack import CallbackError, ConfigError, DataFlowError
+from towerpack.callbacks import ModelSaver
+from towerpack.dataflow import DataFromList
+from towerpack.training import SimpleTrainer, TrainConfig
+
+FLOW = DataFromList([1])
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "words"),
+    [
+        ({}, "neither"),
+        ({"dataflow": FLOW, "data": FLOW}, "both"),
+        ({"dataflow": FLOW, "max_epoch": 0}, "max_epoch=0"),
+        ({"dataflow": FLOW, "steps_per_epoch": 2.5}, "steps_per_epoch=2.5"),
+        ({"dataflow": FLOW, "steps_per_epoch": -1}, "steps_per_epoch=-1"),
+        ({"dataflow": FLOW, "precision": "float8"}, "float8"),
+        ({"dataflow": FLOW, "xla": True, "deterministic": True}, "exclude each other"),
+    ],
+)
+def test_contradictions(kwargs: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        TrainConfig(model=None, **kwargs)
+
+
+def test_what_only_a_trainer_can_tell() -> None:
+    model = ([], lambda: None)
+    with pytest.raises(ConfigError, match="is not a model"):
+        SimpleTrainer(TrainConfig(model=3, dataflow=FLOW))
+    with pytest.raises(DataFlowError, match="neither a DataFlow nor an InputSource"):
+        SimpleTrainer(TrainConfig(model=model, dataflow=[1, 2]))
+    with pytest.raises(CallbackError, match="is not a callback"):
+        SimpleTrainer(TrainConfig(model=model, dataflow=FLOW, callbacks=[ModelSaver]))  # type: ignore[list-item]
+
+
+def test_everything_is_named() -> None:
+    with pytest.raises(TypeError):
+        TrainConfig(None, FLOW)  # type: ignore[misc]
