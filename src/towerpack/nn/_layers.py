@@ -249,7 +249,8 @@ def BatchNorm(
 ) -> tf.Tensor:
     """Batch normalisation (Ioffe & Szegedy 2015) over all but the channels.
 
-    Variables `gamma`, `beta` (trained) and `moving_mean`, `moving_variance` (moved while training).
+    Variables `gamma`, `beta` (trained) and `moving_mean`, `moving_variance`, which the first replica
+    moves while training; each replica normalises by the statistics of its own batch.
 
     Args:
         x: [batch, channels] or [batch, height, width, channels].
@@ -272,4 +273,20 @@ def BatchNorm(
         center=center,
         scale=scale,
     )
-    return layer(x, training=context.is_training if training is None else training)
+    training = context.is_training if training is None else training
+    if training and context.index > 0:
+        return _normalised(x, layer, 1 if first else x.shape.rank - 1)
+    return layer(x, training=training)
+
+
+def _normalised(x: tf.Tensor, layer: keras.layers.Layer, channels: int) -> tf.Tensor:
+    """Normalisation by the batch's own statistics that leaves the moving averages alone."""
+    others = [axis for axis in range(x.shape.rank) if axis != channels]
+    full = tf.cast(x, tf.float32)
+    mean, variance = tf.nn.moments(full, others, keepdims=True)
+    wide = [1] * x.shape.rank
+    wide[channels] = -1
+    beta = tf.reshape(layer.beta, wide) if layer.center else None
+    gamma = tf.reshape(layer.gamma, wide) if layer.scale else None
+    y = tf.nn.batch_normalization(full, mean, variance, beta, gamma, layer.epsilon)
+    return tf.cast(y, layer.compute_dtype)

@@ -402,3 +402,21 @@ def test_full_connection_takes_rank_two_and_more() -> None:
         tower = tower_of(lambda x: FullyConnected("fc", x, 3), spec(None, *shape))
         tower.trace(is_training=True)
         assert variables(tower)["fc/kernel"].shape == (np.prod(shape), 3)
+
+
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("parts", [{}, {"center": False}, {"scale": False}])
+def test_batch_norm_of_a_later_replica_normalises_alike_and_moves_nothing(
+    data_format: str, parts: dict[str, bool]
+) -> None:
+    x = np.random.default_rng(0).normal(2, 3, (8, 4, 5, 6)).astype(np.float32)
+    tower = tower_of(
+        lambda x: BatchNorm("bn", x, data_format=data_format, **parts), spec(None, 4, 5, 6)
+    )
+    first = tower(tf.constant(x), index=0, total=2).outputs["bn/output"].numpy()
+    variables = tower.store.named_variables()
+    before = {name: v.numpy() for name, v in variables.items()}
+    second = tower(tf.constant(x), index=1, total=2).outputs["bn/output"].numpy()
+    np.testing.assert_allclose(second, first, rtol=1e-4, atol=1e-5)
+    for name, value in before.items():
+        np.testing.assert_array_equal(variables[name].numpy(), value)
