@@ -249,8 +249,8 @@ def BatchNorm(
 ) -> tf.Tensor:
     """Batch normalisation (Ioffe & Szegedy 2015) over all but the channels.
 
-    Variables `gamma`, `beta` (trained) and `moving_mean`, `moving_variance`, which the first replica
-    moves while training; each replica normalises by the statistics of its own batch.
+    Variables `gamma`, `beta` (trained) and `moving_mean`, `moving_variance`, which the first
+    replica moves while training; each replica normalises by the statistics of its own batch.
 
     Args:
         x: [batch, channels] or [batch, height, width, channels].
@@ -286,7 +286,7 @@ def _normalised(x: tf.Tensor, layer: keras.layers.Layer, channels: int) -> tf.Te
     mean, variance = tf.nn.moments(full, others, keepdims=True)
     wide = [1] * x.shape.rank
     wide[channels] = -1
-    beta = tf.reshape(layer.beta, wide) if layer.center else None
-    gamma = tf.reshape(layer.gamma, wide) if layer.scale else None
+    beta: Any = tf.reshape(layer.beta, wide) if layer.center else None
+    gamma: Any = tf.reshape(layer.gamma, wide) if layer.scale else None
     y = tf.nn.batch_normalization(full, mean, variance, beta, gamma, layer.epsilon)
     return tf.cast(y, layer.compute_dtype)
