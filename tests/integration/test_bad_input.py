@@ -8,14 +8,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from small_training import SPECS, Model, Recorded, X, Y, assert_same, threads, train
+from small_training import SPECS, Model, PacedBy, Recorded, X, Y, assert_same, threads, train
 from towerpack import (
     CheckpointError,
     CheckpointMismatchError,
@@ -32,10 +32,11 @@ from towerpack.callbacks import (
     PeriodicTrigger,
     ScalarStats,
 )
+from towerpack.callbacks.monitors import Monitor
 from towerpack.checkpoint import list_checkpoints, load_checkpoint
 from towerpack.dataflow import DataFromList, MapData
 from towerpack.inputs import FeedInput, QueueInput
-from towerpack.nn import BatchNorm, FullyConnected
+from towerpack.nn import BatchNorm, FullyConnected, summary
 from towerpack.training import SimpleTrainer
 
 pytestmark = pytest.mark.timeout(120)
@@ -177,8 +178,6 @@ class Normalised(Model):
 def test_a_cost_that_is_not_finite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
 ) -> None:
-    from small_training import PacedBy
-
     monkeypatch.setattr("towerpack.training._loop.Pace", PacedBy)
     monkeypatch.setattr(PacedBy, "fixed", steps)
     bad = with_bad_rows(X, 35)  # In the fifth batch.
@@ -225,6 +224,19 @@ def test_the_first_cost_is_not_finite_and_outputs_are_asked_for(tmp_path: Path) 
     ]  # fmt: skip
 
 
+def test_hooks_of_the_steps_before_one_that_is_not_finite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("towerpack.training._loop.Pace", PacedBy)
+    recorded = Recorded("cost", "out", "large", "fc0/output")
+    with pytest.raises(NumericsError, match="step 2"):
+        train(tmp_path, [recorded], dataflow=DataFromList(batches(y=with_bad_rows(Y, 8))))
+    assert [hook for hook, _, _ in recorded.log] == [
+        "before_train", "before_epoch", "before_step", "after_step", "trigger_step", "after_call",
+        "after_train"
+    ]  # fmt: skip
+
+
 def test_who_does_not_mind_goes_on_without_the_batch(tmp_path: Path) -> None:
     class PassOver(Callback):
         bad = 0
@@ -243,21 +255,36 @@ def test_who_does_not_mind_goes_on_without_the_batch(tmp_path: Path) -> None:
     left_out = train(tmp_path / "b", dataflow=DataFromList(good), steps_per_epoch=5)
     assert callback.bad == 2
     assert_same(over.get_weights(), left_out.get_weights())
+    # The position in the data counts the batch that was passed over.
+    for until in (1, 2):
+        parts = train(
+            tmp_path / "c",
+            [PassOver(), ModelSaver()],
+            dataflow=DataFromList(batches(y=bad)),
+            max_epoch=until,
+            steps_per_epoch=5,
+            extra_callbacks=[],
+        )
+    assert_same(parts.get_weights(), left_out.get_weights())
 
 
 def test_histograms_of_a_step_that_was_not_applied_are_left_out(tmp_path: Path) -> None:
-    from towerpack.callbacks.monitors import TensorBoardMonitor
-    from towerpack.nn import summary
-
     class Drawn(Model):
         def build_graph(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
             summary.histogram("y", y)
             return super().build_graph(x, y)
 
-    bad = with_bad_rows(Y, 47)
-    with pytest.raises(NumericsError, match="step 6"):
-        train(tmp_path, model=Drawn(), dataflow=DataFromList(batches(y=bad)),
-              monitors=[TensorBoardMonitor(tmp_path / "events")])  # fmt: skip
+    class Histograms(Monitor):
+        steps: ClassVar[list[int]] = []
+
+        def put_histogram(self, name: str, values: np.ndarray, step: int) -> None:
+            self.steps.append(step)
+
+    bad = [*batches(), *batches(y=with_bad_rows(Y, 47))]
+    with pytest.raises(NumericsError, match="step 12"):
+        train(tmp_path, model=Drawn(), dataflow=DataFromList(bad), steps_per_epoch=6,
+              monitors=[Histograms()])  # fmt: skip
+    assert Histograms.steps == [6]
 
 
 # ---------------------------------------------------------------------- checkpoints
