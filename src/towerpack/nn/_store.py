@@ -262,29 +262,26 @@ def _claim(trace: _Trace, keras_path: str, name: str) -> str:
 def _seeded_graph(seed: int) -> Iterator[None]:
     """Make `tf.random` and `tf.nn.dropout` in the graph that is built a function of the seed.
 
-    Nothing changes where the user has called `tf.random.set_seed`, or runs eagerly.
+    It stands above the process's seed (`tf.random.set_seed`): all randomness flows from the run's
+    one seed. Eager code keeps to the process's.
     """
     graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    if graph is None or graph.seed is not None:
+    if graph is None:
         yield
         return
-    graph.seed = seed >> 32
+    before, graph.seed = graph.seed, seed >> 32
     try:
         yield
     finally:
-        graph.seed = None
+        graph.seed = before
 
 
 def run_seeded(value: Callable[[], Any], seed: int) -> Any:
-    """`value()`, with what it draws from `tf.random` made a function of a seed of 31 bits.
-
-    Nothing changes where the user has called `tf.random.set_seed`.
-    """
+    """`value()`, with what it draws from `tf.random` made a function of a seed of 31 bits."""
 
     def run() -> Any:
         graph: Any = tf.compat.v1.get_default_graph()
-        if graph.seed is None:
-            graph.seed = seed
+        graph.seed = seed
         return tf.convert_to_tensor(value())
 
     return tf.function(run, autograph=False)()
