@@ -433,3 +433,15 @@ def test_exit_codes(tmp_path: Path, how: str) -> None:
     last = {"nan": "NumericsError: The cost is NaN", "shape": "SpecError: Datapoint 4"}[how]
     assert last in done.stderr
     assert done.stderr.count("Traceback (most recent call last)") == 1
+
+
+def test_nan_weights_behind_a_finite_cost_are_not_saved(tmp_path: Path) -> None:
+    # tf.nn.relu gives 0 for NaN on a CPU: the cost stays finite, the first weights become NaN.
+    bad = with_bad_rows(X, 20)
+    with pytest.raises(NumericsError) as caught:
+        run(tmp_path, FeedInput(DataFromList(batches(bad))), model=Model(rate=0.0))
+    assert "Weights are NaN" in str(caught.value)
+    assert "fc0/kernel" in parts(caught.value)
+    for row in list_checkpoints(tmp_path):
+        saved = load_checkpoint(row.path).model
+        assert not any(np.isnan(saved[name]).any() for name in saved)

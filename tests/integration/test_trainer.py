@@ -44,7 +44,14 @@ from towerpack.callbacks.monitors import JSONLMonitor, Monitor
 from towerpack.checkpoint import list_checkpoints, load_checkpoint
 from towerpack.dataflow import BatchData, DataFlow, DataFromArrays, DataFromGenerator, ShuffleData
 from towerpack.inputs import DummyConstantInput, FeedInput, QueueInput, TensorInput
-from towerpack.nn import FullyConnected, expose, l2_regularizer, regularize_cost, summary
+from towerpack.nn import (
+    FullyConnected,
+    expose,
+    get_current_tower_context,
+    l2_regularizer,
+    regularize_cost,
+    summary,
+)
 from towerpack.training import ObjAttrParam, SimpleTrainer, StopTraining, TrainConfig
 
 
@@ -891,3 +898,25 @@ def test_the_length_of_an_epoch(tmp_path: Path) -> None:
         SimpleTrainer(config_of)
     with pytest.raises(ConfigError, match="not make a single step"):
         SimpleTrainer(TrainConfig(model=Model(), dataflow=flow(100)))
+
+
+class WithEvaluationState(Model):
+    """Makes a variable that only evaluation has."""
+
+    def build_graph(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        cost = super().build_graph(x, y)
+        if not get_current_tower_context().is_training:
+            shift = tf.Variable(tf.constant(1.0), trainable=False, name="shift")
+            expose("shifted", cost + shift)
+        return cost
+
+
+def test_a_variable_that_only_evaluation_has_does_not_stop_a_resume(tmp_path: Path) -> None:
+    def callbacks() -> list[Callback]:
+        return [ModelSaver(), InferenceRunner(flow(), [ScalarStats("shifted")])]
+
+    first = train(tmp_path, callbacks(), model=WithEvaluationState(), max_epoch=1)
+    assert "shift" in first.get_weights()
+    resumed = train(tmp_path, callbacks(), model=WithEvaluationState(), max_epoch=2)
+    straight = train(tmp_path / "other", callbacks(), model=WithEvaluationState(), max_epoch=2)
+    assert_same(resumed.get_weights(), straight.get_weights())

@@ -25,6 +25,9 @@ class CheckNumerics(Callback):
     inputs are saved in the run directory as `nonfinite-step-XXXXXXXX.npz`, by their names; read it
     with `numpy.load`. The check is part of the compiled loop and costs next to nothing.
 
+    A cost can be finite although weights are NaN (`tf.nn.relu` hides NaN on a CPU), so the weights
+    are looked at too, before each checkpoint: NaN weights are an error and are not saved.
+
     A default callback of every trainer.
     """
 
@@ -56,7 +59,7 @@ class CheckNumerics(Callback):
             expected="a finite cost; the step was not applied, the weights are those before it",
             fix="clean the data; " + look
             if odd
-            else "lower the learning rate, clip gradients (GlobalNormClip), or guard log(), "
+            else "lower the learning rate, clip gradients (global_clipnorm=), or guard log(), "
             "sqrt() and divisions near zero; " + look,
         )
 

@@ -8,13 +8,36 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from towerpack._core.errors import CheckpointError
+from towerpack._core.errors import CheckpointError, NumericsError
 from towerpack.checkpoint import Checkpoint, compare_names, list_checkpoints, load_checkpoint
 
 
 def arrays_of(variables: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:
     """Copies of the variables' values."""
     return {name: variable.numpy() for name, variable in variables.items()}
+
+
+def check_no_nan(values: Mapping[str, np.ndarray], step: int) -> None:
+    """Refuse to go on with weights that are NaN, which a finite cost can hide.
+
+    `tf.nn.relu` gives 0 for NaN on a CPU: a NaN among the inputs of a network goes through the
+    gradient into its first weights, and the cost stays finite and wrong.
+
+    Raises:
+        NumericsError: Some are.
+    """
+    # A sum is NaN wherever a value is, and takes one pass without a temporary.
+    suspects = [n for n, a in values.items() if a.dtype.kind == "f" and np.isnan(a.sum())]
+    bad = {name: int(np.isnan(values[name]).sum()) for name in suspects}
+    found = [f"{name}: {count} of {values[name].size}" for name, count in bad.items() if count]
+    if found:
+        raise NumericsError(
+            f"Weights are NaN at step {step}, although the cost was finite.",
+            got=", ".join(found[:8]) + (", …" if len(found) > 8 else ""),
+            expected="numbers; such weights are not saved, earlier checkpoints are untouched",
+            fix="look for NaN in the data (a NaN input can pass tf.nn.relu unseen) and for "
+            "gradients that are not finite; then run the same command again",
+        )
 
 
 def assign(

@@ -414,10 +414,13 @@ class Trainer:
         """
         key = tuple(outputs)
         if key not in self._predictors:
-            if self._inference_trace is None:
-                self._inference_trace = self.tower.trace(is_training=False)
-            self._predictors[key] = self._inference_trace.function(outputs)
+            self._predictors[key] = self._trace_inference().function(outputs)
         return self._predictors[key]
+
+    def _trace_inference(self) -> TowerTrace:
+        if self._inference_trace is None:
+            self._inference_trace = self.tower.trace(is_training=False)
+        return self._inference_trace
 
     def stop_on_nonfinite(self) -> None:
         """End a call of several steps at a cost that is not finite; do not apply that step."""
@@ -528,6 +531,8 @@ class Trainer:
         self.monitors.flush()
         optimizer = _snapshot.arrays_of(self._optimizer.variables())
         model = self.get_weights()
+        if self._check_finite:
+            _snapshot.check_no_nan(model, self.global_step)
         callbacks = self.callbacks.state()
         if self._before_triggers is not None:
             callbacks = self._before_triggers["callbacks"]
@@ -555,6 +560,10 @@ class Trainer:
         state = checkpoint.state
         where = str(checkpoint.path)
         model = self.tower.store.named_variables()
+        if not checkpoint.model.keys() <= model.keys():
+            # Evaluation may have made variables that training does not have.
+            self._trace_inference()
+            model = self.tower.store.named_variables()
         _snapshot.assign(model, checkpoint.model, f"the model in {where}")
         optimizer = self._optimizer.variables()
         _snapshot.assign(optimizer, checkpoint.optimizer, f"the optimizer in {where}")
