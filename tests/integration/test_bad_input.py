@@ -385,7 +385,7 @@ PROGRAM = """
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 
     def limit(callback):
-        callback.trainer._store.wait()
+        callback.trainer._saves.store.wait()
         # Files may be as large as those of the first checkpoint without its data, no larger.
         resource.setrlimit(resource.RLIMIT_FSIZE, (600, resource.RLIM_INFINITY))
 

@@ -44,7 +44,7 @@ def demo(
         ("checkpoints", result.run_dir / "checkpoints"),
         ("numbers", result.run_dir / "stats.jsonl"),
         ("log", result.run_dir / "log.txt"),
-        ("live control", result.run_dir / "hyper.yaml"),
+        ("live control", f"{result.run_dir / 'hyper.yaml'} (write into it: learning_rate: 3e-4)"),
         ("command, seed", result.run_dir / "run.json"),
     ):
         table.add_row(what, str(where))

@@ -4,12 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import CheckpointError, NumericsError
 from towerpack.checkpoint import Checkpoint, compare_names, list_checkpoints, load_checkpoint
+
+
+class Snapshot(NamedTuple):
+    """What a checkpoint holds.
+
+    Attributes:
+        step: The global step.
+        place: Global step and where in the epoch; equal places have equal states.
+        tensors: Copies of the variables, in groups.
+        state: Everything else.
+    """
+
+    step: int
+    place: tuple[Any, ...]
+    tensors: dict[str, dict[str, np.ndarray]]
+    state: dict[str, Any]
 
 
 def arrays_of(variables: Mapping[str, tf.Variable]) -> dict[str, np.ndarray]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from towerpack._core.errors import CheckpointError, ConfigError
+from towerpack._core.errors import ConfigError
 from towerpack._core.logs import console, get_logger
 from towerpack._core.naming import did_you_mean
 from towerpack._core.randomness import derive_seed, fresh_seed
@@ -21,7 +21,7 @@ from towerpack.callbacks.monitors import (
     Monitors,
     TensorBoardMonitor,
 )
-from towerpack.checkpoint import Checkpoint, CheckpointStore
+from towerpack.checkpoint import Checkpoint
 from towerpack.inputs import as_input
 from towerpack.model import as_model
 from towerpack.tower import COST, TowerFunction, TowerTrace
@@ -35,6 +35,7 @@ from towerpack.training._loop import Loop
 from towerpack.training._optimizer import adapt
 from towerpack.training._program import CallResult, StepProgram, stateful_draws
 from towerpack.training._run_dir import RunDir
+from towerpack.training._saves import Saves
 
 _LOG = get_logger(__name__)
 
@@ -85,8 +86,7 @@ class Trainer:
         self._devices = list(devices)
         self._interrupt = InterruptFlag()
         self._check_finite = False
-        self._save_wanted: dict[str, Any] = {}
-        self._saved_at: tuple[int, bool, str] | None = None
+        self._saves = Saves(self._capture, lambda name: self.monitors.latest(name))
         self._before_triggers: dict[str, Any] | None = None
         self._last_scalars: dict[str, float] = {}
         self._predictors: dict[tuple[str, ...], Any] = {}
@@ -140,11 +140,11 @@ class Trainer:
         # Nothing has happened yet that would have to be saved.
         with self._interrupt.at_once():
             self._build()
-        self._store = CheckpointStore(directory.checkpoints)
-        stack.callback(self._store.close)
+        store = self._saves.open(directory.checkpoints)
+        stack.callback(store.close)
         data_state = None if checkpoint is None else self._restore(checkpoint)
         # What lies in the directory after this point belongs to another course of events.
-        self._store.abandon_after(self.global_step if checkpoint is not None else -1)
+        store.abandon_after(self.global_step if checkpoint is not None else -1)
         self.monitors.resume(self.global_step)
         if self.epoch >= self.max_epoch and not self.in_epoch and self.phase == "steps":
             self.complete = self.was_complete = True
@@ -165,13 +165,14 @@ class Trainer:
         try:
             self._run_loop()
             self.check_interrupt()
-            self._save_the_end()
+            self._saves.at_the_end(self._place())
         except Interrupted:
-            self._save_at_last()
+            self._saves.at_last()
             _LOG.warning("Saved at step %d in %s.", self.global_step, self.run_dir)
             raise
         except Exception as error:
-            self._save_before(error)
+            if self.settled:
+                self._saves.before_failure(error, self._place())
             raise
 
     def _run_loop(self) -> None:
@@ -377,10 +378,7 @@ class Trainer:
             keep: How many ordinary checkpoints to keep; None for all.
             best: Keep it as the best by this monitored name instead.
         """
-        if best is None:
-            self._save_wanted["keep"] = keep
-        else:
-            self._save_wanted.setdefault("best", []).append(best)
+        self._saves.want(keep=keep, best=best)
 
     def hyper_param(self, name: str) -> VariableParam:
         """A number that the running graph reads: the learning rate, or a scalar variable.
@@ -480,54 +478,12 @@ class Trainer:
 
     def write_saves(self) -> None:
         """Write what callbacks have asked for since the last time."""
-        wanted, self._save_wanted = self._save_wanted, {}
-        if not wanted:
-            return
-        if "keep" in wanted:
-            self._store.keep = wanted["keep"]
-            self._save_now()
-        for name in wanted.get("best", ()):
-            info = {"name": name, "value": _plain_number(self.monitors.latest(name))}
-            if "keep" in wanted:
-                self._store.keep_as(self.global_step, f"best-{name}", info=info)
-            else:
-                self._save_now(tag=f"best-{name}", info=info)
-
-    def _save_the_end(self) -> None:
-        """Where a run saves at all, its end is saved too, however it came."""
-        if self._saved_at not in (None, self._place()):
-            self._save_now()
-
-    def _save_before(self, error: BaseException) -> None:
-        """Where a run saves at all, a failure costs no step, if its state is whole.
-
-        Besides the checkpoints that are there: what failed may have failed for a reason that lies
-        further back.
-        """
-        whole = self.settled and not isinstance(error, CheckpointError)
-        if not whole or self._saved_at in (None, self._place()):
-            return
-        self._store.keep = None
-        try:
-            self._save_at_last()
-        except Exception:  # noqa: BLE001 - what ended the training is raised by the caller
-            _LOG.exception("The state before the failure could not be saved:")
-        else:
-            _LOG.warning("Saved at step %d, before the failure.", self.global_step)
+        self._saves.write()
 
     def _place(self) -> tuple[int, bool, str]:
         return self.global_step, self.in_epoch, self.phase
 
-    def _save_at_last(self) -> None:
-        try:
-            self._save_now()
-        except CheckpointError as error:
-            # The failure of a save that was in flight; ours has not been tried yet.
-            _LOG.error("%s", error)
-            self._save_now()
-        self._store.wait()
-
-    def _save_now(self, tag: str | None = None, info: Mapping[str, Any] | None = None) -> None:
+    def _capture(self) -> _snapshot.Snapshot:
         self.monitors.flush()
         optimizer = _snapshot.arrays_of(self._optimizer.variables())
         model = self.get_weights()
@@ -551,9 +507,7 @@ class Trainer:
             "callbacks": callbacks,
         }
         tensors = {"model": model, "optimizer": optimizer}
-        self._store.save(self.global_step, tensors, state, tag=tag, info=info)
-        if tag is None:
-            self._saved_at = self._place()
+        return _snapshot.Snapshot(self.global_step, self._place(), tensors, state)
 
     def _restore(self, checkpoint: Checkpoint) -> Any:
         """Take a checkpoint over; gives the data's state."""
@@ -576,8 +530,7 @@ class Trainer:
         self._averages.restore(state["averages"])
         self._last_scalars = dict(state["scalars"])
         self.callbacks.restore(state["callbacks"])
-        if checkpoint.path.resolve().parent == self._store.directory.resolve():
-            self._saved_at = self._place()
+        self._saves.resumed_from(checkpoint.path, self._place())
         _LOG.info("Resumed at step %d, epoch %d, from %s.", self.global_step, self.epoch, where)
         return state["data"]
 
@@ -588,7 +541,3 @@ def _as_list(callbacks: Sequence[Callback] | Callbacks) -> list[Callback]:
 
 def _described(config: TrainConfig) -> dict[str, Any]:
     return {f.name: getattr(config, f.name) for f in dataclasses.fields(config)}
-
-
-def _plain_number(value: float) -> float | str:
-    return value if np.isfinite(value) else repr(value)

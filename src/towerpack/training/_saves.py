@@ -1,0 +1,112 @@
+"""When checkpoints are written, and what a save that fails means."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from towerpack._core.errors import CheckpointError, InternalError
+from towerpack._core.logs import get_logger
+from towerpack.checkpoint import CheckpointStore
+from towerpack.training._snapshot import Snapshot
+
+_LOG = get_logger(__name__)
+
+
+class Saves:
+    """Collects what callbacks want saved, and saves it when all of them have acted.
+
+    Args:
+        capture: Gives the state of the run, now.
+        latest: Gives the newest value of a monitored name.
+    """
+
+    def __init__(self, capture: Callable[[], Snapshot], latest: Callable[[str], float]) -> None:
+        self._capture = capture
+        self._latest = latest
+        self._ordinary = False
+        self._keep: int | None = None
+        self._best: list[str] = []
+        self._saved: tuple[Any, ...] | None = None
+        self._store: CheckpointStore | None = None
+
+    @property
+    def store(self) -> CheckpointStore:
+        """Writes the files, from `open` on."""
+        if self._store is None:
+            raise InternalError("a checkpoint was to be saved before the run's directory was open")
+        return self._store
+
+    def open(self, directory: Path) -> CheckpointStore:
+        """Begin to write into a directory; the caller closes what this gives."""
+        self._store = CheckpointStore(directory)
+        return self._store
+
+    def resumed_from(self, path: Path, place: tuple[Any, ...]) -> None:
+        """The run goes on from a checkpoint; if it lies in this directory, it is saved already."""
+        if path.resolve().parent == self.store.directory.resolve():
+            self._saved = place
+
+    def want(self, *, keep: int | None, best: str | None) -> None:
+        """Save once all callbacks of this moment have acted; see `Trainer.save`."""
+        if best is None:
+            self._ordinary, self._keep = True, keep
+        else:
+            self._best.append(best)
+
+    def write(self) -> None:
+        """Save what was wanted since the last time."""
+        ordinary, best = self._ordinary, self._best
+        self._ordinary, self._best = False, []
+        step = None
+        if ordinary:
+            self.store.keep = self._keep
+            step = self._save()
+        for name in best:
+            value = self._latest(name)
+            info = {"name": name, "value": value if np.isfinite(value) else repr(value)}
+            if step is not None:
+                self.store.keep_as(step, f"best-{name}", info=info)
+            else:
+                self._save(tag=f"best-{name}", info=info)
+
+    def at_the_end(self, place: tuple[Any, ...]) -> None:
+        """Where a run saves at all, its end is saved too, however it came."""
+        if self._saved not in (None, place):
+            self._save()
+
+    def at_last(self) -> None:
+        """Save, and wait until it is on disk: the process is about to end."""
+        try:
+            self._save()
+        except CheckpointError as error:
+            # The failure of a save that was in flight; ours has not been tried yet.
+            _LOG.error("%s", error)
+            self._save()
+        self.store.wait()
+
+    def before_failure(self, error: BaseException, place: tuple[Any, ...]) -> None:
+        """Where a run saves at all, a failure costs no step. The caller knows its state is whole.
+
+        Saved besides the checkpoints that are there: what failed may have failed for a reason that
+        lies further back.
+        """
+        if isinstance(error, CheckpointError) or self._saved in (None, place):
+            return
+        self.store.keep = None
+        try:
+            self.at_last()
+        except Exception:  # noqa: BLE001 - what ended the training is raised by the caller
+            _LOG.exception("The state before the failure could not be saved:")
+        else:
+            _LOG.warning("Saved at step %d, before the failure.", place[0])
+
+    def _save(self, tag: str | None = None, info: Mapping[str, Any] | None = None) -> int:
+        taken = self._capture()
+        self.store.save(taken.step, taken.tensors, taken.state, tag=tag, info=info)
+        if tag is None:
+            self._saved = taken.place
+        return taken.step
