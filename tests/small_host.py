@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from every_hook import EveryHook
 from towerpack import ConfigError
 from towerpack.callbacks import Callback, Callbacks
 from towerpack.callbacks.monitors import Monitors
@@ -181,41 +182,14 @@ class PutValues(Callback):
             self.trainer.monitors.put_scalar(self._name, value, self.trainer.global_step)
 
 
-class Note(Callback):
+class Note(EveryHook):
     """Writes down every hook with the step at which it fires."""
 
     def __init__(self) -> None:
         self.log: list[tuple[str, int]] = []
 
-    def _note(self, hook: str) -> None:
+    def on(self, hook: str) -> None:
         self.log.append((hook, self.trainer.global_step))
-
-    def before_train(self) -> None:
-        self._note("before_train")
-
-    def before_epoch(self) -> None:
-        self._note("before_epoch")
-
-    def before_step(self) -> None:
-        self._note("before_step")
-
-    def after_step(self, outputs: Mapping[str, Any]) -> None:
-        self._note("after_step")
-
-    def trigger_step(self) -> None:
-        self._note("trigger_step")
-
-    def after_call(self) -> None:
-        self._note("after_call")
-
-    def after_epoch(self) -> None:
-        self._note("after_epoch")
-
-    def trigger(self) -> None:
-        self._note("trigger")
-
-    def after_train(self) -> None:
-        self._note("after_train")
 
 
 def round_trip(state: Any) -> Any:

@@ -11,6 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from every_hook import EveryHook
 from towerpack.callbacks import Callback
 from towerpack.dataflow import BatchData, DataFromArrays
 from towerpack.model import ModelDesc
@@ -92,7 +93,7 @@ class PacedBy(Pace):
         return self.fixed
 
 
-class Recorded(Callback):
+class Recorded(EveryHook):
     """Keeps every step's outputs, and every hook with counters."""
 
     def __init__(self, *names: str) -> None:
@@ -103,39 +104,15 @@ class Recorded(Callback):
     def setup(self, trainer: Any) -> None:
         self.fetch(*self._names)
 
-    def _note(self, hook: str) -> None:
-        self.log.append((hook, self.trainer.epoch, self.trainer.global_step))
-
-    def before_train(self) -> None:
-        self._note("before_train")
-
-    def before_epoch(self) -> None:
-        self._note("before_epoch")
-
-    def before_step(self) -> None:
-        self._note("before_step")
-
     def after_step(self, outputs: Mapping[str, Any]) -> None:
         self.outputs.append(dict(outputs))
-        self._note("after_step")
+        super().after_step(outputs)
 
-    def trigger_step(self) -> None:
-        self._note("trigger_step")
-
-    def after_call(self) -> None:
-        self._note("after_call")
-
-    def after_epoch(self) -> None:
-        self._note("after_epoch")
-
-    def trigger(self) -> None:
-        self._note("trigger")
-
-    def after_train(self) -> None:
-        self._note("after_train")
+    def on(self, hook: str) -> None:
+        self.log.append((hook, self.trainer.epoch, self.trainer.global_step))
 
 
-class Do(Callback):
+class Do(EveryHook):
     """Calls a function in one hook, at one step."""
 
     def __init__(self, hook: str, action: Callable[[Callback], Any], at: int | None = None) -> None:
@@ -144,33 +121,6 @@ class Do(Callback):
     def acts_in(self, hook: str) -> bool:
         return hook in (self._hook, "trigger_epoch" if self._hook == "trigger" else self._hook)
 
-    def _run(self, hook: str) -> None:
+    def on(self, hook: str) -> None:
         if hook == self._hook and self._at in (None, self.trainer.global_step):
             self._action(self)
-
-    def before_train(self) -> None:
-        self._run("before_train")
-
-    def before_epoch(self) -> None:
-        self._run("before_epoch")
-
-    def before_step(self) -> None:
-        self._run("before_step")
-
-    def after_step(self, outputs: Mapping[str, Any]) -> None:
-        self._run("after_step")
-
-    def trigger_step(self) -> None:
-        self._run("trigger_step")
-
-    def after_call(self) -> None:
-        self._run("after_call")
-
-    def after_epoch(self) -> None:
-        self._run("after_epoch")
-
-    def trigger(self) -> None:
-        self._run("trigger")
-
-    def after_train(self) -> None:
-        self._run("after_train")

@@ -291,25 +291,29 @@ def _fitting(value: Any, spec: tf.TensorSpec) -> tf.Tensor:
 
 
 def _ancestors(tensors: Sequence[tf.Tensor]) -> set[tf.Operation]:
-    reached: set[tf.Operation] = set()
-    waiting = [tensor.op for tensor in tensors]
-    while waiting:
-        op = waiting.pop()
-        if op not in reached:
-            reached.add(op)
-            waiting.extend(tensor.op for tensor in op.inputs)
-            waiting.extend(op.control_inputs)
-    return reached
+    def before(op: tf.Operation) -> list[tf.Operation]:
+        return [*(tensor.op for tensor in op.inputs), *op.control_inputs]
+
+    return _reached(tensors, before)
 
 
 def _descendants(tensors: Sequence[tf.Tensor]) -> set[tf.Operation]:
+    def after(op: tf.Operation) -> list[tf.Operation]:
+        return [user for tensor in op.outputs for user in tensor.consumers()]
+
+    return _reached(tensors, after)
+
+
+def _reached(
+    tensors: Sequence[tf.Tensor], neighbours: Callable[[tf.Operation], list[tf.Operation]]
+) -> set[tf.Operation]:
     reached: set[tf.Operation] = set()
     waiting = [tensor.op for tensor in tensors]
     while waiting:
         op = waiting.pop()
         if op not in reached:
             reached.add(op)
-            waiting.extend(user for tensor in op.outputs for user in tensor.consumers())
+            waiting.extend(neighbours(op))
     return reached
 
 

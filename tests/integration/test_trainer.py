@@ -101,7 +101,7 @@ def test_callbacks_act_in_the_order_of_the_list(paced: Any, tmp_path: Path) -> N
     log: list[str] = []
     pair = [Recorded(), Recorded()]
     for name, recorded in zip("ab", pair, strict=True):
-        recorded._note = lambda hook, name=name: log.append(f"{name} {hook}")  # type: ignore[method-assign]
+        recorded.on = lambda hook, name=name: log.append(f"{name} {hook}")  # type: ignore[method-assign]
     train(tmp_path, pair, max_epoch=1, steps_per_epoch=2)
     assert len(log) == 2 * 12
     assert log[0::2] == [line.replace("b ", "a ", 1) for line in log[1::2]]
@@ -320,7 +320,7 @@ HOOKS = ["before_train", "before_epoch", "before_step", "after_step", "trigger_s
 def test_an_exception_in_any_hook_goes_up_once(tmp_path: Path, hook: str) -> None:
     class Fails(Do):
         def setup(self, trainer: Any) -> None:
-            self._run("setup")
+            self.on("setup")
 
         def _run(self, hook: str) -> None:
             if hook == self._hook:

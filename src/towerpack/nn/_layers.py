@@ -80,11 +80,12 @@ def pair(size: Size) -> tuple[int, int]:
 def initializer_of(given: Any, role: str) -> Any:
     """A Keras initializer; without a seed of its own it is seeded by run, layer name and role.
 
-    None is a normal distribution with variance 2 / fan_in (He et al. 2015). So initial values do
-    not depend on the order in which layers are made, and an initializer that an argscope gives to
-    many layers does not make them alike.
+    None is zeros for a bias, otherwise normal with variance 2 / fan_in (He et al. 2015). Initial
+    values do not depend on the order in which layers are made, and an initializer that an argscope
+    gives to many layers does not make them alike.
     """
-    made = cast("Any", keras.initializers.get(given))
+    default = "zeros" if role == "bias" else None
+    made = cast("Any", keras.initializers.get(default if given is None else given))
     if made is None:
         made = keras.initializers.VarianceScaling(2.0, "fan_in", "untruncated_normal")
     seed = get_current_tower_context().store.layer_seed(role)
@@ -141,9 +142,7 @@ def Conv2D(
         groups=groups,
         use_bias=use_bias,
         kernel_initializer=initializer_of(kernel_initializer, "kernel"),
-        bias_initializer=initializer_of(
-            "zeros" if bias_initializer is None else bias_initializer, "bias"
-        ),
+        bias_initializer=initializer_of(bias_initializer, "bias"),
     )
     return activate(activation, layer(x))
 
@@ -176,9 +175,7 @@ def Conv2DTranspose(
         data_format=data_format_of(data_format),
         use_bias=use_bias,
         kernel_initializer=initializer_of(kernel_initializer, "kernel"),
-        bias_initializer=initializer_of(
-            "zeros" if bias_initializer is None else bias_initializer, "bias"
-        ),
+        bias_initializer=initializer_of(bias_initializer, "bias"),
     )
     return activate(activation, layer(x))
 
@@ -229,9 +226,7 @@ def FullyConnected(
         units=int(units),
         use_bias=use_bias,
         kernel_initializer=initializer_of(kernel_initializer, "kernel"),
-        bias_initializer=initializer_of(
-            "zeros" if bias_initializer is None else bias_initializer, "bias"
-        ),
+        bias_initializer=initializer_of(bias_initializer, "bias"),
     )
     return activate(activation, layer(x))
 

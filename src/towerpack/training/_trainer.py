@@ -227,9 +227,9 @@ class Trainer:
         self.callbacks.check_order([*_OWN_NAMES, *self._summary_kinds])
         optimizer = self.model.optimizer() if config.optimizer is None else config.optimizer
         self._optimizer = adapt(optimizer, scale_loss=config.precision == "float16")
-        trainable = self.tower.store.trainable()
         used = set(trace.used_names())
-        self._optimizer.build({n: v for n, v in trainable.items() if n in used})
+        trainable = {n: v for n, v in self.tower.store.trainable().items() if n in used}
+        self._optimizer.build(trainable)
         self._find_hyper_params()
         zero = tf.constant(0, tf.int64)
         self._step_variable = tf.Variable(zero, trainable=False, name="global_step")
@@ -238,7 +238,7 @@ class Trainer:
             trace=trace,
             source=self.source,
             optimizer=self._optimizer,
-            trainable={n: v for n, v in trainable.items() if n in used},
+            trainable=trainable,
             global_step=self._step_variable,
             fetches=[name for c in self.callbacks.callbacks for name in c.fetches],
             devices=self._devices,
