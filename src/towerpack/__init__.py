@@ -23,6 +23,7 @@ _NAMES: dict[str, list[str]] = {
         "CheckpointMismatchError",
         "ConfigError",
         "DataFlowError",
+        "FormatError",
         "InternalError",
         "LayerError",
         "MapError",
@@ -31,6 +32,7 @@ _NAMES: dict[str, list[str]] = {
         "SpecError",
         "StateError",
         "TowerpackError",
+        "WorkerError",
     ],
     "towerpack.callbacks": [
         "BestSaver",

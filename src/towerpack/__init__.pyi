@@ -11,6 +11,7 @@ from towerpack._core.errors import (
     CheckpointMismatchError as CheckpointMismatchError,
     ConfigError as ConfigError,
     DataFlowError as DataFlowError,
+    FormatError as FormatError,
     InternalError as InternalError,
     LayerError as LayerError,
     MapError as MapError,
@@ -19,6 +20,7 @@ from towerpack._core.errors import (
     SpecError as SpecError,
     StateError as StateError,
     TowerpackError as TowerpackError,
+    WorkerError as WorkerError,
 )
 from towerpack.callbacks import (
     BestSaver as BestSaver,

@@ -3,7 +3,9 @@
 TowerpackError
 ├── DataFlowError (RuntimeError)      a pipeline failed while it ran
 │   ├── MapError                      the user's function raised
-│   └── BatchError (ValueError)       datapoints that do not stack
+│   ├── BatchError (ValueError)       datapoints that do not stack
+│   ├── FormatError (ValueError)      a file or message that is damaged, or not of its format
+│   └── WorkerError                   a worker process died, or does not answer
 ├── StateError (ValueError)           an iterator or callback state that does not fit
 ├── SpecError (ValueError)            data that does not fit the model's input specs
 ├── LayerError (ValueError)           a layer, scope or exposed name misused
@@ -86,6 +88,14 @@ class MapError(DataFlowError):
 
 class BatchError(DataFlowError, ValueError):
     """Datapoints that cannot be stacked into one batch."""
+
+
+class FormatError(DataFlowError, ValueError):
+    """A file or message that is damaged, hostile, or not of the format that it was read as."""
+
+
+class WorkerError(DataFlowError):
+    """A worker of a parallel stage died, or does not answer."""
 
 
 class StateError(TowerpackError, ValueError):

@@ -11,12 +11,19 @@ from towerpack._core.errors import MissingExtraError
 
 # The extra that brings a package, for packages that whole modules of Towerpack need.
 _EXTRA_OF = {
+    "crc32c": "formats",
+    "cv2": "image",
+    "h5py": "formats",
     "keras": "tf",
+    "lmdb": "formats",
     "matplotlib": "demo",
+    "pyarrow": "formats",
     "safetensors": "tf",
+    "simplejpeg": "image",
     "sklearn": "demo",
     "tensorboard": "tensorboard",
     "tensorflow": "tf",
+    "zmq": "remote",
 }
 
 

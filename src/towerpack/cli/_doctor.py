@@ -37,6 +37,9 @@ EXTRAS: Final[Mapping[str, Sequence[str]]] = {
     "tf": ("tensorflow", "keras", "safetensors"),
     "tensorboard": ("tensorboard",),
     "demo": ("matplotlib", "scikit-learn"),
+    "image": ("opencv-python-headless", "simplejpeg"),
+    "formats": ("crc32c", "h5py", "lmdb", "pyarrow", "scikit-learn"),
+    "remote": ("pyzmq",),
 }
 
 _SMALL_DISK: Final = 1_000_000_000
