@@ -3,9 +3,11 @@
 from towerpack.cli._app import app as app
 from towerpack.cli._app import main as main
 from towerpack.cli._ckpt import ckpt_app
+from towerpack.cli._data import data_app
 from towerpack.cli._demo import demo
 from towerpack.cli._doctor import doctor
 
 app.add_typer(ckpt_app, name="ckpt")
+app.add_typer(data_app, name="data")
 app.command()(demo)
 app.command()(doctor)
