@@ -1,0 +1,121 @@
+"""Files of the user's: found, opened once in each process, and never believed."""
+
+from __future__ import annotations
+
+import contextlib
+import glob
+import os
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from towerpack._core.errors import ConfigError, FormatError, TowerpackError
+
+T = TypeVar("T")
+
+PathLike = str | os.PathLike[str]
+
+# Deflate, the usual compression, makes at most 1,032 bytes of one.
+_MOST_EXPANSION = 1032
+_ALWAYS_ALLOWED = 64 << 20
+
+
+class PerProcess(Generic[T]):
+    """What each process opens for itself when it first needs it. Pickles unopened.
+
+    Two threads that need it first at the same moment may open it twice; one of the two is dropped.
+
+    Args:
+        make: Opens it. Must pickle.
+    """
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._opened: tuple[int, T] | None = None
+
+    def get(self) -> T:
+        """The opened thing of this process."""
+        opened = self._opened
+        pid = os.getpid()
+        if opened is None or opened[0] != pid:
+            opened = (pid, self._make())
+            self._opened = opened  # one assignment: safe between threads
+        return opened[1]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_opened": None}
+
+
+def file_of(path: PathLike) -> Path:
+    """One file that is there.
+
+    Raises:
+        ConfigError: There is no such file, or it is no file.
+    """
+    found = Path(path)
+    if not found.is_file():
+        got = "a directory" if found.is_dir() else "nothing there"
+        raise ConfigError(f"There is no file {found}.", got=got, expected="a file")
+    return found
+
+
+def files_of(paths: PathLike | Sequence[PathLike]) -> list[Path]:
+    """One file, several, or those that a pattern such as `train-*.tar` names, sorted.
+
+    Raises:
+        ConfigError: One of them is not there, or there are none.
+    """
+    if not isinstance(paths, (str, os.PathLike)):
+        found = [file_of(path) for path in paths]
+    elif isinstance(paths, str) and glob.has_magic(paths) and not os.path.exists(paths):
+        found = [Path(path) for path in sorted(glob.glob(paths, recursive=True))]
+    else:
+        found = [file_of(paths)]
+    if not found:
+        raise ConfigError(f"There are no files {paths!r:.80}.", expected="one or more")
+    return found
+
+
+@contextlib.contextmanager
+def reading(path: PathLike, what: str) -> Generator[None]:
+    """Turn whatever a parser raises into an error that names the file.
+
+    Args:
+        path: What is read.
+        what: What it should be, with its article: "an npz file".
+
+    Raises:
+        FormatError: The block raised anything but our own errors or a `MemoryError`.
+    """
+    try:
+        yield
+    except (TowerpackError, MemoryError):
+        raise
+    except Exception as error:
+        raise FormatError(
+            f"{os.fspath(path)} cannot be read as {what}.",
+            got=f"{type(error).__name__}: {error}",
+            fix="the file is damaged or of another format; write or fetch it again",
+        ) from error
+
+
+def check_expansion(nbytes: int, stored: int, what: str, path: PathLike) -> None:
+    """Refuse data that claim to be far larger than the bytes that they are stored in allow.
+
+    Args:
+        nbytes: What would be allocated.
+        stored: Bytes in the file.
+        what: What claims it.
+        path: The file.
+
+    Raises:
+        FormatError: It claims too much.
+    """
+    most = _ALWAYS_ALLOWED + _MOST_EXPANSION * stored
+    if not 0 <= nbytes <= most:
+        raise FormatError(
+            f"{what} of {os.fspath(path)} claims {nbytes:,} bytes.",
+            got=f"{stored:,} bytes in the file",
+            expected=f"at most {most:,} bytes, which no honest file of this size exceeds",
+            fix="the file is damaged; write or fetch it again",
+        )
