@@ -33,8 +33,8 @@ class Turn:
     Attributes:
         steps: Training steps.
         seconds: Of wall time.
-        cpu_s: User and system time of the whole process, all threads included. What background
-            threads do after the end of a turn counts for the next one.
+        cpu_s: User and system time of the whole process, all threads and worker processes included.
+            What runs in the background after the end of a turn counts for the next one.
         loss: As the contender reports it; for a look at whether it trains.
     """
 
@@ -104,8 +104,38 @@ class Gate:
 
 
 def _cpu_s() -> float:
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    return used.ru_utime + used.ru_stime
+    """User and system time of this process and of all that descend from it."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(u.ru_utime + u.ru_stime for u in used) + sum(map(_cpu_of, descendants(os.getpid())))
+
+
+def descendants(pid: int) -> list[int]:
+    """All living processes that descend from one; where there is no /proc, none are found."""
+    children: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        fields = _stat(path)
+        if fields:
+            children.setdefault(int(fields[1]), []).append(int(path.parent.name))
+    found, todo = [], [pid]
+    while todo:
+        own = children.get(todo.pop(), [])
+        found += own
+        todo += own
+    return found
+
+
+def _cpu_of(pid: int) -> float:
+    """User and system time of a process and of its children that have ended."""
+    fields = _stat(Path(f"/proc/{pid}/stat"))
+    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") if fields else 0.0
+
+
+def _stat(path: Path) -> list[str]:
+    """The fields of a process after its name, which may hold anything."""
+    try:
+        return path.read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
 
 
 # ---------------------------------------------------------------------------- in the parent
