@@ -6,6 +6,7 @@ function of the index, so that the sum of all pixels of an epoch must be the sam
 
 from __future__ import annotations
 
+import importlib.util
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -270,16 +271,16 @@ def _write_photos(directory: Path, count: int) -> None:
 
 
 def _photos() -> list[np.ndarray]:
+    """Those that scikit-learn brings, and of scikit-image, where it is installed."""
     import cv2
-    import skimage
     import sklearn.datasets
 
-    bundled = Path(skimage.__file__).parent / "data"
-    photos = [cv2.imread(str(bundled / name), cv2.IMREAD_COLOR) for name in _PHOTOS]
-    found = [photo for photo in photos if photo is not None]
-    return found + [
-        image[..., ::-1].copy() for image in sklearn.datasets.load_sample_images().images
-    ]
+    photos = [image[..., ::-1].copy() for image in sklearn.datasets.load_sample_images().images]
+    found = importlib.util.find_spec("skimage")
+    if found is not None and found.origin is not None:
+        bundled = Path(found.origin).parent / "data"
+        photos += [cv2.imread(str(bundled / name), cv2.IMREAD_COLOR) for name in _PHOTOS]
+    return photos
 
 
 def _write_array(path: Path, shape: tuple[int, ...]) -> None:

@@ -1,0 +1,28 @@
+"""The benchmark runs, and Towerpack loads what a loop by hand loads. No times are asserted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("data")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["photos", "mapped", "tiny", "holding", "memory", "lmdb", "pss"])
+def test_runs(part: str, data: Path) -> None:
+    command = [sys.executable, str(BENCHMARKS / "data_loading.py"), "--quick", "--without-peers"]
+    command += ["--rounds", "1", "--only", part, "--data", str(data)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "## " in done.stdout
+    if part not in ("lmdb", "pss"):
+        assert "| **Towerpack** |" in done.stdout
