@@ -1,0 +1,119 @@
+"""What an image is here, and OpenCV, loaded when it is first needed.
+
+An image is an array [height, width] or [height, width, channels], uint8 (0 to 255) or float32 (0 to
+1, or 0 to 255).
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.extras import require
+from towerpack.dataflow._datapoints import describe
+
+Image = NDArray[Any]
+
+Interpolation = int | str
+"""A constant of OpenCV (`cv2.INTER_LINEAR`), or its name in lower case (`"linear"`)."""
+
+INTERPOLATIONS = {"nearest": 0, "linear": 1, "cubic": 2, "area": 3, "lanczos": 4}
+BORDERS = {"constant": 0, "replicate": 1, "reflect": 2, "wrap": 3, "reflect_101": 4}
+
+
+def opencv() -> Any:
+    """The module `cv2`.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    return require("cv2", extra="image", needed_for="towerpack.dataflow.images")
+
+
+def check_image(img: Any) -> Image:
+    """Refuse what is no image.
+
+    Raises:
+        ConfigError: The kind, dtype or number of axes is wrong, or there is no pixel.
+    """
+    if not isinstance(img, np.ndarray):
+        raise ConfigError(
+            f"An image is a NumPy array, not a {type(img).__name__}.",
+            fix="decode it first; np.asarray(img) if it is an array of another library",
+        )
+    image = cast("Image", img)
+    if image.dtype != np.uint8 and image.dtype != np.float32:
+        raise ConfigError(
+            f"Images of dtype {image.dtype} are not supported.",
+            got=describe(image),
+            expected="uint8, or float32",
+            fix='img.astype("float32"); label maps are masks, see apply_mask',
+        )
+    if image.ndim not in (2, 3) or image.size == 0:
+        raise ConfigError(
+            f"The shape {list(image.shape)} is not that of an image.",
+            expected="[height, width] or [height, width, channels], with at least one pixel",
+        )
+    return image
+
+
+def size_of(img: Any) -> tuple[int, int]:
+    """Height and width of an image or mask."""
+    shape: tuple[int, ...] = img.shape
+    if len(shape) not in (2, 3) or 0 in shape:
+        raise ConfigError(
+            f"The shape {list(shape)} is not that of an image or mask.",
+            expected="[height, width] or [height, width, channels], with at least one pixel",
+        )
+    return shape[0], shape[1]
+
+
+def height_and_width(shape: int | Sequence[int], of: str) -> tuple[int, int]:
+    """An argument that is a (height, width), or one number for both.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if isinstance(shape, numbers.Integral):
+        pair = (int(shape), int(shape))
+    else:
+        pair = tuple(int(n) for n in cast("Sequence[int]", shape))
+    if len(pair) != 2 or min(pair) < 1:
+        raise ConfigError(
+            f"{shape!r} is no {of}.", expected="(height, width), or one number for both; 1 or more"
+        )
+    return pair
+
+
+def interpolation(interp: Interpolation) -> int:
+    """OpenCV's number of a way to interpolate.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    return _constant(interp, INTERPOLATIONS, "interpolation")
+
+
+def border_mode(border: int | str) -> int:
+    """OpenCV's number of what lies around an image.
+
+    Raises:
+        ConfigError: There is none of that name.
+    """
+    return _constant(border, BORDERS, "border")
+
+
+def _constant(value: int | str, names: dict[str, int], what: str) -> int:
+    if value in names.values():
+        return int(value)
+    if value not in names:
+        raise ConfigError(
+            f"There is no {what} {value!r}.",
+            expected=f"one of {', '.join(map(repr, names))}, or OpenCV's constant for it",
+        )
+    return names[str(value)]

@@ -1,0 +1,217 @@
+"""Transforms: what was drawn once, applied to an image and to everything that belongs to it.
+
+Coordinates are continuous: the pixel in row 0 and column 0 is the square from (0, 0) to (1, 1), and
+its centre is (0.5, 0.5). So a flip is `w - x`, and a resize is a plain multiplication.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow._datapoints import describe
+from towerpack.dataflow.images._image import Image
+
+Points = NDArray[np.float64]
+
+
+class Transform:
+    """A deterministic change of an image, and of masks, coordinates and boxes alongside it.
+
+    A transform never changes what it is given; it may return a view of it, or the same object. Its
+    methods may be called in any order, any number of times. A subclass defines what it can do:
+    `apply_image`, `apply_mask` and `apply_coords`; the others follow from these.
+    """
+
+    def apply_image(self, img: Image) -> Image:
+        """The image, changed: [height, width] or [height, width, channels], uint8 or float32."""
+        raise self._undefined("images", "apply_image")
+
+    def apply_mask(self, mask: Image) -> Image:
+        """A label map of any dtype, moved like the image: labels are picked, never mixed."""
+        raise self._undefined("masks", "apply_mask")
+
+    def apply_coords(self, coords: NDArray[Any]) -> NDArray[Any]:
+        """Points (x, y) of shape [n, 2], moved like the image; they may leave it."""
+        raise self._undefined("coordinates", "apply_coords")
+
+    def apply_boxes(self, boxes: NDArray[Any]) -> NDArray[Any]:
+        """Boxes (x0, y0, x1, y1) of shape [n, 4]: each becomes the box around its moved corners.
+
+        Not clipped to the image; see `clip_boxes`.
+        """
+        boxes = as_floats(boxes, "boxes", 4)
+        corners = boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 2)
+        moved = np.asarray(self.apply_coords(corners)).reshape(-1, 4, 2)
+        return np.concatenate([moved.min(axis=1), moved.max(axis=1)], axis=1).astype(boxes.dtype)
+
+    def apply_keypoints(self, keypoints: NDArray[Any]) -> NDArray[Any]:
+        """Keypoints [..., 2 or more]: x and y are moved, the rest (visibility) stays."""
+        points = np.asarray(keypoints)
+        if points.ndim < 2 or points.shape[-1] < 2:
+            raise ConfigError(
+                "Keypoints have x and y along their last axis.",
+                got=describe(points),
+                expected="[n, 2], [n, 3] with visibility, or [objects, n, 3]",
+            )
+        if points.dtype.kind != "f":
+            points = points.astype(np.float64)
+        moved = np.asarray(self.apply_coords(points[..., :2].reshape(-1, 2)))
+        moved = moved.reshape(*points.shape[:-1], 2)
+        return np.concatenate([moved, points[..., 2:]], axis=-1).astype(points.dtype)
+
+    def _undefined(self, what: str, method: str) -> ConfigError:
+        return ConfigError(
+            f"{self!r} does not say what becomes of {what}.",
+            fix=f"define {method} in it, or leave {what} out",
+        )
+
+
+class GeometricTransform(Transform):
+    """Base of transforms that move pixels: `apply_image`, `apply_mask` and `move` define it."""
+
+    @abstractmethod
+    def move(self, points: Points) -> Points:
+        """Where points (x, y) of shape [n, 2] come to lie. May not change `points`."""
+
+    def apply_coords(self, coords: NDArray[Any]) -> NDArray[Any]:
+        coords = as_floats(coords, "coordinates", 2)
+        return self.move(coords.astype(np.float64)).astype(coords.dtype)
+
+
+class PhotometricTransform(Transform):
+    """Changes pixels where they are; masks, coordinates and boxes stay the same.
+
+    Args:
+        func: From an image to an image of the same height and width.
+        name: What messages call it.
+    """
+
+    def __init__(self, func: Callable[[Image], Image], name: str | None = None) -> None:
+        self._func = func
+        self._name = name
+
+    def apply_image(self, img: Image) -> Image:
+        return self._func(img)
+
+    def apply_mask(self, mask: Image) -> Image:
+        return mask
+
+    def apply_coords(self, coords: NDArray[Any]) -> NDArray[Any]:
+        return as_floats(coords, "coordinates", 2)
+
+    def __repr__(self) -> str:
+        name = self._name or getattr(self._func, "__name__", type(self._func).__name__)
+        return f"PhotometricTransform({name})"
+
+
+class NoOpTransform(PhotometricTransform):
+    """Changes nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(_same)
+
+    def __repr__(self) -> str:
+        return "NoOpTransform()"
+
+
+class TransformFactory(Transform):
+    """A transform made of functions.
+
+    Args:
+        name: What messages call it.
+        functions: `apply_image=`, `apply_mask=`, `apply_coords=`, or any other `apply_...`.
+    """
+
+    def __init__(self, name: str | None = None, **functions: Callable[[Any], Any]) -> None:
+        for key in functions:
+            if not key.startswith("apply_"):
+                raise ConfigError(
+                    f"A transform has no method {key!r}.", expected='names that begin with "apply_"'
+                )
+        self._name = name
+        self.__dict__.update(functions)
+
+    def __repr__(self) -> str:
+        given = [key for key in self.__dict__ if key.startswith("apply_")]
+        return f"TransformFactory({self._name or ', '.join(given)})"
+
+
+class TransformList(Transform):
+    """Transforms one after the other; any `apply_...` that all of them have works.
+
+    Args:
+        tfms: The first is applied first.
+    """
+
+    def __init__(self, tfms: Iterable[Transform]) -> None:
+        self.tfms = list(tfms)
+
+    def apply_image(self, img: Image) -> Image:
+        return self._chain("apply_image", img)
+
+    def apply_mask(self, mask: Image) -> Image:
+        return self._chain("apply_mask", mask)
+
+    def apply_coords(self, coords: NDArray[Any]) -> NDArray[Any]:
+        return self._chain("apply_coords", as_floats(coords, "coordinates", 2))
+
+    def apply_boxes(self, boxes: NDArray[Any]) -> NDArray[Any]:
+        # Not one transform's boxes after the other's: each would be the box around the last one's
+        # box, and grow with every rotation.
+        return super().apply_boxes(boxes)
+
+    def apply_keypoints(self, keypoints: NDArray[Any]) -> NDArray[Any]:
+        return self._chain("apply_keypoints", keypoints)
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("apply_"):
+            raise AttributeError(f"TransformList has no attribute {name!r}")
+        return partial(self._chain, name)
+
+    def __add__(self, other: TransformList | list[Transform]) -> TransformList:
+        return TransformList([*self, *other])
+
+    def __iter__(self) -> Iterator[Transform]:
+        return iter(self.tfms)
+
+    def __len__(self) -> int:
+        return len(self.tfms)
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"TransformList({self.tfms!r})"
+
+    def _chain(self, method: str, value: Any) -> Any:
+        for transform in self.tfms:
+            value = getattr(transform, method)(value)
+        return value
+
+
+def as_floats(values: Any, what: str, columns: int) -> NDArray[Any]:
+    """Rows of coordinates as an array of floats; float16, float32 and float64 stay what they are.
+
+    Raises:
+        ConfigError: The shape is not [n, columns].
+    """
+    array: NDArray[Any] = np.asarray(values)
+    if array.shape == (0,):
+        array = array.reshape(0, columns)  # np.array([]): no rows
+    if array.ndim != 2 or array.shape[1] != columns:
+        raise ConfigError(
+            f"The shape {list(array.shape)} is not that of {what}.",
+            expected=f"[n, {columns}]: " + ("x, y" if columns == 2 else "x0, y0, x1, y1"),
+        )
+    return array if array.dtype.kind == "f" else array.astype(np.float64)
+
+
+def _same(img: Image) -> Image:
+    return img
