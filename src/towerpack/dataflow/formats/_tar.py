@@ -1,0 +1,190 @@
+"""Tar archives of samples, in WebDataset's convention."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from array import array
+from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from towerpack._core.errors import FormatError
+from towerpack._core.logs import get_logger
+from towerpack.dataflow._ambient import Ambient
+from towerpack.dataflow._blocks import Block, Positions, as_ints
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._flow import Length, Place, Stage
+from towerpack.dataflow._opening import PathLike, files_of
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow._stream import ReplayStream, State, Stream
+from towerpack.dataflow._strings import Strings
+from towerpack.dataflow.formats._tar_codec import decode_file
+from towerpack.dataflow.formats._tar_members import (
+    CompressedTar,
+    Member,
+    PlainTar,
+    is_compressed,
+    members,
+)
+from towerpack.dataflow.stages._concat import ConcatNode
+
+log = get_logger(__name__)
+
+KEY = "__key__"
+# The key ends at the first dot of the file's name, so `7.seg.png` belongs to `7.png`.
+NAME = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
+
+
+class TarData(Stage):
+    """Datapoints from tar archives: the files of one stem, one after another, are one datapoint.
+
+    `a/7.jpg`, `a/7.cls` and `a/7.seg.png` become `{"__key__": "a/7", "jpg": ..., "cls": ...,
+    "seg.png": ...}`: bytes, or with `decode=True` what the extensions say. Nothing is written to
+    disk and nothing is unpickled. Directories, links, hidden files and files without an extension
+    are left out (the log says how many).
+
+    Plain archives are read at random: their headers are walked once, when the length or the first
+    datapoint is asked for, and what is kept of them is flat. Archives compressed with gzip, bzip2
+    or xz can only be read in order; one of them among others makes it so for all.
+
+    Contract: in order of the archives and of the files in them; length known for plain archives;
+    not random; thread- and fork-safe; resumable at once, compressed archives by reading again.
+
+    Args:
+        paths: One archive, several, or a pattern such as `train-*.tar`.
+        decode: Decode `jpg`, `jpeg`, `png`, `webp`, `bmp`, `ppm` (RGB), `npy`, `json`, `txt`
+            (`str`), `cls`, `index` and `id` (`int`); other files stay bytes.
+
+    Raises:
+        ConfigError: There is no such file.
+        FormatError: An archive is damaged; raised where it is read.
+    """
+
+    def __init__(self, paths: PathLike | Sequence[PathLike], *, decode: bool = False) -> None:
+        self.paths = files_of(paths)
+        self.decode = decode
+        self.in_order_only = any(map(is_compressed, self.paths))
+        self._node: ConcatNode | None = None
+
+    def length(self) -> Length:
+        return None if self.in_order_only else self._indexed().size
+
+    def arguments(self) -> str:
+        more = len(self.paths) - 1
+        return self.paths[0].name + (f" and {more} more" if more else "")
+
+    def identity(self) -> str:
+        return str(len(self.paths)) if self.in_order_only else str(self.length())
+
+    def compile(self, place: Place) -> Node | None:
+        return None if self.in_order_only else self._indexed()
+
+    def open(self, place: Place, epoch: int, state: State) -> Stream:
+        key = place.key(self)
+        return ReplayStream(self._in_order, lambda: Ambient(key, epoch), type(self).__name__, state)
+
+    def _indexed(self) -> ConcatNode:
+        if self._node is None:
+            nodes = [TarNode(path, self.decode) for path in self.paths]
+            self._node = ConcatNode(list(nodes))
+            left_out = sum(node.left_out for node in nodes)
+            if left_out:
+                log.info("%s: left out %d files without stem or extension", self, left_out)
+        return self._node
+
+    def _in_order(self) -> Iterator[Datapoint]:
+        for path in self.paths:
+            with contextlib.closing(_open(path)) as tar:
+                content = partial(_content, tar, self.decode)
+                for key, files in _grouped(members(tar), content, path, []):
+                    yield {KEY: key, **files}
+
+
+class TarNode(Node):
+    """Reads one plain archive through an index of its files.
+
+    Attributes:
+        left_out: How many members are no part of a datapoint.
+    """
+
+    def __init__(self, path: Path, decode: bool) -> None:
+        self._tar = PlainTar(path)
+        self._decode = decode
+        left_out: list[str] = []
+        keys: list[str] = []
+        extensions: dict[str, int] = {}
+        firsts, rows = array("q", [0]), array("q")
+        for key, files in _grouped(members(self._tar), lambda _, member: member, path, left_out):
+            keys.append(key)
+            for extension, (_, offset, nbytes) in files.items():
+                rows.extend((extensions.setdefault(extension, len(extensions)), offset, nbytes))
+            firsts.append(len(rows) // 3)
+        self.size = len(keys)
+        self.left_out = len(left_out)
+        self._keys = Strings(keys)
+        self._extensions: list[str] = list(extensions)
+        self._firsts = np.array(firsts, np.int64)
+        self._files = np.array(rows, np.int64).reshape(-1, 3)  # extension, offset, size
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        return [self.get(epoch, position) for position in as_ints(positions)]
+
+    def get(self, epoch: int, position: int) -> Datapoint:
+        key = self._keys[position]
+        datapoint: dict[str, Any] = {KEY: key}
+        first, last = self._firsts[position : position + 2].tolist()
+        rows: list[list[int]] = self._files[first:last].tolist()
+        for kind, offset, nbytes in rows:
+            extension = self._extensions[kind]
+            member = (f"{key}.{extension}", offset, nbytes)
+            datapoint[extension] = _content(self._tar, self._decode, extension, member)
+        return datapoint
+
+
+def _open(path: Path) -> PlainTar | CompressedTar:
+    return CompressedTar(path) if is_compressed(path) else PlainTar(path)
+
+
+def _content(tar: PlainTar | CompressedTar, decode: bool, extension: str, member: Member) -> Any:
+    name, offset, nbytes = member
+    data = tar.read_at(offset, nbytes)
+    if len(data) != nbytes:
+        raise FormatError(
+            f"{tar.path} ends within {name!r}.",
+            got=f"{len(data):,} of {nbytes:,} bytes at byte {offset:,}",
+            fix="the archive was cut off; write or fetch it again",
+        )
+    return decode_file(extension, data, f"{tar.path}: {name}") if decode else data
+
+
+def _grouped(
+    found: Iterator[Member],
+    content: Callable[[str, Member], Any],
+    path: Path,
+    left_out: list[str],
+) -> Generator[tuple[str, dict[str, Any]]]:
+    """The files of one key together: key, and extension → content."""
+    current: str | None = None
+    files: dict[str, Any] = {}
+    for member in found:
+        match = NAME.fullmatch(member[0])
+        if match is None:
+            left_out.append(member[0])
+            continue
+        key, extension = match.groups()
+        if key != current:
+            if current is not None:
+                yield current, files
+            current, files = key, {}
+        if extension in files or extension == KEY:
+            raise FormatError(
+                f"{path} holds {member[0]!r} twice, at byte {member[1]:,} again.",
+                expected="one file for each stem and extension",
+            )
+        files[extension] = content(extension, member)
+    if current is not None:
+        yield current, files

@@ -1,0 +1,75 @@
+"""What the extension of a file says about its bytes."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow._opening import reading
+from towerpack.dataflow.formats._npy import parse_npy
+
+_INTEGERS = ("cls", "index", "id")
+_IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "ppm")
+
+
+def decode_file(extension: str, data: bytes, where: str) -> Any:
+    """The content of one file, by the last part of its extension; unknown ones stay bytes.
+
+    Raises:
+        FormatError: The bytes are not what the extension says.
+    """
+    kind = extension.rpartition(".")[2].lower()
+    if kind in _IMAGES:
+        return _image(data, where)
+    if kind == "npy":
+        return parse_npy(data, where).copy()
+    decode = _DECODERS.get(kind)
+    if decode is None:
+        return data
+    with reading(where, f"{kind} content"):
+        return decode(data)
+
+
+def encode_file(extension: str, value: Any) -> bytes:
+    """The bytes of one file: `decode_file` gives the value back.
+
+    Raises:
+        ConfigError: The extension says nothing about how to write this type.
+    """
+    kind = extension.rpartition(".")[2].lower()
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return bytes(cast("bytes", value))
+    if kind == "npy":
+        buffer = io.BytesIO()
+        np.save(buffer, np.asarray(value), allow_pickle=False)
+        return buffer.getvalue()
+    if kind == "json":
+        return json.dumps(value).encode()
+    if kind in _INTEGERS and isinstance(value, (int, np.integer)):
+        return str(int(cast("int", value))).encode()
+    if kind == "txt" and isinstance(value, str):
+        return value.encode()
+    raise ConfigError(
+        f"A {type(value).__name__} cannot be written as a .{extension} file.",
+        expected="bytes; str for txt; int for cls, index, id; arrays for npy; what json takes",
+        fix="encode it first (images: cv2.imencode), or use another extension",
+    )
+
+
+_DECODERS: dict[str, Callable[[bytes], Any]] = {
+    **dict.fromkeys(_INTEGERS, int),
+    "json": json.loads,
+    "txt": lambda data: data.decode("utf-8"),
+}
+
+
+def _image(data: bytes, where: str) -> NDArray[Any]:
+    from towerpack.dataflow.images import decode_image
+
+    return decode_image(data, name=where)

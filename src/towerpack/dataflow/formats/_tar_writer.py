@@ -1,0 +1,150 @@
+"""Writing tar archives of samples."""
+
+from __future__ import annotations
+
+import io
+import os
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow._datapoints import describe_datapoint
+from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._opening import PathLike
+from towerpack.dataflow.formats._tar import KEY, NAME, TarData
+from towerpack.dataflow.formats._tar_codec import encode_file
+from towerpack.dataflow.stages._shuffle import ShuffleData
+
+
+class TarWriter:
+    """Writes one archive of samples, which appears under its name when it is whole.
+
+        with TarWriter("train.tar") as writer:
+            writer.write({"__key__": "cat/7", "jpg": jpeg_bytes, "cls": 3})
+
+    A block that raises leaves nothing behind. Equal datapoints give an equal archive.
+
+    Args:
+        path: Overwritten if it exists.
+    """
+
+    def __init__(self, path: PathLike) -> None:
+        self.path = Path(path)
+        self._temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        self._tar: tarfile.TarFile | None = None
+        self._last_key: str | None = None
+        self.written = 0
+
+    def __enter__(self) -> TarWriter:
+        self._tar = tarfile.open(self._temporary, "w", format=tarfile.PAX_FORMAT)
+        return self
+
+    def write(self, datapoint: Mapping[str, Any]) -> None:
+        """Append one datapoint: a dict from extensions to contents.
+
+        Bytes are written as they are; otherwise the extension says how: `txt` (`str`), `cls`,
+        `index`, `id` (`int`), `npy` (arrays), `json`. `"__key__"` names the files; by default their
+        number does.
+
+        Raises:
+            ConfigError: The key or an extension would not be read back as it is, or the extension
+                does not say how to write the value.
+        """
+        if self._tar is None:
+            raise ConfigError("The archive is not open.", fix="with TarWriter(path) as writer: ...")
+        if not isinstance(cast("object", datapoint), Mapping):
+            raise ConfigError(
+                "A tar archive holds dicts from extensions to contents.",
+                got=describe_datapoint(datapoint),
+                fix='MapData(ds, lambda dp: {"npy": dp[0], "cls": dp[1]})',
+            )
+        key = datapoint.get(KEY, f"{self.written:08d}")
+        files = {name: value for name, value in datapoint.items() if name != KEY}
+        self._check(key, list(files))
+        contents = {name: encode_file(name, value) for name, value in files.items()}
+        for extension, content in contents.items():
+            info = tarfile.TarInfo(f"{key}.{extension}")
+            info.size = len(content)
+            info.mode = 0o644
+            self._tar.addfile(info, io.BytesIO(content))
+        self._last_key = key
+        self.written += 1
+
+    def __exit__(self, kind: object, *exc: object) -> None:
+        if self._tar is None:
+            return
+        self._tar.close()
+        self._tar = None
+        if kind is not None:
+            self._temporary.unlink(missing_ok=True)
+            return
+        with open(self._temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(self._temporary, self.path)
+
+    def _check(self, key: Any, extensions: list[str]) -> None:
+        if not extensions:
+            raise ConfigError(f"The datapoint {key!r} has no content.", expected="one file or more")
+        if key == self._last_key:
+            raise ConfigError(
+                f"Two datapoints in a row have the key {key!r}: they would be read as one."
+            )
+        for extension in extensions:
+            match = NAME.fullmatch(f"{key}.{extension}")
+            if match is None or match.groups() != (key, extension) or "\0" in match[0]:
+                raise ConfigError(
+                    f"The file {f'{key}.{extension}'!r} would not be read back under its key.",
+                    expected="keys without dots after the last slash, extensions without slashes",
+                )
+
+
+class TarSerializer:
+    """Writes a flow of dicts to tar archives, and reads them again."""
+
+    @staticmethod
+    def save(ds: DataFlow, path: PathLike, *, datapoints_per_file: int | None = None) -> list[Path]:
+        """Write one pass of a flow.
+
+        Args:
+            ds: Its datapoints are dicts from extensions to contents, as `TarWriter.write` takes.
+            path: The archive; with `datapoints_per_file` a pattern such as `train-%05d.tar`.
+            datapoints_per_file: Begin a new archive after so many.
+
+        Returns:
+            The archives.
+
+        Raises:
+            ConfigError: A datapoint cannot be written, or the pattern has no place for a number.
+        """
+        pattern = os.fspath(path)
+        if datapoints_per_file is not None and (datapoints_per_file < 1 or not _numbers(pattern)):
+            raise ConfigError(
+                f"{pattern!r} cannot name archives of {datapoints_per_file} datapoints each.",
+                expected="a pattern with a number, such as train-%05d.tar, and 1 or more",
+            )
+        written: list[Path] = []
+        iterator = iter(ds)
+        datapoint = next(iterator, None)
+        while datapoint is not None or not written:
+            target = Path(pattern if datapoints_per_file is None else pattern % len(written))
+            with TarWriter(target) as writer:
+                while datapoint is not None and writer.written != datapoints_per_file:
+                    writer.write(datapoint)
+                    datapoint = next(iterator, None)
+            written.append(target)
+        return written
+
+    @staticmethod
+    def load(path: PathLike, shuffle: bool = False) -> DataFlow:
+        """The flow that was saved, its contents decoded; a pattern may name several archives."""
+        ds = TarData(path, decode=True)
+        return ShuffleData(ds) if shuffle else ds
+
+
+def _numbers(pattern: str) -> bool:
+    try:
+        return pattern % 0 != pattern % 1
+    except (TypeError, ValueError):
+        return False
