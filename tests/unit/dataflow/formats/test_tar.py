@@ -1,0 +1,309 @@
+from __future__ import annotations
+
+import io
+import tarfile
+import tracemalloc
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from towerpack import ConfigError, FormatError
+from towerpack.dataflow import BatchData, DataFromList, ShuffleData
+from towerpack.dataflow.formats import TarData, TarSerializer, TarWriter
+from towerpack.dataflow.testing import check_flow
+
+LONG = "a-long-directory/" * 20 + "ä" * 60
+
+
+def archive(
+    path: Path, files: Mapping[str, bytes], mode: str = "w", format: int = tarfile.PAX_FORMAT
+) -> Path:
+    with tarfile.open(path, mode, format=format) as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return path
+
+
+def samples(count: int, start: int = 0) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    for i in range(start, start + count):
+        files[f"d/{i:04d}.bin"] = bytes([i % 256]) * (i * 37 % 1500)
+        files[f"d/{i:04d}.cls"] = str(i).encode()
+    return files
+
+
+def test_files_of_one_stem_are_one_datapoint(tmp_path: Path) -> None:
+    files = {"a/7.jpg": b"J", "a/7.seg.png": b"P", "b.x/7.jpg": b"Q", "8.cls": b"3"}
+    ds = TarData(archive(tmp_path / "t.tar", files))
+    assert len(ds) == 3
+    assert list(ds) == [
+        {"__key__": "a/7", "jpg": b"J", "seg.png": b"P"},
+        {"__key__": "b.x/7", "jpg": b"Q"},
+        {"__key__": "8", "cls": b"3"},
+    ]
+    assert str(ds) == "TarData(t.tar)"
+
+
+def test_what_is_no_sample_is_left_out_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "t.tar"
+    with tarfile.open(path, "w") as tar:
+        for name, kind in (("d", tarfile.DIRTYPE), ("l.jpg", tarfile.SYMTYPE)):
+            info = tarfile.TarInfo(name)
+            info.type, info.linkname = kind, "/etc/passwd"
+            tar.addfile(info)
+        for name in ("README", ".DS_Store", "d/._1.jpg", "d/1.jpg"):
+            tar.addfile(tarfile.TarInfo(name))
+    with caplog.at_level("INFO"):
+        assert list(TarData(path)) == [{"__key__": "d/1", "jpg": b""}]
+    assert "left out 3 files" in caplog.text
+
+
+@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_kinds_of_headers(tmp_path: Path, format: int) -> None:
+    files = {"plain.txt": b"p" * 600, "d" * 90 + "/" + "e" * 90 + ".txt": b""}
+    if format != tarfile.USTAR_FORMAT:
+        files[LONG + ".txt"] = b"long"
+    ds = TarData(archive(tmp_path / "t.tar", files, format=format))
+    assert {f"{dp['__key__']}.txt": dp["txt"] for dp in ds} == files
+
+
+@pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_names_that_are_not_utf8(tmp_path: Path, format: int) -> None:
+    name = b"caf\xe9".decode("utf-8", "surrogateescape")
+    ds = TarData(archive(tmp_path / "t.tar", {f"{name}.txt": b"x"}, format=format))
+    assert next(iter(ds))["__key__"] == name
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
+def test_laws(tmp_path: Path, mode: str) -> None:
+    paths = [
+        archive(tmp_path / "0.tar", samples(7), mode),
+        archive(tmp_path / "1.tar", {}),
+        archive(tmp_path / "2.tar", samples(5, 7)),
+    ]
+    check_flow(lambda: TarData(paths))
+    found = list(TarData(str(tmp_path / "?.tar"), decode=True))
+    assert [dp["cls"] for dp in found] == list(range(12))
+    ds = TarData(paths)
+    if mode == "w":
+        check_flow(lambda: BatchData(ShuffleData(TarData(paths)), 2, stack="list"))
+        assert len(ds) == 12
+    else:
+        with pytest.raises(TypeError, match="not known"):
+            len(ds)
+        with pytest.raises(ConfigError, match="random access"):
+            ShuffleData(ds)
+    assert list(cloudpickle.loads(cloudpickle.dumps(ds))) == list(ds)
+
+
+def test_large_archives_have_flat_indexes(tmp_path: Path) -> None:
+    path = archive(tmp_path / "t.tar", {f"{i}.cls": b"1" for i in range(3000)})
+    ds = TarData(path)
+    assert len(ds) == 3000
+    assert len(cloudpickle.dumps(ds)) < 3000 * 50
+
+
+def test_contents_by_extension(tmp_path: Path) -> None:
+    array = np.arange(6, dtype=np.float32).reshape(2, 3)
+    datapoint = {"cls": 3, "npy": array, "json": {"a": [1]}, "txt": "ä", "mask.npy": array > 2}
+    with TarWriter(tmp_path / "t.tar") as writer:
+        writer.write(datapoint)
+        writer.write({**datapoint, "__key__": "x/y", "bin": b"\0"})
+    first, second = TarData(tmp_path / "t.tar", decode=True)
+    assert first.pop("__key__") == "00000000" and second["__key__"] == "x/y"
+    assert second["bin"] == b"\0" and second["mask.npy"].dtype == bool
+    np.testing.assert_equal(first, datapoint)
+    first["npy"] += 1  # what is yielded is the reader's
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("1.cls", b"x"),
+        ("1.json", b"{"),
+        ("1.json", b"[" * 100_000),
+        ("1.txt", b"\xff"),
+        ("1.npy", b"\x93NUMPY"),
+        ("1.png", b""),
+    ],
+)
+def test_contents_that_are_not_what_they_are_called(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    path = archive(tmp_path / "t.tar", {name: content})
+    with pytest.raises(FormatError, match=rf"t\.tar: {name}"):
+        list(TarData(path, decode=True))
+
+
+def test_serializer(tmp_path: Path) -> None:
+    ds = DataFromList([{"__key__": f"k{i}", "cls": i} for i in range(5)])
+    assert TarSerializer.save(ds, tmp_path / "one.tar") == [tmp_path / "one.tar"]
+    pattern = tmp_path / "many-%02d.tar"
+    assert len(TarSerializer.save(ds, pattern, datapoints_per_file=2)) == 3
+    assert list(TarSerializer.load(tmp_path / "one.tar")) == list(ds)
+    assert list(TarSerializer.load(str(tmp_path / "many-*.tar"))) == list(ds)
+    shuffled = [dp["cls"] for dp in TarSerializer.load(tmp_path / "one.tar", shuffle=True)]
+    assert sorted(shuffled) == list(range(5))
+    assert TarSerializer.save(DataFromList([]), tmp_path / "empty.tar") and not list(
+        TarData(tmp_path / "empty.tar")
+    )
+
+
+def test_writer_leaves_nothing_half_written(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError):
+        with TarWriter(tmp_path / "t.tar") as writer:
+            writer.write({"cls": 1})
+            raise ZeroDivisionError
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConfigError, match="not open"):
+        TarWriter(tmp_path / "t.tar").write({"cls": 1})
+
+
+@pytest.mark.parametrize(
+    ("datapoint", "told"),
+    [
+        ({"__key__": "a.b", "cls": 1}, "not be read back"),
+        ({"__key__": ".a", "cls": 1}, "not be read back"),
+        ({"__key__": "a", "x/y": b""}, "not be read back"),
+        ({"__key__": "a\0", "x": b""}, "not be read back"),
+        ({"__key__": "a"}, "no content"),
+        ({"__key__": "last", "cls": 1}, "Two datapoints in a row"),
+        ({"cls": "three"}, "cannot be written as a .cls"),
+        ({"jpg": np.zeros((2, 2, 3))}, "cannot be written as a .jpg"),
+        ((1, 2), "dicts"),
+    ],
+)
+def test_writer_refuses_what_would_not_come_back(tmp_path: Path, datapoint: Any, told: str) -> None:
+    with TarWriter(tmp_path / "t.tar") as writer:
+        writer.write({"__key__": "last", "cls": 1})
+        with pytest.raises(ConfigError, match=told):
+            writer.write(datapoint)
+    assert len(TarData(tmp_path / "t.tar")) == 1
+
+
+def test_shards_need_a_pattern(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="pattern"):
+        TarSerializer.save(DataFromList([]), tmp_path / "t.tar", datapoints_per_file=2)
+
+
+class TestDamage:
+    def whole(self, tmp_path: Path) -> bytes:
+        path = archive(tmp_path / "whole.tar", samples(3))
+        return path.read_bytes()
+
+    def read(self, path: Path, data: bytes) -> list[Any]:
+        path.write_bytes(data)
+        return list(TarData(path))
+
+    def test_every_truncation(self, tmp_path: Path) -> None:
+        whole = self.whole(tmp_path)
+        end = len(whole.rstrip(b"\0")) // 512 * 512 + 512 + 1024
+        assert len(self.read(tmp_path / "t.tar", whole[:end])) == 3
+        for size in (*range(0, end, 512), end - 1, 700, 5):
+            with pytest.raises(FormatError, match=r"t\.tar"):
+                self.read(tmp_path / "t.tar", whole[:size])
+
+    def test_joined_archives_do_not_lose_the_second(self, tmp_path: Path) -> None:
+        whole = self.whole(tmp_path)
+        with pytest.raises(FormatError, match="goes on after its end"):
+            self.read(tmp_path / "t.tar", whole + whole)
+
+    def test_cut_after_the_index_was_made(self, tmp_path: Path) -> None:
+        (tmp_path / "t.tar").write_bytes(self.whole(tmp_path))
+        ds = TarData(tmp_path / "t.tar")
+        assert len(ds) == 3
+        (tmp_path / "t.tar").write_bytes(self.whole(tmp_path)[:1000])
+        with pytest.raises(FormatError, match=r"ends within 'd/0000\.cls'"):
+            list(ds)
+
+    def test_the_same_name_twice(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.tar"
+        with tarfile.open(path, "w") as tar:
+            for _ in range(2):
+                tar.addfile(tarfile.TarInfo("1.cls"))
+        with pytest.raises(FormatError, match="twice"):
+            len(TarData(path))
+
+    @pytest.mark.parametrize("field", [b"77777777777\0", b"\x80" + b"\xff" * 11, b"-0000000001\0"])
+    def test_sizes_that_cannot_be(self, tmp_path: Path, field: bytes) -> None:
+        header = bytearray(self.whole(tmp_path)[:512])
+        header[124:136] = field
+        total = sum(header) - sum(header[148:156]) + 256
+        header[148:156] = b"%06o\0 " % total
+        tracemalloc.start()
+        with pytest.raises(FormatError):
+            self.read(tmp_path / "t.tar", bytes(header) + bytes(1024))
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+        tracemalloc.stop()
+
+    @pytest.mark.parametrize(
+        "record",
+        [
+            b"0 path=a\n",
+            b"5 path=a\n",
+            b"99 path=a\n",
+            b"x path=a\n",
+            b"9 path=a ",
+            b"10 size=-1\n",
+            b"9 size=x\n",
+            b"22 GNU.sparse.major=1\n",
+        ],
+    )
+    def test_extended_headers_that_lie(self, tmp_path: Path, record: bytes) -> None:
+        info = tarfile.TarInfo("pax")
+        info.type, info.size = tarfile.XHDTYPE, len(record)
+        blocks = info.tobuf(tarfile.USTAR_FORMAT) + record.ljust(512, b"\0")
+        blocks += tarfile.TarInfo("1.cls").tobuf(tarfile.USTAR_FORMAT)
+        with pytest.raises(FormatError):
+            self.read(tmp_path / "t.tar", blocks + bytes(1024))
+
+    def test_sparse_and_zstd(self, tmp_path: Path) -> None:
+        info = tarfile.TarInfo("1.cls")
+        info.type = tarfile.GNUTYPE_SPARSE
+        with pytest.raises(FormatError, match="sparse"):
+            self.read(tmp_path / "t.tar", info.tobuf() + bytes(1024))
+        with pytest.raises(FormatError, match="Zstandard"):
+            self.read(tmp_path / "t.tar", b"\x28\xb5\x2f\xfd" + bytes(1024))
+
+    @pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
+    def test_compressed_archives_cut_off(self, tmp_path: Path, mode: str) -> None:
+        whole = archive(tmp_path / "whole", samples(9), mode).read_bytes()
+        for size in range(8, len(whole), 7):
+            with pytest.raises(FormatError, match=r"t\.tar"):
+                self.read(tmp_path / "t.tar", whole[:size])
+
+    def test_a_member_no_compression_can_hold(self, tmp_path: Path) -> None:
+        path = archive(tmp_path / "bomb.tar", {"1.bin": bytes(100 << 20)}, "w:bz2")
+        with pytest.raises(FormatError, match=r"claims 104,857,600 bytes"):
+            list(TarData(path))
+
+    @given(st.data())
+    def test_flipped_bits(
+        self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    ) -> None:
+        tmp_path = tmp_path_factory.getbasetemp()
+        for mode in ("w", "w:gz"):
+            whole = bytearray(archive(tmp_path / "fuzz.tar", samples(4), mode).read_bytes())
+            for _ in range(data.draw(st.integers(1, 4))):
+                position = data.draw(st.integers(0, len(whole) - 1))
+                whole[position] ^= 1 << data.draw(st.integers(0, 7))
+            try:
+                for datapoint in self.read(tmp_path / "fuzzed.tar", bytes(whole)):
+                    assert isinstance(datapoint["__key__"], str)
+            except FormatError:
+                pass
+
+    @given(st.binary(max_size=2000))
+    def test_garbage(self, tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+        with pytest.raises(FormatError):
+            self.read(tmp_path_factory.getbasetemp() / "garbage.tar", data)
