@@ -1,0 +1,289 @@
+"""Image files from and to bytes: libjpeg-turbo for JPEGs, OpenCV for everything else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack._core.errors import ConfigError, FormatError
+from towerpack._core.extras import require
+from towerpack.dataflow._datapoints import describe
+from towerpack.dataflow.images._headers import Bytes, ImageHeader, as_bytes, image_header
+from towerpack.dataflow.images._image import Image, check_image, height_and_width, opencv
+
+MAX_PIXELS = 100_000_000
+"""How large a picture is decoded by default: 300 MB in colour."""
+
+_JPEG_COLOURS = {1: ("GRAY", "GRAY"), 3: ("BGR", "RGB"), 4: ("BGRA", "RGBA")}
+_MAX_SCANS = 100  # a progressive JPEG has about ten; each costs time, however little it holds
+_COUNT_SCANS_FROM = 1 << 22
+# The most that a byte can hold: two bits are 64 pixels; deflate makes 1032 bytes of it.
+_MOST_PIXELS_PER_BYTE = {"jpeg": 256, "png": 1032 * 8}
+_SKIP = 'take the file from its source again; on_error="skip" leaves out bad datapoints'
+
+
+def decode_image(
+    data: Bytes,
+    *,
+    rgb: bool = True,
+    channels: int | None = 3,
+    min_size: int | Sequence[int] | None = None,
+    out: NDArray[np.uint8] | None = None,
+    max_pixels: int = MAX_PIXELS,
+    orient: bool = True,
+    strict: bool = True,
+    name: str | None = None,
+) -> Image:
+    """Decode a JPEG, PNG, WebP, GIF, BMP or TIFF file.
+
+    JPEGs are decoded by libjpeg-turbo, straight into `out` if that is given. OpenCV decodes
+    everything else, with depths above 8 bits scaled down; transparency is dropped, not blended.
+    The header is read first, and nothing is allocated for a picture that is too large, or that
+    cannot possibly be contained in so few bytes.
+
+    Args:
+        data: The file.
+        rgb: The order of colours; `False` is BGR, OpenCV's.
+        channels: 1, 3 or 4; or `None` for what the file holds, 16 bits included.
+        min_size: (height, width), or one number for both: a JPEG may be decoded at 1/2, 1/4 or 1/8
+            of its size, if it stays at least so large. Other scales would take longer, not less.
+        out: uint8 memory for the result: of the result's shape, or one axis of at least its size.
+        max_pixels: Larger pictures are an error.
+        orient: Turn the picture upright as its EXIF block says. OpenCV does so for the other
+            formats that have one, unless `channels` is `None` or 4.
+        strict: A truncated or damaged JPEG is an error. `False` takes what can be decoded of it.
+        name: What messages call the picture.
+
+    Returns:
+        [height, width, channels], uint8.
+
+    Raises:
+        FormatError: No image file, or a damaged one, or one that is too large.
+        ConfigError: `out` does not fit, or the arguments make no sense.
+        MissingExtraError: The extra `image` is not installed.
+    """
+    if channels not in (None, 1, 3, 4):
+        raise ConfigError(f"There is no channels={channels}.", expected="1, 3, 4 or None")
+    raw = as_bytes(data)
+    header = image_header(raw, name=name)
+    check_size(header, len(raw), max_pixels, name)
+    if header.format == "jpeg" and header.ordinary:
+        check_scans(header, raw, name)
+        count = channels or (1 if header.channels == 1 else 3)
+        factor = 1 if min_size is None else scale_for(header, min_size)
+        img = _jpeg(raw, header, _JPEG_COLOURS[count][rgb], factor, out, orient, strict, name)
+        if img is not None:
+            return img
+    return _fitted(_opencv(raw, header, rgb, channels, orient, strict, name), out)
+
+
+def encode_jpeg(
+    img: Image, *, quality: int = 90, rgb: bool = True, subsampling: str = "420"
+) -> bytes:
+    """Encode an image as JPEG.
+
+    Args:
+        img: uint8, with 1 or 3 channels or none.
+        quality: 1 to 100.
+        rgb: The order of the image's colours; `False` is BGR.
+        subsampling: Of the colours: "444", "422", "420", "440" or "411".
+
+    Raises:
+        ConfigError: The image has another dtype or number of channels.
+    """
+    img = check_image(img)
+    img = img[:, :, None] if img.ndim == 2 else img
+    if img.dtype != np.uint8 or img.shape[2] not in (1, 3):
+        raise ConfigError(
+            "A JPEG is made of a uint8 image with 1 or 3 channels.", got=describe(img)
+        )
+    colour = _JPEG_COLOURS[img.shape[2]][rgb]
+    return _simplejpeg().encode_jpeg(
+        np.ascontiguousarray(img),
+        quality=quality,
+        colorspace=colour,
+        colorsubsampling="Gray" if colour == "GRAY" else subsampling,
+    )
+
+
+def check_size(header: ImageHeader, nbytes: int, max_pixels: int, name: str | None) -> None:
+    """Refuse what is too large to decode, or larger than its bytes can be.
+
+    Raises:
+        FormatError: It is.
+    """
+    pixels = header.height * header.width
+    what = f"{name or 'The image'} claims {header.height} x {header.width} pixels"
+    if pixels > max_pixels:
+        raise FormatError(
+            f"{what}.", expected=f"at most max_pixels={max_pixels:_}", fix="allow more, or skip it"
+        )
+    most = _MOST_PIXELS_PER_BYTE.get(header.format)
+    if most is not None and pixels > most * nbytes:
+        raise FormatError(
+            f"{what}, but has {nbytes} bytes.",
+            expected=f"at least {pixels // most} bytes",
+            fix=_SKIP,
+        )
+
+
+def check_scans(header: ImageHeader, data: bytes, name: str | None) -> None:
+    """Refuse a JPEG made to take for ever: every scan of a few bytes passes over all pixels.
+
+    Raises:
+        FormatError: There are too many of them.
+    """
+    if not header.progressive and header.height * header.width < _COUNT_SCANS_FROM:
+        return
+    scans = data.count(b"\xff\xda")
+    if scans > _MAX_SCANS:
+        raise FormatError(
+            f"{name or 'The image'} is a JPEG of {scans} scans.",
+            expected=f"at most {_MAX_SCANS}; usual are 1 to 12",
+        )
+
+
+def scale_for(header: ImageHeader, min_size: int | Sequence[int]) -> int:
+    """By how much a JPEG may be reduced while it is decoded: 1, 2, 4 or 8."""
+    height, width = height_and_width(min_size, "min_size")
+    if header.orientation > 4:  # turned by a quarter
+        height, width = width, height
+    for factor in (8, 4, 2):
+        if _reduced(header.height, factor) >= height and _reduced(header.width, factor) >= width:
+            return factor
+    return 1
+
+
+def upright(img: Image, orientation: int) -> Image:
+    """A view of the image, turned as EXIF's orientation (1 to 8) says."""
+    if orientation > 4:
+        img = img.swapaxes(0, 1)
+    if orientation in (3, 4, 7, 8):
+        img = img[::-1]
+    if orientation in (2, 3, 6, 7):
+        img = img[:, ::-1]
+    return img
+
+
+def _reduced(size: int, factor: int) -> int:
+    return -(-size // factor)
+
+
+def _jpeg(
+    data: bytes,
+    header: ImageHeader,
+    colour: str,
+    factor: int,
+    out: NDArray[np.uint8] | None,
+    orient: bool,
+    strict: bool,
+    name: str | None,
+) -> Image | None:
+    """Decode by libjpeg-turbo; `None` if it does not know this kind."""
+    stored = (_reduced(header.height, factor), _reduced(header.width, factor), len(colour))
+    stored = (*stored[:2], 1) if colour == "GRAY" else stored
+    turned = orient and header.orientation != 1
+    direct = None if turned or out is None else _memory(out, stored)
+    buffer = direct if direct is not None else np.empty(stored, np.uint8)
+    try:
+        _simplejpeg().decode_jpeg(
+            data,
+            colorspace=colour,
+            min_height=stored[0],
+            min_width=stored[1],
+            min_factor=factor,
+            buffer=buffer,
+            strict=strict,
+        )
+    except ValueError as error:
+        if "subsampling" in str(error):
+            return None
+        raise _damaged(name, "jpeg", str(error)) from error
+    if direct is not None:
+        return direct
+    return _fitted(upright(buffer, header.orientation) if turned else buffer, out)
+
+
+def _opencv(
+    data: bytes,
+    header: ImageHeader,
+    rgb: bool,
+    channels: int | None,
+    orient: bool,
+    strict: bool,
+    name: str | None,
+) -> Image:
+    if strict and header.format == "jpeg" and b"\xff\xd9" not in data[-64:]:
+        raise _damaged(name, "jpeg", "it has no end marker")  # OpenCV would fill up with grey
+    cv2 = opencv()
+    flags = {1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR}.get(channels or 0)
+    if flags is None:
+        flags = cv2.IMREAD_UNCHANGED
+    elif not orient:
+        flags |= cv2.IMREAD_IGNORE_ORIENTATION
+    try:
+        img = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+    except cv2.error as error:
+        raise _damaged(name, header.format, str(error)) from error
+    if img is None:
+        raise _damaged(name, header.format, "OpenCV cannot decode it")
+    img = cast("Image", img) if img.ndim == 3 else img[:, :, None]
+    return _coloured(img, rgb, channels)
+
+
+def _coloured(img: Image, rgb: bool, channels: int | None) -> Image:
+    """From OpenCV's order and number of channels to those asked for."""
+    cv2 = opencv()
+    if channels == 4:
+        img = np.right_shift(img, 8).astype(np.uint8) if img.dtype == np.uint16 else img
+        codes = {1: cv2.COLOR_GRAY2BGRA, 3: cv2.COLOR_BGR2BGRA}
+        if img.shape[2] in codes:
+            img = cv2.cvtColor(img, codes[img.shape[2]])
+    if not rgb or img.shape[2] not in (3, 4):
+        return img
+    return cv2.cvtColor(img, cv2.COLOR_BGR2RGB if img.shape[2] == 3 else cv2.COLOR_BGRA2RGBA)
+
+
+def _fitted(img: Image, out: NDArray[np.uint8] | None) -> Image:
+    """The image in the memory that was given for it, or in its own."""
+    if out is None:
+        return np.ascontiguousarray(img)
+    if img.dtype != np.uint8:
+        raise ConfigError(f"The image is {img.dtype}, and out is for uint8.", fix="leave out `out`")
+    if out.shape == img.shape and out.dtype == np.uint8:
+        np.copyto(out, img)
+        return out
+    memory = _memory(out, img.shape)
+    if memory is None:
+        raise ConfigError(
+            "out does not fit the image.",
+            got=describe(out),
+            expected=f"uint8 {list(img.shape)}, or one axis of at least {img.size}",
+            fix="image_header(data) tells the size before decoding",
+        )
+    np.copyto(memory, img)
+    return memory
+
+
+def _memory(out: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.uint8] | None:
+    """`out` with this shape, if it is memory that a decoder can write into."""
+    if out.dtype != np.uint8 or not (out.flags.c_contiguous and out.flags.writeable):
+        return None
+    size = shape[0] * shape[1] * shape[2]
+    if out.ndim == 1 and out.size >= size:
+        return out[:size].reshape(shape)
+    return out if out.shape == shape else None
+
+
+def _damaged(name: str | None, kind: str, why: str) -> FormatError:
+    return FormatError(
+        f"{name or 'The image'} is a damaged {kind.upper()} file: {why.strip().rstrip('.')}.",
+        fix=_SKIP + ("; strict=False takes what can be decoded" if kind == "jpeg" else ""),
+    )
+
+
+def _simplejpeg() -> Any:
+    return require("simplejpeg", extra="image", needed_for="Decoding and encoding JPEG")

@@ -1,0 +1,292 @@
+"""Image files: decoded as other decoders do, and refused in one sentence when damaged."""
+
+from __future__ import annotations
+
+import struct
+import tracemalloc
+import zlib
+from functools import partial
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaling import scaled
+from towerpack._core.errors import ConfigError, FormatError, MapError
+from towerpack.dataflow import DataFromList, MapDataComponent
+from towerpack.dataflow.images import decode_image, encode_jpeg, image_header
+from towerpack.dataflow.images._decode import upright
+
+cv2 = pytest.importorskip("cv2")
+pytest.importorskip("simplejpeg")
+pillow = pytest.importorskip("PIL.Image")
+
+
+def picture(height: int = 48, width: int = 67) -> np.ndarray:
+    """Smooth, so that JPEG keeps it well, and unlike its mirror images."""
+    y, x = np.mgrid[:height, :width].astype(np.float32)
+    channels = [x / width, y / height, (x + 2 * y) / (width + 2 * height)]
+    return (np.stack(channels, 2) * 220 + 20).astype(np.uint8)
+
+
+IMG = picture()
+
+
+def saved(img: np.ndarray = IMG, kind: str = "JPEG", **options: Any) -> bytes:
+    file = BytesIO()
+    if kind == "JPEG":
+        options = {"quality": 95, **options}
+    pillow.fromarray(img).save(file, kind, **options)
+    return file.getvalue()
+
+
+def close(one: np.ndarray, other: np.ndarray, within: float = 3.0) -> bool:
+    difference = np.abs(one.astype(np.float32) - other.astype(np.float32))
+    return one.shape == other.shape and float(difference.mean()) < within
+
+
+def with_exif(orientation: int, endian: str = "<") -> bytes:
+    exif = pillow.Exif()
+    exif.endian = endian
+    exif[0x0112] = orientation
+    return saved(exif=exif.tobytes())
+
+
+LOSSLESS = ["PNG", "BMP", "TIFF"]
+FORMATS = {kind: saved(kind=kind) for kind in ["JPEG", "WEBP", "GIF", *LOSSLESS]}
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_formats(kind: str) -> None:
+    data = FORMATS[kind]
+    assert image_header(data)[:3] == (kind.lower(), 48, 67)
+    rgb = decode_image(data)
+    assert rgb.dtype == np.uint8 and rgb.flags.c_contiguous
+    assert close(rgb, IMG, 0.001 if kind in LOSSLESS else 12 if kind == "GIF" else 3)
+    assert np.array_equal(decode_image(data, rgb=False), rgb[:, :, ::-1])
+    gray = decode_image(data, channels=1)
+    assert gray.shape == (48, 67, 1)
+    assert close(gray[:, :, 0], rgb @ np.array([0.299, 0.587, 0.114]))
+    rgba = decode_image(data, channels=4)
+    assert np.array_equal(rgba[:, :, :3], rgb) and (rgba[:, :, 3] == 255).all()
+    bgra = decode_image(data, channels=4, rgb=False)
+    assert np.array_equal(bgra, rgba[:, :, [2, 1, 0, 3]])
+
+
+def test_jpeg_is_what_libjpeg_gives() -> None:
+    simplejpeg = pytest.importorskip("simplejpeg")
+    data = saved()
+    assert np.array_equal(decode_image(data), simplejpeg.decode_jpeg(data))
+    for memory in (bytearray(data), memoryview(data), np.frombuffer(data, np.uint8)):
+        assert np.array_equal(decode_image(memory), decode_image(data))
+
+
+def test_odd_jpegs() -> None:
+    cmyk = BytesIO()
+    pillow.fromarray(IMG).convert("CMYK").save(cmyk, "JPEG", quality=95)
+    assert close(decode_image(cmyk.getvalue()), IMG)
+    assert decode_image(cmyk.getvalue(), channels=None).shape == (48, 67, 3)
+    gray = saved(IMG[:, :, 0])
+    assert decode_image(gray).shape == (48, 67, 3)
+    assert decode_image(gray, channels=None).shape == (48, 67, 1)
+    assert close(decode_image(saved(progressive=True)), IMG)
+    assert close(decode_image(saved(keep_rgb=True)), IMG)
+    # Chroma of 3 x 1 blocks: libjpeg-turbo's simple interface does not know it, OpenCV does.
+    odd = bytearray(saved(subsampling=0))
+    frame = odd.index(b"\xff\xc0")
+    assert odd[frame + 11] == 0x11
+    odd[frame + 11] = 0x31
+    # The data are now read as if they were so sampled: nonsense, but as many rows and columns.
+    assert decode_image(bytes(odd), strict=False).shape == (48, 67, 3)
+
+
+def test_deep_and_grey_png() -> None:
+    deep = np.arange(48 * 67, dtype=np.uint16).reshape(48, 67) * 20
+    ok, data = cv2.imencode(".png", deep)
+    assert ok
+    assert np.array_equal(decode_image(data, channels=None)[:, :, 0], deep)
+    assert decode_image(data).dtype == np.uint8 and decode_image(data).shape == (48, 67, 3)
+    four = decode_image(data, channels=4)
+    assert np.array_equal(four[:, :, 0], deep >> 8) and four.shape == (48, 67, 4)
+    with pytest.raises(ConfigError, match="uint16"):
+        decode_image(data, channels=None, out=np.empty(48 * 67, np.uint8))
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("endian", ["<", ">"])
+def test_exif(orientation: int, endian: str) -> None:
+    data = with_exif(orientation, endian)
+    assert image_header(data).orientation == orientation
+    raw = decode_image(data, orient=False)
+    assert raw.shape == IMG.shape
+    img = decode_image(data)
+    with pillow.open(BytesIO(data)) as opened:
+        from PIL import ImageOps
+
+        expected = np.asarray(ImageOps.exif_transpose(opened))
+    assert np.array_equal(img, expected)
+    out = np.zeros(expected.shape, np.uint8)
+    assert decode_image(data, out=out) is out and np.array_equal(out, expected)
+    small = decode_image(data, min_size=(img.shape[0] // 2, img.shape[1] // 2))
+    assert small.shape[0] == -(-img.shape[0] // 2)
+
+
+def test_damaged_exif_is_upright() -> None:
+    data = with_exif(6)
+    at = data.index(b"Exif\0\0") + 6
+    for cut in (b"XX", b"II*\0\xff\xff\xff\xff", b"MM\0*\0\0\0\x08\xff\xff"):
+        bad = data[:at] + cut + data[at + len(cut) :]
+        assert image_header(bad).orientation == 1
+        assert decode_image(bad).shape == IMG.shape
+
+
+def test_upright_is_an_involution_or_a_turn() -> None:
+    img = IMG[:5, :4]
+    assert np.array_equal(upright(img, 6), np.rot90(img, -1))
+    assert np.array_equal(upright(img, 8), np.rot90(img, 1))
+    for orientation in (1, 2, 3, 4, 5, 7):
+        assert np.array_equal(upright(upright(img, orientation), orientation), img)
+
+
+@pytest.mark.parametrize(
+    "min_size, shape",
+    [
+        (200, (375, 500)),
+        (188, (188, 250)),
+        ((188, 250), (188, 250)),
+        ((94, 125), (94, 125)),
+        ((95, 10), (188, 250)),
+        (1, (47, 63)),
+        (10_000, (375, 500)),
+    ],
+)
+def test_only_powers_of_two(min_size: Any, shape: tuple[int, int]) -> None:
+    data = saved(picture(375, 500))
+    small = decode_image(data, min_size=min_size)
+    assert small.shape == (*shape, 3)
+    resized = cv2.resize(picture(375, 500), small.shape[1::-1], interpolation=cv2.INTER_AREA)
+    assert close(small, resized)
+
+
+def test_out() -> None:
+    data = saved()
+    expected = decode_image(data)
+    slot = np.zeros((3, 48, 67, 3), np.uint8)
+    assert np.array_equal(decode_image(data, out=slot[1]), expected)
+    assert np.array_equal(slot[1], expected) and not slot[0].any() and not slot[2].any()
+    arena = np.full(48 * 67 * 3 + 5, 7, np.uint8)
+    img = decode_image(data, out=arena)
+    assert np.shares_memory(img, arena) and np.array_equal(img, expected)
+    assert (arena[-5:] == 7).all()
+    strided = np.zeros((48, 134, 3), np.uint8)[:, ::2]
+    decode_image(data, out=strided)
+    assert np.array_equal(strided, expected)
+    png = FORMATS["PNG"]
+    assert np.array_equal(decode_image(png, out=np.zeros_like(IMG)), IMG)
+    for bad in (np.zeros((48, 66, 3), np.uint8), np.zeros(9, np.uint8), np.zeros(IMG.shape)):
+        with pytest.raises(ConfigError, match="does not fit"):
+            decode_image(data, out=bad)
+
+
+def test_arguments() -> None:
+    with pytest.raises(ConfigError, match="channels=2"):
+        decode_image(saved(), channels=2)
+    with pytest.raises(ConfigError, match="are bytes"):
+        decode_image("photo.jpg")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="uint8 image"):
+        encode_jpeg(IMG.astype(np.float32))
+
+
+def test_encode() -> None:
+    assert close(decode_image(encode_jpeg(IMG, quality=95)), IMG)
+    assert close(decode_image(encode_jpeg(IMG, rgb=False), rgb=False), IMG)
+    assert close(decode_image(encode_jpeg(IMG[:, :, 0]), channels=1), IMG[:, :, :1])
+    assert len(encode_jpeg(IMG, quality=30)) < len(encode_jpeg(IMG, quality=95, subsampling="444"))
+    assert close(decode_image(encode_jpeg(IMG[:, ::-1])), IMG[:, ::-1])
+
+
+def test_in_a_pipeline() -> None:
+    ds = MapDataComponent(DataFromList([(saved(), 1)]), partial(decode_image, rgb=False))
+    assert np.array_equal(next(iter(ds))[0], decode_image(saved())[:, :, ::-1])
+    with pytest.raises(MapError, match="damaged"):
+        list(MapDataComponent(DataFromList([(saved()[:-300], 1)]), decode_image))
+
+
+def test_truncated_jpeg() -> None:
+    data = saved(picture(96, 96))
+    cut = data[: len(data) // 2]
+    with pytest.raises(FormatError, match=r"cat\.jpg is a damaged JPEG") as info:
+        decode_image(cut, name="cat.jpg")
+    assert "strict=False" in str(info.value)
+    assert decode_image(cut, strict=False).shape == (96, 96, 3)
+
+
+def test_too_large_is_refused_before_allocating() -> None:
+    bomb = bytearray(saved())
+    frame = bomb.index(b"\xff\xc0")
+    bomb[frame + 5 : frame + 9] = b"\xff\xff\xff\xff"
+    row = zlib.compress(bytes(1 << 20), 9)
+    header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
+    png = b"\x89PNG\r\n\x1a\n"
+    for kind, body in ((b"IHDR", header), (b"IDAT", row), (b"IEND", b"")):
+        crc = zlib.crc32(kind + body)
+        png += struct.pack(">I", len(body)) + kind + body + struct.pack(">I", crc)
+    tracemalloc.start()
+    for data in (bytes(bomb), png):
+        with pytest.raises(FormatError, match="max_pixels"):
+            decode_image(data)
+        with pytest.raises(FormatError, match="but has"):
+            decode_image(data, max_pixels=1 << 40, strict=False)
+    assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    tracemalloc.stop()
+    with pytest.raises(FormatError, match="at most max_pixels=3_215"):
+        decode_image(saved(), max_pixels=48 * 67 - 1)
+    assert decode_image(saved(), max_pixels=48 * 67).shape == IMG.shape
+
+
+def test_too_many_scans() -> None:
+    data = saved(progressive=True)
+    scan = data.index(b"\xff\xda")
+    bomb = data[:scan] + 200 * data[scan : scan + 14] + data[scan:]
+    with pytest.raises(FormatError, match="scans"):
+        decode_image(bomb)
+
+
+@pytest.mark.parametrize("data", [b"", b"\xff", b"GIF", b"hello world", bytes(1000)])
+def test_no_image(data: bytes) -> None:
+    with pytest.raises(FormatError, match="no image file"):
+        decode_image(data)
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_every_short_start_is_an_error(kind: str) -> None:
+    data = FORMATS[kind]
+    for end in (*range(64), len(data) // 2, len(data) - 20):
+        with pytest.raises(FormatError):
+            decode_image(data[:end])
+
+
+@settings(max_examples=scaled(4000, at_least=150), deadline=None)
+@given(st.data())
+def test_damaged_bytes_are_an_error_or_an_image(data: st.DataObject) -> None:
+    kind = data.draw(st.sampled_from([*FORMATS, "JPEG", "PNG"]))
+    img = bytearray(FORMATS[kind])
+    early = st.integers(0, min(700, len(img) - 1))
+    anywhere = st.integers(0, len(img) - 1)
+    for _ in range(data.draw(st.integers(1, 6))):
+        img[data.draw(early | anywhere)] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.sampled_from([None, len(img) // 2]) | anywhere)
+    options = {
+        "strict": data.draw(st.booleans()),
+        "channels": data.draw(st.sampled_from([1, 3, 4, None])),
+        "min_size": data.draw(st.sampled_from([None, 1, 20])),
+    }
+    try:
+        result = decode_image(bytes(img[:cut]), max_pixels=1 << 22, **options)
+    except FormatError:
+        return
+    assert result.ndim == 3 and result.size > 0
+    assert result.shape[2] == (options["channels"] or result.shape[2])
