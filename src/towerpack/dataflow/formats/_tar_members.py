@@ -24,6 +24,7 @@ _READ = 1 << 20
 
 _REGULAR = b"0\x007"
 _WITHOUT_DATA = b"123456"  # links, devices, directories, pipes
+_LINKS_AND_DEVICES = b"12346"
 _COMPRESSIONS = (
     (b"\x1f\x8b", gzip.GzipFile),
     (b"BZh", bz2.BZ2File),
@@ -118,8 +119,12 @@ class CompressedTar:
         return part
 
 
-def members(tar: PlainTar | CompressedTar) -> Generator[Member]:
+def members(tar: PlainTar | CompressedTar, *, only_files: bool = False) -> Generator[Member]:
     """The regular files of an archive, in order.
+
+    Args:
+        tar: The archive.
+        only_files: A link or a device is an error; otherwise they are passed over.
 
     Raises:
         FormatError: The archive is damaged, cut off, or uses sparse files.
@@ -152,6 +157,8 @@ def members(tar: PlainTar | CompressedTar) -> Generator[Member]:
         tar.check(nbytes, data)
         if kind == b"S":
             raise _sparse(tar.path, offset)
+        if only_files and kind in _LINKS_AND_DEVICES:
+            raise _no_file(tar.path, offset)
         if kind in _REGULAR:
             yield _name(header) if name is None else name, data, nbytes
         name = size = None
@@ -249,4 +256,12 @@ def _cut_off(path: Path, got: str) -> FormatError:
 def _sparse(path: Path, offset: int) -> FormatError:
     return FormatError(
         f"{path} holds a sparse file, at byte {offset:,}.", fix="archive without --sparse"
+    )
+
+
+def _no_file(path: Path, offset: int) -> FormatError:
+    return FormatError(
+        f"{path} holds a link or device, at byte {offset:,}.",
+        expected="files and directories",
+        fix="do not extract archives from places that you do not trust",
     )
