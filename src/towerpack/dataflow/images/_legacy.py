@@ -67,8 +67,8 @@ class LegacyAugmentor:
     def _rand_range(self, low: float = 1.0, high: float | None = None, size: Any = None) -> Any:
         """Uniform in [low, high), or in [0, low)."""
         low, high = (0.0, low) if high is None else (low, high)
-        drawn: Any = self.generator().uniform(low, high, size)
-        return drawn
+        uniform: Any = self.generator().uniform
+        return uniform(low, high, size)
 
     def _get_augment_params(self, img: Image) -> Any:
         """Draw, from `self.rng`, what `_augment` needs."""

@@ -1,0 +1,122 @@
+"""Elastic deformation by random pulls at some points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
+from towerpack.dataflow.images._image import Image, check_image, opencv, size_of
+from towerpack.dataflow.images._resampling import pick
+from towerpack.dataflow.images._resize import check_size
+from towerpack.dataflow.images._transform import GeometricTransform, Points, Transform
+
+_STEPS = 30
+_PRECISION = 1e-3  # of a pixel
+
+
+@dataclass(frozen=True, eq=False)
+class DeformTransform(GeometricTransform):
+    """Shows at each point what was at that point plus a weighted sum of pulls.
+
+    Args:
+        h: Height of the image.
+        w: Width of the image.
+        anchors: [n, 2], (x, y) as fractions of the width and height: where pulls are strongest.
+        pulls: [n, 2], in pixels.
+        sigma: The weight of a pull is exp(-d * d / (2 * sigma * sigma)), d being the distance from
+            its anchor in fractions.
+    """
+
+    h: int
+    w: int
+    anchors: Points
+    pulls: Points
+    sigma: float
+
+    def apply_image(self, img: Image) -> Image:
+        check_size(check_image(img), self.h, self.w)
+        x, y = np.moveaxis(self._sources().astype(np.float32) - np.float32(0.5), -1, 0)
+        cv2 = opencv()
+        deformed: Image = cv2.remap(img, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
+        return deformed.reshape(img.shape)
+
+    def apply_mask(self, mask: Image) -> Image:
+        check_size(mask, self.h, self.w)
+        sources = np.floor(self._sources()).astype(np.int64)
+        x, y = (sources[..., axis].clip(0, end - 1) for axis, end in enumerate((self.w, self.h)))
+        return pick(mask, y * self.w + x, 0)
+
+    def move(self, points: Points) -> Points:
+        """Newton's method: a point moves to where the deformed image shows it.
+
+        Raises:
+            ConfigError: The image is folded there, so that there is no such place, or several.
+        """
+        moved = points.copy()
+        for _ in range(_STEPS):
+            pull, slope = self._pull(moved)
+            missing = moved + pull - points
+            if np.abs(missing).max(initial=0.0) < _PRECISION / 10:
+                return moved
+            moved -= np.linalg.solve(np.eye(2) + slope, missing[..., None])[..., 0]
+        if np.abs(moved + self._pull(moved)[0] - points).max() < _PRECISION:
+            return moved
+        raise ConfigError(
+            "The deformation folds the image, so that points have no place in it.",
+            fix="a smaller randrange, or a larger sigma",
+        )
+
+    def _sources(self) -> Points:
+        y, x = np.mgrid[: self.h, : self.w] + 0.5
+        grid = np.stack([x, y], axis=-1)
+        return grid + self._weights(grid) @ self.pulls
+
+    def _weights(self, points: Points) -> NDArray[np.float64]:
+        away = points[..., None, :] / (self.w, self.h) - self.anchors
+        return np.exp((away * away).sum(axis=-1) / (-2 * self.sigma**2))
+
+    def _pull(self, points: Points) -> tuple[Points, NDArray[np.float64]]:
+        """The sum of pulls at points [n, 2], and its derivatives [n, 2, 2]."""
+        away = (points[:, None] / (self.w, self.h) - self.anchors) / (self.w, self.h)
+        weights = self._weights(points)
+        slopes = weights[..., None] * away / -(self.sigma**2)
+        return weights @ self.pulls, np.einsum("nkj,ki->nij", slopes, self.pulls)
+
+
+@dataclass(eq=False, repr=False)
+class GaussianDeform(ImageAugmentor):
+    """Pulls an image at some points by random distances, and everything around them with it.
+
+    Args:
+        anchors: The points, (y, x) as fractions of height and width.
+        shape: (height, width) that images must have; `None` for any.
+        sigma: How far a pull reaches: the standard deviation of its weight, as a fraction.
+        randrange: Greatest pull in x and in y, in pixels; by default an eighth of the height. Where
+            pulls are so strong that they fold the image, coordinates are refused.
+    """
+
+    anchors: Sequence[tuple[float, float]]
+    shape: tuple[int, int] | None = None
+    sigma: float = 0.5
+    randrange: float | None = None
+
+    def __post_init__(self) -> None:
+        shape = np.shape(self.anchors)
+        if len(shape) != 2 or shape[1] != 2 or self.sigma <= 0:
+            raise ConfigError(
+                f"{self!r} is not possible.", expected="anchors of shape [n, 2], and sigma above 0"
+            )
+
+    def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
+        h, w = size_of(img)
+        if self.shape is not None:
+            check_size(img, self.shape[0], self.shape[1])
+        reach = h / 8 if self.randrange is None else self.randrange
+        pulls = self.generator(rng).uniform(-reach, reach, (len(self.anchors), 2))
+        anchors = np.asarray(self.anchors, np.float64)[:, ::-1]
+        return DeformTransform(h, w, anchors, pulls, self.sigma)

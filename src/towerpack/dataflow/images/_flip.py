@@ -1,0 +1,123 @@
+"""Mirror images and transposed ones."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
+from towerpack.dataflow.images._image import Image, check_image, opencv, size_of
+from towerpack.dataflow.images._resize import check_size
+from towerpack.dataflow.images._transform import (
+    GeometricTransform,
+    NoOpTransform,
+    Points,
+    Transform,
+)
+
+
+@dataclass(frozen=True)
+class FlipTransform(GeometricTransform):
+    """Mirrors an image of `h` by `w` pixels.
+
+    Args:
+        h: Height of the image.
+        w: Width of the image.
+        horiz: Swap left and right; otherwise top and bottom.
+    """
+
+    h: int
+    w: int
+    horiz: bool = True
+
+    def apply_image(self, img: Image) -> Image:
+        check_size(img, self.h, self.w)
+        flipped: Image = opencv().flip(check_image(img), 1 if self.horiz else 0)
+        return flipped.reshape(img.shape)
+
+    def apply_mask(self, mask: Image) -> Image:
+        check_size(mask, self.h, self.w)
+        return mask[:, ::-1] if self.horiz else mask[::-1]
+
+    def move(self, points: Points) -> Points:
+        moved = points.copy()
+        if self.horiz:
+            moved[:, 0] = self.w - points[:, 0]
+        else:
+            moved[:, 1] = self.h - points[:, 1]
+        return moved
+
+
+@dataclass(frozen=True)
+class TransposeTransform(GeometricTransform):
+    """Swaps x and y."""
+
+    def apply_image(self, img: Image) -> Image:
+        return np.ascontiguousarray(check_image(img).swapaxes(0, 1))
+
+    def apply_mask(self, mask: Image) -> Image:
+        size_of(mask)
+        return mask.swapaxes(0, 1)
+
+    def move(self, points: Points) -> Points:
+        return points[:, ::-1]
+
+
+@dataclass(eq=False, repr=False)
+class Flip(ImageAugmentor):
+    """Mirrors some of the images.
+
+    Args:
+        horiz: Swap left and right.
+        vert: Swap top and bottom. Exactly one of both must be given; use two for both.
+        prob: How likely.
+    """
+
+    horiz: bool = False
+    vert: bool = False
+    prob: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_probability(self.prob)
+        if bool(self.horiz) == bool(self.vert):
+            raise ConfigError(
+                f"Flip(horiz={self.horiz}, vert={self.vert}) does not say which way.",
+                expected="one of horiz=True, vert=True",
+                fix="for both take two of them, Flip(horiz=True) and Flip(vert=True)",
+            )
+
+    def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
+        if self.generator(rng).random() < self.prob:
+            return FlipTransform(*size_of(img), bool(self.horiz))
+        return NoOpTransform()
+
+
+@dataclass(eq=False, repr=False)
+class Transpose(ImageAugmentor):
+    """Swaps rows and columns of some of the images.
+
+    Args:
+        prob: How likely.
+    """
+
+    prob: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_probability(self.prob)
+
+    def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
+        if self.generator(rng).random() < self.prob:
+            return TransposeTransform()
+        return NoOpTransform()
+
+
+def check_probability(prob: float) -> None:
+    """Refuse what is no probability.
+
+    Raises:
+        ConfigError: It is not in 0..1.
+    """
+    if not 0 <= prob <= 1:
+        raise ConfigError(f"{prob!r} is no probability.", expected="0 to 1")

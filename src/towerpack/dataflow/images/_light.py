@@ -1,0 +1,176 @@
+"""Brightness, contrast and gamma; clipping and blur."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow.images._augmentor import RNG, PhotometricAugmentor
+from towerpack.dataflow.images._image import Image, opencv
+from towerpack.dataflow.images._values import channel_means, check_color, map_values
+
+
+@dataclass(eq=False, repr=False)
+class Brightness(PhotometricAugmentor):
+    """Adds one random number to all values.
+
+    Args:
+        delta: The number is uniform in -delta..delta.
+        clip: Keep float images in 0..max_value. uint8 images always stay in 0..255.
+        max_value: What white is in float images: 255 or 1.
+    """
+
+    delta: float
+    clip: bool = True
+    max_value: float = 255.0
+
+    def draw(self, img: Image, rng: RNG) -> float:
+        return rng.uniform(-abs(self.delta), abs(self.delta))
+
+    def change(self, img: Image, drawn: float) -> Image:
+        return map_values(img, lambda values: values + drawn, self.max_value if self.clip else None)
+
+
+@dataclass(eq=False, repr=False)
+class BrightnessScale(PhotometricAugmentor):
+    """Multiplies all values by one random factor.
+
+    Args:
+        range: The factor is uniform in (lowest, highest).
+        clip: See `Brightness`, as `max_value`.
+        max_value: White in float images.
+    """
+
+    range: tuple[float, float]
+    clip: bool = True
+    max_value: float = 255.0
+
+    def draw(self, img: Image, rng: RNG) -> float:
+        return rng.uniform(*self.range)
+
+    def change(self, img: Image, drawn: float) -> Image:
+        return map_values(img, lambda values: values * drawn, self.max_value if self.clip else None)
+
+
+@dataclass(eq=False, repr=False)
+class Contrast(PhotometricAugmentor):
+    """Moves all values away from their mean, or towards it: (x - mean) * factor + mean.
+
+    Args:
+        factor_range: The factor is uniform in (lowest, highest).
+        rgb: The mean is that of each channel (`None`), or that of the grey image, the channels
+            being red, green, blue (`True`) or blue, green, red (`False`).
+        clip: See `Brightness`, as `max_value`.
+        max_value: White in float images.
+    """
+
+    factor_range: tuple[float, float]
+    rgb: bool | None = None
+    clip: bool = True
+    max_value: float = 255.0
+
+    def draw(self, img: Image, rng: RNG) -> float:
+        return rng.uniform(*self.factor_range)
+
+    def change(self, img: Image, drawn: float) -> Image:
+        mean = channel_means(img)
+        if self.rgb is not None:
+            check_color(img, self)
+            mean = mean @ luma(self.rgb)
+        return map_values(
+            img,
+            lambda values: values * drawn + mean * (1 - drawn),
+            self.max_value if self.clip else None,
+        )
+
+
+@dataclass(eq=False, repr=False)
+class Gamma(PhotometricAugmentor):
+    """Raises values, as fractions of white, to the power of 1 / (1 + gamma).
+
+    Args:
+        range: gamma is uniform in (lowest, highest); above 0 is brighter, and it is above -1.
+        max_value: White in float images: 255 or 1.
+    """
+
+    range: tuple[float, float] = (-0.5, 0.5)
+    max_value: float = 255.0
+
+    def __post_init__(self) -> None:
+        if min(self.range) <= -1:
+            raise ConfigError(f"gamma is in {self.range!r}.", expected="above -1")
+
+    def draw(self, img: Image, rng: RNG) -> float:
+        return rng.uniform(*self.range)
+
+    def change(self, img: Image, drawn: float) -> Image:
+        white = 255.0 if img.dtype == np.uint8 else self.max_value
+        power = 1 / (1 + drawn)
+        return map_values(
+            img, lambda values: np.clip(values / white, 0, 1) ** power * white, self.max_value
+        )
+
+
+@dataclass(eq=False, repr=False)
+class Clip(PhotometricAugmentor):
+    """Keeps values within limits.
+
+    Args:
+        min: The least.
+        max: The greatest.
+    """
+
+    min: float = 0.0
+    max: float = 255.0
+
+    def change(self, img: Image, drawn: None) -> Image:
+        return map_values(img, lambda values: np.clip(values, self.min, self.max), None)
+
+
+@dataclass(eq=False, repr=False)
+class GaussianBlur(PhotometricAugmentor):
+    """Blurs with a Gaussian window of random size.
+
+    Args:
+        size_range: The window has 2 * n + 1 pixels, n uniform in low..high-1.
+        sigma_range: Its standard deviation is uniform in (lowest, highest), in pixels; 0 follows
+            from the size.
+        symmetric: The same for x and y.
+        max_size: The predecessor's name for the `high` of `size_range`.
+    """
+
+    size_range: tuple[int, int] = (0, 3)
+    sigma_range: tuple[float, float] = (0.0, 0.0)
+    symmetric: bool = True
+    max_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_size is not None:
+            self.size_range = (0, self.max_size)
+        if not 0 <= self.size_range[0] < self.size_range[1]:
+            raise ConfigError(
+                f"size_range is {self.size_range!r}.",
+                expected="(low, high) with 0 <= low < high; (n, n + 1) is always n",
+            )
+
+    def draw(self, img: Image, rng: RNG) -> tuple[list[int], list[float]]:
+        count = 1 if self.symmetric else 2
+        sizes = rng.integers(*self.size_range, count) * 2 + 1
+        sigmas = rng.uniform(*self.sigma_range, count)
+        return np.resize(sizes, 2).tolist(), np.resize(sigmas, 2).tolist()
+
+    def change(self, img: Image, drawn: tuple[list[int], list[float]]) -> Image:
+        cv2 = opencv()
+        sizes, (sigma_x, sigma_y) = drawn
+        blurred: Image = cv2.GaussianBlur(
+            img, sizes, sigmaX=sigma_x, sigmaY=sigma_y, borderType=cv2.BORDER_REPLICATE
+        )
+        return blurred.reshape(img.shape)
+
+
+def luma(rgb: bool) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    """How bright the three channels look (ITU-R BT.601), in the order of the channels."""
+    weights = np.array((0.299, 0.587, 0.114), np.float32)
+    return weights if rgb else weights[::-1]

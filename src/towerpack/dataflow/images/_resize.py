@@ -1,0 +1,192 @@
+"""Augmentors that change the size of an image."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.logs import get_logger
+from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
+from towerpack.dataflow.images._image import (
+    Image,
+    Interpolation,
+    height_and_width,
+    interpolation,
+    size_of,
+)
+from towerpack.dataflow.images._resampling import resize, resize_mask
+from towerpack.dataflow.images._transform import GeometricTransform, Points, Transform
+
+log = get_logger(__name__)
+
+_TRIES = 50
+
+
+@dataclass(frozen=True)
+class ResizeTransform(GeometricTransform):
+    """Scales an image of `h` by `w` pixels to `new_h` by `new_w`.
+
+    Args:
+        h: Height of the image.
+        w: Width of the image.
+        new_h: Height that it gets.
+        new_w: Width that it gets.
+        interp: "linear" is fast; "area" looks better where much is taken away, and takes about
+            seven times as long.
+    """
+
+    h: int
+    w: int
+    new_h: int
+    new_w: int
+    interp: Interpolation = "linear"
+
+    def __post_init__(self) -> None:
+        interpolation(self.interp)
+
+    def apply_image(self, img: Image) -> Image:
+        self._check(img)
+        if (self.h, self.w) == (self.new_h, self.new_w):
+            return img
+        return resize(img, self.new_h, self.new_w, interpolation(self.interp))
+
+    def apply_mask(self, mask: Image) -> Image:
+        self._check(mask)
+        return resize_mask(mask, self.new_h, self.new_w)
+
+    def move(self, points: Points) -> Points:
+        return points * (self.new_w / self.w, self.new_h / self.h)
+
+    def _check(self, img: Image) -> None:
+        check_size(img, self.h, self.w)
+
+
+@dataclass(eq=False, repr=False)
+class Resize(ImageAugmentor):
+    """Scales every image to one size.
+
+    Args:
+        shape: (height, width), or one number for both.
+        interp: See `ResizeTransform`.
+    """
+
+    shape: int | tuple[int, int]
+    interp: Interpolation = "linear"
+
+    def __post_init__(self) -> None:
+        height_and_width(self.shape, "size")
+        interpolation(self.interp)
+
+    def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
+        new = height_and_width(self.shape, "size")
+        return ResizeTransform(*size_of(img), *new, self.interp)
+
+
+@dataclass(eq=False, repr=False)
+class ResizeShortestEdge(ImageAugmentor):
+    """Scales an image so that its shorter edge gets a given length; the aspect ratio stays.
+
+    Args:
+        size: Length of the shorter edge.
+        interp: See `ResizeTransform`.
+    """
+
+    size: int
+    interp: Interpolation = "linear"
+
+    def __post_init__(self) -> None:
+        height_and_width(self.size, "length of an edge")
+        interpolation(self.interp)
+
+    def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
+        h, w = size_of(img)
+        return ResizeTransform(h, w, *shortest_edge(h, w, self.size), self.interp)
+
+
+@dataclass(eq=False, repr=False)
+class RandomResize(ImageAugmentor):
+    """Scales an image by random factors, or to a random size.
+
+    Args:
+        xrange: (lowest, highest) factor for the width, as floats; as integers, the width itself in
+            pixels, both ends included.
+        yrange: The same for the height; by default as `xrange`.
+        minimum: Width and height are at least (x, y) pixels.
+        aspect_ratio_thres: By how much (as a fraction) the aspect ratio may change; draws that
+            change it more are thrown away, and after 50 of them the image keeps its size. With 0
+            one factor is drawn for both, from `xrange`.
+        interp: See `ResizeTransform`.
+    """
+
+    xrange: tuple[float, float]
+    yrange: tuple[float, float] | None = None
+    minimum: tuple[int, int] = (0, 0)
+    aspect_ratio_thres: float = 0.15
+    interp: Interpolation = "linear"
+
+    def __post_init__(self) -> None:
+        interpolation(self.interp)
+        for limits in (self.xrange, self.yrange or self.xrange):
+            if not 0 < limits[0] <= limits[1]:
+                raise ConfigError(
+                    f"{limits!r} is no range of sizes.", expected="0 < lowest <= highest"
+                )
+        if self.aspect_ratio_thres == 0 and self.yrange is not None:
+            raise ConfigError(
+                "With aspect_ratio_thres=0 the width decides the height.", fix="leave yrange out"
+            )
+
+    def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
+        rng = self.generator(rng)
+        h, w = size_of(img)
+        for _ in range(_TRIES):
+            new_h, new_w = self._draw(h, w, rng)
+            change = abs(new_w / new_h - w / h) / (w / h)
+            if self.aspect_ratio_thres == 0 or change <= self.aspect_ratio_thres + 1e-5:
+                return ResizeTransform(h, w, new_h, new_w, self.interp)
+        log.debug("%r found no size for %d x %d pixels in %d tries", self, h, w, _TRIES)
+        return ResizeTransform(h, w, h, w, self.interp)
+
+    def _draw(self, h: int, w: int, rng: RNG) -> tuple[int, int]:
+        new_w = _draw_length(self.xrange, w, rng)
+        if self.aspect_ratio_thres == 0:
+            # One factor, so large that both sides keep to the minimum.
+            factor = max(new_w / w, self.minimum[0] / w, self.minimum[1] / h)
+            return _whole(factor * h), _whole(factor * w)
+        new_h = _draw_length(self.yrange or self.xrange, h, rng)
+        return max(_whole(new_h), self.minimum[1]), max(_whole(new_w), self.minimum[0])
+
+
+def shortest_edge(h: int, w: int, size: int) -> tuple[int, int]:
+    """Height and width with the same aspect ratio, the smaller of which is `size`."""
+    if h < w:
+        return size, _whole(size * w / h)
+    return _whole(size * h / w), size
+
+
+def check_size(img: Image, h: int, w: int) -> None:
+    """Refuse an image or mask that a transform was not drawn for.
+
+    Raises:
+        ConfigError: The size is another one.
+    """
+    found = size_of(img)
+    if found != (h, w):
+        raise ConfigError(
+            f"The transform is for images of {h} x {w} pixels.",
+            got=f"{found[0]} x {found[1]}",
+            fix="an image, its masks and what else belongs to it have one size",
+        )
+
+
+def _draw_length(limits: tuple[float, float], old: int, rng: RNG) -> float:
+    if all(isinstance(limit, (int, np.integer)) for limit in limits):
+        return float(rng.integers(int(limits[0]), int(limits[1]) + 1))
+    return rng.uniform(*limits) * old
+
+
+def _whole(length: float) -> int:
+    return max(1, math.floor(length + 0.5))

@@ -1,0 +1,218 @@
+"""Stages that augment images, and what belongs to them."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow._datapoints import Datapoint, name_of, rebuild, values_of
+from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow.images._augmentor import RNG, AugmentorList, ImageAugmentor
+from towerpack.dataflow.images._image import Image, check_image, size_of
+from towerpack.dataflow.stages._map import MapData, MapDataComponent
+
+Augmentors = ImageAugmentor | Sequence[ImageAugmentor]
+Indices = Hashable | Sequence[Hashable]
+
+
+class AugmentImageComponent(MapDataComponent):
+    """Augments one image of every datapoint.
+
+    Contract: as `MapData` with `rng=True`: in order; length of `ds`, unknown with
+    `catch_exceptions`; what is drawn is a function of (seed, epoch, position); thread- and
+    fork-safe and resumable as `ds` is.
+
+    Args:
+        ds: What to augment.
+        augmentors: One, or several to be applied one after the other.
+        index: Which component: an index, or the key of a dict.
+        copy: The result shares no memory with the datapoint of `ds`. Augmentors never change their
+            input, but some (crops) return a part of it.
+        catch_exceptions: Leave out datapoints that cannot be augmented, log and count them
+            (`on_error="skip"`).
+    """
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        augmentors: Augmentors,
+        index: Hashable = 0,
+        copy: bool = True,
+        catch_exceptions: bool = False,
+    ) -> None:
+        self.augmentors = as_one(augmentors)
+        super().__init__(
+            ds,
+            _AugmentOne(self.augmentors, copy),
+            index,
+            rng=True,
+            on_error="skip" if catch_exceptions else "raise",
+        )
+
+    def arguments(self) -> str:
+        return f"{names_of(self.augmentors)}, {self.index!r}"
+
+
+class AugmentImageComponents(MapData):
+    """Draws one transform for each datapoint, and applies it to all that belongs together.
+
+    Contract: as `AugmentImageComponent`.
+
+    Args:
+        ds: What to augment.
+        augmentors: One, or several to be applied one after the other.
+        index: Which components are images: an index or key, or several. The transform is drawn
+            for the first of them; all must have one size.
+        coords_index: Which components are coordinates (x, y) of shape [n, 2].
+        masks: Which components are label maps: they are moved, and never interpolated.
+        boxes: Which components are boxes (x0, y0, x1, y1) of shape [n, 4]; see `clip_boxes` for
+            those that leave the image.
+        keypoints: Which components are keypoints [..., 2 or more]; only x and y change.
+        copy: See `AugmentImageComponent`.
+        catch_exceptions: See `AugmentImageComponent`.
+    """
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        augmentors: Augmentors,
+        index: Indices = (0, 1),
+        coords_index: Indices = (),
+        *,
+        masks: Indices = (),
+        boxes: Indices = (),
+        keypoints: Indices = (),
+        copy: bool = True,
+        catch_exceptions: bool = False,
+    ) -> None:
+        self.augmentors = as_one(augmentors)
+        kinds = {
+            "apply_image": index,
+            "apply_mask": masks,
+            "apply_coords": coords_index,
+            "apply_boxes": boxes,
+            "apply_keypoints": keypoints,
+        }
+        self.kinds = {method: _as_list(indices) for method, indices in kinds.items()}
+        super().__init__(
+            ds,
+            _AugmentTogether(self.augmentors, self.kinds, copy),
+            rng=True,
+            on_error="skip" if catch_exceptions else "raise",
+        )
+
+    def arguments(self) -> str:
+        return names_of(self.augmentors)
+
+    def _check(self) -> None:
+        super()._check()
+        every = [index for indices in self.kinds.values() for index in indices]
+        if not self.kinds["apply_image"] or len(set(every)) < len(every):
+            raise ConfigError(
+                f"{type(self).__name__} was given the components {every}.",
+                expected="at least one image, and no component twice",
+            )
+
+
+class AugmentImageCoordinates(AugmentImageComponents):
+    """Augments an image, and coordinates in it.
+
+    Contract: as `AugmentImageComponent`.
+
+    Args:
+        ds: What to augment.
+        augmentors: One, or several to be applied one after the other.
+        img_index: Which component is the image.
+        coords_index: Which component is the coordinates (x, y), of shape [n, 2].
+        copy: See `AugmentImageComponent`.
+        catch_exceptions: See `AugmentImageComponent`.
+    """
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        augmentors: Augmentors,
+        img_index: Hashable = 0,
+        coords_index: Hashable = 1,
+        copy: bool = True,
+        catch_exceptions: bool = False,
+    ) -> None:
+        super().__init__(
+            ds,
+            augmentors,
+            (img_index,),
+            (coords_index,),
+            copy=copy,
+            catch_exceptions=catch_exceptions,
+        )
+
+
+class _AugmentOne:
+    def __init__(self, augmentors: ImageAugmentor, copy: bool) -> None:
+        self._augmentors = augmentors
+        self._copy = copy
+
+    def __call__(self, img: Image, rng: RNG) -> Image:
+        return _owned(self._augmentors.augment(img, rng), img, self._copy)
+
+
+class _AugmentTogether:
+    def __init__(self, augmentors: ImageAugmentor, kinds: dict[str, list[Any]], copy: bool) -> None:
+        self._augmentors = augmentors
+        self._kinds = kinds
+        self._copy = copy
+
+    def __call__(self, datapoint: Datapoint, rng: RNG) -> Datapoint:
+        self._check_sizes(datapoint)
+        first = self._kinds["apply_image"][0]
+        image, transform = self._augmentors.augment_with_transform(datapoint[first], rng)
+        changed = {
+            index: image if index == first else getattr(transform, method)(datapoint[index])
+            for method, indices in self._kinds.items()
+            for index in indices
+        }
+        for index, value in changed.items():
+            changed[index] = _owned(value, datapoint[index], self._copy)
+        return _replaced(datapoint, changed)
+
+    def _check_sizes(self, datapoint: Datapoint) -> None:
+        images, masks = self._kinds["apply_image"], self._kinds["apply_mask"]
+        for index in images:
+            check_image(datapoint[index])
+        sizes = {index: size_of(datapoint[index]) for index in (*images, *masks)}
+        if len(set(sizes.values())) > 1:
+            raise ConfigError(
+                "Images and masks that belong together differ in size.",
+                got=", ".join(f"{name_of(i)}: {h} x {w}" for i, (h, w) in sizes.items()),
+                expected="one height and width",
+            )
+
+
+def as_one(augmentors: Augmentors) -> ImageAugmentor:
+    """One augmentor for one or several."""
+    return augmentors if isinstance(augmentors, ImageAugmentor) else AugmentorList(augmentors)
+
+
+def names_of(augmentor: ImageAugmentor) -> str:
+    """How messages name augmentors: `[Resize, Flip]`."""
+    several = augmentor.augmentors if isinstance(augmentor, AugmentorList) else [augmentor]
+    return f"[{', '.join(type(one).__name__ for one in several)}]"
+
+
+def _as_list(indices: Indices) -> list[Any]:
+    several = isinstance(indices, (list, tuple))
+    return list(cast("Sequence[Hashable]", indices)) if several else [indices]
+
+
+def _owned(result: Image, given: Any, copy: bool) -> Image:
+    return result.copy() if copy and np.may_share_memory(result, given) else result
+
+
+def _replaced(datapoint: Datapoint, changed: dict[Any, Any]) -> Datapoint:
+    components: Any = list(values_of(datapoint)) if isinstance(datapoint, tuple) else datapoint
+    for index, value in changed.items():
+        components[index] = value
+    return rebuild(datapoint, components) if isinstance(datapoint, tuple) else components  # pyright: ignore[reportUnknownVariableType]
