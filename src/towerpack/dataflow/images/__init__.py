@@ -22,6 +22,7 @@ from ._crop import RandomCrop as RandomCrop
 from ._crop import RandomCropRandomShape as RandomCropRandomShape
 from ._decode import decode_image as decode_image
 from ._decode import encode_jpeg as encode_jpeg
+from ._decode_crop import DecodeRandomCrop as DecodeRandomCrop
 from ._deform import DeformTransform as DeformTransform
 from ._deform import GaussianDeform as GaussianDeform
 from ._flip import Flip as Flip

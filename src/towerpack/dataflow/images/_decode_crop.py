@@ -80,13 +80,59 @@ class DecodeRandomCrop:
         header = image_header(data)
         check_size(header, len(data), self.max_pixels, None)
         size = (header.height, header.width)
-        size = size[::-1] if header.orientation > 4 else size
-        # Only the shape is looked at: a picture of one byte.
-        transform = self._crop.get_transform(np.broadcast_to(np.uint8(0), size), rng)
-        steps: Any = transform
-        first = next(iter(steps))
-        if not isinstance(first, CropTransform):
-            return _written(transform.apply_image(self._decoded(data, size)), out)
-        factor = self._factor(first) if header.format == "jpeg" else 1
+        if header.orientation > 4:  # turned by a quarter
+            size = (header.width, header.height)
+        # Of an image it looks at the shape alone: this one takes a byte of memory.
+        transform: Any = self._crop.get_transform(np.broadcast_to(np.uint8(0), size), rng)
+        part = next(iter(transform))
+        if not isinstance(part, CropTransform):  # no draw fitted: the middle, after scaling
+            return self._kept(transform.apply_image(self._decoded(data, size)), out)
+        factor = self._factor(part) if header.format == "jpeg" else 1
         img = self._decoded(data, (-(-size[0] // factor), -(-size[1] // factor)))
-        return self._resized(_part(img, first, size[0] / img.shape[0] > 1.5 and factor or 1), out)
+        if img.shape[:2] != size:
+            part = _reduced(part, factor, (img.shape[0], img.shape[1]))
+        return self._scaled(part.apply_image(img), out)
+
+    def _factor(self, part: CropTransform) -> int:
+        height, width = height_and_width(self.target_shape, "size")
+        larger = (f for f in (8, 4, 2) if part.h >= f * height and part.w >= f * width)
+        return next(larger, 1) if self.reduce else 1
+
+    def _decoded(self, data: bytes, size: tuple[int, int]) -> Image:
+        return decode_image(
+            data, rgb=self.rgb, min_size=size, max_pixels=self.max_pixels, strict=self.strict
+        )
+
+    def _scaled(self, img: Image, out: NDArray[np.uint8] | None) -> Image:
+        height, width = height_and_width(self.target_shape, "size")
+        if out is not None:
+            self._check(out)
+        scaled: Image = opencv().resize(
+            img, (width, height), dst=out, interpolation=interpolation(self.interp)
+        )
+        return scaled if out is None else out
+
+    def _kept(self, img: Image, out: NDArray[np.uint8] | None) -> Image:
+        if out is None:
+            return img
+        self._check(out)
+        np.copyto(out, img)
+        return out
+
+    def _check(self, out: NDArray[np.uint8]) -> None:
+        shape = (*height_and_width(self.target_shape, "size"), 3)
+        if out.shape != shape or out.dtype != np.uint8 or not out.flags.c_contiguous:
+            # OpenCV would leave it alone, and allocate.
+            raise ConfigError(
+                "out does not fit the result.",
+                got=describe(out),
+                expected=f"contiguous uint8 {list(shape)}",
+            )
+
+
+def _reduced(part: CropTransform, factor: int, size: tuple[int, int]) -> CropTransform:
+    """The part of an image at a fraction of the size, rounded outwards."""
+    y0, x0 = part.y0 // factor, part.x0 // factor
+    y1 = min(-(-(part.y0 + part.h) // factor), size[0])
+    x1 = min(-(-(part.x0 + part.w) // factor), size[1])
+    return CropTransform(y0, x0, y1 - y0, x1 - x0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 import tracemalloc
 import zlib
+from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from typing import Any
@@ -17,8 +18,10 @@ from hypothesis import strategies as st
 from scaling import scaled
 from towerpack._core.errors import ConfigError, FormatError, MapError
 from towerpack.dataflow import DataFromList, MapDataComponent
-from towerpack.dataflow.images import decode_image, encode_jpeg, image_header
+from towerpack.dataflow.images import DecodeRandomCrop, decode_image, encode_jpeg, image_header
+from towerpack.dataflow.images._crop import GoogleNetRandomCropAndResize
 from towerpack.dataflow.images._decode import upright
+from towerpack.dataflow.testing import check_flow
 
 cv2 = pytest.importorskip("cv2")
 pytest.importorskip("simplejpeg")
@@ -290,3 +293,61 @@ def test_damaged_bytes_are_an_error_or_an_image(data: st.DataObject) -> None:
         return
     assert result.ndim == 3 and result.size > 0
     assert result.shape[2] == (options["channels"] or result.shape[2])
+
+
+def test_fused_crop_is_decode_then_crop() -> None:
+    data = saved(picture(120, 161))
+    for seed in range(40):
+        fused = DecodeRandomCrop(32, reduce=False)
+        plain = GoogleNetRandomCropAndResize(target_shape=32)
+        img = fused(data, np.random.default_rng(seed))
+        expected = plain.augment(decode_image(data), np.random.default_rng(seed))
+        assert np.array_equal(img, expected)
+        out = np.zeros((32, 32, 3), np.uint8)
+        assert fused(data, np.random.default_rng(seed), out=out) is out
+        assert np.array_equal(out, expected)
+
+
+def test_fused_crop_reduced_looks_the_same() -> None:
+    data = saved(picture(375, 500))
+    reduced = 0
+    for seed in range(40):
+        crop = DecodeRandomCrop((120, 110))
+        img = crop(data, np.random.default_rng(seed))
+        full = replace(crop, reduce=False)(data, np.random.default_rng(seed))
+        assert img.shape == (120, 110, 3) and close(img, full)
+        reduced += not np.array_equal(img, full)
+    assert 5 < reduced < 35
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6])
+def test_fused_crop_of_turned_pictures(orientation: int) -> None:
+    data = with_exif(orientation)
+    for seed in range(10):
+        img = DecodeRandomCrop(9)(data, np.random.default_rng(seed))
+        plain = GoogleNetRandomCropAndResize(target_shape=9)
+        assert close(img, plain.augment(decode_image(data), np.random.default_rng(seed)), 5)
+
+
+def test_fused_crop_of_other_shapes_and_formats() -> None:
+    for img in (picture(1, 400), picture(400, 1), picture(1, 1)):
+        for seed in range(5):
+            out = np.zeros((8, 8, 3), np.uint8)
+            result = DecodeRandomCrop(8)(saved(img), np.random.default_rng(seed), out=out)
+            assert result is out and out.any()
+    assert DecodeRandomCrop(8)(FORMATS["PNG"]).shape == (8, 8, 3)
+    for bad in (np.zeros((8, 9, 3), np.uint8), np.zeros((8, 16, 3), np.uint8)[:, ::2]):
+        with pytest.raises(ConfigError, match="out does not fit"):
+            DecodeRandomCrop(8)(saved(), out=bad)
+    with pytest.raises(FormatError, match="max_pixels"):
+        DecodeRandomCrop(8, max_pixels=100)(saved())
+
+
+def test_fused_crop_in_a_pipeline() -> None:
+    def make() -> MapDataComponent:
+        ds = DataFromList([(saved(), i) for i in range(5)])
+        return MapDataComponent(ds, DecodeRandomCrop(16), rng=True)
+
+    check_flow(make)
+    one, other = list(make().iterate(seed=1))[:2]
+    assert not np.array_equal(one[0], other[0])
