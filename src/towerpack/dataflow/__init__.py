@@ -6,6 +6,8 @@ ds = BatchData(ds, 128)
 for images, labels in ds: ...
 """
 
+from . import images as images
+from . import imgaug as imgaug
 from ._draws import ItemRNG as ItemRNG
 from ._flow import DataFlow as DataFlow
 from ._flow import ProxyDataFlow as ProxyDataFlow
@@ -13,6 +15,9 @@ from ._flow import RNGDataFlow as RNGDataFlow
 from ._flow import Stage as Stage
 from ._iterator import DataIterator as DataIterator
 from ._plan import Plan as Plan
+from .images import AugmentImageComponent as AugmentImageComponent
+from .images import AugmentImageComponents as AugmentImageComponents
+from .images import AugmentImageCoordinates as AugmentImageCoordinates
 from .sources import DataFromArrays as DataFromArrays
 from .sources import DataFromGenerator as DataFromGenerator
 from .sources import DataFromIterable as DataFromIterable
