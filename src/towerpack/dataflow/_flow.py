@@ -256,7 +256,12 @@ class Wrapper(Stage):
 
     Args:
         ds: The flow to wrap.
+
+    Attributes:
+        makes_batches: Its datapoints are stacks of those of `ds`.
     """
+
+    makes_batches: bool = False
 
     def __init__(self, ds: DataFlow) -> None:
         self.ds = require_flow(ds, self)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from towerpack._core.errors import ConfigError, DataFlowError
+from towerpack._core.errors import ConfigError, DataFlowError, MapError
 from towerpack.dataflow import (
     BatchData,
     CacheData,
@@ -352,6 +352,41 @@ class TestCache:
         above = RepeatedData(ShuffleData(CacheData(numbers(20))), 2)
         found = values(above, seed=1)
         assert found[:20] != found[20:]
+
+    @BOTH
+    def test_shuffled(self, make: Any) -> None:
+        reads: list[int] = []
+
+        def count(dp: Any) -> Any:
+            reads.append(dp[0])
+            return dp
+
+        ds = CacheData(MapData(make(50), count), shuffle=True)
+        first, second = values(ds, seed=1, epoch=0), values(ds, seed=1, epoch=1)
+        assert sorted(first) == sorted(second) == list(range(50))
+        assert first != second and first != list(range(50))
+        assert len(reads) == 50
+        # Whether something is kept already changes nothing, nor does where it came from.
+        for source in (numbers, generated):
+            fresh = CacheData(MapData(source(50), count), True)
+            assert values(fresh, seed=1, epoch=1) == second
+
+    def test_shuffled_over_a_stream_that_fails_once(self) -> None:
+        angry = [True]
+
+        def sometimes(dp: Any) -> Any:
+            if dp[0] == 4 and angry:
+                angry.clear()
+                raise ValueError
+            return dp
+
+        ds = CacheData(MapData(generated(9), sometimes), shuffle=True)
+        iterator = ds.iterate(seed=1)
+        with pytest.raises(MapError):
+            next(iterator)
+        assert sorted(dp[0] for dp in iterator) == list(range(9))
+        plain = CacheData(MapData(numbers(9), sometimes), True)
+        assert values(ds, seed=1, epoch=0) == values(plain, seed=1, epoch=0)
 
     def test_looking_at_a_flow_does_not_empty_it(self) -> None:
         reads: list[int] = []

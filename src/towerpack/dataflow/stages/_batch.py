@@ -46,6 +46,8 @@ class BatchData(Wrapper):
         BatchError: Datapoints do not stack; raised while iterating.
     """
 
+    makes_batches = True
+
     def __init__(
         self,
         ds: DataFlow,
@@ -145,7 +147,7 @@ class BatchNode(Node):
 
 
 def is_batched(ds: DataFlow) -> bool:
-    """Whether what `ds` yields are batches that `BatchData` made."""
-    while isinstance(ds, Wrapper) and not isinstance(ds, BatchData):
+    """Whether what `ds` yields are batches."""
+    while isinstance(ds, Wrapper) and not ds.makes_batches:
         ds = ds.ds
-    return isinstance(ds, BatchData)
+    return isinstance(ds, Wrapper)

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
+from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._blocks import Block, Positions, as_ints, to_rows
 from towerpack.dataflow._datapoints import Datapoint, is_datapoint, rebuild, values_of
 from towerpack.dataflow._flow import (
     DataFlow,
     Place,
     Wrapper,
+    check_seed,
     compile_flow,
     infinite,
     length_of,
     open_flow,
 )
+from towerpack.dataflow._permute import permute
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import State, Stream, check_count
+from towerpack.dataflow._stream import State, Stream, WindowStream, check_count, inner_state
+from towerpack.dataflow.stages._shuffle import ShuffleNode
 
 Key = tuple[int, str]
 
@@ -33,18 +38,24 @@ class CacheData(Wrapper):
     pass is kept when it has been read from the beginning to the end; one that stops early leaves
     nothing behind. Arrays are handed out read-only.
 
-    Contract: in order; length of `ds`; not random; thread-safe, and each process has its own;
-    resumable as `ds` is.
+    Contract: in order, or exactly shuffled; length of `ds`; random if shuffled; thread-safe, and
+    each process has its own; resumable as `ds` is.
 
     Args:
         ds: Finite, and small enough for memory.
+        shuffle: Give every pass another order, as `ShuffleData` does. A `ds` that can only be read
+            in order is then read to its end before the first datapoint comes out.
+        seed: For the shuffle alone; by default the run's.
 
     Raises:
         ConfigError: `ds` is infinite.
     """
 
-    def __init__(self, ds: DataFlow) -> None:
+    def __init__(self, ds: DataFlow, shuffle: bool = False, *, seed: int | None = None) -> None:
         super().__init__(ds)
+        self.shuffle = shuffle
+        self.seed = None if seed is None else check_seed(seed)
+        self.random = shuffle and seed is None
         if infinite(length_of(ds)):
             raise ConfigError(
                 f"{ds} is infinite: memory is not.",
@@ -53,14 +64,29 @@ class CacheData(Wrapper):
         self._by_position: dict[Key, dict[int, Datapoint]] = {}
         self._passes: dict[Key, list[Datapoint]] = {}
 
+    def identity(self) -> str:
+        return "shuffled" if self.shuffle else ""
+
     def compile(self, place: Place) -> Node | None:
         inner = compile_flow(self.ds, place)
         if inner is None:
             return None
-        return CacheNode(inner, self, place)
+        node = CacheNode(inner, self, place)
+        return ShuffleNode(node, place.key(self, self.seed)) if self.shuffle else node
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
-        return CacheStream(self, place, state)
+        if not self.shuffle:
+            return CacheStream(self, place, state)
+        key = derive_seed(place.key(self, self.seed), epoch)
+
+        def shuffled(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
+            size = len(datapoints)
+            order = permute(np.arange(size, dtype=np.int64), size, key)
+            return [datapoints[i] for i in order.tolist()]
+
+        # The whole pass is one window.
+        inner = CacheStream(self, place, inner_state(state))
+        return WindowStream(inner, sys.maxsize, shuffled, state)
 
     def kept(self, place: Place) -> dict[int, Datapoint]:
         """What is kept of a plan, to be added to."""

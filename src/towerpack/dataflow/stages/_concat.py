@@ -54,7 +54,7 @@ class ConcatData(Stage):
     def compile(self, place: Place) -> Node | None:
         nodes: list[Node] = []
         for index, flow in enumerate(self.flows):
-            node = compile_flow(flow, _place_of(place, index, len(self.flows)))
+            node = compile_flow(flow, place_of(place, index, len(self.flows)))
             if node is None:
                 return None
             nodes.append(node)
@@ -64,7 +64,8 @@ class ConcatData(Stage):
         return ConcatStream(self.flows, place, epoch, state)
 
 
-def _place_of(place: Place, index: int, count: int) -> Place:
+def place_of(place: Place, index: int, count: int) -> Place:
+    """Where input `index` of `count` stands; a single one stands where its stage does."""
     return place if count == 1 else place.child(index)
 
 
@@ -129,5 +130,5 @@ class ConcatStream(Stream):
         self._inner.close()
 
     def _open(self, state: State) -> Stream:
-        place = _place_of(self._place, self._index, len(self._flows))
+        place = place_of(self._place, self._index, len(self._flows))
         return open_flow(self._flows[self._index], place, self._epoch, state)

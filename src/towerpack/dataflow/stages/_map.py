@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Any, Literal, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -39,9 +39,14 @@ from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stacking import stack_rows
 from towerpack.dataflow._stream import State, Stream, Tally, WindowStream, inner_state
 from towerpack.dataflow.stages._batch import is_batched
-from towerpack.dataflow.stages._mapping import Mapper, MapStream
+from towerpack.dataflow.stages._mapping import (
+    ErrorPolicy,
+    Limit,
+    Mapper,
+    MapStream,
+    OnError,
+)
 
-OnError = Literal["raise", "skip"]
 _STREAM_BLOCK = 32
 
 
@@ -69,9 +74,12 @@ class MapData(Wrapper):
         on_error: What an exception in `f` does: "raise" a `MapError`, or "skip" the datapoint,
             count it (`iterator.skipped`) and log it, up to 10,000 in a row. `None` from `f` counts
             as an error.
+        max_errors: How many datapoints of a pass "skip" may leave out: a number, or a share such
+            as 0.01, which is judged from the 1,000th datapoint on and at the end.
 
     Raises:
-        MapError: `f` raised, or returned `None`; raised while iterating.
+        MapError: `f` raised, or returned `None`, or did so more often than `max_errors`; raised
+            while iterating.
     """
 
     def __init__(
@@ -82,12 +90,14 @@ class MapData(Wrapper):
         rng: bool = False,
         batched: bool = False,
         on_error: OnError = "raise",
+        max_errors: Limit = None,
     ) -> None:
         super().__init__(ds)
         self.f = f
         self.rng = self.random = rng
         self.batched = batched
         self.on_error = on_error
+        self.policy = ErrorPolicy(on_error, max_errors)
         self._check()
 
     def length(self) -> Length:
@@ -114,10 +124,8 @@ class MapData(Wrapper):
         inner = open_flow(self.ds, place, epoch, inner_state(state))
         mapper = self._mapper(place)
         if not self.batched:
-            skip = self.on_error == "skip"
-            return MapStream(
-                inner, mapper, epoch, state, (place.tally or Tally()) if skip else None
-            )
+            skipped = (place.tally or Tally()) if self.on_error == "skip" else None
+            return MapStream(inner, mapper, epoch, state, skipped, self.policy)
 
         def mapped(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
             first = window * _STREAM_BLOCK
@@ -134,10 +142,6 @@ class MapData(Wrapper):
     def _check(self) -> None:
         if not callable(cast("object", self.f)):
             raise ConfigError(f"{type(self).__name__} needs a function, not {self.f!r:.60}.")
-        if self.on_error not in ("raise", "skip"):
-            raise ConfigError(
-                f"There is no on_error={self.on_error!r}.", expected='"raise" or "skip"'
-            )
         if self.batched and self.on_error == "skip":
             raise ConfigError(
                 "A vectorised map cannot skip: an exception does not say which row was bad.",
@@ -162,6 +166,7 @@ class MapDataComponent(MapData):
         rng: As for `MapData`.
         batched: As for `MapData`.
         on_error: As for `MapData`.
+        max_errors: As for `MapData`.
     """
 
     def __init__(
@@ -173,8 +178,9 @@ class MapDataComponent(MapData):
         rng: bool = False,
         batched: bool = False,
         on_error: OnError = "raise",
+        max_errors: Limit = None,
     ) -> None:
-        super().__init__(ds, f, rng=rng, batched=batched, on_error=on_error)
+        super().__init__(ds, f, rng=rng, batched=batched, on_error=on_error, max_errors=max_errors)
         self.index = index
 
     def arguments(self) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from towerpack._core.errors import MapError
+from towerpack._core.errors import ConfigError, MapError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import Datapoint, copied, describe_datapoint
 from towerpack.dataflow._draws import position_rng
@@ -16,6 +18,54 @@ log = get_logger(__name__)
 _LOG_FIRST = 5
 _LOG_EVERY = 1000
 _GIVE_UP_AFTER = 10_000  # in a row; an endless flow of bad datapoints would hang
+_SHARE_FROM = 1000  # datapoints: one bad one among the first ten says nothing about a share
+
+OnError = Literal["raise", "skip"]
+Limit = int | float | None
+
+
+@dataclass(frozen=True)
+class ErrorPolicy:
+    """What a stage does about bad datapoints, and how many it leaves out before it gives up.
+
+    Args:
+        on_error: "raise", or "skip" to leave them out.
+        max_errors: How many of a pass: a number, or a share of the pass so far, which is judged
+            from the 1,000th datapoint on and at the end. `None` is any number.
+    """
+
+    on_error: OnError = "raise"
+    max_errors: Limit = None
+
+    def __post_init__(self) -> None:
+        if self.on_error not in ("raise", "skip"):
+            raise ConfigError(
+                f"There is no on_error={self.on_error!r}.", expected='"raise" or "skip"'
+            )
+        limit = self.max_errors
+        if limit is None:
+            return
+        if self.on_error == "raise":
+            raise ConfigError(
+                f"max_errors={limit!r} counts what is skipped, and nothing is.",
+                fix='give on_error="skip" too',
+            )
+        if isinstance(limit, bool) or not 0 <= limit < (
+            1 if isinstance(limit, float) else math.inf
+        ):
+            raise ConfigError(
+                f"max_errors={limit!r} is no limit.",
+                expected="a number of datapoints, or a share: 0.0 <= max_errors < 1.0",
+            )
+
+    def spent(self, bad: int, count: int, *, ended: bool = False) -> bool:
+        """Whether `bad` of `count` datapoints are too many."""
+        limit = self.max_errors
+        if limit is None:
+            return False
+        if not isinstance(limit, float):
+            return bad > limit
+        return (ended or count >= _SHARE_FROM) and bad > limit * count
 
 
 class Mapper:
@@ -73,17 +123,26 @@ class MapStream(Stream):
         epoch: The pass.
         state: As `state()` gave it.
         skipped: Counts datapoints that raise and are left out; `None` lets them raise.
+        policy: How many of them there may be.
     """
 
     def __init__(
-        self, inner: Stream, mapper: Mapper, epoch: int, state: State, skipped: Tally | None
+        self,
+        inner: Stream,
+        mapper: Mapper,
+        epoch: int,
+        state: State,
+        skipped: Tally | None,
+        policy: ErrorPolicy | None = None,
     ) -> None:
         self._inner = inner
         self._mapper = mapper
         self._epoch = epoch
         self._skipped = skipped
+        self._policy = policy or ErrorPolicy()
         self._count, self._bad = (0, 0) if state is None else (state["count"], state["bad"])
         self._in_a_row = 0
+        self._last: MapError | None = None
         self._before: State = None
         self._pending: list[Datapoint] = []  # read, but not mapped yet: kept for another try
 
@@ -94,7 +153,7 @@ class MapStream(Stream):
                 try:
                     self._pending = [next(self._inner)]
                 except StopIteration:
-                    self._report()
+                    self._end()
                     raise
                 self._before = before
             try:
@@ -120,8 +179,11 @@ class MapStream(Stream):
         self._count += 1
 
     def _skip(self, error: MapError, tally: Tally) -> None:
+        if self._policy.spent(self._bad + 1, self._count + 1):
+            raise self._overspent(self._bad + 1, self._count + 1, error) from error
         tally.skipped += 1
         self._bad += 1
+        self._last = error
         self._forward()
         if self._bad <= _LOG_FIRST or self._bad % _LOG_EVERY == 0:
             log.warning("left out: %s", error.what)
@@ -134,7 +196,9 @@ class MapStream(Stream):
                 fix="mend the function or the data: hardly any datapoint is good",
             ) from error
 
-    def _report(self) -> None:
+    def _end(self) -> None:
+        if self._policy.spent(self._bad, self._count, ended=True):
+            raise self._overspent(self._bad, self._count, self._last) from self._last
         if self._bad:
             log.warning(
                 "%s left out %d of %d datapoints in epoch %d",
@@ -143,3 +207,12 @@ class MapStream(Stream):
                 self._count,
                 self._epoch,
             )
+
+    def _overspent(self, bad: int, count: int, last: MapError | None) -> MapError:
+        return MapError(
+            f"{self._mapper.name} found {bad} bad datapoints among the first {count} of epoch "
+            f"{self._epoch}.",
+            expected=f"at most max_errors={self._policy.max_errors}",
+            details=None if last is None else f"The last one: {last.what}",
+            fix="mend the function or the data, or allow more",
+        )

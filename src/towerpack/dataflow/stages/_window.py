@@ -22,6 +22,7 @@ from towerpack.dataflow._flow import (
 from towerpack.dataflow._permute import permute
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream, WindowStream, inner_state
+from towerpack.dataflow.stages._repeat_point import RepeatedDataPoint
 
 
 class LocallyShuffleData(Wrapper):
@@ -31,34 +32,52 @@ class LocallyShuffleData(Wrapper):
     at most one window again. Over an indexable source it compiles to a plan, with the same result;
     use it there to keep reads close together on disk.
 
-    Contract: random order within windows; length of `ds`; random; thread- and fork-safe as `ds` is;
-    resumable, reading at most `buffer_size` datapoints again.
+    With `num_reuse` every datapoint comes that often, at random places of its window, which saves
+    reading where that is slow (though over an indexable source each use reads again).
+
+    Contract: random order within windows; `num_reuse` times the length of `ds`; random; thread- and
+    fork-safe as `ds` is; resumable, reading at most `buffer_size` datapoints again.
 
     Args:
         ds: Any flow, also an infinite one.
         buffer_size: Datapoints in a window.
+        num_reuse: How often each datapoint comes.
+        shuffle_interval: Accepted, and without effect, for programs written for Tensorpack, which
+            shuffled a moving buffer now and then; here whole windows are shuffled.
         seed: For this shuffle alone; by default the run's.
     """
 
-    def __init__(self, ds: DataFlow, buffer_size: int, *, seed: int | None = None) -> None:
+    def __init__(
+        self,
+        ds: DataFlow,
+        buffer_size: int,
+        num_reuse: int = 1,
+        shuffle_interval: int | None = None,
+        *,
+        seed: int | None = None,
+    ) -> None:
         super().__init__(ds)
         if buffer_size < 1:
             raise ConfigError(f"A buffer of {buffer_size} holds nothing.", expected="1 or more")
         self.buffer_size = buffer_size
+        self.num_reuse = num_reuse
+        self._source = ds if num_reuse == 1 else RepeatedDataPoint(ds, num_reuse)
+        self._window_size = buffer_size * num_reuse
         self.seed = None if seed is None else check_seed(seed)
         self.random = seed is None
 
     def length(self) -> Length:
-        return length_of(self.ds)
+        return length_of(self._source)
 
     def identity(self) -> str:
-        return str(self.buffer_size)
+        reuse = f", {self.num_reuse} times" if self.num_reuse > 1 else ""
+        return f"{self.buffer_size}{reuse}"
 
     def compile(self, place: Place) -> Node | None:
-        inner = compile_flow(self.ds, place)
+        inner = compile_flow(self._source, place)
         if inner is None:
             return None
-        return WindowNode(inner, self.buffer_size, place.key(self, self.seed))
+        return WindowNode(inner, self._window_size, place.key(self, self.seed))
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         key = derive_seed(place.key(self, self.seed), epoch)
@@ -66,8 +85,8 @@ class LocallyShuffleData(Wrapper):
         def shuffled(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
             return [datapoints[i] for i in _order(key, window, len(datapoints)).tolist()]
 
-        inner = open_flow(self.ds, place, epoch, inner_state(state))
-        return WindowStream(inner, self.buffer_size, shuffled, state)
+        inner = open_flow(self._source, place, epoch, inner_state(state))
+        return WindowStream(inner, self._window_size, shuffled, state)
 
 
 class WindowNode(Node):

@@ -1,0 +1,126 @@
+"""Datapoints that pass a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.logs import get_logger
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, open_flow
+from towerpack.dataflow._stream import State, Stream, Tally, inner_state
+from towerpack.dataflow.stages._map import function_name
+from towerpack.dataflow.stages._mapping import ErrorPolicy, Limit, Mapper, MapStream, OnError
+
+log = get_logger(__name__)
+
+_TELL_EVERY = 100_000  # in a row; an endless flow of which nothing passes would hang silently
+
+
+class FilterData(Wrapper):
+    """Keeps the datapoints for which `predicate` is true.
+
+    How many are kept is not known beforehand, so what stands above can only be read in order: do
+    costly maps below it that need not see everything, above it.
+
+    Contract: in order; length unknown; random with `rng`; thread- and fork-safe as `ds` and
+    `predicate` are; resumable as `ds` is.
+
+    Args:
+        ds: What to choose from.
+        predicate: From a datapoint to something true or false. `None` is taken for a forgotten
+            `return`, and is an error.
+        rng: Call `predicate(datapoint, rng)`, as `MapData` does.
+        on_error: What an exception in `predicate` does: "raise" a `MapError`, or "skip" the
+            datapoint and count it (`iterator.skipped`), as `MapData` does.
+        max_errors: As for `MapData`.
+
+    Raises:
+        MapError: `predicate` raised, or returned `None`; raised while iterating.
+    """
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        predicate: Callable[..., Any],
+        *,
+        rng: bool = False,
+        on_error: OnError = "raise",
+        max_errors: Limit = None,
+    ) -> None:
+        super().__init__(ds)
+        if not callable(predicate):
+            raise ConfigError(f"FilterData needs a function, not {predicate!r:.60}.")
+        self.predicate = predicate
+        self.rng = self.random = rng
+        self.policy = ErrorPolicy(on_error, max_errors)
+
+    def length(self) -> Length:
+        return None
+
+    def arguments(self) -> str:
+        return function_name(self.predicate)
+
+    def open(self, place: Place, epoch: int, state: State) -> Stream:
+        verdicts = inner_state(state)
+        inner = open_flow(self.ds, place, epoch, inner_state(verdicts))
+        name = f"{type(self).__name__}({self.arguments()})"
+        mapper = Mapper(Verdict(self.predicate), name, place.key(self) if self.rng else None)
+        skipped = (place.tally or Tally()) if self.policy.on_error == "skip" else None
+        judged = MapStream(inner, mapper, epoch, verdicts, skipped, self.policy)
+        return FilterStream(judged, name, epoch, state)
+
+
+class Verdict:
+    """A predicate as a map function: to the datapoint and whether it passes."""
+
+    def __init__(self, predicate: Callable[..., Any]) -> None:
+        self._predicate = predicate
+
+    def __call__(self, datapoint: Datapoint, *rng: object) -> tuple[Datapoint, bool] | None:
+        verdict = self._predicate(datapoint, *rng)
+        return None if verdict is None else (datapoint, bool(verdict))
+
+
+class FilterStream(Stream):
+    """Hands on what passed.
+
+    Args:
+        judged: Gives datapoints and whether they pass.
+        name: Of the stage, for messages.
+        epoch: The pass.
+        state: As `state()` gave it.
+    """
+
+    def __init__(self, judged: Stream, name: str, epoch: int, state: State) -> None:
+        self._judged = judged
+        self._name = name
+        self._epoch = epoch
+        self._kept, self._dropped = (0, 0) if state is None else (state["kept"], state["dropped"])
+
+    def __next__(self) -> Datapoint:
+        in_a_row = 0
+        while True:
+            try:
+                datapoint, passed = next(self._judged)
+            except StopIteration:
+                self._report()
+                raise
+            if passed:
+                self._kept += 1
+                return datapoint
+            self._dropped += 1
+            in_a_row += 1
+            if in_a_row % _TELL_EVERY == 0:
+                log.warning("%s has dropped %d datapoints in a row", self._name, in_a_row)
+
+    def state(self) -> State:
+        return {"kept": self._kept, "dropped": self._dropped, "inner": self._judged.state()}
+
+    def close(self) -> None:
+        self._judged.close()
+
+    def _report(self) -> None:
+        total = self._kept + self._dropped
+        log.info("%s kept %d of %d in epoch %d", self._name, self._kept, total, self._epoch)

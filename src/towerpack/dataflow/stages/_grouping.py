@@ -1,0 +1,162 @@
+"""Batches of datapoints that are alike, gathered as they come by."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+from typing import NamedTuple
+
+import numpy as np
+
+from towerpack._core.errors import DataFlowError, StateError, TowerpackError
+from towerpack.dataflow._blocks import to_rows
+from towerpack.dataflow._datapoints import Datapoint, describe_datapoint
+from towerpack.dataflow._flow import DataFlow, Place, compile_flow, open_flow
+from towerpack.dataflow._stream import State, Stream
+
+
+class Grouping(ABC):
+    """How datapoints are gathered.
+
+    Args:
+        name: Of the stage, for messages.
+        remainder: Whether groups that are not full at the end are handed on, the oldest first.
+        max_waiting: With more datapoints waiting than this, the oldest group is handed on.
+    """
+
+    def __init__(self, name: str, *, remainder: bool, max_waiting: int | None = None) -> None:
+        self.name = name
+        self.remainder = remainder
+        self.max_waiting = max_waiting
+
+    @abstractmethod
+    def group_of(self, datapoint: Datapoint) -> Hashable:
+        """What all datapoints of a batch have in common."""
+
+    @abstractmethod
+    def full_size(self, group: Hashable) -> int:
+        """Datapoints in a full batch."""
+
+    @abstractmethod
+    def collate(self, group: Hashable, datapoints: list[Datapoint]) -> Datapoint:
+        """Make a batch."""
+
+    def sorted_in(self, datapoint: Datapoint, number: int) -> Hashable:
+        """The group of the datapoint at position `number`.
+
+        Raises:
+            DataFlowError: It has none.
+        """
+        try:
+            return self.group_of(datapoint)
+        except TowerpackError:
+            raise
+        except Exception as error:
+            raise DataFlowError(
+                f"{self.name} cannot group datapoint {number}: {type(error).__name__}: {error}",
+                got=describe_datapoint(datapoint),
+            ) from error
+
+
+class Waiting(NamedTuple):
+    """A datapoint that is not in a batch yet."""
+
+    number: int
+    before: State
+    datapoint: Datapoint
+
+
+class GroupStream(Stream):
+    """Gathers datapoints in groups, and hands on a batch whenever one is full.
+
+    Its state holds no datapoints but the positions of those that wait. A resume reads them again:
+    just them over an indexable source, otherwise all from the first of them on.
+    """
+
+    def __init__(
+        self, ds: DataFlow, place: Place, epoch: int, state: State, grouping: Grouping
+    ) -> None:
+        self._grouping = grouping
+        self._groups: dict[Hashable, list[Waiting]] = {}  # in the order of their first members
+        self._waiting = 0
+        self._due: list[Hashable] = []
+        self._pending: list[Waiting] = []  # read, but not sorted in yet: kept for another try
+        self._read = 0
+        node = compile_flow(ds, place)
+        if state is None:
+            self._inner = open_flow(ds, place, epoch, None)
+        elif node is not None:
+            self._inner = open_flow(ds, place, epoch, state["read"])
+            self._read = state["read"]
+            if numbers := state["waiting"]:
+                rows = to_rows(node.read(epoch, np.array(numbers, np.int64)))
+                for number, row in zip(numbers, rows, strict=True):
+                    self._sort_in(Waiting(number, number, row))
+        else:
+            self._inner = open_flow(ds, place, epoch, state["inner"])
+            self._read_again(state["read"], state["waiting"])
+
+    def __next__(self) -> Datapoint:
+        while not self._due:
+            if not self._pending:
+                before = self._inner.state()
+                try:
+                    datapoint = next(self._inner)
+                except StopIteration:
+                    if not self._groups or not self._grouping.remainder:
+                        raise
+                    self._due = [next(iter(self._groups))]
+                    break
+                self._pending = [Waiting(self._read, before, datapoint)]
+            self._sort_in(self._pending[0])
+            self._pending = []
+            self._read += 1
+        group = self._due[0]
+        members = self._groups[group]
+        batch = self._grouping.collate(group, [one.datapoint for one in members])
+        self._due = []
+        del self._groups[group]
+        self._waiting -= len(members)
+        return batch
+
+    def state(self) -> State:
+        waiting = sorted(
+            ((one.number, one.before) for group in self._groups.values() for one in group),
+            key=lambda pair: pair[0],
+        )
+        if waiting:
+            inner = waiting[0][1]
+        else:
+            inner = self._pending[0].before if self._pending else self._inner.state()
+        numbers = [number for number, _ in waiting]
+        return {"read": self._read, "waiting": numbers, "inner": inner}
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def _sort_in(self, one: Waiting) -> None:
+        grouping = self._grouping
+        group = grouping.sorted_in(one.datapoint, one.number)
+        members = self._groups.setdefault(group, [])
+        members.append(one)
+        self._waiting += 1
+        if len(members) >= grouping.full_size(group):
+            self._due = [group]
+        elif grouping.max_waiting is not None and self._waiting > grouping.max_waiting:
+            self._due = [next(iter(self._groups))]
+
+    def _read_again(self, read: int, numbers: list[int]) -> None:
+        wanted = set(numbers)
+        for number in range(numbers[0] if numbers else read, read):
+            before = self._inner.state()
+            try:
+                datapoint = next(self._inner)
+            except StopIteration:
+                raise StateError(
+                    f"{self._grouping.name} finds {number} datapoints where it is to continue.",
+                    expected=f"at least {read}",
+                    fix="the data differ from those that the state was taken from",
+                ) from None
+            if number in wanted:
+                self._sort_in(Waiting(number, before, datapoint))
+        self._read = read

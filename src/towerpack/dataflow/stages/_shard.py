@@ -1,0 +1,205 @@
+"""One host's part of a flow."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow._blocks import Block, Positions, as_array
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._flow import (
+    DataFlow,
+    Length,
+    Place,
+    Wrapper,
+    compile_flow,
+    infinite,
+    length_of,
+    open_flow,
+)
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow._stream import State, Stream, WindowStream, inner_state
+from towerpack.dataflow.stages._batch import BatchData, BatchNode, Collate
+
+Tail = Literal["drop", "pad", "uneven"]
+
+
+class ShardData(Wrapper):
+    """Every `num_shards`-th datapoint, from the one at `index` on: the part of one host.
+
+    The hosts must be given one seed (`iterate(seed=...)`), or their parts overlap. Over an
+    indexable source only the host's own part is read. `BatchData(ShardData(ds, H, h), b)` gives
+    hosts that together read the global batches `BatchData(ds, H * b)`. Put random maps below the
+    shard: above it, all hosts draw the same numbers.
+
+    A state of one host is good for all of them. Where the number of hosts may change, use
+    `ShardRows`.
+
+    Contract: in order; a `num_shards`-th of `ds`; not random; thread- and fork-safe as `ds` is;
+    resumable as `ds` is, reading at most `num_shards` datapoints again.
+
+    Args:
+        ds: What all hosts share.
+        num_shards: How many parts.
+        index: Which one, from 0.
+        tail: What becomes of the last datapoints if they are not enough for all parts: "drop" them;
+            "pad", which repeats them in turn until they are; or "uneven", which makes the first
+            parts longer by one.
+    """
+
+    def __init__(self, ds: DataFlow, num_shards: int, index: int, *, tail: Tail = "drop") -> None:
+        super().__init__(ds)
+        check_shard(num_shards, index)
+        if tail not in ("drop", "pad", "uneven"):
+            raise ConfigError(f"There is no tail={tail!r}.", expected='"drop", "pad" or "uneven"')
+        self.num_shards = num_shards
+        self.index = index
+        self.tail: Tail = tail
+
+    def length(self) -> Length:
+        length = length_of(self.ds)
+        return length if length is None or infinite(length) else self._share(int(length))
+
+    def arguments(self) -> str:
+        return f"{self.index} of {self.num_shards}"
+
+    def identity(self) -> str:
+        # Without the index: one host writes the checkpoint that all continue from.
+        return str(self.num_shards) if self.tail == "drop" else f"{self.num_shards}, {self.tail}"
+
+    def compile(self, place: Place) -> Node | None:
+        inner = compile_flow(self.ds, place)
+        if inner is None:
+            return None
+        size = None if inner.size is None else self._share(inner.size)
+        return ShardNode(inner, self.num_shards, self.index, size)
+
+    def open(self, place: Place, epoch: int, state: State) -> Stream:
+        def part(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
+            if len(datapoints) < self.num_shards and self.tail == "drop":
+                return []
+            if self.tail == "pad":
+                return [datapoints[self.index % len(datapoints)]]
+            return datapoints[self.index : self.index + 1]
+
+        inner = open_flow(self.ds, place, epoch, inner_state(state))
+        return WindowStream(inner, self.num_shards, part, state)
+
+    def _share(self, length: int) -> int:
+        missing = {
+            "drop": 0,
+            "pad": self.num_shards - 1,
+            "uneven": self.num_shards - 1 - self.index,
+        }
+        return (length + missing[self.tail]) // self.num_shards
+
+
+class ShardNode(Node):
+    """Reads every `num_shards`-th position of another plan."""
+
+    def __init__(self, inner: Node, num_shards: int, index: int, size: int | None) -> None:
+        self.inner = inner
+        self.size = size
+        self.chunk = inner.chunk
+        self._num_shards = num_shards
+        self._index = index
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        return self.inner.read(epoch, self._sources(as_array(positions)))
+
+    def get(self, epoch: int, position: int) -> Datapoint:
+        return self.inner.get(epoch, int(self._sources(np.array([position], np.int64))[0]))
+
+    def _sources(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        first = positions * self._num_shards
+        if self.inner.size is None:
+            return first + self._index
+        # In the last, incomplete group the datapoints take turns.
+        return first + self._index % np.minimum(self._num_shards, self.inner.size - first)
+
+
+class ShardRows(Wrapper):
+    """The rows of one host of each global batch.
+
+    A state says which global batch comes next, and nothing about hosts: it can be restored with
+    any number of them. The hosts must be given one seed (`iterate(seed=...)`). Over an indexable
+    source only the host's own rows are read. Put random maps below the batch: above, all hosts
+    draw the same numbers.
+
+    Contract: in order; length of `ds`; not random; thread- and fork-safe as `ds` is; resumable as
+    `ds` is.
+
+    Args:
+        ds: A `BatchData` of the global batch size, which `num_shards` divides, without `remainder`.
+        num_shards: How many hosts.
+        index: Which one, from 0. It gets rows `index * b` to `(index + 1) * b` of each batch, where
+            b is the batch size divided by `num_shards`.
+    """
+
+    transparent = True
+
+    def __init__(self, ds: DataFlow, num_shards: int, index: int) -> None:
+        super().__init__(ds)
+        check_shard(num_shards, index)
+        if not isinstance(ds, BatchData):
+            raise ConfigError(
+                f"ShardRows takes batches apart, and {type(ds).__name__} is no BatchData.",
+                fix="put it directly on BatchData, or use ShardData",
+            )
+        if ds.remainder or ds.batch_size % num_shards:
+            raise ConfigError(
+                f"{num_shards} hosts cannot share batches of {ds.batch_size}"
+                f"{' and a remainder' * ds.remainder} evenly.",
+                expected=f"a multiple of {num_shards}, without remainder",
+            )
+        self.batches = ds
+        self.num_shards = num_shards
+        self.index = index
+        rows = ds.batch_size // num_shards
+        self._rows = slice(index * rows, (index + 1) * rows)
+
+    def arguments(self) -> str:
+        return f"{self.index} of {self.num_shards}"
+
+    def compile(self, place: Place) -> Node | None:
+        batches = self.batches
+        inner = compile_flow(batches.ds, place)
+        if inner is None:
+            return None
+        size = None if inner.size is None else inner.size // batches.batch_size
+        return ShardRowsNode(inner, batches.batch_size, size, batches.collate, self._rows)
+
+    def open(self, place: Place, epoch: int, state: State) -> Stream:
+        batches = self.batches
+
+        def part(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
+            whole = len(datapoints) == batches.batch_size
+            return [batches.collate(datapoints[self._rows])] if whole else []
+
+        inner = open_flow(batches.ds, place, epoch, inner_state(state))
+        return WindowStream(inner, batches.batch_size, part, state)
+
+
+class ShardRowsNode(BatchNode):
+    """Reads some rows of each batch of another plan."""
+
+    def __init__(
+        self, inner: Node, batch_size: int, size: int | None, collate: Collate, rows: slice
+    ) -> None:
+        super().__init__(inner, batch_size, size, collate)
+        self._rows = rows
+
+    def members(self, position: int) -> range:
+        return super().members(position)[self._rows]
+
+
+def check_shard(num_shards: int, index: int) -> None:
+    """Refuse a part that there is not."""
+    if num_shards < 1 or not 0 <= index < num_shards:
+        raise ConfigError(
+            f"There is no shard {index} of {num_shards}.",
+            expected="num_shards 1 or more, and an index from 0 to num_shards - 1",
+        )

@@ -1,0 +1,231 @@
+"""MixData and its schedules, and the predecessor's two ways to mix."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaling import scaled
+from towerpack._core.errors import ConfigError, DataFlowError, MapError
+from towerpack.dataflow import (
+    BatchData,
+    DataFlow,
+    DataFromArrays,
+    DataFromGenerator,
+    DataFromIterable,
+    MapData,
+    MixData,
+    RandomChooseData,
+    RandomMixData,
+    RepeatedData,
+    ShuffleData,
+)
+from towerpack.dataflow.stages._turns import even_turns, whole_weights
+
+Make = Callable[[int, int], DataFlow]
+
+
+def numbers(name: int, size: int) -> DataFlow:
+    return DataFromArrays(np.full(size, name), np.arange(size))
+
+
+def generated(name: int, size: int) -> DataFlow:
+    return DataFromGenerator(lambda: ((name, i) for i in range(size)))
+
+
+def pairs(ds: DataFlow, limit: int = 10**9, **options: Any) -> list[tuple[int, int]]:
+    iterator = ds.iterate(seed=0, **options)
+    return [(int(a), int(b)) for (a, b), _ in zip(iterator, range(limit), strict=False)]
+
+
+class TestTurns:
+    def test_by_hand(self) -> None:
+        assert even_turns((2, 1)).whose.tolist() == [0, 1, 0]
+        assert even_turns((5,)).whose.tolist() == [0]
+        assert even_turns((1, 1, 1)).whose.tolist() == [0, 1, 2]
+
+    @settings(max_examples=scaled(600))
+    @given(st.lists(st.integers(1, 60), min_size=1, max_size=9).map(tuple))
+    def test_shares_are_exact_to_within_one(self, weights: tuple[int, ...]) -> None:
+        turns = even_turns(weights)
+        shares = np.array(weights) / sum(weights)
+        given = np.zeros(len(weights), np.int64)
+        for turn, flow in enumerate(turns.whose.tolist()):
+            assert turns.nth[turn] == given[flow]
+            given[flow] += 1
+            assert np.abs(given - shares * (turn + 1)).max() < 1
+        divisor = math.gcd(*weights)
+        assert given.tolist() == [weight // divisor for weight in weights]
+
+    @settings(max_examples=scaled(400))
+    @given(st.lists(st.integers(1, 9), min_size=1, max_size=5).map(tuple), st.integers(0, 200))
+    def test_arithmetic_agrees_with_counting(self, weights: tuple[int, ...], until: int) -> None:
+        turns = even_turns(weights)
+        given = [0] * len(weights)
+        whose, nth = turns.locate(np.arange(until))
+        for turn, (flow, before) in enumerate(zip(whose.tolist(), nth.tolist(), strict=True)):
+            assert before == given[flow]
+            assert turns.turn_of(flow, before) == turn
+            given[flow] += 1
+        assert turns.taken(until).tolist() == given
+
+    def test_weights(self) -> None:
+        assert whole_weights([0.1] * 10) == (1,) * 10
+        assert whole_weights([0.7, 0.2, 0.1]) == (7, 2, 1)
+        assert whole_weights([50, 100]) == (1, 2)
+        assert whole_weights([np.float64(0.25), Fraction(1, 4)]) == (1, 1)  # type: ignore[list-item]
+        rounded = whole_weights([math.pi, math.e])
+        assert sum(rounded) <= 1 << 16
+        assert rounded[0] / sum(rounded) == pytest.approx(math.pi / (math.pi + math.e), abs=2e-5)
+        for wrong in (0, -1, math.inf, math.nan):
+            with pytest.raises(ConfigError, match="does not mix"):
+                whole_weights([1, wrong])
+        with pytest.raises(ConfigError, match="too small"):
+            whole_weights([1, 1e-9])
+
+
+@pytest.mark.parametrize("make", [numbers, generated])
+class TestMix:
+    def test_ends_with_the_first(self, make: Make) -> None:
+        ds = MixData([make(0, 100), make(1, 3)], [2, 1])
+        found = pairs(ds)
+        assert found == [
+            (0, 0), (1, 0), (0, 1), (0, 2), (1, 1), (0, 3), (0, 4), (1, 2), (0, 5), (0, 6),
+        ]  # fmt: skip
+        assert make is generated or len(ds) == 10
+
+    def test_ends_when_all_have(self, make: Make) -> None:
+        ds = MixData([make(0, 20), make(1, 2), make(2, 6)], [0.5, 0.25, 0.25], stop="all")
+        found = pairs(ds)
+        assert Counter(name for name, _ in found) == {0: 20, 1: 2, 2: 6}
+        for name in range(3):
+            assert [i for who, i in found if who == name] == list(range((20, 2, 6)[name]))
+        # Once flow 1 has ended, 0 and 2 keep the proportion 2 to 1.
+        last = found.index((1, 1))
+        rest = [name for name, _ in found[last + 1 :]]
+        assert Counter(rest[:9]) == {0: 6, 2: 3}
+
+    def test_never_ends(self, make: Make) -> None:
+        ds = MixData([make(0, 3), make(1, 2)], [3, 1], stop="repeat")
+        found = pairs(ds, 80)
+        assert Counter(name for name, _ in found) == {0: 60, 1: 20}
+        assert [i for name, i in found if name == 0] == [0, 1, 2] * 20
+        with pytest.raises(TypeError, match="infinite"):
+            len(ds)
+
+    def test_empty_flows(self, make: Make) -> None:
+        assert pairs(MixData([make(0, 5), make(1, 0)])) == [(0, 0)]
+        assert pairs(MixData([make(0, 3), make(1, 0)], stop="all")) == [(0, i) for i in range(3)]
+        assert pairs(MixData([make(0, 0)], stop="all")) == []
+
+    def test_a_flow_that_raises_keeps_its_turn(self, make: Make) -> None:
+        angry = [True]
+
+        def sometimes(dp: Any) -> Any:
+            if dp[1] == 2 and angry:
+                angry.clear()
+                raise ValueError
+            return dp
+
+        iterator = MixData([make(0, 4), MapData(make(1, 4), sometimes)]).iterate(seed=0)
+        found: list[Any] = []
+        for _ in range(9):
+            try:
+                found += [tuple(map(int, dp)) for dp in [next(iterator)]]
+            except MapError:
+                found.append("raised")
+        expected: list[Any] = [(name, i) for i in range(4) for name in (0, 1)]
+        assert found == [*expected[:5], "raised", *expected[5:]]
+
+
+@settings(max_examples=scaled(600))
+@given(
+    sizes=st.lists(st.integers(0, 30), min_size=1, max_size=5),
+    weights=st.lists(st.integers(1, 12), min_size=5, max_size=5),
+    stop=st.sampled_from(["first", "all"]),
+)
+def test_plans_and_streams_agree(sizes: list[int], weights: list[int], stop: Any) -> None:
+    plan, stream = (
+        MixData([make(i, n) for i, n in enumerate(sizes)], weights[: len(sizes)], stop=stop)
+        for make in (numbers, generated)
+    )
+    found = pairs(plan)
+    assert found == pairs(stream) and len(found) == len(plan)
+    if stop == "all":
+        assert len(found) == sum(sizes)
+    everywhere = [tuple(map(int, plan.plan(seed=0).get(i))) for i in range(len(found))]
+    assert everywhere == found
+
+
+def test_shares_of_every_batch() -> None:
+    flows = [RepeatedData(ShuffleData(numbers(i, 50))) for i in range(3)]
+    for (names, _), _ in zip(BatchData(MixData(flows, [5, 3, 2]), 20), range(30), strict=False):
+        assert np.bincount(names).tolist() == [10, 6, 4]
+
+
+def test_arguments() -> None:
+    with pytest.raises(ConfigError, match="0 flows"):
+        MixData([])
+    with pytest.raises(ConfigError, match="2 flows and 1 weights"):
+        MixData([numbers(0, 1)] * 2, [1])
+    with pytest.raises(ConfigError, match="stop='last'"):
+        MixData([numbers(0, 1)], stop="last")  # type: ignore[arg-type]
+
+
+def test_the_predecessors_choice() -> None:
+    ds = RandomChooseData([(numbers(0, 70), 0.1)] * 10)
+    assert len(ds) == 700
+    ds = RandomChooseData([(numbers(0, 70), 0.7), (numbers(1, 100), 0.3)])
+    assert Counter(name for name, _ in pairs(ds)[:100]) == {0: 70, 1: 30}
+    assert [name for name, _ in pairs(RandomChooseData([numbers(0, 2), numbers(1, 2)]))] == [
+        0, 1, 0, 1,
+    ]  # fmt: skip
+
+
+def iterable(name: int, size: int) -> DataFlow:
+    return DataFromIterable([(name, i) for i in range(size)])
+
+
+class TestRandomMix:
+    @pytest.mark.parametrize("make", [numbers, iterable])
+    def test_all_of_each_in_its_order(self, make: Make) -> None:
+        ds = RandomMixData([make(0, 300), make(1, 0), make(2, 100)])
+        first, second = pairs(ds, epoch=0), pairs(ds, epoch=1)
+        assert len(first) == len(ds) == 400 and first != second
+        for found in (first, second):
+            for name, size in ((0, 300), (2, 100)):
+                assert [i for who, i in found if who == name] == list(range(size))
+            # Evenly over the pass: a quarter of any half, give or take.
+            assert 30 <= sum(name == 2 for name, _ in found[:200]) <= 70
+
+    def test_plans_and_streams_agree(self) -> None:
+        one, other = (
+            pairs(RandomMixData([make(0, 40), make(1, 9)]), epoch=3) for make in (numbers, iterable)
+        )
+        assert one == other
+
+    def test_lengths_must_be_known_and_true(self) -> None:
+        with pytest.raises(ConfigError, match="is not known"):
+            RandomMixData([generated(0, 3)])
+        with pytest.raises(ConfigError, match="infinite"):
+            RandomMixData([RepeatedData(numbers(0, 3))])
+        with pytest.raises(ConfigError, match="no flow"):
+            RandomMixData([])
+
+        class Short(DataFlow):
+            def __len__(self) -> int:
+                return 5
+
+            def __iter__(self) -> Any:
+                yield (0, 0)
+
+        with pytest.raises(DataFlowError, match=r"Short.* ended after 1 datapoints"):
+            list(RandomMixData([Short()]))
