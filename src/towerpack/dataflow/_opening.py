@@ -42,8 +42,35 @@ class PerProcess(Generic[T]):
             self._opened = opened  # one assignment: safe between threads
         return opened[1]
 
+    def drop(self) -> None:
+        """Let go of what is open; the next `get` opens it again."""
+        self._opened = None
+
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
+
+
+class OpenFile:
+    """A file descriptor for reading at offsets, from any thread; closed with the last reference.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: PathLike) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read_at(self, offset: int, nbytes: int) -> bytes:
+        """Bytes at an offset; fewer only where the file ends."""
+        data = os.pread(self._fd, nbytes, offset)
+        if len(data) in (0, nbytes):
+            return data
+        # One call gives 2 GB at most.
+        return data + self.read_at(offset + len(data), nbytes - len(data))
+
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:
+        if hasattr(self, "_fd"):
+            close(self._fd)
 
 
 def file_of(path: PathLike) -> Path:

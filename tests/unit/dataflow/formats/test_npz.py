@@ -41,7 +41,7 @@ def test_rows(path: Path) -> None:
 
 
 def test_stored_arrays_stay_in_the_file(path: Path, request: pytest.FixtureRequest) -> None:
-    stored = "stored" in request.node.name
+    stored = request.node.name.endswith("[stored]")
     ds = NumpyData(path, ["x", "y"])
     assert all(isinstance(array.base, np.memmap) == stored for array in ds.arrays)
     copy = cloudpickle.loads(cloudpickle.dumps(ds))

@@ -1,0 +1,207 @@
+"""HDF5 files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack._core.errors import ConfigError, FormatError
+from towerpack._core.extras import require
+from towerpack.dataflow._blocks import Block, Columns, Positions
+from towerpack.dataflow._flow import Length, Place, Stage, check_seed
+from towerpack.dataflow._opening import PathLike, PerProcess, check_expansion, file_of, reading
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow.stages._shuffle import ShuffleNode
+
+_CHUNK = 256
+_CHUNK_BYTES = 1 << 20
+# Rows are read one by one or in runs, so a chunk that does not fit in HDF5's cache (1 MB by
+# default) would be decompressed again for each of them.
+_CACHE_BYTES = 32 << 20
+
+
+class HDF5Data(Stage):
+    """Datapoint i is row i of each data set, as a list.
+
+    Nothing is loaded beforehand: rows are read where they lie, those of a batch in the order of the
+    file, also when shuffled. Each process opens the file itself.
+
+    Two things are read only from files that you trust. Data of variable length (most strings,
+    ragged arrays): one wrong byte among them can make the HDF5 library loop for ever or crash. And
+    data that the file keeps in other files (external links and storage, virtual data sets): these
+    could be any file of yours.
+
+    Contract: in order, or exactly shuffled; as long as the data sets; random if shuffled; thread-
+    and fork-safe (HDF5 lets one thread read at a time); resumable at once.
+
+    Args:
+        path: The file.
+        data_paths: Of the data sets in it, such as `["images", "train/labels"]`.
+        shuffle: Give every pass another order, as `ShuffleData` does.
+        seed: For the shuffle alone; by default the run's.
+        trusted: The file is known to be whole and honest: read data of variable length, strings
+            as `str`, and data in other files.
+
+    Raises:
+        ConfigError: There is no such file or data set, or they differ in length.
+        FormatError: The file is damaged, or has data that need `trusted`.
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        data_paths: Sequence[str],
+        shuffle: bool = True,
+        *,
+        seed: int | None = None,
+        trusted: bool = False,
+    ) -> None:
+        self.path = file_of(path)
+        self.data_paths = [data_paths] if isinstance(data_paths, str) else list(data_paths)
+        self.shuffle = shuffle
+        self.seed = None if seed is None else check_seed(seed)
+        self.random = shuffle and seed is None
+        if not self.data_paths:
+            raise ConfigError("HDF5Data was given no data_paths.", expected="one or more")
+        self._node = HDF5Node(self.path, self.data_paths, trusted)
+
+    def length(self) -> Length:
+        return self._node.size
+
+    def arguments(self) -> str:
+        return f"{self.path.name}, {', '.join(self.data_paths)}"
+
+    def identity(self) -> str:
+        return f"{self._node.size}, shuffled" if self.shuffle else str(self._node.size)
+
+    def compile(self, place: Place) -> Node | None:
+        return ShuffleNode(self._node, place.key(self, self.seed)) if self.shuffle else self._node
+
+
+class HDF5Node(Node):
+    """Reads rows as columns."""
+
+    def __init__(self, path: Path, names: list[str], trusted: bool) -> None:
+        self._path = path
+        self._names = names
+        self._data = PerProcess(partial(_open, path, names, trusted))
+        # Closed again at once: this process may never read.
+        data_sets = _open(path, names, trusted)
+        self.size = len(data_sets[0].data)
+        row_bytes = sum(one.row_bytes for one in data_sets)
+        self.chunk = max(1, min(_CHUNK, _CHUNK_BYTES // max(1, row_bytes)))
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        data_sets = self._data.get()
+        if isinstance(positions, range):
+            runs, back = [(positions.start, positions.stop)], None
+        else:
+            wanted, back = np.unique(positions, return_inverse=True)
+            runs = _runs(wanted)
+        columns: list[NDArray[Any]] = []
+        for name, data_set in zip(self._names, data_sets, strict=True):
+            with reading(self._path, f"an HDF5 file (data set {name!r})"):
+                column = data_set.read(runs)
+            columns.append(column if back is None else column[back])
+        return Columns(columns, len(positions))
+
+
+class DataSet:
+    """One data set of an open file.
+
+    Args:
+        data: The h5py data set.
+        text: Its strings are to be decoded.
+    """
+
+    def __init__(self, data: Any, text: bool) -> None:
+        self.data = data
+        self.row_bytes = data.dtype.itemsize * math.prod(data.shape[1:])
+        self._reader = data.asstr() if text else data
+
+    def read(self, runs: list[tuple[int, int]]) -> NDArray[Any]:
+        """The rows of some ranges, one after another."""
+        reader = self._reader
+        if len(runs) == 1:
+            return reader[slice(*runs[0])]
+        count = sum(stop - start for start, stop in runs)
+        out = np.empty((count, *self.data.shape[1:]), self.data.dtype)
+        done = 0
+        for start, stop in runs:
+            # h5py's own reading of lists of indices takes twice the time of this loop.
+            if stop == start + 1:
+                out[done] = reader[start]
+            else:
+                out[done : done + stop - start] = reader[start:stop]
+            done += stop - start
+        return out
+
+
+def _runs(wanted: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Increasing positions as ranges."""
+    breaks = np.flatnonzero(np.diff(wanted) != 1) + 1
+    starts = wanted[np.concatenate(([0], breaks))]
+    stops = wanted[np.concatenate((breaks - 1, [len(wanted) - 1]))] + 1
+    return list(zip(starts.tolist(), stops.tolist(), strict=True))
+
+
+def _open(path: Path, names: list[str], trusted: bool) -> list[DataSet]:
+    h5py: Any = require("h5py", extra="formats", needed_for="HDF5Data")
+    with reading(path, "an HDF5 file"):
+        file: Any = h5py.File(path, "r", rdcc_nbytes=_CACHE_BYTES)
+        data_sets = [_data_set(h5py, file, path, name, trusted) for name in names]
+    sizes = {name: len(one.data) for name, one in zip(names, data_sets, strict=True)}
+    if len(set(sizes.values())) != 1:
+        raise ConfigError(
+            f"The data sets of {path} differ in length.",
+            got=", ".join(f"{name}: {size}" for name, size in sizes.items()),
+            expected="the same number of rows in each",
+        )
+    return data_sets
+
+
+def _data_set(h5py: Any, file: Any, path: Path, name: str, trusted: bool) -> DataSet:
+    if name not in file:
+        raise ConfigError(f"{path} has no data set {name!r}.", got=f"it has {_names(h5py, file)}")
+    data = file[name]
+    if not isinstance(data, h5py.Dataset) or not data.shape:
+        raise ConfigError(
+            f"{name!r} of {path} has no rows.", got=f"{data}", expected="a data set with rows"
+        )
+    if h5py.check_ref_dtype(data.dtype) is not None:
+        raise ConfigError(f"{name!r} of {path} holds references, not data.")
+    if not trusted:
+        _check_untrusted(file, data, path, name)
+        check_expansion(data.nbytes, path.stat().st_size, f"the data set {name!r}", path)
+    return DataSet(data, h5py.check_string_dtype(data.dtype) is not None)
+
+
+def _check_untrusted(file: Any, data: Any, path: Path, name: str) -> None:
+    if data.file.filename != file.filename or data.external or data.is_virtual:
+        problem = "lies in another file"
+    elif data.dtype.hasobject:
+        problem = "has elements of variable length, on which HDF5 can hang if they are damaged"
+    else:
+        return
+    raise FormatError(
+        f"{name!r} of {path} {problem}.", fix="trusted=True if you know where the file comes from"
+    )
+
+
+def _names(h5py: Any, file: Any) -> str:
+    """The first data sets of a file, for messages."""
+    found: list[str] = []
+
+    def visit(name: str, thing: Any) -> bool | None:
+        if isinstance(thing, h5py.Dataset):
+            found.append(name)
+        return True if len(found) == 20 else None
+
+    file.visititems(visit)
+    return ", ".join(found) or "no data sets"

@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from scaling import scaled
+from towerpack import ConfigError, FormatError
+from towerpack.dataflow import BatchData
+from towerpack.dataflow.formats import HDF5Data
+from towerpack.dataflow.testing import check_flow
+
+h5py: Any = pytest.importorskip("h5py")
+
+X = np.arange(600, dtype=np.float32).reshape(100, 3, 2)
+WORDS = [f"ä{i}" for i in range(100)]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    with h5py.File(tmp_path / "data.h5", "w") as file:
+        file["x"] = X
+        file.create_dataset("packed/x", data=X, chunks=(7, 3, 2), compression="gzip")
+        file["i"] = np.arange(100)
+        file["words"] = WORDS
+        file["true"] = np.arange(100) > 50
+        ragged = file.create_dataset("ragged", 100, dtype=h5py.vlen_dtype(np.int16))
+        for i in range(100):
+            ragged[i] = np.arange(i % 4)
+        file["short"] = np.zeros(5)
+        file["scalar"] = 3.0
+        file["empty"] = np.zeros((0, 2))
+        file["references"] = np.array([file["x"].ref] * 100, h5py.ref_dtype)
+    return tmp_path / "data.h5"
+
+
+NAMES = ["x", "packed/x", "i", "words", "ragged"]
+
+
+def test_rows(path: Path) -> None:
+    ds = HDF5Data(path, NAMES, shuffle=False, trusted=True)
+    assert len(ds) == 100
+    assert str(ds) == "HDF5Data(data.h5, x, packed/x, i, words, ragged)"
+    for i, (x, packed, index, word, ragged) in enumerate(ds):
+        assert np.array_equal(x, X[i]) and np.array_equal(packed, X[i])
+        assert (index, word) == (i, WORDS[i])
+        assert ragged.tolist() == list(range(i % 4))
+    assert type(next(iter(ds))) is list
+    assert next(iter(HDF5Data(path, ["true"], shuffle=False)))[0].dtype == bool
+    assert list(HDF5Data(path, ["empty"])) == []
+
+
+def test_shuffled_batches(path: Path) -> None:
+    seen: list[int] = []
+    for x, packed, index, words, _ in BatchData(HDF5Data(path, NAMES, trusted=True), 25, pad=0):
+        assert np.array_equal(X[index], x) and np.array_equal(x, packed)
+        assert words.tolist() == [WORDS[i] for i in index]
+        seen += index.tolist()
+    assert sorted(seen) == list(range(100)) and seen != sorted(seen)
+
+
+def test_laws(path: Path) -> None:
+    check_flow(lambda: HDF5Data(path, NAMES, trusted=True))
+    check_flow(lambda: BatchData(HDF5Data(path, "packed/x", shuffle=False), 8, remainder=True))
+
+
+def test_any_positions(path: Path) -> None:
+    plan = HDF5Data(path, ["packed/x", "i"], shuffle=False).plan()
+    found = plan.read([7, 3, 4, 5, 3, 99, 0])
+    assert [int(dp[1]) for dp in found] == [7, 3, 4, 5, 3, 99, 0]
+    found[1][0][:] = -1  # the same row, read twice, is two rows
+    assert np.array_equal(found[4][0], X[3])
+
+
+def test_processes_and_threads(path: Path) -> None:
+    ds = HDF5Data(path, NAMES, seed=1, trusted=True)
+    first = list(ds.iterate(seed=0, epoch=0))
+    program = """
+import cloudpickle, sys
+ds = cloudpickle.loads(bytes.fromhex(sys.argv[1]))
+print([int(dp[2]) for dp in ds.iterate(seed=0, epoch=0)])
+"""
+    command = [sys.executable, "-c", program, cloudpickle.dumps(ds).hex()]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{[int(dp[2]) for dp in first]}\n"
+    plan, results = ds.plan(seed=0), []
+    threads = [
+        threading.Thread(target=lambda: results.append(plan.read(range(100)))) for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for result in results:
+        np.testing.assert_equal(result, first)
+
+
+def test_wrong_arguments(path: Path, tmp_path: Path) -> None:
+    for names, told in (
+        (["y"], "no data set 'y'"),
+        (["packed"], "has no rows"),
+        (["scalar"], "has no rows"),
+        (["x", "short"], "x: 100, short: 5"),
+        (["references"], "references"),
+        ([], "no data_paths"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            HDF5Data(path, names)
+    with pytest.raises(ConfigError, match="There is no file"):
+        HDF5Data(tmp_path / "absent.h5", ["x"])
+
+
+def test_data_in_other_files_are_refused(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_bytes(bytes(800))
+    with h5py.File(tmp_path / "evil.h5", "w") as file:
+        file["link"] = h5py.ExternalLink(str(path), "x")
+        file["group"] = h5py.ExternalLink(str(path), "/")
+        file.create_dataset("storage", 100, np.int64, external=[(str(tmp_path / "secret"), 0, 800)])
+        layout = h5py.VirtualLayout((100,), np.int64)
+        layout[:] = h5py.VirtualSource(str(path), "i", (100,))
+        file.create_virtual_dataset("virtual", layout)
+    for name in ("link", "group/x", "storage", "virtual"):
+        with pytest.raises(FormatError, match="lies in another file"):
+            HDF5Data(tmp_path / "evil.h5", [name])
+        assert len(HDF5Data(tmp_path / "evil.h5", [name], trusted=True)) == 100
+
+
+def test_data_of_variable_length_need_trust(path: Path) -> None:
+    for name in ("words", "ragged"):
+        with pytest.raises(FormatError, match="variable length"):
+            HDF5Data(path, [name])
+
+
+def test_sizes_that_cannot_be(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "big.h5", "w") as file:
+        file.create_dataset("x", (1 << 40,), np.float64, chunks=(1024,))
+    with pytest.raises(FormatError, match="claims 8,796"):
+        HDF5Data(tmp_path / "big.h5", ["x"])
+
+
+def test_garbage_and_truncation(path: Path, tmp_path: Path) -> None:
+    content = path.read_bytes()
+    for size in (0, 7, 100, 2000, len(content) // 2, len(content) - 1):
+        (tmp_path / "cut.h5").write_bytes(content[:size])
+        with pytest.raises(FormatError, match=r"cut\.h5"):
+            list(HDF5Data(tmp_path / "cut.h5", ["x", "packed/x"]))
+    (tmp_path / "cut.h5").write_bytes(b"not HDF5" * 100)
+    with pytest.raises(FormatError, match=r"cut\.h5"):
+        HDF5Data(tmp_path / "cut.h5", ["x"])
+
+
+FUZZ = """
+import random, resource, sys
+import numpy as np
+from towerpack import ConfigError, FormatError
+from towerpack.dataflow.formats import HDF5Data
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+content = open(sys.argv[1], "rb").read()
+rng = random.Random(int(sys.argv[3]))
+errors = 0
+for _ in range(int(sys.argv[4])):
+    damaged = bytearray(content)
+    for _ in range(rng.randint(1, 8)):
+        damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+    open(sys.argv[2], "wb").write(damaged)
+    try:
+        list(HDF5Data(sys.argv[2], ["x", "packed/x", "i"]))
+    except (ConfigError, FormatError):
+        errors += 1
+print("errors", errors)
+"""
+
+
+def test_flipped_bits(path: Path, tmp_path: Path) -> None:
+    """In another process, because HDF5 itself might crash or hang."""
+    count = scaled(2000)
+    command = [sys.executable, "-c", FUZZ, str(path), str(tmp_path / "fuzz.h5"), "0", str(count)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout.split()[-1]) > count // 20
