@@ -1,0 +1,319 @@
+"""The side that wants the data: one pass over all producers."""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from towerpack._core.errors import FormatError
+from towerpack._core.logs import get_logger
+from towerpack.dataflow.remote._peer import Peer
+from towerpack.dataflow.remote._post import GoneError, Post, Route
+from towerpack.dataflow.remote._protocol import (
+    Kind,
+    Message,
+    VersionError,
+    header,
+    parse,
+    with_facts,
+)
+from towerpack.dataflow.remote._roster import RefusedError, Roster
+
+log = get_logger(__name__)
+
+_TICK_S: Final = 0.2
+_BEAT_S: Final = 1.0
+_LOOK_S: Final = 0.5
+_QUIET_S: Final = 10.0
+_MOST_NAME: Final = 200
+_MOST_REMEMBERED: Final = 1024
+_FROM_SESSIONS: Final = {Kind.DATA, Kind.GROUP, Kind.END, Kind.ERROR, Kind.BEAT}
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a pass asks of every producer.
+
+    Attributes:
+        epoch: Which pass.
+        seed: From which each producer derives its own.
+        hwm: Datapoints that each may send ahead.
+        max_nbytes: Of a frame.
+    """
+
+    epoch: int
+    seed: int
+    hwm: int
+    max_nbytes: int
+
+
+class Consumer:
+    """Talks with the producers, and puts what they send into the roster's inboxes.
+
+    Args:
+        post: Where they are.
+        roster: Who they are.
+        wish: What is asked of them.
+        dropped: Counts messages that were dropped, by reason.
+        clock: Seconds that pass.
+    """
+
+    def __init__(
+        self,
+        post: Post,
+        roster: Roster,
+        wish: Wish,
+        dropped: Counter[str],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._post = post
+        self._roster = roster
+        self._wish = wish
+        self._clock = clock
+        self._name = secrets.token_bytes(16)
+        self._attempts = 0
+        self._runs: dict[bytes, Peer] = {}
+        self._sessions: dict[bytes, Peer] = {}
+        self._bad_runs: set[bytes] = set()
+        self._looked: dict[Route, float] = {}
+        self._tick_due = 0.0
+        self._beat_due = 0.0
+        self._dropped = dropped
+        self._told: dict[str, float] = {}
+
+    def pump(self, wait_s: float) -> None:
+        """Take one message, or wait for one."""
+        now = self._clock()
+        if now >= self._tick_due:
+            self._tick(now)
+        got = self._post.receive()
+        if got is None:
+            self._post.wait(wait_s)
+            got = self._post.receive()
+        if got is None:
+            return
+        route, frames = got
+        try:
+            self._heed(route, parse([frame.buffer for frame in frames]))
+        except VersionError as error:
+            self._refuse(route, str(error))
+            self._drop("of another version of the protocol", error.what)
+        except FormatError as error:
+            self._drop("that made no sense", error.what)
+
+    def credit(self, peer: Peer) -> None:
+        """A datapoint was handed on: let the producer send more, a few at a time."""
+        if peer.handed - peer.credited >= max(1, self._wish.hwm // 4):
+            self._acknowledge(peer, Kind.ACK)
+
+    def finish(self, peer: Peer, *, ended: bool) -> None:
+        """The end of a session, or an error, was handed on."""
+        self._acknowledge(peer, Kind.ACK)
+        peer.ended = ended
+        self._sessions.pop(peer.session, None)
+        peer.session = b""
+
+    def close(self) -> None:
+        """Tell the producers that the pass is over, and close the sockets."""
+        for peer in self._sessions.values():
+            self._say(peer, [header(Kind.STOP, peer.session)])
+        self._post.close()
+
+    # ------------------------------------------------------------------ what arrives
+
+    def _heed(self, route: Route, message: Message) -> None:
+        if message.kind is Kind.HELLO:
+            self._welcome(route, message)
+        elif message.kind is Kind.REFUSE:
+            why = plain(message.fact("why", str, _MOST_NAME))
+            self._tell("refused", f"A producer refuses this consumer: {why}")
+        elif message.kind not in _FROM_SESSIONS:
+            raise FormatError(f"{message.kind.name} is not for a consumer.")
+        elif message.session in self._sessions:
+            self._continue(self._sessions[message.session], route, message)
+        else:
+            self._drop("of sessions that are over", "")
+            self._look(route)
+
+    def _continue(self, peer: Peer, route: Route, message: Message) -> None:
+        now = self._clock()
+        peer.route, peer.heard_s, peer.answered = route, now, True
+        if peer.lost:
+            peer.lost = False
+            log.info("%s: the connection is back", peer.name)
+        if message.kind is Kind.BEAT:
+            gap = message.number > peer.received
+            self._acknowledge(peer, Kind.RESEND if gap and peer.wants_again(now) else Kind.ACK)
+            return
+        try:
+            accepted = peer.accept(message, self._wish.hwm)
+        except FormatError as error:
+            self._shut_out(peer, route, error)
+            return
+        if accepted:
+            self._roster.arrived(peer, accepted)
+        elif message.number > peer.received and peer.wants_again(now):
+            self._acknowledge(peer, Kind.RESEND)
+
+    def _shut_out(self, peer: Peer, route: Route, error: FormatError) -> None:
+        """A producer whose data are damaged: it would send them again and again."""
+        log.error("%s sent datapoint %d damaged: %s", peer.name, peer.received, error)
+        self._refuse(route, f"datapoint {peer.received} is damaged: {error.what}")
+        if len(self._bad_runs) < _MOST_REMEMBERED:
+            self._bad_runs.add(peer.run)
+        self._sessions.pop(peer.session, None)
+        self._runs.pop(peer.run, None)
+        peer.session = peer.run = b""
+        peer.route = None
+
+    # ------------------------------------------------------------------ who comes
+
+    def _welcome(self, route: Route, message: Message) -> None:
+        run = message.fact("run", bytes, 16)
+        now = self._clock()
+        peer = self._runs.get(run)
+        if peer is not None:
+            peer.route = route
+            if not peer.ended and (
+                not peer.session or peer.answered or now > peer.begun_s + _BEAT_S
+            ):
+                self._start(peer, now)
+        elif run not in self._bad_runs:
+            self._place(route, message, run, now)
+
+    def _place(self, route: Route, message: Message, run: bytes, now: float) -> None:
+        name = message.fact("name", str, _MOST_NAME)
+        signature = message.fact("signature", bytes, 64)
+        exact = message.fact("exact", bool)
+        pipeline = plain(message.fact("pipeline", str))
+        try:
+            peer = self._roster.place_of(
+                name, exact, signature, lambda peer: self._is_alive(peer, route)
+            )
+            if peer is None:
+                self._contest(self._roster.peers[name], now)
+                return
+        except RefusedError as error:
+            self._refuse(route, str(error))
+            self._drop("from producers that are not wanted", str(error))
+            return
+        if peer.ended:
+            return  # it waits for the next pass
+        log.info("%s has come: %s", plain(peer.name), pipeline)
+        self._runs.pop(peer.run, None)
+        self._runs[run] = peer
+        peer.run, peer.route, peer.signature = run, route, signature
+        self._start(peer, now)
+
+    def _contest(self, peer: Peer, now: float) -> None:
+        """Two want one name. If the first one still speaks, the second is sent away."""
+        if peer.rival_s is None:
+            peer.rival_s = now
+        elif peer.heard_s > peer.rival_s:
+            peer.rival_s = None
+            raise RefusedError(
+                f"there is another producer named {peer.name!r}; give each a name= of its own"
+            )
+
+    def _is_alive(self, peer: Peer, newcomer: Route) -> bool:
+        route = peer.route
+        if not peer.run or route is None or peer.ended:
+            return False
+        if not self._post.bind:
+            # One address, one producer: whoever answers there is the one.
+            return route.link != newcomer.link
+        try:
+            self._post.send(route, self._acknowledgement(peer, Kind.ACK))
+        except GoneError:
+            return False
+        return True
+
+    def _start(self, peer: Peer, now: float) -> None:
+        self._sessions.pop(peer.session, None)
+        self._attempts += 1
+        peer.begin(secrets.token_bytes(16), self._attempts, now)
+        self._sessions[peer.session] = peer
+        facts = {
+            "name": peer.name,
+            "run": peer.run,
+            "consumer": self._name,
+            "attempt": peer.attempt,
+            "epoch": self._wish.epoch,
+            "seed": self._wish.seed,
+            "base": peer.base,
+            "state": peer.state,
+            "max_nbytes": self._wish.max_nbytes,
+        }
+        limit = peer.handed + self._wish.hwm
+        peer.credited = peer.handed
+        self._say(peer, with_facts(header(Kind.START, peer.session, peer.handed, limit), facts))
+
+    # ------------------------------------------------------------------ what is said
+
+    def _tick(self, now: float) -> None:
+        self._tick_due = now + _TICK_S
+        self._post.admit()
+        if self._post.refused > self._dropped["connections without an allowed key"]:
+            self._dropped["connections without an allowed key"] = self._post.refused
+            self._tell("keys", f"Connections without an allowed key: {self._post.refused}")
+        spoken = {peer.route for peer in self._sessions.values()}
+        for route in self._post.routes():
+            if route not in spoken:
+                self._post.send(route, [header(Kind.LOOK, self._name)])
+        if now >= self._beat_due:
+            self._beat_due = now + _BEAT_S
+            for peer in self._sessions.values():
+                self._acknowledge(peer, Kind.ACK)
+
+    def _acknowledge(self, peer: Peer, kind: Kind) -> None:
+        peer.credited = peer.handed
+        self._say(peer, self._acknowledgement(peer, kind))
+
+    def _acknowledgement(self, peer: Peer, kind: Kind) -> list[bytes]:
+        return [header(kind, peer.session, peer.received, peer.handed + self._wish.hwm)]
+
+    def _look(self, route: Route) -> None:
+        """Ask somebody who sends unknown things who he is, but not for each of them."""
+        now = self._clock()
+        if now < self._looked.get(route, 0.0) + _LOOK_S:
+            return
+        if len(self._looked) >= _MOST_REMEMBERED:
+            self._looked.clear()
+        self._looked[route] = now
+        self._say_to(route, [header(Kind.LOOK, self._name)])
+
+    def _refuse(self, route: Route, why: str) -> None:
+        self._say_to(route, with_facts(header(Kind.REFUSE), {"why": why}))
+
+    def _say(self, peer: Peer, frames: list[bytes]) -> None:
+        """Say what is repeated if it does not arrive, and note who is gone."""
+        if peer.route is not None and not self._say_to(peer.route, frames) and not peer.lost:
+            peer.lost = True
+            log.warning("%s: the connection is lost; waiting for it to come back", peer.name)
+
+    def _say_to(self, route: Route, frames: list[bytes]) -> bool:
+        try:
+            self._post.send(route, frames)
+        except GoneError:
+            return False
+        return True
+
+    def _drop(self, what: str, detail: str) -> None:
+        self._dropped[what] += 1
+        self._tell(what, f"Messages {what} were dropped: {self._dropped[what]}. {plain(detail)}")
+
+    def _tell(self, what: str, text: str) -> None:
+        """Log, but not as often as somebody may like to make us."""
+        now = self._clock()
+        if now >= self._told.get(what, float("-inf")) + _QUIET_S:
+            self._told[what] = now
+            log.warning("%s", text)
+
+
+def plain(text: str) -> str:
+    """Text from elsewhere, without what would steer a terminal."""
+    return "".join(c if c.isprintable() or c in "\n\t" else "?" for c in text)
