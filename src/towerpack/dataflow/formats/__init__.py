@@ -2,6 +2,11 @@
 
 from ._hdf5 import HDF5Data as HDF5Data
 from ._npz import NumpyData as NumpyData
+from ._svmlight import SVMLightData as SVMLightData
 from ._tar import TarData as TarData
 from ._tar_writer import TarSerializer as TarSerializer
 from ._tar_writer import TarWriter as TarWriter
+from ._wire import pack as pack
+from ._wire import pack_frames as pack_frames
+from ._wire import unpack as unpack
+from ._wire import unpack_frames as unpack_frames

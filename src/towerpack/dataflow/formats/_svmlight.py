@@ -1,0 +1,116 @@
+"""Sparse text files in the format of SVMLight and LIBSVM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.extras import require
+from towerpack.dataflow._blocks import Block, Columns, Positions, as_array
+from towerpack.dataflow._flow import Length, Place, Stage, check_seed
+from towerpack.dataflow._opening import PathLike, check_expansion, file_of, reading
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow.stages._shuffle import ShuffleNode
+
+_CHUNK_BYTES = 1 << 20
+
+
+class SVMLightData(Stage):
+    """Datapoint i is `[features, label]` of line i, the features as a dense row.
+
+    The file is parsed at once, by scikit-learn, and held in memory as sparse as it is; rows become
+    dense when they are read.
+
+    Contract: in order, or exactly shuffled; as long as the file has lines with data; random if
+    shuffled; thread- and fork-safe; resumable at once.
+
+    Args:
+        path: The file; one whose name ends in `.gz` or `.bz2` is decompressed.
+        shuffle: Give every pass another order, as `ShuffleData` does.
+        num_features: Length of the rows. By default the largest index in the file; give it where a
+            file may lack the last features, such as a test set.
+        dtype: Of the features; labels are float64.
+        seed: For the shuffle alone; by default the run's.
+
+    Raises:
+        ConfigError: There is no such file, or it has more features than `num_features`.
+        FormatError: The file is damaged.
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        shuffle: bool = True,
+        *,
+        num_features: int | None = None,
+        dtype: DTypeLike = np.float32,
+        seed: int | None = None,
+    ) -> None:
+        self.path = file_of(path)
+        self.shuffle = shuffle
+        self.seed = None if seed is None else check_seed(seed)
+        self.random = shuffle and seed is None
+        self._node = SparseNode(*self._load(num_features, dtype))
+
+    @property
+    def num_features(self) -> int:
+        """Length of the rows."""
+        return self._node.num_features
+
+    def length(self) -> Length:
+        return self._node.size
+
+    def arguments(self) -> str:
+        return self.path.name
+
+    def identity(self) -> str:
+        return f"{self._node.size}, shuffled" if self.shuffle else str(self._node.size)
+
+    def compile(self, place: Place) -> Node | None:
+        return ShuffleNode(self._node, place.key(self, self.seed)) if self.shuffle else self._node
+
+    def _load(self, num_features: int | None, dtype: DTypeLike) -> tuple[Any, NDArray[Any]]:
+        datasets: Any = require("sklearn.datasets", extra="formats", needed_for="SVMLightData")
+        with reading(self.path, "an SVMLight file"):
+            sparse, labels = datasets.load_svmlight_file(
+                str(self.path), dtype=np.dtype(dtype), zero_based="auto"
+            )
+        found = int(sparse.shape[1])
+        if num_features is not None and found > num_features:
+            raise ConfigError(
+                f"{self.path} has {found} features.",
+                expected=f"at most num_features={num_features}",
+            )
+        sparse.resize(len(labels), found if num_features is None else num_features)
+        if num_features is None:
+            row = found * sparse.dtype.itemsize
+            check_expansion(row, self.path.stat().st_size, "the largest index", self.path)
+        return sparse, labels
+
+
+class SparseNode(Node):
+    """Reads rows of a sparse matrix as dense columns."""
+
+    def __init__(self, sparse: Any, labels: NDArray[Any]) -> None:
+        self.size = len(labels)
+        self.num_features = int(sparse.shape[1])
+        self._starts = np.asarray(sparse.indptr, np.int64)
+        self._indices: NDArray[Any] = sparse.indices
+        self._values: NDArray[Any] = sparse.data
+        self._labels = labels
+        row_bytes = self.num_features * self._values.itemsize
+        self.chunk = max(1, min(256, _CHUNK_BYTES // max(1, row_bytes)))
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        rows = as_array(positions)
+        starts = self._starts[rows]
+        counts = self._starts[rows + 1] - starts
+        # For every value its row in the block and its place among all values.
+        row_of = np.repeat(np.arange(len(rows)), counts)
+        place = np.arange(len(row_of)) + np.repeat(starts - np.cumsum(counts) + counts, counts)
+        features = np.zeros((len(rows), self.num_features), self._values.dtype)
+        features[row_of, self._indices[place]] = self._values[place]
+        return Columns([features, self._labels[rows]], len(rows))

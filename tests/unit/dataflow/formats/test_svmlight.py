@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from towerpack import ConfigError, FormatError
+from towerpack.dataflow import BatchData
+from towerpack.dataflow.formats import SVMLightData
+from towerpack.dataflow.testing import check_flow
+
+datasets: Any = pytest.importorskip("sklearn.datasets")
+
+TEXT = b"""# a comment
+1 1:0.5 3:2 # another
+-1 2:1e2
+
+2.5
+1 4:-1
+"""
+DENSE = [[0.5, 0, 2, 0], [0, 100, 0, 0], [0, 0, 0, 0], [0, 0, 0, -1]]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    (tmp_path / "data.svm").write_bytes(TEXT)
+    return tmp_path / "data.svm"
+
+
+def test_rows(path: Path) -> None:
+    ds = SVMLightData(path, shuffle=False)
+    assert len(ds) == 4 and str(ds) == "SVMLightData(data.svm)"
+    assert [dp[0].tolist() for dp in ds] == DENSE
+    assert [dp[1] for dp in ds] == [1, -1, 2.5, 1]
+    features, label = next(iter(ds))
+    assert (features.dtype, label.dtype) == (np.float32, np.float64)
+
+
+def test_number_of_features(path: Path) -> None:
+    assert SVMLightData(path, num_features=6).num_features == 6
+    assert next(iter(SVMLightData(path, num_features=6)))[0].shape == (6,)
+    with pytest.raises(ConfigError, match="has 4 features"):
+        SVMLightData(path, num_features=3)
+
+
+def test_against_a_dense_matrix(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(50, 20)) * (rng.random((50, 20)) < 0.3)
+    x[:, -1] = 1
+    datasets.dump_svmlight_file(x, np.arange(50), str(tmp_path / "x.svm"), zero_based=False)
+    for features, label in BatchData(SVMLightData(tmp_path / "x.svm", dtype=np.float64), 10):
+        np.testing.assert_allclose(features, x[label.astype(int)], rtol=1e-12)
+
+
+def test_laws(path: Path) -> None:
+    check_flow(lambda: SVMLightData(path))
+    ds = SVMLightData(path, seed=3)
+    copy = cloudpickle.loads(cloudpickle.dumps(ds))
+    np.testing.assert_equal(list(copy.iterate(seed=1)), list(ds.iterate(seed=1)))
+
+
+@pytest.mark.parametrize(
+    "text", [b"1 99999999999:1\n", b"1 900000000:1\n", b"1 1:x\n", b"x 1:1\n", b"1 0:1 -1:2\n"]
+)
+def test_damaged(tmp_path: Path, text: bytes) -> None:
+    (tmp_path / "bad.svm").write_bytes(text)
+    tracemalloc.start()
+    with pytest.raises(FormatError, match=r"bad\.svm"):
+        list(SVMLightData(tmp_path / "bad.svm"))
+    assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    tracemalloc.stop()
+
+
+@given(st.binary(max_size=100) | st.text("0123456789:.-# \nqid", max_size=60).map(str.encode))
+def test_garbage(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "garbage.svm"
+    path.write_bytes(data)
+    try:
+        for features, _ in SVMLightData(path):
+            assert features.ndim == 1
+    except FormatError:
+        pass
