@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -65,19 +66,51 @@ def decode_image(
         ConfigError: `out` does not fit, or the arguments make no sense.
         MissingExtraError: The extra `image` is not installed.
     """
-    if channels not in (None, 1, 3, 4):
-        raise ConfigError(f"There is no channels={channels}.", expected="1, 3, 4 or None")
     raw = as_bytes(data)
     header = image_header(raw, name=name)
     check_size(header, len(raw), max_pixels, name)
+    wanted = Wanted(rgb, channels, orient, strict, name)
+    factor = 1 if min_size is None else scale_for(header, min_size)
+    return decode_known(raw, header, wanted, factor, out)
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """How a picture is to be decoded: see `decode_image`."""
+
+    rgb: bool = True
+    channels: int | None = 3
+    orient: bool = True
+    strict: bool = True
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.channels not in (None, 1, 3, 4):
+            raise ConfigError(f"There is no channels={self.channels}.", expected="1, 3, 4 or None")
+
+
+def decode_known(
+    data: bytes,
+    header: ImageHeader,
+    wanted: Wanted,
+    factor: int = 1,
+    out: NDArray[np.uint8] | None = None,
+) -> Image:
+    """Decode a file whose header was read, and its size found good.
+
+    Args:
+        data: The file.
+        header: Its header.
+        wanted: What to make of it.
+        factor: Decode a JPEG at 1 / factor of its size: 1, 2, 4 or 8.
+        out: As for `decode_image`.
+    """
     if header.format == "jpeg" and header.ordinary:
-        check_scans(header, raw, name)
-        count = channels or (1 if header.channels == 1 else 3)
-        factor = 1 if min_size is None else scale_for(header, min_size)
-        img = _jpeg(raw, header, _JPEG_COLOURS[count][rgb], factor, out, orient, strict, name)
+        check_scans(header, data, wanted.name)
+        img = _jpeg(data, header, wanted, factor, out)
         if img is not None:
             return img
-    return _fitted(_opencv(raw, header, rgb, channels, orient, strict, name), out)
+    return _fitted(_opencv(data, header, wanted), out)
 
 
 def encode_jpeg(
@@ -152,7 +185,7 @@ def scale_for(header: ImageHeader, min_size: int | Sequence[int]) -> int:
     if header.orientation > 4:  # turned by a quarter
         height, width = width, height
     for factor in (8, 4, 2):
-        if _reduced(header.height, factor) >= height and _reduced(header.width, factor) >= width:
+        if _divided(header.height, factor) >= height and _divided(header.width, factor) >= width:
             return factor
     return 1
 
@@ -168,70 +201,60 @@ def upright(img: Image, orientation: int) -> Image:
     return img
 
 
-def _reduced(size: int, factor: int) -> int:
+def _divided(size: int, factor: int) -> int:
     return -(-size // factor)
 
 
 def _jpeg(
     data: bytes,
     header: ImageHeader,
-    colour: str,
+    wanted: Wanted,
     factor: int,
     out: NDArray[np.uint8] | None,
-    orient: bool,
-    strict: bool,
-    name: str | None,
 ) -> Image | None:
     """Decode by libjpeg-turbo; `None` if it does not know this kind."""
-    stored = (_reduced(header.height, factor), _reduced(header.width, factor), len(colour))
-    stored = (*stored[:2], 1) if colour == "GRAY" else stored
-    turned = orient and header.orientation != 1
+    channels = wanted.channels or (1 if header.channels == 1 else 3)
+    stored = (_divided(header.height, factor), _divided(header.width, factor), channels)
+    turned = wanted.orient and header.orientation != 1
     direct = None if turned or out is None else _memory(out, stored)
     buffer = direct if direct is not None else np.empty(stored, np.uint8)
     try:
         _simplejpeg().decode_jpeg(
             data,
-            colorspace=colour,
+            colorspace=_JPEG_COLOURS[channels][wanted.rgb],
             min_height=stored[0],
             min_width=stored[1],
             min_factor=factor,
             buffer=buffer,
-            strict=strict,
+            strict=wanted.strict,
         )
     except ValueError as error:
         if "subsampling" in str(error):
             return None
-        raise _damaged(name, "jpeg", str(error)) from error
+        raise _damaged(wanted.name, "jpeg", str(error)) from error
     if direct is not None:
         return direct
     return _fitted(upright(buffer, header.orientation) if turned else buffer, out)
 
 
-def _opencv(
-    data: bytes,
-    header: ImageHeader,
-    rgb: bool,
-    channels: int | None,
-    orient: bool,
-    strict: bool,
-    name: str | None,
-) -> Image:
-    if strict and header.format == "jpeg" and b"\xff\xd9" not in data[-64:]:
-        raise _damaged(name, "jpeg", "it has no end marker")  # OpenCV would fill up with grey
+def _opencv(data: bytes, header: ImageHeader, wanted: Wanted) -> Image:
+    if wanted.strict and header.format == "jpeg" and b"\xff\xd9" not in data[-64:]:
+        # OpenCV would fill up with grey.
+        raise _damaged(wanted.name, "jpeg", "it has no end marker")
     cv2 = opencv()
-    flags = {1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR}.get(channels or 0)
+    flags = {1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR}.get(wanted.channels or 0)
     if flags is None:
         flags = cv2.IMREAD_UNCHANGED
-    elif not orient:
+    elif not wanted.orient:
         flags |= cv2.IMREAD_IGNORE_ORIENTATION
     try:
         img = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
     except cv2.error as error:
-        raise _damaged(name, header.format, str(error)) from error
+        raise _damaged(wanted.name, header.format, str(error)) from error
     if img is None:
-        raise _damaged(name, header.format, "OpenCV cannot decode it")
+        raise _damaged(wanted.name, header.format, "OpenCV cannot decode it")
     img = cast("Image", img) if img.ndim == 3 else img[:, :, None]
-    return _coloured(img, rgb, channels)
+    return _coloured(img, wanted.rgb, wanted.channels)
 
 
 def _coloured(img: Image, rgb: bool, channels: int | None) -> Image:

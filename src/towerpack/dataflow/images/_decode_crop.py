@@ -12,7 +12,7 @@ from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow.images._augmentor import RNG
 from towerpack.dataflow.images._crop import CropTransform, GoogleNetRandomCropAndResize
-from towerpack.dataflow.images._decode import MAX_PIXELS, check_size, decode_image
+from towerpack.dataflow.images._decode import MAX_PIXELS, Wanted, check_size, decode_known
 from towerpack.dataflow.images._headers import Bytes, as_bytes, image_header
 from towerpack.dataflow.images._image import (
     Image,
@@ -55,9 +55,12 @@ class DecodeRandomCrop:
     reduce: bool = True
     max_pixels: int = MAX_PIXELS
     strict: bool = True
-    _crop: GoogleNetRandomCropAndResize = field(init=False, repr=False)
+    _crop: GoogleNetRandomCropAndResize = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        self._target = height_and_width(self.target_shape, "size")
+        self._interp = interpolation(self.interp)
+        self._wanted = Wanted(self.rgb, strict=self.strict)
         self._crop = GoogleNetRandomCropAndResize(
             self.crop_area_fraction, self.aspect_ratio_range, self.target_shape, self.interp
         )
@@ -82,35 +85,26 @@ class DecodeRandomCrop:
         size = (header.height, header.width)
         if header.orientation > 4:  # turned by a quarter
             size = (header.width, header.height)
-        # Of an image it looks at the shape alone: this one takes a byte of memory.
-        transform: Any = self._crop.get_transform(np.broadcast_to(np.uint8(0), size), rng)
+        # Of an image it looks at the shape alone: this one takes no memory.
+        transform: Any = self._crop.get_transform(np.empty(size, "V0"), rng)
         part = next(iter(transform))
         if not isinstance(part, CropTransform):  # no draw fitted: the middle, after scaling
-            return self._kept(transform.apply_image(self._decoded(data, size)), out)
+            return self._kept(transform.apply_image(decode_known(data, header, self._wanted)), out)
         factor = self._factor(part) if header.format == "jpeg" else 1
-        img = self._decoded(data, (-(-size[0] // factor), -(-size[1] // factor)))
+        img = decode_known(data, header, self._wanted, factor)
         if img.shape[:2] != size:
             part = _reduced(part, factor, (img.shape[0], img.shape[1]))
         return self._scaled(part.apply_image(img), out)
 
     def _factor(self, part: CropTransform) -> int:
-        height, width = height_and_width(self.target_shape, "size")
+        height, width = self._target
         larger = (f for f in (8, 4, 2) if part.h >= f * height and part.w >= f * width)
         return next(larger, 1) if self.reduce else 1
 
-    def _decoded(self, data: bytes, size: tuple[int, int]) -> Image:
-        return decode_image(
-            data, rgb=self.rgb, min_size=size, max_pixels=self.max_pixels, strict=self.strict
-        )
-
     def _scaled(self, img: Image, out: NDArray[np.uint8] | None) -> Image:
-        height, width = height_and_width(self.target_shape, "size")
         if out is not None:
             self._check(out)
-        scaled: Image = opencv().resize(
-            img, (width, height), dst=out, interpolation=interpolation(self.interp)
-        )
-        return scaled if out is None else out
+        return opencv().resize(img, self._target[::-1], dst=out, interpolation=self._interp)
 
     def _kept(self, img: Image, out: NDArray[np.uint8] | None) -> Image:
         if out is None:
@@ -120,7 +114,7 @@ class DecodeRandomCrop:
         return out
 
     def _check(self, out: NDArray[np.uint8]) -> None:
-        shape = (*height_and_width(self.target_shape, "size"), 3)
+        shape = (*self._target, 3)
         if out.shape != shape or out.dtype != np.uint8 or not out.flags.c_contiguous:
             # OpenCV would leave it alone, and allocate.
             raise ConfigError(
