@@ -2,6 +2,7 @@
 
 from ._hdf5 import HDF5Data as HDF5Data
 from ._npz import NumpyData as NumpyData
+from ._parquet import ParquetData as ParquetData
 from ._svmlight import SVMLightData as SVMLightData
 from ._tar import TarData as TarData
 from ._tar_writer import TarSerializer as TarSerializer

@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import datetime
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from scaling import scaled
+from towerpack import ConfigError, FormatError
+from towerpack.dataflow import BatchData, ShuffleData
+from towerpack.dataflow.formats import ParquetData
+from towerpack.dataflow.testing import check_flow
+
+pa: Any = pytest.importorskip("pyarrow")
+pq: Any = pytest.importorskip("pyarrow.parquet")
+
+ROWS = 50
+
+
+def table(start: int = 0) -> Any:
+    index = range(start, start + ROWS)
+    return pa.table(
+        {
+            "i": pa.array(index, pa.int64()),
+            "half": pa.array(np.arange(start, start + ROWS, dtype=np.float32) / 2),
+            "even": [i % 2 == 0 for i in index],
+            "vector": pa.array([[i, i + 1, i + 2] for i in index], pa.list_(pa.int16(), 3)),
+            "ragged": pa.array([list(range(i % 4)) for i in index], pa.list_(pa.uint8())),
+            "word": [f"ä{i}" for i in index],
+            "class": pa.array([f"c{i % 3}" for i in index]).dictionary_encode(),
+            "bytes": [bytes([i % 256]) for i in index],
+            "null": pa.array([None if i == 3 else i for i in index], pa.int32()),
+            "struct": [{"a": i} for i in index],
+            "day": pa.array([datetime.date(2020, 1, 1)] * ROWS),
+        }
+    )
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> list[Path]:
+    for i in range(2):
+        pq.write_table(table(i * ROWS), tmp_path / f"{i}.parquet", row_group_size=20)
+    return [tmp_path / "0.parquet", tmp_path / "1.parquet"]
+
+
+def test_rows(paths: list[Path]) -> None:
+    ds = ParquetData(paths)
+    assert len(ds) == 100 and str(ds) == "ParquetData(0.parquet and 1 more)"
+    rows = list(ds)
+    for i, row in enumerate(rows):
+        assert (row["i"], row["half"], row["even"]) == (i, i / 2, i % 2 == 0)
+        assert row["vector"].tolist() == [i, i + 1, i + 2]
+        assert row["ragged"].tolist() == list(range(i % 4))
+        assert (row["word"], row["class"], row["bytes"]) == (f"ä{i}", f"c{i % 3}", bytes([i]))
+        assert row["null"] == (None if i == 3 else i)
+        assert row["struct"] == {"a": i}
+    assert rows[0]["half"].dtype == np.float32 and rows[0]["vector"].dtype == np.int16
+    assert rows[0]["ragged"].dtype == np.uint8 and rows[0]["even"].dtype == bool
+    assert rows[0]["day"] == np.datetime64("2020-01-01")
+
+
+def test_columns_are_tuples(paths: list[Path]) -> None:
+    ds = ParquetData(str(paths[0].parent / "*.parquet"), ["vector", "i"])
+    vector, index = next(iter(BatchData(ShuffleData(ds), 100)))
+    assert sorted(index.tolist()) == list(range(100))
+    assert np.array_equal(vector[:, 0], index) and vector.dtype == np.int16
+
+
+@pytest.mark.parametrize("cache_bytes", [0, 3000, 1 << 20])
+def test_laws(paths: list[Path], cache_bytes: int) -> None:
+    def make() -> ParquetData:
+        return ParquetData(paths, ["i", "word", "ragged"], cache_bytes=cache_bytes)
+
+    check_flow(make)
+    check_flow(lambda: BatchData(ShuffleData(make()), 7, stack="list"))
+
+
+def test_what_is_read_may_be_changed(paths: list[Path]) -> None:
+    ds = ParquetData(paths, ["vector", "ragged", "half", "struct"])
+    before = list(ds)
+    expected = [(v.tolist(), r.tolist(), float(h), dict(s)) for v, r, h, s in before]
+    for vector, ragged, _, struct in ds:
+        vector += 1
+        ragged += 1
+        struct["a"] = -1
+    for batch in BatchData(ds, 10, stack="list"):
+        batch[0][0] += 1
+    assert [(v.tolist(), r.tolist(), float(h), dict(s)) for v, r, h, s in ds] == expected
+
+
+def test_groups_are_decoded_once_if_they_fit(
+    paths: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[int] = []
+    original = pq.ParquetFile.read_row_group
+
+    def counted(self: Any, index: int, **options: Any) -> Any:
+        read.append(index)
+        return original(self, index, **options)
+
+    monkeypatch.setattr(pq.ParquetFile, "read_row_group", counted)
+    ds = ShuffleData(ParquetData(paths, ["i"]))
+    assert len(list(ds)) == len(list(ds)) == 100
+    assert len(read) == 6
+    read.clear()
+    assert len(list(ParquetData(paths, ["i"], cache_bytes=0))) == 100
+    assert read == [0, 1, 2, 0, 1, 2]
+
+
+def test_processes_and_threads(paths: list[Path]) -> None:
+    ds = ParquetData(paths, ["i", "word"])
+    list(ds)
+    copy = cloudpickle.loads(cloudpickle.dumps(ds))
+    assert list(copy) == list(ds)
+    assert len(cloudpickle.dumps(ds)) < 3000
+    plan, results = ShuffleData(ParquetData(paths, cache_bytes=2000)).plan(seed=0), []
+    threads = [
+        threading.Thread(target=lambda: results.append([dp["i"] for dp in plan.read(range(100))]))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 4 and all(sorted(one) == list(range(100)) for one in results)
+
+
+def test_empty(tmp_path: Path) -> None:
+    pq.write_table(table().slice(0, 0), tmp_path / "empty.parquet")
+    assert list(ParquetData(tmp_path / "empty.parquet")) == []
+
+
+def test_wrong_arguments(paths: list[Path], tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="did you mean 'word'"):
+        ParquetData(paths, ["wort"])
+    with pytest.raises(ConfigError, match="There is no file"):
+        ParquetData(tmp_path / "absent.parquet")
+    with pytest.raises(ConfigError, match="no files"):
+        ParquetData(str(tmp_path / "*.absent"))
+    pq.write_table(pa.table({"i": [1.5]}), tmp_path / "other.parquet")
+    with pytest.raises(FormatError, match="does not have the columns"):
+        ParquetData([paths[0], tmp_path / "other.parquet"])
+
+
+def test_truncation_and_garbage(paths: list[Path], tmp_path: Path) -> None:
+    content = paths[0].read_bytes()
+    bad = tmp_path / "bad.parquet"
+    for size in (0, 3, 8, 100, len(content) // 2, len(content) - 1):
+        bad.write_bytes(content[:size])
+        with pytest.raises(FormatError, match=r"bad\.parquet"):
+            list(ParquetData(bad))
+    bad.write_bytes(b"PAR1" + bytes(100) + b"\xff\xff\xff\x7fPAR1")
+    with pytest.raises(FormatError, match=r"bad\.parquet"):
+        ParquetData(bad)
+
+
+FUZZ = """
+import random, resource, sys
+from towerpack import ConfigError, FormatError
+from towerpack.dataflow.formats import ParquetData
+resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+content = open(sys.argv[1], "rb").read()
+rng = random.Random(int(sys.argv[3]))
+errors = 0
+for _ in range(int(sys.argv[4])):
+    damaged = bytearray(content)
+    for _ in range(rng.randint(1, 8)):
+        damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
+    open(sys.argv[2], "wb").write(damaged)
+    try:
+        list(ParquetData(sys.argv[2]))
+    except (ConfigError, FormatError):
+        errors += 1
+    except BaseException:
+        print(_, file=sys.stderr)
+        raise
+print("errors", errors)
+"""
+
+
+def test_flipped_bits(paths: list[Path], tmp_path: Path) -> None:
+    """In another process, because the Arrow library itself might crash."""
+    count = scaled(2000)
+    command = [sys.executable, "-c", FUZZ, str(paths[0]), str(tmp_path / "f"), "0", str(count)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout.split()[-1]) > count // 20
