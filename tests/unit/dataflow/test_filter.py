@@ -64,6 +64,7 @@ def test_a_predicate_that_draws_is_a_function_of_the_position() -> None:
     one, two = ([int(dp[0]) for dp in ds.iterate(seed=3, epoch=e)] for e in (0, 1))
     assert one == [int(dp[0]) for dp in ds.iterate(seed=3, epoch=0)]
     assert one != two and 60 < len(one) < 140
+    assert one != [int(dp[0]) for dp in ds.iterate(seed=4, epoch=0)]
 
 
 def test_a_predicate_that_fails_names_the_datapoint_and_loses_nothing() -> None:

@@ -65,6 +65,9 @@ class TestByShape:
     def test_a_limit_for_what_waits(self, make: Make) -> None:
         ds = BatchDataByShape(make(pictures("abcdefa")), 2, 0, max_waiting=3)
         assert members(ds) == [[0], [1], [2], [3], [4], [5], [6]]
+        iterator = ds.iterate()
+        next(iterator)
+        assert iterator.state()["at"]["read"] == 4
         ds = BatchDataByShape(make(pictures("abacada")), 3, 0, max_waiting=3)
         assert members(ds) == [[0, 2], [1], [3], [4, 6], [5]]
         ds = BatchDataByShape(make(pictures("aab")), 3, 0, max_waiting=0)
@@ -80,6 +83,11 @@ class TestByShape:
         for _ in range(2):
             with pytest.raises(DataFlowError, match="cannot group datapoint 1: IndexError"):
                 next(iterator)
+        iterator = BatchDataByShape(make([(1,)]), 2, 1).iterate(seed=0)
+        for _ in range(2):
+            with pytest.raises(DataFlowError, match="cannot group datapoint 0"):
+                next(iterator)
+            iterator = BatchDataByShape(make([(1,)]), 2, 1).iterate(state=iterator.state())
         odd = [(np.zeros(2), 0), (np.zeros(2, np.int8), 1), (np.zeros(3), 2)]
         iterator = BatchDataByShape(make(odd), 2, 0).iterate(seed=0)
         for _ in range(2):
@@ -178,6 +186,9 @@ class TestByLength:
             {"ids": (2, 8), "tags": (2, 8, 2), "y": (2, 3)},
             {"ids": (1, 12), "tags": (1, 12, 2), "y": (1, 3)},
         ]
+        lists = [(np.ones(n), np.zeros(2)) for n in (3, 1)]
+        (only,) = BatchByLength(make(lists), 2, [4], pad_to_boundary=True)
+        assert only[0].shape == (2, 4) and only[1].shape == (2, 2)
         first = next(iter(ds))
         assert first["ids"].tolist() == [[1, 1, 1, 5], [1, 1, 5, 5]]
         assert first["ids"].dtype == np.int32 and first["tags"].dtype == np.bool_

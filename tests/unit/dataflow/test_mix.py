@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scaling import scaled
@@ -54,6 +54,7 @@ class TestTurns:
 
     @settings(max_examples=scaled(600))
     @given(st.lists(st.integers(1, 60), min_size=1, max_size=9).map(tuple))
+    @example((13, 25, 29, 14, 2, 9, 17, 16))  # without Tijdeman's lower bound one is off by 1
     def test_shares_are_exact_to_within_one(self, weights: tuple[int, ...]) -> None:
         turns = even_turns(weights)
         shares = np.array(weights) / sum(weights)

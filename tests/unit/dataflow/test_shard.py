@@ -184,7 +184,7 @@ class TestRepeatedDataPoint:
         found = values(LocallyShuffleData(make(10), 4, 3, 100))
         assert sorted(found[:12]) == sorted([0, 1, 2, 3] * 3)
         assert sorted(found) == sorted(list(range(10)) * 3)
-        assert found[:12] != sorted(found[:12])
+        assert max(found[:4]) > 1  # all of the window, not the first of it several times
         assert found == values(LocallyShuffleData(numbers(10), 4, num_reuse=3))
         with pytest.raises(ConfigError):
             LocallyShuffleData(make(10), 4, 0)

@@ -67,7 +67,7 @@ class RepeatPointNode(Node):
         self.inner = inner
         self.n = n
         self.size = None if inner.size is None else inner.size * n
-        self.chunk = max(inner.chunk, n)
+        self.chunk = inner.chunk
         self._last: tuple[int, int, Datapoint] | None = None
 
     def read(self, epoch: int, positions: Positions) -> Block:
