@@ -25,6 +25,7 @@ from ._decode import encode_jpeg as encode_jpeg
 from ._decode_crop import DecodeRandomCrop as DecodeRandomCrop
 from ._deform import DeformTransform as DeformTransform
 from ._deform import GaussianDeform as GaussianDeform
+from ._erasing import RandomErasing as RandomErasing
 from ._flip import Flip as Flip
 from ._flip import FlipTransform as FlipTransform
 from ._flip import Transpose as Transpose
@@ -55,6 +56,7 @@ from ._paste import CenterPaste as CenterPaste
 from ._paste import ConstantBackgroundFiller as ConstantBackgroundFiller
 from ._paste import PasteTransform as PasteTransform
 from ._paste import RandomPaste as RandomPaste
+from ._policies import RandAugment as RandAugment
 from ._resize import RandomResize as RandomResize
 from ._resize import Resize as Resize
 from ._resize import ResizeShortestEdge as ResizeShortestEdge

@@ -1,0 +1,197 @@
+"""RandAugment and its operations, beside Pillow's; random erasing."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaling import scaled
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow import DataFromArrays, MapDataComponent
+from towerpack.dataflow.images import RandAugment, RandomErasing
+from towerpack.dataflow.images._histograms import autocontrast, equalize, posterize, solarize
+from towerpack.dataflow.testing import check_flow
+
+pytest.importorskip("cv2")
+pil_image = pytest.importorskip("PIL.Image")
+from PIL import ImageEnhance, ImageOps  # noqa: E402
+
+
+def noise(height: int = 37, width: int = 50, channels: int = 3, seed: int = 0) -> np.ndarray:
+    """Not all values occur, and low ones more often than high ones."""
+    rng = np.random.default_rng(seed)
+    return (rng.random((height, width, channels)) ** 2 * 200 + 10).astype(np.uint8)
+
+
+IMAGES = [noise(), noise(3, 400, seed=1), np.full((9, 9, 3), 77, np.uint8), noise(1, 1)]
+
+
+@pytest.mark.parametrize("img", IMAGES)
+def test_tables_are_pillows(img: np.ndarray) -> None:
+    pil = pil_image.fromarray(img)
+    assert np.array_equal(autocontrast(img), np.asarray(ImageOps.autocontrast(pil)))
+    assert np.array_equal(equalize(img), np.asarray(ImageOps.equalize(pil)))
+    for bits in range(1, 9):
+        assert np.array_equal(posterize(img, bits), np.asarray(ImageOps.posterize(pil, bits)))
+    for threshold in (0, 1, 77, 78, 255, 256):
+        assert np.array_equal(
+            solarize(img, threshold), np.asarray(ImageOps.solarize(pil, threshold))
+        )
+
+
+def photometric(name: str, strength: float, img: np.ndarray) -> np.ndarray:
+    return RandAugment().operation(name, strength, img.shape[:2]).apply_image(img)
+
+
+@pytest.mark.parametrize("strength", [-1.0, -0.4, 0.0, 0.5, 1.0])
+@pytest.mark.parametrize("img", IMAGES)
+def test_enhancements_are_pillows(img: np.ndarray, strength: float) -> None:
+    enhancers = {
+        "color": ImageEnhance.Color,
+        "contrast": ImageEnhance.Contrast,
+        "brightness": ImageEnhance.Brightness,
+        "sharpness": ImageEnhance.Sharpness,
+    }
+    for name, enhancer in enhancers.items():
+        ours = photometric(name, strength, img).astype(int)
+        theirs = np.asarray(enhancer(pil_image.fromarray(img)).enhance(1 + 0.9 * strength))
+        # They cut fractions off, twice; we round, once.
+        assert np.abs(ours - theirs).max() <= 2, name
+
+
+def test_strengths() -> None:
+    img = noise()
+    assert np.array_equal(photometric("posterize", -1.0, img), img & 0xF0)
+    assert np.array_equal(photometric("posterize", 0.5, img), img & 0xFC)
+    assert np.array_equal(photometric("solarize", 1.0, img), 255 - img)
+    half = photometric("solarize", -0.5, img)
+    assert np.array_equal(half, np.where(img < 128, img, 255 - img))
+    for name in RandAugment.OPS:
+        if name not in ("autocontrast", "equalize"):
+            transform = RandAugment().operation(name, 0.0, (37, 50))
+            assert np.array_equal(transform.apply_image(img), img), name
+
+
+def test_geometry() -> None:
+    def moved(name: str, strength: float, x: float, y: float) -> list[float]:
+        transform = RandAugment().operation(name, strength, (100, 331))
+        return transform.apply_coords(np.array([[x, y]]))[0].tolist()
+
+    assert moved("translate_x", 1.0, 10.0, 20.0) == pytest.approx([160.0, 20.0])
+    assert moved("translate_y", -1.0, 10.0, 20.0) == pytest.approx([10.0, 20.0 - 15000 / 331])
+    assert moved("shear_x", 1.0, 10.0, 20.0) == pytest.approx([16.0, 20.0])
+    assert moved("shear_y", -0.5, 10.0, 20.0) == pytest.approx([10.0, 18.5])
+    assert moved("rotate", 1.0, 165.5, 50.0) == pytest.approx([165.5, 50.0])
+
+
+def test_what_comes_in_is_grey() -> None:
+    img = np.zeros((40, 40, 3), np.uint8)
+    mask = np.ones((40, 40), np.int32)
+    aug = RandAugment(1, 10, ops=("translate_x",), fill=(1, 2, 3), mask_value=9)
+    transform = aug.get_transform(img, np.random.default_rng(0))
+    shown, labels = transform.apply_image(img), transform.apply_mask(mask)
+    assert {tuple(pixel) for pixel in shown.reshape(-1, 3).tolist()} >= {(0, 0, 0), (1, 2, 3)}
+    assert set(np.unique(labels)) == {1, 9}
+
+
+@settings(max_examples=scaled(600, at_least=30), deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    shape=st.sampled_from([(1, 1, 3), (2, 3, 3), (30, 41, 1), (30, 41), (5, 90, 3)]),
+    n=st.integers(0, 4),
+    m=st.floats(0, 10),
+)
+def test_any_image(seed: int, shape: tuple[int, ...], n: int, m: float) -> None:
+    img = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+    before = img.copy()
+    aug = RandAugment(n, m)
+    transform = aug.get_transform(img, np.random.default_rng(seed))
+    out = transform.apply_image(img)
+    assert out.shape == img.shape and out.dtype == np.uint8
+    assert np.array_equal(img, before)
+    again = pickle.loads(pickle.dumps(aug)).augment(img, np.random.default_rng(seed))
+    assert np.array_equal(out, again)
+    assert transform.apply_mask(np.zeros(shape[:2], np.int16)).shape == shape[:2]
+    assert len(list(transform)) == n  # type: ignore[call-overload]
+
+
+def test_all_operations_are_drawn_in_both_directions() -> None:
+    rng = np.random.default_rng(0)
+    img = noise()
+    seen = {repr(t) for _ in range(300) for t in RandAugment(1, 5).get_transform(img, rng)}  # type: ignore[attr-defined]
+    for name in ("color", "contrast", "brightness", "sharpness"):
+        assert {f"PhotometricTransform({name}, {s}0.50)" for s in "+-"} <= seen
+    assert len([text for text in seen if text.startswith("WarpAffine")]) == 10
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"m": 11}, {"m": -1}, {"n": -1}, {"ops": ("rotat",)}, {"ops": ()}]
+)
+def test_arguments(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        RandAugment(**arguments)
+
+
+def test_only_uint8() -> None:
+    with pytest.raises(ConfigError, match="before ToFloat32"):
+        RandAugment(1, 5, ops=("equalize",)).augment(noise().astype(np.float32))
+    with pytest.raises(ConfigError, match="three channels"):
+        RandAugment(1, 5, ops=("color",)).augment(noise(channels=4))
+
+
+def test_in_a_pipeline() -> None:
+    images = np.stack([noise(seed=seed) for seed in range(7)])
+    for aug in (RandAugment(2, 9), RandomErasing(0.8)):
+        check_flow(lambda aug=aug: MapDataComponent(DataFromArrays(images), aug, rng=True))
+
+
+def test_erasing() -> None:
+    rng = np.random.default_rng(0)
+    img = np.zeros((60, 80, 3), np.uint8)
+    erased = 0
+    for _ in range(400):
+        out = RandomErasing(0.5, (0.1, 0.2), (0.5, 2.0), fill=(1, 2, 3)).augment(img, rng)
+        changed = out[:, :, 0] == 1
+        if not changed.any():
+            continue
+        erased += 1
+        rows, columns = np.flatnonzero(changed.any(1)), np.flatnonzero(changed.any(0))
+        h, w = np.ptp(rows) + 1, np.ptp(columns) + 1
+        assert changed.sum() == h * w == (out[:, :, 2] == 3).sum()  # one rectangle
+        assert 0.09 < h * w / 4800 < 0.21 and 0.48 < h / w < 2.1
+    assert 150 < erased < 250
+    assert not img.any()
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (1, 50, 3), (9, 9, 1), (9, 9, 4)])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_erasing_any_image(shape: tuple[int, ...], dtype: Any) -> None:
+    img = np.zeros(shape, dtype)
+    for seed in range(20):
+        transform = RandomErasing(1.0, max_value=1.0).get_transform(
+            img, np.random.default_rng(seed)
+        )
+        out = transform.apply_image(img)
+        assert out.shape == shape and out.dtype == dtype
+        assert np.array_equal(out, transform.apply_image(img))
+        assert dtype == np.uint8 or out.max() < 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"prob": 2},
+        {"area": (0, 0.1)},
+        {"area": (0.5, 0.1)},
+        {"aspect_ratio": (0, 1)},
+        {"fill": "x"},
+    ],
+)
+def test_erasing_arguments(arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        RandomErasing(**arguments)
