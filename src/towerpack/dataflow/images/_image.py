@@ -90,6 +90,22 @@ def height_and_width(shape: int | Sequence[int], of: str) -> tuple[int, int]:
     return pair
 
 
+def channel_values(value: Any, img: Image) -> NDArray[np.float64]:
+    """A colour for an image: one number, or one for each channel; of shape [channels].
+
+    Raises:
+        ConfigError: There are not as many as there are channels.
+    """
+    channels = 1 if img.ndim == 2 else img.shape[2]
+    values = np.atleast_1d(np.asarray(value, np.float64))
+    if values.shape not in ((1,), (channels,)):
+        raise ConfigError(
+            f"{value!r:.60} is no colour for an image of shape {list(img.shape)}.",
+            expected=f"one number, or {channels}",
+        )
+    return np.resize(values, channels)
+
+
 def interpolation(interp: Interpolation) -> int:
     """OpenCV's number of a way to interpolate.
 

@@ -10,7 +10,7 @@ import numpy as np
 from towerpack._core.errors import ConfigError, InternalError
 from towerpack.dataflow.images._augmentor import RNG, PhotometricAugmentor
 from towerpack.dataflow.images._crop import too_small
-from towerpack.dataflow.images._image import Image, opencv, size_of
+from towerpack.dataflow.images._image import Image, channel_values, opencv, size_of
 from towerpack.dataflow.images._values import like, to_uint8
 
 
@@ -137,7 +137,7 @@ class RandomCutout(PhotometricAugmentor):
     def change(self, img: Image, drawn: tuple[int, int, int, int]) -> Image:
         y, x, h, w = drawn
         cut = img.copy()
-        cut[y : y + h, x : x + w] = self.fill
+        cut[y : y + h, x : x + w] = channel_values(self.fill, img).reshape(img.shape[2:])
         return cut
 
 

@@ -10,7 +10,13 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
-from towerpack.dataflow.images._image import Image, check_image, height_and_width, size_of
+from towerpack.dataflow.images._image import (
+    Image,
+    channel_values,
+    check_image,
+    height_and_width,
+    size_of,
+)
 from towerpack.dataflow.images._transform import GeometricTransform, Points, Transform
 
 
@@ -33,8 +39,9 @@ class ConstantBackgroundFiller(BackgroundFiller):
     value: Any = 0
 
     def fill(self, background_shape: tuple[int, int], img: Image) -> Image:
+        channels = channel_values(self.value, img).reshape(img.shape[2:])
         background = np.empty((*background_shape, *img.shape[2:]), img.dtype)
-        background[...] = self.value
+        background[...] = channels
         return background
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack.dataflow.images._image import Image, check_image, opencv
+from towerpack.dataflow.images._image import Image, channel_values, check_image, opencv
 
 _AT_ONCE = 4  # channels that every kernel of OpenCV takes
 
@@ -43,9 +43,8 @@ def warp_affine(
         value: For a constant border: one number, or one for each channel.
     """
     check_image(img)
-    channels = 1 if img.ndim == 2 else img.shape[2]
-    values = np.broadcast_to(np.asarray(value, np.float64), channels)
-    flat = img.reshape(*img.shape[:2], channels)
+    values = channel_values(value, img)
+    flat = img.reshape(*img.shape[:2], len(values))
     parts = [
         opencv()
         .warpAffine(
@@ -57,7 +56,7 @@ def warp_affine(
             borderValue=values[first : first + _AT_ONCE].tolist(),
         )
         .reshape(*size, -1)
-        for first in range(0, channels, _AT_ONCE)
+        for first in range(0, len(values), _AT_ONCE)
     ]
     moved: Image = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
     return moved.reshape(*size, *img.shape[2:])
