@@ -98,7 +98,7 @@ class Consumer:
             return
         route, frames = got
         try:
-            self._heed(route, parse([frame.buffer for frame in frames]))
+            self._heed(route, parse(frames))
         except VersionError as error:
             self._refuse(route, str(error))
             self._drop("of another version of the protocol", error.what)

@@ -19,12 +19,14 @@ class Parcel(NamedTuple):
     Attributes:
         kind: Which of these.
         frames: What follows the header.
-        small: How many bytes these are, if several may travel together; otherwise 0.
+        nbytes: How many bytes of a datapoint these are.
+        small: Whether several may travel together.
     """
 
     kind: Kind
     frames: Sequence[Any]
-    small: int = 0
+    nbytes: int = 0
+    small: bool = False
 
 
 class Outbox:
@@ -80,7 +82,7 @@ class Outbox:
         together: list[Sequence[Any]] = []
         nbytes = 0
         for parcel in islice(self._kept, first, first + min(count, _MOST_IN_GROUP)):
-            nbytes += parcel.small
+            nbytes += parcel.nbytes
             if not parcel.small or nbytes > _GROUP_BYTES:
                 break
             together.append(parcel.frames)

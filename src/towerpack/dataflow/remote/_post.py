@@ -80,16 +80,17 @@ class Post:
         """Routes that exist before anything was received: those of sides that connect."""
         return [] if self.bind else [Route(link, b"") for link in range(len(self._links))]
 
-    def receive(self) -> tuple[Route, list[Any]] | None:
-        """A message that has arrived, from each socket in turn."""
+    def receive(self) -> tuple[Route, list[memoryview]] | None:
+        """The frames of a message that has arrived, from each socket in turn."""
         for _ in self._links:
             self._turn = (self._turn + 1) % len(self._links)
             try:
                 frames = self._links[self._turn].recv_multipart(self._zmq.NOBLOCK, copy=False)
             except self._zmq.Again:
                 continue
-            peer = bytes(frames.pop(0).buffer) if self.bind else b""
-            return Route(self._turn, peer), frames
+            views = [frame.buffer for frame in frames]
+            peer = bytes(views.pop(0)) if self.bind else b""
+            return Route(self._turn, peer), views
         return None
 
     def send(self, route: Route, frames: Sequence[Any]) -> bool:

@@ -1,30 +1,17 @@
-"""The side that has the flow."""
+"""The side that has the flow: what it says to consumers, and what it hears from them."""
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import secrets
 import time
-import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Final
 
-from towerpack._core.errors import (
-    ConfigError,
-    DataFlowError,
-    FormatError,
-    InternalError,
-    StateError,
-)
+from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
-from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._flow import DataFlow, pipeline_of, signature_of
-from towerpack.dataflow._iterator import DataIterator
-from towerpack.dataflow.formats._wire import pack_frames
-from towerpack.dataflow.remote._outbox import Outbox, Parcel
+from towerpack.dataflow.remote._outbox import Parcel
 from towerpack.dataflow.remote._post import GoneError, Post, Route
 from towerpack.dataflow.remote._progress import Progress
 from towerpack.dataflow.remote._protocol import (
@@ -34,9 +21,9 @@ from towerpack.dataflow.remote._protocol import (
     VersionError,
     header,
     parse,
-    unpacked,
     with_facts,
 )
+from towerpack.dataflow.remote._session import Order, Session
 
 log = get_logger(__name__)
 
@@ -45,40 +32,14 @@ _HELLO_S: Final = 0.2
 _SLICE_S: Final = 0.1
 # A flood must not keep a producer from producing.
 _MOST_AT_ONCE: Final = 64
-# States go with the data this often, but may not cost more than one part in twenty.
-_STATE_EVERY_S: Final = 0.1
-_STATE_SHARE: Final = 20
-_MOST_STATE: Final = 1 << 25
 _MOST_TEXT: Final = 1 << 16
-# Datapoints up to this size may travel together, if the flow gives them so quickly that waiting for
-# one another costs them nothing. After a slow one, so many must have been quick.
-_SMALL_BYTES: Final = 1 << 14
+# Small datapoints wait for one another if the flow gives them so quickly that waiting costs them
+# nothing. After a slow one, so many must have been quick.
 _HOLD_S: Final = 0.002
 _MOST_HELD: Final = 32
 _QUICK: Final = 256
 # How long a failed producer waits for a consumer to take note.
 _LAST_WORDS_S: Final = 10.0
-
-
-@dataclass
-class _Session:
-    """What the producer sends to one consumer.
-
-    Attributes:
-        over: Its end, or an error, is in the outbox.
-        last: When that is acknowledged, the producer's work is done.
-    """
-
-    name: bytes
-    consumer: bytes
-    route: Route
-    iterator: DataIterator | None
-    outbox: Outbox
-    limit: int
-    max_nbytes: int
-    over: bool = False
-    last: bool = False
-    state_due: float = 0.0
 
 
 class Producer:
@@ -122,30 +83,35 @@ class Producer:
         self._clock = clock
         self._run = secrets.token_bytes(16)
         self._signature = hashlib.blake2b(signature_of(flow).encode(), digest_size=16).digest()
-        self._session: _Session | None = None
+        self._session: Session | None = None
+        self._route = Route(0, b"")
+        self._limit = 0
         self._heeded: tuple[bytes, int] = (NOBODY, 0)
-        self._failure: Exception | None = None
-        self._failed_at = 0.0
+        self._error: Exception | None = None
+        self._give_up = float("inf")
         self._done = False
+        self._tick_due = 0.0
         self._blocked_at: float | None = None
         self._flushed_at = 0.0
         self._quick = 0
-        self._tick_due = 0.0
 
     def run(self) -> None:
         """Serve until everything is sent and acknowledged, or the flow fails."""
         try:
             while not self._done:
-                self._hear()
-                self._tick()
-                worked = self._work()
-                if not worked and not self._done:
+                if not self.step():
                     self._progress.show("waiting for the consumer")
                     self._post.wait(_SLICE_S)
         finally:
             self._close_session()
-        if self._failure is not None:
-            raise self._failure
+        if self._error is not None:
+            raise self._error
+
+    def step(self) -> bool:
+        """Do what there is to do without waiting; False if that was nothing."""
+        self._hear()
+        self._tick()
+        return self._done or self._work()
 
     # ------------------------------------------------------------------ what arrives
 
@@ -156,7 +122,7 @@ class Producer:
                 return
             route, frames = got
             try:
-                self._heed(route, parse([frame.buffer for frame in frames]))
+                self._heed(route, parse(frames))
             except VersionError as error:
                 self._say(route, with_facts(header(Kind.REFUSE), {"why": str(error)}))
             except FormatError as error:
@@ -170,24 +136,25 @@ class Producer:
             self._be_refused(message)
         elif message.kind is Kind.LOOK:
             self._greet(route, message.session)
-        elif session is None or message.session != session.name:
-            # One that a stopped session of the same consumer has left behind needs no answer.
-            stale = session is not None and route == session.route
-            if message.kind in (Kind.ACK, Kind.RESEND) and not stale:
+        elif message.kind not in (Kind.ACK, Kind.RESEND, Kind.STOP):
+            raise FormatError(f"{message.kind.name} is not for a producer.")
+        elif session is None or message.session != session.order.session:
+            # What a stopped session of the same consumer has left behind needs no answer.
+            if message.kind is not Kind.STOP and (session is None or route != self._route):
                 self._greet(route, NOBODY)
-        elif message.kind in (Kind.ACK, Kind.RESEND):
-            session.route = route
-            self._acknowledged(session, message)
         elif message.kind is Kind.STOP:
             self._close_session()
+        else:
+            self._acknowledged(session, route, message)
 
-    def _acknowledged(self, session: _Session, message: Message) -> None:
+    def _acknowledged(self, session: Session, route: Route, message: Message) -> None:
+        self._route = route
+        self._limit = max(self._limit, message.limit)
         session.outbox.acknowledge(message.number)
-        session.limit = max(session.limit, message.limit)
         if message.kind is Kind.RESEND:
             session.outbox.rewind(message.number)
         if session.over and not session.outbox:
-            self._done = session.last
+            self._done = session.opened and not self._stay
             self._close_session()
 
     def _be_refused(self, message: Message) -> None:
@@ -199,7 +166,7 @@ class Producer:
 
     def _greet(self, route: Route, consumer: bytes) -> None:
         session = self._session
-        if session is not None and session.consumer == consumer:
+        if session is not None and session.order.consumer == consumer:
             self._say(route, self._beat(session))
             return
         if self._serves_other(consumer):
@@ -213,81 +180,46 @@ class Producer:
             "pipeline": pipeline_of(self._flow)[:1000],
             "signature": self._signature,
         }
-        self._say(route, with_facts(header(Kind.HELLO, number=self._heeded[1]), facts))
+        self._say(route, with_facts(header(Kind.HELLO), facts))
 
     def _serves_other(self, consumer: bytes) -> bool:
         """Whether the consumer of the session is another one, and is still there."""
         session = self._session
-        if session is None or session.consumer == consumer or not self._post.bind:
+        if session is None or session.order.consumer == consumer or not self._post.bind:
             return False
         try:
-            self._post.send(session.route, self._beat(session))
+            self._post.send(self._route, self._beat(session))
         except GoneError:
             return False
         return True
 
-    # ------------------------------------------------------------------ sessions
-
     def _start(self, route: Route, message: Message) -> None:
-        consumer = message.fact("consumer", bytes, 16)
+        order = Order.read(message)
         attempt = message.fact("attempt", int)
         session = self._session
-        if session is not None and session.name == message.session:
-            session.route = route
-            self._acknowledged(session, message)
-        elif message.fact("run", bytes, 16) != self._run or self._serves_other(consumer):
-            self._greet(route, consumer)
-        elif consumer != self._heeded[0] or attempt > self._heeded[1]:
-            self._heeded = (consumer, attempt)
+        if session is not None and session.order.session == order.session:
+            self._acknowledged(session, route, message)
+        elif message.fact("run", bytes, 16) != self._run or self._serves_other(order.consumer):
+            self._greet(route, order.consumer)
+        elif order.consumer != self._heeded[0] or attempt > self._heeded[1]:
+            self._heeded = (order.consumer, attempt)
             self._close_session()
-            self._name = message.fact("name", str)
-            self._session = self._open(route, message)
-
-    def _open(self, route: Route, message: Message) -> _Session:
-        number = message.number
-        room = max(1, self._hwm)
-        session = _Session(
-            message.session,
-            message.fact("consumer", bytes, 16),
-            route,
-            None,
-            Outbox(message.session, number, room),
-            message.limit,
-            message.fact("max_nbytes", int, 1 << 62),
-        )
-        log.info("%s: sending from datapoint %d on", self._name, number)
-        try:
-            session.iterator = self._iterator(message)
-        except Exception as error:  # noqa: BLE001 - the consumer asked for it, and is told
-            self._end(session, error)
-        return session
-
-    def _iterator(self, message: Message) -> DataIterator:
-        base = message.fact("base", int, 1 << 62)
-        state = message.fact("state", bytes, _MOST_STATE)
-        if state:
-            iterator = self._flow.iterate(state=unpacked(state))
-        else:
-            seed = message.fact("seed", int, 1 << 63)
-            iterator = self._flow.iterate(
-                epoch=message.fact("epoch", int, 1 << 62),
-                seed=derive_seed(seed, self._name) if self._seed is None else self._seed,
+            self._name = order.name
+            self._route, self._limit = route, message.limit
+            log.info("%s: sending from datapoint %d on", order.name, order.number)
+            self._session = Session(
+                self._flow,
+                order,
+                room=self._hwm,
+                seed=self._seed,
+                keep=self._post.keep,
+                clock=self._clock,
             )
-        wanted = message.number - base
-        skipped = sum(1 for _ in islice(iterator, wanted))
-        if skipped != wanted:
-            raise StateError(
-                f"{self._name} ended before the place where it is to continue.",
-                got=f"{base + skipped} datapoints",
-                expected=f"at least {message.number}",
-                fix="the data differ from those that the state was taken from",
-            )
-        return iterator
 
     def _close_session(self) -> None:
         session, self._session = self._session, None
-        if session is not None and session.iterator is not None:
-            session.iterator.close()
+        if session is not None:
+            session.close()
 
     # ------------------------------------------------------------------ what leaves
 
@@ -296,98 +228,45 @@ class Producer:
         if session is None:
             return False
         outbox = session.outbox
-        if session.over or outbox.full or outbox.end >= session.limit:
+        if session.over or outbox.full or outbox.end >= self._limit:
             self._blocked_at = self._blocked_at or self._clock()
             return self._flush(session)
         self._produce(session)
         self._progress.show("sending")
         return True
 
-    def _flush(self, session: _Session) -> bool:
-        sent = False
-        self._flushed_at = self._clock()
-        while (message := session.outbox.message(session.limit)) is not None:
-            frames, count = message
-            if not self._say(session.route, frames):
-                break
-            session.outbox.sent(count)
-            sent = True
-        return sent
-
-    def _produce(self, session: _Session) -> None:
+    def _produce(self, session: Session) -> None:
         asked = self._clock()
         waited, self._blocked_at = asked - (self._blocked_at or asked), None
-        try:
-            if session.iterator is None:
-                raise InternalError("A session without an iterator was to produce.")
-            datapoint = next(session.iterator)
-            begin = self._clock()
-            parcel, nbytes = self._packed(session, datapoint)
-        except StopIteration:
-            session.last = not self._stay
-            self._end(session, None)
-        except Exception as error:  # noqa: BLE001 - sent to the consumer, and raised by `run`
-            session.last = not self._stay
-            self._failure = error if session.last else None
-            self._failed_at = self._clock()
-            self._end(session, error)
-        else:
-            session.outbox.add(parcel)
-            self._quick = self._quick + 1 if begin - asked < _HOLD_S else 0
-            if not self._holds(session, parcel, begin):
-                self._flush(session)
-            self._progress.sent(nbytes, waited + self._clock() - begin)
+        parcel, ready = session.produce()
+        if session.error is not None and not self._stay:
+            self._error = session.error
+            self._give_up = ready + _LAST_WORDS_S
+        self._quick = self._quick + 1 if ready - asked < _HOLD_S else 0
+        if not self._holds(session, parcel, ready):
+            self._flush(session)
+        if parcel.kind is Kind.DATA:
+            self._progress.sent(parcel.nbytes, waited + self._clock() - ready)
 
-    def _holds(self, session: _Session, parcel: Parcel, now: float) -> bool:
+    def _holds(self, session: Session, parcel: Parcel, now: float) -> bool:
         """Whether a small datapoint may wait for the next ones."""
         return (
-            parcel.small > 0
+            parcel.small
             and self._quick > _QUICK
             and session.outbox.unsent < _MOST_HELD
             and now < self._flushed_at + _HOLD_S
         )
 
-    def _packed(self, session: _Session, datapoint: Any) -> tuple[Parcel, int]:
-        frames = [memoryview(frame).cast("B") for frame in pack_frames(datapoint)]
-        nbytes = sum(frame.nbytes for frame in frames)
-        if nbytes <= _SMALL_BYTES:
-            state = self._state(session)
-            copies = [state, *map(bytes, frames)]
-            return Parcel(Kind.DATA, copies, nbytes + len(state)), nbytes
-        longest = max(frame.nbytes for frame in frames)
-        if longest > session.max_nbytes:
-            raise DataFlowError(
-                f"A component of {longest:,} bytes is too large for the consumer.",
-                expected=f"at most {session.max_nbytes:,} bytes",
-                fix="RemoteDataZMQ(..., max_nbytes=...)",
-            )
-        return Parcel(Kind.DATA, [self._state(session), *map(self._post.keep, frames)]), nbytes
-
-    def _state(self, session: _Session) -> bytes:
-        """The flow's state behind the datapoint just produced, every now and then."""
-        begin = self._clock()
-        if begin < session.state_due or session.iterator is None:
-            return b""
-        msgpack: Any = importlib.import_module("msgpack")
-        state = msgpack.packb(session.iterator.state())
-        end = self._clock()
-        session.state_due = end + max(_STATE_EVERY_S, _STATE_SHARE * (end - begin))
-        return state if len(state) <= min(_MOST_STATE, session.max_nbytes) else b""
-
-    def _end(self, session: _Session, error: Exception | None) -> None:
-        number = session.outbox.end
-        session.over = True
-        if error is None:
-            session.outbox.add(Parcel(Kind.END, []))
-            return
-        log.error("%s failed at datapoint %d: %s", self._name, number, error)
-        facts = {
-            "type": type(error).__name__,
-            "what": str(error)[:_MOST_TEXT],
-            "traceback": "".join(traceback.format_exception(error))[-_MOST_TEXT:],
-        }
-        msgpack: Any = importlib.import_module("msgpack")
-        session.outbox.add(Parcel(Kind.ERROR, [msgpack.packb(facts)]))
+    def _flush(self, session: Session) -> bool:
+        sent = False
+        self._flushed_at = self._clock()
+        while (message := session.outbox.message(self._limit)) is not None:
+            frames, count = message
+            if not self._say(self._route, frames):
+                break
+            session.outbox.sent(count)
+            sent = True
+        return sent
 
     def _tick(self) -> None:
         now = self._clock()
@@ -401,12 +280,11 @@ class Producer:
                 self._greet(route, NOBODY)
         else:
             self._tick_due = now + _BEAT_S
-            self._say(session.route, self._beat(session))
-        if self._failure is not None and now > self._failed_at + _LAST_WORDS_S:
-            self._done = True
+            self._say(self._route, self._beat(session))
+        self._done = self._done or now > self._give_up
 
-    def _beat(self, session: _Session) -> list[bytes]:
-        return [header(Kind.BEAT, session.name, session.outbox.cursor)]
+    def _beat(self, session: Session) -> list[bytes]:
+        return [header(Kind.BEAT, session.order.session, session.outbox.cursor)]
 
     def _say(self, route: Route, frames: Sequence[Any]) -> bool:
         """Send if that is possible at present; everything is said again if need be."""

@@ -2,7 +2,7 @@
 
 Every message is a header of 40 bytes and the frames that belong to its kind:
 
-    HELLO    producer  who it is; `number` is the last START that it heeded   frames: facts
+    HELLO    producer  who it is, until it is started                         frames: facts
     DATA     producer  datapoint `number` of a session             frames: state, datapoint...
     GROUP    producer  `limit` small datapoints from `number` on     frames: all in one, msgpack
     END      producer  the stream ended before `number`

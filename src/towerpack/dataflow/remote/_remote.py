@@ -8,7 +8,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from towerpack._core.errors import ConfigError, DataFlowError, WorkerError
@@ -135,12 +135,21 @@ class RemoteStream(Stream):
     """One pass. The sockets are opened by the first `next`."""
 
     def __init__(
-        self, flow: RemoteDataZMQ, roster: Roster, dropped: Counter[str], wish: Wish
+        self,
+        flow: RemoteDataZMQ,
+        roster: Roster,
+        dropped: Counter[str],
+        wish: Wish,
+        *,
+        connect: Callable[..., Post] = Post,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._flow = flow
         self._wish = wish
         self._roster = roster
         self._dropped = dropped
+        self._connect = connect
+        self._clock = clock
         self._consumer: Consumer | None = None
         # Held while `next` runs, so that `close` can come from another thread.
         self._lock = threading.Lock()
@@ -179,7 +188,7 @@ class RemoteStream(Stream):
     def _wait(self) -> None:
         """Until something is ready, or the pass is over."""
         consumer = self._opened()
-        begin = time.monotonic()
+        begin = self._clock()
         report = begin + _REPORT_S
         timeout = self._flow.timeout_s
         while not self._roster.over():
@@ -187,7 +196,7 @@ class RemoteStream(Stream):
             if self._roster.has_news():
                 return
             self._check_closing()
-            now = time.monotonic()
+            now = self._clock()
             if timeout is not None and now > begin + timeout:
                 raise WorkerError(
                     f"No datapoint has come for {timeout:g} s.",
@@ -214,14 +223,14 @@ class RemoteStream(Stream):
         if self._consumer is None:
             self._take_over()
             flow = self._flow
-            post = Post(
+            post = self._connect(
                 flow.addresses,
                 bind=flow.bind,
                 keys=flow.keys,
                 hwm=flow.hwm,
                 max_nbytes=flow.max_nbytes,
             )
-            self._consumer = Consumer(post, self._roster, self._wish, self._dropped)
+            self._consumer = Consumer(post, self._roster, self._wish, self._dropped, self._clock)
         return self._consumer
 
     def _take_over(self) -> None:
