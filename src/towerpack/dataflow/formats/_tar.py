@@ -56,8 +56,8 @@ class TarData(Stage):
 
     Args:
         paths: One archive, several, or a pattern such as `train-*.tar`.
-        decode: Decode `jpg`, `jpeg`, `png`, `webp`, `bmp`, `ppm` (RGB), `npy`, `json`, `txt`
-            (`str`), `cls`, `index` and `id` (`int`); other files stay bytes.
+        decode: Decode images (`jpg`, `jpeg`, `png`, `webp`, `bmp`, `gif`, `tif`, `tiff`; RGB),
+            `npy`, `json`, `txt` (`str`), `cls`, `index` and `id` (`int`); others stay bytes.
 
     Raises:
         ConfigError: There is no such file.

@@ -8,14 +8,14 @@ from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._opening import reading
 from towerpack.dataflow.formats._npy import parse_npy
+from towerpack.dataflow.images._decode import decode_image
 
 _INTEGERS = ("cls", "index", "id")
-_IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "ppm")
+_IMAGES = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
 
 
 def decode_file(extension: str, data: bytes, where: str) -> Any:
@@ -26,7 +26,7 @@ def decode_file(extension: str, data: bytes, where: str) -> Any:
     """
     kind = extension.rpartition(".")[2].lower()
     if kind in _IMAGES:
-        return _image(data, where)
+        return decode_image(data, name=where)
     if kind == "npy":
         return parse_npy(data, where).copy()
     decode = _DECODERS.get(kind)
@@ -67,9 +67,3 @@ _DECODERS: dict[str, Callable[[bytes], Any]] = {
     "json": json.loads,
     "txt": lambda data: data.decode("utf-8"),
 }
-
-
-def _image(data: bytes, where: str) -> NDArray[Any]:
-    from towerpack.dataflow.images import decode_image
-
-    return decode_image(data, name=where)

@@ -1,0 +1,163 @@
+"""Labelled images listed in a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack._core.errors import ConfigError, FormatError
+from towerpack.dataflow._opening import PathLike, file_of
+from towerpack.dataflow._strings import Strings
+from towerpack.dataflow.images._decode import MAX_PIXELS
+from towerpack.dataflow.sources._files import FilesNode, FilesStage, ImageReader
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
+_HEADINGS = ({"path", "file", "filename", "image", "image_path"}, {"label", "class", "target"})
+
+Line = tuple[int, str, str]
+"""Number in the file, path, label."""
+
+
+class ImageCSV(FilesStage):
+    """Datapoints `(image, label)` from lines `path,label`.
+
+    Paths are relative to the folder of the file. Labels that are all integers are taken as they
+    are; otherwise they are names, and the label is the name's index in `classes`. Empty lines are
+    passed over; any other line that is not `path,label` is an error that gives its number.
+
+    Contract: in order of the lines, or exactly shuffled; as long as there are lines; random if
+    shuffled; thread- and fork-safe; resumable at once.
+
+    Args:
+        path: The file; fields may be quoted.
+        header: Pass over the first line. A first line that looks like a header is an error
+            without it, so that none becomes a datapoint.
+        root: What paths are relative to; by default the folder of the file.
+        decode: Give images, uint8 [height, width, channels], RGB; otherwise the file's name.
+        channels: 3 for colour, 1 for grey.
+        shuffle: Give every pass another order, as `ShuffleData` does.
+        classes: Names of the classes, in order; other labels are errors. By default those in the
+            file, sorted.
+        delimiter: Between path and label.
+        max_pixels: Larger images are an error, before anything is allocated for them.
+        seed: For the shuffle alone; by default the run's.
+
+    Attributes:
+        classes: Names of the classes; `None` if labels are integers.
+        labels: One for each line.
+
+    Raises:
+        ConfigError: There is no such file.
+        FormatError: A line is bad; for images, raised while iterating.
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        *,
+        header: bool = False,
+        root: PathLike | None = None,
+        decode: bool = True,
+        channels: int = 3,
+        shuffle: bool = False,
+        classes: Sequence[str] | None = None,
+        delimiter: str = ",",
+        max_pixels: int = MAX_PIXELS,
+        seed: int | None = None,
+    ) -> None:
+        self.path = file_of(path)
+        lines = list(_lines(self.path, delimiter, header))
+        base = self.path.parent if root is None else Path(root)
+        self.classes = _names(self.path, lines) if classes is None else list(classes)
+        self.labels = _labels(self.path, lines, self.classes)
+        files = Strings(str(base / file) for _, file, _ in lines)
+        reader = ImageReader(channels, None, max_pixels) if decode else None
+        super().__init__(FilesNode(files, reader, self.labels), shuffle, seed)
+
+    def arguments(self) -> str:
+        return self.path.name
+
+
+def _lines(path: Path, delimiter: str, header: bool) -> Iterator[Line]:
+    """The lines of a file, checked."""
+    # Names of files need not be UTF-8: their bytes come through as the file system gives them.
+    with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+        pass_over = header
+        first = True
+        for number, fields in _records(path, csv.reader(file, delimiter=delimiter, strict=True)):
+            if pass_over:
+                pass_over = first = False
+                continue
+            if len(fields) != 2 or not fields[0].strip() or not fields[1].strip():
+                raise _bad(path, number, f"{len(fields)} fields: {fields!r:.80}")
+            image, label = (field.strip() for field in fields)
+            if "\0" in image:
+                raise _bad(path, number, f"a NUL in {image!r:.80}")
+            if first and image.lower() in _HEADINGS[0] and label.lower() in _HEADINGS[1]:
+                raise FormatError(
+                    f"Line {number} of {path} looks like a header: {image},{label}.",
+                    fix="header=True",
+                )
+            first = False
+            yield number, image, label
+
+
+def _records(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """What is not empty, with the number of the line where it begins."""
+    while True:
+        number: int = reader.line_num + 1
+        try:
+            fields: list[str] | None = next(reader, None)
+        except csv.Error as error:
+            raise _bad(path, number, str(error)) from error
+        if fields is None:
+            return
+        if fields:
+            yield number, fields
+
+
+def _names(path: Path, lines: list[Line]) -> list[str] | None:
+    """The classes; `None` if all labels are integers."""
+    integers = [bool(_INTEGER.fullmatch(label)) for _, _, label in lines]
+    if all(integers):
+        return None
+    if any(integers):
+        # Names were meant or integers; either way something is wrong with the others.
+        fewer = sum(integers) * 2 < len(integers)
+        number, _, label = lines[integers.index(fewer)]
+        kind = "an integer" if fewer else "no integer"
+        raise FormatError(
+            f"The label {label!r:.80} in line {number} of {path} is {kind}, unlike most others.",
+            fix="correct it; header=True if it is a header; classes=[...] if it is meant",
+        )
+    return sorted({label for _, _, label in lines})
+
+
+def _labels(path: Path, lines: list[Line], classes: list[str] | None) -> NDArray[np.int64]:
+    if classes is None:
+        return np.array([int(label) for _, _, label in lines], np.int64)
+    index = {name: i for i, name in enumerate(classes)}
+    if len(index) != len(classes):
+        raise ConfigError("A class is named twice.", got=", ".join(classes))
+    for number, _, label in lines:
+        if label not in index:
+            raise FormatError(
+                f"The label {label!r:.80} in line {number} of {path} is no class.",
+                expected=f"one of {', '.join(classes)}"[:200],
+            )
+    return np.array([index[label] for _, _, label in lines], np.int64)
+
+
+def _bad(path: Path, line: int, got: str) -> FormatError:
+    return FormatError(
+        f"Line {line} of {path} cannot be read.",
+        got=got,
+        expected="path,label",
+        fix="quote fields with commas in them; another delimiter=, if it has one",
+    )

@@ -1,0 +1,160 @@
+"""Images in files of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack._core.errors import ConfigError, FormatError
+from towerpack._core.extras import require
+from towerpack.dataflow._blocks import Block, Positions, as_ints
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._flow import Length, Place, Stage, check_seed
+from towerpack.dataflow._opening import PathLike
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow._strings import Strings
+from towerpack.dataflow.images._decode import MAX_PIXELS, decode_image
+from towerpack.dataflow.stages._shuffle import ShuffleNode
+
+
+class FilesStage(Stage):
+    """Base of sources that read one file for each datapoint.
+
+    Args:
+        node: Reads them.
+        shuffle: Give every pass another order.
+        seed: For the shuffle alone; by default the run's.
+    """
+
+    def __init__(self, node: FilesNode, shuffle: bool, seed: int | None) -> None:
+        self._node = node
+        self.shuffle = shuffle
+        self.seed = None if seed is None else check_seed(seed)
+        self.random = shuffle and seed is None
+
+    @property
+    def files(self) -> Sequence[str]:
+        """The files, in order."""
+        return self._node.files
+
+    def length(self) -> Length:
+        return self._node.size
+
+    def identity(self) -> str:
+        return f"{self._node.size}, shuffled" if self.shuffle else str(self._node.size)
+
+    def compile(self, place: Place) -> Node | None:
+        return ShuffleNode(self._node, place.key(self, self.seed)) if self.shuffle else self._node
+
+
+class ImageFromFile(FilesStage):
+    """Datapoint i is `[image]`, decoded from file i: uint8, [height, width, channels], RGB.
+
+    Contract: in order, or exactly shuffled; as long as the list; random if shuffled; thread- and
+    fork-safe; resumable at once.
+
+    Args:
+        files: Names of JPEG, PNG, WebP, BMP, TIFF or GIF files. Copied, and never reordered.
+        channel: 3 for colour, 1 for grey.
+        resize: Height and width, or one number for both, of all images; by default as they are.
+        shuffle: Give every pass another order, as `ShuffleData` does.
+        max_pixels: Larger images are an error, before anything is allocated for them.
+        seed: For the shuffle alone; by default the run's.
+
+    Raises:
+        ConfigError: The arguments make no sense.
+        FormatError: A file cannot be read, or is no whole image; raised while iterating.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[PathLike],
+        channel: int = 3,
+        resize: int | tuple[int, int] | None = None,
+        shuffle: bool = False,
+        *,
+        max_pixels: int = MAX_PIXELS,
+        seed: int | None = None,
+    ) -> None:
+        if isinstance(files, str):
+            raise ConfigError("ImageFromFile takes a list of files.", got=f"the string {files!r}")
+        reader = ImageReader(channel, resize, max_pixels)
+        node = FilesNode(Strings(map(str, files)), reader, None)
+        super().__init__(node, shuffle, seed)
+
+
+class ImageReader:
+    """Reads an image file.
+
+    Args:
+        channels: 3 (RGB) or 1.
+        resize: Height and width, or one number for both.
+        max_pixels: Larger images are an error.
+    """
+
+    def __init__(
+        self,
+        channels: int = 3,
+        resize: int | tuple[int, int] | None = None,
+        max_pixels: int = MAX_PIXELS,
+    ) -> None:
+        if channels not in (1, 3):
+            raise ConfigError(f"There are no images of {channels} channels.", expected="3 or 1")
+        height, width = (resize, resize) if isinstance(resize, int) else resize or (1, 1)
+        if height < 1 or width < 1:
+            raise ConfigError(f"resize={resize} is no size.", expected="(height, width), 1 or more")
+        self._channels = channels
+        self._size = None if resize is None else (height, width)
+        self._max_pixels = max_pixels
+
+    def __call__(self, file: str) -> NDArray[np.uint8]:
+        """The image in one file.
+
+        Raises:
+            FormatError: It cannot be read, or is no whole image.
+        """
+        try:
+            with open(file, "rb") as opened:
+                data = opened.read()
+        except (OSError, ValueError) as error:
+            raise FormatError(
+                f"The image {file} cannot be read: {error}.",
+                fix="check the list of files and where the program runs",
+            ) from error
+        image = decode_image(data, channels=self._channels, max_pixels=self._max_pixels, name=file)
+        if self._size is None or image.shape[:2] == self._size:
+            return image
+        cv2: Any = require("cv2", extra="image", needed_for="resizing images")
+        height, width = self._size
+        return cv2.resize(image, (width, height)).reshape(height, width, self._channels)
+
+
+class FilesNode(Node):
+    """Reads one file for each datapoint.
+
+    Args:
+        files: Their names.
+        reader: What a file becomes; `None` leaves its name.
+        labels: One for each file; datapoints are then tuples with it, otherwise lists without.
+    """
+
+    size: int | None
+
+    def __init__(
+        self, files: Strings, reader: ImageReader | None, labels: NDArray[np.int64] | None
+    ) -> None:
+        self.files = files
+        self.labels = labels
+        self.size = len(files)
+        self._reader = reader
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        return [self.get(epoch, position) for position in as_ints(positions)]
+
+    def get(self, epoch: int, position: int) -> Datapoint:
+        file = self.files[position]
+        component = file if self._reader is None else self._reader(file)
+        return [component] if self.labels is None else (component, int(self.labels[position]))

@@ -1,0 +1,269 @@
+from __future__ import annotations
+
+import io
+import os
+import struct
+import tracemalloc
+import zlib
+from pathlib import Path
+
+import cloudpickle
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from towerpack import ConfigError, FormatError
+from towerpack.dataflow import BatchData, ShuffleData
+from towerpack.dataflow.sources import ImageCSV, ImageFolder, ImageFromFile
+from towerpack.dataflow.testing import check_flow
+
+
+def picture(seed: int, height: int = 12, width: int = 10) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), np.uint8)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Three classes, in several formats, with what does not belong there."""
+    root = tmp_path / "images"
+    for i, name in enumerate(["b/1.png", "b/0.PNG", "a/x/7.bmp", "a/3.png", "c/é.gif", "c/9.webp"]):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        options = {"lossless": True} if name.endswith("webp") else {}
+        Image.fromarray(picture(i)).save(root / name, **options)
+    for name in ("b/notes.txt", "b/.hidden.png", ".git/0.png", "README", "a/x/Thumbs.db"):
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_bytes(b"no image")
+    return root
+
+
+ORDER = [3, 2, 1, 0, 5, 4]  # a/3, a/x/7, b/0, b/1, c/9, c/é
+
+
+class TestImageFromFile:
+    def test_images(self, root: Path) -> None:
+        files = [str(root / "b/1.png"), root / "a/x/7.bmp"]
+        ds = ImageFromFile(files)
+        assert len(ds) == 2 and str(ds) == "ImageFromFile(2)"
+        (first,), (second,) = ds
+        assert np.array_equal(first, picture(0)) and np.array_equal(second, picture(2))
+        assert type(next(iter(ds))) is list
+
+    def test_grey_and_resized(self, root: Path) -> None:
+        files = [root / "b/1.png"]
+        assert next(iter(ImageFromFile(files, 1)))[0].shape == (12, 10, 1)
+        assert next(iter(ImageFromFile(files, 3, (6, 8))))[0].shape == (6, 8, 3)
+        assert next(iter(ImageFromFile(files, 1, 5)))[0].shape == (5, 5, 1)
+        flat = np.full((12, 10, 3), (200, 100, 50), np.uint8)
+        Image.fromarray(flat).save(root / "flat.png")
+        assert next(iter(ImageFromFile([root / "flat.png"], resize=4)))[0][2, 2].tolist() == [
+            200,
+            100,
+            50,
+        ]
+
+    def test_shuffle_does_not_touch_the_list(self, root: Path) -> None:
+        files = [root / "b/1.png", root / "b/0.PNG", root / "a/3.png"] * 4
+        before = list(files)
+        ds = ImageFromFile(files, shuffle=True)
+        assert len(list(ds)) == 12 and files == before
+        check_flow(lambda: ImageFromFile(files, shuffle=True), epochs=1)
+
+    def test_wrong_arguments(self) -> None:
+        for arguments, told in (
+            (("a.png",), "the string 'a.png'"),
+            ((["a.png"], 4), "4 channels"),
+            ((["a.png"], 3, 0), "resize=0"),
+            ((["a.png"], 3, (1, -1)), "resize="),
+        ):
+            with pytest.raises(ConfigError, match=told):
+                ImageFromFile(*arguments)
+
+    def test_missing_and_odd_files(self, root: Path) -> None:
+        for name in ("absent.png", "b", "b/notes.txt", "a\0b"):
+            with pytest.raises(FormatError) as caught:
+                list(ImageFromFile([root / "b/1.png", root / name]))
+            assert name in str(caught.value)
+
+    @pytest.mark.parametrize("name", ["b/1.png", "a/x/7.bmp", "c/é.gif", "c/9.webp"])
+    def test_truncated(self, root: Path, name: str) -> None:
+        content = (root / name).read_bytes()
+        for size in (0, 1, 20, len(content) // 2):
+            (root / name).write_bytes(content[:size])
+            with pytest.raises(FormatError, match=name):
+                list(ImageFromFile([root / name]))
+
+    def test_an_image_that_claims_to_be_huge(self, tmp_path: Path) -> None:
+        def chunk(kind: bytes, data: bytes) -> bytes:
+            return (
+                struct.pack(">I", len(data))
+                + kind
+                + data
+                + struct.pack(">I", zlib.crc32(kind + data))
+            )
+
+        header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
+        data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b""))
+        (tmp_path / "bomb.png").write_bytes(data + chunk(b"IEND", b""))
+        tracemalloc.start()
+        with pytest.raises(FormatError, match=r"bomb\.png"):
+            list(ImageFromFile([tmp_path / "bomb.png"]))
+        assert tracemalloc.get_traced_memory()[1] < 10 << 20
+        tracemalloc.stop()
+        Image.fromarray(picture(0, 40, 40)).save(tmp_path / "small.png")
+        with pytest.raises(FormatError, match="max_pixels"):
+            list(ImageFromFile([tmp_path / "small.png"], max_pixels=1599))
+        assert len(list(ImageFromFile([tmp_path / "small.png"], max_pixels=1600))) == 1
+
+    @given(st.data())
+    def test_flipped_bits(
+        self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+    ) -> None:
+        path = tmp_path_factory.getbasetemp() / "fuzz.img"
+        kind = data.draw(st.sampled_from(["JPEG", "PNG"]))
+        buffer = io.BytesIO()
+        Image.fromarray(picture(0)).save(buffer, kind)
+        content = bytearray(buffer.getvalue())
+        for _ in range(data.draw(st.integers(1, 4))):
+            position = data.draw(st.integers(0, len(content) - 1))
+            content[position] ^= 1 << data.draw(st.integers(0, 7))
+        path.write_bytes(content)
+        try:
+            ((image,),) = ImageFromFile([path], max_pixels=1_000_000)
+            assert image.dtype == np.uint8 and image.ndim == 3
+        except FormatError as error:
+            assert "fuzz.img" in str(error)
+
+
+class TestImageFolder:
+    def test_images_and_labels(self, root: Path, caplog: pytest.LogCaptureFixture) -> None:
+        with caplog.at_level("INFO"):
+            ds = ImageFolder(root)
+        assert ds.classes == ["a", "b", "c"] and ds.labels.tolist() == [0, 0, 1, 1, 2, 2]
+        assert ds.left_out == 2 and "left out 2 files" in caplog.text
+        assert str(ds) == "ImageFolder(images)"
+        for (image, label), i, expected in zip(ds, ORDER, [0, 0, 1, 1, 2, 2], strict=True):
+            # A GIF has a palette.
+            assert np.array_equal(image, picture(i)) or i == 4
+            assert label == expected
+        images, labels = next(iter(BatchData(ShuffleData(ds), 6)))
+        assert images.shape == (6, 12, 10, 3) and labels.dtype == np.int64
+
+    def test_paths(self, root: Path) -> None:
+        found = [
+            (Path(p).relative_to(root).as_posix(), label)
+            for p, label in ImageFolder(root, decode=False)
+        ]
+        assert found[:3] == [("a/3.png", 0), ("a/x/7.bmp", 0), ("b/0.PNG", 1)]
+
+    def test_classes_in_another_order(self, root: Path) -> None:
+        ds = ImageFolder(root, classes=["c", "a"], decode=False)
+        assert ds.labels.tolist() == [0, 0, 1, 1]
+        with pytest.raises(ConfigError, match="no folder for d, e"):
+            ImageFolder(root, classes=["e", "a", "d"])
+
+    def test_laws(self, root: Path) -> None:
+        check_flow(lambda: ImageFolder(root, shuffle=True))
+        ds = ImageFolder(root, decode=False, channels=1)
+        assert list(cloudpickle.loads(cloudpickle.dumps(ds))) == list(ds)
+
+    def test_links(self, root: Path, tmp_path: Path) -> None:
+        (root / "a" / "x" / "loop").symlink_to(root)
+        (root / "d").symlink_to(root / "b")
+        assert ImageFolder(root).labels.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+    def test_nothing_there(self, root: Path, tmp_path: Path) -> None:
+        (tmp_path / "empty" / "a").mkdir(parents=True)
+        for path, told in ((root / "no", "no folder"), (root / "README", "a file")):
+            with pytest.raises(ConfigError, match=told):
+                ImageFolder(path)
+        with pytest.raises(ConfigError, match="no images"):
+            ImageFolder(tmp_path / "empty")
+
+
+class TestImageCSV:
+    def write(self, root: Path, text: str | bytes) -> Path:
+        data = text if isinstance(text, bytes) else text.encode()
+        (root / "list.csv").write_bytes(data)
+        return root / "list.csv"
+
+    def test_integers(self, root: Path) -> None:
+        ds = ImageCSV(self.write(root, "b/1.png,7\r\n\r\na/3.png, -1\n"))
+        assert ds.classes is None and len(ds) == 2 and str(ds) == "ImageCSV(list.csv)"
+        (image, label), (_, other) = ds
+        assert np.array_equal(image, picture(0)) and (label, other) == (7, -1)
+
+    def test_names(self, root: Path) -> None:
+        path = self.write(root, '\ufeff"b/1.png",dog\na/3.png,"cat, big"\nb/0.PNG,dog\n')
+        ds = ImageCSV(path, decode=False)
+        assert ds.classes == ["cat, big", "dog"] and ds.labels.tolist() == [1, 0, 1]
+        ds = ImageCSV(path, decode=False, classes=["dog", "mouse", "cat, big"])
+        assert ds.labels.tolist() == [0, 2, 0]
+        with pytest.raises(FormatError, match=r"'cat, big' in line 2 .* is no class"):
+            ImageCSV(path, classes=["dog"])
+        with pytest.raises(ConfigError, match="twice"):
+            ImageCSV(path, classes=["dog", "cat, big", "dog"])
+
+    def test_header(self, root: Path) -> None:
+        path = self.write(root, "path,label\nb/1.png,3\n")
+        assert ImageCSV(path, header=True).labels.tolist() == [3]
+        with pytest.raises(FormatError, match=r"Line 1 .* looks like a header"):
+            ImageCSV(path)
+        with pytest.raises(FormatError, match="'kind' in line 1"):
+            ImageCSV(self.write(root, "picture,kind\nb/1.png,3\nb/0.PNG,4\n"))
+
+    def test_paths(self, root: Path, tmp_path: Path) -> None:
+        path = self.write(root, f"b/1.png;1\n{root / 'a/3.png'};2\n")
+        ds = ImageCSV(path, delimiter=";", decode=False)
+        assert list(ds.files) == [str(root / "b/1.png"), str(root / "a/3.png")]
+        other = ImageCSV(path, delimiter=";", decode=False, root=tmp_path)
+        assert other.files[0] == str(tmp_path / "b/1.png")
+
+    @pytest.mark.parametrize(
+        ("text", "line"),
+        [
+            ("a,1\nb\n", 2),
+            ("a,1\n\n\nb,2,3\n", 4),
+            ("a,1\n,2\n", 2),
+            ("a,1\nb, \n", 2),
+            ('a,1\n"b,2\n', 2),
+            (b"\xff\xfea\0,\x001\0", 1),
+            ("a\0,1\n", 1),
+        ],
+    )
+    def test_bad_lines_are_named(self, root: Path, text: str | bytes, line: int) -> None:
+        with pytest.raises(FormatError, match=rf"Line {line} of .*list\.csv"):
+            ImageCSV(self.write(root, text))
+
+    def test_mixed_labels(self, root: Path) -> None:
+        with pytest.raises(FormatError, match=r"'x' in line 3 .* no integer"):
+            ImageCSV(self.write(root, "a,1\nb,2\nc,x\n"))
+        with pytest.raises(FormatError, match=r"'1' in line 2 .* an integer"):
+            ImageCSV(self.write(root, "a,x\nb,1\nc,y\n"))
+        with pytest.raises(FormatError, match="no integer"):
+            ImageCSV(self.write(root, "a,1\nb," + "9" * 30 + "\n"))
+
+    def test_missing_image_is_named(self, root: Path) -> None:
+        with pytest.raises(FormatError, match=r"absent\.png cannot be read"):
+            list(ImageCSV(self.write(root, "absent.png,1\n")))
+
+    def test_names_that_are_not_utf8(self, root: Path) -> None:
+        name = b"caf\xe9.png"
+        (root / "b/1.png").rename(root / os.fsdecode(name))
+        ((image, _),) = ImageCSV(self.write(root, name + b",1\n"))
+        assert np.array_equal(image, picture(0))
+
+    def test_laws(self, root: Path) -> None:
+        path = self.write(root, "b/1.png,x\na/3.png,y\nb/0.PNG,x\n")
+        check_flow(lambda: ImageCSV(path, shuffle=True))
+        check_flow(lambda: ImageCSV(self.write(root, "")))
+
+    @given(st.text("a1,\n\r\"' ", max_size=30) | st.binary(max_size=30))
+    def test_garbage(self, tmp_path_factory: pytest.TempPathFactory, text: str | bytes) -> None:
+        path = self.write(tmp_path_factory.getbasetemp(), text)
+        try:
+            for file, label in ImageCSV(path, decode=False):
+                assert isinstance(file, str) and isinstance(label, int)
+        except FormatError as error:
+            assert "list.csv" in str(error)

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import multiprocessing
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from towerpack import ConfigError
+from towerpack.dataflow import BatchData, DataFromQueue, MapData
+
+
+def filled(*items: Any) -> queue.Queue[Any]:
+    source: queue.Queue[Any] = queue.Queue()
+    for item in items:
+        source.put(item)
+    return source
+
+
+def test_until_the_sentinel_pass_by_pass() -> None:
+    ds = DataFromQueue(filled((1,), (2,), None, (3,), None))
+    assert (list(ds), list(ds)) == ([(1,), (2,)], [(3,)])
+    with pytest.raises(TypeError, match="not known"):
+        len(ds)
+
+
+def test_an_ended_pass_stays_ended() -> None:
+    iterator = iter(DataFromQueue(filled((1,), None, (2,))))
+    assert list(iterator) == [(1,)] and list(iterator) == []
+
+
+def test_other_sentinels() -> None:
+    assert list(DataFromQueue(filled("a", "en" + "d"), sentinel="end")) == ["a"]
+    stop = object()
+    items = [np.arange(3), np.zeros(2), None, 0, False]
+    assert len(list(DataFromQueue(filled(*items, stop), sentinel=stop))) == 5
+    # An array is compared with nothing, and 0 is not False.
+    assert len(list(DataFromQueue(filled(*items), sentinel=False))) == 4
+
+
+def test_stages_and_producers_in_threads() -> None:
+    source: queue.Queue[Any] = queue.Queue(2)
+
+    def produce() -> None:
+        for i in range(10):
+            source.put((np.full(3, i),))
+        source.put(None)
+
+    thread = threading.Thread(target=produce)
+    thread.start()
+    ds = BatchData(MapData(DataFromQueue(source), lambda dp: (dp[0] + 1,)), 5)
+    assert [batch[:, 0].tolist() for (batch,) in ds] == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
+    thread.join()
+
+
+def test_a_state_counts_and_a_resume_takes_what_is_there() -> None:
+    source = filled((1,), (2,), (3,), None)
+    ds = DataFromQueue(source)
+    iterator = iter(ds)
+    next(iterator)
+    resumed = ds.iterate(state=iterator.state())
+    assert resumed.state() == iterator.state()
+    assert list(resumed) == [(2,), (3,)]
+    assert resumed.state()["at"] == 3
+
+
+def test_waits_longer_than_it_polls() -> None:
+    source: queue.Queue[Any] = queue.Queue()
+    threading.Timer(0.5, lambda: [source.put((1,)), source.put(None)]).start()
+    assert list(DataFromQueue(source)) == [(1,)]
+
+
+def test_process_queues_and_closed_ones() -> None:
+    context = multiprocessing.get_context("spawn")
+    source = context.Queue()
+    source.put((1,))
+    source.put(None)
+    assert list(DataFromQueue(source)) == [(1,)]
+    source.close()
+    source.join_thread()
+    assert list(DataFromQueue(source)) == []
+    simple = context.SimpleQueue()
+    simple.put((1,))
+    simple.put(None)
+    assert list(DataFromQueue(simple)) == [(1,)]
+    simple.close()
+
+
+class Odd:
+    def __init__(self, *results: Any) -> None:
+        self.results = list(results)
+
+    def get(self) -> Any:
+        result = self.results.pop(0)
+        if isinstance(result, Exception):
+            raise result
+        return result
+
+
+def test_anything_with_get() -> None:
+    assert list(DataFromQueue(Odd(1, 2, EOFError()))) == [1, 2]
+    with pytest.raises(ValueError, match="a mistake"):
+        list(DataFromQueue(Odd(1, ValueError("a mistake"))))
+    with pytest.raises(ConfigError, match="list is no queue"):
+        DataFromQueue([])
+
+
+def test_ctrl_c_while_waiting() -> None:
+    program = """
+import queue
+from towerpack.dataflow import DataFromQueue
+print("ready", flush=True)
+try:
+    list(DataFromQueue(queue.Queue()))
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None and process.stdout.readline() == "ready\n"
+    time.sleep(0.3)
+    os.kill(process.pid, signal.SIGINT)
+    assert process.communicate(timeout=20)[0] == "interrupted\n"
