@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -38,6 +38,16 @@ def rebuild(like: Datapoint, values: Iterable[Any]) -> Datapoint:
         return list(values)
     make = getattr(cast("type[Any]", type(like)), "_make", None)
     return make(values) if make is not None else tuple(values)
+
+
+def replaced(datapoint: Datapoint, changed: Mapping[Any, Any]) -> Datapoint:
+    """A new datapoint of the same kind with other components at some indices or keys."""
+    if isinstance(datapoint, dict):
+        return {**cast("dict[Hashable, Any]", datapoint), **changed}
+    values = values_of(datapoint)
+    for index, value in changed.items():
+        values[index] = value
+    return rebuild(datapoint, values)
 
 
 def copied(datapoint: Datapoint) -> Datapoint:

@@ -43,6 +43,11 @@ from ._meta import MapImage as MapImage
 from ._meta import RandomApplyAug as RandomApplyAug
 from ._meta import RandomChooseAug as RandomChooseAug
 from ._meta import RandomOrderAug as RandomOrderAug
+from ._mixing import BatchMix as BatchMix
+from ._mixing import CutMix as CutMix
+from ._mixing import MixUp as MixUp
+from ._mosaic import Mosaic as Mosaic
+from ._mosaic import MosaicLayout as MosaicLayout
 from ._noise import GaussianNoise as GaussianNoise
 from ._noise import JpegNoise as JpegNoise
 from ._noise import RandomCutout as RandomCutout

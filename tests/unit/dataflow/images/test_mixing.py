@@ -1,0 +1,245 @@
+"""MixUp, CutMix and mosaic: pixels, labels and boxes that agree with each other."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaling import scaled
+from towerpack._core.errors import ConfigError, MapError
+from towerpack.dataflow import (
+    BatchData,
+    DataFromArrays,
+    DataFromGenerator,
+    DataFromList,
+    MapData,
+    RepeatedData,
+    ShuffleData,
+)
+from towerpack.dataflow.images import BatchMix, CutMix, MixUp, Mosaic, MosaicLayout
+from towerpack.dataflow.testing import check_flow
+
+pytest.importorskip("cv2")
+
+
+def flat_batch(count: int = 8, shape: tuple[int, ...] = (12, 10, 3), dtype: Any = np.uint8) -> Any:
+    """Image i has the value 10 * i everywhere, so pixels tell whose they are."""
+    values = (np.arange(count) * 10).astype(dtype)
+    images = np.broadcast_to(values.reshape(-1, *[1] * len(shape)), (count, *shape)).copy()
+    return images, np.arange(count)
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("shape", [(12, 10, 3), (5, 7), (1, 1, 1)])
+def test_mixup(dtype: Any, shape: tuple[int, ...]) -> None:
+    batch = flat_batch(8, shape, dtype)
+    images, soft = MixUp(0.4, 8)(batch, rng())
+    assert images.dtype == dtype and images.shape == (8, *shape)
+    assert soft.dtype == np.float32 and np.allclose(soft.sum(1), 1)
+    expected = soft @ (np.arange(8) * 10)  # what the labels say about the pixels
+    means = images.reshape(8, -1).astype(float).mean(1)
+    assert np.abs(means - expected).max() <= (0.51 if dtype == np.uint8 else 1e-4)
+    assert np.array_equal(batch[0], flat_batch(8, shape, dtype)[0])  # untouched
+
+
+@pytest.mark.parametrize("shape", [(12, 10, 3), (5, 7), (1, 1, 1), (40, 3, 1)])
+def test_cutmix(shape: tuple[int, ...]) -> None:
+    changed = 0
+    for seed in range(20):
+        images, soft = CutMix(1.0, 8)(flat_batch(8, shape), rng(seed))
+        for i in range(8):
+            own = images[i] == 10 * i
+            assert soft[i, i] == pytest.approx(own.mean(), abs=1e-6)
+            assert np.isin(
+                images[i], [10 * i, 10 * int(np.argmax(soft[i] * (np.arange(8) != i)))]
+            ).all()
+            plane = ~own.reshape(*shape[:2], -1)[:, :, 0]
+            changed += bool(plane.any())
+            if plane.any():  # one rectangle
+                rows, columns = np.flatnonzero(plane.any(1)), np.flatnonzero(plane.any(0))
+                assert plane.sum() == (np.ptp(rows) + 1) * (np.ptp(columns) + 1)
+    assert changed > 30 or shape == (1, 1, 1)
+
+
+def test_ratios_are_of_beta() -> None:
+    batch = flat_batch(1000, (1, 1))
+    for alpha, spread in ((0.2, 0.42), (1.0, 0.289), (20.0, 0.078)):
+        _, _, partner, ratio = MixUp(alpha, labels="pair")(batch, rng())
+        assert sorted(partner) == list(range(1000))
+        assert ratio.mean() == pytest.approx(0.5, abs=0.05)
+        assert ratio.std() == pytest.approx(spread, abs=0.03)
+
+
+def test_prob_leaves_images_alone() -> None:
+    images, labels, _, ratio = MixUp(1.0, prob=0.3, labels="pair")(flat_batch(25), rng())
+    alone = ratio == 1
+    assert 10 < alone.sum() < 25
+    assert np.array_equal(images[alone], flat_batch(25)[0][alone])
+    assert np.array_equal(labels, np.arange(25))
+    for mix in (MixUp(1.0, 25, prob=0), CutMix(1.0, 25, prob=0)):
+        images, soft = mix(flat_batch(25), rng())
+        assert np.array_equal(images, flat_batch(25)[0]) and np.array_equal(soft, np.eye(25))
+
+
+def test_kinds_of_batches() -> None:
+    images, labels = flat_batch()
+    extra = np.arange(8) + 100
+    mixed = MixUp(1.0, 8)([images, labels, extra], rng())
+    assert isinstance(mixed, list) and np.array_equal(mixed[2], extra)
+    pair = MixUp(1.0, labels="pair")((images, labels, extra), rng())
+    assert isinstance(pair, tuple) and len(pair) == 5 and np.array_equal(pair[2], extra)
+    named = {"x": images, "y": labels}
+    mix = CutMix(1.0, labels="pair", image="x", label="y")
+    assert list(mix(named, rng())) == ["x", "y", "partner_label", "ratio"]
+    soft = MixUp(1.0)((images, np.eye(8, dtype=np.float64)), rng())[1]
+    assert soft.dtype == np.float64 and np.allclose(soft, MixUp(1.0, 8)((images, labels), rng())[1])
+
+
+@pytest.mark.parametrize("mix", [MixUp(0.5, 10), CutMix(1.0, 10), CutMix(1.0, labels="pair")])
+def test_in_a_pipeline(mix: BatchMix) -> None:
+    images, labels = flat_batch(10)
+
+    def make() -> MapData:
+        return MapData(BatchData(ShuffleData(DataFromArrays(images, labels)), 4), mix, rng=True)
+
+    check_flow(make)
+    check_flow(lambda: RepeatedData(make(), 2))
+    assert pickle.loads(pickle.dumps(mix)).alpha == mix.alpha
+    with pytest.raises(MapError, match="before BatchData"):
+        list(MapData(DataFromArrays(images, labels), mix, rng=True, batched=True))
+
+
+@pytest.mark.parametrize(
+    "batch, words",
+    [
+        ((flat_batch()[0], np.full(8, 8)), "a label 8"),
+        ((flat_batch()[0], np.full(8, -1)), "a label -1"),
+        ((flat_batch()[0], np.zeros(8)), "cannot be mixed"),
+        ((flat_batch()[0], np.zeros(7, int)), "8 images"),
+        ((flat_batch()[0].astype(int), np.zeros(8, int)), "no images"),
+        ((np.zeros((8, 3), np.uint8), np.zeros(8, int)), "no images"),
+    ],
+)
+def test_bad_batches(batch: Any, words: str) -> None:
+    for mix in (MixUp(1.0, 8), CutMix(1.0, 8)):
+        with pytest.raises(ConfigError, match=words):
+            mix(batch, rng())
+
+
+def test_arguments() -> None:
+    for arguments in ({"alpha": 0}, {"labels": "x"}, {"prob": 2}):
+        with pytest.raises(ConfigError):
+            MixUp(**arguments)
+    with pytest.raises(ConfigError, match="num_classes"):
+        MixUp(1.0)(flat_batch(), rng())
+
+
+# --- Mosaic
+
+
+def spotted(index: int, height: int, width: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A dark image with bright rectangles: the boxes."""
+    draw = np.random.default_rng(index)
+    img = np.zeros((height, width, 3), np.uint8)
+    boxes = []
+    for label in range(2):
+        x0, y0 = draw.integers(width // 2), draw.integers(height // 2)
+        x1 = x0 + draw.integers(width // 4, width // 2)
+        y1 = y0 + draw.integers(height // 4, height // 2)
+        img[y0:y1, x0:x1, label] = 255
+        boxes.append([x0, y0, x1, y1])
+    return img, np.array(boxes, np.float32), np.array([0, 1]) + 10 * index
+
+
+SIZES = [(60, 80), (31, 200), (200, 31), (64, 64), (50, 50), (120, 90)]
+SPOTTED = [spotted(i, *size) for i, size in enumerate(SIZES)]
+
+
+@settings(max_examples=scaled(500, at_least=40), deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    picks=st.lists(st.integers(0, 5), min_size=4, max_size=4),
+    shape=st.sampled_from([96, (64, 128), (33, 57)]),
+)
+def test_boxes_contain_their_pixels(seed: int, picks: list[int], shape: Any) -> None:
+    parts = [SPOTTED[i] for i in picks]
+    layout = MosaicLayout(shape, min_visible=0.0)
+    img, boxes, labels = layout(parts, rng(seed))
+    h, w = (shape, shape) if isinstance(shape, int) else shape
+    assert img.shape == (h, w, 3) and boxes.dtype == np.float32
+    assert len(boxes) == len(labels) and set(labels // 10) <= set(picks)
+    assert (boxes >= 0).all() and (boxes <= [w, h, w, h]).all()
+    for channel in range(2):
+        left = img[:, :, channel] > 0
+        for x0, y0, x1, y1 in boxes[labels % 10 == channel]:
+            # Inside it is bright, but for what interpolation mixes at the edge.
+            inner = img[int(y0 + 3) : int(y1 - 2), int(x0 + 3) : int(x1 - 2), channel]
+            assert (inner > 100).all()
+            grown = [max(0, int(v - 3)) for v in (y0, x0)] + [int(v + 4) for v in (y1, x1)]
+            left[grown[0] : grown[2], grown[1] : grown[3]] = False
+        assert not left.any()  # and nothing is bright that no box contains
+
+
+def test_hardly_visible_boxes_are_left_out() -> None:
+    counts = [
+        sum(
+            len(MosaicLayout(96, min_visible=visible)(SPOTTED[:4], rng(seed))[1])
+            for seed in range(30)
+        )
+        for visible in (0.0, 0.3, 0.9)
+    ]
+    assert 240 >= counts[0] > counts[1] > counts[2] > 0
+
+
+def data() -> DataFromList:
+    return DataFromList(SPOTTED)
+
+
+def test_mosaic_in_a_pipeline() -> None:
+    check_flow(lambda: Mosaic(ShuffleData(data()), 48))
+    check_flow(lambda: BatchData(Mosaic(data(), (32, 40), boxes=None), 2, stack="list"))
+    ds = Mosaic(data(), 48)
+    assert len(ds) == 6 and repr(ds) == "DataFromList(6) > Mosaic(48 x 48)"
+    one, two = (list(ds.iterate(seed=1, epoch=e)) for e in (0, 1))
+    assert not all(np.array_equal(a[0], b[0]) for a, b in zip(one, two, strict=True))
+
+
+def test_mosaic_starts_with_its_own_datapoint() -> None:
+    grey = [(np.full((20, 30), 40 * i, np.uint8), i) for i in range(6)]
+    for i, (img, number) in enumerate(Mosaic(DataFromList(grey), 16, boxes=None).iterate(seed=3)):
+        assert number == i and img[0, 0] == 40 * i and img.shape == (16, 16)
+
+
+def test_mosaic_of_dicts_and_no_boxes() -> None:
+    datapoints = [
+        {"image": img, "box": boxes[:0], "label": labels[:0], "area": np.zeros(0)}
+        for img, boxes, labels in SPOTTED
+    ]
+    layout = MosaicLayout(40, image="image", boxes="box", labels=("label", "area"))
+    result = layout(datapoints[:4], rng())
+    assert result["box"].shape == (0, 4) and len(result["label"]) == len(result["area"]) == 0
+
+
+def test_mosaic_errors() -> None:
+    with pytest.raises(ConfigError, match="random access"):
+        Mosaic(DataFromGenerator(lambda: iter(SPOTTED)))
+    with pytest.raises(ConfigError, match="random access"):
+        Mosaic(RepeatedData(data()))
+    with pytest.raises(ConfigError, match="too small"):
+        Mosaic(data(), 3)
+    mixed = [*SPOTTED, (SPOTTED[0][0].astype(np.float32), *SPOTTED[0][1:])]
+    with pytest.raises(MapError, match="differ in kind"):
+        list(Mosaic(DataFromList(mixed), 16))
+    bad = [(img, boxes, labels[:1]) for img, boxes, labels in SPOTTED]
+    with pytest.raises(MapError, match="2 boxes") as info:
+        list(Mosaic(DataFromList(bad), 16))
+    assert "datapoints 0, " in str(info.value)
