@@ -36,8 +36,9 @@ class Hue(PhotometricAugmentor):
         cv2 = opencv()
         hsv = cv2.cvtColor(img, cv2.COLOR_RGB2HSV if self.rgb else cv2.COLOR_BGR2HSV)
         if img.dtype == np.uint8:
-            hues = (np.arange(256) + round(drawn)) % 180
-            cv2.LUT(hsv[..., 0], hues.astype(np.uint8), dst=hsv[..., 0])
+            table = np.repeat(np.arange(256)[:, None], 3, axis=1)
+            table[:, 0] = (table[:, 0] + round(drawn)) % 180
+            hsv = cv2.LUT(hsv, table.astype(np.uint8)[None])
         else:
             hsv[..., 0] = (hsv[..., 0] + 2 * drawn) % 360
         turned: Image = cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB if self.rgb else cv2.COLOR_HSV2BGR)

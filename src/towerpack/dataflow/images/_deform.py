@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
 from towerpack.dataflow.images._image import Image, check_image, opencv, size_of
-from towerpack.dataflow.images._resampling import pick
+from towerpack.dataflow.images._resampling import check_sides, in_parts, pick
 from towerpack.dataflow.images._resize import check_size
 from towerpack.dataflow.images._transform import GeometricTransform, Points, Transform
 
@@ -42,8 +42,13 @@ class DeformTransform(GeometricTransform):
         check_size(check_image(img), self.h, self.w)
         x, y = np.moveaxis(self._sources().astype(np.float32) - np.float32(0.5), -1, 0)
         cv2 = opencv()
-        deformed: Image = cv2.remap(img, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE)
-        return deformed.reshape(img.shape)
+        check_sides(img.shape[:2])
+        return in_parts(
+            img,
+            lambda part, _: cv2.remap(
+                part, x, y, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE
+            ),
+        )
 
     def apply_mask(self, mask: Image) -> Image:
         check_size(mask, self.h, self.w)
@@ -96,8 +101,8 @@ class GaussianDeform(ImageAugmentor):
         anchors: The points, (y, x) as fractions of height and width.
         shape: (height, width) that images must have; `None` for any.
         sigma: How far a pull reaches: the standard deviation of its weight, as a fraction.
-        randrange: Greatest pull in x and in y, in pixels; by default an eighth of the height. Where
-            pulls are so strong that they fold the image, coordinates are refused.
+        randrange: Greatest pull in x and in y, in pixels; by default an eighth of the width, and of
+            the height. Where pulls fold the image, coordinates are refused.
     """
 
     anchors: Sequence[tuple[float, float]]
@@ -116,7 +121,7 @@ class GaussianDeform(ImageAugmentor):
         h, w = size_of(img)
         if self.shape is not None:
             check_size(img, self.shape[0], self.shape[1])
-        reach = h / 8 if self.randrange is None else self.randrange
+        reach = np.array((w / 8, h / 8) if self.randrange is None else (self.randrange,) * 2)
         pulls = self.generator(rng).uniform(-reach, reach, (len(self.anchors), 2))
         anchors = np.asarray(self.anchors, np.float64)[:, ::-1]
         return DeformTransform(h, w, anchors, pulls, self.sigma)

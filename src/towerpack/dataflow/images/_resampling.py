@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from towerpack._core.errors import ConfigError
 from towerpack.dataflow.images._image import Image, channel_values, check_image, opencv
 
 _AT_ONCE = 4  # channels that every kernel of OpenCV takes
+_LONGEST = 32766  # pixels along a side that its warps take
 
 
 def resize(img: Image, height: int, width: int, interp: int) -> Image:
     """An image scaled to another size."""
-    resized: Image = opencv().resize(check_image(img), (width, height), interpolation=interp)
-    return resized.reshape(height, width, *img.shape[2:])
+    cv2 = opencv()
+    return in_parts(
+        check_image(img), lambda part, _: cv2.resize(part, (width, height), interpolation=interp)
+    )
 
 
 def resize_mask(mask: Image, height: int, width: int) -> Image:
@@ -42,24 +47,20 @@ def warp_affine(
         border: OpenCV's constant for what lies outside.
         value: For a constant border: one number, or one for each channel.
     """
-    check_image(img)
+    cv2 = opencv()
+    check_sides(check_image(img).shape[:2], size)
     values = channel_values(value, img)
-    flat = img.reshape(*img.shape[:2], len(values))
-    parts = [
-        opencv()
-        .warpAffine(
-            flat[..., first : first + _AT_ONCE],
+    return in_parts(
+        img,
+        lambda part, channels: cv2.warpAffine(
+            part,
             matrix,
             size[::-1],
             flags=interp,
             borderMode=border,
-            borderValue=values[first : first + _AT_ONCE].tolist(),
-        )
-        .reshape(*size, -1)
-        for first in range(0, len(values), _AT_ONCE)
-    ]
-    moved: Image = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=2)
-    return moved.reshape(*size, *img.shape[2:])
+            borderValue=values[channels].tolist(),
+        ),
+    )
 
 
 def warp_mask(
@@ -73,11 +74,42 @@ def warp_affine_numbers(
     shape: tuple[int, ...], matrix: NDArray[np.float64], size: tuple[int, int], border: int
 ) -> NDArray[np.int32]:
     """For each pixel of a warped image the number of the pixel that it shows; -1 is outside."""
+    check_sides(shape, size)
     numbers = np.arange(shape[0] * shape[1], dtype=np.int32).reshape(shape[0], shape[1])
     warped: NDArray[np.int32] = opencv().warpAffine(
         numbers, matrix, size[::-1], flags=0, borderMode=border, borderValue=-1
     )
     return warped
+
+
+def in_parts(img: Image, f: Callable[[Image, slice], Image]) -> Image:
+    """Apply a function of OpenCV that takes at most four channels, and keep the number of axes.
+
+    Args:
+        img: An image.
+        f: From an image of up to four channels, and which ones these are.
+    """
+    if img.ndim == 2 or img.shape[2] <= _AT_ONCE:
+        done = f(img, slice(None))
+        return done.reshape(*done.shape[:2], *img.shape[2:])
+    firsts = range(0, img.shape[2], _AT_ONCE)
+    parts = [slice(first, first + _AT_ONCE) for first in firsts]
+    return np.dstack([f(img[..., part], part) for part in parts])
+
+
+def check_sides(*sizes: tuple[int, ...]) -> None:
+    """Refuse sizes that OpenCV cannot warp.
+
+    Raises:
+        ConfigError: A side is too long.
+    """
+    largest = max(sizes, key=max)
+    if max(largest) > _LONGEST:
+        raise ConfigError(
+            f"{' x '.join(map(str, largest))} pixels cannot be warped.",
+            expected=f"at most {_LONGEST} pixels a side",
+            fix="crop or resize it before",
+        )
 
 
 def pick(mask: Image, numbers: NDArray[Any], value: Any) -> Image:

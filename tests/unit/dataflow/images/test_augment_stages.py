@@ -1,0 +1,171 @@
+"""AugmentImageComponent and its kin: one transform for all, and the laws of flows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from towerpack._core.errors import ConfigError, MapError
+from towerpack.dataflow import (
+    AugmentImageComponent,
+    AugmentImageComponents,
+    AugmentImageCoordinates,
+    BatchData,
+    DataFlow,
+    DataFromArrays,
+    DataFromGenerator,
+    DataFromList,
+    RepeatedData,
+    ShuffleData,
+    imgaug,
+)
+from towerpack.dataflow.testing import check_flow
+
+Array = np.ndarray[Any, Any]
+
+PICTURES = np.random.default_rng(0).integers(0, 256, (9, 12, 14, 3), np.uint8)
+LABELS = np.arange(9)
+AUGMENTORS = [
+    imgaug.Resize((16, 18)),
+    imgaug.RandomCrop(12),
+    imgaug.Flip(horiz=True),
+    imgaug.Brightness(30),
+    imgaug.GaussianNoise(3),
+]
+
+
+def arrays() -> DataFromArrays:
+    return DataFromArrays(PICTURES, LABELS)
+
+
+def generated() -> DataFromGenerator:
+    return DataFromGenerator(lambda: zip(PICTURES, LABELS, strict=True))
+
+
+def test_as_the_seed_prints_it() -> None:
+    ds = AugmentImageComponent(arrays(), [imgaug.Resize((225, 225))])
+    image, label = next(iter(ds))
+    assert image.shape == (225, 225, 3) and label == 0 and len(ds) == 9
+    assert str(ds) == "DataFromArrays(9) > AugmentImageComponent([Resize], 0)"
+
+
+@pytest.mark.parametrize("source", [arrays, generated])
+def test_flow_laws(source: Any) -> None:
+    check_flow(lambda: BatchData(AugmentImageComponent(source(), AUGMENTORS), 2))
+    check_flow(lambda: AugmentImageComponent(source(), AUGMENTORS, catch_exceptions=True))
+
+
+@pytest.mark.parametrize("source", [arrays, generated])
+def test_flow_laws_of_several_components(source: Any) -> None:
+    def make() -> DataFlow:
+        pictures = [{"image": p, "mask": p[..., 0], "points": np.zeros((2, 2))} for p in PICTURES]
+        ds = DataFromList(pictures) if source is arrays else DataFromGenerator(lambda: pictures)
+        return AugmentImageComponents(ds, AUGMENTORS, "image", "points", masks="mask")
+
+    check_flow(make)
+
+
+def test_draws_depend_on_seed_epoch_and_position() -> None:
+    ds = AugmentImageComponent(DataFromArrays(PICTURES[[0] * 6]), AUGMENTORS)
+    seen = [dp[0].tobytes() for epoch in (0, 1) for dp in ds.iterate(seed=1, epoch=epoch)]
+    seen += [dp[0].tobytes() for dp in ds.iterate(seed=2, epoch=0)]
+    assert len(set(seen)) == 18
+    plan = ds.plan(seed=1)
+    assert plan.get(4)[0].tobytes() == seen[4]
+    shuffled = AugmentImageComponent(RepeatedData(ShuffleData(arrays()), 2), AUGMENTORS)
+    again = [[dp[0].tobytes() for dp in shuffled.iterate(seed=3, epoch=0)] for _ in range(2)]
+    assert again[0] == again[1]
+
+
+def test_one_transform_for_all() -> None:
+    numbers = np.arange(12 * 14).reshape(12, 14)
+    image = numbers.astype(np.float32)
+    points = np.array([(3.5, 4.5), (10.5, 2.5)])
+    boxes = np.array([(3, 4, 4, 5), (10, 2, 11, 3)], np.float32)
+    persons = np.array([[(3.5, 4.5, 2), (10.5, 2.5, 0)]])
+    dp = (image, "name", image[..., None], numbers, points, boxes, persons)
+    ds = AugmentImageComponents(
+        DataFromList([dp] * 20),
+        [
+            imgaug.Flip(horiz=True),
+            imgaug.Transpose(),
+            imgaug.CenterPaste(20),
+            imgaug.RandomCrop(15),
+        ],
+        (0, 2),
+        4,
+        masks=(3,),
+        boxes=5,
+        keypoints=[6],
+    )
+    shapes = set()
+    for one, name, two, mask, moved, box, person in ds.iterate(seed=0):
+        assert name == "name"
+        assert np.array_equal(one, two[..., 0]) and np.array_equal(one, mask)
+        shapes.add(tuple(moved[0].tolist()))
+        assert np.array_equal(moved, person[0, :, :2]) and person[0, :, 2].tolist() == [2, 0]
+        assert np.array_equal(box, np.concatenate([moved - 0.5, moved + 0.5], axis=1))
+        for (x, y), (old_x, old_y) in zip(moved, points, strict=True):
+            if 0 <= x < 15 and 0 <= y < 15:
+                assert one[int(y), int(x)] == image[int(old_y), int(old_x)]
+    assert len(shapes) > 10
+    assert np.array_equal(image, numbers)
+
+
+def test_image_and_coordinates() -> None:
+    points = np.array([(0.0, 0.0), (14.0, 12.0)])
+    ds = DataFromList([(PICTURES[0], points), [PICTURES[1], points]])
+    out = list(
+        AugmentImageCoordinates(ds, [imgaug.Resize((24, 14)), imgaug.Flip(vert=True, prob=1)])
+    )
+    for dp, kind in zip(out, (tuple, list), strict=True):
+        assert type(dp) is kind and dp[1].tolist() == [[0, 24], [14, 0]]
+    named = DataFromList([{"picture": PICTURES[0], "points": points}])
+    out = list(AugmentImageCoordinates(named, imgaug.Resize(5), "picture", "points"))
+    assert list(out[0]) == ["picture", "points"] and out[0]["picture"].shape == (5, 5, 3)
+
+
+def test_what_the_source_holds_is_not_changed_or_shared() -> None:
+    data = [(PICTURES[0].copy(), PICTURES[0].copy())]
+    for stage, changed in (
+        (AugmentImageComponent(DataFromList(data), imgaug.CenterCrop(4)), 1),
+        (AugmentImageComponent(DataFromList(data), imgaug.Identity()), 1),
+        (AugmentImageComponents(DataFromList(data), imgaug.CenterCrop(4), 0, masks=1), 2),
+    ):
+        (dp,) = stage
+        for component in dp[:changed]:
+            component[...] = 0
+    assert all(np.array_equal(kept, PICTURES[0]) for kept in data[0])
+    (view,) = AugmentImageComponent(DataFromList(data), imgaug.CenterCrop(4), copy=False)
+    assert np.shares_memory(view[0], data[0][0])
+
+
+def test_bad_images() -> None:
+    pictures = [(PICTURES[0],), (PICTURES[1].astype(float),), (PICTURES[2][:5],), (PICTURES[3],)]
+    ds = AugmentImageComponent(DataFromList(pictures), imgaug.CenterCrop(8))
+    with pytest.raises(MapError, match="datapoint 1 of epoch 0: Images of dtype float64") as caught:
+        list(ds)
+    assert "DataFromList(4) > AugmentImageComponent([CenterCrop], 0)" in str(caught.value)
+    skipping = AugmentImageComponent(
+        DataFromList(pictures), imgaug.CenterCrop(8), catch_exceptions=True
+    )
+    iterator = skipping.iterate()
+    assert len(list(iterator)) == 2 and iterator.skipped == 2
+    with pytest.raises(TypeError):
+        len(skipping)
+
+
+def test_components_that_do_not_fit() -> None:
+    ds = DataFromList([(PICTURES[0], PICTURES[1][:5], np.zeros((3, 3)))])
+    with pytest.raises(MapError, match="differ in size") as caught:
+        list(AugmentImageComponents(ds, imgaug.Resize(4), 0, masks=1))
+    assert "component 0: 12 x 14, component 1: 5 x 14" in str(caught.value.__cause__)
+    with pytest.raises(MapError, match="that of coordinates"):
+        list(AugmentImageCoordinates(ds, imgaug.Resize(4), 0, 2))
+    for wrong in ({"index": ()}, {"index": (0, 1), "masks": 1}):
+        with pytest.raises(ConfigError, match="at least one image, and no component twice"):
+            AugmentImageComponents(ds, imgaug.Resize(4), **wrong)
+    with pytest.raises(ConfigError, match="is no augmentor"):
+        AugmentImageComponent(ds, [abs])  # pyright: ignore

@@ -1,0 +1,530 @@
+"""Laws of every augmentor; lists, choices, transforms of one's own, the predecessor's classes."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaling import scaled
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow import images, imgaug
+from towerpack.dataflow.images import (
+    Affine,
+    Augmentor,
+    AugmentorList,
+    BackgroundFiller,
+    Brightness,
+    BrightnessScale,
+    CenterCrop,
+    CenterPaste,
+    Clip,
+    ColorSpace,
+    CompositeAugmentor,
+    ConstantBackgroundFiller,
+    Contrast,
+    Flip,
+    Gamma,
+    GaussianBlur,
+    GaussianDeform,
+    GaussianNoise,
+    GoogleNetRandomCropAndResize,
+    Grayscale,
+    Hue,
+    Identity,
+    ImageAugmentor,
+    JpegNoise,
+    Lighting,
+    MapImage,
+    MeanVarianceNormalize,
+    MinMaxNormalize,
+    NoOpTransform,
+    PhotometricAugmentor,
+    PhotometricTransform,
+    RandomApplyAug,
+    RandomChooseAug,
+    RandomCrop,
+    RandomCropRandomShape,
+    RandomCutout,
+    RandomOrderAug,
+    RandomPaste,
+    RandomResize,
+    Resize,
+    ResizeShortestEdge,
+    ResizeTransform,
+    Rotation,
+    RotationAndCropValid,
+    SaltPepperNoise,
+    Saturation,
+    Shift,
+    ToFloat32,
+    ToUint8,
+    Transform,
+    TransformFactory,
+    TransformList,
+    Transpose,
+)
+
+Array = np.ndarray[Any, Any]
+
+GEOMETRIC: list[ImageAugmentor] = [
+    Shift(0.3, 0.2),
+    Rotation(180),
+    Rotation(30, border="constant", border_value=3),
+    RotationAndCropValid(60),
+    Affine((0.6, 1.5), (0.1, 0.2), 30, 15),
+    Flip(horiz=True),
+    Flip(vert=True),
+    Transpose(),
+    Resize((5, 9)),
+    Resize(3, interp="area"),
+    ResizeShortestEdge(4, interp="lanczos"),
+    RandomResize((0.5, 1.5)),
+    RandomCrop(1),
+    CenterCrop(1),
+    RandomCropRandomShape(1, 1),
+    GoogleNetRandomCropAndResize(target_shape=7),
+    CenterPaste((50, 60)),
+    RandomPaste(70, ConstantBackgroundFiller(9)),
+    GaussianDeform([(0.5, 0.5)]),
+]
+PHOTOMETRIC: list[ImageAugmentor] = [
+    Identity(),
+    Brightness(100),
+    BrightnessScale((0.1, 3)),
+    Contrast((0.1, 3)),
+    Gamma(),
+    Clip(10, 100),
+    GaussianBlur(),
+    GaussianNoise(30),
+    SaltPepperNoise(),
+    RandomCutout(1, 1),
+]
+COLOUR: list[ImageAugmentor] = [
+    Hue(),
+    Saturation(),
+    Lighting(1, [5, 5, 5], np.eye(3).tolist()),
+    JpegNoise(),
+    Contrast((0.1, 3), rgb=True),
+]
+META: list[ImageAugmentor] = [
+    AugmentorList([Flip(horiz=True), Rotation(20), Brightness(5), Resize(9)]),
+    RandomApplyAug(Rotation(10), 0.5),
+    RandomChooseAug([Rotation(10), Identity(), AugmentorList([Transpose(1), Resize(4)])]),
+    RandomChooseAug([(Rotation(10), 0.25), (Brightness(9), 0.75)]),
+    RandomOrderAug([Resize(8), RandomCrop(1), Brightness(20)]),
+]
+SAME_DTYPE = [*GEOMETRIC, *PHOTOMETRIC, *COLOUR, *META]
+OTHERS: list[ImageAugmentor] = [
+    ColorSpace("RGB2HSV"),
+    Grayscale(),
+    MeanVarianceNormalize(),
+    MinMaxNormalize(),
+    ToUint8(),
+    ToFloat32(),
+    MapImage(np.negative),
+]
+EVERY = [*SAME_DTYPE, *OTHERS]
+shapes = st.one_of(
+    st.tuples(st.integers(1, 50), st.integers(1, 50)),
+    st.sampled_from([(1, 1), (1, 50), (50, 1), (2, 1), (31, 33)]),
+)
+channels = st.sampled_from([(), (1,), (2,), (3,), (4,), (6,)])
+
+
+def ids(augmentors: list[ImageAugmentor]) -> list[str]:
+    return [f"{aug!r:.40}" for aug in augmentors]
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def picture(shape: tuple[int, ...], dtype: str = "u1", seed: int = 0) -> Array:
+    return rng(seed).integers(0, 256, shape).astype(dtype)
+
+
+@pytest.mark.parametrize("aug", EVERY, ids=ids(EVERY))
+@settings(max_examples=scaled(600))
+@given(shapes, channels, st.sampled_from(["u1", "f4"]), st.integers(0, 2**32))
+def test_laws(
+    aug: ImageAugmentor, size: tuple[int, int], more: tuple[int, ...], dtype: str, seed: int
+) -> None:
+    if aug in COLOUR or aug in OTHERS:
+        more = (3,)
+    image = picture((*size, *more), dtype, seed)
+    before = image.copy()
+    out, transform = aug.augment_with_transform(image, rng(seed))
+    assert np.array_equal(image, before), "the input was changed"
+    assert np.array_equal(out, aug(image, rng(seed)), equal_nan=True)
+    drawn = aug.get_transform(image, rng(seed))
+    for same in (transform, drawn, pickle.loads(pickle.dumps(drawn))):
+        assert np.array_equal(out, same.apply_image(image), equal_nan=True)
+        assert np.array_equal(image, before)
+    copy = cloudpickle.loads(cloudpickle.dumps(aug))
+    assert np.array_equal(out, copy(image, rng(seed))) and repr(copy) == repr(aug)
+    if aug in SAME_DTYPE:
+        assert out.dtype == image.dtype and out.shape[2:] == image.shape[2:]
+    if not isinstance(aug, MapImage):
+        mask = transform.apply_mask(np.zeros(size, np.int64))
+        assert mask.shape == out.shape[:2] and mask.dtype == np.int64
+        moved = transform.apply_coords(np.zeros((3, 2)))
+        assert moved.shape == (3, 2) and np.isfinite(moved).all()
+
+
+@pytest.mark.parametrize("aug", [*PHOTOMETRIC, *COLOUR], ids=ids([*PHOTOMETRIC, *COLOUR]))
+def test_pixels_alone_change(aug: ImageAugmentor) -> None:
+    transform = aug.get_transform(picture((9, 8, 3)), rng())
+    mask, points = picture((9, 8), "i8"), rng().random((4, 2))
+    assert np.array_equal(transform.apply_mask(mask), mask)
+    assert np.array_equal(transform.apply_coords(points), points)
+    boxes = np.array([[1, 2, 3, 4.5]])
+    assert transform.apply_boxes(boxes).tolist() == boxes.tolist()
+
+
+@pytest.mark.parametrize("aug", EVERY, ids=ids(EVERY))
+@pytest.mark.parametrize(
+    "image",
+    [
+        picture((4, 4, 3), "f8"),
+        picture((4, 4, 3), "u2"),
+        picture((4, 4, 3), "?"),
+        np.zeros((0, 4, 3), np.uint8),
+        np.zeros(4, np.uint8),
+        np.zeros((2, 4, 4, 3), np.uint8),
+        [[1, 2], [3, 4]],
+        None,
+    ],
+    ids=["float64", "uint16", "bool", "empty", "1d", "4d", "list", "None"],
+)
+def test_what_is_no_image(aug: ImageAugmentor, image: Any) -> None:
+    with pytest.raises(ConfigError, match=r"image|Images"):
+        aug(image)
+
+
+def test_huge_aspect_ratios() -> None:
+    long = np.arange(40_000, dtype=np.uint8).reshape(1, -1)
+    assert Resize(4)(long).shape == (4, 4)
+    assert np.array_equal(Flip(horiz=True, prob=1)(long), long[:, ::-1])
+    turned = Rotation(180, (0.5, 0.5), step_deg=180)
+    for seed in range(5):
+        transform = turned.get_transform(long[:, :32766], rng(seed))
+        shown = transform.apply_image(long[:, :32766])
+        same = np.array_equal(shown, long[:, :32766])
+        assert same or np.array_equal(shown, long[:, :32766][:, ::-1])
+        assert np.array_equal(transform.apply_mask(long[:, :32766]), shown)
+        for apply in (transform.apply_image, transform.apply_mask):
+            with pytest.raises(ConfigError, match="1 x 40000 pixels cannot be warped"):
+                apply(long)
+    with pytest.raises(ConfigError, match="cannot be warped"):
+        GaussianDeform([(0.5, 0.5)])(long)
+
+
+def test_every_name_of_the_predecessor() -> None:
+    # fmt: off
+    for name in (
+        "Affine", "Augmentor", "AugmentorList", "BackgroundFiller", "Brightness",
+        "BrightnessScale", "CenterCrop", "CenterPaste", "Clip", "ColorSpace",
+        "ConstantBackgroundFiller", "Contrast", "CropTransform", "Flip", "FlipTransform", "Gamma",
+        "GaussianBlur", "GaussianDeform", "GaussianNoise", "GoogleNetRandomCropAndResize",
+        "Grayscale", "Hue", "Identity", "ImageAugmentor", "JpegNoise", "Lighting", "MapImage",
+        "MeanVarianceNormalize", "MinMaxNormalize", "NoOpTransform", "PhotometricAugmentor",
+        "PhotometricTransform", "RandomApplyAug", "RandomChooseAug", "RandomCrop",
+        "RandomCropRandomShape", "RandomCutout", "RandomOrderAug", "RandomPaste", "RandomResize",
+        "Resize", "ResizeShortestEdge", "ResizeTransform", "Rotation", "RotationAndCropValid",
+        "SaltPepperNoise", "Saturation", "Shift", "ToFloat32", "ToUint8", "Transform",
+        "TransformFactory", "TransformList", "Transpose", "TransposeTransform",
+        "WarpAffineTransform",
+    ):
+        # fmt: on
+        assert getattr(imgaug, name) is getattr(images, name)
+    assert Augmentor is ImageAugmentor
+
+
+def test_repr_shows_what_is_not_by_default() -> None:
+    assert repr(imgaug.Resize((225, 225))) == "Resize((225, 225))"
+    assert repr(Rotation(10, interp="cubic")) == "Rotation(10, interp='cubic')"
+    assert repr(Flip(horiz=True)) == "Flip(horiz=True)"
+    assert repr(Identity()) == "Identity()"
+    assert repr(AugmentorList([RandomApplyAug(Transpose(), 0.5)])) == (
+        "AugmentorList([RandomApplyAug(Transpose(), prob=0.5)])"
+    )
+    drawn = repr(Brightness(3).get_transform(picture((2, 2)), rng()))
+    assert drawn.startswith("PhotometricTransform(Brightness(3), drawn as 0.8")
+
+
+def test_cv2_is_not_imported_before_it_is_used() -> None:
+    program = (
+        "import sys, towerpack.dataflow as d; d.imgaug.Resize(5); sys.exit('cv2' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0
+
+
+# Lists and choices
+
+
+class Looks(ImageAugmentor):
+    """Draws from what it sees."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[tuple[int, ...], int]] = []
+
+    def get_transform(self, img: Array, rng: np.random.Generator | None = None) -> Transform:
+        self.seen.append((img.shape, int(img.flat[0])))
+        return NoOpTransform()
+
+
+def test_later_steps_see_what_earlier_ones_leave() -> None:
+    looks = [Looks(), Looks(), Looks()]
+    negative = MapImage(lambda img: 255 - img)
+    aug = AugmentorList([looks[0], Resize(4), looks[1], negative, looks[2]])
+    image = np.full((8, 8), 5, np.uint8)
+    for see in (aug.get_transform, aug.augment_with_transform):
+        see(image)
+        assert [look.seen for look in looks] == [[((8, 8), 5)], [((4, 4), 5)], [((4, 4), 250)]]
+        for look in looks:
+            look.seen.clear()
+
+
+def test_no_step_is_applied_twice() -> None:
+    calls: list[str] = []
+
+    def called(name: str) -> MapImage:
+        return MapImage(lambda img: (calls.append(name), img)[1])
+
+    inner = AugmentorList([called("b"), called("c")])
+    AugmentorList([called("a"), RandomApplyAug(inner, 1), called("d")])(picture((2, 2)))
+    assert calls == ["a", "b", "c", "d"]
+
+
+def test_coordinates_before_the_image() -> None:
+    aug = AugmentorList([Resize((20, 40)), RandomCrop(7), Flip(horiz=True), Resize(14)])
+    image = picture((10, 10, 3))
+    transform, other = (aug.get_transform(image, rng(8)) for _ in range(2))
+    points = rng().uniform(0, 10, (5, 2))
+    early = transform.apply_coords(points)
+    other.apply_image(image)
+    assert np.array_equal(early, other.apply_coords(points))
+    assert np.array_equal(transform.apply_image(image), other.apply_image(image))
+
+
+def test_lists_add_up() -> None:
+    a, b, c = Identity(), Transpose(), Flip(vert=True)
+    both = AugmentorList([a]) + [b] + AugmentorList([c])  # noqa: RUF005
+    assert isinstance(both, AugmentorList) and both.augmentors == [a, b, c]
+    before = [a] + AugmentorList([b])  # noqa: RUF005
+    assert isinstance(before, AugmentorList) and before.augmentors == [a, b]
+    assert list(AugmentorList([a, b])) == [a, b] and len(AugmentorList([])) == 0
+    assert AugmentorList([]) and np.array_equal(AugmentorList([])(picture((3, 3))), picture((3, 3)))
+    one, two = NoOpTransform(), ResizeTransform(1, 1, 2, 2)
+    added = TransformList([one]) + [two]  # noqa: RUF005
+    assert isinstance(added, TransformList) and added.tfms == [one, two]
+    for wrong in ([Identity], [abs], "ab"):
+        with pytest.raises(ConfigError, match="is no augmentor"):
+            AugmentorList(wrong)  # pyright: ignore
+
+
+def test_boxes_do_not_grow_with_every_step() -> None:
+    there_and_back = AugmentorList([Rotation(0), Rotation(0)])
+    box = np.array([[4, 4, 6, 6]])
+    assert np.allclose(there_and_back.get_transform(picture((10, 10))).apply_boxes(box), box)
+    turns = [images.WarpAffineTransform(m, (10, 10)) for m in _turns(30)]
+    assert np.allclose(TransformList(turns).apply_boxes(box), box)
+
+
+def _turns(degrees: float) -> list[Array]:
+    from towerpack.dataflow.images._warp import affine, rotation
+
+    return [affine(rotation(d), (5.0, 5.0)) for d in (degrees, -degrees)]
+
+
+def test_apply_and_choose() -> None:
+    image = picture((3, 5))
+    applied = [RandomApplyAug(Transpose(1), 0.3)(image, rng(s)).shape for s in range(500)]
+    assert 0.25 < applied.count((5, 3)) / 500 < 0.35
+    weighted = RandomChooseAug([(Resize(1), 0.2), (Resize(2), 0.0), (Resize(3), 0.8)])
+    chosen = [weighted(image, rng(s)).shape[0] for s in range(500)]
+    assert 0.15 < chosen.count(1) / 500 < 0.25 and chosen.count(2) == 0
+    even = RandomChooseAug([Resize(n) for n in (1, 2, 3)])
+    assert {even(image, rng(s)).shape[0] for s in range(50)} == {1, 2, 3}
+    order = RandomOrderAug([Resize((2, 6)), Transpose(1)])
+    assert {order(image, rng(s)).shape for s in range(20)} == {(2, 6), (6, 2)}
+    RandomChooseAug([(Identity(), 0.1)] * 10)  # ten times 0.1 is not exactly 1
+    for wrong in (
+        [],
+        [(Identity(), 0.5), Identity()],
+        [(Identity(), 0.5)],
+        [(Identity(), 1.5)] * 2,
+    ):
+        with pytest.raises(ConfigError):
+            RandomChooseAug(wrong)  # pyright: ignore
+    with pytest.raises(ConfigError):
+        RandomApplyAug(Identity(), 2)
+    with pytest.raises(ConfigError):
+        RandomApplyAug(abs, 0.5)  # pyright: ignore
+
+
+def test_a_composite_of_ones_own() -> None:
+    class Some(CompositeAugmentor):
+        def steps(self, rng: np.random.Generator) -> list[ImageAugmentor]:
+            return [Resize(int(rng.integers(1, 9))), Transpose()]
+
+    assert len({Some()(picture((3, 3)), rng(s)).shape for s in range(50)}) == 8
+
+
+# Transforms and augmentors of one's own
+
+
+def test_what_a_transform_does_not_define() -> None:
+    class Alone(Transform):
+        def apply_image(self, img: Array) -> Array:
+            return img
+
+    for transform in (Alone(), TransformFactory("mine", apply_image=abs)):
+        transform.apply_image(picture((2, 2)))
+        for kind in ("mask", "coords", "boxes", "keypoints"):
+            with pytest.raises(ConfigError, match="does not say what becomes of"):
+                getattr(transform, f"apply_{kind}")(np.zeros((1, 4)))
+    with pytest.raises(ConfigError, match="images"):
+        TransformFactory(apply_coords=abs).apply_image(picture((2, 2)))
+    with pytest.raises(ConfigError, match="no method 'coords'"):
+        TransformFactory(coords=abs)
+
+
+def test_lists_hand_on_any_method() -> None:
+    factory = TransformFactory(apply_text=str.upper)
+    assert TransformList([factory, TransformFactory(apply_text=str.strip)]).apply_text(" a ") == "A"
+    with pytest.raises(AttributeError):
+        TransformList([NoOpTransform()]).apply_text("a")
+    with pytest.raises(AttributeError):
+        TransformList([factory]).other  # noqa: B018
+    assert pickle.loads(pickle.dumps(TransformList([NoOpTransform()]))).tfms
+
+
+def test_map_image() -> None:
+    image = picture((3, 3))
+    flip = MapImage(np.flipud, lambda xy: xy * (1, -1) + (0, 3), np.flipud)
+    transform = flip.get_transform(image)
+    assert np.array_equal(transform.apply_image(image), image[::-1])
+    assert np.array_equal(transform.apply_mask(image), image[::-1])
+    assert transform.apply_boxes(np.array([[0, 0, 1, 1.0]])).tolist() == [[0, 2, 1, 3]]
+    with pytest.raises(ConfigError, match="coordinates"):
+        MapImage(np.flipud).get_transform(image).apply_coords(np.zeros((1, 2)))
+    with pytest.raises(ConfigError, match="needs a function"):
+        MapImage(3)  # pyright: ignore
+
+
+def test_background_of_ones_own() -> None:
+    class Stripes(BackgroundFiller):
+        def fill(self, background_shape: tuple[int, int], img: Array) -> Array:
+            background = np.zeros((*background_shape, *img.shape[2:]), img.dtype)
+            background[::2] = 1
+            return background
+
+    pasted = CenterPaste(5, Stripes())(np.full((1, 1), 9, np.uint8))
+    assert pasted[:, 0].tolist() == [1, 0, 1, 0, 1] and pasted[2, 2] == 9
+
+
+# Without a generator
+
+
+def test_own_generators_differ() -> None:
+    image = picture((50, 50))
+    aug = Brightness(100)
+    outs = [aug(image), aug(image), Brightness(100)(image), pickle.loads(pickle.dumps(aug))(image)]
+    assert len({out.tobytes() for out in outs}) == 4
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_draws_differently() -> None:
+    program = """
+import os, numpy as np
+from towerpack.dataflow.images import RandomCrop
+aug, image = RandomCrop(1), np.arange(62500, dtype=np.float32).reshape(250, 250)
+aug(image)
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.write(writer, aug(image).tobytes())
+    os._exit(0)
+os.wait()
+assert os.read(reader, 4) != aug(image).tobytes()
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+# The predecessor's classes
+
+
+class OldStyle(ImageAugmentor):
+    def __init__(self, low: int = 0, high: int = 100) -> None:
+        self._init(locals())
+
+    def _get_augment_params(self, img: Array) -> Any:
+        shift = self.rng.randint(self.low, self.high)  # pyright: ignore
+        return shift, self._rand_range(), self._rand_range(5, size=3), self.rng.randn()
+
+    def _augment(self, img: Array, param: Any) -> Array:
+        img[:] = param[0]  # changes its input
+        return img
+
+    def _augment_coords(self, coords: Array, param: Any) -> Array:
+        coords += param[0]
+        return coords
+
+
+class OldPhotometric(PhotometricAugmentor):
+    def _get_augment_params(self, img: Array) -> float:
+        return self._rand_range(-9.0, 9.0)
+
+    def _augment(self, img: Array, param: float) -> Array:
+        img += np.float32(param)
+        return img
+
+
+class WithoutGenerator(ImageAugmentor):
+    def get_transform(self, img: Array) -> Transform:  # pyright: ignore
+        shift = self.rng.uniform()
+        return TransformFactory(apply_image=lambda img: img + np.float32(shift))
+
+
+@pytest.mark.parametrize("aug", [OldStyle(), OldPhotometric(), WithoutGenerator()])
+def test_old_subclasses(aug: ImageAugmentor) -> None:
+    image = picture((4, 4), "f4")
+    before = image.copy()
+    for used in (aug, AugmentorList([Identity(), aug])):
+        out = [used(image, rng(seed)) for seed in (1, 1, 2)]
+        assert np.array_equal(out[0], out[1]) and not np.array_equal(out[0], out[2])
+        transform = used.get_transform(image, rng(1))
+        assert np.array_equal(transform.apply_image(image), out[0])
+        assert np.array_equal(transform.apply_image(image), out[0])
+    assert np.array_equal(image, before)
+    assert not np.array_equal(aug(image), aug(image))
+
+
+def test_old_coordinates() -> None:
+    aug = OldStyle(3, 4)
+    assert (aug.low, aug.high) == (3, 4)  # pyright: ignore
+    assert repr(aug) == "OldStyle(low=3, high=4)"
+    points = np.zeros((2, 2))
+    transform = aug.get_transform(picture((4, 4)), rng())
+    assert transform.apply_coords(points).tolist() == [[3, 3], [3, 3]] and not points.any()
+    assert transform.apply_boxes(np.array([[0, 0, 1, 1]])).tolist() == [[3, 3, 4, 4]]
+
+    class NoCoords(ImageAugmentor):
+        def _augment(self, img: Array, param: Any) -> Array:
+            return img
+
+    with pytest.raises(ConfigError, match="coordinates"):
+        NoCoords().get_transform(picture((4, 4))).apply_coords(points)
+    assert PhotometricTransform(np.negative).apply_image(points).any() == points.any()
+    with pytest.raises(NotImplementedError, match="Nothing"):
+        type("Nothing", (ImageAugmentor,), {})()(picture((4, 4)))
+    aug.reset_state()
