@@ -182,7 +182,8 @@ def test_boxes_contain_their_pixels(seed: int, picks: list[int], shape: Any) -> 
         left = img[:, :, channel] > 0
         for x0, y0, x1, y1 in boxes[labels % 10 == channel]:
             # Inside it is bright, but for what interpolation mixes at the edge.
-            inner = img[int(y0 + 3) : int(y1 - 2), int(x0 + 3) : int(x1 - 2), channel]
+            bottom, right = max(0, int(y1 - 2)), max(0, int(x1 - 2))
+            inner = img[int(y0 + 3) : bottom, int(x0 + 3) : right, channel]
             assert (inner > 100).all()
             grown = [max(0, int(v - 3)) for v in (y0, x0)] + [int(v + 4) for v in (y1, x1)]
             left[grown[0] : grown[2], grown[1] : grown[3]] = False
