@@ -274,7 +274,7 @@ class Consumer:
         self._say(peer, self._acknowledgement(peer, kind))
 
     def _acknowledgement(self, peer: Peer, kind: Kind) -> list[bytes]:
-        return [header(kind, peer.session, peer.received, peer.handed + self._wish.hwm)]
+        return [header(kind, peer.session, peer.safe, peer.handed + self._wish.hwm)]
 
     def _look(self, route: Route) -> None:
         """Ask somebody who sends unknown things who he is, but not for each of them."""

@@ -115,6 +115,16 @@ class Peer:
         self.inbox.clear()
         self.counts.starts += 1
 
+    @property
+    def safe(self) -> int:
+        """Before which number the producer need keep nothing.
+
+        The end counts when it is handed on: until then a consumer that is killed and comes back
+        still finds the producer there.
+        """
+        ends = bool(self.inbox) and self.inbox[-1].kind is not Kind.DATA
+        return self.received - ends
+
     def wants_again(self, now: float) -> bool:
         """Note a gap; whether it is time to ask for what is missing."""
         if now < self.resend_s:
