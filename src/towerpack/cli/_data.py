@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import itertools
+import json
+import math
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import Progress
+from rich.table import Table
 
+from towerpack._core.errors import ConfigError
+from towerpack.cli._components import Component, components_of
+from towerpack.cli._data_files import open_data
+from towerpack.cli._machine import size_text
 from towerpack.cli._recipe import load_recipe
 
 if TYPE_CHECKING:
-    from towerpack.dataflow import DataFlow
+    from towerpack.dataflow import DataFlow, SpeedReport
 
 data_app = typer.Typer(help="Look at data and measure them.", no_args_is_help=True)
+
+Target = Annotated[
+    str,
+    typer.Argument(
+        metavar="TARGET",
+        help="A file or folder of data, or a recipe: module:function or file.py:function, a "
+        "function that returns a DataFlow.",
+    ),
+]
+Seed = Annotated[int | None, typer.Option(help="Of everything random in it.")]
+
+_PROGRESS_S = 0.1
+_WIDTH_OF_PIPES = 160
 
 
 @data_app.callback()
@@ -20,5 +49,173 @@ def _data() -> None:  # pyright: ignore[reportUnusedFunction]
 
 
 def flow_of(target: str) -> DataFlow:
-    """The flow of a recipe."""
-    return load_recipe(target)
+    """The flow of what the command line names: data on disk, or a recipe.
+
+    Raises:
+        ConfigError: It names neither.
+    """
+    path = Path(target)
+    if path.exists():
+        if path.suffix == ".py":
+            raise ConfigError(
+                f"{target} is a program.", fix=f"name the function in it: {target}:function"
+            )
+        return open_data(path)
+    if ":" in target:
+        return load_recipe(target)
+    raise ConfigError(
+        f"There is nothing at {target}, and it is no recipe.",
+        expected="a file, a folder, module:function or file.py:function",
+    )
+
+
+@data_app.command()
+def inspect(
+    target: Target,
+    num: Annotated[int, typer.Option(min=1, help="How many datapoints to show.")] = 1,
+    skip: Annotated[int, typer.Option(min=0, help="How many to pass over first.")] = 0,
+    seed: Seed = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Show the pipeline, its length, and what its datapoints are made of."""
+    flow = flow_of(target)
+    with flow.iterate(seed=seed, epoch=0) as iterator:
+        datapoints = list(itertools.islice(iterator, skip, skip + num))
+    shown = [(skip + i, components_of(datapoint)) for i, datapoint in enumerate(datapoints)]
+    if as_json:
+        typer.echo(json.dumps(_as_json(flow, shown)))
+        return
+    console = _console()
+    console.print(_summary(flow))
+    for position, components in shown:
+        console.print(_component_table(position, components))
+    if not shown:
+        console.print("[yellow]There are no datapoints here.")
+
+
+@data_app.command()
+def speed(
+    target: Target,
+    num: Annotated[int, typer.Option(min=1, help="Datapoints to read, at most.")] = 5000,
+    seconds: Annotated[float, typer.Option(min=0, help="How long to read, at most.")] = 10.0,
+    warmup: Annotated[int, typer.Option(min=0, help="Datapoints to read before.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Measure how fast datapoints come; passes follow one another until there are enough."""
+    from towerpack.dataflow import TestDataSpeed
+
+    test = TestDataSpeed(flow_of(target), num, warmup)
+    with Progress(console=Console(stderr=True), transient=True, disable=not _watched()) as bar:
+        report = test.measure(_Watch(bar, num, seconds))
+    if as_json:
+        typer.echo(json.dumps(asdict(report)))
+    else:
+        _console().print(_speed_table(report))
+
+
+class _Watch:
+    """Moves a progress bar, and says when the time is over."""
+
+    def __init__(self, bar: Progress, num: int, seconds: float) -> None:
+        self._bar = bar
+        self._num = num
+        self._seconds = seconds
+        self._task = bar.add_task("reading", total=1.0)
+        self._begin: float | None = None
+        self._next = 0.0
+
+    def __call__(self, count: int) -> bool:
+        now = time.monotonic()
+        if self._begin is None:
+            self._begin = now
+        passed = now - self._begin
+        if passed >= self._next:
+            self._next = passed + _PROGRESS_S
+            done = max(count / self._num, passed / self._seconds if self._seconds else 1.0)
+            rate = f"{count / passed:,.0f} /s" if passed else ""
+            self._bar.update(self._task, completed=done, description=f"{count:,} read {rate}")
+        return passed >= self._seconds
+
+
+def _watched() -> bool:
+    return sys.stderr.isatty()
+
+
+def _console() -> Console:
+    console = Console(highlight=False)
+    # Rich cuts tables to 80 columns where there is no terminal; files and pipes have no edge.
+    return console if console.is_terminal else Console(highlight=False, width=_WIDTH_OF_PIPES)
+
+
+def _grid(rows: list[tuple[str, str]]) -> Table:
+    table = Table.grid(padding=(0, 2))
+    table.add_column(style="dim", no_wrap=True)
+    table.add_column(overflow="fold")
+    for label, text in rows:
+        table.add_row(label, escape(text))
+    return table
+
+
+def _summary(flow: DataFlow) -> Table:
+    length = _length(flow)
+    told = "not known" if length is None else length if isinstance(length, str) else f"{length:,}"
+    access = "at random" if _has_plan(flow) else "in order only"
+    return _grid([("pipeline", str(flow)), ("datapoints", told), ("read", access)])
+
+
+def _length(flow: DataFlow) -> int | str | None:
+    from towerpack.dataflow._flow import length_of
+
+    length = length_of(flow)
+    return "endless" if length == math.inf else None if length is None else int(length)
+
+
+def _has_plan(flow: DataFlow) -> bool:
+    from towerpack.dataflow._flow import Place, compile_flow
+
+    return compile_flow(flow, Place(0)) is not None
+
+
+def _component_table(position: int, components: list[Component]) -> Table:
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=f"datapoint {position:,}",
+        title_justify="left",
+        title_style="bold",
+        pad_edge=False,
+        header_style="dim",
+    )
+    table.add_column("component", overflow="fold", style="cyan", min_width=9)
+    table.add_column("type", overflow="fold")
+    table.add_column("shape", overflow="fold")
+    table.add_column("range or value", overflow="fold")
+    table.add_column("bytes", justify="right", no_wrap=True)
+    for one in components:
+        shape = "" if one.shape is None else " × ".join(map(str, one.shape)) or "scalar"
+        row = (one.name, one.type, shape, one.value, size_text(one.nbytes))
+        table.add_row(*map(escape, row))
+    return table
+
+
+def _speed_table(report: SpeedReport) -> Table:
+    micros = 1e6 * report.seconds / report.datapoints
+    return _grid(
+        [
+            ("pipeline", report.pipeline),
+            ("datapoints", f"{report.datapoints:,} in {report.seconds:.3g} s"),
+            ("rate", f"{report.datapoints_per_second:,.1f} /s, {micros:,.1f} µs each"),
+            ("bytes", f"{size_text(report.bytes_per_second)}/s"),
+        ]
+    )
+
+
+def _as_json(flow: DataFlow, shown: list[tuple[int, list[Component]]]) -> dict[str, Any]:
+    return {
+        "pipeline": str(flow),
+        "datapoints": _length(flow),
+        "random_access": _has_plan(flow),
+        "shown": [
+            {"position": position, "components": [asdict(one) for one in components]}
+            for position, components in shown
+        ],
+    }

@@ -101,7 +101,9 @@ def _run(function: Any, what: str) -> Any:
     except TowerpackError:
         raise
     except Exception as error:
-        lines = traceback.format_exception(error)
+        # Without this function's own frame.
+        own = error.__traceback__
+        lines = traceback.format_exception(type(error), error, own and own.tb_next)
         raise ConfigError(
             f"{what} {type(error).__name__}: {error}",
             fix="see the traceback below",

@@ -168,7 +168,10 @@ def _open(path: Path, names: list[str], trusted: bool) -> list[DataSet]:
 
 def _data_set(h5py: Any, file: Any, path: Path, name: str, trusted: bool) -> DataSet:
     if name not in file:
-        raise ConfigError(f"{path} has no data set {name!r}.", got=f"it has {_names(h5py, file)}")
+        names = _names(h5py, file)
+        raise ConfigError(
+            f"{path} has no data set {name!r}.", got=", ".join(names[:20]) or "a file without any"
+        )
     data = file[name]
     if not isinstance(data, h5py.Dataset) or not data.shape:
         raise ConfigError(
@@ -194,14 +197,23 @@ def _check_untrusted(file: Any, data: Any, path: Path, name: str) -> None:
     )
 
 
-def _names(h5py: Any, file: Any) -> str:
-    """The first data sets of a file, for messages."""
+def data_sets_of(path: PathLike) -> list[str]:
+    """The paths of the data sets in a file that have rows.
+
+    Raises:
+        FormatError: The file is damaged.
+    """
+    h5py: Any = require("h5py", extra="formats", needed_for="HDF5Data")
+    with reading(path, "an HDF5 file"), h5py.File(path, "r") as file:
+        return _names(h5py, file)
+
+
+def _names(h5py: Any, file: Any) -> list[str]:
     found: list[str] = []
 
-    def visit(name: str, thing: Any) -> bool | None:
-        if isinstance(thing, h5py.Dataset):
+    def visit(name: str, thing: Any) -> None:
+        if isinstance(thing, h5py.Dataset) and getattr(thing, "shape", None):
             found.append(name)
-        return True if len(found) == 20 else None
 
     file.visititems(visit)
-    return ", ".join(found) or "no data sets"
+    return found

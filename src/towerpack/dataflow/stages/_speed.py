@@ -95,18 +95,34 @@ class TestDataSpeed(Wrapper):
         Raises:
             DataFlowError: A pass has no datapoints.
         """
+        report = self.measure()
+        sys.stdout.write(str(report))
+        return report
+
+    def measure(self, stop: Callable[[int], bool] | None = None) -> SpeedReport:
+        """Read, measure, and return the numbers.
+
+        Args:
+            stop: Called after each datapoint that counts, with how many these are; says whether
+                they are enough.
+
+        Raises:
+            DataFlowError: A pass has no datapoints.
+        """
         iterator = self.ds.iterate(epoch=0)
         for _ in range(self.warmup):
             _, iterator = self._next(iterator)
         nbytes = 0
+        count = 0
         begin = self._clock()
-        for _ in range(self.size):
+        while count < self.size:
             datapoint, iterator = self._next(iterator)
             nbytes += bytes_of(datapoint)
+            count += 1
+            if stop is not None and stop(count):
+                break
         seconds = max(self._clock() - begin, 1e-9)
-        report = SpeedReport(str(self.ds), self.size, seconds, nbytes)
-        sys.stdout.write(str(report))
-        return report
+        return SpeedReport(str(self.ds), count, seconds, nbytes)
 
     def compile(self, place: Place) -> Node | None:
         return compile_flow(self.ds, place)

@@ -1,0 +1,152 @@
+"""Files and folders of data, told by their content and name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from towerpack._core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from towerpack.dataflow import DataFlow
+
+_IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+_TAR_MAGIC = slice(257, 262)
+_LMDB_MAGIC = slice(16, 20)
+
+
+def open_data(path: Path) -> DataFlow:
+    """The flow over a file or folder of a format that Towerpack reads, in order.
+
+    Raises:
+        ConfigError: Nothing tells what it holds.
+    """
+    start = b""
+    if path.is_file():
+        with open(path, "rb") as file:
+            start = file.read(512)
+    for kind in _KINDS:
+        if kind.matches(path, start):
+            return kind.open(path)
+    raise ConfigError(
+        f"Nothing tells what {path} holds.",
+        got=f"a file that begins with {start[:8]!r}" if start else "an empty file, or a folder",
+        expected=", ".join(kind.name for kind in _KINDS),
+        fix="write a function that returns its DataFlow, and name that: file.py:function",
+    )
+
+
+@dataclass(frozen=True)
+class _Kind:
+    name: str
+    matches: Callable[[Path, bytes], bool]
+    open: Callable[[Path], DataFlow]
+
+
+def _named(*suffixes: str) -> Callable[[Path, bytes], bool]:
+    return lambda path, start: path.is_file() and path.name.lower().endswith(suffixes)
+
+
+def _begins(*magics: bytes) -> Callable[[Path, bytes], bool]:
+    return lambda path, start: start.startswith(magics)
+
+
+def _is_lmdb(path: Path, start: bytes) -> bool:
+    if path.is_dir():
+        return (path / "data.mdb").is_file()
+    return start[_LMDB_MAGIC] == b"\xde\xc0\xef\xbe"
+
+
+def _is_tar(path: Path, start: bytes) -> bool:
+    return (
+        start[_TAR_MAGIC] == b"ustar"
+        or _named(".tar", ".tgz", ".txz")(path, start)
+        or ".tar." in path.name
+    )
+
+
+def _is_image_folder(path: Path, start: bytes) -> bool:
+    return path.is_dir() and any(child.is_dir() for child in path.iterdir())
+
+
+def _lmdb(path: Path) -> DataFlow:
+    from towerpack.dataflow.formats import LMDBData
+
+    return LMDBData(path, shuffle=False)
+
+
+def _tfrecord(path: Path) -> DataFlow:
+    from towerpack.dataflow.formats import TFRecordData
+
+    return TFRecordData(path)
+
+
+def _hdf5(path: Path) -> DataFlow:
+    from towerpack.dataflow.formats import HDF5Data
+    from towerpack.dataflow.formats._hdf5 import data_sets_of
+
+    return HDF5Data(path, data_sets_of(path), shuffle=False)
+
+
+def _numpy(path: Path) -> DataFlow:
+    from towerpack.dataflow.formats import NumpyData
+
+    return NumpyData(path)
+
+
+def _parquet(path: Path) -> DataFlow:
+    from towerpack.dataflow.formats import ParquetData
+
+    return ParquetData(path)
+
+
+def _tar(path: Path) -> DataFlow:
+    from towerpack.dataflow.formats import TarData
+
+    return TarData(path, decode=True)
+
+
+def _svmlight(path: Path) -> DataFlow:
+    from towerpack.dataflow.formats import SVMLightData
+
+    return SVMLightData(path, shuffle=False)
+
+
+def _csv(path: Path) -> DataFlow:
+    from towerpack._core.errors import FormatError
+    from towerpack.dataflow.sources import ImageCSV
+
+    try:
+        return ImageCSV(path)
+    except FormatError as error:
+        if error.fix != "header=True":
+            raise
+        return ImageCSV(path, header=True)
+
+
+def _folder(path: Path) -> DataFlow:
+    from towerpack.dataflow.sources import ImageFolder
+
+    return ImageFolder(path)
+
+
+def _image(path: Path) -> DataFlow:
+    from towerpack.dataflow.sources import ImageFromFile
+
+    return ImageFromFile([path])
+
+
+_KINDS = (
+    _Kind("LMDB", _is_lmdb, _lmdb),
+    _Kind("HDF5", _begins(b"\x89HDF\r\n\x1a\n"), _hdf5),
+    _Kind("NumPy", _begins(b"\x93NUMPY", b"PK\x03\x04"), _numpy),
+    _Kind("Parquet", _begins(b"PAR1"), _parquet),
+    _Kind("TFRecord", _named(".tfrecord", ".tfrecords"), _tfrecord),
+    _Kind("tar", _is_tar, _tar),
+    _Kind("SVMLight", _named(".svm", ".svmlight", ".libsvm"), _svmlight),
+    _Kind("CSV of images", _named(".csv"), _csv),
+    _Kind("image", _named(*_IMAGES), _image),
+    _Kind("folder of images", _is_image_folder, _folder),
+)

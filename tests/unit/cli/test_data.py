@@ -1,0 +1,242 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from towerpack import ConfigError
+from towerpack.cli import app
+from towerpack.cli._components import components_of
+from towerpack.cli._data_files import open_data
+from towerpack.cli._recipe import load_recipe
+from towerpack.dataflow import DataFromList, TarSerializer
+
+RECIPE = """
+import numpy as np
+from neighbour import SIZE
+from towerpack.dataflow import BatchData, DataFromArrays, RepeatedData, ShuffleData
+
+def train():
+    images = np.arange(SIZE * 12, dtype=np.uint8).reshape(SIZE, 2, 2, 3)
+    ds = ShuffleData(DataFromArrays({"image": images, "label": np.arange(SIZE)}))
+    return BatchData(RepeatedData(ds), 4)
+
+def fails():
+    return 1 / 0
+
+def forgets():
+    train()
+
+number = 3
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in ("recipe_for_test", "neighbour"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    (tmp_path / "recipe_for_test.py").write_text(RECIPE)
+    (tmp_path / "neighbour.py").write_text("SIZE = 10\n")
+    return tmp_path
+
+
+def towerpack(*arguments: Any) -> tuple[int, str]:
+    result = CliRunner().invoke(app, ["data", *map(str, arguments)], catch_exceptions=False)
+    return result.exit_code, result.stdout
+
+
+def row(text: str, start: str) -> str:
+    (found,) = [line for line in text.splitlines() if line.strip().startswith(start)]
+    return " ".join(found.split())
+
+
+@pytest.mark.parametrize("target", ["recipe_for_test.py:train", "recipe_for_test:train"])
+def test_inspect_a_recipe(folder: Path, target: str) -> None:
+    code, text = towerpack("inspect", target, "--num", 2)
+    assert code == 0
+    assert row(text, "pipeline").startswith("pipeline DataFromArrays(10) > ShuffleData")
+    assert row(text, "datapoints") == "datapoints endless"
+    assert row(text, "read") == "read at random"
+    assert "datapoint 0" in text and "datapoint 1" in text
+    images = [line for line in text.splitlines() if line.strip().startswith("image")]
+    assert len(images) == 2 and re.search(r"uint8 +4 × 2 × 2 × 3 +\d+ … \d+ +48 B", images[0])
+
+
+def test_inspect_for_programs(folder: Path) -> None:
+    np.savez(folder / "a.npz", x=np.array([[0.5, np.nan], [1, 2]], np.float32))
+    code, text = towerpack("inspect", "a.npz", "--json", "--skip", 0)
+    found = json.loads(text)
+    assert code == 0
+    assert found == {
+        "pipeline": "NumpyData(a.npz)",
+        "datapoints": 2,
+        "random_access": True,
+        "shown": [
+            {
+                "position": 0,
+                "components": [
+                    {
+                        "name": "x",
+                        "type": "float32",
+                        "shape": [2],
+                        "value": "0.5 … 0.5, 1 nan",
+                        "nbytes": 8,
+                    }
+                ],
+            }
+        ],
+    }
+    (shown,) = json.loads(towerpack("inspect", "a.npz", "--json", "--skip", 1)[1])["shown"]
+    assert shown["position"] == 1 and shown["components"][0]["value"] == "1 … 2"
+    assert "There are no datapoints here" in towerpack("inspect", "a.npz", "--skip", 9)[1]
+
+
+def test_formats_are_recognised(folder: Path) -> None:
+    image = pytest.importorskip("PIL.Image").fromarray(np.zeros((4, 5, 3), np.uint8))
+    (folder / "images" / "cat").mkdir(parents=True)
+    image.save(folder / "images" / "cat" / "1.png")
+    np.save(folder / "no_extension.npy", np.zeros((3, 2)))
+    (folder / "no_extension.npy").rename(folder / "no_extension")
+    np.savez(folder / "a.npz", x=np.zeros(3))
+    (folder / "list.csv").write_text("path,label\nimages/cat/1.png,cat\n")
+    (folder / "a.svm").write_text("1 1:2\n")
+    TarSerializer.save(DataFromList([{"cls": 1}]), folder / "a.tar")
+    h5py: Any = pytest.importorskip("h5py")
+    with h5py.File(folder / "a.h5", "w") as file:
+        file["deep/x"], file["y"] = np.zeros((3, 2)), np.arange(3)
+    pa: Any = pytest.importorskip("pyarrow")
+    pytest.importorskip("pyarrow.parquet").write_table(pa.table({"x": [1]}), folder / "a.parquet")
+    for name, told in (
+        ("images", "ImageFolder(images)"),
+        ("images/cat/1.png", "ImageFromFile(1)"),
+        ("no_extension", "NumpyData(no_extension)"),
+        ("a.npz", "NumpyData(a.npz)"),
+        ("list.csv", "ImageCSV(list.csv)"),
+        ("a.svm", "SVMLightData(a.svm)"),
+        ("a.tar", "TarData(a.tar)"),
+        ("a.h5", "HDF5Data(a.h5, deep/x, y)"),
+        ("a.parquet", "ParquetData(a.parquet)"),
+    ):
+        ds = open_data(folder / name)
+        assert str(ds) == told
+        assert len(list(ds)) == len(ds) > 0
+
+
+def test_what_is_not_recognised(folder: Path) -> None:
+    (folder / "notes").write_text("hello")
+    (folder / "empty").mkdir()
+    for name in ("notes", "empty"):
+        with pytest.raises(ConfigError, match="Nothing tells what"):
+            open_data(folder / name)
+
+
+def test_speed(folder: Path) -> None:
+    code, text = towerpack("speed", "recipe_for_test.py:train", "--num", 7, "--warmup", 2)
+    assert code == 0
+    assert row(text, "datapoints").startswith("datapoints 7 in ")
+    assert re.search(r"rate +[\d,.]+ /s, [\d,.]+ µs each", text)
+    code, text = towerpack(
+        "speed", "recipe_for_test:train", "--num", 10**9, "--seconds", 0, "--json"
+    )
+    report = json.loads(text)
+    assert report["datapoints"] == 1 and report["nbytes"] == 48 + 32
+
+
+@pytest.mark.parametrize(
+    ("recipe", "told"),
+    [
+        ("recipe_for_test.py:fails", "raised ZeroDivisionError: division by zero"),
+        ("recipe_for_test:fails", "raised ZeroDivisionError: division by zero"),
+        ("recipe_for_test.py:forgets", "returned a NoneType"),
+        ("recipe_for_test.py:trian", "near it: train"),
+        ("recipe_for_test.py:number", "has no function 'number'"),
+        ("absent.py:train", "There is no file absent.py"),
+        ("absent:train", "There is no module 'absent'"),
+        ("absent.deeper:train", "There is no module 'absent.deeper'"),
+        ("../x:train", "not the name of a module"),
+        ("broken.py:train", "importing broken.py raised SyntaxError"),
+        ("train", "not a recipe"),
+        ("x:", "not a recipe"),
+        ("x:y()", "not a recipe"),
+    ],
+)
+def test_bad_recipes(folder: Path, recipe: str, told: str) -> None:
+    (folder / "broken.py").write_text("def train(:")
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        try:
+            load_recipe(recipe)
+        except ConfigError as error:
+            raise ConfigError(str(error)) from error
+
+
+def test_the_traceback_leads_into_the_recipe(folder: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_recipe("recipe_for_test.py:fails")
+    details = caught.value.details or ""
+    assert "return 1 / 0" in details and "_recipe.py" not in details
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("absent", "There is nothing at absent"),
+        ("recipe_for_test.py", "name the function in it"),
+        ("bad.npz", "cannot be read as an npz file"),
+    ],
+)
+def test_errors_are_told_without_a_traceback(folder: Path, target: str, told: str) -> None:
+    (folder / "bad.npz").write_bytes(b"PK\x03\x04")
+    command = [sys.executable, "-m", "towerpack", "data", "inspect", target]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
+    assert done.returncode == 1 and done.stdout == ""
+    assert told in done.stderr and re.search("^  (to fix|expected)", done.stderr, re.MULTILINE)
+    assert "Traceback" not in done.stderr
+
+
+def test_usage_errors_are_2(folder: Path) -> None:
+    assert towerpack("inspect", "recipe_for_test.py:train", "--num", 0)[0] == 2
+    assert towerpack("inspect")[0] == 2
+
+
+def test_components() -> None:
+    datapoint = [
+        {"deep": [1, (2.5, True)], "none": None},
+        "x" * 100,
+        b"\0",
+        list(range(100)),
+        np.array(["a", "b"]),
+        np.zeros((0, 3)),
+        np.float32("nan"),
+        np.array([None, 1], object),
+    ]
+    told = {one.name: (one.type, one.shape, one.value) for one in components_of(datapoint)}
+    assert told["0.deep.0"] == ("int", None, "1")
+    assert told["0.deep.1.0"] == ("float", None, "2.5")
+    assert told["0.none"] == ("NoneType", None, "None")
+    assert told["1"] == ("str", (100,), f"'{'x' * 48}'…")
+    assert told["3"] == ("list", None, "100 elements")
+    assert told["4"] == ("<U1", (2,), "'a'")
+    assert told["5"] == ("float64", (0, 3), "empty")
+    assert told["6"] == ("float32", (), "nan")
+    assert told["7"] == ("object", (2,), "None")
+    assert components_of(3)[0].name == ""
+
+
+def test_it_loads_no_framework(folder: Path) -> None:
+    program = """
+import sys
+from towerpack.cli import app
+app(["data", "inspect", "recipe_for_test.py:train"], standalone_mode=False)
+print({"tensorflow", "keras"} & sys.modules.keys())
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout.endswith("set()\n"), done.stderr
