@@ -132,7 +132,7 @@ class Cifar10(CifarBase):
         "cifar-10-binary.tar.gz",
         _MIRRORS,
         170_052_171,
-        "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9dddda3db29a59bca1dd",
+        "sha256:c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd",
     )
     _files = {  # noqa: RUF012
         "train": tuple(f"data_batch_{i}.bin" for i in range(1, 6)),

@@ -15,7 +15,7 @@ from towerpack._core.errors import ConfigError, DataFlowError, FormatError
 from towerpack._core.files import fsync_dir
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._opening import PathLike
-from towerpack.dataflow.datasets._http import Broken, Refused, Wanted, check_url, transfer
+from towerpack.dataflow.datasets._http import Broken, Refused, Wanted, check_url, discard, transfer
 from towerpack.dataflow.datasets._location import only_one
 from towerpack.dataflow.datasets._progress import byte_progress
 
@@ -160,19 +160,15 @@ class _Download:
         elif checksum is not None and not same_checksum(self._part, checksum):
             found = f"the checksum is not {checksum}"
         if found:
-            self._discard()
+            discard(self._part)
             self._other_file = True
             # The beginning may have been another file's: then it is worth starting afresh.
             raise Broken(found) if resumed else Refused(found)
 
     def _finish(self) -> None:
         os.replace(self._part, self._path)
-        self._part.with_suffix(".from").unlink(missing_ok=True)
+        discard(self._part)
         fsync_dir(self._path.parent)
-
-    def _discard(self) -> None:
-        self._part.unlink(missing_ok=True)
-        self._part.with_suffix(".from").unlink(missing_ok=True)
 
     def _failure(self) -> DataFlowError:
         kind = FormatError if self._other_file else DataFlowError

@@ -31,6 +31,10 @@ class Broken(Exception):  # noqa: N818 - it never leaves this package
     """A connection that failed and may do better the next time."""
 
 
+class _OtherBeginning(Broken):
+    """What is here is not the beginning of what is there."""
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What a file must be.
@@ -87,24 +91,32 @@ def transfer(url: str, part: Path, wanted: Wanted, report: Report) -> None:
         DataFlowError: There is no room on the disk.
         OSError: Writing failed.
     """
-    note = part.with_suffix(".from")
     offset = part.stat().st_size if part.exists() else 0
-    version = _version_of_part(note, url)
+    version = _version_of_part(part, url)
     if offset and version is None and wanted.checksum is None:
         offset = 0
+    try:
+        _transfer(url, part, offset, version, wanted, report)
+    except _OtherBeginning:
+        part.unlink()
+        raise
+
+
+def _transfer(
+    url: str, part: Path, offset: int, version: str | None, wanted: Wanted, report: Report
+) -> None:
     with _asked(url, offset, version, wanted) as response:
         if response is None:
             return
         start, total = _extent(response, offset, wanted)
         if start and not wanted.checksum and _version(response.headers) != version:
-            part.unlink()
-            raise Broken("the file changed on the server meanwhile")
+            raise _OtherBeginning("the file changed on the server meanwhile")
         total = _checked_total(total, wanted)
         _check_room(part, total, start)
         with open(part, "r+b" if start else "wb") as file:
             file.seek(start)
             file.truncate()
-            note.write_text(f"{url}\n{_version(response.headers) or ''}\n", encoding="utf-8")
+            _note(part).write_text(f"{url}\n{_version(response.headers) or ''}\n", encoding="utf-8")
             _copy(response, file, start, total, wanted, report)
             file.flush()
             os.fsync(file.fileno())
@@ -132,7 +144,7 @@ def _asked(
             if error.code == 416 and offset and whole and int(whole[1]) == offset:
                 response = None
             elif error.code == 416 and offset:
-                raise Broken("the server has less of the file than is here") from error
+                raise _OtherBeginning("the server has less of the file than is here") from error
             elif error.code in _TRY_AGAIN or error.code >= 500:
                 raise Broken(f"HTTP {error.code} {error.reason}") from error
             else:
@@ -255,9 +267,19 @@ def _version(headers: Any) -> str | None:
     return headers.get("Last-Modified") if tag is None or tag.startswith("W/") else tag
 
 
-def _version_of_part(note: Path, url: str) -> str | None:
+def discard(part: Path) -> None:
+    """Throw away what has arrived."""
+    part.unlink(missing_ok=True)
+    _note(part).unlink(missing_ok=True)
+
+
+def _note(part: Path) -> Path:
+    return part.with_suffix(".from")
+
+
+def _version_of_part(part: Path, url: str) -> str | None:
     try:
-        lines = note.read_text(encoding="utf-8").splitlines()
+        lines = _note(part).read_text(encoding="utf-8").splitlines()
     except (FileNotFoundError, UnicodeDecodeError):
         return None
     return lines[1] or None if len(lines) == 2 and lines[0] == url else None

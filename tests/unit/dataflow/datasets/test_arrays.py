@@ -1,0 +1,344 @@
+"""Data sets in memory: read from the true formats, served over the loopback."""
+
+from __future__ import annotations
+
+import gzip
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dataset_files import damaged, idx_bytes, mat_bytes, serving, tar_bytes
+from towerpack._core.errors import ConfigError, DataFlowError, FormatError
+from towerpack.dataflow import BatchData, DataFlow
+from towerpack.dataflow.datasets import (
+    Caltech101Silhouettes,
+    Cifar10,
+    Cifar100,
+    Digits,
+    FashionMnist,
+    Mnist,
+    SVHNDigit,
+)
+from towerpack.dataflow.datasets._array_data import ArrayData
+from towerpack.dataflow.testing import check_flow
+
+RNG = np.random.default_rng(3)
+NOWHERE = "http://127.0.0.1:9"
+
+
+def mnist_files() -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    for prefix, count in (("train", 30), ("t10k", 7)):
+        images = RNG.integers(0, 256, (count, 28, 28), np.uint8)
+        files[f"{prefix}-images-idx3-ubyte.gz"] = idx_bytes(images)
+        files[f"{prefix}-labels-idx1-ubyte.gz"] = idx_bytes(np.arange(count, dtype=np.uint8) % 10)
+    return files
+
+
+def cifar_files(num_classes: int) -> dict[str, bytes]:
+    """Record i of a file: labels, then planes of the values i, i + 50, i + 100."""
+
+    def records(count: int) -> bytes:
+        rows = [
+            bytes([i % 20, i % 100] if num_classes == 100 else [i % 10])
+            + b"".join(bytes([i + shift]) * 1024 for shift in (0, 50, 100))
+            for i in range(count)
+        ]
+        return b"".join(rows)
+
+    names = "".join(f"class {i}\n" for i in range(num_classes)).encode()
+    if num_classes == 100:
+        inner = {"train.bin": records(8), "test.bin": records(3), "fine_label_names.txt": names}
+        folder = "cifar-100-binary"
+    else:
+        inner = {f"data_batch_{i}.bin": records(2) for i in range(1, 6)}
+        inner |= {"test_batch.bin": records(3), "batches.meta.txt": names + b"\n"}
+        folder = "cifar-10-batches-bin"
+    return {
+        f"cifar-{num_classes}-binary.tar.gz": tar_bytes(
+            {f"{folder}/{name}": data for name, data in inner.items()}
+        )
+    }
+
+
+def svhn_files() -> dict[str, bytes]:
+    images = RNG.integers(0, 256, (32, 32, 3, 12), np.uint8)
+    labels = (np.arange(12, dtype=np.uint8) % 10 + 1)[:, None]
+    return {f"{n}_32x32.mat": mat_bytes({"X": images, "y": labels}) for n in ("train", "test")}
+
+
+def silhouette_files() -> dict[str, bytes]:
+    upright = np.zeros((5, 28, 28), np.uint8)
+    upright[:, 3, 10:20] = 1  # a horizontal line
+    columns = upright.transpose(0, 2, 1).reshape(5, 784)
+    variables: dict[str, Any] = {"classnames": np.array([["a", "b"]], object)}
+    for name in ("train", "val", "test"):
+        variables[f"{name}_data"] = columns
+        variables[f"{name}_labels"] = np.array([[1], [2], [101], [50], [7]], np.uint16)
+    return {"caltech101_silhouettes_28_split1.mat": mat_bytes(variables)}
+
+
+REFUSING: dict[str, Callable[..., object]] = {
+    "mnist": lambda folder, url: Mnist("train", dir=folder, base_url=url),
+    "fashion": lambda folder, url: FashionMnist("train", dir=folder, base_url=url),
+    "cifar10": lambda folder, url: Cifar10("train", dir=folder, base_url=url),
+    "cifar100": lambda folder, url: Cifar100("train", dir=folder, base_url=url),
+    "svhn": lambda folder, url: SVHNDigit("train", folder, base_url=url),
+}
+
+Make = Callable[..., ArrayData]
+CASES: dict[str, tuple[Make, Callable[[], dict[str, bytes]]]] = {
+    "mnist": (lambda **kw: Mnist("train", verify=False, **kw), mnist_files),
+    "fashion": (lambda **kw: FashionMnist("test", verify=False, **kw), mnist_files),
+    "cifar10": (lambda **kw: Cifar10("train", verify=False, **kw), lambda: cifar_files(10)),
+    "cifar100": (lambda **kw: Cifar100("test", verify=False, **kw), lambda: cifar_files(100)),
+    "svhn": (
+        lambda dir=None, **kw: SVHNDigit("train", dir, verify=False, **kw),
+        svhn_files,
+    ),
+    "silhouettes": (lambda **kw: Caltech101Silhouettes("train", **kw), silhouette_files),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+class TestAll:
+    def test_downloads_once_and_keeps_the_laws(self, case: str, tmp_path: Path) -> None:
+        make, files = CASES[case]
+        with serving(files()) as served:
+            make(dir=tmp_path, base_url=served.url)
+        check_flow(lambda: make(dir=tmp_path, base_url=NOWHERE, shuffle=False))
+        check_flow(lambda: make(dir=tmp_path, base_url=NOWHERE))
+
+    def test_in_the_default_place(
+        self, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("TOWERPACK_DATA", str(tmp_path / "data"))
+        make, files = CASES[case]
+        with serving(files()) as served:
+            first = make(base_url=served.url)
+        assert len(make(base_url=NOWHERE)) == len(first)
+        (folder,) = (tmp_path / "data").iterdir()
+        assert folder.name.endswith("_data")
+
+    def test_pickles(self, case: str, tmp_path: Path) -> None:
+        make, files = CASES[case]
+        with serving(files()) as served:
+            ds = make(dir=tmp_path, base_url=served.url, seed=5)
+        again = pickle.loads(cloudpickle.dumps(ds))
+        for one, two in zip(ds.iterate(epoch=1), again.iterate(epoch=1), strict=True):
+            assert np.array_equal(one[0], two[0]) and one[1] == two[1]
+
+    def test_datapoints_batches_and_index_agree(self, case: str, tmp_path: Path) -> None:
+        make, files = CASES[case]
+        with serving(files()) as served:
+            ds = make(dir=tmp_path, base_url=served.url, shuffle=False)
+        rows = list(ds)
+        images, labels = next(iter(BatchData(ds, len(ds))))
+        assert images.dtype == rows[0][0].dtype and labels.dtype == np.int64
+        for i, (image, label) in enumerate(rows):
+            assert type([image, label]) is type(rows[i]) is list
+            assert np.array_equal(images[i], image) and labels[i] == label
+            assert np.array_equal(ds[i][0], image) and ds[i - len(ds)][1] == label
+        with pytest.raises(IndexError):
+            ds[len(ds)]
+
+    def test_offline(self, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("time.sleep", lambda seconds: None)
+        make, files = CASES[case]
+        with pytest.raises(DataFlowError) as caught:
+            make(dir=tmp_path, base_url=NOWHERE)
+        assert any(str(tmp_path / name) in str(caught.value) for name in files())
+
+    @given(draw=st.randoms(use_true_random=False))
+    @settings(
+        max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    )
+    def test_damage_is_an_error_or_harmless(self, case: str, tmp_path: Path, draw: Any) -> None:
+        """Damage within compressed streams and within what is in them."""
+        make, _ = CASES[case]
+        for name, data in _FILES[case].items():
+            if name.endswith(".idx.gz") or name.endswith("ubyte.gz"):
+                data = gzip.decompress(data) if draw.random() < 0.5 else data
+            (tmp_path / name).parent.mkdir(exist_ok=True, parents=True)
+            (tmp_path / name).write_bytes(damaged(data, draw.randrange))
+        try:
+            list(make(dir=tmp_path, base_url=NOWHERE))
+        except FormatError as error:
+            assert str(tmp_path) in str(error)
+
+
+@pytest.mark.parametrize("case", REFUSING)
+def test_another_file_is_refused(case: str, tmp_path: Path) -> None:
+    with serving(CASES[case][1]()) as served:
+        with pytest.raises(DataFlowError, match=r"(?s)could not be downloaded.*bytes, not"):
+            REFUSING[case](tmp_path, served.url)
+
+
+def _unpacked(case: str) -> dict[str, bytes]:
+    import io
+    import tarfile
+
+    files = CASES[case][1]()
+    for name in list(files):
+        if name.endswith(".tar.gz"):
+            with tarfile.open(fileobj=io.BytesIO(files.pop(name))) as tar:
+                files |= {m.name: tar.extractfile(m).read() for m in tar}  # type: ignore[union-attr]
+    return files
+
+
+_FILES = {case: _unpacked(case) for case in CASES}
+
+
+class TestMnist:
+    def test_values(self, tmp_path: Path) -> None:
+        images = np.zeros((2, 28, 28), np.uint8)
+        images[0, 1, 2], images[1, 3, 4] = 255, 51
+        (tmp_path / "t10k-images-idx3-ubyte.gz").write_bytes(idx_bytes(images))
+        (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(
+            gzip.decompress(idx_bytes(np.array([7, 2], np.uint8)))
+        )
+        first, second = Mnist("test", shuffle=False, dir=tmp_path, base_url=NOWHERE)
+        assert first[0].dtype == np.float32 and first[0][1, 2] == 1 and first[0].sum() == 1
+        assert second[0][3, 4] == np.float32(0.2) and (first[1], second[1]) == (7, 2)
+
+    def test_same_numbers_as_division_of_floats(self, tmp_path: Path) -> None:
+        for name, data in mnist_files().items():
+            (tmp_path / name).write_bytes(data)
+        ds = Mnist("train", shuffle=False, dir=tmp_path)
+        expected = ds.images.astype(np.float32) / 255
+        assert np.array_equal(np.stack([image for image, _ in ds]), expected)
+
+    def test_wrong_contents(self, tmp_path: Path) -> None:
+        def write(images: np.ndarray, labels: np.ndarray) -> None:
+            (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(idx_bytes(images))
+            (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(idx_bytes(labels))
+
+        images, labels = np.zeros((3, 28, 28), np.uint8), np.zeros(3, np.uint8)
+        for wrong in ((images[:2], labels), (images[:, :, :27], labels), (images, labels + 10)):
+            write(*wrong)
+            with pytest.raises(FormatError):
+                Mnist("train", dir=tmp_path)
+        write(images, images)
+        with pytest.raises(FormatError, match=r"not an IDX file of uint8 with 1 axes"):
+            Mnist("train", dir=tmp_path)
+
+    def test_a_bomb(self, tmp_path: Path) -> None:
+        header = gzip.decompress(idx_bytes(np.zeros((1, 28, 28), np.uint8)))[:4]
+        data = gzip.compress(header + b"\xff" * 4 + (28).to_bytes(4, "big") * 2)
+        (tmp_path / "train-images-idx3-ubyte.gz").write_bytes(data)
+        (tmp_path / "train-labels-idx1-ubyte.gz").write_bytes(idx_bytes(np.zeros(1, np.uint8)))
+        with pytest.raises(FormatError, match="claims"):
+            Mnist("train", dir=tmp_path)
+
+    def test_arguments(self) -> None:
+        with pytest.raises(ConfigError, match="'train', 'test'"):
+            Mnist("val")
+
+    def test_names(self, tmp_path: Path) -> None:
+        for name, data in mnist_files().items():
+            (tmp_path / name).write_bytes(data)
+        assert FashionMnist("test", dir=tmp_path).get_label_names()[9] == "ankle boot"
+
+
+class TestCifar:
+    @pytest.mark.parametrize(("kind", "count"), [(Cifar10, 10), (Cifar100, 100)])
+    def test_values(self, tmp_path: Path, kind: type[Cifar10], count: int) -> None:
+        with serving(cifar_files(count)) as served:
+            ds = kind("test", shuffle=False, dir=tmp_path, base_url=served.url, verify=False)
+            assert len(served.requests) == 1
+            assert ds.get_label_names() == [f"class {i}" for i in range(count)]
+            mean = ds.get_per_pixel_mean(("test",))
+            whole = ds.get_per_pixel_mean()
+            assert len(served.requests) == 1
+        image, label = ds[2]
+        assert label == 2 and image.shape == (32, 32, 3) and image.dtype == np.uint8
+        assert np.array_equal(image, np.broadcast_to([2, 52, 102], (32, 32, 3)))
+        assert mean.shape == (32, 32, 3) and np.array_equal(mean[5, 6], [1, 51, 101])
+        numbers = [0, 1] * 5 + [0, 1, 2] if count == 10 else [*range(8), 0, 1, 2]
+        assert whole[0, 0, 0] == np.float32(np.mean(numbers))
+        assert np.array_equal(ds.get_per_channel_mean(("test",)), [1, 51, 101])
+
+    def test_planes_and_rows(self, tmp_path: Path) -> None:
+        folder = tmp_path / "cifar-10-batches-bin"
+        folder.mkdir()
+        pixels = RNG.integers(0, 256, (3, 32, 32), np.uint8)
+        (folder / "test_batch.bin").write_bytes(b"\x03" + pixels.tobytes())
+        image, label = Cifar10("test", dir=tmp_path)[0]
+        assert label == 3 and np.array_equal(image, pixels.transpose(1, 2, 0))
+
+    def test_wrong_size(self, tmp_path: Path) -> None:
+        folder = tmp_path / "cifar-10-batches-bin"
+        folder.mkdir()
+        for data in (b"", bytes(3072)):
+            (folder / "test_batch.bin").write_bytes(data)
+            with pytest.raises(FormatError, match="multiple of 3,073"):
+                Cifar10("test", dir=tmp_path)
+
+
+class TestSVHN:
+    def test_values(self, tmp_path: Path) -> None:
+        images = RNG.integers(0, 256, (32, 32, 3, 3), np.uint8)
+        data = mat_bytes({"X": images, "y": np.array([[10], [1], [9]], np.uint8)})
+        (tmp_path / "extra_32x32.mat").write_bytes(data)
+        ds = SVHNDigit("extra", tmp_path, shuffle=False)
+        assert [int(label) for _, label in ds] == [0, 1, 9]
+        assert np.array_equal(ds[2][0], images[..., 2])
+        mean = SVHNDigit.get_per_pixel_mean(("extra",), tmp_path)
+        assert np.allclose(mean, images.mean(axis=3), atol=1e-4)
+
+    @pytest.mark.parametrize(
+        "variables",
+        [
+            {"X": np.zeros((32, 32, 3, 2), np.uint8)},
+            {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": "text"},
+            {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.ones((3, 1))},
+            {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.full((2, 1), 11)},
+            {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.full((2, 1), np.nan)},
+            {"X": np.zeros((32, 32, 3, 2), np.float32), "y": np.ones((2, 1))},
+            {"X": np.zeros((32, 32), np.uint8), "y": np.ones((2, 1))},
+        ],
+    )
+    def test_wrong_contents(self, tmp_path: Path, variables: dict[str, Any]) -> None:
+        (tmp_path / "train_32x32.mat").write_bytes(mat_bytes(variables))
+        with pytest.raises(FormatError, match="train_32x32"):
+            SVHNDigit("train", tmp_path)
+
+
+def test_silhouettes_stand_upright(tmp_path: Path) -> None:
+    (tmp_path / "caltech101_silhouettes_28_split1.mat").write_bytes(
+        silhouette_files()["caltech101_silhouettes_28_split1.mat"]
+    )
+    ds = Caltech101Silhouettes("val", shuffle=False, dir=tmp_path)
+    assert [int(label) for _, label in ds] == [0, 1, 100, 49, 6]
+    image = ds[0][0]
+    assert image.dtype == np.float32 and image[3, 10:20].all() and image.sum() == 10
+
+
+class TestDigits:
+    def test_parts(self) -> None:
+        parts = [Digits(name, shuffle=False) for name in ("train", "val", "test")]
+        assert [len(part) for part in parts] == [1257, 180, 360]
+        everything = np.concatenate([part.images for part in parts])
+        assert len(np.unique(everything.reshape(1797, -1), axis=0)) == 1797
+        image, label = parts[0][0]
+        assert image.shape == (8, 8) and image.dtype == np.float32 and label.dtype == np.int64
+        assert np.concatenate([next(iter(BatchData(p, len(p))))[0] for p in parts]).max() == 1
+        for part in parts:
+            assert set(part.labels.tolist()) == set(range(10))
+
+    def test_law(self) -> None:
+        def make() -> DataFlow:
+            return BatchData(Digits("val"), 50, remainder=True)
+
+        check_flow(make)
+
+    def test_arguments(self) -> None:
+        with pytest.raises(ConfigError):
+            Digits("all")
