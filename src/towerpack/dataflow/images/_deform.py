@@ -40,7 +40,7 @@ class DeformTransform(GeometricTransform):
 
     def apply_image(self, img: Image) -> Image:
         check_size(check_image(img), self.h, self.w)
-        x, y = np.moveaxis(self._sources().astype(np.float32) - np.float32(0.5), -1, 0)
+        x, y = (source.astype(np.float32) - np.float32(0.5) for source in self._sources())
         cv2 = opencv()
         check_sides(img.shape[:2])
         return in_parts(
@@ -52,9 +52,8 @@ class DeformTransform(GeometricTransform):
 
     def apply_mask(self, mask: Image) -> Image:
         check_size(mask, self.h, self.w)
-        sources = np.floor(self._sources()).astype(np.int64)
-        x, y = (sources[..., axis].clip(0, end - 1) for axis, end in enumerate((self.w, self.h)))
-        return pick(mask, y * self.w + x, 0)
+        x, y = (np.floor(source).astype(np.int64) for source in self._sources())
+        return pick(mask, y.clip(0, self.h - 1) * self.w + x.clip(0, self.w - 1), 0)
 
     def move(self, points: Points) -> Points:
         """Newton's method: a point moves to where the deformed image shows it.
@@ -76,19 +75,23 @@ class DeformTransform(GeometricTransform):
             fix="a smaller randrange, or a larger sigma",
         )
 
-    def _sources(self) -> Points:
-        y, x = np.mgrid[: self.h, : self.w] + 0.5
-        grid = np.stack([x, y], axis=-1)
-        return grid + self._weights(grid) @ self.pulls
+    def _sources(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """For each pixel, x and y of what its centre shows."""
+        x, y = np.arange(self.w) + 0.5, np.arange(self.h) + 0.5
+        # A weight is the product of one for x and one for y: all are found by matrix products.
+        along = self._weights(x[:, None] / self.w, self.anchors[:, :1])
+        down = self._weights(y[:, None] / self.h, self.anchors[:, 1:])
+        pulls_x, pulls_y = ((down * pulls) @ along.T for pulls in self.pulls.T)
+        return x + pulls_x, y[:, None] + pulls_y
 
-    def _weights(self, points: Points) -> NDArray[np.float64]:
-        away = points[..., None, :] / (self.w, self.h) - self.anchors
+    def _weights(self, places: Points, anchors: Points) -> NDArray[np.float64]:
+        away = places[:, None] - anchors
         return np.exp((away * away).sum(axis=-1) / (-2 * self.sigma**2))
 
     def _pull(self, points: Points) -> tuple[Points, NDArray[np.float64]]:
         """The sum of pulls at points [n, 2], and its derivatives [n, 2, 2]."""
         away = (points[:, None] / (self.w, self.h) - self.anchors) / (self.w, self.h)
-        weights = self._weights(points)
+        weights = self._weights(points / (self.w, self.h), self.anchors)
         slopes = weights[..., None] * away / -(self.sigma**2)
         return weights @ self.pulls, np.einsum("nkj,ki->nij", slopes, self.pulls)
 

@@ -91,10 +91,13 @@ def height_and_width(shape: int | Sequence[int], of: str) -> tuple[int, int]:
 
 
 def channel_values(value: Any, img: Image) -> NDArray[np.float64]:
-    """A colour for an image: one number, or one for each channel; of shape [channels].
+    """A colour for an image, or a label for a mask: one number, or one for each channel.
+
+    Returns:
+        The numbers for all channels.
 
     Raises:
-        ConfigError: There are not as many as there are channels.
+        ConfigError: There are not as many as there are channels, or one is out of range.
     """
     channels = 1 if img.ndim == 2 else img.shape[2]
     values = np.atleast_1d(np.asarray(value, np.float64))
@@ -103,6 +106,13 @@ def channel_values(value: Any, img: Image) -> NDArray[np.float64]:
             f"{value!r:.60} is no colour for an image of shape {list(img.shape)}.",
             expected=f"one number, or {channels}",
         )
+    if img.dtype.kind in "iu":
+        info = np.iinfo(img.dtype)
+        if values.min() < info.min or values.max() > info.max:
+            raise ConfigError(
+                f"{value!r:.60} does not fit into {img.dtype}.",
+                expected=f"{info.min} to {info.max}",
+            )
     return np.resize(values, channels)
 
 

@@ -51,10 +51,9 @@ class MinMaxNormalize(PhotometricAugmentor):
     all_channel: bool = True
 
     def change(self, img: Image, drawn: None) -> Image:
-        axes = None if self.all_channel else (0, 1)
         values = img.astype(np.float32)
-        values -= values.min(axis=axes)
-        greatest = values.max(axis=axes)
+        values -= values.min() if self.all_channel else values.min(axis=0).min(axis=0)
+        greatest = values.max() if self.all_channel else values.max(axis=0).max(axis=0)
         values *= (self.max - self.min) / np.where(greatest > 0, greatest, np.float32(1))
         return values + np.float32(self.min)
 

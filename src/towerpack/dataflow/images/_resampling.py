@@ -118,7 +118,7 @@ def pick(mask: Image, numbers: NDArray[Any], value: Any) -> Image:
     picked = flat[numbers]
     outside = numbers < 0
     if outside.any():
-        picked[outside] = value
+        picked[outside] = channel_values(value, mask)
     return picked
 
 

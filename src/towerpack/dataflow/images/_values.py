@@ -44,6 +44,8 @@ def like(values: NDArray[Any], img: Image, limit: float | None) -> Image:
 
 def to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
     """Rounded, and clipped to 0..255."""
+    if values.dtype == np.uint8:
+        return values
     return np.clip(np.rint(values), 0, 255).astype(np.uint8)
 
 

@@ -22,6 +22,7 @@ from towerpack.dataflow.images import (
     AugmentorList,
     CenterCrop,
     CenterPaste,
+    ConstantBackgroundFiller,
     CropTransform,
     Flip,
     FlipTransform,
@@ -270,6 +271,26 @@ def test_a_shift_is_by_whole_pixels_within_its_limits() -> None:
     shown = moved.apply_image(numbered)
     assert dx != 0
     assert np.array_equal(np.roll(numbered, dx, 1)[shown != 255], shown[shown != 255])
+
+
+def test_values_that_do_not_fit() -> None:
+    image = np.zeros((9, 9, 3), np.uint8)
+    for aug in (
+        Rotation(40, (0, 0), border="constant", border_value=-1),
+        Rotation(40, (0, 0), border="constant", border_value=(1, 2)),
+        CenterPaste(20, ConstantBackgroundFiller(256)),
+        CenterPaste(20, ConstantBackgroundFiller((1, 2))),
+    ):
+        with pytest.raises(ConfigError, match=r"(is no colour|does not fit into uint8)"):
+            aug(image)
+    for aug in (
+        Rotation(40, (0, 0), border="constant", mask_value=255),
+        CenterPaste(20, mask_value=255),
+    ):
+        transform = aug.get_transform(image, rng(1))
+        assert transform.apply_mask(image[..., 0]).max() == 255
+        with pytest.raises(ConfigError, match="255 does not fit into int8"):
+            transform.apply_mask(image[..., 0].astype(np.int8))
 
 
 def test_border_values() -> None:
