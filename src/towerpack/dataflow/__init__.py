@@ -25,6 +25,8 @@ from .formats import TarWriter as TarWriter
 from .images import AugmentImageComponent as AugmentImageComponent
 from .images import AugmentImageComponents as AugmentImageComponents
 from .images import AugmentImageCoordinates as AugmentImageCoordinates
+from .remote import RemoteDataZMQ as RemoteDataZMQ
+from .remote import send_dataflow_zmq as send_dataflow_zmq
 from .sources import DataFromArrays as DataFromArrays
 from .sources import DataFromGenerator as DataFromGenerator
 from .sources import DataFromIterable as DataFromIterable
