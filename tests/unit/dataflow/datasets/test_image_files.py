@@ -1,0 +1,411 @@
+"""Data sets of image files: folders, lists, archives and annotations in the true formats."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dataset_files import damaged, mat_bytes, picture, serving, tar_bytes, zip_bytes
+from towerpack._core.errors import ConfigError, DataFlowError, FormatError
+from towerpack.dataflow import DataFlow, ShuffleData
+from towerpack.dataflow.datasets import (
+    BSDS500,
+    ILSVRC12,
+    ILSVRC12Files,
+    ILSVRCMeta,
+    Places365Standard,
+    TinyImageNet,
+)
+from towerpack.dataflow.testing import check_flow
+
+NOWHERE = "http://127.0.0.1:9"
+SYNSETS = ["n01440764", "n01443537", "n02134418"]
+COLOURS = [(250, 10, 10), (10, 250, 10), (10, 10, 250)]
+XML = """<annotation><folder>f</folder><size><width>500</width><height>375</height></size>
+<object><name>n0</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>30</xmax><ymax>40.5</ymax></bndbox>
+</object><object><bndbox><xmin>9</xmin><ymin>9</ymin><xmax>9</xmax><ymax>9</ymax></bndbox></object>
+</annotation>"""
+
+
+def varint(value: int) -> bytes:
+    out = b""
+    while value > 127:
+        out, value = out + bytes([value & 127 | 128]), value >> 7
+    return out + bytes([value])
+
+
+def blob(array: np.ndarray, *, packed: bool = True) -> bytes:
+    """A BlobProto as Caffe writes it: num, channels, height, width, data."""
+    sizes = b"".join(bytes([i << 3]) + varint(n) for i, n in enumerate((1, *array.shape), 1))
+    values = array.astype("<f4")
+    if packed:
+        return sizes + b"\x2a" + varint(values.nbytes) + values.tobytes()
+    return sizes + b"".join(b"\x2d" + value.tobytes() for value in values.ravel())
+
+
+def meta_files() -> dict[str, bytes]:
+    mean = np.arange(3 * 4 * 6, dtype=np.float32).reshape(3, 4, 6)
+    train = [f"{wnid}/{wnid}_{i}.JPEG {n}" for n, wnid in enumerate(SYNSETS) for i in (7, 5)]
+    val = [f"ILSVRC2012_val_{i:08}.JPEG {i % 3}" for i in range(1, 6)]
+    test = [f"ILSVRC2012_test_{i:08}.JPEG 0" for i in range(1, 3)]
+    return {
+        "synsets.txt": "\n".join(SYNSETS).encode() + b"\n",
+        "synset_words.txt": "\n".join(f"{wnid} word, other" for wnid in SYNSETS).encode() + b"\n",
+        "train.txt": "\n".join(train).encode() + b"\n",
+        "val.txt": "\n".join(val).encode() + b"\n",
+        "test.txt": "\n".join(test).encode() + b"\n",
+        "imagenet_mean.binaryproto": blob(mean),
+        "det_synset_words.txt": b"",
+    }
+
+
+def caffe_archive() -> dict[str, bytes]:
+    return {"caffe_ilsvrc12.tar.gz": tar_bytes(meta_files())}
+
+
+def write(folder: Path, files: dict[str, bytes]) -> None:
+    for name, data in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+
+
+def imagenet(folder: Path, val_structure: str = "original") -> Path:
+    """Images whose colour tells their label."""
+    meta = meta_files()
+    for part in ("train", "val", "test"):
+        for line in meta[f"{part}.txt"].decode().splitlines():
+            name, label = line.split()
+            inner = f"{SYNSETS[int(label)]}/" if (part, val_structure) == ("val", "train") else ""
+            write(folder / part, {inner + name: picture(20, 30, COLOURS[int(label)])})
+    write(folder / "meta", meta)
+    return folder
+
+
+class TestILSVRCMeta:
+    def test_from_the_archive(self, tmp_path: Path) -> None:
+        with serving(caffe_archive()) as served:
+            meta = ILSVRCMeta(tmp_path, base_url=served.url, verify=False)
+            assert not served.requests
+            assert meta.get_synset_1000() == dict(enumerate(SYNSETS))
+            assert meta.get_synset_words_1000()[1] == "n01443537 word, other"
+            assert len(served.requests) == 1
+        images = meta.get_image_list("train")
+        assert images[1] == ("n01440764/n01440764_5.JPEG", 0) and len(images) == 6
+        assert meta.get_image_list("val", "train")[0] == (
+            "n01443537/ILSVRC2012_val_00000001.JPEG",
+            1,
+        )
+        # The predecessor puts test images into folders of their (unknown) classes.
+        assert meta.get_image_list("test", "train")[0][0] == "ILSVRC2012_test_00000001.JPEG"
+
+    def test_another_archive_is_refused(self, tmp_path: Path) -> None:
+        with serving(caffe_archive()) as served:
+            meta = ILSVRCMeta(tmp_path, base_url=served.url)
+            with pytest.raises(DataFlowError, match="not 17,858,008"):
+                meta.get_synset_1000()
+
+    @pytest.mark.parametrize("packed", [True, False])
+    def test_mean(self, tmp_path: Path, packed: bool) -> None:
+        mean = np.arange(3 * 4 * 6, dtype=np.float32).reshape(3, 4, 6)
+        write(tmp_path, {"imagenet_mean.binaryproto": blob(mean, packed=packed)})
+        meta = ILSVRCMeta(tmp_path)
+        assert np.array_equal(meta.get_per_pixel_mean(), mean.transpose(1, 2, 0))
+        assert meta.get_per_pixel_mean((8, 9)).shape == (8, 9, 3)
+        assert meta.get_per_pixel_mean((4, 6)).dtype == np.float32
+
+    @given(draw=st.randoms(use_true_random=False))
+    @settings(
+        max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    )
+    def test_damaged_mean(self, tmp_path: Path, draw: Any) -> None:
+        data = damaged(meta_files()["imagenet_mean.binaryproto"], draw.randrange)
+        write(tmp_path, {"imagenet_mean.binaryproto": data})
+        try:
+            assert ILSVRCMeta(tmp_path).get_per_pixel_mean().ndim == 3
+        except FormatError as error:
+            assert str(tmp_path) in str(error)
+
+    @pytest.mark.parametrize(
+        "text", ["", "a.JPEG", "a.JPEG x", "a.JPEG -1", "a.JPEG 99999999999999999999", "../a 0"]
+    )
+    def test_damaged_lists(self, tmp_path: Path, text: str) -> None:
+        write(tmp_path, {**meta_files(), "val.txt": text.encode()})
+        with pytest.raises(FormatError, match=r"val\.txt"):
+            ILSVRCMeta(tmp_path).get_image_list("val")
+
+    def test_a_label_without_synset(self, tmp_path: Path) -> None:
+        write(tmp_path, {**meta_files(), "val.txt": b"a.JPEG 3\n"})
+        assert ILSVRCMeta(tmp_path).get_image_list("val") == [("a.JPEG", 3)]
+        with pytest.raises(FormatError, match="label 3"):
+            ILSVRCMeta(tmp_path).get_image_list("val", "train")
+
+    def test_arguments(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError):
+            ILSVRCMeta(tmp_path).get_image_list("all")
+        with pytest.raises(ConfigError):
+            write(tmp_path, meta_files())
+            ILSVRCMeta(tmp_path).get_image_list("val", "flat")
+
+
+class TestILSVRC12:
+    @pytest.mark.parametrize("structure", ["original", "train"])
+    def test_images(self, tmp_path: Path, structure: str) -> None:
+        folder = imagenet(tmp_path, structure)
+        for name, count in (("train", 6), ("val", 5), ("test", 2)):
+            ds = ILSVRC12(folder, name, tmp_path / "meta", shuffle=False, base_url=NOWHERE)
+            assert len(ds) == count
+            for image, label in ds:
+                assert image.dtype == np.uint8 and image.shape == (20, 30, 3)
+                assert type(label) is int
+                assert np.abs(image[5, 5].astype(int) - COLOURS[label][::-1]).max() < 10
+
+    def test_rgb(self, tmp_path: Path) -> None:
+        ds = ILSVRC12(imagenet(tmp_path), "val", tmp_path / "meta", channel_order="rgb")
+        image, label = ds[0]
+        assert np.abs(image[5, 5].astype(int) - COLOURS[label]).max() < 10
+        with pytest.raises(ConfigError, match="channel_order"):
+            ILSVRC12(tmp_path, "val", tmp_path / "meta", channel_order="RGB")  # type: ignore[arg-type]
+
+    def test_files(self, tmp_path: Path) -> None:
+        ds = ILSVRC12Files(str(imagenet(tmp_path)), "val", tmp_path / "meta")
+        assert ds[1] == [str(tmp_path / "val" / "ILSVRC2012_val_00000002.JPEG"), 2]
+        assert type(ds[0]) is list
+
+    def test_only_training_images_are_shuffled(self, tmp_path: Path) -> None:
+        folder = imagenet(tmp_path)
+        for name in ("train", "val", "test"):
+            ds = ILSVRC12Files(folder, name, tmp_path / "meta")
+            assert ds.shuffle is (name == "train")
+
+    def test_laws(self, tmp_path: Path) -> None:
+        folder = imagenet(tmp_path)
+        check_flow(lambda: ILSVRC12Files(folder, "train", tmp_path / "meta"))
+        check_flow(lambda: ShuffleData(ILSVRC12(folder, "val", tmp_path / "meta")))
+
+    def test_pickles(self, tmp_path: Path) -> None:
+        ds = ILSVRC12Files(imagenet(tmp_path), "train", tmp_path / "meta", seed=1)
+        again = pickle.loads(cloudpickle.dumps(ds))
+        assert list(again.iterate(epoch=3)) == list(ds.iterate(epoch=3))
+
+    def test_missing_images(self, tmp_path: Path) -> None:
+        folder = imagenet(tmp_path)
+        with pytest.raises(ConfigError, match="structure 'train'"):
+            ILSVRC12(folder, "val", tmp_path / "meta", dir_structure="train")
+        with pytest.raises(ConfigError, match="no folder"):
+            ILSVRC12(tmp_path / "none", "val", tmp_path / "meta")
+
+    def test_damaged_images(self, tmp_path: Path) -> None:
+        folder = imagenet(tmp_path)
+        path = folder / "val" / "ILSVRC2012_val_00000002.JPEG"
+        ds = ILSVRC12(folder, "val", tmp_path / "meta")
+        for data in (b"", b"no image", path.read_bytes()[:200]):
+            path.write_bytes(data)
+            with pytest.raises(FormatError, match="00000002"):
+                ds[1]
+        path.unlink()
+        with pytest.raises(FormatError, match="cannot be read"):
+            list(ds)
+
+
+class TestBoxes:
+    def test_first_object(self, tmp_path: Path) -> None:
+        write(tmp_path, {"n01440764/n01440764_10.xml": XML.encode()})
+        images = [("n01440764/n01440764_10.JPEG", 0), ("n01440764/n01440764_11.JPEG", 0)]
+        box, none = ILSVRC12.get_training_bbox(tmp_path, images)
+        assert box is not None and box.dtype == np.float32 and box.tolist() == [1, 2, 30, 40.5]
+        assert none is None
+
+    @pytest.mark.parametrize(
+        "xml",
+        [
+            "",
+            "<annotation/>",
+            XML.replace("<xmin>1</xmin>", ""),
+            XML.replace(">1<", ">one<"),
+            XML.replace(">1<", ">nan<"),
+            XML[:100],
+            '<!DOCTYPE a [<!ENTITY b "bb">]>' + XML.replace(">1<", ">&b;<"),
+            '<!DOCTYPE a SYSTEM "file:///etc/passwd">' + XML,
+            XML + " " * (1 << 20),
+        ],
+    )
+    def test_damaged_or_hostile(self, tmp_path: Path, xml: str) -> None:
+        write(tmp_path, {"a.xml": xml.encode()})
+        with pytest.raises(FormatError, match=r"a\.xml"):
+            ILSVRC12.get_training_bbox(tmp_path, [("a.JPEG", 0)])
+
+    def test_billion_laughs(self, tmp_path: Path) -> None:
+        lines = ['<!ENTITY a0 "ha">']
+        lines += [f'<!ENTITY a{i} "{f"&a{i - 1};" * 10}">' for i in range(1, 12)]
+        xml = f"<!DOCTYPE x [{''.join(lines)}]>" + XML.replace(">1<", ">&a11;<")
+        write(tmp_path, {"a.xml": xml.encode()})
+        with pytest.raises(FormatError, match="document type"):
+            ILSVRC12.get_training_bbox(tmp_path, [("a.JPEG", 0)])
+
+
+def tiny_files() -> dict[str, bytes]:
+    top = "tiny-imagenet-200/"
+    files = {
+        f"{top}wnids.txt": "\n".join(reversed(SYNSETS)).encode(),
+        f"{top}words.txt": f"{SYNSETS[0]}\ttench\n{SYNSETS[1]}\tgoldfish\n".encode(),
+        f"{top}test/images/test_0.JPEG": b"",
+    }
+    annotations = ""
+    for label, wnid in enumerate(reversed(SYNSETS)):
+        for i in (0, 1):
+            data = picture(64, 64, COLOURS[label], ".jpg")
+            files[f"{top}train/{wnid}/images/{wnid}_{i}.JPEG"] = data
+        files[f"{top}train/{wnid}/{wnid}_boxes.txt"] = b""
+        files[f"{top}val/images/val_{label}.JPEG"] = picture(64, 64, COLOURS[label])
+        annotations += f"val_{label}.JPEG\t{wnid}\t0\t0\t9\t9\n"
+    return {**files, f"{top}val/val_annotations.txt": annotations.encode()}
+
+
+class TestTinyImageNet:
+    def test_from_the_archive(self, tmp_path: Path) -> None:
+        with serving({"tiny-imagenet-200.zip": zip_bytes(tiny_files())}) as served:
+            TinyImageNet(tmp_path, "train", base_url=served.url, verify=False)
+            with pytest.raises(DataFlowError, match="not 248,100,043"):
+                TinyImageNet(tmp_path / "other", "train", base_url=served.url)
+        for name, count in (("train", 6), ("val", 3)):
+            ds = TinyImageNet(tmp_path, name, False, base_url=NOWHERE)
+            assert len(ds) == count
+            for image, label in ds:
+                assert image.shape == (64, 64, 3)
+                assert np.abs(image[5, 5].astype(int) - COLOURS[label][::-1]).max() < 10
+            check_flow(lambda name=name: TinyImageNet(tmp_path, name))  # type: ignore[misc]
+        assert ds.get_label_names() == [SYNSETS[2], "goldfish", "tench"]
+        assert len(TinyImageNet(tmp_path / "tiny-imagenet-200", "val")) == 3
+
+    @pytest.mark.parametrize("line", ["val_0.JPEG", "val_0.JPEG\tn999", f"../x\t{SYNSETS[0]}"])
+    def test_damaged_list(self, tmp_path: Path, line: str) -> None:
+        files = tiny_files()
+        files["tiny-imagenet-200/val/val_annotations.txt"] = line.encode()
+        write(tmp_path, files)
+        with pytest.raises(FormatError, match="val_annotations"):
+            TinyImageNet(tmp_path, "val")
+
+    def test_incomplete(self, tmp_path: Path) -> None:
+        files = {k: v for k, v in tiny_files().items() if f"train/{SYNSETS[1]}" not in k}
+        write(tmp_path, files)
+        with pytest.raises(FormatError, match=SYNSETS[1]):
+            TinyImageNet(tmp_path, "train")
+
+
+class TestPlaces:
+    def make(self, folder: Path) -> None:
+        places = ["zoo", "airfield", "bar"]
+        lines = [f"{{part}}/{place}/{i:08}.jpg" for place in places for i in range(2)]
+        for part in ("train", "val"):
+            names = [line.format(part=part) for line in lines]
+            write(folder, {f"{part}.txt": "\n".join(names).encode()})
+            for name in names:
+                label = sorted(places).index(name.split("/")[1])
+                write(folder, {name: picture(16, 16, COLOURS[label])})
+
+    def test_images(self, tmp_path: Path) -> None:
+        self.make(tmp_path)
+        for name in ("train", "val"):
+            ds = Places365Standard(tmp_path, name, shuffle=False)
+            assert ds.get_label_names() == ["airfield", "bar", "zoo"]
+            assert [label for _, label in ds] == [2, 2, 0, 0, 1, 1]
+            for image, label in ds:
+                assert np.abs(image[5, 5].astype(int) - COLOURS[label][::-1]).max() < 10
+        check_flow(lambda: Places365Standard(tmp_path, "train"))
+
+    @pytest.mark.parametrize("text", ["", "a.jpg", "train/a.jpg", "/train/a/b.jpg", "train/../a"])
+    def test_damaged_list(self, tmp_path: Path, text: str) -> None:
+        write(tmp_path, {"train.txt": text.encode()})
+        with pytest.raises(FormatError, match=r"train\.txt"):
+            Places365Standard(tmp_path, "train")
+
+    def test_missing(self, tmp_path: Path) -> None:
+        with pytest.raises(ConfigError, match="no folder"):
+            Places365Standard(tmp_path / "none", "train")
+        with pytest.raises(FormatError, match="cannot be read"):
+            Places365Standard(tmp_path, "train")
+
+
+def outlines(shape: tuple[int, int], drawn: list[tuple[int, int]]) -> bytes:
+    """Annotator k drew the pixel `drawn[k]`."""
+    cell = np.empty((1, len(drawn)), object)
+    for k, pixel in enumerate(drawn):
+        boundaries = np.zeros(shape, bool)
+        boundaries[pixel] = True
+        segments = np.ones(shape, np.uint16)
+        cell[0, k] = {"Segmentation": segments, "Boundaries": boundaries}
+    return mat_bytes({"groundTruth": cell})
+
+
+def bsds_files() -> dict[str, bytes]:
+    top = "BSR/BSDS500/data/"
+    files = {f"{top}images/train/Thumbs.db": b"junk", "BSR/documentation/a.txt": b"text"}
+    for part in ("train", "val", "test"):
+        shapes = {"b": (481, 321), "a": (321, 481)}
+        for stem, shape in shapes.items():
+            files[f"{top}images/{part}/{stem}.jpg"] = picture(*shape, COLOURS[stem == "b"])
+            drawn = [(3, 7), (3, 7), (3, 7), (100, 200)]
+            files[f"{top}groundTruth/{part}/{stem}.mat"] = outlines(shape, drawn)
+    return files
+
+
+class TestBSDS500:
+    def test_from_the_archive(self, tmp_path: Path) -> None:
+        with serving({"BSR_bsds500.tgz": tar_bytes(bsds_files())}) as served:
+            BSDS500("val", tmp_path, base_url=served.url, verify=False)
+            with pytest.raises(DataFlowError, match="not 70,763,455"):
+                BSDS500("val", tmp_path / "other", base_url=served.url)
+        ds = BSDS500("train", tmp_path, shuffle=False, base_url=NOWHERE)
+        (image, edges), (image_b, edges_b) = ds
+        assert image.shape == image_b.shape == (321, 481, 3) and image.dtype == np.uint8
+        assert edges.shape == edges_b.shape == (321, 481) and edges.dtype == np.float32
+        assert edges[3, 7] == 0.75 and edges[100, 200] == 0.25 and edges.sum() == 1
+        assert edges_b[7, 3] == 0.75 and edges_b[200, 100] == 0.25
+        assert np.abs(image[9, 9].astype(int) - COLOURS[0][::-1]).max() < 10
+        assert np.abs(image_b[9, 9].astype(int) - COLOURS[1][::-1]).max() < 10
+        check_flow(lambda: BSDS500("test", tmp_path), epochs=1)
+
+    @pytest.mark.parametrize(
+        "variables",
+        [
+            {"other": 1},
+            {"groundTruth": 1},
+            {"groundTruth": np.empty((1, 0), object)},
+            {"groundTruth": np.array([[{"Other": np.zeros((321, 481))}]], object)},
+            {"groundTruth": np.array([[{"Boundaries": np.zeros((3, 4))}]], object)},
+        ],
+    )
+    def test_damaged(self, tmp_path: Path, variables: dict[str, Any]) -> None:
+        files = bsds_files()
+        files["BSR/BSDS500/data/groundTruth/val/a.mat"] = mat_bytes(variables)
+        write(tmp_path, files)
+        with pytest.raises(FormatError, match=r"a\.mat"):
+            BSDS500("val", tmp_path)[0]
+
+    def test_missing_annotation(self, tmp_path: Path) -> None:
+        write(tmp_path, bsds_files())
+        (tmp_path / "BSR/BSDS500/data/groundTruth/val/a.mat").unlink()
+        with pytest.raises(FormatError, match=r"a\.mat cannot be read"):
+            BSDS500("val", tmp_path)[0]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda folder, name: TinyImageNet(folder, name),
+        lambda folder, name: Places365Standard(folder, name),
+        lambda folder, name: BSDS500(name, folder),
+        lambda folder, name: ILSVRC12(folder, name),
+    ],
+)
+def test_names_of_parts(tmp_path: Path, make: Callable[[Path, str], DataFlow]) -> None:
+    with pytest.raises(ConfigError, match="'train'"):
+        make(tmp_path, "everything")
