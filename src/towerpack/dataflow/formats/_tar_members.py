@@ -140,17 +140,21 @@ def members(tar: PlainTar | CompressedTar, *, only_files: bool = False) -> Gener
         if len(header) < BLOCK:
             raise _cut_off(tar.path, "it has no end mark")
         kind = header[156:157]
-        with reading(tar.path, f"a tar archive (header at byte {offset:,})"):
+        try:
             _check_sum(header)
             nbytes = _number(header[124:136])
+        except ValueError as error:
+            raise _bad_header(tar.path, offset, error) from error
         data = offset + BLOCK
         if kind in b"xgLK":
             extra = _extra(tar, data, nbytes)
             if kind == b"L":
                 name = _text(extra)
             elif kind == b"x":
-                with reading(tar.path, f"a tar archive (extended header at byte {offset:,})"):
+                try:
                     name, size = _extended(extra, name, size)
+                except ValueError as error:
+                    raise _bad_header(tar.path, offset, error) from error
             offset = _after(data, nbytes)
             continue
         nbytes = 0 if kind in _WITHOUT_DATA else nbytes if size is None else size
@@ -184,7 +188,7 @@ def _check_end(tar: PlainTar | CompressedTar, offset: int) -> None:
 
 def _check_sum(header: bytes) -> None:
     told = _number(header[148:156])
-    found = sum(header) - sum(header[148:156]) + 8 * ord(" ")
+    found = sum(header[:148]) + 8 * ord(" ") + sum(header[156:])
     if told != found:
         raise ValueError(f"the header's checksum is {found}, not {told}")
 
@@ -194,7 +198,7 @@ def _number(field: bytes) -> int:
     if field[0] == 0x80:
         return int.from_bytes(field[1:], "big")
     digits = field.split(b"\0", 1)[0].strip()
-    if not all(0x30 <= digit <= 0x37 for digit in digits):
+    if digits and not digits.isdigit():  # `int` alone takes signs and underscores
         raise ValueError(f"{field!r} is not a number")
     return int(digits or b"0", 8)
 
@@ -243,6 +247,14 @@ def _extended(data: bytes, name: str | None, size: int | None) -> tuple[str | No
             raise ValueError("a sparse file; archive without --sparse")
         at += length
     return name, size
+
+
+def _bad_header(path: Path, offset: int, error: ValueError) -> FormatError:
+    return FormatError(
+        f"{path} cannot be read as a tar archive: the header at byte {offset:,} is bad.",
+        got=str(error),
+        fix="the file is damaged or of another format; write or fetch it again",
+    )
 
 
 def _cut_off(path: Path, got: str) -> FormatError:

@@ -1,0 +1,105 @@
+"""What file formats share: opening, sizes, flat strings."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from functools import partial
+from pathlib import Path
+
+import cloudpickle
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from towerpack import ConfigError, FormatError
+from towerpack.dataflow._opening import (
+    OpenFile,
+    PerProcess,
+    check_expansion,
+    file_of,
+    files_of,
+    reading,
+)
+from towerpack.dataflow._strings import Strings
+
+
+def test_a_handle_for_each_process(tmp_path: Path) -> None:
+    (tmp_path / "f").write_bytes(bytes(range(100)))
+    handle = PerProcess(partial(OpenFile, tmp_path / "f"))
+    mine = handle.get()
+    assert handle.get() is mine and mine.read_at(10, 3) == bytes([10, 11, 12])
+    copy = cloudpickle.loads(cloudpickle.dumps(handle))
+    assert copy.get() is not mine and copy.get().read_at(99, 5) == bytes([99])
+    read, write = os.pipe()
+    if (child := os.fork()) == 0:
+        os.write(write, b"another" if handle.get() is not mine else b"the same")
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(read, 100) == b"another"
+    os.close(read), os.close(write)
+    handle.drop()
+    assert handle.get() is not mine
+
+
+def test_files_are_closed(tmp_path: Path) -> None:
+    (tmp_path / "f").touch()
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(10):
+        OpenFile(tmp_path / "f").read_at(0, 1)
+    assert len(os.listdir("/proc/self/fd")) == before
+    with pytest.raises(FileNotFoundError):
+        OpenFile(tmp_path / "absent")
+
+
+def test_files(tmp_path: Path) -> None:
+    for name in ("b.tar", "a.tar", "[x].tar"):
+        (tmp_path / name).touch()
+    a, b, odd = tmp_path / "a.tar", tmp_path / "b.tar", tmp_path / "[x].tar"
+    assert files_of(a) == files_of(str(a)) == files_of([a]) == [a]
+    assert files_of([b, str(a)]) == [b, a]
+    assert files_of(str(tmp_path / "*.tar")) == [odd, a, b]
+    assert files_of(str(odd)) == [odd]
+    for wrong in (tmp_path / "c", [a, tmp_path / "c"], [], str(tmp_path / "*.zip")):
+        with pytest.raises(ConfigError, match="no file"):
+            files_of(wrong)
+    with pytest.raises(ConfigError, match="a directory"):
+        file_of(tmp_path)
+
+
+def test_reading_names_the_file() -> None:
+    with pytest.raises(FormatError, match=r"x\.npz cannot be read as an npz file") as caught:
+        with reading("x.npz", "an npz file"):
+            raise KeyError("shape")
+    assert caught.value.got == "KeyError: 'shape'" and isinstance(caught.value.__cause__, KeyError)
+    for error in (ConfigError("ours"), MemoryError(), KeyboardInterrupt()):
+        with pytest.raises(type(error)):
+            with reading("x.npz", "an npz file"):
+                raise error
+
+
+def test_expansion() -> None:
+    check_expansion(1032 * 10**9 + (64 << 20), 10**9, "it", "f")
+    check_expansion(64 << 20, 0, "it", "f")
+    for nbytes in (1032 * 10**9 + (64 << 20) + 1, -1):
+        with pytest.raises(FormatError, match="it of f claims"):
+            check_expansion(nbytes, 10**9, "it", "f")
+
+
+@given(st.lists(st.text() | st.binary().map(os.fsdecode), max_size=20))
+def test_strings(texts: list[str]) -> None:
+    strings = pickle.loads(pickle.dumps(Strings(texts)))
+    assert list(strings) == texts and len(strings) == len(texts)
+    assert strings[1:3] == texts[1:3] and strings[::-1] == texts[::-1]
+    for i in range(-len(texts), len(texts)):
+        assert strings[i] == texts[i]
+    for i in (len(texts), -len(texts) - 1):
+        with pytest.raises(IndexError):
+            strings[i]
+
+
+def test_strings_are_flat() -> None:
+    strings = Strings(f"{i:09d}" for i in range(1000))
+    assert len(pickle.dumps(strings)) < 1000 * 18
+    assert strings[int(np.int64(3))] == "000000003"
