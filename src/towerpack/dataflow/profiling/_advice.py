@@ -1,0 +1,141 @@
+"""From numbers to what limits a pipeline, and what to do about it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from towerpack.dataflow._flow import DataFlow, Wrapper
+from towerpack.dataflow.profiling._report import StageProfile, Verdict
+from towerpack.dataflow.stages._batch import BatchData, is_batched
+
+_MOSTLY = 0.6
+_MUCH = 0.3
+_ON_CPU = 0.25  # less than that is waiting; other programs on the machine take their share too
+_FULLY_BUSY = 0.75
+# Per datapoint, where Python runs for each: a call, a copy and an index take 1 to 3 µs.
+_CALL_S = 20e-6
+_VECTORISED_S = 0.3e-6
+_HAND_OVER_S = 150e-6  # what a datapoint costs that comes from another process
+
+
+def judge(
+    stages: Sequence[tuple[DataFlow, StageProfile]],
+    *,
+    consuming: float,
+    waiting: float,
+    workers: Sequence[float],
+    each: float,
+    cpus: int,
+) -> Verdict:
+    """Name the bottleneck.
+
+    Args:
+        stages: Flows, and how they did.
+        consuming: Share of the time in which the loop used datapoints.
+        waiting: Share of the time in which it waited for workers.
+        workers: How busy each was.
+        each: Seconds per datapoint that the loop gets.
+        cpus: How many there are for this process.
+    """
+    if consuming >= _MOSTLY:
+        return Verdict(
+            f"the loop that uses the datapoints: {consuming:.0%} of the time",
+            "nothing here: data are ready before they are asked for. Make the step faster, or "
+            "give it fewer CPUs to share with the workers if it computes on them.",
+        )
+    if waiting < _MUCH or not workers:
+        flow, stage = max(stages, key=lambda pair: _seconds(pair, "loop"))
+        return _of_stage(flow, stage, each=each, workers=bool(workers), cpus=cpus)
+    flow, stage = max(stages, key=lambda pair: _seconds(pair, "workers"))
+    if max(workers) < _FULLY_BUSY:
+        return Verdict(
+            f"handing over: the loop waits {waiting:.0%} of the time, and workers are busy at most "
+            f"{max(workers):.0%}",
+            "send less between processes (uint8 instead of float32, decode and crop before), or "
+            "read from a faster source in order to keep them busy",
+        )
+    return _of_workers(stage, waiting=waiting, workers=workers, cpus=cpus)
+
+
+def _seconds(pair: tuple[DataFlow, StageProfile], where: str) -> float:
+    return pair[1].seconds if pair[1].where == where else -1.0
+
+
+def _of_workers(
+    stage: StageProfile, *, waiting: float, workers: Sequence[float], cpus: int
+) -> Verdict:
+    busy = [share for share in workers if share >= _FULLY_BUSY]
+    bottleneck = (
+        f"too few workers: {len(busy)} of {len(workers)} are busy all the time, mostly with "
+        f"{stage.name}, and the loop waits {waiting:.0%} of it"
+    )
+    if stage.on_cpu < _ON_CPU:
+        return Verdict(
+            bottleneck,
+            f"more workers, also more than the {cpus} CPUs: they wait rather than compute",
+        )
+    if len(busy) < len(workers):
+        return Verdict(
+            f"one worker: {stage.name} is read in order, which keeps one busy while others wait",
+            "give it an indexable source, or move work from it into a map",
+        )
+    if len(workers) < cpus:
+        return Verdict(bottleneck, f"more workers: there are {cpus} CPUs")
+    return Verdict(
+        bottleneck,
+        f"all {cpus} CPUs are at work: make {stage.name} cheaper (smaller pictures, cached "
+        "results, vectorised code), or take more CPUs",
+    )
+
+
+def _of_stage(
+    flow: DataFlow, stage: StageProfile, *, each: float, workers: bool, cpus: int
+) -> Verdict:
+    micros = f"{1e6 * stage.seconds_each:,.1f} µs per datapoint"
+    if not workers and stage.on_cpu < _ON_CPU:
+        return Verdict(
+            f"{stage.name} waits (for a disk, a network): {micros}, of which it computes "
+            f"{stage.on_cpu:.0%}",
+            "read with several workers, which wait side by side: PrefetchData(ds, num_proc=8), "
+            "also more than there are CPUs; or with fewer and longer reads",
+        )
+    bottleneck = f"{stage.name}: {micros}, {stage.share:.0%} of the work"
+    if _is_python_per_datapoint(flow, stage.seconds_each):
+        return Verdict(
+            f"the cost of a call per datapoint, not the work: {bottleneck}",
+            "do many at once: MapData(..., batched=True) all the way from the source, or map "
+            "after BatchData, where the function gets a batch",
+        )
+    if workers:
+        return Verdict(
+            f"{bottleneck}, in the loop, while workers wait for it",
+            "move it below PrefetchData, so that workers do it",
+        )
+    if each < _HAND_OVER_S:
+        return Verdict(
+            bottleneck,
+            f"little: at {1 / each:,.0f} datapoints a second, handing them over from workers would "
+            "cost more than it saves",
+        )
+    return Verdict(
+        bottleneck,
+        f"let workers do it: PrefetchData(ds, num_proc={cpus}) as the last stage, or make it "
+        "cheaper (cached, vectorised, smaller)",
+    )
+
+
+def _is_python_per_datapoint(flow: DataFlow, seconds_each: float) -> bool:
+    """Whether a stage mostly calls Python for each single datapoint."""
+    if isinstance(flow, BatchData):
+        seconds_each /= flow.batch_size
+    elif isinstance(flow, Wrapper) and is_batched(flow.ds):
+        return False
+    return _VECTORISED_S < seconds_each < _CALL_S
+
+
+def count_cpus() -> int:
+    """CPUs that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

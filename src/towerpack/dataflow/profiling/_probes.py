@@ -1,0 +1,222 @@
+"""A pipeline whose every stage tells how long it is at work.
+
+What a stage compiles to or opens is changed in place to a subclass of its own class, in which the
+methods that give datapoints are timed. So `isinstance` still holds, and engines that take plans
+apart find what they know.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any, NamedTuple, cast
+
+from towerpack.dataflow._blocks import Block, Positions
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._flow import DataFlow, Place, Stage, is_exact
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow._stream import State, Stream
+from towerpack.dataflow.profiling._lanes import Lanes
+
+_PROBE = "_towerpack_probe"
+
+
+class Probe(NamedTuple):
+    """Which stage of a measurement something belongs to."""
+
+    lanes: Lanes
+    stage: int
+
+
+class Probed(NamedTuple):
+    """A pipeline to be measured.
+
+    Attributes:
+        flow: A copy that writes to `lanes`.
+        stages: The flows of the original, sources first.
+        lanes: Where it writes.
+    """
+
+    flow: DataFlow
+    stages: list[DataFlow]
+    lanes: Lanes
+
+
+def probed(ds: DataFlow, directory: str) -> Probed:
+    """A copy of a pipeline that measures itself. The original, and its caches, are left alone."""
+    stages = _stages_of(ds)
+    lanes = Lanes(directory, len(stages))
+    copies: dict[int, DataFlow] = {}
+    for index, flow in enumerate(stages):
+        clone = copy.copy(flow)
+        for name, value in vars(clone).items():
+            vars(clone)[name] = _replaced(value, copies)
+        _attach(clone, Probe(lanes, index), _exact if is_exact(flow) else _plain)
+        copies[id(flow)] = clone
+    return Probed(copies[id(ds)], stages, lanes)
+
+
+def _stages_of(ds: DataFlow) -> list[DataFlow]:
+    """All flows of a pipeline, each after those that it holds."""
+    seen: set[int] = set()
+    found: list[DataFlow] = []
+
+    def visit(flow: DataFlow) -> None:
+        if id(flow) in seen:
+            return
+        seen.add(id(flow))
+        for value in vars(flow).values():
+            for inner in _flows_in(value):
+                visit(inner)
+        found.append(flow)
+
+    visit(ds)
+    return found
+
+
+def _flows_in(value: object) -> list[DataFlow]:
+    if isinstance(value, DataFlow):
+        return [value]
+    # A long list is data, and looking through it would take longer than the measurement.
+    if type(value) in (list, tuple) and len(cast("list[Any]", value)) <= 1000:
+        return [one for one in cast("list[Any]", value) if isinstance(one, DataFlow)]
+    return []
+
+
+def _replaced(value: Any, copies: dict[int, DataFlow]) -> Any:
+    if not _flows_in(value):
+        return value
+    if isinstance(value, DataFlow):
+        return copies.get(id(value), value)
+    return type(value)(copies.get(id(one), one) for one in value)
+
+
+Methods = Callable[[type[Any]], dict[str, Any]]
+
+
+def _attach(target: Any, probe: Probe, methods: Methods) -> None:
+    """Turn an object into one that is timed, unless it is one already, of a stage further down."""
+    if _PROBE in vars(target):
+        return
+    try:
+        target.__class__ = _timed(cast("type[Any]", type(target)), methods)
+    except TypeError:
+        return  # its class has slots: the stage above is charged for it
+    setattr(target, _PROBE, probe)
+
+
+def _probe_of(target: Any) -> Probe:
+    return cast("Probe", vars(target)[_PROBE])
+
+
+@cache
+def _timed(cls: type[Any], methods: Methods) -> type[Any]:
+    """A subclass that differs in nothing but that it is timed; also its name is the same."""
+
+    def reduce(self: Any, protocol: Any) -> Any:
+        # Classes that are made here cannot be found by name in another process.
+        bare: Any = object.__new__(cls)
+        bare.__dict__.update(self.__dict__)
+        return _restored, (bare, bare.__dict__.pop(_PROBE), methods)
+
+    names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    made: Any = type(cls)  # a metaclass, often ABCMeta
+    return made(cls.__name__, (cls,), {**names, "__reduce_ex__": reduce, **methods(cls)})
+
+
+def _restored(bare: Any, probe: Probe, methods: Methods) -> Any:
+    _attach(bare, probe, methods)
+    return bare
+
+
+def _node(cls: type[Node]) -> dict[str, Any]:
+    def read(self: Any, epoch: int, positions: Positions) -> Block:
+        probe = _probe_of(self)
+        lane = probe.lanes.mine()
+        block, count = None, 0
+        lane.enter(probe.stage)
+        try:
+            block = cls.read(self, epoch, positions)
+            count = len(positions)
+            return block
+        finally:
+            lane.leave(count, block, block=True)
+
+    def get(self: Any, epoch: int, position: int) -> Datapoint:
+        return _give(_probe_of(self), cls.get, self, epoch, position)
+
+    return {"read": read, "get": get}
+
+
+def _give(probe: Probe, function: Callable[..., Datapoint], *arguments: Any) -> Datapoint:
+    """Call what gives one datapoint, and charge a stage for it."""
+    lane = probe.lanes.mine()
+    datapoint, count = None, 0
+    lane.enter(probe.stage)
+    try:
+        datapoint = function(*arguments)
+        count = 1
+        return datapoint
+    finally:
+        lane.leave(count, datapoint, block=False)
+
+
+def _stream(cls: type[Stream]) -> dict[str, Any]:
+    def following(self: Any) -> Datapoint:
+        return _give(_probe_of(self), cls.__next__, self)
+
+    return {"__next__": following}
+
+
+def _exact(cls: type[Stage]) -> dict[str, Any]:
+    def compile(self: Any, place: Place) -> Node | None:
+        node = cls.compile(self, place)
+        if node is not None:
+            _attach(node, _probe_of(self), _node)
+        return node
+
+    def open(self: Any, place: Place, epoch: int, state: State) -> Stream:
+        stream = cls.open(self, place, epoch, state)
+        _attach(stream, _probe_of(self), _stream)
+        return stream
+
+    return {"compile": compile, "open": open}
+
+
+def _plain(cls: type[Any]) -> dict[str, Any]:
+    """Flows of the user's: timed where they give datapoints."""
+    methods: dict[str, Any] = {}
+    if hasattr(cls, "__getitem__"):
+
+        def item(self: Any, index: int) -> Datapoint:
+            return _give(_probe_of(self), cls.__getitem__, self, index)
+
+        methods["__getitem__"] = item
+    if cls.__iter__ is not DataFlow.__iter__:
+
+        def iterate(self: Any) -> Iterator[Datapoint]:
+            return _TimedIterator(cls.__iter__(self), _probe_of(self))
+
+        methods["__iter__"] = iterate
+    return methods
+
+
+class _TimedIterator:
+    """What a user's `__iter__` returned."""
+
+    def __init__(self, iterator: Iterator[Datapoint], probe: Probe) -> None:
+        self._iterator = iterator
+        self._probe = probe
+
+    def __iter__(self) -> _TimedIterator:
+        return self
+
+    def __next__(self) -> Datapoint:
+        return _give(self._probe, next, self._iterator)
+
+    def close(self) -> None:
+        """Give up what the iterator holds."""
+        close = getattr(self._iterator, "close", None)
+        if close is not None:
+            close()

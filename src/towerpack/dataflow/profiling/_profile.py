@@ -1,0 +1,233 @@
+"""Measure a pipeline stage by stage."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._flow import DataFlow, name_of_stage
+from towerpack.dataflow._passes import endless
+from towerpack.dataflow.profiling._advice import count_cpus, judge
+from towerpack.dataflow.profiling._calibrate import cost_of_probes
+from towerpack.dataflow.profiling._lanes import (
+    CALLS,
+    FIELDS,
+    ITEMS,
+    SAMPLED_BYTES,
+    SAMPLED_CPU,
+    SAMPLED_ITEMS,
+    SAMPLED_WALL,
+    WALL,
+    Tables,
+    name_of_lane,
+)
+from towerpack.dataflow.profiling._probes import probed
+from towerpack.dataflow.profiling._progress import Tick, progress
+from towerpack.dataflow.profiling._report import ProfileReport, StageProfile, Where
+from towerpack.dataflow.stages._speed import bytes_of
+
+Use = Callable[[Datapoint], Any]
+
+_BARE_SHARE = 0.4
+_SIZED_EVERY = 16
+_LEAST_BUSY = 0.01
+
+
+def profile(
+    ds: DataFlow,
+    seconds: float = 5.0,
+    *,
+    consume: Use | None = None,
+    seed: int = 0,
+) -> ProfileReport:
+    """Read a flow for some seconds and find out which stage takes them.
+
+    The first part of the time it is read as it is, which tells how fast it is; then with a clock
+    on every stage, which tells why. The flow itself, its passes and its caches are left alone.
+    Progress is shown on a terminal.
+
+    Args:
+        ds: Any flow, with or without workers.
+        seconds: How long to read, besides what it takes until the first datapoint comes.
+        consume: Called with every datapoint, as the training step would be. Without it, the flow is
+            read as fast as it goes.
+        seed: For its randomness.
+
+    Returns:
+        A report, which `print` shows as a table with the bottleneck and what to do.
+
+    Raises:
+        DataFlowError: A pass has no datapoints.
+    """
+    if not seconds > 0:
+        raise ConfigError(f"A profile of {seconds} seconds sees nothing.", expected="more than 0")
+    use = consume or _nothing
+    with progress("profile", seconds) as tick, TemporaryDirectory() as directory:
+        bare = _read(ds, seed, use, _BARE_SHARE * seconds, tick)
+        flow, stages, lanes = probed(ds, directory)
+        before: list[Tables] = []
+        timed = _read(
+            flow,
+            seed,
+            use,
+            (1 - _BARE_SHARE) * seconds,
+            lambda done: tick(bare.seconds + done),
+            begin=lambda: before.append(lanes.read()),
+        )
+        tables = _difference(before[0], lanes.read())
+    return _report(ds, bare, timed, stages, tables, name_of_lane())
+
+
+@dataclass
+class Run:
+    """Some seconds of reading.
+
+    Attributes:
+        first_s: Seconds until the first datapoint, which is not counted below.
+        datapoints: How many were read.
+        reading: Seconds that took.
+        consuming: Seconds in which they were used.
+        sized: How many were looked at for their size.
+        sized_bytes: Bytes in those.
+    """
+
+    first_s: float = 0.0
+    datapoints: int = 0
+    reading: float = 0.0
+    consuming: float = 0.0
+    sized: int = 0
+    sized_bytes: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """How long it took in all."""
+        return self.reading + self.consuming
+
+    @property
+    def nbytes(self) -> float:
+        """Bytes in all datapoints."""
+        return self.sized_bytes / self.sized * self.datapoints
+
+    def read_one(self, datapoints: Iterator[Datapoint], use: Use) -> None:
+        """Read and use one more."""
+        clock = time.perf_counter
+        asked = clock()
+        datapoint = next(datapoints)
+        got = clock()
+        use(datapoint)
+        self.consuming += clock() - got
+        self.reading += got - asked
+        if self.datapoints % _SIZED_EVERY == 0:
+            self.sized += 1
+            self.sized_bytes += bytes_of(datapoint)
+        self.datapoints += 1
+
+
+def _read(
+    ds: DataFlow,
+    seed: int,
+    use: Use,
+    seconds: float,
+    tick: Tick,
+    begin: Callable[[], object] = lambda: None,
+) -> Run:
+    """Read for some seconds after the first datapoint, when `begin` is called."""
+    run = Run()
+    with closing(endless(ds, seed=seed)) as datapoints:
+        start = time.perf_counter()
+        use(next(datapoints))
+        run.first_s = time.perf_counter() - start
+        begin()
+        while run.seconds < seconds:
+            run.read_one(datapoints, use)
+            tick(run.seconds)
+    return run
+
+
+def _difference(before: Tables, after: Tables) -> Tables:
+    return {name: table - before.get(name, 0.0) for name, table in after.items()}
+
+
+@dataclass
+class Work:
+    """The work of one stage, either in the loop or in workers; see `StageProfile`."""
+
+    seconds: float
+    numbers: NDArray[np.float64]
+
+
+def _works(tables: Tables, here: str) -> dict[tuple[int, Where], Work]:
+    """For each stage and place, what was measured there."""
+    cost = cost_of_probes()
+    works: dict[tuple[int, Where], Work] = {}
+    for name, table in tables.items():
+        where: Where = "loop" if name == here else "workers"
+        for index, seconds in enumerate(cost.taken_off(table).tolist()):
+            if table[index, CALLS]:
+                work = works.setdefault((index, where), Work(0.0, np.zeros(FIELDS)))
+                work.seconds += seconds
+                work.numbers += table[index]
+    return works
+
+
+def _stage_profile(flow: DataFlow, where: Where, work: Work, all_seconds: float) -> StageProfile:
+    numbers = work.numbers
+    wall, items = numbers[SAMPLED_WALL], numbers[SAMPLED_ITEMS]
+    return StageProfile(
+        name=name_of_stage(flow),
+        where=where,
+        datapoints=int(numbers[ITEMS]),
+        seconds=work.seconds,
+        share=work.seconds / max(all_seconds, 1e-9),
+        on_cpu=min(1.0, float(numbers[SAMPLED_CPU] / wall)) if wall else 1.0,
+        nbytes=float(numbers[SAMPLED_BYTES] / items) if items else 0.0,
+    )
+
+
+def _report(
+    ds: DataFlow, bare: Run, timed: Run, flows: Sequence[DataFlow], tables: Tables, here: str
+) -> ProfileReport:
+    works = sorted(_works(tables, here).items(), key=lambda entry: entry[0])
+    all_seconds = sum(work.seconds for _, work in works)
+    stages = [
+        (flows[index], _stage_profile(flows[index], where, work, all_seconds))
+        for (index, where), work in works
+    ]
+    busy = {name: float(table[:, WALL].sum()) / timed.seconds for name, table in tables.items()}
+    in_loop = busy.pop(here, 0.0)
+    workers = sorted((min(1.0, b) for b in busy.values() if b >= _LEAST_BUSY), reverse=True)
+    consuming = bare.consuming / bare.seconds
+    waiting = max(0.0, timed.reading / timed.seconds - in_loop) if workers else 0.0
+    verdict = judge(
+        stages,
+        consuming=consuming,
+        waiting=waiting,
+        workers=workers,
+        each=bare.reading / bare.datapoints,
+        cpus=count_cpus(),
+    )
+    return ProfileReport(
+        pipeline=str(ds),
+        datapoints=bare.datapoints,
+        seconds=bare.seconds,
+        nbytes=bare.nbytes,
+        first_s=bare.first_s,
+        stages=[stage for _, stage in stages],
+        consuming=consuming,
+        waiting=waiting,
+        workers=workers,
+        verdict=verdict,
+    )
+
+
+def _nothing(datapoint: Datapoint) -> None:
+    """Use a datapoint not at all."""

@@ -1,0 +1,198 @@
+"""The report of `profile`, and that it names the right stage."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from towerpack._core.errors import ConfigError, DataFlowError
+from towerpack.dataflow import (
+    BatchData,
+    DataFlow,
+    DataFromArrays,
+    DataFromGenerator,
+    DataFromList,
+    MapData,
+    RepeatedData,
+    ShuffleData,
+)
+from towerpack.dataflow.profiling import ProfileReport, StageProfile, profile
+from towerpack.dataflow.profiling._advice import judge
+
+
+def arrays() -> DataFlow:
+    return ShuffleData(DataFromArrays(np.zeros((500, 8), np.uint8), np.arange(500)))
+
+
+def spin(dp: Any) -> Any:
+    end = time.thread_time() + 1e-3
+    while time.thread_time() < end:
+        pass
+    return dp
+
+
+class SlowDisk(DataFlow):
+    def __len__(self) -> int:
+        return 100
+
+    def __getitem__(self, i: int) -> Any:
+        time.sleep(2e-3)
+        return (i,)
+
+
+def stage(report: ProfileReport, name: str) -> StageProfile:
+    (found,) = [one for one in report.stages if one.name == name]
+    return found
+
+
+class TestFindings:
+    """With margins of ten and more, because other programs run beside a test."""
+
+    def test_a_slow_map(self) -> None:
+        report = profile(BatchData(MapData(arrays(), spin), 4), 0.3)
+        assert report.verdict.bottleneck.startswith("MapData(spin): ")
+        assert "PrefetchData" in report.verdict.advice
+        mapped, batched = stage(report, "MapData(spin)"), stage(report, "BatchData(4)")
+        assert mapped.share > 0.5 > batched.share
+        assert mapped.seconds_each >= 1e-3
+        assert mapped.datapoints == 4 * batched.datapoints
+        assert mapped.nbytes == 16 and batched.nbytes == 64
+        assert report.waiting == 0 and report.workers == []
+
+    def test_a_slow_source(self) -> None:
+        report = profile(BatchData(SlowDisk(), 4), 0.3)
+        assert report.verdict.bottleneck.startswith("SlowDisk(100) waits")
+        assert stage(report, "SlowDisk(100)").on_cpu < 0.4
+
+    def test_a_slow_generator(self) -> None:
+        def slowly() -> Iterator[Any]:
+            for i in range(100):
+                time.sleep(2e-3)
+                yield (i,)
+
+        report = profile(BatchData(DataFromGenerator(slowly), 4), 0.3)
+        assert report.verdict.bottleneck.startswith("DataFromGenerator(slowly) waits")
+
+    def test_a_slow_loop(self) -> None:
+        report = profile(BatchData(arrays(), 50), 0.3, consume=lambda dp: time.sleep(5e-3))
+        assert report.consuming > 0.6
+        assert report.verdict.bottleneck.startswith("the loop that uses the datapoints")
+
+    def test_a_call_per_datapoint(self) -> None:
+        report = profile(BatchData(MapData(arrays(), lambda dp: dp), 50), 0.3)
+        assert report.verdict.bottleneck.startswith("the cost of a call per datapoint")
+        assert "batched=True" in report.verdict.advice
+
+    def test_code_that_is_vectorised_needs_no_workers(self) -> None:
+        report = profile(BatchData(MapData(arrays(), lambda dp: dp, batched=True), 50), 0.3)
+        assert "would cost more than it saves" in report.verdict.advice
+
+
+class TestReport:
+    def test_text(self) -> None:
+        report = profile(BatchData(MapData(arrays(), lambda dp: dp), 5), 0.05)
+        text = str(report)
+        assert all(len(line) <= 100 for line in text.splitlines())
+        for part in ("MapData(<lambda>)", "µs each", "bottleneck", "to do", "the first after"):
+            assert part in text
+        assert "\nworkers" not in text and " where  " not in text
+        assert max(map(len, report.text(60).splitlines())) <= 60
+        assert report.datapoints_per_second == report.datapoints / report.seconds
+        assert report.nbytes == report.datapoints * 5 * 16
+
+    def test_a_long_name_is_cut_in_the_table(self) -> None:
+        def name(dp: Any) -> Any:
+            return dp
+
+        name.__name__ = "f[red]" * 40
+        lines = str(profile(MapData(arrays(), name), 0.02)).splitlines()
+        assert any("MapData(f[red]f[red]" in line and "…" in line for line in lines)
+
+    def test_quiet_unless_on_a_terminal(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        profile(arrays(), 0.05)
+        captured = capsys.readouterr()
+        assert captured.out == captured.err == ""
+
+        class Terminal(io.StringIO):
+            def isatty(self) -> bool:
+                return True
+
+        monkeypatch.setattr("sys.stderr", screen := Terminal())
+        monkeypatch.setenv("TERM", "xterm")
+        profile(MapData(arrays(), spin), 0.5)
+        assert "profile" in screen.getvalue()
+        assert capsys.readouterr().out == ""
+
+    def test_the_flow_keeps_its_count_of_passes(self) -> None:
+        ds = ShuffleData(DataFromList([(i,) for i in range(50)]))
+        profile(ds, 0.02)
+        assert ds.iterate(seed=0).epoch == 0
+
+    def test_passes_follow_one_another(self) -> None:
+        epochs: set[int] = set()
+
+        def look(dp: Any, rng: np.random.Generator) -> Any:
+            epochs.add(int(rng.integers(1 << 60)))
+            return dp
+
+        profile(MapData(DataFromList([(0,)]), look, rng=True), 0.05)
+        assert len(epochs) > 2
+
+    def test_nothing_to_measure(self) -> None:
+        with pytest.raises(DataFlowError, match="no datapoints to measure"):
+            profile(DataFromList([]), 0.1)
+        with pytest.raises(ConfigError, match="sees nothing"):
+            profile(arrays(), 0)
+
+    def test_errors_are_those_of_the_flow(self) -> None:
+        with pytest.raises(DataFlowError, match=r"MapData\(int\) raised"):
+            profile(RepeatedData(MapData(arrays(), int)), 0.1)
+
+
+def found(
+    name: str, seconds: float, *, each: float = 1e-3, where: Any = "workers", on_cpu: float = 1.0
+) -> tuple[DataFlow, StageProfile]:
+    count = int(seconds / each)
+    return DataFromList([]), StageProfile(name, where, count, seconds, 0.5, on_cpu, 8)
+
+
+def verdict(*stages: Any, **numbers: Any) -> str:
+    options: dict[str, Any] = {"consuming": 0.0, "waiting": 0.8, "workers": [0.9, 0.95], "each": 1}
+    result = judge(stages, **{**options, "cpus": 4, **numbers})
+    return f"{result.bottleneck}; {result.advice}"
+
+
+class TestJudgementOfWorkers:
+    def test_too_few(self) -> None:
+        text = verdict(found("decode", 3), found("read", 1), found("copy", 9, where="loop"))
+        assert text.startswith("too few workers: 2 of 2 are busy all the time, mostly with decode")
+        assert "there are 4 CPUs" in text
+
+    def test_too_few_cpus(self) -> None:
+        assert "all 2 CPUs are at work: make decode cheaper" in verdict(found("decode", 3), cpus=2)
+
+    def test_workers_that_wait(self) -> None:
+        text = verdict(found("read", 3, on_cpu=0.1), cpus=2)
+        assert "more workers, also more than the 2 CPUs" in text
+
+    def test_one_that_reads_in_order(self) -> None:
+        text = verdict(found("read", 3), found("decode", 1), workers=[0.9, 0.2])
+        assert text.startswith("one worker: read is read in order")
+
+    def test_handing_over(self) -> None:
+        text = verdict(found("read", 1), workers=[0.3, 0.2])
+        assert text.startswith("handing over: the loop waits 80%")
+
+    def test_a_stage_in_the_loop(self) -> None:
+        text = verdict(found("read", 9), found("cast", 3, where="loop"), waiting=0.1)
+        assert text.startswith("cast: ") and "move it below PrefetchData" in text
+
+    def test_a_slow_loop(self) -> None:
+        assert verdict(found("read", 9), consuming=0.7, waiting=0.0).startswith("the loop that")
