@@ -6,7 +6,6 @@ its centre is (0.5, 0.5). So a flip is `w - x`, and a resize is a plain multipli
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
@@ -76,9 +75,9 @@ class Transform:
 class GeometricTransform(Transform):
     """Base of transforms that move pixels: `apply_image`, `apply_mask` and `move` define it."""
 
-    @abstractmethod
     def move(self, points: Points) -> Points:
         """Where points (x, y) of shape [n, 2] come to lie. May not change `points`."""
+        raise self._undefined("coordinates", "move")
 
     def apply_coords(self, coords: NDArray[Any]) -> NDArray[Any]:
         coords = as_floats(coords, "coordinates", 2)
