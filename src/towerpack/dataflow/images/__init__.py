@@ -9,6 +9,7 @@ from ._augmentor import AugmentorList as AugmentorList
 from ._augmentor import CompositeAugmentor as CompositeAugmentor
 from ._augmentor import ImageAugmentor as ImageAugmentor
 from ._augmentor import PhotometricAugmentor as PhotometricAugmentor
+from ._batch_mode import BatchAugment as BatchAugment
 from ._boxes import clip_boxes as clip_boxes
 from ._color import ColorSpace as ColorSpace
 from ._color import Grayscale as Grayscale

@@ -1,0 +1,290 @@
+"""Augmentors applied to many small images at once, with random numbers for each of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import NDArray
+
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow._datapoints import describe
+from towerpack.dataflow._draws import ItemRNG
+from towerpack.dataflow.images._augmentor import RNG, AugmentorList, ImageAugmentor
+from towerpack.dataflow.images._crop import CenterCrop, RandomCrop, center_crop, too_small
+from towerpack.dataflow.images._erasing import RandomErasing
+from towerpack.dataflow.images._flip import Flip
+from towerpack.dataflow.images._image import height_and_width, opencv
+from towerpack.dataflow.images._light import Brightness, BrightnessScale, Contrast, luma
+from towerpack.dataflow.images._meta import Identity
+from towerpack.dataflow.images._noise import RandomCutout
+from towerpack.dataflow.images._normalize import MeanVarianceNormalize, ToFloat32, ToUint8
+from towerpack.dataflow.images._paste import CenterPaste
+from towerpack.dataflow.images._values import check_color, to_uint8
+
+Images = NDArray[Any]
+Positions = NDArray[np.int64]
+Step = ImageAugmentor | Callable[[Images], Images]
+
+_TRIES = 10  # of shapes to erase; all at once, so few
+
+
+def _center_paste(aug: CenterPaste, images: Images, rng: ItemRNG) -> Images:
+    place: Any = aug.get_transform(images[0])  # the same for all: not random
+    pasted = np.empty((len(images), place.h, place.w, *images.shape[3:]), images.dtype)
+    pasted[:] = place.filler.fill((place.h, place.w), images[0])
+    height, width = images.shape[1:3]
+    pasted[:, place.y0 : place.y0 + height, place.x0 : place.x0 + width] = images
+    return pasted
+
+
+def _random_crop(aug: RandomCrop, images: Images, rng: ItemRNG) -> Images:
+    h, w = height_and_width(aug.crop_shape, "size")
+    free_y, free_x = images.shape[1] - h, images.shape[2] - w
+    if min(free_y, free_x) < 0:
+        raise too_small((images.shape[1], images.shape[2]), (h, w))
+    y, x = rng.integers(0, free_y + 1), rng.integers(0, free_x + 1)
+    images = np.ascontiguousarray(images)
+    # All windows, as one view; each row of one is contiguous, so that picking them is copying.
+    pixel = images.itemsize * math.prod(images.shape[3:])
+    row = pixel * images.shape[2]
+    item = row * images.shape[1]
+    run = w * pixel // images.itemsize
+    windows = as_strided(
+        images,
+        (len(images), free_y + 1, free_x + 1, h, run),
+        (item, row, pixel, row, images.itemsize),
+        writeable=False,
+    )
+    return windows[np.arange(len(images)), y, x].reshape(len(images), h, w, *images.shape[3:])
+
+
+def _center_crop(aug: CenterCrop, images: Images, rng: ItemRNG) -> Images:
+    crop = height_and_width(aug.crop_shape, "size")
+    part = center_crop((images.shape[1], images.shape[2]), crop)
+    return images[:, part.y0 : part.y0 + part.h, part.x0 : part.x0 + part.w]
+
+
+def _flip(aug: Flip, images: Images, rng: ItemRNG) -> Images:
+    flip, code = opencv().flip, 1 if aug.horiz else 0
+    flipped = images.copy()
+    for i in np.flatnonzero(rng.random() < aug.prob).tolist():
+        flip(images[i], code, dst=flipped[i])
+    return flipped
+
+
+def _brightness(aug: Brightness, images: Images, rng: ItemRNG) -> Images:
+    shift = rng.uniform(-abs(aug.delta), abs(aug.delta))
+    return _linear(images, None, shift, aug.max_value if aug.clip else None)
+
+
+def _brightness_scale(aug: BrightnessScale, images: Images, rng: ItemRNG) -> Images:
+    factor = rng.uniform(*aug.range)
+    return _linear(images, factor, None, aug.max_value if aug.clip else None)
+
+
+def _contrast(aug: Contrast, images: Images, rng: ItemRNG) -> Images:
+    factor = rng.uniform(*aug.factor_range)
+    mean, _ = _moments(images, all_channel=False)
+    if aug.rgb is not None:
+        check_color(images[0], aug)
+        mean = (mean @ luma(aug.rgb))[:, None]
+    shift = mean * (1 - factor)[:, None]
+    return _linear(images, factor, shift, aug.max_value if aug.clip else None)
+
+
+def _cutout(aug: RandomCutout, images: Images, rng: ItemRNG) -> Images:
+    height, width = images.shape[1:3]
+    sides: list[Positions] = []
+    for limits, size in ((aug.h_range, height), (aug.w_range, width)):
+        low, high = (limits, limits) if isinstance(limits, int) else limits
+        if high > size:
+            raise too_small((height, width), (high, high))
+        sides.append(rng.integers(low, high + 1))
+    y, x = _places((height, width), sides[0], sides[1], rng)
+    cut = images.copy()
+    for i, part in enumerate(_parts(y, x, sides[0], sides[1])):
+        cut[i][part] = aug.fill
+    return cut
+
+
+def _erasing(aug: RandomErasing, images: Images, rng: ItemRNG) -> Images:
+    height, width = images.shape[1:3]
+    wanted = rng.random() < aug.prob
+    area = rng.uniform(*aug.area, size=_TRIES) * (height * width)
+    low, high = np.log(aug.aspect_ratio)
+    ratio = np.exp(rng.uniform(low, high, size=_TRIES))
+    h, w = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
+    fits = (h > 0) & (h <= height) & (w > 0) & (w <= width)
+    first = np.arange(len(images)), fits.argmax(axis=1)
+    h, w = h[first].astype(np.int64), w[first].astype(np.int64)
+    chosen = wanted & fits[first]
+    h[~chosen] = w[~chosen] = 0
+    y, x = _places((height, width), h, w, rng)
+    values = _noise(aug, images, rng) if isinstance(aug.fill, str) else None
+    erased = images.copy()
+    parts = _parts(y, x, h, w)
+    for i in np.flatnonzero(chosen).tolist():
+        erased[i][parts[i]] = aug.fill if values is None else values[i][parts[i]]
+    return erased
+
+
+def _mean_variance(aug: MeanVarianceNormalize, images: Images, rng: ItemRNG) -> Images:
+    mean, deviation = _moments(images, all_channel=aug.all_channel)
+    count = images[0].size if aug.all_channel else images.shape[1] * images.shape[2]
+    values = images.astype(np.float32)
+    values -= _per_image(mean, images)
+    values /= _per_image(np.maximum(deviation, count**-0.5), images)
+    return values
+
+
+def _alike(aug: ToFloat32 | ToUint8, images: Images, rng: ItemRNG) -> Images:
+    """What is done to every value by itself is done to all images as to one."""
+    return aug.augment(images.reshape(-1, *images.shape[2:])).reshape(images.shape)
+
+
+def _identity(aug: Identity, images: Images, rng: ItemRNG) -> Images:
+    return images
+
+
+def _linear(
+    images: Images,
+    factor: NDArray[np.float64] | None,
+    shift: NDArray[np.float64] | None,
+    limit: float | None,
+) -> Images:
+    """X * factor + shift, each image with its own; as `map_values` does it for one."""
+    values = images.astype(np.float32)
+    if factor is not None:
+        values *= _per_image(factor, images)
+    if shift is not None:
+        values += _per_image(shift, images)
+    if images.dtype == np.uint8:
+        return to_uint8(values)
+    return values if limit is None else np.clip(values, 0, limit, out=values)
+
+
+def _per_image(numbers: NDArray[np.float64], images: Images) -> NDArray[np.float32]:
+    """[n] or [n, channels], shaped to be broadcast."""
+    shape = (len(images), 1, 1, -1) if images.ndim == 4 else (len(images), 1, 1)
+    return numbers.reshape(shape).astype(np.float32)
+
+
+def _moments(
+    images: Images, *, all_channel: bool
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Means and standard deviations [n, channels or 1].
+
+    By OpenCV, image by image: how NumPy rounds sums may depend on how many images there are.
+    """
+    measure = opencv().meanStdDev
+    rows = images.reshape(*images.shape[:2], -1) if all_channel else images
+    moments = np.array([measure(row) for row in rows], np.float64)[..., 0]
+    return moments[:, 0], moments[:, 1]
+
+
+def _places(
+    size: tuple[int, int], h: Positions, w: Positions, rng: ItemRNG
+) -> tuple[Positions, Positions]:
+    """First rows and columns of rectangles, all places as likely as each other."""
+    y, x = rng.random() * (size[0] - h + 1), rng.random() * (size[1] - w + 1)
+    return y.astype(np.int64), x.astype(np.int64)
+
+
+def _parts(y: Positions, x: Positions, h: Positions, w: Positions) -> list[tuple[slice, slice]]:
+    sides = zip(y.tolist(), x.tolist(), (y + h).tolist(), (x + w).tolist(), strict=True)
+    return [(slice(y0, y1), slice(x0, x1)) for y0, x0, y1, x1 in sides]
+
+
+def _noise(aug: RandomErasing, images: Images, rng: ItemRNG) -> Images:
+    size = images[0].size
+    if images.dtype == np.uint8:
+        words = rng.integers(0, 1 << 32, size=-(-size // 4)).astype(np.uint32)
+        return words.view(np.uint8)[:, :size].reshape(images.shape)
+    return (rng.random(size) * aug.max_value).astype(np.float32).reshape(images.shape)
+
+
+def _check(images: Any) -> None:
+    array: Images = np.asarray(images)
+    if array.dtype.name not in ("uint8", "float32") or array.ndim not in (3, 4) or not array.size:
+        raise ConfigError(
+            "These are not many images at once.",
+            got=describe(images),
+            expected="uint8 or float32, [n, height, width] or [n, height, width, channels]",
+            fix="MapDataComponent(ds, BatchAugment(...), batched=True, rng=True), or after "
+            "BatchData without batched=True",
+        )
+
+
+_KINDS: dict[type, Callable[[Any, Images, ItemRNG], Images]] = {
+    CenterPaste: _center_paste,
+    RandomCrop: _random_crop,
+    CenterCrop: _center_crop,
+    Flip: _flip,
+    Brightness: _brightness,
+    BrightnessScale: _brightness_scale,
+    Contrast: _contrast,
+    RandomCutout: _cutout,
+    RandomErasing: _erasing,
+    MeanVarianceNormalize: _mean_variance,
+    ToFloat32: _alike,
+    ToUint8: _alike,
+    Identity: _identity,
+}
+
+
+class BatchAugment:
+    """Augments small images many at a time: five times as fast as one by one, or more.
+
+    With `batched=True`, before `BatchData`, what an image gets does not depend on the block that
+    it is read in; behind `BatchData` it is a function of the batch's position. Both draw other
+    numbers than the same augmentors do for single images, from the same distributions.
+
+    ```
+    augment = BatchAugment([CenterPaste((40, 40)), RandomCrop(32), Flip(horiz=True)])
+    ds = MapDataComponent(ds, augment, batched=True, rng=True)
+    ```
+
+    Contract: a function of the images and the generator; does not change the images that it gets;
+    thread-safe; pickles.
+
+    Args:
+        augmentors: Of the kinds that `BatchAugment.KINDS` names, or functions that take all images
+            and return as many, of which each depends only on its own.
+    """
+
+    KINDS = tuple(sorted(kind.__name__ for kind in _KINDS))
+
+    def __init__(self, augmentors: Step | Sequence[Step]) -> None:
+        if isinstance(augmentors, AugmentorList):
+            augmentors = augmentors.augmentors
+        self.steps: list[Step] = [augmentors] if callable(augmentors) else list(augmentors)
+        for step in self.steps:
+            if type(step) not in _KINDS and (
+                isinstance(step, ImageAugmentor) or not callable(step)
+            ):
+                raise ConfigError(
+                    f"{step!r:.60} has no form for many images at once.",
+                    expected=f"one of {', '.join(self.KINDS)}, or a function of [n, ...]",
+                    fix="AugmentImageComponent(ds, augmentors) takes every augmentor",
+                )
+
+    def __call__(self, images: Images, rng: ItemRNG | RNG) -> Images:
+        """Augment each of `images`: [n, height, width] or [n, height, width, channels].
+
+        Raises:
+            ConfigError: They are no images, or an augmentor does not fit them.
+        """
+        _check(images)
+        if isinstance(rng, np.random.Generator):
+            rng = ItemRNG(int(rng.integers(1 << 62)), 0, np.arange(len(images)))
+        for step in self.steps:
+            apply = _KINDS.get(type(step))
+            images = step(images) if apply is None else apply(step, images, rng)
+        return images
+
+    def __repr__(self) -> str:
+        return f"BatchAugment({self.steps!r})"

@@ -1,0 +1,240 @@
+"""Many images at once: the same distributions, whatever the blocks, and no one else's memory."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scaling import scaled
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow import (
+    BatchData,
+    DataFromArrays,
+    ItemRNG,
+    MapDataComponent,
+    ShuffleData,
+)
+from towerpack.dataflow.images import (
+    AugmentorList,
+    BatchAugment,
+    Brightness,
+    BrightnessScale,
+    CenterCrop,
+    CenterPaste,
+    Contrast,
+    Flip,
+    Hue,
+    Identity,
+    ImageAugmentor,
+    MeanVarianceNormalize,
+    RandomCrop,
+    RandomCutout,
+    RandomErasing,
+    RandomPaste,
+    ToFloat32,
+    ToUint8,
+)
+from towerpack.dataflow.testing import check_flow
+
+pytest.importorskip("cv2")
+
+IMAGES = np.random.default_rng(0).integers(0, 256, (40, 12, 10, 3), np.uint8)
+LABELS = np.arange(40)
+
+EVERY: list[ImageAugmentor] = [
+    CenterPaste((16, 14)),
+    RandomCrop((8, 9)),
+    CenterCrop(8),
+    Flip(horiz=True),
+    Flip(vert=True),
+    Brightness(40),
+    BrightnessScale((0.5, 1.5)),
+    Contrast((0.5, 1.5)),
+    Contrast((0.5, 1.5), rgb=True),
+    RandomCutout((2, 5), 3),
+    RandomErasing(0.7),
+    RandomErasing(0.7, fill=9),
+    MeanVarianceNormalize(),
+    MeanVarianceNormalize(all_channel=False),
+    ToFloat32(),
+    ToUint8(),
+    Identity(),
+]
+CIFAR = [
+    CenterPaste(20),
+    RandomCrop((12, 10)),
+    Flip(horiz=True),
+    Brightness(30),
+    Contrast((0.8, 1.2)),
+    RandomCutout(4, 4),
+    MeanVarianceNormalize(),
+]
+
+
+def items(first: int = 0, count: int = 40) -> ItemRNG:
+    return ItemRNG(5, 0, np.arange(first, first + count))
+
+
+def test_every_kind_is_tried() -> None:
+    assert {type(aug).__name__ for aug in EVERY} == set(BatchAugment.KINDS)
+
+
+@pytest.mark.parametrize("aug", EVERY, ids=repr)
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+@pytest.mark.parametrize("shape", [(12, 10, 3), (12, 10), (12, 10, 1), (12, 10, 5)])
+def test_blocks_do_not_matter(aug: ImageAugmentor, dtype: Any, shape: tuple[int, ...]) -> None:
+    images = np.random.default_rng(1).integers(0, 256, (17, *shape)).astype(dtype)
+    if getattr(aug, "rgb", None) is not None and shape != (12, 10, 3):
+        with pytest.raises(ConfigError, match="three colours"):
+            BatchAugment(aug)(images, items(0, 17))
+        return
+    before = images.copy()
+    whole = BatchAugment(aug)(images, items(0, 17))
+    single = aug.augment(images[0], np.random.default_rng(0))
+    assert whole.dtype == single.dtype and whole.shape == (17, *single.shape)
+    for size in (1, 2, 5, 16):
+        parts = [
+            BatchAugment(aug)(images[i : i + size], items(i, len(images[i : i + size])))
+            for i in range(0, 17, size)
+        ]
+        assert np.array_equal(np.concatenate(parts), whole)
+    assert np.array_equal(images, before)
+
+
+@pytest.mark.parametrize(
+    "aug",
+    [
+        CenterPaste((16, 14)),
+        CenterCrop(8),
+        MeanVarianceNormalize(),
+        MeanVarianceNormalize(all_channel=False),
+        ToFloat32(1.0),
+        ToUint8(),
+        Flip(horiz=True, prob=1),
+        Flip(vert=True, prob=1),
+        Flip(vert=True, prob=0),
+        BrightnessScale((0.7, 0.7)),
+        Contrast((1.7, 1.7)),
+        Contrast((0.7, 0.7), rgb=False),
+        RandomErasing(0),
+    ],
+    ids=repr,
+)
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_what_is_not_random_is_as_for_single_images(aug: ImageAugmentor, dtype: Any) -> None:
+    images = IMAGES.astype(dtype)
+    expected = np.stack([aug.augment(img) for img in images])
+    found = BatchAugment(aug)(images, items())
+    if dtype == np.uint8 and expected.dtype == np.uint8:
+        # Halves may be rounded to either side: one does a table of levels, one arithmetic.
+        assert np.abs(found.astype(int) - expected.astype(int)).max() <= 1
+        assert (found != expected).mean() < 0.01
+    else:
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-4)
+
+
+def test_distributions() -> None:
+    images = np.zeros((4000, 6, 7), np.uint8)
+    images[:, 2, 3] = 200
+    rng = ItemRNG(1, 2, np.arange(4000))
+    crops = BatchAugment(RandomCrop((3, 4)))(images, rng)
+    where = np.argwhere(crops == 200)[:, 1:]
+    assert {tuple(p) for p in where.tolist()} == {(y, x) for y in (0, 1, 2) for x in (0, 1, 2, 3)}
+    assert np.unique(where, axis=0, return_counts=True)[1].min() > 200  # of 4000 / 16
+    flipped = BatchAugment(Flip(vert=True, prob=0.3))(images, rng) != images
+    assert flipped.any(axis=(1, 2)).mean() == pytest.approx(0.3, abs=0.04)
+    shifts = BatchAugment(Brightness(40))(images + 100, rng)[:, 0, 0].astype(int) - 100
+    assert shifts.min() == -40 and shifts.max() == 40 and abs(shifts.mean()) < 1.5
+    cut = BatchAugment(RandomCutout((1, 3), 2, fill=7))(images, rng) == 7
+    rows = cut.any(axis=2).sum(axis=1)
+    assert set(rows) == {1, 2, 3} and set(cut.any(axis=1).sum(axis=1)) == {2}
+    assert cut.any(axis=2)[:, [0, 5]].mean(axis=0).min() > 0.1  # reaches the borders
+    erased = BatchAugment(RandomErasing(0.5, (0.2, 0.4), (0.5, 2), fill=9))(images, rng) == 9
+    assert erased.any(axis=(1, 2)).mean() == pytest.approx(0.5, abs=0.04)
+    assert 0.15 < erased[erased.any(axis=(1, 2))].mean() < 0.45
+    noise = BatchAugment(RandomErasing(1.0, (0.9, 1.0), (1, 1)))(images, rng)
+    assert noise.std() > 50 and len(np.unique(noise)) == 256
+
+
+@settings(max_examples=scaled(200, at_least=20), deadline=None)
+@given(
+    shape=st.tuples(*[st.integers(1, 9)] * 4),
+    axes=st.permutations(range(4)),
+    seed=st.integers(0, 99),
+)
+def test_any_memory_layout(shape: tuple[int, ...], axes: list[int], seed: int) -> None:
+    images = np.random.default_rng(seed).integers(0, 256, shape, np.uint8).transpose(axes)
+    h, w = max(1, images.shape[1] - 1), max(1, images.shape[2] - 2)
+    augment = BatchAugment(
+        [RandomCrop((h, w)), Flip(horiz=True), Contrast((0.5, 2)), RandomErasing(1.0)]
+    )
+    rng = [ItemRNG(seed, 0, np.arange(len(images))) for _ in range(2)]
+    found = augment(images, rng[0])
+    assert found.shape == (len(images), h, w, images.shape[3])
+    assert np.array_equal(found, augment(np.ascontiguousarray(images), rng[1]))
+
+
+def test_functions_and_lists() -> None:
+    augment = BatchAugment([Flip(horiz=True), lambda x: x.astype(np.float32) / 255])
+    assert augment(IMAGES, items()).dtype == np.float32
+    both = [Flip(horiz=True), RandomCrop(8)]
+    one = BatchAugment(AugmentorList(both))(IMAGES, items())
+    assert np.array_equal(one, BatchAugment(both)(IMAGES, items()))
+    again = pickle.loads(pickle.dumps(BatchAugment(both)))
+    assert np.array_equal(one, again(IMAGES, items()))
+
+
+def test_in_a_pipeline() -> None:
+    augment = BatchAugment(CIFAR)
+
+    def before() -> MapDataComponent:
+        ds = ShuffleData(DataFromArrays(IMAGES, LABELS))
+        return MapDataComponent(ds, augment, batched=True, rng=True)
+
+    def after() -> MapDataComponent:
+        return MapDataComponent(BatchData(DataFromArrays(IMAGES, LABELS), 16), augment, rng=True)
+
+    check_flow(before, limit=40)
+    check_flow(after)
+    single = list(before().iterate(seed=3))
+    for size in (1, 7, 16):
+        for number, (images, labels) in enumerate(BatchData(before(), size).iterate(seed=3)):
+            rows = single[number * size : (number + 1) * size]
+            assert np.array_equal(images, np.stack([row[0] for row in rows]))
+            assert labels.tolist() == [row[1] for row in rows]
+
+
+def test_errors() -> None:
+    with pytest.raises(ConfigError, match="no form for many"):
+        BatchAugment([Hue((0, 5))])
+    with pytest.raises(ConfigError, match="no form for many"):
+        BatchAugment([RandomPaste(20)])
+    with pytest.raises(ConfigError, match="no form for many"):
+        BatchAugment(["flip"])  # type: ignore[list-item]
+    for bad in (IMAGES[0, 0], IMAGES.astype(np.int64), IMAGES[:, :0]):
+        with pytest.raises(ConfigError, match="many images"):
+            BatchAugment([Identity()])(bad, items())
+    for aug in (RandomCrop(13), CenterCrop(13), CenterPaste(5), RandomCutout(13, 1)):
+        with pytest.raises(ConfigError, match="does not fit"):
+            BatchAugment(aug)(IMAGES, items())
+
+
+def test_is_much_faster_than_one_by_one() -> None:
+    images = np.random.default_rng(0).integers(0, 256, (128, 32, 32, 3), np.uint8)
+    steps = [CenterPaste(40), RandomCrop(32), *CIFAR[2:-1], RandomErasing(0.5, fill=0)]
+    batch, single = BatchAugment(steps), AugmentorList(steps)
+    rng = np.random.default_rng(0)
+    ratios = []
+    for _ in range(5):
+        start = time.perf_counter()
+        batch(images, rng)
+        middle = time.perf_counter()
+        np.stack([single.augment(img, rng) for img in images])
+        ratios.append((time.perf_counter() - middle) / (middle - start))
+    assert max(ratios) > 2  # about 10 on an idle machine
