@@ -67,12 +67,12 @@ class AugmentImageComponents(MapData):
         index: Which components are images: an index or key, or several. The transform is drawn
             for the first of them; all must have one size.
         coords_index: Which components are coordinates (x, y) of shape [n, 2].
+        copy: See `AugmentImageComponent`.
+        catch_exceptions: See `AugmentImageComponent`.
         masks: Which components are label maps: they are moved, and never interpolated.
         boxes: Which components are boxes (x0, y0, x1, y1) of shape [n, 4]; see `clip_boxes` for
             those that leave the image.
         keypoints: Which components are keypoints [..., 2 or more]; only x and y change.
-        copy: See `AugmentImageComponent`.
-        catch_exceptions: See `AugmentImageComponent`.
     """
 
     def __init__(
@@ -81,12 +81,12 @@ class AugmentImageComponents(MapData):
         augmentors: Augmentors,
         index: Indices = (0, 1),
         coords_index: Indices = (),
+        copy: bool = True,
+        catch_exceptions: bool = False,
         *,
         masks: Indices = (),
         boxes: Indices = (),
         keypoints: Indices = (),
-        copy: bool = True,
-        catch_exceptions: bool = False,
     ) -> None:
         self.augmentors = as_one(augmentors)
         kinds = {
@@ -140,14 +140,7 @@ class AugmentImageCoordinates(AugmentImageComponents):
         copy: bool = True,
         catch_exceptions: bool = False,
     ) -> None:
-        super().__init__(
-            ds,
-            augmentors,
-            (img_index,),
-            (coords_index,),
-            copy=copy,
-            catch_exceptions=catch_exceptions,
-        )
+        super().__init__(ds, augmentors, (img_index,), (coords_index,), copy, catch_exceptions)
 
 
 class _AugmentOne:
