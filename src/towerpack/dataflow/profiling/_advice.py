@@ -11,7 +11,7 @@ from towerpack.dataflow.stages._batch import BatchData, is_batched
 
 _MOSTLY = 0.6
 _MUCH = 0.3
-_ON_CPU = 0.25  # less than that is waiting; other programs on the machine take their share too
+_ON_CPU = 0.4
 _FULLY_BUSY = 0.75
 # Per datapoint, where Python runs for each: a call, a copy and an index take 1 to 3 µs.
 _CALL_S = 20e-6

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import sys
 import threading
 import time
 from pathlib import Path
@@ -77,6 +78,15 @@ class Lanes:
         self.__init__(*state)
 
 
+def times_blocked() -> int:
+    """How often this thread has given up the CPU to wait for something; 0 where nobody counts."""
+    if sys.platform != "linux":
+        return 0
+    import resource  # there is none on Windows
+
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+
 def name_of_lane() -> str:
     """Of this thread."""
     return f"{os.getpid()}-{threading.get_ident()}"
@@ -95,6 +105,7 @@ class Lane:
         self._stack: list[int] = []
         self._since = 0.0
         self._cpu_since = 0.0
+        self._blocks = 0
         self._sampling = False
         self._number = 0
 
@@ -136,13 +147,17 @@ class Lane:
         at = stage * FIELDS
         self._table[at + WALL] += now - self._since
         if self._sampling:
+            computed = time.thread_time() - self._cpu_since
+            if 0 < self._blocks == times_blocked():
+                computed = now - self._since  # other threads had the CPU: that is no waiting
             self._table[at + SAMPLED_WALL] += now - self._since
-            self._table[at + SAMPLED_CPU] += time.thread_time() - self._cpu_since
+            self._table[at + SAMPLED_CPU] += computed
 
     def _resume(self) -> None:
         """Leaves out the time that the lane took for itself."""
         if self._sampling:
             self._cpu_since = time.thread_time()
+            self._blocks = times_blocked()
         self._since = time.perf_counter()
 
 

@@ -201,9 +201,10 @@ class TestLane:
     def test_time_is_charged_to_the_innermost(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        now = [0.0]
+        now, blocked = [0.0], [0]
         monkeypatch.setattr(time, "perf_counter", lambda: now[0])
         monkeypatch.setattr(time, "thread_time", lambda: now[0] / 2)
+        monkeypatch.setattr("towerpack.dataflow.profiling._lanes.times_blocked", lambda: blocked[0])
         lanes = Lanes(str(tmp_path), 3)
         lane = lanes.mine()
 
@@ -231,6 +232,13 @@ class TestLane:
         assert table[:, 5].tolist() == [5001, 520, 50]
         assert table[:, 6].tolist() == [2, 4, 2]
         assert table[:, 7].tolist() == [32, 64, 32]
+        # Who never waited computed all the time, although others had the CPU for half of it.
+        blocked[0] = 7
+        for _ in range(4):  # of which one is sampled
+            lane.enter(2)
+            after(10, leave)
+        (table,) = lanes.read().values()
+        assert table[2, 5] == 60
 
     def test_sampling(self, tmp_path: Path) -> None:
         lanes = Lanes(str(tmp_path), 1)
