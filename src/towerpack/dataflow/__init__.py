@@ -6,6 +6,8 @@ ds = BatchData(ds, 128)
 for images, labels in ds: ...
 """
 
+from . import dataset as dataset
+from . import datasets as datasets
 from . import images as images
 from . import imgaug as imgaug
 from ._draws import ItemRNG as ItemRNG

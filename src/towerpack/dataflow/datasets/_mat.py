@@ -50,6 +50,7 @@ _NUMBERS = {
 }
 _COMPLEX = 0x800
 _DEEPEST = 8
+_MOST_ELEMENTS = 100_000  # of a cell; each one is an object, however little it holds
 _MOST_AXES = 32
 _TAG = 8
 
@@ -202,7 +203,7 @@ class _Matrix:
         return [part.split(b"\0", 1)[0].decode("latin-1") for part in parts]
 
     def _inner(self, count: int) -> Iterator[Any]:
-        if count * _TAG > len(self._rest):
+        if count > _MOST_ELEMENTS or count * _TAG > len(self._rest):
             raise ValueError(f"{count:,} elements in {len(self._rest):,} bytes")
         for _ in range(count):
             kind, data = self._element()
