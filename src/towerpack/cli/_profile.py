@@ -1,0 +1,37 @@
+"""`towerpack data profile`: which stage takes the time."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from towerpack.cli._data import Seed, Target, flow_of
+
+_WIDTH = 100
+
+
+def profile(
+    target: Target,
+    seconds: Annotated[float, typer.Option(min=0.01, help="How long to read.")] = 5.0,
+    step_ms: Annotated[
+        float, typer.Option(min=0, help="What the training step will take for each datapoint.")
+    ] = 0.0,
+    seed: Seed = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+) -> None:
+    """Measure stage by stage, name the bottleneck, and say what to do about it."""
+    from towerpack.dataflow.profiling import profile as measure
+
+    def step(datapoint: object) -> None:
+        time.sleep(step_ms / 1000)
+
+    report = measure(flow_of(target), seconds, consume=step if step_ms else None, seed=seed or 0)
+    if as_json:
+        typer.echo(json.dumps(asdict(report)))
+    else:
+        typer.echo(report.text(min(Console().width, _WIDTH)), nl=False)
