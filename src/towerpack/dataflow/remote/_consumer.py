@@ -107,7 +107,7 @@ class Consumer:
 
     def credit(self, peer: Peer) -> None:
         """A datapoint was handed on: let the producer send more, a few at a time."""
-        if peer.handed - peer.credited >= max(1, self._wish.hwm // 4):
+        if peer.handed - peer.credited >= max(1, min(self._wish.hwm, peer.room) // 4):
             self._acknowledge(peer, Kind.ACK)
 
     def finish(self, peer: Peer, *, ended: bool) -> None:
@@ -190,6 +190,7 @@ class Consumer:
         signature = message.fact("signature", bytes, 64)
         exact = message.fact("exact", bool)
         pipeline = plain(message.fact("pipeline", str))
+        room = message.fact("room", int, 1 << 31)
         try:
             peer = self._roster.place_of(
                 name, exact, signature, lambda peer: self._is_alive(peer, route)
@@ -206,7 +207,7 @@ class Consumer:
         log.info("%s has come: %s", plain(peer.name), pipeline)
         self._runs.pop(peer.run, None)
         self._runs[run] = peer
-        peer.run, peer.route, peer.signature = run, route, signature
+        peer.run, peer.route, peer.signature, peer.room = run, route, signature, room
         self._start(peer, now)
 
     def _contest(self, peer: Peer, now: float) -> None:

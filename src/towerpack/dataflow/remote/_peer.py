@@ -59,6 +59,7 @@ class Peer:
         run: Which process it is; empty if it has not come yet.
         received: Datapoints of its stream that have come.
         inbox: Those between `handed` and `received`.
+        room: How many it keeps until they are acknowledged.
     """
 
     name: str
@@ -79,6 +80,7 @@ class Peer:
     rival_s: float | None = None
     received: int = 0
     inbox: deque[Arrival] = field(default_factory=deque[Arrival])
+    room: int = 1
     credited: int = 0
     resend_s: float = 0.0
     counts: ProducerCounts = field(default_factory=ProducerCounts)

@@ -21,7 +21,7 @@ from towerpack.dataflow.remote._keys import Doorkeeper, client_keys, server_keys
 _HEARTBEAT_MS: Final = 2_000
 _HEARTBEAT_TIMEOUT_MS: Final = 10_000
 _RECONNECT_MS: Final = 50
-_RECONNECT_MAX_MS: Final = 1_000
+_RECONNECT_MAX_MS: Final = 500
 # Beside datapoints, of which credit allows `hwm`, there are only small messages.
 _SPARE: Final = 16
 # The address of a consumer that was killed is free when the kernel has cleaned up after it.

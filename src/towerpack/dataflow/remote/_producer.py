@@ -28,7 +28,7 @@ from towerpack.dataflow.remote._session import Order, Session
 log = get_logger(__name__)
 
 _BEAT_S: Final = 1.0
-_HELLO_S: Final = 0.2
+_HELLO_S: Final = 0.1
 _SLICE_S: Final = 0.1
 # A flood must not keep a producer from producing.
 _MOST_AT_ONCE: Final = 64
@@ -177,6 +177,7 @@ class Producer:
             "name": self._name,
             "exact": self._exact,
             "run": self._run,
+            "room": self._hwm,
             "pipeline": pipeline_of(self._flow)[:1000],
             "signature": self._signature,
         }
