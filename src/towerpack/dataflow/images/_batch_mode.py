@@ -29,6 +29,7 @@ Images = NDArray[Any]
 Positions = NDArray[np.int64]
 Step = ImageAugmentor | Callable[[Images], Images]
 
+_CACHED = 1 << 14  # values worked on at a time: more would not stay in the processor's cache
 _TRIES = 10  # of shapes to erase; all at once, so few
 
 
@@ -157,20 +158,31 @@ def _linear(
     limit: float | None,
 ) -> Images:
     """X * factor + shift, each image with its own; as `map_values` does it for one."""
-    values = images.astype(np.float32)
-    if factor is not None:
-        values *= _per_image(factor, images)
-    if shift is not None:
-        values += _per_image(shift, images)
-    if images.dtype == np.uint8:
-        return to_uint8(values)
-    return values if limit is None else np.clip(values, 0, limit, out=values)
+    factors = None if factor is None else _per_image(factor, images)
+    shifts = None if shift is None else _per_image(shift, images)
+    changed = np.empty(images.shape, images.dtype)
+    step = max(1, _CACHED // images[0].size)
+    for first in range(0, len(images), step):
+        part = np.s_[first : first + step]
+        values = images[part].astype(np.float32)
+        if factors is not None:
+            values *= factors[part]
+        if shifts is not None:
+            values += shifts[part]
+        if images.dtype == np.uint8:
+            values = to_uint8(values)
+        elif limit is not None:
+            np.clip(values, 0, limit, out=values)
+        changed[part] = values
+    return changed
 
 
 def _per_image(numbers: NDArray[np.float64], images: Images) -> NDArray[np.float32]:
-    """[n] or [n, channels], shaped to be broadcast."""
-    shape = (len(images), 1, 1, -1) if images.ndim == 4 else (len(images), 1, 1)
-    return numbers.reshape(shape).astype(np.float32)
+    """[n] or [n, channels], shaped to be broadcast, by whole rows where channels differ."""
+    numbers = numbers.astype(np.float32)
+    if numbers.size == len(images):
+        return numbers.reshape(-1, *[1] * (images.ndim - 1))
+    return np.tile(numbers, images.shape[2]).reshape(len(images), 1, *images.shape[2:])
 
 
 def _moments(
