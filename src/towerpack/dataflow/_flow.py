@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -94,13 +95,13 @@ class DataFlow:
         return DataIterator(stream, Identity(signature, pipeline_of(self), seed, epoch), tally)
 
     def plan(self, *, seed: int | None = None) -> Plan:
-        """Random access to every pass.
+        """Random access to every pass. Parallel stages have no part in it.
 
         Raises:
             ConfigError: Something in the pipeline can only be read in order.
         """
         seed = self.__own_seed() if seed is None else check_seed(seed)
-        root = compile_flow(self, Place(seed))
+        root = compile_flow(self, Place(seed, serial=True))
         if root is None:
             raise ConfigError(
                 f"{self} has no plan: {pipeline_of(sequential_part(self))} can only be read in "
@@ -186,11 +187,15 @@ class Place:
         seed: The run's.
         branch: Which inputs were taken from the outermost stage down to here.
         tally: What the iteration counts.
+        serial: Parallel stages do nothing: the caller, or a worker, reads by itself.
+        workers: The parallel stage, further up, whose workers apply the maps found here.
     """
 
     seed: int
     branch: str = ""
     tally: Tally | None = None
+    serial: bool = False
+    workers: ParallelStage | None = None
 
     def child(self, index: int) -> Place:
         """The place of input `index` of a stage with several inputs."""
@@ -212,10 +217,13 @@ class Stage(DataFlow):
     Attributes:
         transparent: It hands on what it wraps, unchanged; states and random keys ignore it.
         random: It draws from the run's seed.
+        lifts: It only restructures its one input, so the workers of a parallel stage below do its
+            work too.
     """
 
     transparent: bool = False
     random: bool = False
+    lifts: bool = False
 
     @property
     def inputs(self) -> tuple[DataFlow, ...]:
@@ -274,6 +282,51 @@ class Wrapper(Stage):
         return length_of(self.ds)
 
 
+class ParallelStage(Wrapper):
+    """Base of stages that read what they wrap ahead, with workers.
+
+    Above stages that `lifts`, the workers do those' work too: `flow` is then the topmost of them.
+    """
+
+    transparent = True
+
+    @abstractmethod
+    def read_ahead(self, flow: DataFlow, node: Node, place: Place) -> Node | None:
+        """The plan of `flow` with workers that read it ahead.
+
+        Args:
+            flow: This stage, or one that wraps it.
+            node: Its serial plan.
+            place: Where it stands.
+        """
+
+    @abstractmethod
+    def open_ahead(self, flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
+        """A pass over `flow` where `read_ahead` gives no plan."""
+
+    @abstractmethod
+    def open_maps(self, flow: DataFlow, place: Place, epoch: int, state: State) -> Stream | None:
+        """A pass over `flow`, further down, if it is something that workers can do."""
+
+    def compile(self, place: Place) -> Node | None:
+        return compile_flow(self.ds, place)
+
+    def open(self, place: Place, epoch: int, state: State) -> Stream:
+        return open_flow(self.ds, place, epoch, state)
+
+
+def parallel_below(flow: DataFlow) -> ParallelStage | None:
+    """The parallel stage that does the work of a flow, if it has one."""
+    while is_exact(flow):
+        if isinstance(flow, ParallelStage):
+            return flow
+        stage = cast("Stage", flow)
+        if not stage.lifts:
+            return None
+        flow = stage.inputs[0]
+    return None
+
+
 def is_exact(flow: DataFlow) -> bool:
     """Whether a flow is a stage as it was written, with no `__iter__` of its own."""
     return isinstance(flow, Stage) and type(flow).__iter__ is DataFlow.__iter__
@@ -281,6 +334,10 @@ def is_exact(flow: DataFlow) -> bool:
 
 def compile_flow(flow: DataFlow, place: Place) -> Node | None:
     """The plan of a flow at a place, if there is one."""
+    parallel = None if place.serial else parallel_below(flow)
+    if parallel is not None:
+        node = compile_flow(flow, replace(place, serial=True))
+        return None if node is None else parallel.read_ahead(flow, node, place)
     if is_exact(flow):
         return cast("Stage", flow).compile(place)
     if hasattr(type(flow), "__getitem__") and isinstance(length_of(flow), int):
@@ -293,6 +350,13 @@ def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
     node = compile_flow(flow, place)
     if node is not None:
         return PlanStream(node, epoch, state)
+    parallel = None if place.serial else parallel_below(flow)
+    if parallel is not None:
+        return parallel.open_ahead(flow, place, epoch, state)
+    if place.workers is not None:
+        stream = place.workers.open_maps(flow, place, epoch, state)
+        if stream is not None:
+            return stream
     if is_exact(flow):
         return cast("Stage", flow).open(place, epoch, state)
     if type(flow).__iter__ is DataFlow.__iter__:
@@ -364,7 +428,7 @@ def height_of(flow: DataFlow) -> int:
 def sequential_part(flow: DataFlow) -> DataFlow:
     """The innermost flow that has no plan."""
     for inner in inputs_of(flow):
-        if compile_flow(inner, Place(0)) is None:
+        if compile_flow(inner, Place(0, serial=True)) is None:
             return sequential_part(inner)
     return flow
 
@@ -383,18 +447,23 @@ def _path(flow: DataFlow, *, signature: bool) -> str:
     inputs = inputs_of(flow)
     if signature and isinstance(flow, Stage) and flow.transparent:
         return _path(inputs[0], signature=True)
-    name = type(flow).__name__
-    if isinstance(flow, Stage):
-        arguments = flow.identity() if signature else flow.arguments()
-    else:
-        length = length_of(flow)
-        arguments = str(length) if isinstance(length, int) else ""
-    name = f"{name}({arguments})" if arguments else name
+    name = name_of_stage(flow, signature=signature)
     if len(inputs) == 1:
         return f"{_path(inputs[0], signature=signature)} > {name}"
     if inputs:
         return f"{name}[{' | '.join(_path(inner, signature=signature) for inner in inputs)}]"
     return name
+
+
+def name_of_stage(flow: DataFlow, *, signature: bool = False) -> str:
+    """How messages name one stage: `MapData(decode)`."""
+    if isinstance(flow, Stage):
+        arguments = flow.identity() if signature else flow.arguments()
+    else:
+        length = length_of(flow)
+        arguments = str(length) if isinstance(length, int) else ""
+    name = type(flow).__name__
+    return f"{name}({arguments})" if arguments else name
 
 
 def infinite(length: Length) -> bool:

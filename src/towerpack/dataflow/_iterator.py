@@ -80,6 +80,8 @@ class DataIterator:
     def close(self) -> None:
         """Give up generators, files and workers that the pass holds."""
         self._stream.close()
+        for close in self._tally.closing:
+            close()
 
     def __enter__(self) -> DataIterator:
         return self

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import BatchError
+from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._datapoints import (
     Datapoint,
     describe,
@@ -37,8 +38,15 @@ Array = NDArray[Any]
 _RESHAPE = 'make the shapes agree before batching, or pass pad=... or stack="list"'
 
 
-def stack_rows(rows: Sequence[Datapoint], pad: Pad | None = None) -> Datapoint:
+def stack_rows(
+    rows: Sequence[Datapoint], pad: Pad | None = None, allocate: Allocate = np.empty
+) -> Datapoint:
     """Stack datapoints into one of their kind.
+
+    Args:
+        rows: At least one.
+        pad: For ragged components.
+        allocate: Where arrays are stacked to.
 
     Raises:
         BatchError: They differ in structure, shape or dtype, or hold what does not stack.
@@ -53,7 +61,7 @@ def stack_rows(rows: Sequence[Datapoint], pad: Pad | None = None) -> Datapoint:
     return rebuild(
         first,
         [
-            _stack(column, key, pad_value(pad, key))
+            _stack(column, key, pad_value(pad, key), allocate)
             for key, column in zip(keys, columns, strict=True)
         ],
     )
@@ -96,21 +104,21 @@ def pad_value(pad: Pad | None, key: Hashable) -> float | None:
     return pad.get(key) if isinstance(pad, Mapping) else pad
 
 
-def _stack(items: Sequence[Any], key: Hashable, pad: float | None) -> Array:
+def _stack(items: Sequence[Any], key: Hashable, pad: float | None, allocate: Allocate) -> Array:
     first = items[0]
     if isinstance(first, np.ndarray):
-        return _stack_arrays(cast("Sequence[Array]", items), key, pad)
+        return _stack_arrays(cast("Sequence[Array]", items), key, pad, allocate)
     if isinstance(first, (str, bytes)):  # before np.generic: np.str_ is both
         return _stack_texts(items, key)
     if isinstance(first, np.generic):
         return _stack_arrays(
-            [_numpy(item, i, key, items) for i, item in enumerate(items)], key, pad
+            [_numpy(item, i, key, items) for i, item in enumerate(items)], key, pad, allocate
         )
     if isinstance(first, (bool, int, float)):
         return _stack_numbers(items, key)
     if isinstance(first, (list, tuple)):
         arrays = [_from_sequence(item, i, key, items) for i, item in enumerate(items)]
-        return _stack_arrays(arrays, key, pad)
+        return _stack_arrays(arrays, key, pad, allocate)
     raise BatchError(
         f"A {type(first).__name__} does not stack.",
         got=f"{name_of(key)} {describe(first)}",
@@ -119,7 +127,9 @@ def _stack(items: Sequence[Any], key: Hashable, pad: float | None) -> Array:
     )
 
 
-def _stack_arrays(arrays: Sequence[Array], key: Hashable, pad: float | None) -> Array:
+def _stack_arrays(
+    arrays: Sequence[Array], key: Hashable, pad: float | None, allocate: Allocate
+) -> Array:
     first = arrays[0]
     shape, dtype = first.shape, first.dtype
     ragged = False
@@ -131,14 +141,16 @@ def _stack_arrays(arrays: Sequence[Array], key: Hashable, pad: float | None) -> 
                 raise _mismatch(index, key, array, first, _RESHAPE)
             ragged = True
     if ragged and pad is not None:
-        return _stack_padded(arrays, key, pad)
+        return _stack_padded(arrays, key, pad, allocate)
     if not shape:
         return np.array(arrays, dtype)
+    out = allocate((len(arrays), *shape), dtype)
     # Twice as fast as np.stack, which makes a view of every item first.
-    return np.concatenate(arrays).reshape(len(arrays), *shape)
+    np.concatenate(arrays, out=out.reshape(len(arrays) * shape[0], *shape[1:]))
+    return out
 
 
-def _stack_padded(arrays: Sequence[Array], key: Hashable, pad: float) -> Array:
+def _stack_padded(arrays: Sequence[Array], key: Hashable, pad: float, allocate: Allocate) -> Array:
     shape = np.max([array.shape for array in arrays], axis=0).tolist()
     dtype = arrays[0].dtype
     fill = np.array(pad).astype(dtype)
@@ -148,7 +160,8 @@ def _stack_padded(arrays: Sequence[Array], key: Hashable, pad: float) -> Array:
             expected=f"a value that {dtype} can hold",
             fix="change pad=, or the component's dtype before batching",
         )
-    out = np.full((len(arrays), *shape), fill, dtype)
+    out = allocate((len(arrays), *shape), dtype)
+    out[...] = fill
     for row, array in zip(out, arrays, strict=True):
         row[tuple(slice(length) for length in array.shape)] = array
     return out

@@ -26,11 +26,13 @@ class Tally:
     Attributes:
         skipped: Bad datapoints left out by `on_error="skip"`.
         told: Stages that have said what they say once.
+        closing: What to call when the iteration is closed.
     """
 
     def __init__(self, skipped: int = 0) -> None:
         self.skipped = skipped
         self.told: set[int] = set()
+        self.closing: list[Callable[[], None]] = []
 
 
 class Stream(ABC):

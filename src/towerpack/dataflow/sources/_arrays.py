@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._blocks import Block, Columns, Positions
 from towerpack.dataflow._datapoints import Datapoint, keys_of, name_of, rebuild, values_of
 from towerpack.dataflow._flow import Length, Place, Stage
@@ -88,7 +89,13 @@ class DataFromArrays(Stage):
 
 
 class ArraysNode(Node):
-    """Reads blocks as columns."""
+    """Reads blocks as columns.
+
+    Attributes:
+        allocate: Where blocks are copied to.
+    """
+
+    allocate: Allocate = staticmethod(np.empty)
 
     def __init__(self, data: Datapoint, size: int) -> None:
         self.data = data
@@ -102,13 +109,25 @@ class ArraysNode(Node):
     def read(self, epoch: int, positions: Positions) -> Block:
         if isinstance(positions, range):
             rows = slice(positions.start, positions.stop)
-            columns = [array[rows].copy() for array in self._arrays]
+            columns = [self._copy(array[rows]) for array in self._arrays]
         elif self._can_take:
-            columns = [array.take(positions, axis=0) for array in self._arrays]
+            columns = [self._take(array, positions) for array in self._arrays]
         else:
             columns = [array[positions] for array in self._arrays]
         data = tuple(columns) if type(self.data) is tuple else rebuild(self.data, columns)
         return Columns(data, len(positions))
+
+    def _copy(self, rows: NDArray[Any]) -> NDArray[Any]:
+        out = self.allocate(rows.shape, rows.dtype)
+        out[...] = rows
+        return out
+
+    def _take(self, array: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[Any]:
+        if self.allocate is np.empty:
+            return array.take(positions, axis=0)
+        out = self.allocate((len(positions), *array.shape[1:]), array.dtype)
+        # Positions are in range; with mode="raise" `take` would fill a buffer and copy it.
+        return array.take(positions, axis=0, out=out, mode="clip")
 
 
 def _own(value: Any) -> Any:

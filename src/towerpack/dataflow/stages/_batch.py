@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Literal
 
+import numpy as np
+
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._blocks import Block, Columns, Positions, as_ints, to_rows
 from towerpack.dataflow._datapoints import Datapoint, values_of
 from towerpack.dataflow._flow import (
@@ -102,11 +105,13 @@ class Collate:
     Args:
         stack: To arrays or lists.
         pad: For ragged components.
+        allocate: Where arrays are stacked to.
     """
 
-    def __init__(self, stack: Stack, pad: Pad | None) -> None:
+    def __init__(self, stack: Stack, pad: Pad | None, allocate: Allocate = np.empty) -> None:
         self.stack = stack
         self.pad = pad
+        self.allocate = allocate
 
     def __call__(self, block: Block) -> Datapoint:
         if isinstance(block, Columns):
@@ -114,7 +119,9 @@ class Collate:
             if self.stack == "array" and all(column.dtype.kind not in "OSU" for column in values):
                 return block.data
             block = to_rows(block)
-        return list_rows(block) if self.stack == "list" else stack_rows(block, self.pad)
+        if self.stack == "list":
+            return list_rows(block)
+        return stack_rows(block, self.pad, self.allocate)
 
 
 class BatchNode(Node):

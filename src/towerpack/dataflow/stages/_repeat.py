@@ -39,6 +39,8 @@ class RepeatedData(Wrapper):
         DataFlowError: A pass to be repeated for ever has no datapoints; raised while iterating.
     """
 
+    lifts = True
+
     def __init__(self, ds: DataFlow, n: int = -1) -> None:
         super().__init__(ds)
         if n != -1 and n < 1:

@@ -47,6 +47,8 @@ class ShuffleData(Wrapper):
         ConfigError: `ds` can only be read in order, or is infinite.
     """
 
+    lifts = True
+
     def __init__(self, ds: DataFlow, *, seed: int | None = None) -> None:
         super().__init__(ds)
         self.seed = None if seed is None else check_seed(seed)
@@ -56,7 +58,7 @@ class ShuffleData(Wrapper):
                 f"{ds} is infinite: it has no order to shuffle.",
                 fix="shuffle first and repeat afterwards",
             )
-        if compile_flow(ds, Place(0)) is None:
+        if compile_flow(ds, Place(0, serial=True)) is None:
             raise ConfigError(
                 f"ShuffleData needs random access, and {pipeline_of(sequential_part(ds))} can only "
                 "be read in order.",

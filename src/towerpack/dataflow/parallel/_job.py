@@ -1,0 +1,118 @@
+"""What workers do: a function of a piece of work, made once for a pass and sent to each worker."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+from towerpack.dataflow._arena import Allocate, lent_empty
+from towerpack.dataflow._blocks import Block
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow.sources._arrays import ArraysNode
+from towerpack.dataflow.stages._batch import BatchNode, Collate
+from towerpack.dataflow.stages._concat import ConcatNode
+from towerpack.dataflow.stages._repeat import RepeatNode
+from towerpack.dataflow.stages._shuffle import ShuffleNode
+from towerpack.dataflow.stages._window import WindowNode
+
+Work = Any
+"""One piece of work, such as (epoch, first position, position after the last)."""
+
+
+@dataclass
+class Result:
+    """What became of a piece of work.
+
+    Attributes:
+        block: The datapoints up to the first that failed.
+        count: How many.
+        error: Of the one that failed.
+    """
+
+    block: Block
+    count: int
+    error: BaseException | None = None
+
+
+class Job(ABC):
+    """What workers do with pieces of work. Pickles by cloudpickle."""
+
+    @abstractmethod
+    def run(self, work: Work) -> Result:
+        """Do one piece of work; exceptions become part of the result."""
+
+    @abstractmethod
+    def seed_of(self, work: Work) -> int:
+        """For code that draws from the global generators of `random` and NumPy."""
+
+    @abstractmethod
+    def place_of(self, work: Work) -> str:
+        """How messages call a piece of work."""
+
+
+class PlanJob(Job):
+    """Reads consecutive positions of a plan.
+
+    Args:
+        node: The plan.
+        key: What the global generators are seeded from.
+    """
+
+    def __init__(self, node: Node, key: int) -> None:
+        self._node = node
+        self._key = key
+        self._ready = False
+
+    def run(self, work: Work) -> Result:
+        if not self._ready:
+            lay_into(self._node, lent_empty)
+            self._ready = True
+        epoch, start, stop = work
+        if stop - start == 1:
+            return self._one_by_one(epoch, start, stop)
+        try:
+            return Result(self._node.read(epoch, range(start, stop)), stop - start)
+        except Exception:
+            # Which datapoint it was, and what those before it are, shows when they are read alone.
+            return self._one_by_one(epoch, start, stop)
+
+    def seed_of(self, work: Work) -> int:
+        epoch, start, _ = work
+        return hash((self._key, epoch, start))
+
+    def place_of(self, work: Work) -> str:
+        epoch, start, stop = work
+        return f"position{_span(start, stop)} of epoch {epoch}"
+
+    def _one_by_one(self, epoch: int, start: int, stop: int) -> Result:
+        rows: list[Datapoint] = []
+        for position in range(start, stop):
+            try:
+                rows.append(self._node.get(epoch, position))
+            except BaseException as error:  # noqa: BLE001  it is raised in the consumer
+                return Result(rows, len(rows), error)
+        return Result(rows, len(rows))
+
+
+def _span(start: int, stop: int) -> str:
+    return f" {start}" if stop - start == 1 else f"s {start}..{stop - 1}"
+
+
+def lay_into(node: Node, allocate: Allocate) -> None:
+    """Let the arrays that a plan gives be made by `allocate`.
+
+    Goes down only through stages that run no code of the user's: that might keep an array whose
+    memory is used again.
+    """
+    if isinstance(node, BatchNode):
+        node.collate = Collate(node.collate.stack, node.collate.pad, allocate)
+        lay_into(node.inner, allocate)
+    elif isinstance(node, (RepeatNode, ShuffleNode, WindowNode)):
+        lay_into(node.inner, allocate)
+    elif isinstance(node, ConcatNode):
+        for inner in node.inputs:
+            lay_into(inner, allocate)
+    elif isinstance(node, ArraysNode):
+        node.allocate = allocate

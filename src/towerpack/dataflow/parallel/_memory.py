@@ -1,0 +1,243 @@
+"""Memory that processes share: nameless files, and slots in one of them that are used again.
+
+Nothing has a name, so nothing is left behind, whoever dies; `/dev/shm` and its limit have no part
+in it. Memory is reserved when it is made: without room that is an error there, and not a SIGBUS
+where it is first touched.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import tempfile
+import weakref
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack._core.errors import DataFlowError
+
+Bytes = NDArray[np.uint8]
+
+_PAGE = mmap.ALLOCATIONGRANULARITY
+_SMALLEST = 1 << 16
+
+
+def memory_file(name: str) -> int:
+    """A descriptor of an empty file in memory; on systems without, of an unlinked one on disk."""
+    if hasattr(os, "memfd_create"):
+        return os.memfd_create(f"towerpack-{name}")
+    fd, path = tempfile.mkstemp(prefix="towerpack-")
+    os.unlink(path)
+    return fd
+
+
+def reserve(fd: int, offset: int, nbytes: int) -> None:
+    """Make sure that a file has memory from `offset` on.
+
+    Raises:
+        DataFlowError: There is none left.
+    """
+    try:
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(fd, offset, nbytes)
+        else:
+            os.ftruncate(fd, offset + nbytes)
+    except OSError as error:
+        raise DataFlowError(
+            f"There is no memory for another {nbytes:,} bytes that workers share: {error}.",
+            fix="fewer workers, a smaller num_prefetch, or smaller batches",
+        ) from error
+
+
+def whole_pages(nbytes: int) -> int:
+    """A number of bytes, rounded up to what can be mapped."""
+    return -(-max(nbytes, 1) // _PAGE) * _PAGE
+
+
+def map_shared(fd: int, nbytes: int, offset: int = 0) -> mmap.mmap:
+    """Map a part of a file, with its pages at hand where the system can do that."""
+    if hasattr(mmap, "MAP_POPULATE"):
+        return mmap.mmap(fd, nbytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, offset=offset)
+    return mmap.mmap(fd, nbytes, offset=offset)
+
+
+class Slot:
+    """Memory for one unit of work.
+
+    Attributes:
+        number: Names it, also to workers.
+        offset: Where it lies in the file.
+        nbytes: Its size.
+        memory: Its bytes in this process.
+    """
+
+    def __init__(self, number: int, offset: int, nbytes: int, memory: mmap.mmap) -> None:
+        self.number = number
+        self.offset = offset
+        self.nbytes = nbytes
+        self.memory = memory
+
+    def anchor(self) -> Bytes:
+        """A new array over the slot, which every array over a part of it will keep alive.
+
+        An array's `base` is never another array's view but its owner, so arrays that are made of
+        an ordinary view do not keep that view alive; they do keep one that `frombuffer` made.
+        """
+        return np.frombuffer(self.memory, np.uint8)
+
+
+class SlotPool(ABC):
+    """Slots: taken for a unit, given back, or lent to whoever holds arrays over them."""
+
+    def __init__(self) -> None:
+        self._free: list[Slot] = []
+        # Finalisers run anywhere, at any time: all that they do is one append.
+        self._returned: deque[Slot] = deque()
+        self._lent: dict[int, Slot] = {}
+        self._lent_bytes = 0
+        self._counter = 0
+        self.total_bytes = 0
+        self.dropped: list[int] = []
+        """Numbers of slots that are gone since somebody asked last."""
+        self.wanted = _SMALLEST
+        """How large units have been found to be."""
+
+    def take(self, nbytes: int = 0) -> Slot:
+        """A slot of at least `nbytes`, and of the size that units have been found to need.
+
+        Raises:
+            DataFlowError: There is no memory left.
+        """
+        self.collect()
+        self.expect(nbytes)
+        while self._free:
+            slot = self._free.pop()
+            if slot.nbytes >= self.wanted:
+                return slot
+            self._drop(slot)
+        self._counter += 1
+        self.total_bytes += self.wanted
+        return self._make(self._counter, self.wanted)
+
+    def expect(self, nbytes: int) -> None:
+        """Units have been found to need so much."""
+        self.wanted = max(self.wanted, whole_pages(nbytes))
+
+    def give_back(self, slot: Slot) -> None:
+        """A slot that nobody looks at any more."""
+        self._free.append(slot)
+
+    def lend(self, slot: Slot) -> Bytes:
+        """The slot's bytes; it comes back when nothing made of them is left."""
+        anchor = slot.anchor()
+        self._lent[slot.number] = slot
+        self._lent_bytes += slot.nbytes
+        weakref.finalize(anchor, self._returned.append, slot).atexit = False
+        return anchor
+
+    @property
+    def lent(self) -> tuple[int, int]:
+        """How many slots are lent, and their bytes."""
+        self.collect()
+        return len(self._lent), self._lent_bytes
+
+    def collect(self) -> None:
+        """Take back what was lent and is free again."""
+        while self._returned:
+            slot = self._returned.popleft()
+            if self._lent.pop(slot.number, None) is not None:
+                self._lent_bytes -= slot.nbytes
+                self.give_back(slot)
+
+    def trim(self, keep: int) -> None:
+        """Free the memory of all but `keep` free slots."""
+        self.collect()
+        while len(self._free) > keep:
+            self._drop(self._free.pop(0))
+
+    def _drop(self, slot: Slot) -> None:
+        self.total_bytes -= slot.nbytes
+        self.dropped.append(slot.number)
+        self._release(slot)
+
+    @abstractmethod
+    def _make(self, number: int, nbytes: int) -> Slot: ...
+
+    @abstractmethod
+    def _release(self, slot: Slot) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of all. Slots that are lent live until they are not."""
+
+
+class SharedSlots(SlotPool):
+    """Slots in one file that processes share."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fd = memory_file("slots")
+        self._end = 0
+
+    def _make(self, number: int, nbytes: int) -> Slot:
+        reserve(self.fd, self._end, nbytes)
+        slot = Slot(number, self._end, nbytes, map_shared(self.fd, nbytes, self._end))
+        self._end += nbytes
+        return slot
+
+    def _release(self, slot: Slot) -> None:
+        if hasattr(mmap, "MADV_REMOVE"):  # gives pages back that the file would keep
+            slot.memory.madvise(mmap.MADV_REMOVE)
+
+    def close(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+        self._free.clear()
+
+
+class PrivateSlots(SlotPool):
+    """Slots of this process, for threads."""
+
+    def _make(self, number: int, nbytes: int) -> Slot:
+        return Slot(number, 0, nbytes, mmap.mmap(-1, nbytes))
+
+    def _release(self, slot: Slot) -> None:
+        pass
+
+    def close(self) -> None:
+        self._free.clear()
+
+
+class MappedSlots:
+    """A worker's view of the slots: each is mapped when it is first used.
+
+    Args:
+        fd: The file.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._known: dict[int, mmap.mmap] = {}
+
+    def anchor(self, number: int, offset: int, nbytes: int) -> Bytes:
+        """An array over one slot."""
+        memory = self._known.get(number)
+        if memory is None:
+            memory = self._known[number] = map_shared(self._fd, nbytes, offset)
+        return np.frombuffer(memory, np.uint8)
+
+    def forget(self, numbers: list[int]) -> None:
+        """Slots that will not be used again."""
+        for number in numbers:
+            self._known.pop(number, None)
+
+
+def address_of(data: Any) -> int:
+    """Where a buffer lies in memory."""
+    address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
+    return address

@@ -1,0 +1,71 @@
+"""How a parallel stage is to work."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from towerpack._core.errors import ConfigError
+
+Backend = Literal["process", "thread"]
+OnWorkerDeath = Literal["raise", "restart"]
+Start = Literal["fresh", "fork"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What all parallel stages can be told; see `PrefetchData` for the meaning."""
+
+    workers: int
+    backend: Backend = "process"
+    prefetch: int | None = None
+    ordered: bool = True
+    on_worker_death: OnWorkerDeath = "raise"
+    max_restarts: int = 100
+    stall_s: float = 60.0
+    copy: bool = False
+    start: Start = "fresh"
+
+    def __post_init__(self) -> None:
+        self._one_of("backend", self.backend, ("process", "thread"))
+        self._one_of("on_worker_death", self.on_worker_death, ("raise", "restart"))
+        self._one_of("start", self.start, ("fresh", "fork"))
+        self._at_least("num_proc", self.workers, 0)
+        self._at_least("num_prefetch", 1 if self.prefetch is None else self.prefetch, 1)
+        self._at_least("max_restarts", self.max_restarts, 0)
+        if not self.stall_s > 0:
+            raise ConfigError(f"stall_s={self.stall_s!r} is no time to wait.", expected="above 0")
+
+    def with_workers(self, count: int) -> Options:
+        """The same with another number of workers."""
+        return replace(self, workers=count)
+
+    def _one_of(self, name: str, value: str, allowed: tuple[str, ...]) -> None:
+        if value not in allowed:
+            choices = " or ".join(f'"{one}"' for one in allowed)
+            raise ConfigError(f"There is no {name}={value!r}.", expected=choices)
+
+    def _at_least(self, name: str, value: int, least: int) -> None:
+        if value < least:
+            raise ConfigError(f"{name}={value} makes no sense.", expected=f"{least} or more")
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may use: by affinity, and by the quota of its control group."""
+    if hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
+    else:
+        count = os.cpu_count() or 1
+    return max(1, min(count, _quota()))
+
+
+def _quota() -> int:
+    """Whole CPUs that the control group allows, rounded up."""
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return math.ceil(int(quota) / int(period))
+    except (OSError, ValueError):  # no such file, or "max"
+        return 1 << 16

@@ -1,0 +1,163 @@
+"""Datapoints into a slot and out of it, with large arrays where they will be read."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack.dataflow._arena import Arena, aligned, lent_empty
+from towerpack.dataflow._blocks import Block, Columns, to_rows
+from towerpack.dataflow._datapoints import Datapoint, keys_of, rebuild, values_of
+from towerpack.dataflow.parallel._memory import Bytes
+
+# Smaller buffers are cheaper to copy twice than to describe.
+_OUT_OF_BAND = 2048
+# Slots are lent from here on; below, a copy is cheaper than looking after one.
+WORTH_LENDING = 1 << 16
+
+
+class Parcel(NamedTuple):
+    """Where in a slot a value lies.
+
+    Attributes:
+        start: Of its pickle.
+        nbytes: Of its pickle.
+        buffers: Start and size of each array's memory.
+    """
+
+    start: int
+    nbytes: int
+    buffers: list[tuple[int, int]]
+
+    @property
+    def total(self) -> int:
+        """Bytes in all."""
+        return self.nbytes + self.bulk
+
+    @property
+    def bulk(self) -> int:
+        """Bytes of arrays."""
+        return sum(size for _, size in self.buffers)
+
+
+class Packed:
+    """A value that is ready to be put into a slot: its arrays are not copied yet.
+
+    Args:
+        value: What to pickle; cloudpickle helps with what pickle cannot.
+
+    Raises:
+        Exception: Whatever a member raises that does not pickle.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self._buffers: list[memoryview] = []
+        try:
+            self._data = pickle.dumps(value, 5, buffer_callback=self._keep)
+        except (pickle.PicklingError, AttributeError, TypeError):
+            import cloudpickle
+
+            self._buffers.clear()
+            self._data = cloudpickle.dumps(value, 5, buffer_callback=self._keep)
+
+    def _keep(self, buffer: pickle.PickleBuffer) -> bool:
+        view = buffer.raw()
+        if view.nbytes < _OUT_OF_BAND:
+            return True
+        self._buffers.append(view)
+        return False
+
+    @property
+    def most(self) -> int:
+        """Bytes of a slot that is large enough."""
+        end = 0
+        for nbytes in (*(view.nbytes for view in self._buffers), len(self._data)):
+            end = aligned(end, nbytes) + nbytes
+        return end
+
+    def put(self, arena: Arena) -> Parcel | None:
+        """Copy what is not in the arena into it; `None` if there is no room."""
+        places: list[tuple[int, int]] = []
+        for view in self._buffers:
+            place = arena.put(view)
+            if place is None:
+                return None
+            places.append((place, view.nbytes))
+        start = arena.put(self._data)
+        return None if start is None else Parcel(start, len(self._data), places)
+
+
+def unpack(parcel: Parcel, memory: Bytes, *, copy: bool) -> Any:
+    """The value in a parcel.
+
+    Args:
+        parcel: As `Packed.put` returned it.
+        memory: The slot.
+        copy: Give arrays memory of their own; otherwise they lie in `memory`, and keep it alive.
+    """
+    view = memoryview(memory)
+    parts: list[Any] = [view[start : start + size] for start, size in parcel.buffers]
+    if copy:
+        parts = [np.frombuffer(part, np.uint8).copy() for part in parts]
+    return pickle.loads(view[parcel.start : parcel.start + parcel.nbytes], buffers=parts)
+
+
+def bundle(block: Block) -> Block:
+    """Datapoints as columns, where that loses nothing: a few arrays instead of many small ones.
+
+    A component is stacked if all of its values are arrays, or NumPy scalars, that are alike;
+    otherwise its values are kept in a list.
+    """
+    if isinstance(block, Columns) or len(block) < 2:
+        return block
+    first = block[0]
+    kind = cast("type[Any]", type(first))
+    if kind not in (tuple, list, dict):
+        return block
+    keys = keys_of(first)
+    for row in block:
+        if type(row) is not kind or len(row) != len(keys):
+            return block
+        if kind is dict and keys_of(row) != keys:
+            return block
+    values = zip(*(row.values() if kind is dict else row for row in block), strict=True)
+    columns = [_column(column) for column in values]
+    if not any(isinstance(column, np.ndarray) for column in columns):
+        return block
+    return Columns(rebuild(first, columns), len(block))
+
+
+def unbundle(block: Block) -> list[Datapoint]:
+    """The datapoints of what `bundle` returned."""
+    if isinstance(block, list):
+        return block
+    if any(isinstance(column, list) for column in values_of(block.data)):
+        return [rebuild(block.data, row) for row in zip(*values_of(block.data), strict=True)]
+    return to_rows(block)
+
+
+def _column(values: Sequence[Any]) -> NDArray[Any] | list[Any]:
+    first = values[0]
+    if type(first) is np.ndarray:
+        shape, dtype = cast("tuple[int, ...]", first.shape), cast("np.dtype[Any]", first.dtype)
+        if shape and 0 not in shape and not dtype.hasobject and dtype.isnative:
+            for value in values:
+                if (
+                    type(value) is not np.ndarray
+                    or value.shape != shape
+                    or value.dtype != dtype
+                    or not value.flags.c_contiguous
+                ):
+                    return list(values)
+            out = lent_empty((len(values), *shape), dtype)
+            np.concatenate(values, out=out.reshape(len(values) * shape[0], *shape[1:]))
+            return out
+    elif isinstance(first, np.number):
+        kind = cast("type[Any]", type(first))
+        if all(type(value) is kind for value in values):
+            return np.array(values, kind)
+    return list(values)

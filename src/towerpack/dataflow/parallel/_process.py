@@ -1,0 +1,418 @@
+"""Workers that are processes: fresh interpreters, or forks on request."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from typing import Protocol, cast
+
+from towerpack._core.errors import ConfigError, WorkerError
+from towerpack._core.logs import get_logger
+from towerpack.dataflow._arena import Arena
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow.parallel._channel import Channel, Message
+from towerpack.dataflow.parallel._crew import Crew, Member
+from towerpack.dataflow.parallel._failure import restore_failure
+from towerpack.dataflow.parallel._image import JobImage
+from towerpack.dataflow.parallel._job import Job
+from towerpack.dataflow.parallel._memory import SharedSlots, Slot, memory_file
+from towerpack.dataflow.parallel._options import Options
+from towerpack.dataflow.parallel._packing import WORTH_LENDING, Packed, Parcel, unbundle, unpack
+from towerpack.dataflow.parallel._unit import Unit
+
+log = get_logger(__name__)
+
+_BOOT = (
+    "import sys; sys.path[:] = sys.argv[6:]; "
+    "from towerpack.dataflow.parallel._worker import main; main(*map(int, sys.argv[1:6]))"
+)
+_ONE_THREAD = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+_EXIT_S = 1.0
+_STACKS_S = 0.2
+_MOST_WORDS = 20_000
+_SUGGESTIONS = {
+    "SIGKILL": "probably out of memory: fewer workers, smaller batches or a smaller num_prefetch",
+    "SIGSEGV": "a fault in compiled code that the pipeline calls",
+    "SIGBUS": "a mapped file that shrank, or a disk that failed",
+    "SIGABRT": "compiled code gave up; see what it wrote to stderr",
+}
+
+
+class Process(Protocol):
+    """What is used of `subprocess.Popen`."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def kill(self) -> None: ...
+
+
+class ProcessMember(Member):
+    """A worker process."""
+
+    def __init__(self, number: int, channel: Channel, process: Process, words_fd: int) -> None:
+        super().__init__(number)
+        self.channel = channel
+        self.process = process
+        self.knows: int = 0
+        """The number of the last job that was sent to it."""
+        self._words_fd = words_fd
+        self._words_read = 0
+
+    def stacks(self) -> str:
+        os.kill(self.process.pid, signal.SIGUSR1)
+        end = time.monotonic() + _STACKS_S
+        words = ""
+        while time.monotonic() < end:
+            time.sleep(0.02)
+            words += self.words()
+        return words
+
+    def words(self) -> str:
+        """What it has written about its end, or about its stacks, since the last time."""
+        words = os.pread(self._words_fd, _MOST_WORDS, self._words_read)
+        self._words_read += len(words)
+        return words.decode(errors="replace")
+
+    def close(self) -> None:
+        """Close the channel: an idle worker ends."""
+        self.channel.close()
+        if self._words_fd >= 0:
+            os.close(self._words_fd)
+            self._words_fd = -1
+
+
+class ProcessCrew(Crew):
+    """Worker processes."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options, SharedSlots())
+        self._owner = os.getpid()
+        self._selector = selectors.DefaultSelector()
+        self._bell = socket.socketpair()
+        self._bell[0].setblocking(False)
+        self._selector.register(self._bell[0], selectors.EVENT_READ, None)
+        self._life_read, self._life_write = os.pipe()
+        self._image: JobImage | None = None
+        self._count = 0
+        self._restarts = 0
+        _CREWS.add(self)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is open, and of this process and not of one that forked it."""
+        return not self._closed and self._owner == os.getpid()
+
+    def prepare(self, job: Job) -> None:
+        if self.options.start == "fork":
+            _check_fork()
+        self._image = JobImage(job)
+
+    def hire(self) -> None:
+        for member in self._alive():
+            self._send_job(member)
+        while len(self.members) < self.options.workers:
+            member = self._start()
+            self.members.append(member)
+            self._send_job(member)
+
+    def _alive(self) -> list[ProcessMember]:
+        """Members; those that died while nothing was asked of them are replaced with a word."""
+        for member in list(self.members):
+            if isinstance(member, ProcessMember) and member.process.poll() is not None:
+                self._bury(member)
+        return [member for member in self.members if isinstance(member, ProcessMember)]
+
+    def _send_job(self, member: ProcessMember) -> None:
+        image = self._image
+        if image is None or member.knows == self.job_number:
+            return
+        member.knows = self.job_number
+        with contextlib.suppress(OSError):  # it died: that shows when it is waited for
+            message = ("job", self.job_number, *image.message, len(image.fds))
+            member.channel.send(message, tuple(image.fds))
+
+    def _start(self) -> ProcessMember:
+        ours, theirs = socket.socketpair()
+        words = memory_file("words")
+        slots = self.slots
+        fds = (theirs.fileno(), getattr(slots, "fd", -1), self._life_read, words)
+        try:
+            process: Process = _fork(fds) if self.options.start == "fork" else _popen(fds)
+        except BaseException:
+            ours.close()
+            os.close(words)
+            raise
+        finally:
+            theirs.close()
+        self._count += 1
+        member = ProcessMember(self._count, Channel(ours), process, words)
+        self._selector.register(member.channel, selectors.EVENT_READ, member)
+        return member
+
+    def wait(self, timeout_s: float) -> None:
+        for key, _ in self._selector.select(timeout_s):
+            if key.data is None:
+                self._bell[0].recv(4096)
+            else:
+                self._listen(key.data)
+
+    def wake(self) -> None:
+        with contextlib.suppress(OSError):  # closed meanwhile
+            self._bell[1].send(b"\0")
+
+    def check(self) -> None:
+        """Find workers that ended though something keeps their sockets open."""
+        for member in self._alive():
+            if member.process.poll() is not None:
+                self._listen(member)
+
+    def _listen(self, member: ProcessMember) -> None:
+        try:
+            while (message := member.channel.poll()) is not None:
+                self._heard(member, message)
+        except (EOFError, OSError):
+            self._bury(member)
+
+    def _heard(self, member: ProcessMember, message: Message) -> None:
+        if message[0] == "grow":
+            self._grow(member, message[1], message[2])
+            return
+        _, seq, parcel, failure, count, needed, seconds = message
+        unit = member.finished(seq, seconds)
+        if unit is None:
+            return
+        error = None if failure is None else restore_failure(failure)
+        unit.finish(None if parcel is None else Parcel(*parcel), count, error)
+        if unit.abandoned:
+            self.release(unit)
+            return
+        unit.seconds, unit.nbytes = seconds, needed
+        self.stats.count(unit)
+
+    def _grow(self, member: ProcessMember, seq: int, nbytes: int) -> None:
+        unit = member.queue[0]
+        if unit.abandoned:
+            member.channel.send(("grown", seq, None))
+            return
+        self.release(unit)
+        # Some more, so that units which differ a little fit at once.
+        slot = unit.slot = self.take_slot(nbytes + nbytes // 8)
+        member.channel.send(("grown", seq, (slot.number, slot.offset, slot.nbytes)))
+
+    def take_slot(self, nbytes: int = 0) -> Slot:
+        """A slot, after telling workers which are gone."""
+        slot = self.slots.take(nbytes)
+        if self.slots.dropped:
+            for member in self._members():
+                with contextlib.suppress(OSError):
+                    member.channel.send(("forget", list(self.slots.dropped)))
+            self.slots.dropped.clear()
+        return slot
+
+    def submit(self, unit: Unit, member: Member) -> None:
+        slot = self._send_inputs(unit)
+        member.assign(unit)
+        with contextlib.suppress(OSError):  # it died: that shows when it is waited for
+            place = (slot.number, slot.offset, slot.nbytes)
+            message = ("unit", unit.seq, self.job_number, place, unit.work, unit.sent)
+            cast("ProcessMember", member).channel.send(message)
+
+    def _send_inputs(self, unit: Unit) -> Slot:
+        packed = None if unit.inputs is None else Packed(unit.inputs)
+        needed = 0 if packed is None else packed.most
+        if unit.slot is None or unit.slot.nbytes < needed:
+            self.release(unit)
+            unit.slot = self.take_slot(needed)
+        if packed is not None:
+            unit.sent = packed.put(Arena(unit.slot.anchor()))
+        return unit.slot
+
+    def take(self, unit: Unit, *, copy: bool) -> list[Datapoint]:
+        slot, parcel = unit.slot, unit.value
+        unit.slot = None
+        if slot is None or parcel is None:
+            if slot is not None:
+                self.slots.give_back(slot)
+            return []
+        if parcel.bulk >= WORTH_LENDING and not copy:
+            return unbundle(unpack(parcel, self.slots.lend(slot), copy=False))
+        value = unbundle(unpack(parcel, slot.anchor(), copy=True))
+        self.slots.give_back(slot)
+        return value
+
+    def cancel(self, seq: int) -> None:
+        for member in self._members():
+            if member.queue:
+                with contextlib.suppress(OSError):
+                    member.channel.send(("cancel", seq))
+
+    def _members(self) -> list[ProcessMember]:
+        return [member for member in self.members if isinstance(member, ProcessMember)]
+
+    def _bury(self, member: ProcessMember) -> None:
+        """A worker has ended: its units are issued again, or the first one becomes an error."""
+        with contextlib.suppress(KeyError, ValueError):
+            self._selector.unregister(member.channel)
+        if member in self.members:
+            self.members.remove(member)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            member.process.wait(_EXIT_S)
+        if member.process.poll() is None:
+            member.process.kill()
+            member.process.wait()
+        error = self._obituary(member)
+        member.close()
+        first = next((unit for unit in member.queue if not unit.abandoned), None)
+        if first is None:
+            log.warning("%s It had nothing to do, and is replaced.", error.what)
+        for unit in member.queue:
+            if unit.abandoned:
+                self.release(unit)
+            elif unit is first and not self._may_restart(unit):
+                unit.finish(None, 0, error)
+            else:
+                self.lost.append(unit)
+        member.queue.clear()
+
+    def _may_restart(self, unit: Unit) -> bool:
+        unit.deaths += 1
+        if self.options.on_worker_death == "raise" or unit.deaths > 1:
+            return False
+        self._restarts += 1
+        self.stats.restarts += 1
+        return self._restarts <= self.options.max_restarts
+
+    def _obituary(self, member: ProcessMember) -> WorkerError:
+        code = member.process.returncode or 0
+        if code < 0:
+            name = signal.Signals(-code).name
+            how, fix = f"was killed by {name}", _SUGGESTIONS.get(name, "see what sent the signal")
+        else:
+            how, fix = f"ended with status {code}", "see what it wrote to stderr"
+        unit = next((unit for unit in member.queue if not unit.abandoned), None)
+        where = "" if unit is None or self.job is None else self.job.place_of(unit.work)
+        words = member.words().strip()
+        return WorkerError(
+            f"A worker (process {member.process.pid}) {how}{' at ' if where else ''}{where}.",
+            fix=fix,
+            details=f"Its last words:\n{words}" if words else None,
+        )
+
+    def close(self) -> None:
+        if self._closed or self._owner != os.getpid():
+            return
+        self._closed = True
+        members = self._members()
+        for member in members:
+            member.close()
+        end = time.monotonic() + _EXIT_S
+        for member in members:
+            if member.queue:  # it is at work, and would not hear of the end until it is done
+                member.process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                member.process.wait(max(0.01, end - time.monotonic()))
+            if member.process.poll() is None:
+                member.process.kill()
+                member.process.wait()
+        self.members.clear()
+        self._selector.close()
+        for end in self._bell:
+            end.close()
+        os.close(self._life_read)
+        os.close(self._life_write)
+        self.slots.close()
+        self._image = None
+
+
+_CREWS: weakref.WeakSet[ProcessCrew] = weakref.WeakSet()
+
+
+@atexit.register
+def close_all() -> None:
+    """End all workers of this process."""
+    for crew in list(_CREWS):
+        crew.close()
+
+
+def _popen(fds: tuple[int, ...]) -> Process:
+    arguments = [*fds, os.getpid(), *sys.path]
+    return subprocess.Popen(
+        [sys.executable, "-c", _BOOT, *map(str, arguments)],
+        pass_fds=fds,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **dict.fromkeys(_ONE_THREAD, "1")},
+    )
+
+
+class _Forked:
+    """A forked process with the face of `subprocess.Popen`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        end = None if timeout is None else time.monotonic() + timeout
+        while self.poll() is None:
+            if end is not None and time.monotonic() > end:
+                raise subprocess.TimeoutExpired(f"worker {self.pid}", timeout or 0.0)
+            time.sleep(0.002)
+        return self.returncode or 0
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def _fork(fds: tuple[int, ...]) -> Process:
+    _check_fork()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return _Forked(pid)
+    try:
+        from towerpack.dataflow.parallel._worker import main
+
+        # Ends of other workers' sockets would keep those from seeing their end.
+        own = sorted(fds)
+        for low, high in zip([2, *own], [*own, os.sysconf("SC_OPEN_MAX")], strict=True):
+            os.closerange(low + 1, high)
+        main(*fds, parent)
+    finally:
+        os._exit(1)
+
+
+def _check_fork() -> None:
+    threads = threading.active_count()
+    if threads > 1 or "tensorflow" in sys.modules:
+        why = "TensorFlow is loaded" if threads == 1 else f"{threads} threads run"
+        raise ConfigError(
+            f'start="fork" is not safe here: {why}.',
+            expected="a process with one thread, and without TensorFlow",
+            fix='start="fresh", which is the default',
+        )

@@ -1,0 +1,267 @@
+"""One pass with a crew: work is issued ahead, and its results are taken in order."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections import deque
+from typing import Any, NamedTuple
+
+from towerpack._core.logs import get_logger
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow.parallel._crew import Crew, Stats
+from towerpack.dataflow.parallel._job import Job, Work
+from towerpack.dataflow.parallel._unit import Unit
+
+log = get_logger(__name__)
+
+_POLL_S = 0.5
+_SPARE_SLOTS = 4
+# A unit costs some 50 µs besides its work; results that take long or are large go alone.
+_WORTHWHILE_S = 2e-3
+_LARGE_BYTES = 1 << 20
+
+
+class Piece(NamedTuple):
+    """Work to be done.
+
+    Attributes:
+        work: For the job.
+        count: Datapoints that it gives, or is done on.
+        inputs: What it is done on, where workers cannot read it themselves.
+    """
+
+    work: Work
+    count: int
+    inputs: Any = None
+
+
+class WorkSource(ABC):
+    """What is to be done, piece by piece, in order."""
+
+    @abstractmethod
+    def next_piece(self) -> Piece | None:
+        """The next one; `None` if there is none, or none yet."""
+
+    @abstractmethod
+    def ended(self) -> bool:
+        """Whether there will be no more."""
+
+    @abstractmethod
+    def rest(self, unit: Unit) -> Piece:
+        """What of a unit is left, after the datapoints that were finished."""
+
+    def observe(self, count: int, seconds: float, nbytes: int) -> None:
+        """Learn what pieces cost."""
+
+
+class PlanWork(WorkSource):
+    """Runs of positions of a plan.
+
+    How many positions make a unit is found out: so many that the work outweighs the handing over.
+
+    Args:
+        epoch: The pass.
+        start: The first position.
+        size: Of the pass; `None` is infinite.
+        chunk: How many positions to begin with.
+        workers: Who shares the pass.
+    """
+
+    def __init__(self, epoch: int, start: int, size: int | None, chunk: int, workers: int) -> None:
+        self._epoch = epoch
+        self._next = start
+        self._size = size
+        self._count = chunk
+        # So that all have something to do until the end of a short pass.
+        self._most = 1 << 16 if size is None else max(1, (size - start) // (4 * workers))
+
+    def next_piece(self) -> Piece | None:
+        start = self._next
+        stop = start + min(self._count, self._most)
+        if self._size is not None:
+            stop = min(stop, self._size)
+        if stop <= start:
+            return None
+        self._next = stop
+        return Piece((self._epoch, start, stop), stop - start)
+
+    def ended(self) -> bool:
+        return self._size is not None and self._next >= self._size
+
+    def rest(self, unit: Unit) -> Piece:
+        epoch, start, stop = unit.work
+        return Piece((epoch, start + unit.finished, stop), unit.count - unit.finished)
+
+    def observe(self, count: int, seconds: float, nbytes: int) -> None:
+        if count == self._count and seconds < _WORTHWHILE_S / 2 and nbytes < _LARGE_BYTES / 2:
+            self._count *= 2
+
+
+class Run:
+    """The engine of one pass.
+
+    Args:
+        crew: Its workers; they are this run's until `close`.
+        job: What they do.
+        key: Equal for equal jobs, which are sent only once.
+        source: Pieces of work for it.
+        pipeline: How messages name it.
+    """
+
+    def __init__(self, crew: Crew, job: Job, key: Any, source: WorkSource, pipeline: str) -> None:
+        self._crew = crew
+        self._job = job
+        self._source = source
+        self._pipeline = pipeline
+        self._order: deque[Unit] = deque()
+        self._again: deque[Unit] = deque()
+        self._outstanding = 0
+        self._checked = 0.0
+        self._left = time.monotonic()
+        self._begun = self._left
+        crew.begin(key, job)
+
+    def take(self) -> list[Datapoint] | None:
+        """The datapoints of the next unit; `None` at the end.
+
+        Raises:
+            Exception: What a datapoint raised, after those before it were taken. The next call
+                tries it again.
+        """
+        self._count_full()
+        self._crew.wait(0.0)
+        while True:
+            self._issue()
+            if not self._order:
+                if self._source.ended():
+                    return None
+            elif self._order[0].done:
+                return self._deliver()
+            self._wait()
+
+    def close(self) -> None:
+        """Forget what is still being done."""
+        self._crew.abandon(list(self._order))
+        self._order.clear()
+        self._crew.slots.trim(self._crew.options.workers + _SPARE_SLOTS)
+
+    def _deliver(self) -> list[Datapoint]:
+        unit = self._order[0]
+        if unit.error is not None and unit.finished == 0:
+            error = unit.error
+            self._retry(unit)
+            raise error
+        rows = self._crew.take(unit, copy=self._must_copy())
+        if unit.error is None:
+            self._order.popleft()
+            self._outstanding -= unit.count
+            self._source.observe(unit.count, unit.seconds, unit.nbytes)
+        else:
+            self._advance(unit)
+        self._issue()
+        self._left = time.monotonic()
+        return rows
+
+    def _advance(self, unit: Unit) -> None:
+        """Its good datapoints are handed on; its error comes next."""
+        work, count, inputs = self._source.rest(unit)
+        self._outstanding -= unit.finished
+        unit.work, unit.count, unit.inputs = work, count, inputs
+        unit.finish(None, 0, unit.error)
+
+    def _retry(self, unit: Unit) -> None:
+        """It raised: should anybody ask again, it is done again."""
+        unit.reset()
+        unit.deaths = 0
+        self._again.append(unit)
+
+    def _issue(self) -> None:
+        crew = self._crew
+        while (member := crew.ready_member()) is not None or not crew.members:
+            if member is None:
+                crew.hire()
+                continue
+            unit = self._next_unit()
+            if unit is None:
+                return
+            crew.submit(unit, member)
+
+    def _next_unit(self) -> Unit | None:
+        if self._again:
+            return self._again.popleft()
+        if self._crew.lost:
+            self._crew.hire()
+            return self._crew.lost.popleft()
+        if not self._more():
+            return None
+        piece = self._source.next_piece()
+        if piece is None:
+            return None
+        unit = Unit(self._crew.next_seq(), piece.work, piece.count, piece.inputs)
+        self._order.append(unit)
+        self._outstanding += unit.count
+        return unit
+
+    def _more(self) -> bool:
+        options = self._crew.options
+        if len(self._order) < options.workers:
+            return True
+        if options.prefetch is None:
+            return len(self._order) < 2 * options.workers + 2
+        return self._outstanding < options.prefetch
+
+    def _wait(self) -> None:
+        crew = self._crew
+        begin = time.monotonic()
+        crew.wait(min(_POLL_S, crew.options.stall_s / 2))
+        now = time.monotonic()
+        crew.stats.waited_s += now - begin
+        if now - self._checked > _POLL_S:
+            self._checked = now
+            crew.check()
+            self._report_stalls(now)
+
+    def _report_stalls(self, now: float) -> None:
+        limit = self._crew.options.stall_s
+        for member in self._crew.members:
+            at_work = now - max(member.since, member.reported)
+            if member.queue and at_work >= limit:
+                member.reported = now
+                log.warning(
+                    "%s: a worker has been at %s for %.0f s. Its stacks:\n%s",
+                    self._pipeline,
+                    self._job.place_of(member.queue[0].work),
+                    now - member.since,
+                    member.stacks(),
+                )
+
+    def _must_copy(self) -> bool:
+        if self._crew.options.copy:
+            return True
+        if not self._crew.keeps_too_much():
+            return False
+        self._crew.stats.copies += 1
+        if not self._crew.told:
+            self._crew.told = True
+            count, nbytes = self._crew.slots.lent
+            log.warning(
+                "%s: the consumer keeps %d results (%.0f MB) in the memory that workers write to; "
+                "it is given copies of further ones.",
+                self._pipeline,
+                count,
+                nbytes / 2**20,
+            )
+        return True
+
+    def _count_full(self) -> None:
+        """Between two calls there was nothing to do if all that was issued is done."""
+        if self._order and all(unit.done for unit in self._order):
+            self._crew.stats.full_s += time.monotonic() - self._left
+
+    def stats(self) -> Stats:
+        """What the crew has done in this pass so far."""
+        stats = self._crew.stats
+        stats.busy_s = [member.busy_s for member in self._crew.members]
+        stats.elapsed_s = time.monotonic() - self._begun
+        return stats

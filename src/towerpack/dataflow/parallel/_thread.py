@@ -1,0 +1,143 @@
+"""Workers that are threads: for maps that let go of the GIL, and interpreters without one."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+from towerpack._core.errors import InternalError
+from towerpack.dataflow._arena import Arena, lend
+from towerpack.dataflow._blocks import to_rows
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow.parallel._crew import Crew, Member
+from towerpack.dataflow.parallel._job import Job, Result
+from towerpack.dataflow.parallel._memory import Bytes, PrivateSlots
+from towerpack.dataflow.parallel._options import Options
+from towerpack.dataflow.parallel._packing import WORTH_LENDING
+from towerpack.dataflow.parallel._unit import Unit
+
+_Task = tuple[int, Any, Job, Bytes | None]
+_Done = tuple[int, int, Result, int, float]
+
+
+class ThreadMember(Member):
+    """A worker thread. It knows nothing of the crew, so that it does not keep it alive."""
+
+    def __init__(self, number: int, results: queue.SimpleQueue[_Done]) -> None:
+        super().__init__(number)
+        self.tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
+        self.cancelled = [-1]
+        arguments = (number, self.tasks, results, self.cancelled)
+        self.thread = threading.Thread(
+            target=_serve, args=arguments, name=f"towerpack-data-{number}", daemon=True
+        )
+        self.thread.start()
+
+    def stacks(self) -> str:
+        frame = sys._current_frames().get(self.thread.ident or 0)  # noqa: SLF001  the public way is a file
+        return "" if frame is None else "".join(traceback.format_stack(frame))
+
+
+def _serve(
+    number: int,
+    tasks: queue.SimpleQueue[_Task | None],
+    results: queue.SimpleQueue[_Done],
+    cancelled: list[int],
+) -> None:
+    while (task := tasks.get()) is not None:
+        seq, work, job, memory = task
+        begin = time.perf_counter()
+        arena = None if memory is None else Arena(memory)
+        if seq <= cancelled[0]:
+            result = Result([], 0)
+        else:
+            with lend(arena):
+                result = job.run(work)
+        needed = 0 if arena is None else max(1, arena.needed)
+        results.put((number, seq, result, needed, time.perf_counter() - begin))
+        del task, work, job, memory, arena, result  # not to be kept alive while waiting
+
+
+class ThreadCrew(Crew):
+    """Worker threads. Results are handed over as they are; their arrays lie in slots."""
+
+    def __init__(self, options: Options) -> None:
+        super().__init__(options, PrivateSlots())
+        self._results: queue.SimpleQueue[_Done] = queue.SimpleQueue()
+        self._by_number: dict[int, ThreadMember] = {}
+        self._needed = 0
+
+    @property
+    def usable(self) -> bool:
+        # After a fork there are no threads.
+        return not self._closed and all(one.thread.is_alive() for one in self._by_number.values())
+
+    def prepare(self, job: Job) -> None:
+        return
+
+    def hire(self) -> None:
+        while len(self.members) < self.options.workers:
+            member = ThreadMember(len(self.members), self._results)
+            self._by_number[member.number] = member
+            self.members.append(member)
+
+    def check(self) -> None:
+        return
+
+    def submit(self, unit: Unit, member: Member) -> None:
+        if self.job is None:
+            raise InternalError("a unit was issued before a job was taken up")
+        work = unit.work if unit.inputs is None else (*unit.work, unit.inputs)
+        member.assign(unit)
+        self._by_number[member.number].tasks.put((unit.seq, work, self.job, self._memory()))
+
+    def _memory(self) -> Bytes | None:
+        # Small results are cheaper in memory of their own.
+        if self.options.copy or 0 < self._needed < WORTH_LENDING or self.keeps_too_much():
+            return None
+        return self.slots.lend(self.slots.take())
+
+    def wait(self, timeout_s: float) -> None:
+        try:
+            if timeout_s > 0:
+                self._heard(*self._results.get(timeout=timeout_s))
+            while True:
+                self._heard(*self._results.get_nowait())
+        except queue.Empty:
+            return
+
+    def wake(self) -> None:
+        self._results.put((-1, -1, Result([], 0), 0, 0.0))
+
+    def _heard(self, number: int, seq: int, result: Result, needed: int, seconds: float) -> None:
+        member = self._by_number.get(number)
+        unit = None if member is None else member.finished(seq, seconds)
+        if unit is None or unit.abandoned:
+            return
+        self._needed = max(self._needed, needed)
+        self.slots.expect(needed)
+        unit.finish(result.block, result.count, result.error)
+        unit.seconds, unit.nbytes = seconds, needed
+        self.stats.count(unit)
+
+    def cancel(self, seq: int) -> None:
+        for member in self._by_number.values():
+            member.cancelled[0] = seq
+
+    def take(self, unit: Unit, *, copy: bool) -> list[Datapoint]:
+        block, unit.value = unit.value, None
+        return to_rows(block)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        for member in self._by_number.values():
+            member.cancelled[0] = self.next_seq()
+            member.tasks.put(None)
+        self.members.clear()
+        self.slots.close()

@@ -1,0 +1,212 @@
+"""A worker process: reads units of work from a socket, and writes their results into slots."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import os
+import random
+import signal
+import socket
+import sys
+import threading
+import time
+from collections import deque
+from typing import Any
+
+import numpy as np
+
+from towerpack._core.errors import DataFlowError
+from towerpack.dataflow._arena import Arena, lend
+from towerpack.dataflow.parallel._channel import Channel, Message
+from towerpack.dataflow.parallel._failure import Failure, describe_failure
+from towerpack.dataflow.parallel._image import load_image
+from towerpack.dataflow.parallel._job import Job, Result
+from towerpack.dataflow.parallel._memory import MappedSlots
+from towerpack.dataflow.parallel._packing import Packed, Parcel, bundle, unpack
+
+_WATCH_S = 0.5
+
+
+def main(channel_fd: int, slots_fd: int, life_fd: int, words_fd: int, parent: int) -> None:
+    """Run until the consumer closes its end. Does not return."""
+    die_with_parent(life_fd, parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the consumer's to handle
+    faulthandler.enable(words_fd)
+    if hasattr(faulthandler, "register"):
+        faulthandler.register(signal.SIGUSR1, words_fd)
+    channel = Channel(socket.socket(fileno=channel_fd))
+    status = 0
+    try:
+        Worker(channel, MappedSlots(slots_fd)).serve()
+    except (EOFError, OSError):
+        status = 0  # the consumer closed its end, or is gone
+    except BaseException:  # noqa: BLE001  nobody is left to raise it to
+        sys.excepthook(*sys.exc_info())
+        status = 1
+    with contextlib.suppress(Exception):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(status)  # clean-up at exit may hang, and there is nothing to clean
+
+
+def die_with_parent(life_fd: int, parent: int) -> None:
+    """End when the parent does, however it ends.
+
+    The kernel sends SIGIO when the last writer of the pipe is gone, and its default action ends
+    this process even within code that never lets go of the GIL. A process that the parent forked
+    may hold the pipe open too: hence the thread.
+    """
+    fcntl: Any = None
+    with contextlib.suppress(ImportError):
+        import fcntl
+    if fcntl is not None and hasattr(os, "O_ASYNC"):
+        fcntl.fcntl(life_fd, fcntl.F_SETOWN, os.getpid())
+        flags = fcntl.fcntl(life_fd, fcntl.F_GETFL)
+        fcntl.fcntl(life_fd, fcntl.F_SETFL, flags | os.O_ASYNC | os.O_NONBLOCK)
+        with contextlib.suppress(BlockingIOError):
+            if os.read(life_fd, 1) == b"":  # it ended before we watched
+                os._exit(1)
+    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(_WATCH_S)
+    os._exit(1)
+
+
+class Worker:
+    """Serves one consumer.
+
+    Args:
+        channel: To the consumer.
+        slots: Where results go.
+    """
+
+    def __init__(self, channel: Channel, slots: MappedSlots) -> None:
+        self._channel = channel
+        self._slots = slots
+        self._backlog: deque[Message] = deque()
+        self._jobs: dict[int, Job | Failure] = {}
+        self._cancelled = -1
+        self._cv2_told = False
+
+    def adopt(self, number: int, job: Job) -> None:
+        """Know a job that need not be sent, after a fork."""
+        self._jobs[number] = job
+
+    def serve(self) -> None:
+        """Work until the other end is closed.
+
+        Raises:
+            EOFError: It is.
+        """
+        while True:
+            kind, *fields = self._next()
+            if kind == "unit":
+                self._unit(*fields)
+            elif kind == "job":
+                self._load(*fields)
+
+    def _next(self) -> Message:
+        """The next thing to do. What cancels others is read ahead of them."""
+        while (message := self._channel.poll()) is not None:
+            self._sort_in(message)
+        while not self._backlog:
+            self._sort_in(self._channel.receive())
+        return self._backlog.popleft()
+
+    def _sort_in(self, message: Message) -> None:
+        if message[0] == "cancel":
+            self._cancelled = message[1]
+        elif message[0] == "forget":
+            self._slots.forget(message[1])
+        else:
+            self._backlog.append(message)
+
+    def _load(self, number: int, nbytes: int, pieces: list[Any], fd_count: int) -> None:
+        fds = [self._channel.fds.popleft() for _ in range(fd_count)]
+        self._jobs.clear()  # one consumer has one job at a time: free what the last one held
+        try:
+            self._jobs[number] = load_image(nbytes, pieces, fds)
+        except BaseException as error:  # noqa: BLE001  it is raised in the consumer
+            failure = DataFlowError(
+                f"A worker cannot load the pipeline: {type(error).__name__}: {error}",
+                fix="what the pipeline uses must be importable in a fresh process",
+            )
+            failure.__cause__ = error
+            self._jobs[number] = describe_failure(failure)
+
+    def _unit(self, seq: int, job: int, slot: tuple[int, int, int], work: Any, sent: Any) -> None:
+        if seq <= self._cancelled:
+            self._channel.send(("done", seq, None, None, 0, 0, 0.0))
+            return
+        known = self._jobs.get(job)
+        begin = time.perf_counter()
+        if known is None or isinstance(known, Failure):
+            self._channel.send(("done", seq, None, known, 0, 0, 0.0))
+            return
+        memory = self._slots.anchor(*slot)
+        used = 0
+        if sent is not None:
+            inputs = Parcel(*sent)
+            work = (*work, unpack(inputs, memory, copy=False))
+            used = max(start + size for start, size in ((inputs.start, inputs.nbytes), *inputs[2]))
+        arena = Arena(memory, used)
+        self._reseed(known.seed_of(work))
+        with lend(arena):
+            result = known.run(work)
+            result.block = bundle(result.block)
+        self._quiet_cv2()
+        try:
+            parcel = self._pack(seq, result, arena)
+        except (EOFError, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001  it is raised in the consumer
+            result = Result([], 0, _not_packed(error, known.place_of(work)))
+            parcel = None
+        failure = None if result.error is None else describe_failure(result.error)
+        seconds = time.perf_counter() - begin
+        self._channel.send(("done", seq, parcel, failure, result.count, arena.needed, seconds))
+
+    def _pack(self, seq: int, result: Result, arena: Arena) -> Parcel | None:
+        if result.count == 0:
+            return None
+        packed = Packed(result.block)
+        parcel = packed.put(arena)
+        while parcel is None:
+            self._channel.send(("grow", seq, packed.most + arena.missed))
+            slot = self._grown(seq)
+            if slot is None:
+                return None
+            parcel = packed.put(Arena(self._slots.anchor(*slot)))
+        return parcel
+
+    def _grown(self, seq: int) -> tuple[int, int, int] | None:
+        """The larger slot; `None` if nobody wants the unit. Other messages may come before it."""
+        while True:
+            message = self._channel.receive()
+            if message[0] == "grown" and message[1] == seq:
+                return message[2]
+            self._sort_in(message)
+
+    def _reseed(self, seed: int) -> None:
+        random.seed(seed)
+        np.random.seed(seed & 0xFFFFFFFF)
+
+    def _quiet_cv2(self) -> None:
+        if not self._cv2_told and "cv2" in sys.modules:
+            self._cv2_told = True
+            sys.modules["cv2"].setNumThreads(0)
+
+
+def _not_packed(error: Exception, place: str) -> DataFlowError:
+    failure = DataFlowError(
+        f"What a worker made at {place} cannot be sent to the consumer: "
+        f"{type(error).__name__}: {error}",
+        expected="arrays, numbers, strings, and containers of them; or whatever else pickles",
+        fix="convert it in the map function",
+    )
+    failure.__cause__ = error
+    return failure
