@@ -325,6 +325,14 @@ def test_rotation_and_crop_shows_only_the_image(h: int, w: int, degrees: float) 
         assert new_h * new_w >= h * w * 0.15 * min(h, w) / max(h, w)
 
 
+@pytest.mark.parametrize("degrees", [45, 135, 225, 45 + 1e-12, 45 - 1e-12])
+def test_rotation_and_crop_of_a_square_by_half_a_right_angle(degrees: float) -> None:
+    image = np.zeros((1000, 1000), np.uint8)
+    aug = RotationAndCropValid(degrees, step_deg=degrees)
+    shapes = {aug.get_transform(image, rng(seed)).apply_mask(image).shape for seed in range(9)}
+    assert shapes == {(1000, 1000), (707, 707)}
+
+
 def test_rotation_and_crop_in_steps() -> None:
     image = np.arange(12, dtype=np.uint8).reshape(3, 4)
     shapes = set()
@@ -411,6 +419,28 @@ def test_a_deformation_that_folds_refuses_points() -> None:
     with pytest.raises(ConfigError, match="folds the image"):
         points = np.random.default_rng(0).uniform(20, 30, (200, 2))
         transform.apply_coords(points)
+
+
+@each
+def test_points_that_are_missing_stay_missing(aug: ImageAugmentor) -> None:
+    transform = aug.get_transform(places(40, 50), rng(0))
+    points = np.array([(20.0, 20.0), (np.nan, np.nan), (30.0, 25.0)])
+    moved = transform.apply_coords(points)
+    assert np.isnan(moved[1]).all()
+    assert np.allclose(moved[[0, 2]], transform.apply_coords(points[[0, 2]]), atol=1e-3)
+
+
+@pytest.mark.parametrize("border", ["constant", "replicate", "reflect", "wrap", "reflect_101"])
+def test_borders_of_images_and_masks_agree(border: str) -> None:
+    numbers = np.arange(20 * 30, dtype=np.float32).reshape(20, 30)
+    for aug in (
+        Shift(0.5, 0.5, border=border),
+        Rotation(180, (0.5, 0.5), border=border, step_deg=90),
+    ):
+        for seed in range(5):
+            transform = aug.get_transform(numbers, rng(seed))
+            shown, mask = transform.apply_image(numbers), transform.apply_mask(numbers.astype(int))
+            assert np.abs(shown - mask).max() < 0.01
 
 
 def test_clip_boxes() -> None:
