@@ -179,10 +179,10 @@ def _linear(
 
 def _per_image(numbers: NDArray[np.float64], images: Images) -> NDArray[np.float32]:
     """[n] or [n, channels], shaped to be broadcast, by whole rows where channels differ."""
-    numbers = numbers.astype(np.float32)
-    if numbers.size == len(images):
-        return numbers.reshape(-1, *[1] * (images.ndim - 1))
-    return np.tile(numbers, images.shape[2]).reshape(len(images), 1, *images.shape[2:])
+    small = numbers.astype(np.float32)
+    if small.size == len(images):
+        return small.reshape(-1, *[1] * (images.ndim - 1))
+    return np.tile(small, images.shape[2]).reshape(len(images), 1, *images.shape[2:])
 
 
 def _moments(
