@@ -1,6 +1,11 @@
 """Files that hold datapoints: each format is read by its class here, and written where it says."""
 
+from ._caffe import CaffeLMDB as CaffeLMDB
+from ._caffe import decode_datum as decode_datum
 from ._hdf5 import HDF5Data as HDF5Data
+from ._lmdb import LMDBData as LMDBData
+from ._lmdb import LMDBDataDecoder as LMDBDataDecoder
+from ._lmdb_writer import LMDBSerializer as LMDBSerializer
 from ._npz import NumpyData as NumpyData
 from ._parquet import ParquetData as ParquetData
 from ._svmlight import SVMLightData as SVMLightData

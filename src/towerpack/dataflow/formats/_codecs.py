@@ -1,0 +1,73 @@
+"""How datapoints become records of files that know nothing but bytes."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Generator, Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from towerpack._core.errors import ConfigError, FormatError
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow.formats._wire import pack, unpack
+
+Format = Literal["wire", "pickle"]
+
+_PICKLE_MARK: Final = b"\x80"
+
+
+@dataclass(frozen=True)
+class Codec:
+    """From a datapoint to bytes and back."""
+
+    encode: Callable[[Datapoint], bytes]
+    decode: Callable[[bytes], Datapoint]
+
+
+def codec_of(format: Format) -> Codec:
+    """The codec of a name: "wire", or "pickle", which runs whatever code the bytes name.
+
+    Raises:
+        ConfigError: There is no such format.
+    """
+    if format not in _CODECS:
+        raise ConfigError(f"There is no format={format!r}.", expected=" or ".join(_CODECS))
+    return _CODECS[format]
+
+
+def encoded(ds: Iterable[Datapoint], codec: Codec) -> Generator[bytes]:
+    """The records of one pass.
+
+    Raises:
+        ConfigError: A datapoint cannot be written; it says which.
+    """
+    for index, datapoint in enumerate(ds):
+        try:
+            record = codec.encode(datapoint)
+        except ConfigError as error:
+            error.pipeline = error.pipeline or f"{ds}, datapoint {index}"
+            raise
+        yield record
+
+
+def _unpacked(record: bytes) -> Datapoint:
+    if record[:1] == _PICKLE_MARK:
+        raise FormatError(
+            "The record is a pickle: to read it runs the code that it names.",
+            fix='format="pickle", if you trust the file as you trust a program',
+        )
+    return unpack(record, copy=True)
+
+
+def _pickled(datapoint: Datapoint) -> bytes:
+    return pickle.dumps(datapoint, protocol=5)
+
+
+def _unpickled(record: bytes) -> Any:
+    return pickle.loads(record)  # noqa: S301  asked for by name
+
+
+_CODECS: Final[dict[str, Codec]] = {
+    "wire": Codec(pack, _unpacked),
+    "pickle": Codec(_pickled, _unpickled),
+}

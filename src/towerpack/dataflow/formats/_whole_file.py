@@ -1,0 +1,30 @@
+"""Files that appear under their name when they are whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+from towerpack.dataflow._opening import PathLike
+
+
+@contextlib.contextmanager
+def whole_file(path: PathLike) -> Generator[Path]:
+    """Where to write a file; it takes its name, or that of an older one, at the end of the block.
+
+    A block that raises leaves nothing behind, and an older file as it was.
+
+    Args:
+        path: The file's name. Its directory must be there.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
