@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -136,6 +137,23 @@ class Phase:
     turns: Turns
 
 
+class Mix(Protocol):
+    """Which position of which flow each position of a mix is."""
+
+    @property
+    def size(self) -> int | None:
+        """Datapoints in the mix; `None` is infinite."""
+        ...
+
+    def locate(self, epoch: int, positions: Array) -> tuple[Array, Array]:
+        """For each position the flow, and the position in it."""
+        ...
+
+    def locate_one(self, epoch: int, position: int) -> tuple[int, int]:
+        """`locate` for a single position."""
+        ...
+
+
 class EvenMix:
     """Which position of which flow each position of a mix is.
 
@@ -173,7 +191,7 @@ class EvenMix:
             left.remove(ends[end])
             if stop_first:
                 break
-        self._starts = np.array([phase.start for phase in self._phases], np.int64)
+        self._starts = [phase.start for phase in self._phases]
 
     def locate(self, epoch: int, positions: Array) -> tuple[Array, Array]:
         """For each position the flow, and the position in it."""
@@ -187,28 +205,34 @@ class EvenMix:
             local[here] = phase.before[whose] + nth
         return flows, local
 
+    def locate_one(self, epoch: int, position: int) -> tuple[int, int]:
+        """`locate` for a single position."""
+        phase = self._phases[bisect_right(self._starts, position) - 1]
+        whose, nth = phase.turns.locate_one(position - phase.start)
+        return int(phase.flows[whose]), int(phase.before[whose]) + nth
+
 
 class MixNode(Node):
     """Reads several plans in turns.
 
     Args:
         nodes: The plans.
-        mix: Has the `size` of the mix, and `locate`.
+        mix: Whose turn it is.
     """
 
-    def __init__(self, nodes: list[Node], mix: Any) -> None:
+    def __init__(self, nodes: list[Node], mix: Mix) -> None:
         self.inputs = nodes
         self.size = mix.size
         self.chunk = min(node.chunk for node in nodes)
-        self._locate = mix.locate
+        self._mix = mix
 
     def read(self, epoch: int, positions: Positions) -> Block:
-        flows, local = self._locate(epoch, as_array(positions))
+        flows, local = self._mix.locate(epoch, as_array(positions))
         return read_groups(flows, local, lambda flow, at: self.inputs[flow].read(epoch, at))
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        flows, local = self._locate(epoch, np.array([position], np.int64))
-        return self.inputs[int(flows[0])].get(epoch, int(local[0]))
+        flow, local = self._mix.locate_one(epoch, position)
+        return self.inputs[flow].get(epoch, local)
 
 
 class MixStream(Stream):

@@ -105,6 +105,11 @@ class RandomMix:
         _, flows, local = self._order(epoch)
         return flows[positions], local[positions]
 
+    def locate_one(self, epoch: int, position: int) -> tuple[int, int]:
+        """`locate` for a single position."""
+        _, flows, local = self._order(epoch)
+        return int(flows[position]), int(local[position])
+
     def _order(self, epoch: int) -> tuple[int, Array, Array]:
         last = self._last
         if last is not None and last[0] == epoch:
@@ -138,13 +143,12 @@ class RandomMixStream(Stream):
     def __next__(self) -> Datapoint:
         if self._position >= self._mix.size:
             raise StopIteration
-        flows, local = self._mix.locate(self._epoch, np.array([self._position], np.int64))
-        flow = int(flows[0])
+        flow, local = self._mix.locate_one(self._epoch, self._position)
         try:
             datapoint = next(self._streams[flow])
         except StopIteration:
             raise DataFlowError(
-                f"{pipeline_of(self._flows[flow])} ended after {int(local[0])} datapoints.",
+                f"{pipeline_of(self._flows[flow])} ended after {local} datapoints.",
                 expected=f"{len(self._flows[flow])}, as its len() says",
             ) from None
         self._position += 1

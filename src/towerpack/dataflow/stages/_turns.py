@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
-from math import gcd, lcm
+from math import gcd, inf, lcm
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,7 +33,7 @@ def whole_weights(weights: Sequence[float]) -> tuple[int, ...]:
         ConfigError: A weight is not positive and finite, or rounds to nothing.
     """
     for weight in weights:
-        if not 0 < weight < float("inf"):
+        if not 0 < weight < inf:
             raise ConfigError(
                 f"A weight of {weight} does not mix.", expected="more than 0, and finite"
             )
@@ -87,6 +87,12 @@ class Turns:
         whose = self.whose[rest]
         return whose, periods * self.weights[whose] + self.nth[rest]
 
+    def locate_one(self, turn: int) -> tuple[int, int]:
+        """`locate` for a single turn."""
+        periods, rest = divmod(turn, self.period)
+        whose = int(self.whose[rest])
+        return whose, periods * int(self.weights[whose]) + int(self.nth[rest])
+
     def taken(self, turns: int) -> Array:
         """How many of the first `turns` turns each flow has had."""
         periods, rest = divmod(turns, self.period)
@@ -105,19 +111,23 @@ def even_turns(weights: tuple[int, ...]) -> Turns:
     Args:
         weights: Positive integers.
     """
-    shares = np.array(weights, np.int64) // gcd(*weights)
-    period = int(shares.sum())
+    shares = [weight // gcd(*weights) for weight in weights]
+    period = sum(shares)
     # Tijdeman's bounds are multiples of 1 / (2 flows - 2): in these units all numbers are whole.
-    unit = max(2, 2 * len(weights) - 2)
-    whose, nth = np.zeros((2, period), np.int64)
-    owed = np.zeros(len(weights), np.int64)
-    had = np.zeros(len(weights), np.int64)
-    for turn in range(period):
-        owed += shares * unit
-        # Of the flows that are owed enough, the one that would be owed too much first.
-        time_left = np.where(owed >= period, (period * (unit - 1) - owed) / shares, np.inf)
-        chosen = int(np.argmin(time_left))
-        whose[turn], nth[turn] = chosen, had[chosen]
+    unit = max(2, 2 * len(shares) - 2)
+    owed, had = [0] * len(shares), [0] * len(shares)
+    whose: list[int] = []
+    nth: list[int] = []
+    for _ in range(period):
+        chosen, least = 0, inf
+        for flow, share in enumerate(shares):
+            owed[flow] += share * unit
+            # Of the flows that are owed enough, the one that would be owed too much first.
+            time_left = (period * (unit - 1) - owed[flow]) / share
+            if owed[flow] >= period and time_left < least:
+                chosen, least = flow, time_left
+        whose.append(chosen)
+        nth.append(had[chosen])
         owed[chosen] -= period * unit
         had[chosen] += 1
-    return Turns(whose, nth, shares)
+    return Turns(*(np.array(numbers, np.int64) for numbers in (whose, nth, shares)))
