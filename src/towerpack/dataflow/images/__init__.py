@@ -4,6 +4,7 @@ augmentors = [ResizeShortestEdge(256), RandomCrop(224), Flip(horiz=True)]
 ds = AugmentImageComponent(ds, augmentors)
 """
 
+from ._albumentations import Albumentations as Albumentations
 from ._augmentor import Augmentor as Augmentor
 from ._augmentor import AugmentorList as AugmentorList
 from ._augmentor import CompositeAugmentor as CompositeAugmentor

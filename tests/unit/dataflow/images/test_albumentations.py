@@ -1,0 +1,123 @@
+"""The adapter: what albumentations draws is a function of the pipeline's generator."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+
+from towerpack._core.errors import MissingExtraError
+from towerpack.dataflow import DataFromArrays
+from towerpack.dataflow.images import (
+    Albumentations,
+    AugmentImageComponents,
+    AugmentorList,
+    Flip,
+    Resize,
+)
+from towerpack.dataflow.testing import check_flow
+
+os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # it looks for a newer version on import
+A: Any = pytest.importorskip("albumentations")
+
+IMG = np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def lively() -> Albumentations:
+    return Albumentations(
+        A.Compose(
+            [
+                A.HorizontalFlip(),
+                A.Affine(rotate=(-30, 30), translate_percent=(-0.1, 0.1), p=1),
+                A.RandomCrop(30, 44),
+                A.RandomBrightnessContrast(),
+            ],
+            seed=3,
+        )
+    )
+
+
+def test_is_a_function_of_the_generator() -> None:
+    aug = lively()
+    results = [aug.augment(IMG, rng(seed)) for seed in range(8)]
+    assert len({img.tobytes() for img in results}) == 8
+    assert results[0].shape == (30, 44, 3)
+    for other in (aug, lively(), pickle.loads(pickle.dumps(aug))):
+        for seed in (5, 2):
+            assert np.array_equal(other.augment(IMG, rng(seed)), results[seed])
+    with ThreadPoolExecutor(4) as pool:
+        again = list(pool.map(lambda seed: aug.augment(IMG, rng(seed)), [*range(8)] * 4))
+    assert all(np.array_equal(img, results[i % 8]) for i, img in enumerate(again))
+
+
+def test_all_targets_move_together() -> None:
+    """A bright square, its mask, its box and its corner."""
+    img = np.zeros((80, 100, 3), np.uint8)
+    img[30:50, 40:60] = 255
+    mask = (img[:, :, 0] > 0).astype(np.int64)
+    aug = Albumentations(
+        [A.HorizontalFlip(), A.VerticalFlip(), A.Affine(rotate=(-90, 90), scale=(0.6, 1.2), p=1)]
+    )
+    for seed in range(10):
+        transform = aug.get_transform(img, rng(seed))
+        # Coordinates first: no order of calls may matter.
+        center = transform.apply_coords(np.array([[50.0, 40.0]], np.float32))
+        box = transform.apply_boxes(np.array([[40.0, 30.0, 60.0, 50.0]]))
+        keypoints = transform.apply_keypoints(np.array([[50.0, 40.0, 2.0]]))
+        labels, shown = transform.apply_mask(mask), transform.apply_image(img)
+        assert center.dtype == np.float32 and labels.dtype == np.int64
+        assert np.allclose(keypoints[:, :2], center, atol=1e-3) and keypoints[0, 2] == 2
+        bright = np.argwhere(shown[:, :, 0] > 127)[:, ::-1] + 0.5
+        assert np.allclose(bright.mean(axis=0), center[0], atol=0.6)
+        assert (labels != (shown[:, :, 0] > 127)).mean() < 0.01
+        assert np.allclose(bright.min(axis=0) - 0.5, box[0, :2], atol=1.5)
+        assert np.allclose(bright.max(axis=0) + 0.5, box[0, 2:], atol=1.5)
+
+
+def test_points_outside_are_kept() -> None:
+    points = np.array([[-5.0, -5.0], [70.0, 2.0], [30.0, 20.0]])
+    flipped = Albumentations(A.HorizontalFlip(p=1)).get_transform(IMG).apply_coords(points)
+    assert np.allclose(flipped, [[65, -5], [-10, 2], [30, 20]])
+    assert Albumentations(A.NoOp()).get_transform(IMG).apply_coords(np.zeros((0, 2))).shape == (
+        0,
+        2,
+    )
+
+
+def test_among_other_augmentors() -> None:
+    both = AugmentorList([Resize((20, 30)), lively_small(), Flip(horiz=True)])
+    assert both.augment(IMG, rng()).shape == (10, 12, 3)
+    _, transform = both.augment_with_transform(IMG, rng(1))
+    assert transform.apply_mask(IMG[:, :, 0]).shape == (10, 12)
+
+
+def lively_small() -> Albumentations:
+    return Albumentations([A.RandomCrop(10, 12), A.GaussNoise(p=1)])
+
+
+def test_in_a_pipeline() -> None:
+    images = np.stack([np.roll(IMG, i) for i in range(5)])
+    boxes = np.tile(np.array([[[5.0, 6.0, 20.0, 30.0]]]), (5, 1, 1))
+
+    def make() -> AugmentImageComponents:
+        ds = DataFromArrays(images, images[..., 0], boxes)
+        return AugmentImageComponents(ds, lively(), 0, masks=1, boxes=2)
+
+    check_flow(make)
+
+
+def test_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    transform = A.HorizontalFlip()
+    monkeypatch.setitem(sys.modules, "albumentations", None)
+    with pytest.raises(MissingExtraError, match="albumentations") as info:
+        Albumentations(transform)
+    assert "pip install albumentations==2.0.8" in str(info.value)
