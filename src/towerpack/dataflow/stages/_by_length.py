@@ -72,6 +72,7 @@ class BatchByLength(Wrapper):
     """
 
     makes_batches = True
+    lifts = True
 
     def __init__(
         self,
@@ -144,7 +145,7 @@ class BatchByLength(Wrapper):
                 got=f"{known.dtype} {list(known.shape)} for {self.ds}",
                 expected="an integer for each datapoint of a flow of known length",
             )
-        if compile_flow(self.ds, Place(0)) is None:
+        if compile_flow(self.ds, Place(0, serial=True)) is None:
             raise ConfigError(
                 f"{self.ds} can only be read in order: knowing lengths does not help.",
                 fix="leave out lengths=",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -82,7 +83,7 @@ class GroupStream(Stream):
         self._due: list[Hashable] = []
         self._pending: list[Waiting] = []  # read, but not sorted in yet: kept for another try
         self._read = 0
-        node = compile_flow(ds, place)
+        node = compile_flow(ds, replace(place, serial=True))
         if state is None:
             self._inner = open_flow(ds, place, epoch, None)
         elif node is not None:

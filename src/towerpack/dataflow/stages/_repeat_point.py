@@ -38,6 +38,8 @@ class RepeatedDataPoint(Wrapper):
         n: How often.
     """
 
+    lifts = True
+
     def __init__(self, ds: DataFlow, n: int) -> None:
         super().__init__(ds)
         if n < 1:

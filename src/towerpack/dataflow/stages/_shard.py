@@ -50,6 +50,8 @@ class ShardData(Wrapper):
             parts longer by one.
     """
 
+    lifts = True
+
     def __init__(self, ds: DataFlow, num_shards: int, index: int, *, tail: Tail = "drop") -> None:
         super().__init__(ds)
         check_shard(num_shards, index)
@@ -140,6 +142,7 @@ class ShardRows(Wrapper):
     """
 
     transparent = True
+    lifts = True
 
     def __init__(self, ds: DataFlow, num_shards: int, index: int) -> None:
         super().__init__(ds)
