@@ -47,6 +47,8 @@ class LocallyShuffleData(Wrapper):
         seed: For this shuffle alone; by default the run's.
     """
 
+    lifts = True
+
     def __init__(
         self,
         ds: DataFlow,
