@@ -357,6 +357,9 @@ def test_resizes() -> None:
         assert 20 <= w <= 25 and 50 <= h <= 55
         h, w = RandomResize((0.1, 0.2), minimum=(50, 10), aspect_ratio_thres=0)(image).shape[:2]
         assert (h, w) == (25, 50)
+    widths = {RandomResize((5, 7), aspect_ratio_thres=9)(image, rng(s)).shape[1] for s in range(60)}
+    assert widths == {5, 6, 7}
+    assert RandomResize((0.001, 0.001), aspect_ratio_thres=0)(image).shape == (1, 1, 3)
     assert RandomResize((9.0, 9.0), (1.0, 1.0))(image).shape == image.shape  # no draw will do
 
 
