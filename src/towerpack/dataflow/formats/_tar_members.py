@@ -234,7 +234,7 @@ def _extended(data: bytes, name: str | None, size: int | None) -> tuple[str | No
         space = data.index(b" ", at, at + 20)
         length = int(data[at:space])
         record = data[space + 1 : at + length]
-        if length <= space - at or len(record) != at + length - space - 1 or record[-1:] != b"\n":
+        if len(record) != at + length - space - 1 or record[-1:] != b"\n":
             raise ValueError("a record's length is wrong")
         key, _, value = record[:-1].partition(b"=")
         if key == b"path":

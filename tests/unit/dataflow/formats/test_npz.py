@@ -144,6 +144,14 @@ def test_headers_that_lie(tmp_path: Path, header: str, container: str) -> None:
     tracemalloc.stop()
 
 
+@pytest.mark.parametrize("dtype", ["S0", "<U0", "V0"])
+def test_elements_of_nothing(tmp_path: Path, dtype: str) -> None:
+    header = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': (1000000000000,)}}"
+    (tmp_path / "x.npy").write_bytes(npy(header))
+    with pytest.raises(FormatError, match=r"x\.npy"):
+        NumpyData(tmp_path / "x.npy")
+
+
 def test_zip_bomb(tmp_path: Path) -> None:
     header = npy("{'descr': '|u1', 'fortran_order': False, 'shape': (100000000,)}")
     with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_BZIP2) as archive:

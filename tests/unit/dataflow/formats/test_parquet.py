@@ -15,6 +15,7 @@ from scaling import scaled
 from towerpack import ConfigError, FormatError
 from towerpack.dataflow import BatchData, ShuffleData
 from towerpack.dataflow.formats import ParquetData
+from towerpack.dataflow.formats._parquet import _Cache
 from towerpack.dataflow.testing import check_flow
 
 pa: Any = pytest.importorskip("pyarrow")
@@ -111,6 +112,36 @@ def test_groups_are_decoded_once_if_they_fit(
     read.clear()
     assert len(list(ParquetData(paths, ["i"], cache_bytes=0))) == 100
     assert read == [0, 1, 2, 0, 1, 2]
+
+
+def test_the_longest_unused_groups_are_given_up() -> None:
+    cache = _Cache(25)
+    columns = [[np.zeros(10, np.uint8)] for _ in range(4)]
+    cache.put(0, columns[0])
+    cache.put(1, columns[1])
+    assert cache.get(0) is columns[0]
+    cache.put(2, columns[2])
+    assert [cache.get(i) is not None for i in range(3)] == [True, False, True]
+    cache.put(3, [np.zeros(99, np.uint8)])
+    assert [cache.get(i) is not None for i in range(4)] == [False, False, False, True]
+
+
+def test_lists_with_nulls(tmp_path: Path) -> None:
+    values = [[1, None], None, [2]]
+    columns = {
+        "v": pa.array(values),
+        "f": pa.array([[1, 2], None, [3, None]], pa.list_(pa.int8(), 2)),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "x.parquet")
+    ds = ParquetData(tmp_path / "x.parquet", ["v", "f"])
+    assert [dp[0] for dp in ds] == values
+    assert [dp[1] for dp in ds] == [[1, 2], None, [3, None]]
+
+
+def test_text_that_is_not_utf8(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"t": pa.array([b"\xff"]).view(pa.string())}), tmp_path / "x.parquet")
+    with pytest.raises(FormatError, match=r"x\.parquet"):
+        list(ParquetData(tmp_path / "x.parquet"))
 
 
 def test_processes_and_threads(paths: list[Path]) -> None:

@@ -70,9 +70,8 @@ def test_what_is_no_sample_is_left_out_and_told(
 
 @pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
 def test_kinds_of_headers(tmp_path: Path, format: int) -> None:
-    files = {"plain.txt": b"p" * 600, "d" * 90 + "/" + "e" * 90 + ".txt": b""}
-    if format != tarfile.USTAR_FORMAT:
-        files[LONG + ".txt"] = b"long"
+    files = {} if format == tarfile.USTAR_FORMAT else {LONG + ".txt": b"long"}
+    files |= {"plain.txt": b"p" * 600, "d" * 90 + "/" + "e" * 90 + ".txt": b""}
     ds = TarData(archive(tmp_path / "t.tar", files, format=format))
     assert {f"{dp['__key__']}.txt": dp["txt"] for dp in ds} == files
 
@@ -82,6 +81,30 @@ def test_names_that_are_not_utf8(tmp_path: Path, format: int) -> None:
     name = b"caf\xe9".decode("utf-8", "surrogateescape")
     ds = TarData(archive(tmp_path / "t.tar", {f"{name}.txt": b"x"}, format=format))
     assert next(iter(ds))["__key__"] == name
+
+
+def signed(header: bytes, size: bytes) -> bytes:
+    """A header with another size field, its checksum made to fit."""
+    changed = bytearray(header)
+    changed[124:136] = size
+    changed[148:156] = b"%06o\0 " % (sum(changed) - sum(changed[148:156]) + 256)
+    return bytes(changed)
+
+
+def test_sizes_in_other_places(tmp_path: Path) -> None:
+    """Binary ones, those of extended headers, and those of links, which have no data."""
+    plain = tarfile.TarInfo("1.cls").tobuf(tarfile.USTAR_FORMAT)
+    link = tarfile.TarInfo("link")
+    link.type = tarfile.LNKTYPE
+    extended = tarfile.TarInfo("pax")
+    extended.type, extended.size = tarfile.XHDTYPE, 9
+    content = signed(plain, b"\x80" + bytes(10) + b"\3") + b"one".ljust(512, b"\0")
+    content += signed(link.tobuf(tarfile.USTAR_FORMAT), b"00000001000\0")
+    content += extended.tobuf(tarfile.USTAR_FORMAT) + b"9 size=5\n".ljust(512, b"\0")
+    content += tarfile.TarInfo("2.cls").tobuf(tarfile.USTAR_FORMAT) + b"twice".ljust(512, b"\0")
+    content += tarfile.TarInfo("3.cls").tobuf(tarfile.USTAR_FORMAT)
+    (tmp_path / "t.tar").write_bytes(content + bytes(1024))
+    assert [dp["cls"] for dp in TarData(tmp_path / "t.tar")] == [b"one", b"twice", b""]
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
@@ -115,7 +138,14 @@ def test_large_archives_have_flat_indexes(tmp_path: Path) -> None:
 
 def test_contents_by_extension(tmp_path: Path) -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    datapoint = {"cls": 3, "npy": array, "json": {"a": [1]}, "txt": "ä", "mask.npy": array > 2}
+    datapoint = {
+        "cls": 3,
+        "npy": array,
+        "t.npy": np.asfortranarray(array),
+        "json": {"a": [1]},
+        "txt": "ä",
+        "mask.npy": array > 2,
+    }
     with TarWriter(tmp_path / "t.tar") as writer:
         writer.write(datapoint)
         writer.write({**datapoint, "__key__": "x/y", "bin": b"\0"})
@@ -236,13 +266,10 @@ class TestDamage:
 
     @pytest.mark.parametrize("field", [b"77777777777\0", b"\x80" + b"\xff" * 11, b"-0000000001\0"])
     def test_sizes_that_cannot_be(self, tmp_path: Path, field: bytes) -> None:
-        header = bytearray(self.whole(tmp_path)[:512])
-        header[124:136] = field
-        total = sum(header) - sum(header[148:156]) + 256
-        header[148:156] = b"%06o\0 " % total
+        header = signed(self.whole(tmp_path)[:512], field)
         tracemalloc.start()
         with pytest.raises(FormatError):
-            self.read(tmp_path / "t.tar", bytes(header) + bytes(1024))
+            self.read(tmp_path / "t.tar", header + bytes(1024))
         assert tracemalloc.get_traced_memory()[1] < 10 << 20
         tracemalloc.stop()
 
@@ -254,8 +281,9 @@ class TestDamage:
             b"99 path=a\n",
             b"x path=a\n",
             b"9 path=a ",
-            b"10 size=-1\n",
+            b"11 size=-1\n",
             b"9 size=x\n",
+            b"6 x=y",
             b"22 GNU.sparse.major=1\n",
         ],
     )
@@ -266,6 +294,20 @@ class TestDamage:
         blocks += tarfile.TarInfo("1.cls").tobuf(tarfile.USTAR_FORMAT)
         with pytest.raises(FormatError):
             self.read(tmp_path / "t.tar", blocks + bytes(1024))
+
+    def test_checksums_of_headers(self, tmp_path: Path) -> None:
+        whole = bytearray(self.whole(tmp_path))
+        whole[300] ^= 1  # the name of the group, which nothing reads
+        with pytest.raises(FormatError, match=r"checksum"):
+            self.read(tmp_path / "t.tar", bytes(whole))
+
+    def test_names_without_end(self, tmp_path: Path) -> None:
+        info = tarfile.TarInfo("L")
+        info.type, info.size = tarfile.GNUTYPE_LONGNAME, 1 << 17
+        data = info.tobuf(tarfile.GNU_FORMAT) + b"x" * info.size
+        data += tarfile.TarInfo("1.cls").tobuf() + bytes(1024)
+        with pytest.raises(FormatError, match="a header of 131,072 bytes"):
+            self.read(tmp_path / "t.tar", data)
 
     def test_sparse_and_zstd(self, tmp_path: Path) -> None:
         info = tarfile.TarInfo("1.cls")

@@ -55,13 +55,12 @@ class TestImageFromFile:
         assert next(iter(ImageFromFile(files, 1)))[0].shape == (12, 10, 1)
         assert next(iter(ImageFromFile(files, 3, (6, 8))))[0].shape == (6, 8, 3)
         assert next(iter(ImageFromFile(files, 1, 5)))[0].shape == (5, 5, 1)
-        flat = np.full((12, 10, 3), (200, 100, 50), np.uint8)
-        Image.fromarray(flat).save(root / "flat.png")
-        assert next(iter(ImageFromFile([root / "flat.png"], resize=4)))[0][2, 2].tolist() == [
-            200,
-            100,
-            50,
-        ]
+        half = np.zeros((12, 10, 3), np.uint8)
+        half[:, 5:] = (200, 100, 50)
+        Image.fromarray(half).save(root / "half.png")
+        ((small,),) = ImageFromFile([root / "half.png"], resize=(3, 4))
+        assert small[:, 0].tolist() == [[0, 0, 0]] * 3
+        assert small[:, 3].tolist() == [[200, 100, 50]] * 3
 
     def test_shuffle_does_not_touch_the_list(self, root: Path) -> None:
         files = [root / "b/1.png", root / "b/0.PNG", root / "a/3.png"] * 4
@@ -197,6 +196,7 @@ class TestImageCSV:
     def test_names(self, root: Path) -> None:
         path = self.write(root, '\ufeff"b/1.png",dog\na/3.png,"cat, big"\nb/0.PNG,dog\n')
         ds = ImageCSV(path, decode=False)
+        assert ds.files[0] == str(root / "b/1.png")
         assert ds.classes == ["cat, big", "dog"] and ds.labels.tolist() == [1, 0, 1]
         ds = ImageCSV(path, decode=False, classes=["dog", "mouse", "cat, big"])
         assert ds.labels.tolist() == [0, 2, 0]
