@@ -25,6 +25,7 @@ def judge(
     consuming: float,
     waiting: float,
     workers: Sequence[float],
+    threads: bool,
     each: float,
     cpus: int,
 ) -> Verdict:
@@ -35,6 +36,7 @@ def judge(
         consuming: Share of the time in which the loop used datapoints.
         waiting: Share of the time in which it waited for workers.
         workers: How busy each was.
+        threads: Whether they are threads of this process.
         each: Seconds per datapoint that the loop gets.
         cpus: How many there are for this process.
     """
@@ -48,6 +50,12 @@ def judge(
         flow, stage = max(stages, key=lambda pair: _seconds(pair, "loop"))
         return _of_stage(flow, stage, each=each, workers=bool(workers), cpus=cpus)
     flow, stage = max(stages, key=lambda pair: _seconds(pair, "workers"))
+    if threads and len(workers) > 1 and _FULLY_BUSY <= sum(workers) < 1 + _MUCH:
+        return Verdict(
+            f"the interpreter's lock: {len(workers)} threads do the work of one, mostly with "
+            f"{stage.name}",
+            'processes: backend="process", or functions that let go of the lock (NumPy, OpenCV)',
+        )
     if max(workers) < _FULLY_BUSY:
         return Verdict(
             f"handing over: the loop waits {waiting:.0%} of the time, and workers are busy at most "

@@ -212,6 +212,7 @@ def _report(
         consuming=consuming,
         waiting=waiting,
         workers=workers,
+        threads=all(name.split("-")[0] == here.split("-")[0] for name in tables),
         each=bare.reading / bare.datapoints,
         cpus=count_cpus(),
     )

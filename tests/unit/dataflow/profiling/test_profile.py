@@ -18,6 +18,7 @@ from towerpack.dataflow import (
     DataFromGenerator,
     DataFromList,
     MapData,
+    PrefetchData,
     RepeatedData,
     ShuffleData,
 )
@@ -93,6 +94,29 @@ class TestFindings:
         assert "would cost more than it saves" in report.verdict.advice
 
 
+class TestWorkers:
+    @pytest.mark.parametrize("backend", ["process", "thread"])
+    def test_stages_in_workers(self, backend: Any) -> None:
+        ds = PrefetchData(BatchData(SlowDisk(), 5), None, 2, backend=backend)
+        report = profile(ds, 0.6)
+        assert [(one.name, one.where) for one in report.stages] == [
+            ("SlowDisk(100)", "workers"),
+            ("BatchData(5)", "workers"),
+        ]
+        assert len(report.workers) == 2 and max(report.workers) > 0.6
+        assert report.waiting > 0.6
+        assert "workers     2, busy" in str(report) and " where  " in str(report)
+        assert "they wait rather than compute" in report.verdict.advice
+
+    def test_a_map_above_them(self) -> None:
+        ds = PrefetchData(BatchData(arrays(), 5), None, 1, backend="thread")
+        report = profile(MapData(ds, spin), 0.3)
+        assert stage(report, "MapData(spin)").where == "loop"
+        assert stage(report, "BatchData(5)").where == "workers"
+        assert report.waiting < 0.3
+        assert report.verdict.bottleneck.startswith("MapData(spin): ")
+
+
 class TestReport:
     def test_text(self) -> None:
         report = profile(BatchData(MapData(arrays(), lambda dp: dp), 5), 0.05)
@@ -164,8 +188,9 @@ def found(
 
 
 def verdict(*stages: Any, **numbers: Any) -> str:
-    options: dict[str, Any] = {"consuming": 0.0, "waiting": 0.8, "workers": [0.9, 0.95], "each": 1}
-    result = judge(stages, **{**options, "cpus": 4, **numbers})
+    options: dict[str, Any] = {"consuming": 0.0, "waiting": 0.8, "workers": [0.9, 0.95]}
+    options |= {"threads": False, "each": 1, "cpus": 4}
+    result = judge(stages, **{**options, **numbers})
     return f"{result.bottleneck}; {result.advice}"
 
 
@@ -189,6 +214,13 @@ class TestJudgementOfWorkers:
     def test_handing_over(self) -> None:
         text = verdict(found("read", 1), workers=[0.3, 0.2])
         assert text.startswith("handing over: the loop waits 80%")
+
+    def test_threads_that_hold_the_lock(self) -> None:
+        for share in (0.4, 0.6):
+            text = verdict(found("decode", 1), workers=[share, share], threads=True)
+            assert text.startswith("the interpreter's lock: 2 threads do the work of one")
+        for numbers in ({"workers": [0.9, 0.9]}, {"workers": [0.1, 0.1]}, {"workers": [0.9]}):
+            assert "lock" not in verdict(found("decode", 1), threads=True, **numbers)
 
     def test_a_stage_in_the_loop(self) -> None:
         text = verdict(found("read", 9), found("cast", 3, where="loop"), waiting=0.1)
