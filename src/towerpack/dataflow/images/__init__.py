@@ -32,6 +32,7 @@ from ._flip import Flip as Flip
 from ._flip import FlipTransform as FlipTransform
 from ._flip import Transpose as Transpose
 from ._flip import TransposeTransform as TransposeTransform
+from ._grid import image_grid as image_grid
 from ._headers import ImageHeader as ImageHeader
 from ._headers import image_header as image_header
 from ._light import Brightness as Brightness

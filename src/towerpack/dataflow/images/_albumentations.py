@@ -6,7 +6,7 @@ import copy
 import importlib
 import random
 import threading
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,7 +106,7 @@ def _composed(transform: Any) -> Any:
             f"The package 'albumentations' cannot be imported: {error}.",
             fix="pip install albumentations==2.0.8",
         ) from error
-    several: Any = transform if isinstance(transform, (list, tuple)) else [transform]
+    several = cast("list[Any]", transform if isinstance(transform, (list, tuple)) else [transform])
     return package.Compose(
         list(several), keypoint_params=package.KeypointParams(format="xy", remove_invisible=False)
     )

@@ -1,0 +1,130 @@
+"""A grid of pictures: where they are, and what is drawn in."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow import BatchData, DataFromArrays, DataFromList, MapDataComponent
+from towerpack.dataflow.images import decode_image, image_grid
+from towerpack.dataflow.images._grid import _BACKGROUND as DARK
+from towerpack.dataflow.images._grid import displayable
+
+pytest.importorskip("cv2")
+
+COLOURS = [(200, 0, 0), (0, 200, 0), (0, 0, 200), (90, 90, 0), (0, 90, 90)]
+IMAGES = np.stack([np.full((20, 20, 3), colour, np.uint8) for colour in COLOURS])
+
+
+def cells(grid: np.ndarray, cell: int = 16, text: int = 0) -> list[tuple[int, ...]]:
+    """The colour in the middle of each cell."""
+    return [
+        tuple(grid[y, x].tolist())
+        for y in range(cell // 2, grid.shape[0], cell + text + 4)
+        for x in range(cell // 2, grid.shape[1], cell + 4)
+    ]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        IMAGES,
+        list(IMAGES),
+        [(img, 1) for img in IMAGES],
+        [(IMAGES, np.arange(5))],
+        DataFromArrays(IMAGES),
+        BatchData(DataFromArrays(IMAGES), 2, remainder=True),
+        BatchData(DataFromArrays(IMAGES), 2, remainder=True, stack="list"),
+    ],
+    ids=["array", "list", "datapoints", "batch", "flow", "batches", "lists"],
+)
+def test_order(source: Any, tmp_path: Path) -> None:
+    grid = image_grid(source, tmp_path / "grid.png", rows=3, cols=3, cell=16)
+    assert grid.shape == (36, 56, 3)  # two rows are enough
+    assert cells(grid) == [*COLOURS, (DARK,) * 3]
+    assert np.array_equal(decode_image((tmp_path / "grid.png").read_bytes()), grid)
+    small = image_grid(source, rows=1, cols=2, cell=16)
+    assert cells(small) == COLOURS[:2]
+
+
+def test_shapes_and_ranges() -> None:
+    white = np.full((5, 5), 255, np.uint8)
+    assert (displayable(white) == 255).all() and displayable(white).shape == (5, 5, 3)
+    assert (displayable(np.ones((5, 5, 1), np.float32)) == 255).all()
+    assert (displayable(np.full((5, 5, 3), 51.0)) == 51).all()
+    assert (displayable(np.full((5, 5, 3), 0.2, np.float32)) == 51).all()
+    assert displayable(np.array([[-2.0, 0.0, 2.0]]))[0, :, 0].tolist() == [0, 128, 255]
+    assert displayable(np.array([[0, np.nan, np.inf]])).shape == (1, 3, 3)
+    assert (displayable(np.ones((2, 2), bool)) == 255).all()
+    assert displayable(np.uint8([[[1, 2, 3]]]), rgb=False).tolist() == [[[3, 2, 1]]]
+    assert displayable(np.zeros((2, 2, 7), np.uint8)).shape == (2, 2, 3)
+    wide = image_grid([np.full((10, 40), 200, np.uint8)], cell=40)
+    rows = np.flatnonzero(wide[:, 20, 0] == 200)
+    assert wide.shape == (40, 40, 3) and rows.tolist() == list(range(15, 25))
+
+
+def test_what_is_drawn_in() -> None:
+    img = np.zeros((50, 100, 3), np.uint8)
+    mask = np.zeros((50, 100), np.int64)
+    mask[:, 50:] = 3
+    datapoint = {
+        "x": img,
+        "m": mask,
+        "b": np.array([[10, 10, 40, 40]]),
+        "k": np.array([[75.0, 25.0, 2.0]]),
+    }
+    plain = image_grid([datapoint], image="x", cell=100)
+    assert (plain[25:75] == 0).all() and (plain[:25] == DARK).all()
+    masked = image_grid([datapoint], image="x", mask="m", cell=100)[25:75]
+    assert not masked[:, :50].any() and masked[:, 50:].any(axis=2).all()
+    boxed = image_grid([datapoint], image="x", boxes="b", cell=200)[50:150]
+    rows, columns = (np.flatnonzero(boxed.any(axis=(i, 2))) for i in (1, 0))
+    # 2 pixels wide, about the edge: 20 to 80, in pixels of the cell.
+    assert abs(rows[[0, -1]] - [20, 79]).max() <= 1 and abs(columns[[0, -1]] - [20, 79]).max() <= 1
+    assert not boxed[24:76, 24:76].any()
+    pointed = np.argwhere(image_grid([datapoint], image="x", keypoints="k", cell=100)[25:75].any(2))
+    assert np.allclose(pointed.mean(axis=0), [25, 75], atol=1)
+    empty = {**datapoint, "b": np.zeros((0, 4)), "k": np.zeros((0, 3))}
+    both = image_grid([empty], image="x", boxes="b", keypoints="k", cell=100)
+    assert np.array_equal(both, plain)
+    outside = {**datapoint, "b": np.array([[-1e300, -9, 1e6, 1e5]]), "k": np.array([[1e6, np.nan]])}
+    image_grid([outside], image="x", boxes="b", keypoints="k", cell=100)
+
+
+@pytest.mark.parametrize(
+    "label",
+    [3, np.int64(1), "Größe", "x" * 500, [0.7, 0.3], np.float32([0, 1]), b"a", None, [1, 2]],
+)
+def test_labels(label: Any) -> None:
+    img = np.zeros((16, 16), np.uint8)
+    grid = image_grid([(img, label)], label=1, names=["cat", "dog"], cell=64)
+    assert grid.shape == (82, 64, 3)
+    assert (grid[64:] > 100).any()
+    assert (grid[64:, -2:] == DARK).all()  # long texts are cut off
+    other = image_grid([(img, "something else")], label=1, cell=64)
+    assert not np.array_equal(grid, other)
+
+
+def test_is_a_function_of_the_seed() -> None:
+    ds = MapDataComponent(DataFromArrays(IMAGES), lambda x, rng: x // rng.integers(1, 5), rng=True)
+    first = image_grid(ds, cell=16)
+    assert np.array_equal(first, image_grid(ds, cell=16))
+    assert not np.array_equal(first, image_grid(ds, cell=16, seed=1))
+
+
+def test_errors() -> None:
+    for arguments in ({"rows": 0}, {"cols": 0}, {"cell": 3}):
+        with pytest.raises(ConfigError, match="shows nothing"):
+            image_grid(IMAGES, **arguments)
+    with pytest.raises(ConfigError, match="no image to show"):
+        image_grid(DataFromList([]))
+    with pytest.raises(ConfigError, match="no image to show"):
+        image_grid([(3, 4)])
+    with pytest.raises(ConfigError, match="is missing"):
+        image_grid([(IMAGES[0], 1)], boxes=2)
+    with pytest.raises(ConfigError, match="boxes"):
+        image_grid([(IMAGES[0], np.zeros((3, 2)))], boxes=1)
