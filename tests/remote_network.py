@@ -161,6 +161,9 @@ class _ConsumerPost:
     def send(self, route: Route, frames: Sequence[Any]) -> bool:
         found = self._network.producers.get(route.peer)
         if found is None:
+            # As with libzmq: a route ends when all that came on it was read.
+            if any(other == route for other, _ in self._network.to_consumer):
+                return True
             raise GoneError
         self._network.carry(found[1], _copied(frames))
         return True

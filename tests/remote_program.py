@@ -6,6 +6,7 @@ remote_program.py receive ADDRESS FILE
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 import time
@@ -30,8 +31,8 @@ def flow(name: str, count: int, nbytes: int = 8, pause_s: float = 0.0) -> MapDat
 
 def receive(address: str, path: Path) -> None:
     """Write every datapoint with the state behind it; go on from what is there already."""
-    unpacker = msgpack.Unpacker(path.open("rb")) if path.exists() else []
-    states = [state for _, _, state in unpacker]
+    data = io.BytesIO(path.read_bytes() if path.exists() else b"")
+    states = [state for _, _, state in msgpack.Unpacker(data)]
     ds = RemoteDataZMQ(address, producers=2, hwm=4)
     iterator = ds.iterate(state=states[-1]) if states else ds.iterate(seed=1)
     with path.open("ab") as file:

@@ -29,6 +29,7 @@ _TICK_S: Final = 0.2
 _BEAT_S: Final = 1.0
 _LOOK_S: Final = 0.5
 _QUIET_S: Final = 10.0
+_SILENT_S: Final = 30.0
 _MOST_NAME: Final = 200
 _MOST_REMEMBERED: Final = 1024
 _FROM_SESSIONS: Final = {Kind.DATA, Kind.GROUP, Kind.END, Kind.ERROR, Kind.BEAT}
@@ -146,6 +147,7 @@ class Consumer:
             peer.lost = False
             log.info("%s: the connection is back", peer.name)
         if message.kind is Kind.BEAT:
+            peer.answer = message.limit or peer.answer
             gap = message.number > peer.received
             self._acknowledge(peer, Kind.RESEND if gap and peer.wants_again(now) else Kind.ACK)
             return
@@ -193,45 +195,35 @@ class Consumer:
         room = message.fact("room", int, 1 << 31)
         try:
             peer = self._roster.place_of(
-                name, exact, signature, lambda peer: self._is_alive(peer, route)
+                name, exact, signature, lambda peer: self._is_alive(peer, route, run)
             )
-            if peer is None:
-                self._contest(self._roster.peers[name], now)
-                return
         except RefusedError as error:
             self._refuse(route, str(error))
             self._drop("from producers that are not wanted", str(error))
             return
-        if peer.ended:
-            return  # it waits for the next pass
+        if peer is None or peer.ended:
+            return  # it says HELLO again, and waits for its place, or for the next pass
         log.info("%s has come: %s", plain(peer.name), pipeline)
         self._runs.pop(peer.run, None)
         self._runs[run] = peer
         peer.run, peer.route, peer.signature, peer.room = run, route, signature, room
         self._start(peer, now)
 
-    def _contest(self, peer: Peer, now: float) -> None:
-        """Two want one name. If the first one still speaks, the second is sent away."""
-        if peer.rival_s is None:
-            peer.rival_s = now
-        elif peer.heard_s > peer.rival_s:
-            peer.rival_s = None
-            raise RefusedError(
-                f"there is another producer named {peer.name!r}; give each a name= of its own"
-            )
-
-    def _is_alive(self, peer: Peer, newcomer: Route) -> bool:
+    def _is_alive(self, peer: Peer, newcomer: Route, run: bytes) -> bool | None:
+        """Whether the producer that has a place is still there; `None`: it was asked."""
         route = peer.route
         if not peer.run or route is None or peer.ended:
             return False
-        if not self._post.bind:
-            # One address, one producer: whoever answers there is the one.
-            return route.link != newcomer.link
+        if not self._post.bind and route.link == newcomer.link:
+            return False  # one address, one producer: whoever answers there is the one
+        # What a dead one has left behind may still be coming in, and until then its route takes
+        # messages too. So it has to say something that it cannot have said before.
+        peer.riddle = int.from_bytes(run[:8], "little") | 1
         try:
-            self._post.send(route, self._acknowledgement(peer, Kind.ACK))
+            self._post.send(route, [header(Kind.LOOK, self._name, peer.riddle)])
         except GoneError:
             return False
-        return True
+        return True if peer.answer == peer.riddle else None
 
     def _start(self, peer: Peer, now: float) -> None:
         self._sessions.pop(peer.session, None)
@@ -266,9 +258,18 @@ class Consumer:
             if route not in spoken:
                 self._post.send(route, [header(Kind.LOOK, self._name)])
         if now >= self._beat_due:
+            # After a pause of ours, what they said meanwhile is still to be read.
+            paused = now > self._beat_due + _BEAT_S
             self._beat_due = now + _BEAT_S
             for peer in self._sessions.values():
                 self._acknowledge(peer, Kind.ACK)
+                peer.heard_s = now if paused else peer.heard_s
+                if now > peer.heard_s + _SILENT_S and not peer.lost:
+                    self._tell(
+                        f"silence of {peer.name}",
+                        f"{plain(peer.name)} has been silent for {now - peer.heard_s:.0f} s: its "
+                        "flow takes that long for a datapoint, or its machine is gone",
+                    )
 
     def _acknowledge(self, peer: Peer, kind: Kind) -> None:
         peer.credited = peer.handed

@@ -59,6 +59,8 @@ class Peer:
         run: Which process it is; empty if it has not come yet.
         received: Datapoints of its stream that have come.
         inbox: Those between `handed` and `received`.
+        riddle: What it was asked, to see whether it is there.
+        answer: The latest answer to one.
         room: How many it keeps until they are acknowledged.
     """
 
@@ -77,7 +79,8 @@ class Peer:
     attempt: int = 0
     begun_s: float = 0.0
     heard_s: float = 0.0
-    rival_s: float | None = None
+    riddle: int = 0
+    answer: int = 0
     received: int = 0
     inbox: deque[Arrival] = field(default_factory=deque[Arrival])
     room: int = 1
@@ -112,7 +115,7 @@ class Peer:
         self.attempt = attempt
         self.begun_s = self.heard_s = now
         self.answered = self.lost = False
-        self.rival_s = None
+        self.riddle = self.answer = 0
         self.received = self.handed
         self.inbox.clear()
         self.counts.starts += 1

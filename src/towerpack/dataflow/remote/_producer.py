@@ -135,7 +135,7 @@ class Producer:
         elif message.kind is Kind.REFUSE:
             self._be_refused(message)
         elif message.kind is Kind.LOOK:
-            self._greet(route, message.session)
+            self._greet(route, message.session, message.number)
         elif message.kind not in (Kind.ACK, Kind.RESEND, Kind.STOP):
             raise FormatError(f"{message.kind.name} is not for a producer.")
         elif session is None or message.session != session.order.session:
@@ -164,10 +164,10 @@ class Producer:
         # Whoever can connect can say this.
         log.warning("Somebody who connected refuses this producer: %s", why)
 
-    def _greet(self, route: Route, consumer: bytes) -> None:
+    def _greet(self, route: Route, consumer: bytes, riddle: int = 0) -> None:
         session = self._session
         if session is not None and session.order.consumer == consumer:
-            self._say(route, self._beat(session))
+            self._say(route, self._beat(session, riddle))
             return
         if self._serves_other(consumer):
             why = f"{self._name} serves another consumer at present"
@@ -284,8 +284,8 @@ class Producer:
             self._say(self._route, self._beat(session))
         self._done = self._done or now > self._give_up
 
-    def _beat(self, session: Session) -> list[bytes]:
-        return [header(Kind.BEAT, session.order.session, session.outbox.cursor)]
+    def _beat(self, session: Session, answer: int = 0) -> list[bytes]:
+        return [header(Kind.BEAT, session.order.session, session.outbox.cursor, answer)]
 
     def _say(self, route: Route, frames: Sequence[Any]) -> bool:
         """Send if that is possible at present; everything is said again if need be."""

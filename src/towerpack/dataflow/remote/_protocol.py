@@ -7,8 +7,8 @@ Every message is a header of 40 bytes and the frames that belong to its kind:
     GROUP    producer  `limit` small datapoints from `number` on     frames: all in one, msgpack
     END      producer  the stream ended before `number`
     ERROR    producer  the flow raised at `number`                            frames: facts
-    BEAT     producer  it lives, and has sent all before `number`
-    LOOK     consumer  who is there? (`session` is the consumer's own name)
+    BEAT     producer  it lives, and has sent all before `number`; `limit` answers a LOOK
+    LOOK     consumer  who is there? (`session` is the consumer's name, `number` a riddle)
     START    consumer  produce from `number` on, up to `limit`                frames: facts
     ACK      consumer  all before `number` has arrived; go on up to `limit`
     RESEND   consumer  as ACK, and send again from `number` on

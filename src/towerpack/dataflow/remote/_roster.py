@@ -51,29 +51,36 @@ class Roster:
     # ------------------------------------------------------------------ who is who
 
     def place_of(
-        self, name: str, exact: bool, signature: bytes, alive: Callable[[Peer], bool]
+        self, name: str, exact: bool, signature: bytes, alive: Callable[[Peer], bool | None]
     ) -> Peer | None:
-        """The place of a newcomer; `None` if it is taken at present.
+        """The place of a newcomer; `None` if it is not known yet whether that is free.
 
         Args:
             name: What the newcomer calls itself.
             exact: No other name will do. Otherwise it gets a free one that begins so: first that of
                 one with the same flow that is gone, whose work it can go on with.
             signature: Of its flow.
-            alive: Whether the producer that has a place is still there.
+            alive: Whether the producer that has a place is still there; `None`: not known yet.
 
         Raises:
-            RefusedError: It is none of those that are wanted, or there are enough.
+            RefusedError: It is none of those that are wanted, there are enough, or the name is
+                another's.
         """
         if exact or self._names is not None:
             peer = self._wanted(name)
-            return None if alive(peer) else peer
+            there = alive(peer)
+            if there:
+                raise RefusedError(
+                    f"there is another producer named {name!r}; give each a name= of its own"
+                )
+            return peer if there is False else None
         number = 1
         while True:
             peer = self._wanted(name if number == 1 else f"{name}-{number}")
-            same = peer.signature in (b"", signature)
-            if same and not peer.ended and not alive(peer):
-                return peer
+            if peer.signature in (b"", signature) and not peer.ended:
+                there = alive(peer)
+                if not there:
+                    return peer if there is False else None
             number += 1
 
     def _wanted(self, name: str) -> Peer:

@@ -266,6 +266,27 @@ def test_names_by_default_are_numbered_and_taken_over() -> None:
     }
 
 
+@pytest.mark.parametrize("exact", [True, False])
+def test_what_the_dead_left_behind_does_not_keep_their_place(exact: bool) -> None:
+    network = Network()
+    flow = RemoteDataZMQ(ADDRESS, hwm=20)
+    peer = network.start(numbers("a", 60), "a", exact=exact, hwm=20)
+    stream = network.stream(flow)
+    got = take(stream, 10)
+    for _ in range(20):
+        network.run()  # much is on its way
+    assert len(network.to_consumer) > 5
+    network.kill(peer)
+    network.start(numbers("a", 60), "a", exact=exact)
+    for _ in range(20):
+        network.run()
+        network.to_consumer.rotate(1)  # the newcomer is heard before what was left behind
+    got += list(stream)
+    assert got == [("a", i) for i in range(60)]
+    assert set(flow.counts) == {"a"}
+    assert not network.failed
+
+
 def test_two_living_producers_of_one_name_are_told() -> None:
     network = Network()
     flow = RemoteDataZMQ(ADDRESS, hwm=2)

@@ -333,9 +333,7 @@ def test_arguments_that_make_no_sense(arguments: dict[str, Any], message: str) -
         ({"seed": -1}, "out of range"),
     ],
 )
-def test_sending_with_arguments_that_make_no_sense(
-    arguments: dict[str, Any], message: str
-) -> None:
+def test_sending_with_arguments_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         send_dataflow_zmq(DataFromList([(1,)]), "inproc://x", **arguments)
 
