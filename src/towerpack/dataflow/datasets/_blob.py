@@ -28,8 +28,8 @@ def read_blob(path: Path, *, channels: int) -> NDArray[np.float32]:
             raise ValueError(f"it has more than {_LARGEST:,} bytes")
         sizes, values = _fields(data)
         shape = tuple(sizes.get(field, 0) for field in (_CHANNELS, _HEIGHT, _WIDTH))
-        if shape[0] != channels or len(values) != np.prod(shape, dtype=object):
-            raise ValueError(f"{len(values):,} values of shape {list(shape)}")
+        if shape[0] != channels:
+            raise ValueError(f"an array of shape {list(shape)}")
         return values.reshape(shape)
 
 

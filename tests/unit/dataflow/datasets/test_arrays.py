@@ -47,7 +47,7 @@ def cifar_files(num_classes: int) -> dict[str, bytes]:
 
     def records(count: int) -> bytes:
         rows = [
-            bytes([i % 20, i % 100] if num_classes == 100 else [i % 10])
+            bytes([(i + 1) % 20, i % 100] if num_classes == 100 else [i % 10])
             + b"".join(bytes([i + shift]) * 1024 for shift in (0, 50, 100))
             for i in range(count)
         ]
@@ -229,6 +229,14 @@ class TestMnist:
         with pytest.raises(FormatError, match=r"not an IDX file of uint8 with 1 axes"):
             Mnist("train", dir=tmp_path)
 
+    def test_too_much_and_too_little(self, tmp_path: Path) -> None:
+        whole = gzip.decompress(idx_bytes(np.zeros((2, 28, 28), np.uint8)))
+        (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(idx_bytes(np.zeros(2, np.uint8)))
+        for data in (whole[:-1], whole + b"0"):
+            (tmp_path / "t10k-images-idx3-ubyte").write_bytes(data)
+            with pytest.raises(FormatError, match="does not hold what its header says"):
+                Mnist("test", dir=tmp_path)
+
     def test_a_bomb(self, tmp_path: Path) -> None:
         header = gzip.decompress(idx_bytes(np.zeros((1, 28, 28), np.uint8)))[:4]
         data = gzip.compress(header + b"\xff" * 4 + (28).to_bytes(4, "big") * 2)
@@ -300,6 +308,7 @@ class TestSVHN:
             {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": "text"},
             {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.ones((3, 1))},
             {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.full((2, 1), 11)},
+            {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.full((2, 1), 1.5)},
             {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.full((2, 1), np.nan)},
             {"X": np.zeros((32, 32, 3, 2), np.float32), "y": np.ones((2, 1))},
             {"X": np.zeros((32, 32), np.uint8), "y": np.ones((2, 1))},

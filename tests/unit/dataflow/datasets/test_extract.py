@@ -51,13 +51,14 @@ def link_tar(kind: bytes, target: str) -> bytes:
     return out.getvalue()
 
 
-def link_zip(target: str) -> bytes:
+def link_zip(target: str, inner: tuple[str, ...]) -> bytes:
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         info = zipfile.ZipInfo("link")
         info.external_attr = (stat.S_IFLNK | 0o777) << 16
         archive.writestr(info, target)
-        archive.writestr("link/evil", "evil")
+        for name in inner:
+            archive.writestr(name, "evil")
     return out.getvalue()
 
 
@@ -109,6 +110,7 @@ EVIL_NAMES = [
     "\\evil",
     "..\\evil",
     "a" * 2000,
+    "a\\b",
     "//evil",
 ]
 
@@ -145,7 +147,9 @@ class TestHostile:
         assert "link or device" in message
 
     def test_links_in_a_zip(self, tmp_path: Path) -> None:
-        assert "link" in self.refused(tmp_path, "a.zip", link_zip(str(tmp_path)))
+        for inner in ((), ("link/evil",)):
+            data = link_zip(str(tmp_path), inner)
+            assert "a link or device" in self.refused(tmp_path, "a.zip", data)
 
     def test_through_a_link_that_is_there(self, tmp_path: Path) -> None:
         """The user's own links are followed: data may lie on another disk."""
