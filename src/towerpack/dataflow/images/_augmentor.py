@@ -71,12 +71,22 @@ class PhotometricAugmentor(ImageAugmentor):
         return self._augment(img.copy(), drawn)
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
-        drawn = self.draw(img, self.generator(rng))
-        name = repr(self) if drawn is None else f"{self!r}, drawn as {drawn!r:.60}"
-        return PhotometricTransform(partial(self._changed, drawn), name)
+        return _DrawnTransform(self, self.draw(img, self.generator(rng)))
 
-    def _changed(self, drawn: Any, img: Image) -> Image:
-        return self.change(check_image(img), drawn)
+
+class _DrawnTransform(PhotometricTransform):
+    def __init__(self, augmentor: PhotometricAugmentor, drawn: Any) -> None:
+        super().__init__(partial(augmentor.change, drawn=drawn))
+        self._augmentor = augmentor
+        self._drawn = drawn
+
+    def apply_image(self, img: Image) -> Image:
+        return super().apply_image(check_image(img))
+
+    def __repr__(self) -> str:
+        # Not as a name when it is made: that would take as long as many a transform.
+        drawn = "" if self._drawn is None else f", drawn as {self._drawn!r:.60}"
+        return f"PhotometricTransform({self._augmentor!r}{drawn})"
 
 
 class CompositeAugmentor(ImageAugmentor):

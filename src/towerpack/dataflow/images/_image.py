@@ -6,7 +6,6 @@ An image is an array [height, width] or [height, width, channels], uint8 (0 to 2
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -24,6 +23,8 @@ Interpolation = int | str
 
 INTERPOLATIONS = {"nearest": 0, "linear": 1, "cubic": 2, "area": 3, "lanczos": 4}
 BORDERS = {"constant": 0, "replicate": 1, "reflect": 2, "wrap": 3, "reflect_101": 4}
+
+_WHOLE = (int, np.integer)
 
 
 def opencv() -> Any:
@@ -79,15 +80,14 @@ def height_and_width(shape: int | Sequence[int], of: str) -> tuple[int, int]:
     Raises:
         ConfigError: It is neither.
     """
-    if isinstance(shape, numbers.Integral):
-        pair = (int(shape), int(shape))
-    else:
-        pair = tuple(int(n) for n in cast("Sequence[int]", shape))
-    if len(pair) != 2 or min(pair) < 1:
+    several: Any = (shape, shape) if isinstance(shape, _WHOLE) else shape
+    is_pair = isinstance(several, (tuple, list)) and len(cast("list[Any]", several)) == 2
+    pair = cast("list[Any]", several) if is_pair else [0]
+    if not all(isinstance(n, _WHOLE) for n in pair) or min(pair) < 1:
         raise ConfigError(
             f"{shape!r} is no {of}.", expected="(height, width), or one number for both; 1 or more"
         )
-    return pair
+    return int(pair[0]), int(pair[1])
 
 
 def channel_values(value: Any, img: Image) -> NDArray[np.float64]:

@@ -19,6 +19,7 @@ from towerpack.dataflow.images._augmentor import (
 from towerpack.dataflow.images._flip import check_probability
 from towerpack.dataflow.images._image import Image
 from towerpack.dataflow.images._transform import NoOpTransform, Transform, TransformFactory
+from towerpack.dataflow.stages._map import function_name
 
 
 class Identity(ImageAugmentor):
@@ -115,4 +116,6 @@ class MapImage(ImageAugmentor):
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         functions = {"mask": self.mask_func, "coords": self.coord_func, "image": self.func}
         given = {f"apply_{key}": f for key, f in functions.items() if f is not None}
-        return TransformFactory(repr(self), **cast("dict[str, Any]", given))
+        return TransformFactory(
+            f"MapImage({function_name(self.func)})", **cast("dict[str, Any]", given)
+        )

@@ -399,6 +399,15 @@ def test_random_resized_crop(h: int, w: int, seed: int) -> None:
         assert 0.7 < crop.w / crop.h < 1.43
 
 
+def test_random_resized_crop_draws_areas_and_ratios() -> None:
+    image = np.zeros((300, 300), np.uint8)
+    aug = GoogleNetRandomCropAndResize((0.1, 0.4), (2, 2))
+    crops: list[Any] = [next(iter(aug.get_transform(image, rng(s)))) for s in range(300)]  # pyright: ignore
+    areas = [crop.w * crop.h / image.size for crop in crops]
+    assert 0.09 < min(areas) < 0.12 and 0.38 < max(areas) < 0.41
+    assert {round(crop.w / crop.h, 1) for crop in crops} == {0.5, 2.0}
+
+
 def test_pastes() -> None:
     image = np.full((2, 3, 3), 200, np.uint8)
     pasted = CenterPaste((4, 6))(image)
@@ -459,6 +468,9 @@ def test_clip_boxes() -> None:
     [
         lambda: Resize((0, 3)),
         lambda: Resize((1, 2, 3)),  # pyright: ignore[reportArgumentType]
+        lambda: Resize(3.5),  # pyright: ignore[reportArgumentType]
+        lambda: Resize((3.5, 2)),  # pyright: ignore[reportArgumentType]
+        lambda: Resize("ab"),  # pyright: ignore[reportArgumentType]
         lambda: Resize(4, interp="fancy"),
         lambda: Resize(4, interp=17),
         lambda: Flip(),
