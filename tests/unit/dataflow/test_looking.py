@@ -30,8 +30,22 @@ def test_speed(capsys: pytest.CaptureFixture[str]) -> None:
     assert report.nbytes == 20 * 2 * 25 * 4
     assert report.datapoints_per_second == 5
     assert report.bytes_per_second == 1000
-    out = capsys.readouterr().out
-    assert "DataFromArrays(10) > BatchData(2)" in out and "5.0 /s" in out
+    assert report.first_s == 4
+    captured = capsys.readouterr()
+    assert "DataFromArrays(10) > BatchData(2)" in captured.out and "5.0 /s" in captured.out
+    assert "first       after 4 s" in captured.out and captured.err == ""
+
+
+def test_speed_without_warm_up_counts_the_first_datapoint() -> None:
+    ticks = itertools.count()
+    ds = DataFromList([(1,), (2,)])
+    report = TestDataSpeed(ds, 3, clock=lambda: float(next(ticks))).start()
+    assert report.datapoints == 3 and report.seconds == 2 and report.nbytes == 24
+
+
+def test_speed_of_datapoints_of_different_sizes() -> None:
+    ds = DataFromList([(np.zeros(i, np.uint8),) for i in range(1000)])
+    assert 450_000 < TestDataSpeed(ds, 1000).start().nbytes < 550_000
 
 
 def test_warm_up_is_read_but_not_counted() -> None:

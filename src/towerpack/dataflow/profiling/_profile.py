@@ -16,6 +16,7 @@ from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow, name_of_stage
 from towerpack.dataflow._passes import endless
+from towerpack.dataflow._progress import Tick, progress
 from towerpack.dataflow.profiling._advice import count_cpus, judge
 from towerpack.dataflow.profiling._calibrate import cost_of_probes
 from towerpack.dataflow.profiling._lanes import (
@@ -31,7 +32,6 @@ from towerpack.dataflow.profiling._lanes import (
     name_of_lane,
 )
 from towerpack.dataflow.profiling._probes import probed
-from towerpack.dataflow.profiling._progress import Tick, progress
 from towerpack.dataflow.profiling._report import ProfileReport, StageProfile, Where
 from towerpack.dataflow.stages._speed import bytes_of
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack._core.errors import ConfigError, DataFlowError
-from towerpack.dataflow._datapoints import Datapoint, is_datapoint, values_of
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow._datapoints import is_datapoint, values_of
 from towerpack.dataflow._flow import DataFlow, Place, Wrapper, compile_flow, open_flow
-from towerpack.dataflow._iterator import DataIterator
+from towerpack.dataflow._passes import endless
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._progress import progress
 from towerpack.dataflow._stream import State, Stream
+
+_SIZED_EVERY = 16  # to look at a small datapoint takes longer than to read it
 
 
 @dataclass(frozen=True)
@@ -27,13 +32,15 @@ class SpeedReport:
         pipeline: What was measured.
         datapoints: How many were read, without the warm-up.
         seconds: How long that took.
-        nbytes: Bytes in the arrays, numbers and strings of these datapoints.
+        nbytes: Bytes in the arrays, numbers and strings of these datapoints, from some of them.
+        first_s: Seconds until the first datapoint.
     """
 
     pipeline: str
     datapoints: int
     seconds: float
     nbytes: int
+    first_s: float = 0.0
 
     @property
     def datapoints_per_second(self) -> float:
@@ -50,6 +57,7 @@ class SpeedReport:
         rows = [
             ("pipeline", self.pipeline),
             ("datapoints", f"{self.datapoints:,} in {self.seconds:.3g} s"),
+            ("first", f"after {self.first_s:.3g} s"),
             ("rate", f"{self.datapoints_per_second:,.1f} /s, {micros:,.1f} µs each"),
             ("bytes", f"{self.bytes_per_second / 1e6:,.1f} MB/s"),
         ]
@@ -58,6 +66,8 @@ class SpeedReport:
 
 class TestDataSpeed(Wrapper):
     """Measures how fast a flow is, by `start()`. Iterated, it is the flow itself.
+
+    `profile` tells which stage takes the time.
 
     Contract: order, length, randomness, safety and resuming of `ds`.
 
@@ -92,10 +102,18 @@ class TestDataSpeed(Wrapper):
     def start(self) -> SpeedReport:
         """Read, measure, write a table to standard output, and return its numbers.
 
+        Shows its progress on a terminal.
+
         Raises:
             DataFlowError: A pass has no datapoints.
         """
-        report = self.measure()
+        with progress("speed", self.size) as tick:
+
+            def show(count: int) -> bool:
+                tick(count)
+                return False
+
+            report = self.measure(show)
         sys.stdout.write(str(report))
         return report
 
@@ -109,34 +127,33 @@ class TestDataSpeed(Wrapper):
         Raises:
             DataFlowError: A pass has no datapoints.
         """
-        iterator = self.ds.iterate(epoch=0)
-        for _ in range(self.warmup):
-            _, iterator = self._next(iterator)
-        nbytes = 0
-        count = 0
-        begin = self._clock()
-        while count < self.size:
-            datapoint, iterator = self._next(iterator)
-            nbytes += bytes_of(datapoint)
-            count += 1
-            if stop is not None and stop(count):
-                break
-        seconds = max(self._clock() - begin, 1e-9)
-        return SpeedReport(str(self.ds), count, seconds, nbytes)
+        clock = self._clock
+        count = sized = sized_bytes = 0
+        with closing(endless(self.ds)) as datapoints:
+            asked = clock()
+            first = next(datapoints)
+            first_s = clock() - asked
+            rest = chain([first], datapoints)
+            for _ in range(self.warmup):
+                next(rest)
+            begin = clock() if self.warmup else asked
+            for datapoint in rest:
+                if count % _SIZED_EVERY == 0:
+                    sized_bytes += bytes_of(datapoint)
+                    sized += 1
+                count += 1
+                if count == self.size or (stop is not None and stop(count)):
+                    break
+            seconds = max(clock() - begin, 1e-9)
+        return SpeedReport(
+            str(self.ds), count, seconds, round(sized_bytes / sized * count), first_s
+        )
 
     def compile(self, place: Place) -> Node | None:
         return compile_flow(self.ds, place)
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         return open_flow(self.ds, place, epoch, state)
-
-    def _next(self, iterator: DataIterator) -> tuple[Datapoint, DataIterator]:
-        for datapoint in iterator:
-            return datapoint, iterator
-        iterator = self.ds.iterate(epoch=iterator.epoch + 1)
-        for datapoint in iterator:
-            return datapoint, iterator
-        raise DataFlowError("A pass has no datapoints to measure.", pipeline=str(self.ds))
 
 
 def bytes_of(value: Any) -> int:
