@@ -6,8 +6,10 @@ from towerpack.cli._ckpt import ckpt_app
 from towerpack.cli._data import data_app
 from towerpack.cli._demo import demo
 from towerpack.cli._doctor import doctor
+from towerpack.cli._grid_data import grid
 from towerpack.cli._profile import profile
 
+data_app.command()(grid)
 data_app.command()(profile)
 app.add_typer(ckpt_app, name="ckpt")
 app.add_typer(data_app, name="data")

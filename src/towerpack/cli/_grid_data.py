@@ -1,0 +1,56 @@
+"""`towerpack data grid`: a picture of what a pipeline makes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from towerpack._core.errors import ConfigError
+from towerpack.cli._data import Seed, Target, flow_of
+
+Component = Annotated[str | None, typer.Option(metavar="INDEX|KEY")]
+
+
+def grid(
+    target: Target,
+    out: Annotated[Path, typer.Argument(metavar="OUT.png", help="The file to write.")],
+    rows: Annotated[int, typer.Option(min=1, help="Rows, at most.")] = 4,
+    cols: Annotated[int, typer.Option(min=1, help="Pictures in a row.")] = 6,
+    cell: Annotated[int, typer.Option(min=16, help="Height and width of each, in pixels.")] = 192,
+    image: Annotated[
+        str, typer.Option(metavar="INDEX|KEY", help="Which component is the image.")
+    ] = "0",
+    label: Component = None,
+    mask: Component = None,
+    boxes: Component = None,
+    keypoints: Component = None,
+    bgr: Annotated[bool, typer.Option("--bgr", help="Images are blue, green, red.")] = False,
+    seed: Seed = 0,
+) -> None:
+    """Draw the first images, and labels, masks, boxes or keypoints that you name, into a PNG."""
+    if out.suffix.lower() != ".png":
+        raise ConfigError(f"{out} is no name of a PNG file.", expected="a name that ends in .png")
+    from towerpack.dataflow.images import image_grid
+
+    drawn = image_grid(
+        flow_of(target),
+        out,
+        rows=rows,
+        cols=cols,
+        cell=cell,
+        image=_index(image),
+        label=_index(label),
+        mask=_index(mask),
+        boxes=_index(boxes),
+        keypoints=_index(keypoints),
+        rgb=not bgr,
+        seed=seed or 0,
+    )
+    typer.echo(f"{out}: {drawn.shape[1]} x {drawn.shape[0]} pixels")
+
+
+def _index(text: str | None) -> int | str | None:
+    """`1` is an index, `boxes` a key."""
+    return int(text) if text is not None and text.lstrip("-").isdigit() else text

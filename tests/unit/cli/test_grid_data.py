@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from towerpack.cli import app
+from towerpack.dataflow.images import decode_image
+
+pytest.importorskip("cv2")
+
+RECIPE = """
+import numpy as np
+from towerpack.dataflow import DataFromList
+
+def tuples():
+    return DataFromList([(np.full((20, 30, 3), (200, 0, 0), np.uint8), i) for i in range(3)])
+
+def dicts():
+    box = np.array([[2, 2, 28, 18]])
+    return DataFromList([{"pic": np.zeros((20, 30), np.float32), "box": box}])
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> str:
+    (tmp_path / "recipe_for_grid.py").write_text(RECIPE)
+    return f"{tmp_path}/recipe_for_grid.py"
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["data", "grid", *arguments])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_grid(recipe: str, tmp_path: Path) -> None:
+    out = tmp_path / "grid.png"
+    said = run(f"{recipe}:tuples", str(out), "--cols", "2", "--cell", "40", "--label", "1")
+    assert said.strip() == f"{out}: 84 x 120 pixels"
+    img = decode_image(out.read_bytes())
+    assert img.shape == (120, 84, 3) and img[20, 20].tolist() == [200, 0, 0]
+    run(f"{recipe}:tuples", str(out), "--bgr", "--rows", "1", "--cols", "1")
+    assert decode_image(out.read_bytes())[96, 96].tolist() == [0, 0, 200]
+
+
+def test_keys(recipe: str, tmp_path: Path) -> None:
+    out = tmp_path / "grid.png"
+    run(f"{recipe}:dicts", str(out), "--image", "pic", "--boxes", "box")
+    assert decode_image(out.read_bytes()).max() > 100
+
+
+def test_errors(recipe: str, tmp_path: Path) -> None:
+    for arguments in (["x.jpg"], [str(tmp_path / "x.png"), "--image", "7"]):
+        result = CliRunner().invoke(app, ["data", "grid", f"{recipe}:tuples", *arguments])
+        assert result.exit_code != 0
+    assert not (tmp_path / "x.png").exists()
