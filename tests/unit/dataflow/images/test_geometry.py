@@ -412,6 +412,8 @@ def test_pastes() -> None:
     image = np.full((2, 3, 3), 200, np.uint8)
     pasted = CenterPaste((4, 6))(image)
     assert pasted.sum() == 200 * 18 and (pasted[1:3, 1:4] == 200).all()
+    coloured = CenterPaste(5, ConstantBackgroundFiller((1, 2, 3)))(image)
+    assert coloured[0, 0].tolist() == [1, 2, 3] and coloured[2, 2].tolist() == [200] * 3
     places = {int(RandomPaste((3, 4))(image, rng(s))[..., 0].argmax()) for s in range(100)}
     assert places == {0, 1, 4, 5}
     transform = CenterPaste(4, mask_value=-1).get_transform(image)
