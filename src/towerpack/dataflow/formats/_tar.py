@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import contextlib
 import re
 from array import array
@@ -18,10 +19,11 @@ from towerpack.dataflow._ambient import Ambient
 from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Length, Place, Stage
-from towerpack.dataflow._opening import PathLike, files_of
+from towerpack.dataflow._opening import PathLike, PerProcess, files_of
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import ReplayStream, State, Stream
 from towerpack.dataflow._strings import Strings
+from towerpack.dataflow.formats._file_pool import FilePool, version_of
 from towerpack.dataflow.formats._tar_codec import decode_file
 from towerpack.dataflow.formats._tar_members import (
     CompressedTar,
@@ -30,7 +32,6 @@ from towerpack.dataflow.formats._tar_members import (
     is_compressed,
     members,
 )
-from towerpack.dataflow.stages._concat import ConcatNode
 
 log = get_logger(__name__)
 
@@ -68,7 +69,7 @@ class TarData(Stage):
         self.paths = files_of(paths)
         self.decode = decode
         self.in_order_only = any(map(is_compressed, self.paths))
-        self._node: ConcatNode | None = None
+        self._node: TarNode | None = None
 
     def length(self) -> Length:
         return None if self.in_order_only else self._indexed().size
@@ -87,78 +88,91 @@ class TarData(Stage):
         key = place.key(self)
         return ReplayStream(self._in_order, lambda: Ambient(key, epoch), type(self).__name__, state)
 
-    def _indexed(self) -> ConcatNode:
+    def _indexed(self) -> TarNode:
         if self._node is None:
-            nodes = [TarNode(path, self.decode) for path in self.paths]
-            self._node = ConcatNode(list(nodes))
-            left_out = sum(node.left_out for node in nodes)
-            if left_out:
-                log.info("%s: left out %d files without stem or extension", self, left_out)
+            self._node = node = TarNode(self.paths, self.decode)
+            if node.left_out:
+                log.info("%s: left out %d files without stem or extension", self, node.left_out)
         return self._node
 
     def _in_order(self) -> Iterator[Datapoint]:
         for path in self.paths:
             with contextlib.closing(_open(path)) as tar:
-                content = partial(_content, tar, self.decode)
+                content = partial(_content, tar.read_at, path, self.decode)
                 for key, files in _grouped(members(tar), content, path, []):
                     yield {KEY: key, **files}
 
 
 class TarNode(Node):
-    """Reads one plain archive through an index of its files.
+    """Reads plain archives through an index of their files.
 
     Attributes:
         left_out: How many members are no part of a datapoint.
     """
 
-    def __init__(self, path: Path, decode: bool) -> None:
-        self._tar = PlainTar(path)
+    def __init__(self, paths: list[Path], decode: bool) -> None:
+        self._paths = paths
         self._decode = decode
+        # Taken before the walk: what changes during it is noticed too.
+        self._files = PerProcess(partial(FilePool, paths, [version_of(path) for path in paths]))
         left_out: list[str] = []
         keys: list[str] = []
         extensions: dict[str, int] = {}
         firsts, rows = array("q", [0]), array("q")
-        for key, files in _grouped(members(self._tar), lambda _, member: member, path, left_out):
-            keys.append(key)
-            for extension, (_, offset, nbytes) in files.items():
-                rows.extend((extensions.setdefault(extension, len(extensions)), offset, nbytes))
-            firsts.append(len(rows) // 3)
+        self._starts: list[int] = []
+        for path in paths:
+            self._starts.append(len(keys))
+            for key, files in _grouped(_walk(path), lambda _, member: member, path, left_out):
+                keys.append(key)
+                for extension, (_, offset, nbytes) in files.items():
+                    rows.extend((extensions.setdefault(extension, len(extensions)), offset, nbytes))
+                firsts.append(len(rows) // 3)
         self.size = len(keys)
         self.left_out = len(left_out)
         self._keys = Strings(keys)
         self._extensions: list[str] = list(extensions)
         self._firsts = np.array(firsts, np.int64)
-        self._files = np.array(rows, np.int64).reshape(-1, 3)  # extension, offset, size
+        self._rows = np.array(rows, np.int64).reshape(-1, 3)  # extension, offset, size
 
     def read(self, epoch: int, positions: Positions) -> Block:
         return [self.get(epoch, position) for position in as_ints(positions)]
 
     def get(self, epoch: int, position: int) -> Datapoint:
+        archive = bisect.bisect_right(self._starts, position) - 1
+        content = partial(
+            _content, self._files.get().get(archive).read_at, self._paths[archive], self._decode
+        )
         key = self._keys[position]
         datapoint: dict[str, Any] = {KEY: key}
         first, last = self._firsts[position : position + 2].tolist()
-        rows: list[list[int]] = self._files[first:last].tolist()
+        rows: list[list[int]] = self._rows[first:last].tolist()
         for kind, offset, nbytes in rows:
             extension = self._extensions[kind]
-            member = (f"{key}.{extension}", offset, nbytes)
-            datapoint[extension] = _content(self._tar, self._decode, extension, member)
+            datapoint[extension] = content(extension, (f"{key}.{extension}", offset, nbytes))
         return datapoint
+
+
+def _walk(path: Path) -> Generator[Member]:
+    with contextlib.closing(PlainTar(path)) as tar:
+        yield from members(tar)
 
 
 def _open(path: Path) -> PlainTar | CompressedTar:
     return CompressedTar(path) if is_compressed(path) else PlainTar(path)
 
 
-def _content(tar: PlainTar | CompressedTar, decode: bool, extension: str, member: Member) -> Any:
+def _content(
+    read_at: Callable[[int, int], bytes], path: Path, decode: bool, extension: str, member: Member
+) -> Any:
     name, offset, nbytes = member
-    data = tar.read_at(offset, nbytes)
+    data = read_at(offset, nbytes)
     if len(data) != nbytes:
         raise FormatError(
-            f"{tar.path} ends within {name!r}.",
+            f"{path} ends within {name!r}.",
             got=f"{len(data):,} of {nbytes:,} bytes at byte {offset:,}",
             fix="the archive was cut off; write or fetch it again",
         )
-    return decode_file(extension, data, f"{tar.path}: {name}") if decode else data
+    return decode_file(extension, data, f"{path}: {name}") if decode else data
 
 
 def _grouped(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import tarfile
@@ -15,6 +16,7 @@ from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._opening import PathLike
 from towerpack.dataflow.formats._tar import KEY, NAME, TarData
 from towerpack.dataflow.formats._tar_codec import encode_file
+from towerpack.dataflow.formats._whole_file import whole_file
 from towerpack.dataflow.stages._shuffle import ShuffleData
 
 
@@ -32,13 +34,15 @@ class TarWriter:
 
     def __init__(self, path: PathLike) -> None:
         self.path = Path(path)
-        self._temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        self._open = contextlib.ExitStack()
         self._tar: tarfile.TarFile | None = None
         self._last_key: str | None = None
         self.written = 0
 
     def __enter__(self) -> TarWriter:
-        self._tar = tarfile.open(self._temporary, "w", format=tarfile.PAX_FORMAT)
+        temporary = self._open.enter_context(whole_file(self.path))
+        tar = tarfile.open(temporary, "w", format=tarfile.PAX_FORMAT)
+        self._tar = self._open.enter_context(tar)
         return self
 
     def write(self, datapoint: Mapping[str, Any]) -> None:
@@ -72,17 +76,9 @@ class TarWriter:
         self._last_key = key
         self.written += 1
 
-    def __exit__(self, kind: object, *exc: object) -> None:
-        if self._tar is None:
-            return
-        self._tar.close()
+    def __exit__(self, *exc: Any) -> None:
         self._tar = None
-        if kind is not None:
-            self._temporary.unlink(missing_ok=True)
-            return
-        with open(self._temporary, "rb") as file:
-            os.fsync(file.fileno())
-        os.replace(self._temporary, self.path)
+        self._open.__exit__(*exc)
 
     def _check(self, key: Any, extensions: list[str]) -> None:
         if not extensions:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 import tarfile
 import tracemalloc
 from collections.abc import Mapping
@@ -136,6 +137,15 @@ def test_large_archives_have_flat_indexes(tmp_path: Path) -> None:
     assert len(cloudpickle.dumps(ds)) < 3000 * 50
 
 
+def test_many_archives_are_not_all_open(tmp_path: Path) -> None:
+    for i in range(100):
+        archive(tmp_path / f"{i:03d}.tar", samples(1, i))
+    before = len(os.listdir("/proc/self/fd"))
+    iterator = iter(TarData(str(tmp_path / "*.tar"), decode=True))
+    assert [dp["cls"] for dp in iterator] == list(range(100))
+    assert len(os.listdir("/proc/self/fd")) - before <= 64
+
+
 def test_contents_by_extension(tmp_path: Path) -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
     datapoint = {
@@ -248,13 +258,21 @@ class TestDamage:
         with pytest.raises(FormatError, match="goes on after its end"):
             self.read(tmp_path / "t.tar", whole + whole)
 
-    def test_cut_after_the_index_was_made(self, tmp_path: Path) -> None:
+    def test_changed_after_the_index_was_made(self, tmp_path: Path) -> None:
         (tmp_path / "t.tar").write_bytes(self.whole(tmp_path))
         ds = TarData(tmp_path / "t.tar")
         assert len(ds) == 3
         (tmp_path / "t.tar").write_bytes(self.whole(tmp_path)[:1000])
-        with pytest.raises(FormatError, match=r"ends within 'd/0000\.cls'"):
+        with pytest.raises(FormatError, match=r"t\.tar was changed"):
             list(ds)
+
+    def test_cut_while_it_is_read(self, tmp_path: Path) -> None:
+        (tmp_path / "t.tar").write_bytes(self.whole(tmp_path))
+        iterator = iter(TarData(tmp_path / "t.tar"))
+        next(iterator)
+        os.truncate(tmp_path / "t.tar", 2100)
+        with pytest.raises(FormatError, match=r"ends within 'd/0001\.cls'"):
+            list(iterator)
 
     def test_the_same_name_twice(self, tmp_path: Path) -> None:
         path = tmp_path / "t.tar"
