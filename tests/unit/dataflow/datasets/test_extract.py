@@ -9,6 +9,7 @@ import os
 import stat
 import tarfile
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -235,6 +236,15 @@ class TestFetchMember:
             path = fetch_member(remote, tmp_path / "out", "top/a.txt")
             assert path.read_bytes() == b"one"
             fetch_member(remote, tmp_path / "out", "top/in")
+            assert len(served.requests) == 1
+
+    def test_several_want_it(self, tmp_path: Path) -> None:
+        with serving({"a.zip": zip_bytes(FILES)}) as served:
+            served.pause_s = 0.1
+            remote = RemoteFile("a.zip", (served.url,))
+            with ThreadPoolExecutor(4) as pool:
+                wanted = [pool.submit(fetch_member, remote, tmp_path, "top/a.txt") for _ in "1234"]
+                assert {one.result().read_bytes() for one in wanted} == {b"one"}
             assert len(served.requests) == 1
 
     def test_not_in_it(self, tmp_path: Path) -> None:
