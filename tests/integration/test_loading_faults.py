@@ -1,0 +1,320 @@
+"""What can go wrong with workers: nothing hangs, nothing is lost, nothing stays behind."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import logging
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from processes import children_of, is_alive, memory_files, wait_until
+from scaling import scaled
+from towerpack.dataflow import (
+    BatchData,
+    DataFlow,
+    DataFromArrays,
+    DataFromList,
+    MapData,
+    PrefetchData,
+    RepeatedData,
+    ShuffleData,
+)
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="reads /proc")
+
+PROGRAM = Path(__file__).with_name("loading_program.py")
+WITHIN_S = 2.0
+KILLS = 200
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    gc.collect()
+    workers, files, shared = set(children_of(os.getpid())), memory_files(), shared_memory()
+    yield
+    gc.collect()
+    assert wait_until(lambda: set(children_of(os.getpid())) <= workers, 5), "workers are left"
+    assert wait_until(lambda: memory_files() <= files, 5), "memory files are left"
+    assert shared_memory() <= shared
+
+
+def shared_memory() -> set[str]:
+    return set(os.listdir("/dev/shm")) if os.path.isdir("/dev/shm") else set()
+
+
+def pipeline(**options: Any) -> DataFlow:
+    """400 batches of some 6 kB; a tenth of a millisecond of work for each item."""
+
+    def work(dp: Any, rng: np.random.Generator) -> Any:
+        image = np.full((10, 10, 3), dp[0] % 251, np.uint8)
+        return image + rng.integers(0, 2, image.shape, np.uint8), dp[0]
+
+    flow = MapData(ShuffleData(DataFromArrays(np.arange(8000))), work, rng=True)
+    return PrefetchData(BatchData(flow, 20), num_proc=2, **options)
+
+
+def same(one: Any, other: Any) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def own_workers(before: list[int]) -> list[int]:
+    return [pid for pid in children_of(os.getpid()) if pid not in before]
+
+
+@pytest.mark.slow
+def test_killed_workers_are_replaced_and_the_output_is_the_same() -> None:
+    expected = list(pipeline().iterate(seed=3, epoch=0))
+    moments = random.Random(0)
+    kills = scaled(KILLS, at_least=10)
+    before = children_of(os.getpid())
+    flow = pipeline(on_worker_death="restart", max_restarts=10 * KILLS)
+    killed = 0
+    while killed < kills:
+        with flow.iterate(seed=3, epoch=0) as iterator:
+            for index, batch in enumerate(iterator):
+                assert same(batch, expected[index]), index
+                if killed < kills and moments.random() < 0.05:
+                    workers = own_workers(before)
+                    if workers:
+                        time.sleep(moments.random() * 0.005)
+                        os.kill(moments.choice(workers), signal.SIGKILL)
+                        killed += 1
+            assert index == len(expected) - 1
+    del flow, iterator
+
+
+def test_a_killed_worker_is_an_error_at_once() -> None:
+    from towerpack import WorkerError
+
+    before = children_of(os.getpid())
+
+    def slow(dp: Any) -> Any:
+        time.sleep(0.05)
+        return dp
+
+    flow = PrefetchData(BatchData(MapData(DataFromArrays(np.arange(4000)), slow), 10), num_proc=2)
+    iterator = flow.iterate(seed=0)
+    next(iterator)
+    os.kill(own_workers(before)[0], signal.SIGKILL)
+    killed = time.monotonic()
+    with pytest.raises(WorkerError, match="SIGKILL"):
+        for _ in iterator:
+            pass
+    # Batches that were whole before come first; each takes half a second of work.
+    assert time.monotonic() - killed < WITHIN_S + 4
+    iterator.close()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_do_not_outlive_their_parent(how: signal.Signals) -> None:
+    process = run("forever")
+    workers = workers_of(process)
+    process.send_signal(how)
+    process.wait()
+    assert wait_until(lambda: not any(map(is_alive, workers)), WITHIN_S)
+    drain(process)
+
+
+def test_workers_do_not_outlive_a_parent_that_dies_in_a_thread() -> None:
+    """The thread that starts workers may end long before the process does."""
+    flow = pipeline()
+    iterators: list[Any] = []
+
+    def start() -> None:
+        iterators.append(flow.iterate(seed=0))
+        next(iterators[0])
+
+    thread = threading.Thread(target=start)
+    thread.start()
+    thread.join()
+    time.sleep(0.2)
+    assert len(list(iterators[0])) == 399
+    iterators.clear()
+
+
+def test_interrupt() -> None:
+    process = run("forever")
+    workers = workers_of(process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=10)
+    assert "interrupted" in out, err
+    assert process.returncode == 0
+    assert wait_until(lambda: not any(map(is_alive, workers)), WITHIN_S)
+
+
+def test_interrupt_of_the_whole_terminal() -> None:
+    """Ctrl-C goes to the workers too."""
+    process = run("forever", start_new_session=True)
+    workers = workers_of(process)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=10)
+    assert "interrupted" in out
+    assert "Traceback" not in err
+    assert wait_until(lambda: not any(map(is_alive, workers)), WITHIN_S)
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs to mount")
+def test_small_shared_memory() -> None:
+    """Batches of 20 MB where /dev/shm has 64 MB, as in a container."""
+    mount = "mount -t tmpfs -o size=64m tmpfs /dev/shm"
+    command = f'{mount} && exec "$@"'
+    wrapped = ["unshare", "--mount", "--fork", "sh", "-c", command, "sh"]
+    allowed = subprocess.run([*wrapped, "true"], capture_output=True, check=False)
+    if allowed.returncode:
+        pytest.skip("mounting is not allowed here")
+    arguments = [*wrapped, sys.executable, str(PROGRAM), "big"]
+    done = subprocess.run(
+        arguments, capture_output=True, text=True, timeout=120, env=environment(), check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"sum {sum(i % 256 for i in range(1000))}" in done.stdout
+
+
+def test_unpicklable_function_is_named() -> None:
+    lock = threading.Lock()
+
+    def guarded(dp: Any) -> Any:
+        with lock:
+            return dp
+
+    flow = PrefetchData(BatchData(MapData(DataFromList([(1,)] * 8), guarded), 2), num_proc=2)
+    with pytest.raises(Exception, match=r"(?s)guarded.*lock"):
+        next(flow.iterate(seed=0))
+
+
+def test_unpicklable_result_is_named() -> None:
+    flow = MapData(DataFromArrays(np.arange(40)), lambda dp: (dp[0], threading.Lock()))
+    with pytest.raises(Exception, match=r"(?s)lock.*PrefetchData|PrefetchData.*lock"):
+        list(PrefetchData(flow, num_proc=2).iterate(seed=0))
+
+
+def test_a_map_that_raises_says_where() -> None:
+    from towerpack import MapError
+
+    def fails(dp: Any) -> Any:
+        if dp[0] == 3 * 16 + 7:
+            raise ValueError("the seventh")
+        return dp
+
+    flow = BatchData(MapData(DataFromArrays(np.arange(160)), fails), 16)
+    iterator = PrefetchData(flow, num_proc=2).iterate(seed=0)
+    assert [int(next(iterator)[0][0]) for _ in range(3)] == [0, 16, 32]
+    state = iterator.state()
+    for _ in range(2):  # nothing is lost: it fails again
+        with pytest.raises(MapError, match="the seventh") as caught:
+            next(iterator)
+        text = str(caught.value)
+        assert "datapoint 55 of epoch 0" in text
+        assert "MapData" in text
+        assert "in fails" in text, "the worker's traceback"
+        assert iterator.state() == state
+    iterator.close()
+
+
+class Opens(logging.Handler):
+    """Lets the hanging map go on as soon as it was reported."""
+
+    def __init__(self, gate: Path) -> None:
+        super().__init__()
+        self.gate = gate
+        self.reports: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if "in hangs" in record.getMessage():
+            self.reports.append(record.getMessage())
+            self.gate.touch()
+
+
+def test_a_hanging_map_is_reported(tmp_path: Path) -> None:
+    gate = str(tmp_path / "gate")
+
+    def hangs(dp: Any) -> Any:
+        while dp[0] == 200 and not os.path.exists(gate):
+            time.sleep(0.05)
+        return dp
+
+    handler = Opens(tmp_path / "gate")
+    logger = logging.getLogger("towerpack.dataflow")
+    logger.addHandler(handler)
+    try:
+        flow = BatchData(MapData(DataFromArrays(np.arange(320)), hangs), 8)
+        flow = PrefetchData(flow, num_proc=2, stall_s=0.5)
+        assert len(list(flow.iterate(seed=0))) == 40
+    finally:
+        logger.removeHandler(handler)
+    found = re.search(r"positions? (\d+)(?:\.\.(\d+))? of epoch 0", handler.reports[0])
+    assert found is not None
+    assert int(found[1]) <= 25 <= int(found[2] or found[1])
+    assert "MapData(hangs)" in handler.reports[0]
+
+
+def test_a_consumer_that_keeps_every_batch() -> None:
+    flow = pipeline(num_prefetch=2)
+    kept = list(flow.iterate(seed=0, epoch=0))
+    copies = [[np.copy(part) for part in batch] for batch in kept]
+    more = list(itertools.islice(flow.iterate(seed=0, epoch=1), 50))
+    assert all(same(a, b) for a, b in zip(kept, copies, strict=True))
+    del kept, more
+
+
+def test_breaking_off_and_starting_again() -> None:
+    flow = pipeline()
+    expected = [np.copy(batch[1]) for batch in itertools.islice(flow.iterate(seed=1, epoch=0), 3)]
+    for count in (1, 2, 3, 1):
+        for index, batch in enumerate(flow.iterate(seed=1, epoch=0)):
+            assert np.array_equal(batch[1], expected[index])
+            if index + 1 == count:
+                break
+
+
+def test_training_data_cross_the_epoch_border() -> None:
+    flow = RepeatedData(pipeline(), -1)
+    batches = list(itertools.islice(flow.iterate(seed=2), 410))
+    again = next(pipeline().iterate(seed=2, epoch=1))
+    assert same(batches[400], again)
+    del batches, again
+
+
+# ------------------------------------------------------------------ the program
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+
+
+def run(what: str, **options: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAM), what],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(),
+        **options,
+    )
+
+
+def workers_of(process: subprocess.Popen[str]) -> list[int]:
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    assert line.startswith("workers"), process.communicate()[1]
+    workers = [int(pid) for pid in line.split()[1:]]
+    assert len(workers) == 2
+    return workers
+
+
+def drain(process: subprocess.Popen[str]) -> None:
+    process.communicate(timeout=10)
