@@ -348,6 +348,8 @@ def compile_flow(flow: DataFlow, place: Place) -> Node | None:
 def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
     """One pass over a flow at a place, from its beginning or from a state."""
     node = compile_flow(flow, place)
+    if node is not None and place.workers is not None and inputs_of(flow):
+        node = place.workers.read_ahead(flow, node, place) or node
     if node is not None:
         return PlanStream(node, epoch, state)
     parallel = None if place.serial else parallel_below(flow)

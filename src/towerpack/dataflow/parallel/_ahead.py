@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sys
-import weakref
 from collections.abc import Callable
-from typing import Any
 
 from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow.parallel._crew import Crew, Stats
-from towerpack.dataflow.parallel._job import PlanJob
-from towerpack.dataflow.parallel._run import PlanWork, Run
+from towerpack.dataflow.parallel._run import Run
 
 _MOST_JUMPS = 4
 

@@ -8,11 +8,12 @@ lock that it could have kept.
 from __future__ import annotations
 
 import array
-import pickle
 import socket
 import struct
 from collections import deque
 from typing import Any
+
+from towerpack.dataflow.parallel._pickling import dump, load
 
 Message = tuple[Any, ...]
 
@@ -45,7 +46,7 @@ class Channel:
         Raises:
             OSError: The other end is gone.
         """
-        body = pickle.dumps(message, 5)
+        body = dump(message)
         data = _LENGTH.pack(len(body)) + body
         if fds:
             rights = (socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))
@@ -104,7 +105,7 @@ class Channel:
             end = begin + _LENGTH.size + nbytes
             if len(self._bytes) < end:
                 break
-            self._ready.append(pickle.loads(memoryview(self._bytes)[begin + _LENGTH.size : end]))
+            self._ready.append(load(memoryview(self._bytes)[begin + _LENGTH.size : end]))
             begin = end
         if begin:
             del self._bytes[:begin]

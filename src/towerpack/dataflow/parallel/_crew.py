@@ -71,6 +71,8 @@ class Member(ABC):
         self.queue: deque[Unit] = deque()
         self.since = time.monotonic()
         self.reported = 0.0
+        self.ready = True
+        """Whether it has started."""
         self.busy_s = 0.0
 
     @abstractmethod
@@ -87,6 +89,8 @@ class Member(ABC):
         """Take the unit that is done from the queue."""
         self.since = time.monotonic()
         self.reported = 0.0
+        self.ready = True
+        """Whether it has started."""
         self.busy_s += seconds
         if self.queue and self.queue[0].seq == seq:
             return self.queue.popleft()

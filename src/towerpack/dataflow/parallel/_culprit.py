@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pickle import PickleBuffer
 from types import FunctionType, MethodType
 from typing import Any, cast
 
 from towerpack.dataflow._flow import DataFlow, inputs_of, pipeline_of
+from towerpack.dataflow.parallel._pickling import dump_code
 
 _DEEPEST = 12
 
@@ -68,10 +70,12 @@ def _members(value: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _pickles(value: Any) -> bool:
-    import cloudpickle
-
     try:
-        cloudpickle.dumps(value, 5, buffer_callback=lambda _: False)
+        dump_code(value, _out_of_band)
     except Exception:  # noqa: BLE001  which one is told already
         return False
     return True
+
+
+def _out_of_band(buffer: PickleBuffer) -> bool:
+    return False

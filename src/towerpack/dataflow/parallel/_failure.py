@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import pickle
+import itertools
 import traceback
 from typing import NamedTuple
 
 from towerpack._core.errors import DataFlowError, TowerpackError
+from towerpack.dataflow.parallel._pickling import dump, load
 
 _LONGEST_CHAIN = 10
 
@@ -36,7 +37,7 @@ def describe_failure(error: BaseException) -> Failure:
 def restore_failure(failure: Failure) -> BaseException:
     """The exception in the consumer: of the same type where that can be had."""
     errors = [_restored(*link) for link in failure.chain]
-    for error, cause in zip(errors, errors[1:], strict=False):
+    for error, cause in itertools.pairwise(errors):
         error.__cause__ = cause
     first = errors[0]
     story = f"Traceback in the worker:\n{failure.traceback}"
@@ -50,8 +51,8 @@ def restore_failure(failure: Failure) -> BaseException:
 def _pickled(error: BaseException) -> bytes | None:
     """Only if it comes back as what it is: many exceptions do not."""
     try:
-        data = pickle.dumps(error, 5)
-        again = pickle.loads(data)
+        data = dump(error)
+        again = load(data)
     except Exception:  # noqa: BLE001  whatever its own code does, its text can travel
         return None
     return data if type(again) is type(error) and str(again) == str(error) else None
@@ -60,7 +61,7 @@ def _pickled(error: BaseException) -> bytes | None:
 def _restored(data: bytes | None, name: str, text: str) -> BaseException:
     if data is not None:
         try:
-            return pickle.loads(data)
+            return load(data)
         except Exception:  # noqa: BLE001  a type that only the worker could import
             data = None
     return DataFlowError(f"{name}: {text}")

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import DataFlowError
 from towerpack.dataflow._arena import aligned
 from towerpack.dataflow.parallel._memory import address_of, memory_file, reserve, whole_pages
+from towerpack.dataflow.parallel._pickling import dump_code, load
 
 _IN_MEMORY = 1 << 15
 
@@ -93,13 +94,11 @@ class JobImage:
     """
 
     def __init__(self, job: object) -> None:
-        import cloudpickle
-
         self.pieces: list[Piece] = []
         self.fds: list[int] = []
         self._keep_alive: list[object] = []
         self._loose: list[tuple[int, memoryview]] = []
-        data = cloudpickle.dumps(job, 5, buffer_callback=self._keep)
+        data = dump_code(job, self._keep)
         self._write(data)
 
     def _keep(self, buffer: pickle.PickleBuffer) -> bool:
@@ -118,7 +117,7 @@ class JobImage:
             place = 1 + self.fds.index(owner.fd)
             self.pieces.append(Piece(place, start, view.nbytes, view.readonly))
         else:
-            start = address_of(view) - address_of(owner._mmap)  # noqa: SLF001  # pyright: ignore
+            start = address_of(view) - address_of(owner._mmap)  # pyright: ignore
             start += owner.offset - owner.offset % mmap.ALLOCATIONGRANULARITY
             path = os.path.abspath(str(owner.filename))
             self.pieces.append(Piece(path, start, view.nbytes, view.readonly))
@@ -152,7 +151,7 @@ def load_image(nbytes: int, pieces: Sequence[Piece], fds: Sequence[int]) -> Any:
     own = memoryview(mmap.mmap(fds[0], 0, access=mmap.ACCESS_READ))
     for fd in fds:
         os.close(fd)
-    return pickle.loads(own[:nbytes], buffers=views)
+    return load(own[:nbytes], views)
 
 
 def _view(piece: Piece, maps: dict[str | int, mmap.mmap], fds: Sequence[int]) -> memoryview:

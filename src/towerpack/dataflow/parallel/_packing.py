@@ -13,6 +13,7 @@ from towerpack.dataflow._arena import Arena, aligned, lent_empty
 from towerpack.dataflow._blocks import Block, Columns, to_rows
 from towerpack.dataflow._datapoints import Datapoint, keys_of, rebuild, values_of
 from towerpack.dataflow.parallel._memory import Bytes
+from towerpack.dataflow.parallel._pickling import dump, dump_code, load
 
 # Smaller buffers are cheaper to copy twice than to describe.
 _OUT_OF_BAND = 2048
@@ -57,12 +58,10 @@ class Packed:
     def __init__(self, value: Any) -> None:
         self._buffers: list[memoryview] = []
         try:
-            self._data = pickle.dumps(value, 5, buffer_callback=self._keep)
+            self._data = dump(value, self._keep)
         except (pickle.PicklingError, AttributeError, TypeError):
-            import cloudpickle
-
             self._buffers.clear()
-            self._data = cloudpickle.dumps(value, 5, buffer_callback=self._keep)
+            self._data = dump_code(value, self._keep)
 
     def _keep(self, buffer: pickle.PickleBuffer) -> bool:
         view = buffer.raw()
@@ -99,11 +98,11 @@ def unpack(parcel: Parcel, memory: Bytes, *, copy: bool) -> Any:
         memory: The slot.
         copy: Give arrays memory of their own; otherwise they lie in `memory`, and keep it alive.
     """
-    view = memoryview(memory)
+    view = memoryview(cast("Any", memory))
     parts: list[Any] = [view[start : start + size] for start, size in parcel.buffers]
     if copy:
         parts = [np.frombuffer(part, np.uint8).copy() for part in parts]
-    return pickle.loads(view[parcel.start : parcel.start + parcel.nbytes], buffers=parts)
+    return load(view[parcel.start : parcel.start + parcel.nbytes], parts)
 
 
 def bundle(block: Block) -> Block:
@@ -114,13 +113,13 @@ def bundle(block: Block) -> Block:
     """
     if isinstance(block, Columns) or len(block) < 2:
         return block
-    first = block[0]
+    first: Any = block[0]
     kind = cast("type[Any]", type(first))
     if kind not in (tuple, list, dict):
         return block
     keys = keys_of(first)
-    for row in block:
-        if type(row) is not kind or len(row) != len(keys):
+    for row in cast("list[Any]", block):
+        if type(row) is not kind or len(values_of(row)) != len(keys):
             return block
         if kind is dict and keys_of(row) != keys:
             return block
@@ -141,9 +140,9 @@ def unbundle(block: Block) -> list[Datapoint]:
 
 
 def _column(values: Sequence[Any]) -> NDArray[Any] | list[Any]:
-    first = values[0]
+    first: Any = values[0]
     if type(first) is np.ndarray:
-        shape, dtype = cast("tuple[int, ...]", first.shape), cast("np.dtype[Any]", first.dtype)
+        shape, dtype = first.shape, first.dtype
         if shape and 0 not in shape and not dtype.hasobject and dtype.isnative:
             for value in values:
                 if (
@@ -157,7 +156,7 @@ def _column(values: Sequence[Any]) -> NDArray[Any] | list[Any]:
             np.concatenate(values, out=out.reshape(len(values) * shape[0], *shape[1:]))
             return out
     elif isinstance(first, np.number):
-        kind = cast("type[Any]", type(first))
+        kind: Any = type(cast("object", first))
         if all(type(value) is kind for value in values):
             return np.array(values, kind)
     return list(values)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from towerpack.dataflow.parallel._crew import Crew
 from towerpack.dataflow.parallel._options import Options
-from towerpack.dataflow.parallel._process import ProcessCrew
-from towerpack.dataflow.parallel._thread import ThreadCrew
 
 # Two, for two passes side by side, each followed by another.
 _MOST = 2
@@ -25,7 +23,14 @@ class Parking:
             if crew.usable and crew.options == options:
                 return crew
             crew.close()
-        return ThreadCrew(options) if options.backend == "thread" else ProcessCrew(options)
+        # Imported when needed: what they import is a third of importing the package.
+        if options.backend == "thread":
+            from towerpack.dataflow.parallel._thread import ThreadCrew
+
+            return ThreadCrew(options)
+        from towerpack.dataflow.parallel._process import ProcessCrew
+
+        return ProcessCrew(options)
 
     def park(self, crew: Crew) -> None:
         """Keep a crew for the next pass."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from towerpack._core.errors import ConfigError, TowerpackError
@@ -11,7 +12,6 @@ from towerpack.dataflow._flow import (
     DataFlow,
     ParallelStage,
     Place,
-    compile_flow,
     inputs_of,
     open_flow,
     pipeline_of,
@@ -22,6 +22,7 @@ from towerpack.dataflow.parallel._ahead import AheadNode, Pass
 from towerpack.dataflow.parallel._crew import Crew
 from towerpack.dataflow.parallel._culprit import find_culprit
 from towerpack.dataflow.parallel._job import Job, PlanJob
+from towerpack.dataflow.parallel._maps import find_chain, open_chain
 from towerpack.dataflow.parallel._options import (
     Backend,
     OnWorkerDeath,
@@ -109,24 +110,44 @@ class PrefetchData(ParallelStage):
             return node
         if not options.ordered:
             return None
-        pipeline = pipeline_of(flow)
-        key = (weakref.ref(flow), place.seed, place.branch)
+        pipeline, seed = pipeline_of(flow), place.seed
+        key = (weakref.ref(flow), seed, place.branch)
 
+        # It must not hold `place`, which comes to hold it: passes end when they are dropped, and
+        # not when garbage is collected.
         def begin(epoch: int, position: int) -> Pass:
-            source = PlanWork(epoch, position, node.size, node.chunk, options.workers)
-            return self.start(flow, PlanJob(node, place.seed), key, source, options, pipeline)
+            def positions(crew: Crew) -> WorkSource:
+                return PlanWork(epoch, position, node.size, node.chunk, crew.options.workers)
+
+            return self.start(flow, PlanJob(node, seed), key, positions, options, pipeline)
 
         ahead = AheadNode(node, begin)
         if place.tally is not None:
             place.tally.closing.append(ahead.close)
         return ahead
 
+    def open_ahead(self, flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
+        workers = self if self._options(flow).workers else None
+        return open_flow(flow, replace(place, serial=True, workers=workers), epoch, state)
+
+    def open_maps(self, flow: DataFlow, place: Place, epoch: int, state: State) -> Stream | None:
+        chain = find_chain(flow)
+        if chain is None:
+            return None
+        options, pipeline = self._options(self), pipeline_of(flow)
+        key = (weakref.ref(flow), place.seed, place.branch)
+
+        def begin(job: Job, source: Callable[[Crew], WorkSource]) -> Pass:
+            return self.start(flow, job, key, source, options, pipeline)
+
+        return open_chain(chain, place, epoch, state, begin)
+
     def start(
         self,
         flow: DataFlow,
         job: Job,
         key: Any,
-        source: WorkSource,
+        source: Callable[[Crew], WorkSource],
         options: Options,
         pipeline: str,
     ) -> Pass:

@@ -12,7 +12,6 @@ import subprocess
 import sys
 import threading
 import time
-import weakref
 from typing import Protocol, cast
 
 from towerpack._core.errors import ConfigError, WorkerError
@@ -42,6 +41,8 @@ _ONE_THREAD = (
     "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
+_Fds = tuple[int, int, int, int]
+
 _EXIT_S = 1.0
 _STACKS_S = 0.2
 _MOST_WORDS = 20_000
@@ -73,10 +74,13 @@ class ProcessMember(Member):
         self.process = process
         self.knows: int = 0
         """The number of the last job that was sent to it."""
+        self.ready = False
         self._words_fd = words_fd
         self._words_read = 0
 
     def stacks(self) -> str:
+        if not self.ready:  # the signal would end it
+            return "it has not started yet"
         os.kill(self.process.pid, signal.SIGUSR1)
         end = time.monotonic() + _STACKS_S
         words = ""
@@ -113,6 +117,9 @@ class ProcessCrew(Crew):
         self._image: JobImage | None = None
         self._count = 0
         self._restarts = 0
+        if not _CREWS:
+            atexit.unregister(close_all)
+            atexit.register(close_all)
         _CREWS.add(self)
 
     @property
@@ -192,6 +199,9 @@ class ProcessCrew(Crew):
             self._bury(member)
 
     def _heard(self, member: ProcessMember, message: Message) -> None:
+        if message[0] == "ready":
+            member.ready, member.since = True, time.monotonic()
+            return
         if message[0] == "grow":
             self._grow(member, message[1], message[2])
             return
@@ -340,19 +350,21 @@ class ProcessCrew(Crew):
         os.close(self._life_write)
         self.slots.close()
         self._image = None
+        _CREWS.discard(self)
 
 
-_CREWS: weakref.WeakSet[ProcessCrew] = weakref.WeakSet()
+# All that are open. Not weak: what is found in garbage has its sockets closed before anybody could
+# say good-bye through them.
+_CREWS: set[ProcessCrew] = set()
 
 
-@atexit.register
 def close_all() -> None:
     """End all workers of this process."""
     for crew in list(_CREWS):
         crew.close()
 
 
-def _popen(fds: tuple[int, ...]) -> Process:
+def _popen(fds: _Fds) -> Process:
     arguments = [*fds, os.getpid(), *sys.path]
     return subprocess.Popen(
         [sys.executable, "-c", _BOOT, *map(str, arguments)],
@@ -389,7 +401,7 @@ class _Forked:
             os.kill(self.pid, signal.SIGKILL)
 
 
-def _fork(fds: tuple[int, ...]) -> Process:
+def _fork(fds: _Fds) -> Process:
     _check_fork()
     parent = os.getpid()
     pid = os.fork()

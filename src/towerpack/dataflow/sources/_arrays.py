@@ -95,11 +95,10 @@ class ArraysNode(Node):
         allocate: Where blocks are copied to.
     """
 
-    allocate: Allocate = staticmethod(np.empty)
-
     def __init__(self, data: Datapoint, size: int) -> None:
         self.data = data
         self.size = size
+        self.allocate: Allocate = np.empty
         self._arrays: list[NDArray[Any]] = values_of(data)
         # `take` beats indexing, but copies a whole array first if it is not contiguous.
         self._can_take = all(array.flags.c_contiguous for array in self._arrays)

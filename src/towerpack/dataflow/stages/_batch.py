@@ -109,7 +109,7 @@ class Collate:
     """
 
     def __init__(self, stack: Stack, pad: Pad | None, allocate: Allocate = np.empty) -> None:
-        self.stack = stack
+        self.stack: Stack = stack
         self.pad = pad
         self.allocate = allocate
 

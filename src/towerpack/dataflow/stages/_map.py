@@ -117,12 +117,12 @@ class MapData(Wrapper):
         inner = compile_flow(self.ds, place) if self.on_error == "raise" else None
         if inner is None:
             return None
-        mapper = self._mapper(place)
+        mapper = self.mapper(place)
         return BatchedMapNode(inner, mapper) if self.batched else MapNode(inner, mapper)
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         inner = open_flow(self.ds, place, epoch, inner_state(state))
-        mapper = self._mapper(place)
+        mapper = self.mapper(place)
         if not self.batched:
             skipped = (place.tally or Tally()) if self.on_error == "skip" else None
             return MapStream(inner, mapper, epoch, state, skipped, self.policy)
@@ -135,7 +135,8 @@ class MapData(Wrapper):
 
         return WindowStream(inner, _STREAM_BLOCK, mapped, state)
 
-    def _mapper(self, place: Place) -> Mapper:
+    def mapper(self, place: Place) -> Mapper:
+        """The function where it stands."""
         name = f"{type(self).__name__}({self.arguments()})"
         return Mapper(self.function(), name, place.key(self) if self.rng else None)
 

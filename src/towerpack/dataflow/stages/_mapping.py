@@ -183,7 +183,7 @@ class MapStream(Stream):
             raise self._overspent(self._bad + 1, self._count + 1, error) from error
         tally.skipped += 1
         self._bad += 1
-        self._last = error
+        self._last = error.with_traceback(None)  # its frames would hold this stream
         self._forward()
         if self._bad <= _LOG_FIRST or self._bad % _LOG_EVERY == 0:
             log.warning("left out: %s", error.what)

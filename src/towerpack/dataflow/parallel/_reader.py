@@ -1,0 +1,144 @@
+"""A thread that reads a source ahead, for what can only be read in order."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._stream import State, Stream, Tally
+
+
+class Entry(NamedTuple):
+    """What was read.
+
+    Attributes:
+        datapoint: The next one.
+        state: Of the source after it.
+        skipped: How many bad datapoints the source left out before it.
+    """
+
+    datapoint: Datapoint
+    state: State
+    skipped: int
+
+
+class Buffer:
+    """What was read and not used. The thread knows this, and not the iteration that it serves.
+
+    Args:
+        limit: How many datapoints to be ahead.
+        wake: Called when something can be taken that was waited for.
+    """
+
+    def __init__(self, limit: int, wake: Callable[[], None]) -> None:
+        self._limit = limit
+        self._wake = wake
+        self._changed = threading.Condition()
+        self._entries: deque[Entry] = deque()
+        self._error: BaseException | None = None
+        self._ended = False
+        self._closed = False
+        self._hungry = False
+        self.skipped_last = 0
+        """How many bad datapoints the source left out after the last good one."""
+
+    def put(self, entry: Entry) -> bool:
+        """Add an entry, when there is room. Whether to go on."""
+        with self._changed:
+            self._entries.append(entry)
+            self._tell()
+            self._changed.wait_for(lambda: self._closed or len(self._entries) < self._limit)
+            return not self._closed
+
+    def fail(self, error: BaseException) -> bool:
+        """The source raised. Returns when it is to be tried again; whether to go on."""
+        with self._changed:
+            self._error = error
+            self._tell()
+            self._changed.wait_for(lambda: self._closed or self._error is None)
+            return not self._closed
+
+    def end(self, skipped: int) -> None:
+        """The source is exhausted."""
+        with self._changed:
+            self._ended = True
+            self.skipped_last = skipped
+            self._tell()
+
+    def take(self, count: int) -> list[Entry]:
+        """Up to `count` entries that are there now."""
+        with self._changed:
+            taken = [self._entries.popleft() for _ in range(min(count, len(self._entries)))]
+            self._hungry = not self._entries
+            self._changed.notify_all()
+            return taken
+
+    def raise_error(self) -> None:
+        """Raise what the source raised, and let it try again.
+
+        Raises:
+            Exception: The source's.
+        """
+        with self._changed:
+            error, self._error = self._error, None
+            self._changed.notify_all()
+        if error is not None:
+            raise error
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is nothing left, and nothing will come."""
+        with self._changed:
+            return self._ended and not self._entries and self._error is None
+
+    def close(self) -> None:
+        """End the thread, when the source lets it."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody listens any more."""
+        return self._closed
+
+    def _tell(self) -> None:
+        if self._hungry:
+            self._hungry = False
+            self._wake()
+
+
+def read_ahead(stream: Stream, tally: Tally, buffer: Buffer) -> None:
+    """Start the thread.
+
+    Args:
+        stream: What is read; the thread closes it.
+        tally: Where the stream counts what it leaves out.
+        buffer: Where to.
+    """
+    arguments: tuple[Any, ...] = (stream, tally, buffer)
+    threading.Thread(
+        target=_read, args=arguments, name="towerpack-data-reader", daemon=True
+    ).start()
+
+
+def _read(stream: Stream, tally: Tally, buffer: Buffer) -> None:
+    counted = 0
+    going = not buffer.closed
+    while going:
+        try:
+            datapoint = next(stream)
+            entry = Entry(datapoint, stream.state(), tally.skipped - counted)
+        except StopIteration:
+            buffer.end(tally.skipped - counted)
+            break
+        except BaseException as error:  # noqa: BLE001  it is raised in the consumer
+            going = buffer.fail(error)
+        else:
+            counted = tally.skipped
+            going = buffer.put(entry)
+            del datapoint, entry
+    stream.close()
