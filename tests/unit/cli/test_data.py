@@ -17,6 +17,7 @@ from towerpack.cli._components import components_of
 from towerpack.cli._data_files import open_data
 from towerpack.cli._recipe import load_recipe
 from towerpack.dataflow import DataFromList, TarSerializer
+from towerpack.dataflow.formats import LMDBSerializer
 
 RECIPE = """
 import numpy as np
@@ -115,7 +116,12 @@ def test_formats_are_recognised(folder: Path) -> None:
         file["deep/x"], file["y"] = np.zeros((3, 2)), np.arange(3)
     pa: Any = pytest.importorskip("pyarrow")
     pytest.importorskip("pyarrow.parquet").write_table(pa.table({"x": [1]}), folder / "a.parquet")
+    LMDBSerializer.save(DataFromList([(1,), (2,)]), folder / "a.lmdb")
+    (folder / "db").mkdir()
+    (folder / "db" / "data.mdb").write_bytes((folder / "a.lmdb").read_bytes())
     for name, told in (
+        ("a.lmdb", "LMDBData(a.lmdb)"),
+        ("db", "LMDBData(db)"),
         ("images", "ImageFolder(images)"),
         ("images/cat/1.png", "ImageFromFile(1)"),
         ("no_extension", "NumpyData(no_extension)"),
