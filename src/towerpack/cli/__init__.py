@@ -8,9 +8,12 @@ from towerpack.cli._demo import demo
 from towerpack.cli._doctor import doctor
 from towerpack.cli._grid_data import grid
 from towerpack.cli._profile import profile
+from towerpack.cli._serve_data import keys, serve
 
 data_app.command()(grid)
 data_app.command()(profile)
+data_app.command()(serve)
+data_app.command()(keys)
 app.add_typer(ckpt_app, name="ckpt")
 app.add_typer(data_app, name="data")
 app.command()(demo)

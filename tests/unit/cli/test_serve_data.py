@@ -1,0 +1,78 @@
+"""`towerpack data serve` and `towerpack data keys`."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from towerpack import ConfigError
+from towerpack.cli import app
+from towerpack.dataflow import RemoteDataZMQ
+from towerpack.dataflow.remote._keys import client_keys, server_keys
+
+pytestmark = pytest.mark.timeout(60)
+
+RECIPE = """\
+from towerpack.dataflow import DataFromList
+
+def numbers():
+    return DataFromList([(i,) for i in range(20)])
+"""
+
+
+def command(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
+    program = [sys.executable, "-c", "from towerpack.cli import main; main()", "data", *arguments]
+    return subprocess.Popen(program, cwd=cwd, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("bind", [False, True])
+def test_a_recipe_is_served(tmp_path: Path, bind: bool) -> None:
+    (tmp_path / "recipes.py").write_text(RECIPE)
+    address = f"ipc://{tmp_path}/s"
+    options = ["--bind" if bind else "--to", address, "--passes", "2"]
+    process = command("serve", "recipes.py:numbers", *options, cwd=tmp_path)
+    ds = RemoteDataZMQ(address, bind=not bind, timeout_s=30)
+    assert [n for (n,) in ds] == list(range(20)) * 2
+    _, text = process.communicate(timeout=10)
+    assert process.returncode == 0
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_it_ends_by_signals(tmp_path: Path, number: signal.Signals, code: int) -> None:
+    (tmp_path / "recipes.py").write_text(RECIPE)
+    address = f"ipc://{tmp_path}/s"
+    process = command("serve", "recipes.py:numbers", "--to", address, cwd=tmp_path)
+    iterator = RemoteDataZMQ(address, timeout_s=30).iterate()
+    list(islice(iterator, 30))
+    process.send_signal(number)
+    _, text = process.communicate(timeout=10)
+    iterator.close()
+    assert process.returncode == code
+    assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("options", [[], ["--to", "ipc://x", "--bind", "ipc://y"]])
+def test_it_needs_one_address(options: list[str]) -> None:
+    with pytest.raises(ConfigError, match="one address"):
+        CliRunner().invoke(
+            app, ["data", "serve", "x:y", *options], catch_exceptions=False, standalone_mode=False
+        )
+
+
+def test_keys_are_made_and_explained(tmp_path: Path) -> None:
+    folder = tmp_path / "keys"
+    done = CliRunner().invoke(app, ["data", "keys", str(folder), "--client", "gpu"])
+    assert done.exit_code == 0
+    assert "gpu.key_secret" in done.stdout and "server.key_secret" in done.stdout
+    assert client_keys(folder).server == server_keys(folder).public
+    again = CliRunner().invoke(app, ["data", "keys", str(folder), "--client", "gpu"])
+    assert isinstance(again.exception, ConfigError)
+    assert os.listdir(folder / "allowed") == ["gpu.key"]
