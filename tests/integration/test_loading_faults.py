@@ -39,6 +39,8 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="reads /
 PROGRAM = Path(__file__).with_name("loading_program.py")
 WITHIN_S = 2.0
 KILLS = 200
+# Batches between two kills: what two workers died of is taken to be what kills them.
+APART = 40
 
 
 @pytest.fixture(autouse=True)
@@ -84,15 +86,16 @@ def test_killed_workers_are_replaced_and_the_output_is_the_same() -> None:
     flow = pipeline(on_worker_death="restart", max_restarts=10 * KILLS)
     killed = 0
     while killed < kills:
+        wait = APART
         with flow.iterate(seed=3, epoch=0) as iterator:
             for index, batch in enumerate(iterator):
                 assert same(batch, expected[index]), index
-                if killed < kills and moments.random() < 0.05:
-                    workers = own_workers(before)
-                    if workers:
-                        time.sleep(moments.random() * 0.005)
-                        os.kill(moments.choice(workers), signal.SIGKILL)
-                        killed += 1
+                wait -= 1
+                workers = own_workers(before) if wait < 0 and moments.random() < 0.2 else []
+                if workers and killed < kills:
+                    time.sleep(moments.random() * 0.005)
+                    os.kill(moments.choice(workers), signal.SIGKILL)
+                    killed, wait = killed + 1, APART
             assert index == len(expected) - 1
     del flow, iterator
 
