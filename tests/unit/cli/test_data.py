@@ -121,7 +121,7 @@ def test_formats_are_recognised(folder: Path) -> None:
     (folder / "db" / "data.mdb").write_bytes((folder / "a.lmdb").read_bytes())
     for name, told in (
         ("a.lmdb", "LMDBData(a.lmdb)"),
-        ("db", "LMDBData(db)"),
+        ("db", "LMDBData(db/data.mdb)"),
         ("images", "ImageFolder(images)"),
         ("images/cat/1.png", "ImageFromFile(1)"),
         ("no_extension", "NumpyData(no_extension)"),
