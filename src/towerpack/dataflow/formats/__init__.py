@@ -2,6 +2,10 @@
 
 from ._caffe import CaffeLMDB as CaffeLMDB
 from ._caffe import decode_datum as decode_datum
+from ._example import FixedFeature as FixedFeature
+from ._example import VariableFeature as VariableFeature
+from ._example import encode_example as encode_example
+from ._example import parse_example as parse_example
 from ._hdf5 import HDF5Data as HDF5Data
 from ._lmdb import LMDBData as LMDBData
 from ._lmdb import LMDBDataDecoder as LMDBDataDecoder
@@ -12,6 +16,9 @@ from ._svmlight import SVMLightData as SVMLightData
 from ._tar import TarData as TarData
 from ._tar_writer import TarSerializer as TarSerializer
 from ._tar_writer import TarWriter as TarWriter
+from ._tfrecord import TFRecordData as TFRecordData
+from ._tfrecord_writer import TFRecordSerializer as TFRecordSerializer
+from ._tfrecord_writer import TFRecordWriter as TFRecordWriter
 from ._wire import pack as pack
 from ._wire import pack_frames as pack_frames
 from ._wire import unpack as unpack

@@ -100,9 +100,9 @@ def packed_varints(data: memoryview) -> NDArray[np.int64]:
         ValueError: The bytes are no integers.
     """
     raw = np.frombuffer(data, np.uint8)
+    if len(raw) == 0 or raw.max() < 0x80:
+        return raw.astype(np.int64)
     ends = np.flatnonzero(raw < 0x80)
-    if len(raw) == 0:
-        return np.zeros(0, np.int64)
     if len(ends) == 0 or ends[-1] != len(raw) - 1:
         raise ValueError("it ends within a number")
     starts = np.concatenate(([0], ends[:-1] + 1))
@@ -117,6 +117,15 @@ def packed_varints(data: memoryview) -> NDArray[np.int64]:
     return values.view(np.int64)
 
 
+def pack_varints(values: NDArray[np.int64]) -> bytes:
+    """What `packed_varints` reads."""
+    shifts = 7 * np.arange(_LONGEST_VARINT, dtype=np.uint64)
+    rest = values.view(np.uint64)[:, None] >> shifts
+    more = rest > 0x7F
+    needed = np.concatenate((np.ones((len(values), 1), bool), more[:, :-1]), axis=1)
+    return ((rest & 0x7F).astype(np.uint8) | more.astype(np.uint8) << 7)[needed].tobytes()
+
+
 def packed_floats(data: memoryview) -> NDArray[np.float32]:
     """Many floats, one after another; an array of its own memory.
 
@@ -127,7 +136,7 @@ def packed_floats(data: memoryview) -> NDArray[np.float32]:
 
 
 def varint(value: int) -> bytes:
-    """A signed integer as it is stored."""
+    """An integer as it is stored."""
     value &= _MASK64
     out = bytearray()
     while value >= 0x80:

@@ -1,0 +1,119 @@
+"""TFRecord files, without TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from towerpack.dataflow._ambient import Ambient
+from towerpack.dataflow._blocks import Block, Positions, as_ints
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._flow import Length, Place, Stage
+from towerpack.dataflow._opening import PathLike, PerProcess, files_of, reading
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow._stream import ReplayStream, State, Stream
+from towerpack.dataflow.formats._example import Feature, parse_example
+from towerpack.dataflow.formats._file_pool import FilePool
+from towerpack.dataflow.formats._tfrecord_file import (
+    compression_of,
+    damaged,
+    records_in_order,
+    unframed,
+)
+from towerpack.dataflow.formats._tfrecord_index import RecordIndex, index_files
+
+Features = Mapping[str, Feature]
+
+
+class TFRecordData(Stage):
+    """Datapoint i is the i-th record: a list with its bytes, or what `features` makes of it.
+
+    TensorFlow is not needed. All checksums are compared. Plain files are read at random: the
+    lengths in them are walked once, when the length or the first datapoint is asked for, and 8
+    bytes are kept for each record. Files compressed with gzip or zlib can only be read in order;
+    one of them among others makes it so for all.
+
+    Contract: in order of the files and of the records in them; length known for plain files; not
+    random; thread- and fork-safe; resumable at once, compressed files by reading again.
+
+    Args:
+        paths: One file, several, or a pattern such as `train-*.tfrecord`.
+        features: Parse the records as `tf.train.Example`, to dicts of these features.
+        index_dir: A directory that is there, to keep in it what was walked, for the next time.
+
+    Raises:
+        ConfigError: There is no such file.
+        FormatError: A file or record is damaged, or no example with these features; raised where
+            it is read.
+    """
+
+    def __init__(
+        self,
+        paths: PathLike | Sequence[PathLike],
+        features: Features | None = None,
+        *,
+        index_dir: PathLike | None = None,
+    ) -> None:
+        self.paths = files_of(paths)
+        self.features = None if features is None else dict(features)
+        self.index_dir = index_dir
+        self.in_order_only = any(map(compression_of, self.paths))
+        self._node: TFRecordNode | None = None
+
+    def length(self) -> Length:
+        return None if self.in_order_only else self._indexed().size
+
+    def arguments(self) -> str:
+        more = len(self.paths) - 1
+        return self.paths[0].name + (f" and {more} more" if more else "")
+
+    def identity(self) -> str:
+        return str(len(self.paths)) if self.in_order_only else str(self.length())
+
+    def compile(self, place: Place) -> Node | None:
+        return None if self.in_order_only else self._indexed()
+
+    def open(self, place: Place, epoch: int, state: State) -> Stream:
+        key = place.key(self)
+        return ReplayStream(self._in_order, lambda: Ambient(key, epoch), type(self).__name__, state)
+
+    def _indexed(self) -> TFRecordNode:
+        if self._node is None:
+            index = index_files(self.paths, self.index_dir)
+            self._node = TFRecordNode(self.paths, index, self.features)
+        return self._node
+
+    def _in_order(self) -> Iterator[Datapoint]:
+        for path in self.paths:
+            for number, record in enumerate(records_in_order(path)):
+                yield _datapoint(record, self.features, path, f"record {number}")
+
+
+class TFRecordNode(Node):
+    """Reads records of plain files through an index."""
+
+    def __init__(self, paths: list[Path], index: RecordIndex, features: Features | None) -> None:
+        self.size = int(index.ends[-1])
+        self._paths = paths
+        self._index = index
+        self._features = features
+        self._pool = PerProcess(partial(FilePool, paths, index.versions))
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        return [self.get(epoch, position) for position in as_ints(positions)]
+
+    def get(self, epoch: int, position: int) -> Datapoint:
+        file, start, stop = self._index.find(position)
+        path = self._paths[file]
+        raw = self._pool.get().get(file).read_at(start, stop - start)
+        if len(raw) != stop - start:
+            raise damaged(path, start, "it is cut off")
+        return _datapoint(unframed(raw, path, start), self._features, path, f"byte {start:,}")
+
+
+def _datapoint(record: bytes, features: Features | None, path: Path, where: str) -> Datapoint:
+    if features is None:
+        return [record]
+    with reading(path, f"a file of tf.train.Example ({where})"):
+        return parse_example(record, features)

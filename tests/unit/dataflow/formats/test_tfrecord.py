@@ -1,0 +1,326 @@
+from __future__ import annotations
+
+import gzip
+import itertools
+import os
+import struct
+import tracemalloc
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from towerpack import ConfigError, DataFlowError, FormatError
+from towerpack.dataflow import BatchData, DataFromList, MapData, ShuffleData
+from towerpack.dataflow.formats import (
+    FixedFeature,
+    TFRecordData,
+    TFRecordSerializer,
+    TFRecordWriter,
+    VariableFeature,
+    encode_example,
+)
+from towerpack.dataflow.formats import _file_pool as file_pool
+from towerpack.dataflow.testing import check_flow
+
+# Sizes that end in, at and beyond the windows in which a file is indexed.
+RECORDS = [bytes([i % 256]) * size for i, size in enumerate([0, 1, 7, 300, 1 << 15, 1 << 18, 5, 0])]
+COMPRESSIONS: list[Any] = [None, "gzip", "zlib"]
+
+
+def written(path: Path, records: list[bytes], compression: Any = None) -> Path:
+    with TFRecordWriter(path, compression=compression) as writer:
+        for record in records:
+            writer.write(record)
+    return path
+
+
+def small(count: int, start: int = 0) -> list[bytes]:
+    return [b"%d" % i * (i * 7 % 30) for i in range(start, start + count)]
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_records(tmp_path: Path, compression: Any) -> None:
+    path = written(tmp_path / "t.tfrecord", RECORDS, compression)
+    assert list(tmp_path.iterdir()) == [path]
+    ds = TFRecordData(path)
+    assert list(ds) == [[record] for record in RECORDS]
+    assert str(ds) == "TFRecordData(t.tfrecord)"
+    if compression is None:
+        assert len(ds) == len(RECORDS)
+        assert ds.plan(seed=0).read([5, 0]) == [[RECORDS[5]], [RECORDS[0]]]
+
+
+def test_bytes_are_those_that_tensorflow_writes(tmp_path: Path) -> None:
+    # tf.io.TFRecordWriter, records b"" and b"towerpack"
+    expected = "000000000000000029039807d8ea82a2"
+    assert written(tmp_path / "t", [b""]).read_bytes().hex() == expected
+    assert written(tmp_path / "u", [], "gzip").read_bytes()[:2] == b"\x1f\x8b"
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_laws(tmp_path: Path, compression: Any) -> None:
+    paths = [
+        written(tmp_path / "0", small(7)),
+        written(tmp_path / "1", [], compression),
+        written(tmp_path / "2", small(5, 7), compression),
+    ]
+    check_flow(lambda: TFRecordData(paths))
+    assert list(TFRecordData(str(tmp_path / "?"))) == [[record] for record in small(12)]
+    ds = TFRecordData(paths)
+    assert list(cloudpickle.loads(cloudpickle.dumps(ds))) == list(ds)
+    if compression is None:
+        check_flow(lambda: BatchData(ShuffleData(TFRecordData(paths)), 5, stack="list"))
+        assert ds.plan(seed=0).read(np.array([11, 0, 7])) == [[small(12)[i]] for i in (11, 0, 7)]
+    else:
+        with pytest.raises(TypeError, match="not known"):
+            len(ds)
+        with pytest.raises(ConfigError, match="random access"):
+            ShuffleData(ds)
+
+
+def test_no_records_and_no_files(tmp_path: Path) -> None:
+    assert list(TFRecordData(written(tmp_path / "t", []))) == []
+    assert len(TFRecordData([tmp_path / "t", tmp_path / "t"])) == 0
+    for paths in (tmp_path / "x", str(tmp_path / "*.x"), [], [tmp_path]):
+        with pytest.raises(ConfigError, match=r"There (is|are) no file"):
+            TFRecordData(paths)
+
+
+def test_a_plain_file_that_begins_like_a_compressed_one(tmp_path: Path) -> None:
+    for length in (0x9C78, 0x8B1F):
+        record = bytes(length)
+        assert list(TFRecordData(written(tmp_path / "t", [record]))) == [[record]]
+
+
+def test_many_files_do_not_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(file_pool, "_MOST_OPEN", 3)
+    for i in range(20):
+        written(tmp_path / f"{i:02}", small(3, 3 * i))
+    ds = TFRecordData(str(tmp_path / "*"))
+    before = len(os.listdir("/proc/self/fd"))
+    assert sorted(ShuffleData(ds)) == sorted([record] for record in small(60))
+    assert len(os.listdir("/proc/self/fd")) <= before + 3
+
+
+def test_memory_is_8_bytes_for_a_record(tmp_path: Path) -> None:
+    ds = TFRecordData(written(tmp_path / "t", [b"x"] * 5000))
+    assert len(ds) == 5000
+    assert len(cloudpickle.dumps(ds)) < 5000 * 8 + 3000
+
+
+def test_indexes_can_be_kept(tmp_path: Path) -> None:
+    path = written(tmp_path / "t", small(50))
+    kept = tmp_path / "index"
+    kept.mkdir()
+
+    def lengths() -> list[int]:
+        return [len(record) for (record,) in TFRecordData(path, index_dir=kept)]
+
+    expected = list(map(len, small(50)))
+    assert lengths() == expected
+    (index,) = kept.iterdir()
+    whole = index.read_bytes()
+    # It is used: a file of the same size and time whose lengths are damaged is not walked again.
+    content, times = path.read_bytes(), os.stat(path)
+    path.write_bytes(content[:-20] + b"\xff" * 20)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert len(TFRecordData(path, index_dir=kept)) == 50
+    with pytest.raises(FormatError, match="damaged record"):
+        lengths()
+    path.write_bytes(content)
+    # Damaged, or of another file, it is made anew.
+    for wrong in (b"", whole[:-8], whole[:-8] + bytes(8), whole[:200] + bytes(len(whole) - 200)):
+        index.write_bytes(wrong)
+        assert lengths() == expected
+    written(path, small(9))
+    assert lengths() == expected[:9]
+    assert list(kept.iterdir()) == [index]
+
+
+def test_a_file_that_changes_is_an_error(tmp_path: Path) -> None:
+    path = written(tmp_path / "t", small(5))
+    ds = TFRecordData(path)
+    assert len(ds) == 5
+    written(path, small(9))
+    with pytest.raises(FormatError, match="changed"):
+        list(ds)
+    written(path, [bytes(100)] * 5)
+    ds = TFRecordData(path)
+    next(iter(ds))
+    os.truncate(path, 150)
+    with pytest.raises(FormatError, match="cut off"):
+        list(ds)
+
+
+@given(data=st.data(), compression=st.sampled_from(COMPRESSIONS))
+def test_every_flipped_bit_is_found(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, compression: Any
+) -> None:
+    path = written(tmp_path_factory.getbasetemp() / "flipped", small(6), compression)
+    content = bytearray(path.read_bytes())
+    at = data.draw(st.integers(0, len(content) - 1))
+    content[at] ^= 1 << data.draw(st.integers(0, 7))
+    path.write_bytes(content)
+    try:
+        found = list(TFRecordData(path))
+    except FormatError as error:
+        assert "flipped" in str(error)
+        return
+    # gzip's header holds a time and flags, zlib's a level, that change nothing.
+    assert compression is not None and found == [[record] for record in small(6)]
+
+
+@given(data=st.data(), compression=st.sampled_from(COMPRESSIONS))
+def test_every_cut_is_found(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, compression: Any
+) -> None:
+    path = written(tmp_path_factory.getbasetemp() / "cut", small(6), compression)
+    ends = {0, *itertools.accumulate(len(record) + 16 for record in small(6))}
+    content = path.read_bytes()
+    cut = data.draw(st.integers(0, len(content) - 1))
+    path.write_bytes(content[:cut])
+    if cut == 0 or (compression is None and cut in ends):
+        assert len(list(TFRecordData(path))) < 6  # the format does not say where it ends
+        return
+    with pytest.raises(FormatError):
+        list(TFRecordData(path))
+
+
+@given(st.binary(min_size=1, max_size=100))
+def test_random_files(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    path = tmp_path_factory.getbasetemp() / "random"
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match="random"):
+        list(TFRecordData(path))
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zlib.compress])
+def test_claims_are_not_believed(tmp_path: Path, pack: Any) -> None:
+    length = struct.pack("<Q", 1 << 40)
+    (tmp_path / "t").write_bytes(pack(length + struct.pack("<I", crc_of(length)) + b"x" * 50))
+    tracemalloc.start()
+    with pytest.raises(FormatError, match=r"cut off|claims"):
+        list(TFRecordData(tmp_path / "t"))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 24
+
+
+def crc_of(data: bytes) -> int:
+    """Bit by bit, as the polynomial says."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
+    crc ^= 0xFFFFFFFF
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def test_checksums(tmp_path: Path) -> None:
+    record = bytes(range(200))
+    raw = written(tmp_path / "t", [record]).read_bytes()
+    length = struct.pack("<Q", 200)
+    assert raw == length + struct.pack("<I", crc_of(length)) + record + struct.pack(
+        "<I", crc_of(record)
+    )
+
+
+FEATURES = {
+    "id": FixedFeature((), np.int32),
+    "box": FixedFeature((2, 2), np.float32),
+    "name": VariableFeature(str),
+}
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_examples(tmp_path: Path, compression: Any) -> None:
+    datapoints = [
+        {"id": np.int32(i), "box": np.full((2, 2), i, np.float32), "name": ["ä"] * i}
+        for i in range(4)
+    ]
+    records = list(map(encode_example, datapoints))
+    path = written(tmp_path / "t", records, compression)
+    found = list(TFRecordData(path, FEATURES))
+    for one, other in zip(found, datapoints, strict=True):
+        assert list(one) == list(FEATURES) and one["name"].tolist() == other["name"]
+        np.testing.assert_equal({**one, "name": None}, {**other, "name": None})
+    check_flow(lambda: TFRecordData(path, FEATURES), epochs=1)
+    written(path, [*records, b"\xff", encode_example({"id": 1})], compression)
+    with pytest.raises(FormatError, match=r"t cannot be read(.|\n)*damaged|damaged(.|\n)*t"):
+        list(TFRecordData(path, FEATURES))
+    written(path, [encode_example({"id": 1})], compression)
+    with pytest.raises(FormatError, match="'box' is not as described: it is not there"):
+        list(TFRecordData(path, FEATURES))
+
+
+DATAPOINTS = [[np.arange(i, dtype=np.int16), {"a": (i, None)}] for i in range(7)]
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_serializer(tmp_path: Path, compression: Any) -> None:
+    path = tmp_path / "t"
+    TFRecordSerializer.save(DataFromList(DATAPOINTS), path, compression=compression)
+    np.testing.assert_equal(list(TFRecordSerializer.load(path)), DATAPOINTS)
+    check_flow(lambda: TFRecordSerializer.load(path), epochs=1)
+    assert len(TFRecordSerializer.load(path, size=5)) == 5
+    assert len(list(TFRecordSerializer.load(path, 5))) == 5
+    first = list(TFRecordSerializer.load(path))[3]
+    first[0] += 1  # what is yielded is the reader's
+    again = path.read_bytes()
+    TFRecordSerializer.save(DataFromList(DATAPOINTS), path, compression=compression)
+    assert path.read_bytes() == again
+
+
+def test_serializer_of_examples_and_pickles(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    ds = DataFromList([{"x": np.arange(i, i + 3), "s": [b"a", b"b"]} for i in range(5)])
+    TFRecordSerializer.save(ds, path, format="example")
+    np.testing.assert_equal(list(TFRecordSerializer.load(path, format="example")), list(ds))
+    features = {"x": FixedFeature((3,), np.uint8)}
+    found = list(TFRecordSerializer.load(path, format="example", features=features))
+    assert [dp["x"].tolist() for dp in found] == [dp["x"].tolist() for dp in ds]
+    with pytest.raises(ConfigError, match=r"is a dict of features(.|\n)*datapoint 0"):
+        TFRecordSerializer.save(DataFromList([[1]]), path, format="example")
+    ds = DataFromList([{1, 2}])
+    with pytest.raises(ConfigError, match="set cannot be packed"):
+        TFRecordSerializer.save(ds, path)
+    assert list(tmp_path.iterdir()) == [path]
+    TFRecordSerializer.save(ds, path, format="pickle")
+    assert list(TFRecordSerializer.load(path, format="pickle")) == [{1, 2}]
+    with pytest.raises(DataFlowError, match="is a pickle"):
+        list(TFRecordSerializer.load(path))
+    with pytest.raises(ConfigError, match="no format='x'"):
+        TFRecordSerializer.load(path, format="x")  # type: ignore[arg-type]
+
+
+def test_writer_that_fails_leaves_the_older_file(tmp_path: Path) -> None:
+    path = written(tmp_path / "t", [b"old"])
+    for compression in COMPRESSIONS:
+        with (
+            pytest.raises(KeyError),
+            TFRecordWriter(path, compression=compression) as writer,
+        ):
+            writer.write(b"new")
+            raise KeyError
+    assert list(tmp_path.iterdir()) == [path] and list(TFRecordData(path)) == [[b"old"]]
+    with pytest.raises(ConfigError, match="not open"):
+        TFRecordWriter(path).write(b"")
+    with pytest.raises(ConfigError, match="compression='lz4'"):
+        TFRecordWriter(path, compression="lz4")  # type: ignore[arg-type]
+
+
+def test_a_flow_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def broken(datapoint: int) -> Iterator[int]:
+        raise KeyError("gone")
+
+    with pytest.raises(DataFlowError, match="gone"):
+        TFRecordSerializer.save(MapData(DataFromList([1]), broken), tmp_path / "t")
+    assert list(tmp_path.iterdir()) == []
