@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import DataFlowError
 from towerpack.dataflow._arena import aligned
+from towerpack.dataflow._sending import SENDER, Sender
 from towerpack.dataflow.parallel._memory import address_of, memory_file, reserve, whole_pages
-from towerpack.dataflow.parallel._pickling import dump_code, load
+from towerpack.dataflow.parallel._pickling import dump_code, dump_each, load
 
 _IN_MEMORY = 1 << 15
+_LONG = 1024
 
 
 class Piece(NamedTuple):
@@ -83,6 +85,41 @@ def owner_of(array: object) -> np.memmap[Any, Any] | SharedMap | None:
     return None
 
 
+class ToShared(Sender):
+    """Puts data where workers can map them."""
+
+    def shared(self, array: NDArray[Any]) -> NDArray[Any]:
+        return in_shared_memory(array)
+
+    def flat(self, items: Sequence[Any]) -> Sequence[Any]:
+        plain = isinstance(items, (list, tuple))
+        return FlatList(items) if plain and len(items) >= _LONG else items
+
+
+class FlatList(Sequence[Any]):
+    """A list as one array of bytes, from which items are made when they are asked for.
+
+    A million objects would be copied, page by page, into every process that only counts
+    references to them.
+
+    Args:
+        items: Anything that pickles.
+    """
+
+    def __init__(self, items: Sequence[Any]) -> None:
+        pickles, ends = dump_each(items)
+        self._ends = np.array(ends, np.int64)
+        self._bytes = np.frombuffer(pickles, np.uint8)
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, index: Any) -> Any:
+        end = int(self._ends[index])
+        start = int(self._ends[index - 1]) if index % len(self._ends) else 0
+        return load(memoryview(cast("Any", self._bytes))[start:end])
+
+
 class JobImage:
     """A pickled job, kept while workers may ask for it.
 
@@ -98,7 +135,11 @@ class JobImage:
         self.fds: list[int] = []
         self._keep_alive: list[object] = []
         self._loose: list[tuple[int, memoryview]] = []
-        data = dump_code(job, self._keep)
+        token = SENDER.set(ToShared())
+        try:
+            data = dump_code(job, self._keep)
+        finally:
+            SENDER.reset(token)
         self._write(data)
 
     def _keep(self, buffer: pickle.PickleBuffer) -> bool:

@@ -58,11 +58,25 @@ def whole_pages(nbytes: int) -> int:
     return -(-max(nbytes, 1) // _PAGE) * _PAGE
 
 
-def map_shared(fd: int, nbytes: int, offset: int = 0) -> mmap.mmap:
+class SlotMemory(mmap.mmap):
+    """Memory that is lent: whoever holds arrays over it is alone with them until they are gone."""
+
+
+def map_shared(fd: int, nbytes: int, offset: int = 0) -> SlotMemory:
     """Map a part of a file, with its pages at hand where the system can do that."""
     if hasattr(mmap, "MAP_POPULATE"):
-        return mmap.mmap(fd, nbytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, offset=offset)
-    return mmap.mmap(fd, nbytes, offset=offset)
+        return SlotMemory(fd, nbytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, offset=offset)
+    return SlotMemory(fd, nbytes, offset=offset)
+
+
+def is_lent(array: object) -> bool:
+    """Whether the memory of an array is a slot of a parallel stage, and so its holder's alone.
+
+    It may then be handed on without a copy, as long as what it is handed to keeps the array.
+    """
+    while array is not None and not isinstance(array, SlotMemory):
+        array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
+    return array is not None
 
 
 class Slot:
@@ -75,7 +89,7 @@ class Slot:
         memory: Its bytes in this process.
     """
 
-    def __init__(self, number: int, offset: int, nbytes: int, memory: mmap.mmap) -> None:
+    def __init__(self, number: int, offset: int, nbytes: int, memory: SlotMemory) -> None:
         self.number = number
         self.offset = offset
         self.nbytes = nbytes
@@ -204,7 +218,7 @@ class PrivateSlots(SlotPool):
     """Slots of this process, for threads."""
 
     def _make(self, number: int, nbytes: int) -> Slot:
-        return Slot(number, 0, nbytes, mmap.mmap(-1, nbytes))
+        return Slot(number, 0, nbytes, SlotMemory(-1, nbytes))
 
     def _release(self, slot: Slot) -> None:
         pass
@@ -222,7 +236,7 @@ class MappedSlots:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
-        self._known: dict[int, mmap.mmap] = {}
+        self._known: dict[int, SlotMemory] = {}
 
     def anchor(self, number: int, offset: int, nbytes: int) -> Bytes:
         """An array over one slot."""

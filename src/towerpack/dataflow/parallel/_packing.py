@@ -118,7 +118,7 @@ def bundle(block: Block) -> Block:
     if kind not in (tuple, list, dict):
         return block
     keys = keys_of(first)
-    for row in cast("list[Any]", block):
+    for row in block:
         if type(row) is not kind or len(values_of(row)) != len(keys):
             return block
         if kind is dict and keys_of(row) != keys:

@@ -12,6 +12,7 @@ from towerpack.dataflow._flow import (
     DataFlow,
     ParallelStage,
     Place,
+    compile_flow,
     inputs_of,
     open_flow,
     pipeline_of,
@@ -32,6 +33,7 @@ from towerpack.dataflow.parallel._options import (
 )
 from towerpack.dataflow.parallel._parking import Parking
 from towerpack.dataflow.parallel._run import PlanWork, Run, WorkSource
+from towerpack.dataflow.parallel._unordered import UnorderedStream
 
 
 class PrefetchData(ParallelStage):
@@ -109,7 +111,9 @@ class PrefetchData(ParallelStage):
         if options.workers == 0:
             return node
         if not options.ordered:
-            return None
+            if place.workers is None:
+                return None
+            options = replace(options, ordered=True)  # below what can only be read in order
         pipeline, seed = pipeline_of(flow), place.seed
         key = (weakref.ref(flow), seed, place.branch)
 
@@ -127,14 +131,31 @@ class PrefetchData(ParallelStage):
         return ahead
 
     def open_ahead(self, flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
-        workers = self if self._options(flow).workers else None
+        options = self._options(flow)
+        node = compile_flow(flow, replace(place, serial=True))
+        if node is not None and options.workers:  # with `ordered=False`
+            return self._open_unordered(flow, node, place, epoch, state)
+        workers = self if options.workers else None
         return open_flow(flow, replace(place, serial=True, workers=workers), epoch, state)
+
+    def _open_unordered(
+        self, flow: DataFlow, node: Node, place: Place, epoch: int, state: State
+    ) -> Stream:
+        options, pipeline, seed = self._options(flow), pipeline_of(flow), place.seed
+        key = (weakref.ref(flow), seed, place.branch)
+
+        def begin(work: Callable[[Crew], WorkSource]) -> Pass:
+            return self.start(flow, PlanJob(node, seed), key, work, options, pipeline)
+
+        return UnorderedStream(node, epoch, state, begin)
 
     def open_maps(self, flow: DataFlow, place: Place, epoch: int, state: State) -> Stream | None:
         chain = find_chain(flow)
         if chain is None:
             return None
-        options, pipeline = self._options(self), pipeline_of(flow)
+        # What can only be read in order has no positions by which a state could tell what is done.
+        options = replace(self._options(self), ordered=True)
+        pipeline = pipeline_of(flow)
         key = (weakref.ref(flow), place.seed, place.branch)
 
         def begin(job: Job, source: Callable[[Crew], WorkSource]) -> Pass:

@@ -92,6 +92,11 @@ class Adaptive:
             self.size = min(2 * self.size, self._most)
 
 
+def most_at_a_time(left: int | None, workers: int) -> int:
+    """How much of what is left may go into a unit, so that all have work until the end."""
+    return _MOST if left is None else max(1, min(_MOST, left // (4 * workers)))
+
+
 class PlanWork(Adaptive, WorkSource):
     """Runs of positions of a plan.
 
@@ -104,9 +109,8 @@ class PlanWork(Adaptive, WorkSource):
     """
 
     def __init__(self, epoch: int, start: int, size: int | None, chunk: int, workers: int) -> None:
-        # So that all have something to do until the end of a short pass.
-        most = _MOST if size is None else max(1, min(_MOST, (size - start) // (4 * workers)))
-        Adaptive.__init__(self, chunk, most)
+        left = None if size is None else size - start
+        Adaptive.__init__(self, chunk, most_at_a_time(left, workers))
         self._epoch = epoch
         self._next = start
         self._end = sys.maxsize if size is None else size
@@ -153,6 +157,8 @@ class Run:
         self._again: deque[Unit] = deque()
         self._outstanding = 0
         self._checked = 0.0
+        self.taken: Work = None
+        """The work whose datapoints were taken last."""
         self._left = time.monotonic()
         self._begun = self._left
         crew.begin(key, job)
@@ -173,8 +179,10 @@ class Run:
                 self._source.raise_error()
                 if self._source.ended():
                     return None
-            elif self._order[0].done:
-                return self._deliver()
+            else:
+                unit = self._ready()
+                if unit is not None:
+                    return self._deliver(unit)
             self._wait()
 
     def close(self) -> None:
@@ -184,15 +192,21 @@ class Run:
         self._source.close()
         self._crew.slots.trim(self._crew.options.workers + _SPARE_SLOTS)
 
-    def _deliver(self) -> list[Datapoint]:
-        unit = self._order[0]
+    def _ready(self) -> Unit | None:
+        """The unit to hand on, if it is done."""
+        if self._crew.options.ordered:
+            return self._order[0] if self._order[0].done else None
+        return next((unit for unit in self._order if unit.done), None)
+
+    def _deliver(self, unit: Unit) -> list[Datapoint]:
         if unit.error is not None and unit.finished == 0:
             error = unit.error
             self._retry(unit)
             raise error
         rows = self._crew.take(unit, copy=self._must_copy())
+        self.taken = unit.work
         if unit.error is None:
-            self._order.popleft()
+            self._order.remove(unit)
             self._outstanding -= unit.count
             self._source.observe(unit.count, unit.seconds, unit.nbytes)
         else:

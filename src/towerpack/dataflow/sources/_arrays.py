@@ -14,6 +14,7 @@ from towerpack.dataflow._blocks import Block, Columns, Positions
 from towerpack.dataflow._datapoints import Datapoint, keys_of, name_of, rebuild, values_of
 from towerpack.dataflow._flow import Length, Place, Stage
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._sending import HeldArrays
 
 _CHUNK = 256
 _CHUNK_BYTES = 1 << 20
@@ -28,6 +29,9 @@ class DataFromArrays(Stage):
     may be changed. With `ShuffleData`, `BatchData` and vectorised maps no Python code runs per
     datapoint.
 
+    When worker processes are to read the arrays, they are moved into memory that all processes
+    share, unless they are mapped from a file already. Drop your own references to them.
+
     Contract: in order; as long as the arrays; not random; thread- and fork-safe; resumable at once.
 
     Args:
@@ -39,16 +43,16 @@ class DataFromArrays(Stage):
 
     def __init__(self, *arrays: ArrayLike | Sequence[ArrayLike] | Mapping[Any, ArrayLike]) -> None:
         data = self._datapoint(arrays)
-        self._data = rebuild(data, [np.asarray(array) for array in values_of(data)])
+        self._held = HeldArrays(rebuild(data, [np.asarray(array) for array in values_of(data)]))
         self._size = self._checked_size()
 
     @property
     def arrays(self) -> list[NDArray[Any]]:
         """The arrays, in order."""
-        return values_of(self._data)
+        return self._held.arrays
 
     def __getitem__(self, index: int) -> Datapoint:
-        return rebuild(self._data, [_own(array[index]) for array in self.arrays])
+        return rebuild(self._held.data, [_own(array[index]) for array in self.arrays])
 
     def length(self) -> Length:
         return self._size
@@ -57,7 +61,7 @@ class DataFromArrays(Stage):
         return str(self._size)
 
     def compile(self, place: Place) -> Node | None:
-        return ArraysNode(self._data, self._size)
+        return ArraysNode(self._held, self._size)
 
     @staticmethod
     def _datapoint(arrays: tuple[Any, ...]) -> Datapoint:
@@ -71,7 +75,7 @@ class DataFromArrays(Stage):
         if not self.arrays:
             raise ConfigError("DataFromArrays was given no array.", expected="one or more")
         sizes: dict[str, int] = {}
-        for key, array in zip(keys_of(self._data), self.arrays, strict=True):
+        for key, array in zip(keys_of(self._held.data), self.arrays, strict=True):
             if array.ndim == 0:
                 raise ConfigError(
                     f"{name_of(key)} has no rows.",
@@ -95,25 +99,27 @@ class ArraysNode(Node):
         allocate: Where blocks are copied to.
     """
 
-    def __init__(self, data: Datapoint, size: int) -> None:
-        self.data = data
+    def __init__(self, data: HeldArrays | Datapoint, size: int) -> None:
+        held = data if isinstance(data, HeldArrays) else HeldArrays(data)
+        self.held = held
         self.size = size
         self.allocate: Allocate = np.empty
-        self._arrays: list[NDArray[Any]] = values_of(data)
         # `take` beats indexing, but copies a whole array first if it is not contiguous.
-        self._can_take = all(array.flags.c_contiguous for array in self._arrays)
-        row_bytes = sum(array.nbytes // max(1, size) for array in self._arrays)
+        self._can_take = all(array.flags.c_contiguous for array in held.arrays)
+        row_bytes = sum(array.nbytes // max(1, size) for array in held.arrays)
         self.chunk = max(1, min(_CHUNK, _CHUNK_BYTES // max(1, row_bytes)))
 
     def read(self, epoch: int, positions: Positions) -> Block:
+        arrays = self.held.arrays
         if isinstance(positions, range):
             rows = slice(positions.start, positions.stop)
-            columns = [self._copy(array[rows]) for array in self._arrays]
+            columns = [self._copy(array[rows]) for array in arrays]
         elif self._can_take:
-            columns = [self._take(array, positions) for array in self._arrays]
+            columns = [self._take(array, positions) for array in arrays]
         else:
-            columns = [array[positions] for array in self._arrays]
-        data = tuple(columns) if type(self.data) is tuple else rebuild(self.data, columns)
+            columns = [array[positions] for array in arrays]
+        like = self.held.data
+        data = tuple(columns) if type(like) is tuple else rebuild(like, columns)
         return Columns(data, len(positions))
 
     def _copy(self, rows: NDArray[Any]) -> NDArray[Any]:

@@ -9,6 +9,7 @@ from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Length, Place, Stage, check_seed
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._sending import SENDER
 from towerpack.dataflow.stages._shuffle import ShuffleNode
 
 
@@ -59,3 +60,8 @@ class ListNode(Node):
 
     def get(self, epoch: int, position: int) -> Datapoint:
         return self._lst[position]
+
+    def __getstate__(self) -> dict[str, Any]:
+        sender = SENDER.get()
+        items = self._lst if sender is None else sender.flat(self._lst)
+        return {**self.__dict__, "_lst": items}
