@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from towerpack.dataflow._flow import DataFlow, Wrapper
 from towerpack.dataflow.profiling._report import StageProfile, Verdict
 from towerpack.dataflow.stages._batch import BatchData, is_batched
+from towerpack.dataflow.stages._map import MapData
 
 _MOSTLY = 0.6
 _MUCH = 0.3
 _ON_CPU = 0.4
 _FULLY_BUSY = 0.75
-# Per datapoint, where Python runs for each: a call, a copy and an index take 1 to 3 µs.
+# Of Python for each single datapoint: a call, a copy and an index take 1 to 3 µs.
 _CALL_S = 20e-6
-_VECTORISED_S = 0.3e-6
 _HAND_OVER_S = 150e-6  # what a datapoint costs that comes from another process
 
 
@@ -25,6 +25,7 @@ def judge(
     consuming: float,
     waiting: float,
     workers: Sequence[float],
+    reader: float,
     threads: bool,
     each: float,
     cpus: int,
@@ -36,6 +37,7 @@ def judge(
         consuming: Share of the time in which the loop used datapoints.
         waiting: Share of the time in which it waited for workers.
         workers: How busy each was.
+        reader: How busy the thread was that reads in order for them, if there is one.
         threads: Whether they are threads of this process.
         each: Seconds per datapoint that the loop gets.
         cpus: How many there are for this process.
@@ -46,9 +48,17 @@ def judge(
             "nothing here: data are ready before they are asked for. Make the step faster, or "
             "give it fewer CPUs to share with the workers if it computes on them.",
         )
-    if waiting < _MUCH or not workers:
+    if waiting < _MUCH:
         flow, stage = max(stages, key=lambda pair: _seconds(pair, "loop"))
         return _of_stage(flow, stage, each=each, workers=bool(workers), cpus=cpus)
+    if reader >= _FULLY_BUSY and reader >= max(workers, default=0.0):
+        flow, stage = max(stages, key=lambda pair: _seconds(pair, "reader"))
+        return Verdict(
+            f"reading in order, which one thread does for all workers: mostly {stage.name}, "
+            f"{1e6 * stage.seconds_each:,.1f} µs per datapoint",
+            "an indexable source (__len__ and __getitem__), which workers read themselves; or move "
+            "work from it into a map",
+        )
     flow, stage = max(stages, key=lambda pair: _seconds(pair, "workers"))
     if threads and len(workers) > 1 and _FULLY_BUSY <= sum(workers) < 1 + _MUCH:
         return Verdict(
@@ -56,10 +66,10 @@ def judge(
             f"{stage.name}",
             'processes: backend="process", or functions that let go of the lock (NumPy, OpenCV)',
         )
-    if max(workers) < _FULLY_BUSY:
+    if max(workers, default=0.0) < _FULLY_BUSY:
         return Verdict(
             f"handing over: the loop waits {waiting:.0%} of the time, and workers are busy at most "
-            f"{max(workers):.0%}",
+            f"{max(workers, default=0.0):.0%}",
             "send less between processes (uint8 instead of float32, decode and crop before), or "
             "read from a faster source in order to keep them busy",
         )
@@ -85,8 +95,8 @@ def _of_workers(
         )
     if len(busy) < len(workers):
         return Verdict(
-            f"one worker: {stage.name} is read in order, which keeps one busy while others wait",
-            "give it an indexable source, or move work from it into a map",
+            f"one worker: of {len(workers)} only {len(busy)} has enough to do",
+            "read further ahead: a larger num_prefetch, or smaller batches",
         )
     if len(workers) < cpus:
         return Verdict(bottleneck, f"more workers: there are {cpus} CPUs")
@@ -109,7 +119,7 @@ def _of_stage(
             "also more than there are CPUs; or with fewer and longer reads",
         )
     bottleneck = f"{stage.name}: {micros}, {stage.share:.0%} of the work"
-    if _is_python_per_datapoint(flow, stage.seconds_each):
+    if _is_cost_of_calls(flow, stage.seconds_each):
         return Verdict(
             f"the cost of a call per datapoint, not the work: {bottleneck}",
             "do many at once: MapData(..., batched=True) all the way from the source, or map "
@@ -133,13 +143,20 @@ def _of_stage(
     )
 
 
-def _is_python_per_datapoint(flow: DataFlow, seconds_each: float) -> bool:
-    """Whether a stage mostly calls Python for each single datapoint."""
+def _is_cost_of_calls(flow: DataFlow, seconds_each: float) -> bool:
+    """Whether a stage mostly calls Python, or stacks what it returned, for single datapoints."""
     if isinstance(flow, BatchData):
-        seconds_each /= flow.batch_size
-    elif isinstance(flow, Wrapper) and is_batched(flow.ds):
-        return False
-    return _VECTORISED_S < seconds_each < _CALL_S
+        return _maps_singly(flow.ds) and seconds_each < _CALL_S * flow.batch_size
+    return isinstance(flow, MapData) and _maps_singly(flow) and seconds_each < _CALL_S
+
+
+def _maps_singly(flow: DataFlow) -> bool:
+    """Whether datapoints come out of a function one by one."""
+    while isinstance(flow, Wrapper) and not flow.makes_batches:
+        if isinstance(flow, MapData):
+            return not flow.batched and not is_batched(flow)
+        flow = flow.ds
+    return False
 
 
 def count_cpus() -> int:

@@ -14,6 +14,7 @@ import threading
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ _SAMPLE_EVERY = 4  # reading a thread's CPU clock and a datapoint's size costs a
 _ROWS_SIZED = 8
 
 Tables = dict[str, NDArray[np.float64]]
-"""For each lane, named `process-thread`, its numbers: [stages, FIELDS]."""
+"""For each lane, named `process-thread-name`, its numbers: [stages, FIELDS]."""
 
 
 class Lanes:
@@ -64,7 +65,8 @@ class Lanes:
         size = self._stages * FIELDS * 8
         path = os.path.join(self._directory, name_of_lane())
         try:
-            with open(path, "w+b") as file:
+            # Not "w": a worker that is sent its job again goes on in the lane that it has.
+            with open(path, "a+b") as file:
                 file.truncate(size)
                 return mmap.mmap(file.fileno(), size)
         except FileNotFoundError:
@@ -89,7 +91,8 @@ def times_blocked() -> int:
 
 def name_of_lane() -> str:
     """Of this thread."""
-    return f"{os.getpid()}-{threading.get_ident()}"
+    thread = threading.current_thread()
+    return f"{os.getpid()}-{thread.ident}-{quote(thread.name, safe='')}"
 
 
 class Lane:

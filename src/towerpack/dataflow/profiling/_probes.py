@@ -14,10 +14,12 @@ from typing import Any, NamedTuple, cast
 
 from towerpack.dataflow._blocks import Block, Positions
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import DataFlow, Place, Stage, is_exact
+from towerpack.dataflow._flow import DataFlow, ParallelStage, Place, Stage, is_exact
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow.profiling._lanes import Lanes
+from towerpack.dataflow.stages._map import MapData
+from towerpack.dataflow.stages._mapping import Mapper
 
 _PROBE = "_towerpack_probe"
 
@@ -52,7 +54,10 @@ def probed(ds: DataFlow, directory: str) -> Probed:
         clone = copy.copy(flow)
         for name, value in vars(clone).items():
             vars(clone)[name] = _replaced(value, copies)
-        _attach(clone, Probe(lanes, index), _exact if is_exact(flow) else _plain)
+        if is_exact(clone):
+            _watch(cast("Stage", clone), Probe(lanes, index))
+        else:
+            _attach(clone, Probe(lanes, index), _plain)
         copies[id(flow)] = clone
     return Probed(copies[id(ds)], stages, lanes)
 
@@ -169,19 +174,74 @@ def _stream(cls: type[Stream]) -> dict[str, Any]:
     return {"__next__": following}
 
 
-def _exact(cls: type[Stage]) -> dict[str, Any]:
-    def compile(self: Any, place: Place) -> Node | None:
-        node = cls.compile(self, place)
+def _watch(clone: Stage, probe: Probe) -> None:
+    """Have a stage probe what it makes.
+
+    The methods are replaced on the object: engines look at the class to know what a stage does.
+    """
+    compile, open = clone.compile, clone.open
+    inside: list[bool] = []
+
+    def timed_compile(place: Place) -> Node | None:
+        inside.append(True)
+        node = compile(place)
+        inside.pop()
         if node is not None:
-            _attach(node, _probe_of(self), _node)
+            _attach(node, probe, _node)
         return node
 
-    def open(self: Any, place: Place, epoch: int, state: State) -> Stream:
-        stream = cls.open(self, place, epoch, state)
-        _attach(stream, _probe_of(self), _stream)
+    def timed_open(place: Place, epoch: int, state: State) -> Stream:
+        inside.append(True)
+        stream = open(place, epoch, state)
+        inside.pop()
+        _attach(stream, probe, _stream)
         return stream
 
-    return {"compile": compile, "open": open}
+    vars(clone).update(compile=timed_compile, open=timed_open)
+    if isinstance(clone, MapData):
+        vars(clone).update(mapper=_timed_mapper(clone.mapper, probe, inside))
+    if isinstance(clone, ParallelStage):
+        _watch_waiting(clone, probe)
+
+
+def _watch_waiting(clone: ParallelStage, probe: Probe) -> None:
+    """Charge a parallel stage for the time in which it waits for its workers."""
+    read_ahead, open_maps = clone.read_ahead, clone.open_maps
+
+    def timed_read_ahead(flow: DataFlow, node: Node, place: Place) -> Node | None:
+        ahead = read_ahead(flow, node, place)
+        if ahead is not None:
+            _attach(ahead, probe, _node)
+        return ahead
+
+    def timed_open_maps(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream | None:
+        stream = open_maps(flow, place, epoch, state)
+        if stream is not None:
+            _attach(stream, probe, _stream)
+        return stream
+
+    vars(clone).update(read_ahead=timed_read_ahead, open_maps=timed_open_maps)
+
+
+def _timed_mapper(
+    mapper: Callable[[Place], Mapper], probe: Probe, inside: list[bool]
+) -> Callable[[Place], Mapper]:
+    """Time the map itself where an engine asks for it, rather than the stage that it belongs to."""
+
+    def made(place: Place) -> Mapper:
+        result = mapper(place)
+        if not inside:
+            _attach(result, probe, _map)
+        return result
+
+    return made
+
+
+def _map(cls: type[Mapper]) -> dict[str, Any]:
+    def call(self: Any, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
+        return _give(_probe_of(self), cls.__call__, self, datapoint, epoch, position)
+
+    return {"__call__": call}
 
 
 def _plain(cls: type[Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import DataFlow, name_of_stage
+from towerpack.dataflow._flow import DataFlow, ParallelStage, name_of_stage
 from towerpack.dataflow._passes import endless
 from towerpack.dataflow._progress import Tick, progress
 from towerpack.dataflow.profiling._advice import count_cpus, judge
@@ -40,6 +40,7 @@ Use = Callable[[Datapoint], Any]
 _BARE_SHARE = 0.4
 _SIZED_EVERY = 16
 _LEAST_BUSY = 0.01
+_READER = "towerpack-data-reader"  # the thread of `parallel` that reads in order
 
 
 def profile(
@@ -165,18 +166,28 @@ class Work:
     numbers: NDArray[np.float64]
 
 
-def _works(tables: Tables, here: str) -> dict[tuple[int, Where], Work]:
-    """For each stage and place, what was measured there."""
+def _where(lane: str, here: str) -> Where:
+    if lane == here:
+        return "loop"
+    return "reader" if lane.endswith(f"-{_READER}") else "workers"
+
+
+def _works(
+    flows: Sequence[DataFlow], tables: Tables, here: str
+) -> tuple[dict[tuple[int, Where], Work], float]:
+    """What was measured for each stage and place, and for how long workers were waited for."""
     cost = cost_of_probes()
     works: dict[tuple[int, Where], Work] = {}
+    waited = 0.0
     for name, table in tables.items():
-        where: Where = "loop" if name == here else "workers"
         for index, seconds in enumerate(cost.taken_off(table).tolist()):
-            if table[index, CALLS]:
-                work = works.setdefault((index, where), Work(0.0, np.zeros(FIELDS)))
+            if isinstance(flows[index], ParallelStage):
+                waited += seconds
+            elif table[index, CALLS]:
+                work = works.setdefault((index, _where(name, here)), Work(0.0, np.zeros(FIELDS)))
                 work.seconds += seconds
                 work.numbers += table[index]
-    return works
+    return works, waited
 
 
 def _stage_profile(flow: DataFlow, where: Where, work: Work, all_seconds: float) -> StageProfile:
@@ -196,22 +207,26 @@ def _stage_profile(flow: DataFlow, where: Where, work: Work, all_seconds: float)
 def _report(
     ds: DataFlow, bare: Run, timed: Run, flows: Sequence[DataFlow], tables: Tables, here: str
 ) -> ProfileReport:
-    works = sorted(_works(tables, here).items(), key=lambda entry: entry[0])
-    all_seconds = sum(work.seconds for _, work in works)
+    works, waited = _works(flows, tables, here)
+    all_seconds = sum(work.seconds for work in works.values())
     stages = [
         (flows[index], _stage_profile(flows[index], where, work, all_seconds))
-        for (index, where), work in works
+        for (index, where), work in sorted(works.items())
     ]
-    busy = {name: float(table[:, WALL].sum()) / timed.seconds for name, table in tables.items()}
-    in_loop = busy.pop(here, 0.0)
-    workers = sorted((min(1.0, b) for b in busy.values() if b >= _LEAST_BUSY), reverse=True)
+    busy = [
+        (_where(name, here), min(1.0, float(table[:, WALL].sum()) / timed.seconds))
+        for name, table in tables.items()
+    ]
+    workers = [share for where, share in busy if where == "workers" and share >= _LEAST_BUSY]
+    reader = max((share for where, share in busy if where == "reader"), default=0.0)
     consuming = bare.consuming / bare.seconds
-    waiting = max(0.0, timed.reading / timed.seconds - in_loop) if workers else 0.0
+    waiting = waited / timed.seconds
     verdict = judge(
         stages,
         consuming=consuming,
         waiting=waiting,
         workers=workers,
+        reader=reader,
         threads=all(name.split("-")[0] == here.split("-")[0] for name in tables),
         each=bare.reading / bare.datapoints,
         cpus=count_cpus(),
@@ -225,7 +240,8 @@ def _report(
         stages=[stage for _, stage in stages],
         consuming=consuming,
         waiting=waiting,
-        workers=workers,
+        workers=sorted(workers, reverse=True),
+        reader=reader,
         verdict=verdict,
     )
 

@@ -7,7 +7,7 @@ import io
 from dataclasses import dataclass
 from typing import Any, Literal
 
-Where = Literal["loop", "workers"]
+Where = Literal["loop", "reader", "workers"]
 _WIDTH = 100
 
 
@@ -17,7 +17,7 @@ class StageProfile:
 
     Attributes:
         name: As messages name it.
-        where: In the thread of the loop, or in workers (also threads).
+        where: In the thread of the loop, in one that reads in order for workers, or in workers.
         datapoints: How many it gave.
         seconds: How long it was at work itself, without the stages below; of all workers together.
         share: Of the work of all stages.
@@ -67,6 +67,7 @@ class ProfileReport:
         waiting: Share of the time in which it waited for workers; the rest went into stages that
             run in the loop itself.
         workers: For each worker the share of the time in which it was busy with stages.
+        reader: The same for the thread that reads in order for them; 0 if there is none.
         verdict: What limits it.
     """
 
@@ -79,6 +80,7 @@ class ProfileReport:
     consuming: float
     waiting: float
     workers: list[float]
+    reader: float
     verdict: Verdict
 
     @property
@@ -146,11 +148,12 @@ class ProfileReport:
             f"{max(0.0, 1 - self.consuming - self.waiting):.0%} making them, "
             f"{self.waiting:.0%} waiting for workers",
             "workers": f"{len(self.workers)}, busy " + ", ".join(f"{b:.0%}" for b in self.workers),
+            "reader": f"busy {self.reader:.0%}, reading in order for the workers",
             "bottleneck": self.verdict.bottleneck,
             "to do": self.verdict.advice,
         }
         for label, text in rows.items():
-            if label != "workers" or self.workers:
+            if (label != "workers" or self.workers) and (label != "reader" or self.reader):
                 grid.add_row(label, _plain(text))
         return grid
 
