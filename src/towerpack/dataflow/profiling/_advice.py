@@ -13,7 +13,7 @@ from towerpack.dataflow.stages._map import MapData
 _MOSTLY = 0.6
 _MUCH = 0.3
 _ON_CPU = 0.4
-_FULLY_BUSY = 0.75
+_FULLY_BUSY = 0.6
 # Of Python for each single datapoint: a call, a copy and an index take 1 to 3 µs.
 _CALL_S = 20e-6
 _HAND_OVER_S = 150e-6  # what a datapoint costs that comes from another process

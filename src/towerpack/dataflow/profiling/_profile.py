@@ -217,7 +217,8 @@ def _report(
         (_where(name, here), min(1.0, float(table[:, WALL].sum()) / timed.seconds))
         for name, table in tables.items()
     ]
-    workers = [share for where, share in busy if where == "workers" and share >= _LEAST_BUSY]
+    busy = [(where, share) for where, share in busy if share >= _LEAST_BUSY]
+    workers = [share for where, share in busy if where == "workers"]
     reader = max((share for where, share in busy if where == "reader"), default=0.0)
     consuming = bare.consuming / bare.seconds
     waiting = waited / timed.seconds
