@@ -190,6 +190,13 @@ def test_pixels_alone_change(aug: ImageAugmentor) -> None:
     assert transform.apply_boxes(boxes).tolist() == boxes.tolist()
 
 
+@pytest.mark.parametrize("aug", [*PHOTOMETRIC[1:], *COLOUR], ids=ids([*PHOTOMETRIC[1:], *COLOUR]))
+def test_a_transform_refuses_what_is_no_image(aug: ImageAugmentor) -> None:
+    transform = aug.get_transform(picture((4, 4, 3)), rng())
+    with pytest.raises(ConfigError, match="dtype float64"):
+        transform.apply_image(picture((4, 4, 3), "f8"))
+
+
 @pytest.mark.parametrize("aug", EVERY, ids=ids(EVERY))
 @pytest.mark.parametrize(
     "image",
@@ -439,8 +446,10 @@ def test_background_of_ones_own() -> None:
 def test_own_generators_differ() -> None:
     image = picture((50, 50))
     aug = Brightness(100)
-    outs = [aug(image), aug(image), Brightness(100)(image), pickle.loads(pickle.dumps(aug))(image)]
-    assert len({out.tobytes() for out in outs}) == 4
+    outs = [aug(image), aug(image), Brightness(100)(image)]
+    copy = pickle.loads(pickle.dumps(aug))
+    outs += [copy(image), aug(image)]
+    assert len({out.tobytes() for out in outs}) == 5
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

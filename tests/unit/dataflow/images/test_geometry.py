@@ -425,6 +425,30 @@ def test_pastes() -> None:
     ]
 
 
+def test_a_strong_pull_is_strongest_at_its_anchor() -> None:
+    image = places(100, 100)
+    aug = GaussianDeform([(0.2, 0.7)], sigma=0.2, randrange=20)  # the slope reaches 0.86
+    for seed in range(20):
+        transform = aug.get_transform(image, rng(seed))
+        shown = transform.apply_image(image)
+        pulls = np.abs(shown - image)[5:-5, 5:-5].sum(axis=-1)
+        y, x = np.unravel_index(pulls.argmax(), pulls.shape)
+        assert abs(x + 5 - 70) < 6 and (abs(y + 5 - 20) < 6 or shown[..., 1].min() < 1)
+        points = rng(seed).uniform(0, 100, (300, 2))
+        moved = transform.apply_coords(points)
+        seen = inner(moved, 100, 100, margin=2) & inner(points, 100, 100, margin=2)
+        assert np.abs(look(shown, moved[seen]) - points[seen]).max() < 0.1
+
+
+def test_a_deformation_that_almost_folds_still_moves_points() -> None:
+    image = np.zeros((100, 100), np.uint8)
+    for seed in range(scaled(2000)):
+        draw = rng(seed)
+        aug = GaussianDeform(draw.random((1, 2)), sigma=0.2, randrange=22)  # slopes up to 0.94
+        transform = aug.get_transform(image, draw)
+        transform.apply_coords(draw.uniform(0, 100, (100, 2)))
+
+
 def test_a_deformation_that_folds_refuses_points() -> None:
     image = np.zeros((50, 50), np.uint8)
     aug = GaussianDeform([(0.5, 0.5)], (50, 50), sigma=0.02, randrange=40)

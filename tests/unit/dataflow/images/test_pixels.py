@@ -121,6 +121,8 @@ def test_blur() -> None:
         [100 * side * centre, 100 * centre**2, 100 * side * centre]
     )
     assert blurred.sum() == pytest.approx(100)
+    even = np.full((9, 9), 100, np.uint8)
+    assert np.array_equal(GaussianBlur((3, 4))(even), even)
     assert GaussianBlur(max_size=5).size_range == (0, 5)
     sizes = {tuple(GaussianBlur(symmetric=False).draw(dot, rng(s))[0]) for s in range(200)}
     assert sizes == {(a, b) for a in (1, 3, 5) for b in (1, 3, 5)}
@@ -131,13 +133,17 @@ def test_blur() -> None:
     }
 
 
-def test_hue_turns_red_into_green(most: np.random.Generator) -> None:
+def test_hue(most: np.random.Generator) -> None:
     red = np.array([[[200, 0, 0]]], np.uint8)
     for dtype in (np.uint8, np.float32):
-        turned = Hue((0, 60))(red.astype(dtype), most)
-        assert turned.dtype == dtype and np.abs(turned.astype(float) - [0, 200, 0]).max() < 1
-        back = Hue((0, 60), rgb=False)(red.astype(dtype), most)  # blue becomes red
-        assert np.abs(back.astype(float) - [0, 0, 200]).max() < 1
+        for angle, rgb, expected in (
+            (60, True, [0, 200, 0]),
+            (120, True, [0, 0, 200]),
+            (60, False, [0, 0, 200]),  # blue becomes red
+            (120, False, [0, 200, 0]),
+        ):
+            turned = Hue((0, angle), rgb=rgb)(red.astype(dtype), most)
+            assert turned.dtype == dtype and np.abs(turned.astype(float) - expected).max() < 1
     unit = red.astype(np.float32) / 255
     assert np.allclose(Hue((0, 60))(unit, most), [[[0, 200 / 255, 0]]], atol=1e-3)
     image = picture(9, 9, 3)
@@ -161,13 +167,12 @@ def test_saturation(most: np.random.Generator) -> None:
 
 
 def test_lighting() -> None:
-    vectors = [[0.0, 1, 0], [1, 0, 0], [0, 0, 1]]
+    vectors = [[0.0, 1, 0], [0, 0, 1], [1, 0, 0]]  # the first is the third channel
     aug = Lighting(1.0, [2.0, 3.0, 0.0], vectors)
     weights = rng(4).normal(0, 1, 3)
+    expected = [3 * weights[1], 0, 2 * weights[0]]
     image = np.full((2, 2, 3), 100, np.float32)
-    assert np.allclose(
-        aug(image, rng(4))[0, 0] - 100, [3 * weights[1], 2 * weights[0], 0], atol=1e-4
-    )
+    assert np.allclose(aug(image, rng(4))[0, 0] - 100, expected, atol=1e-4)
     assert aug(image.astype(np.uint8), rng(4)).dtype == np.uint8
     with pytest.raises(ConfigError, match=r"expected  \[3\] and \[3, 3\]"):
         Lighting(1.0, [1, 2], vectors)
