@@ -127,7 +127,7 @@ def test_signals_end_a_producer(
     if not busy:
         iterator.close()
         time.sleep(0.2)  # it waits for a consumer
-    ds.timeout_s = 0.5
+    ds.timeout_s = 2.5  # more than a heartbeat
     process.send_signal(number)
     begin = time.monotonic()
     _, text = process.communicate(timeout=10)
