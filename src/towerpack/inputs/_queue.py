@@ -14,6 +14,7 @@ import tensorflow as tf
 from towerpack._core.errors import DataFlowError, InternalError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow import DataFlow, DataIterator, RepeatedData
+from towerpack.dataflow.parallel import is_lent
 from towerpack.inputs._base import InputSource
 from towerpack.inputs._check import SpecChecker
 
@@ -26,6 +27,10 @@ _CHUNK_BATCHES = 64
 # A queue of small batches is made longer than asked for, so that one call can run many steps.
 _CHEAP_QUEUE_BYTES = 8 << 20
 _LONGEST_QUEUE = 1024
+# Batches that lie where workers made them stay there while they wait, so fewer wait.
+_LENT_QUEUE_BYTES = 256 << 20
+# TensorFlow ends the process over memory that is aligned less.
+_ALIGNED = 64
 _POLL_S = 0.2
 _JOIN_S = 5.0
 
@@ -118,7 +123,7 @@ class _FlowInput(InputSource):
 
     def _enqueue(self, batches: list[list[np.ndarray]]) -> None:
         if len(batches) == 1:
-            self._queue.enqueue(batches[0])
+            self._queue.enqueue([_handed_over(array) for array in batches[0]])
         elif batches:
             self._queue.enqueue_many([np.stack(column) for column in zip(*batches, strict=True)])
 
@@ -198,6 +203,8 @@ class QueueInput(_FlowInput):
     Args:
         dataflow: Its datapoints are batches.
         queue_size: Batches that may wait. Small batches may wait in larger numbers, up to 8 MiB.
+            Large ones that workers made (`PrefetchData`) are not copied, but wait where they were
+            made, up to 256 MiB.
         infinite: Start over at the end of the flow; otherwise training ends there.
     """
 
@@ -300,7 +307,7 @@ class QueueInput(_FlowInput):
             now.entries.append((state, signature))
             now.nbytes += _nbytes(batch)
             waiting = len(now.batches)
-            self._lengthen(now.nbytes / waiting)
+            self._lengthen(now.nbytes / waiting, lent=any(map(is_lent, batch)))
             due = now.starving or now.nbytes >= _CHUNK_BYTES or waiting >= self._chunk_limit()
         if due:
             self._publish(now)
@@ -309,9 +316,13 @@ class QueueInput(_FlowInput):
         # A quarter of the queue, so that stacking does not empty it.
         return min(_CHUNK_BATCHES, max(1, self._limit // 4))
 
-    def _lengthen(self, batch_bytes: float) -> None:
-        cheap = int(_CHEAP_QUEUE_BYTES / max(1.0, batch_bytes))
-        self._limit = max(self._queue_size, self._replicas, min(_LONGEST_QUEUE, cheap))
+    def _lengthen(self, batch_bytes: float, *, lent: bool) -> None:
+        batch_bytes = max(1.0, batch_bytes)
+        cheap = int(_CHEAP_QUEUE_BYTES / batch_bytes)
+        wanted = self._queue_size
+        if lent:
+            wanted = min(wanted, max(2, int(_LENT_QUEUE_BYTES / batch_bytes)))
+        self._limit = max(wanted, self._replicas, min(_LONGEST_QUEUE, cheap))
 
     def _publish(self, now: _Pass) -> None:
         """Wait for room in the queue, and fill it."""
@@ -336,6 +347,17 @@ class QueueInput(_FlowInput):
             with self._changed:
                 self._ready.extend(entries)
                 self._changed.notify_all()
+
+
+def _handed_over(array: np.ndarray) -> Any:
+    """What a worker made, as a tensor in the same memory; the slot is free when the tensor is.
+
+    Other arrays are copied: they might be changed, or be parts of a data set.
+    """
+    fits = array.dtype.kind in "biufc" and array.flags.carray
+    if fits and array.ctypes.data % _ALIGNED == 0 and is_lent(array):
+        return tf.experimental.dlpack.from_dlpack(array.__dlpack__())
+    return array
 
 
 def _nbytes(batch: list[np.ndarray]) -> int:

@@ -21,6 +21,7 @@ from towerpack.dataflow import (
     DataFromGenerator,
     DataFromList,
     MapData,
+    PrefetchData,
     ShuffleData,
 )
 from towerpack.inputs import FeedInput, InputSource, QueueInput, as_input
@@ -547,3 +548,87 @@ def test_arrays_in_batches(kind) -> None:
     flow = BatchData(DataFromArrays(x, np.arange(12)), 5, remainder=True)
     with running(kind(flow, infinite=False), PAIR) as source:
         np.testing.assert_array_equal(np.concatenate(take_all(source, 9)), x)
+
+
+# What workers made is not copied.
+
+IMAGES = [tf.TensorSpec([None, 64, 64, 3], tf.uint8, "image"), tf.TensorSpec([None], tf.int64, "n")]
+
+
+def images(count: int, **options: Any) -> DataFlow:
+    def image(dp: Any) -> Any:
+        return np.full((64, 64, 3), dp[0] % 251, np.uint8), dp[0]
+
+    flow = BatchData(MapData(DataFromArrays(np.arange(count * 96)), image), 96)
+    return PrefetchData(flow, num_proc=1, **options)
+
+
+@pytest.fixture
+def handed_over(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of the arrays that TensorFlow took as they are."""
+    sizes: list[int] = []
+    take_over = tf.experimental.dlpack.from_dlpack
+
+    def counted(capsule: Any) -> tf.Tensor:
+        tensor = take_over(capsule)
+        sizes.append(int(tf.size(tensor)))
+        return tensor
+
+    monkeypatch.setattr(tf.experimental.dlpack, "from_dlpack", counted)
+    return sizes
+
+
+@pytest.mark.parametrize("backend", ["process", "thread"])
+def test_slots_become_tensors(
+    kind: type[FeedInput | QueueInput], handed_over: list[int], backend: str
+) -> None:
+    kept = []
+    with running(kind(images(12, backend=backend), infinite=False), IMAGES) as source:
+        while source.reserve(1, nothing):
+            image, n = source.get(tf.constant(0, tf.int64))
+            source.consumed(1)
+            kept.append((image, n))
+    assert len(kept) == 12
+    for index, (image, n) in enumerate(kept):
+        expected = np.arange(index * 96, index * 96 + 96)
+        assert (n.numpy() == expected).all()
+        assert (image.numpy() == (expected % 251)[:, None, None, None]).all()
+    # Threads need not copy what was larger than a slot, at the beginning.
+    assert handed_over.count(96 * 64 * 64 * 3) >= 8
+
+
+def test_the_tensor_lies_where_the_worker_made_it(kind: type[FeedInput | QueueInput]) -> None:
+    made: list[int] = []
+
+    def seen(dp: Any) -> Any:
+        made.append(dp[0].ctypes.data)
+        return dp
+
+    # One batch at a time is waiting, so that the slots that come back are seen again.
+    source = kind(MapData(images(40), seen), infinite=False)
+    if isinstance(source, QueueInput):
+        source = QueueInput(source.dataflow, 1, infinite=False)
+    found = []
+    with running(source, IMAGES):
+        for _ in range(40):
+            assert source.reserve(1, nothing) == 1
+            image, _ = source.get(tf.constant(0, tf.int64))
+            source.consumed(1)
+            found.append(np.asarray(memoryview(image)).ctypes.data)
+            del image
+    assert found == made
+    assert len(set(made)) < 20, "slots are used again"
+
+
+def test_what_is_not_a_workers_is_copied(
+    kind: type[FeedInput | QueueInput], handed_over: list[int]
+) -> None:
+    data = np.zeros((4, 96, 64, 64, 3), np.uint8)
+    flow = DataFromList([(part, np.arange(96)) for part in data])
+    with running(kind(flow, infinite=False), IMAGES) as source:
+        assert source.reserve(1, nothing) == 1
+        image, _ = source.get(tf.constant(0, tf.int64))
+        source.consumed(1)
+    data[:] = 1
+    assert not image.numpy().any()
+    assert handed_over == []

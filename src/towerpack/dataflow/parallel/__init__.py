@@ -11,4 +11,5 @@ from ._legacy import MultiThreadMapData as MultiThreadMapData
 from ._legacy import MultiThreadPrefetchData as MultiThreadPrefetchData
 from ._legacy import MultiThreadRunner as MultiThreadRunner
 from ._legacy import PrefetchDataZMQ as PrefetchDataZMQ
+from ._memory import is_lent as is_lent
 from ._prefetch import PrefetchData as PrefetchData
