@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,7 @@ from towerpack.dataflow import (
     MapData,
     MapDataComponent,
     MixData,
+    PrefetchData,
     PrintData,
     ProxyDataFlow,
     RandomChooseData,
@@ -46,7 +48,7 @@ from towerpack.dataflow import (
     ShuffleData,
     TestDataSpeed,
 )
-from towerpack.dataflow.testing import FlowLaws, LawError, check_flow
+from towerpack.dataflow.testing import FlowLaws, LawError, check_flow, same_datapoints
 
 Make = Callable[[], DataFlow]
 
@@ -237,6 +239,32 @@ def test_stages(stage: str, source: str) -> None:
     if source == "arrays" and stage != "shuffle":
         check_flow(lambda: STAGES[stage](ShuffleData(inner(11))), limit=40)
     check_flow(lambda: STAGES[stage](inner(11)), limit=40)
+
+
+@pytest.mark.parametrize("source", ["arrays", "iterable"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_stages_below_and_above_workers(stage: str, source: str) -> None:
+    """The same datapoints, and states that fit with workers and without."""
+    if stage in NEEDS_PLAN and source in STREAMS:
+        pytest.skip("needs random access")
+    make = STAGES[stage]
+
+    def workers(ds: DataFlow) -> DataFlow:
+        return PrefetchData(ds, None, 2, backend="thread")
+
+    def inner() -> DataFlow:
+        return MapData(SOURCES[source](11), noisy, rng=True)
+
+    with make(inner()).iterate(seed=5, epoch=1) as iterator:
+        first = list(islice(iterator, 7))
+        state = iterator.state()
+        rest = list(islice(iterator, 33))
+    for flow in (workers(make(inner())), make(workers(inner()))):
+        with flow.iterate(seed=5, epoch=1) as iterator:
+            assert same_datapoints(list(islice(iterator, 7)), first)
+            assert iterator.state() == state
+        with flow.iterate(state=state) as iterator:
+            assert same_datapoints(list(islice(iterator, 33)), rest)
 
 
 # Compositions.

@@ -227,17 +227,18 @@ class ChainStream(Stream):
         count: int,
         begin: Callable[[Job, Callable[[Crew], WorkSource]], Any],
     ) -> None:
-        self._depth = len(chain.maps) - 1
+        inner = replace(place, workers=None, tally=Tally())
+        node = compile_flow(chain.source, inner)
+        # Over a plan, the maps below the top one are part of it, and their state is a position.
+        self._depth = len(chain.maps) - 1 if node is None else 0
         self._tally = place.tally
         self._count = count
         self._state = state
-        for one in chain.maps[:-1]:
+        for one in chain.maps[: self._depth]:
             if self._state is not None:
                 if self._state["count"] != count or self._state["bad"]:
                     raise StateError(f"A state of {one} does not fit that of the map above it.")
                 self._state = self._state["inner"]
-        inner = replace(place, workers=None, tally=Tally())
-        node = compile_flow(chain.source, inner)
         mappers = [one.mapper(place) for one in chain.maps]
         job = ChainJob(mappers, chain.skips, node, place.seed)
         self._work: ReadWork | None = None
