@@ -143,10 +143,11 @@ def test_distributions() -> None:
     images = np.zeros((4000, 6, 7), np.uint8)
     images[:, 2, 3] = 200
     rng = ItemRNG(1, 2, np.arange(4000))
-    crops = BatchAugment(RandomCrop((3, 4)))(images, rng)
-    where = np.argwhere(crops == 200)[:, 1:]
-    assert {tuple(p) for p in where.tolist()} == {(y, x) for y in (0, 1, 2) for x in (0, 1, 2, 3)}
-    assert np.unique(where, axis=0, return_counts=True)[1].min() > 200  # of 4000 / 16
+    numbers = np.broadcast_to(np.arange(42, dtype=np.uint8).reshape(6, 7), (4000, 6, 7))
+    corners = BatchAugment(RandomCrop((3, 4)))(numbers, rng)[:, 0, 0]
+    found, counts = np.unique(corners, return_counts=True)
+    assert found.tolist() == [7 * y + x for y in range(4) for x in range(4)]
+    assert counts.min() > 190  # of 4000 / 16
     flipped = BatchAugment(Flip(vert=True, prob=0.3))(images, rng) != images
     assert flipped.any(axis=(1, 2)).mean() == pytest.approx(0.3, abs=0.04)
     shifts = BatchAugment(Brightness(40))(images + 100, rng)[:, 0, 0].astype(int) - 100
@@ -158,6 +159,8 @@ def test_distributions() -> None:
     erased = BatchAugment(RandomErasing(0.5, (0.2, 0.4), (0.5, 2), fill=9))(images, rng) == 9
     assert erased.any(axis=(1, 2)).mean() == pytest.approx(0.5, abs=0.04)
     assert 0.15 < erased[erased.any(axis=(1, 2))].mean() < 0.45
+    impossible = RandomErasing(1.0, (1.0, 1.0), (5.0, 5.0), fill=9)
+    assert np.array_equal(BatchAugment(impossible)(images, rng), images)
     noise = BatchAugment(RandomErasing(1.0, (0.9, 1.0), (1, 1)))(images, rng)
     assert noise.std() > 50 and len(np.unique(noise)) == 256
 

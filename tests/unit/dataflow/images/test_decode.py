@@ -103,7 +103,29 @@ def test_odd_jpegs() -> None:
     assert odd[frame + 11] == 0x11
     odd[frame + 11] = 0x31
     # The data are now read as if they were so sampled: nonsense, but as many rows and columns.
-    assert decode_image(bytes(odd), strict=False).shape == (48, 67, 3)
+    assert decode_image(bytes(odd)).shape == (48, 67, 3)
+    with pytest.raises(FormatError, match="OpenCV cannot decode"):
+        decode_image(bytes(odd[:-400]))
+
+
+def test_kinds_of_webp_and_bmp() -> None:
+    rgba = np.dstack([IMG, np.full(IMG.shape[:2], 99, np.uint8)])
+    kinds = {
+        b"VP8 ": saved(kind="WEBP"),
+        b"VP8L": saved(kind="WEBP", lossless=True),
+        b"VP8X": saved(rgba, "WEBP", exif=pillow.Exif().tobytes()),
+    }
+    for kind, data in kinds.items():
+        assert data[12:16] == kind
+        assert image_header(data)[:3] == ("webp", 48, 67)
+        assert close(decode_image(data), IMG)
+    assert (decode_image(kinds[b"VP8X"], channels=4)[:, :, 3] == 99).all()
+    with pytest.raises(FormatError, match="not of WebP"):
+        image_header(b"RIFF\0\0\0\0WAVEfmt " + bytes(40))
+    upward = bytearray(FORMATS["BMP"])
+    upward[22:26] = struct.pack("<i", -48)  # rows from the top down
+    assert image_header(upward)[:3] == ("bmp", 48, 67)
+    assert np.array_equal(decode_image(upward), IMG[::-1])
 
 
 def test_deep_and_grey_png() -> None:
@@ -139,6 +161,7 @@ def test_exif(orientation: int, endian: str) -> None:
 
 def test_damaged_exif_is_upright() -> None:
     data = with_exif(6)
+    assert image_header(with_exif(9)).orientation == image_header(with_exif(0)).orientation == 1
     at = data.index(b"Exif\0\0") + 6
     for cut in (b"XX", b"II*\0\xff\xff\xff\xff", b"MM\0*\0\0\0\x08\xff\xff"):
         bad = data[:at] + cut + data[at + len(cut) :]
@@ -264,6 +287,12 @@ def test_no_image(data: bytes) -> None:
         decode_image(data)
 
 
+def test_segment_without_length() -> None:
+    data = saved()
+    with pytest.raises(FormatError, match="no frame header"):
+        image_header(data[:4] + b"\0\1" + data[6:])
+
+
 @pytest.mark.parametrize("kind", FORMATS)
 def test_every_short_start_is_an_error(kind: str) -> None:
     data = FORMATS[kind]
@@ -337,8 +366,9 @@ def test_fused_crop_of_other_shapes_and_formats() -> None:
             assert result is out and out.any()
     assert DecodeRandomCrop(8)(FORMATS["PNG"]).shape == (8, 8, 3)
     for bad in (np.zeros((8, 9, 3), np.uint8), np.zeros((8, 16, 3), np.uint8)[:, ::2]):
-        with pytest.raises(ConfigError, match="out does not fit"):
-            DecodeRandomCrop(8)(saved(), out=bad)
+        for img in (picture(), picture(1, 400)):
+            with pytest.raises(ConfigError, match="out does not fit"):
+                DecodeRandomCrop(8)(saved(img), out=bad)
     with pytest.raises(FormatError, match="max_pixels"):
         DecodeRandomCrop(8, max_pixels=100)(saved())
 

@@ -109,6 +109,16 @@ def test_labels(label: Any) -> None:
     assert not np.array_equal(grid, other)
 
 
+def test_soft_labels_tell_the_greatest() -> None:
+    img = np.zeros((16, 16), np.uint8)
+    soft = np.array([0.04, 0.3, 0.003, 0.5, 0.157])
+    one = image_grid([(img, soft)], label=1, names=["a", "b", "c", "d"], cell=192)
+    other = image_grid([(img, "d 0.50, b 0.30, 4 0.16")], label=1, cell=192)
+    assert np.array_equal(one, other)
+    sure = image_grid([(img, np.array([0.0, 1.0]))], label=1, cell=192)
+    assert np.array_equal(sure, image_grid([(img, "1 1.00")], label=1, cell=192))
+
+
 def test_is_a_function_of_the_seed() -> None:
     ds = MapDataComponent(DataFromArrays(IMAGES), lambda x, rng: x // rng.integers(1, 5), rng=True)
     first = image_grid(ds, cell=16)

@@ -70,6 +70,15 @@ def test_cutmix(shape: tuple[int, ...]) -> None:
     assert changed > 30 or shape == (1, 1, 1)
 
 
+def test_rectangles_are_about_a_centre_that_is_anywhere() -> None:
+    images = np.zeros((3000, 20, 30), np.uint8)
+    images[1::2] = 1  # half of all partners show
+    mixed, _, partner, _ = CutMix(1.0, labels="pair")((images, np.zeros(3000, int)), rng())
+    shown = (mixed != images)[images[:, 0, 0] != images[partner][:, 0, 0]].mean(axis=0)
+    assert np.allclose(shown, shown[::-1, ::-1], atol=0.08)  # alike at both ends
+    assert shown[0, 0] < shown[10, 15] - 0.1
+
+
 def test_ratios_are_of_beta() -> None:
     batch = flat_batch(1000, (1, 1))
     for alpha, spread in ((0.2, 0.42), (1.0, 0.289), (20.0, 0.078)):
