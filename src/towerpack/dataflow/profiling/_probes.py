@@ -46,20 +46,30 @@ class Probed(NamedTuple):
 
 
 def probed(ds: DataFlow, directory: str) -> Probed:
-    """A copy of a pipeline that measures itself. The original, and its caches, are left alone."""
+    """A copy of a pipeline that measures itself."""
     stages = _stages_of(ds)
     lanes = Lanes(directory, len(stages))
-    copies: dict[int, DataFlow] = {}
-    for index, flow in enumerate(stages):
-        clone = copy.copy(flow)
-        for name, value in vars(clone).items():
-            vars(clone)[name] = _replaced(value, copies)
+    clones = _clones(stages)
+    for index, clone in enumerate(clones):
         if is_exact(clone):
             _watch(cast("Stage", clone), Probe(lanes, index))
         else:
             _attach(clone, Probe(lanes, index), _plain)
-        copies[id(flow)] = clone
-    return Probed(copies[id(ds)], stages, lanes)
+    return Probed(clones[-1], stages, lanes)
+
+
+def cloned(ds: DataFlow) -> DataFlow:
+    """A copy of a pipeline that shares its data, and neither its caches nor its workers."""
+    return _clones(_stages_of(ds))[-1]
+
+
+def _clones(stages: list[DataFlow]) -> list[DataFlow]:
+    clones: dict[int, DataFlow] = {}
+    for flow in stages:
+        clone = clones[id(flow)] = copy.copy(flow)
+        for name, value in vars(clone).items():
+            vars(clone)[name] = _replaced(value, clones)
+    return list(clones.values())
 
 
 def _stages_of(ds: DataFlow) -> list[DataFlow]:

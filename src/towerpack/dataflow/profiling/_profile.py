@@ -31,7 +31,7 @@ from towerpack.dataflow.profiling._lanes import (
     Tables,
     name_of_lane,
 )
-from towerpack.dataflow.profiling._probes import probed
+from towerpack.dataflow.profiling._probes import cloned, probed
 from towerpack.dataflow.profiling._report import ProfileReport, StageProfile, Where
 from towerpack.dataflow.stages._speed import bytes_of
 
@@ -53,8 +53,8 @@ def profile(
     """Read a flow for some seconds and find out which stage takes them.
 
     The first part of the time it is read as it is, which tells how fast it is; then with a clock
-    on every stage, which tells why. The flow itself, its passes and its caches are left alone.
-    Progress is shown on a terminal.
+    on every stage, which tells why. Copies are read, so that the flow's own caches, workers and
+    count of passes are left alone. Progress is shown on a terminal.
 
     Args:
         ds: Any flow, with or without workers.
@@ -73,7 +73,7 @@ def profile(
         raise ConfigError(f"A profile of {seconds} seconds sees nothing.", expected="more than 0")
     use = consume or _nothing
     with progress("profile", seconds) as tick, TemporaryDirectory() as directory:
-        bare = _read(ds, seed, use, _BARE_SHARE * seconds, tick)
+        bare = _read(cloned(ds), seed, use, _BARE_SHARE * seconds, tick)
         flow, stages, lanes = probed(ds, directory)
         before: list[Tables] = []
         timed = _read(

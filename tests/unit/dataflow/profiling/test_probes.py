@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import threading
@@ -42,7 +43,15 @@ from towerpack.dataflow import (
 )
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._plan import IndexNode
-from towerpack.dataflow.profiling._lanes import CALLS, FIELDS, ITEMS, WALL, Lanes, name_of_lane
+from towerpack.dataflow.profiling._lanes import (
+    CALLS,
+    CALLS_BELOW,
+    FIELDS,
+    ITEMS,
+    WALL,
+    Lanes,
+    name_of_lane,
+)
 from towerpack.dataflow.profiling._probes import probed
 from towerpack.dataflow.testing import same_datapoints
 
@@ -150,6 +159,11 @@ def test_datapoints_are_counted_and_sized_for_each_stage(tmp_path: Path) -> None
     assert (table[:, 7] / table[:, 6]).tolist() == [16, 16, 8, 64]
 
 
+def test_a_flow_that_occurs_twice_is_one_stage(tmp_path: Path) -> None:
+    twice = arrays()
+    assert len(probed(JoinData([twice, twice]), str(tmp_path)).stages) == 2
+
+
 def test_errors_pass_and_the_lane_stays_in_order(tmp_path: Path) -> None:
     def fail(dp: Datapoint) -> Datapoint:
         if dp[0] == 3:
@@ -231,6 +245,7 @@ class TestLane:
         assert table[:, WALL].tolist() == [10_002, 1040, 100]
         assert table[:, CALLS].tolist() == [1, 2, 1]
         assert table[:, ITEMS].tolist() == [2, 4, 2]
+        assert table[:, CALLS_BELOW].tolist() == [2, 2, 0]
         assert table[:, 5].tolist() == [5001, 520, 50]
         assert table[:, 6].tolist() == [2, 4, 2]
         assert table[:, 7].tolist() == [32, 64, 32]
@@ -250,6 +265,16 @@ class TestLane:
             lane.leave(1, 5, block=False)
         (table,) = lanes.read().values()
         assert table[0, ITEMS] == 9 and table[0, 6] == 3
+
+    def test_a_forked_process_has_its_own(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        lanes = Lanes(str(tmp_path), 1)
+        parent = lanes.mine()
+        assert lanes.mine() is parent
+        monkeypatch.setattr(os, "getpid", lambda: 1)
+        assert lanes.mine() is not parent
+        assert len(lanes.read()) == 2
 
     def test_blocks(self, tmp_path: Path) -> None:
         lanes = Lanes(str(tmp_path), 1)
