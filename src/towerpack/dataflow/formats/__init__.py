@@ -2,6 +2,7 @@
 
 from ._caffe import CaffeLMDB as CaffeLMDB
 from ._caffe import decode_datum as decode_datum
+from ._disk_cache import DiskCacheData as DiskCacheData
 from ._example import FixedFeature as FixedFeature
 from ._example import VariableFeature as VariableFeature
 from ._example import encode_example as encode_example
@@ -12,6 +13,8 @@ from ._lmdb import LMDBDataDecoder as LMDBDataDecoder
 from ._lmdb_writer import LMDBSerializer as LMDBSerializer
 from ._npz import NumpyData as NumpyData
 from ._parquet import ParquetData as ParquetData
+from ._serializers import HDF5Serializer as HDF5Serializer
+from ._serializers import NumpySerializer as NumpySerializer
 from ._svmlight import SVMLightData as SVMLightData
 from ._tar import TarData as TarData
 from ._tar_writer import TarSerializer as TarSerializer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 from collections.abc import Generator
 from pathlib import Path
 
@@ -20,7 +21,7 @@ def whole_file(path: PathLike) -> Generator[Path]:
         path: The file's name. Its directory must be there.
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         yield temporary
         with open(temporary, "rb") as file:
