@@ -8,8 +8,7 @@ framework. `from towerpack import *` asks for all of them, and so loads TensorFl
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from towerpack._core.lazy import lazy
 
 __version__ = "0.1.0"
 
@@ -145,24 +144,6 @@ _NAMES: dict[str, list[str]] = {
 # Packages and modules that are public as a whole: `tp.dataflow`.
 _MODULES: list[str] = ["callbacks", "dataflow", "inputs", "nn", "training"]
 
-_HOME = {name: module for module, names in _NAMES.items() for name in names}
-
-__all__ = ["__version__", *_HOME]  # pyright: ignore[reportUnsupportedDunderAll]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES and name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
-    from towerpack._core.extras import explain_missing
-
-    # Some packages load what they export only when it is asked for.
-    with explain_missing(f"towerpack.{name}"):
-        if name in _MODULES:
-            return importlib.import_module(f"{__name__}.{name}")
-        value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_HOME, *_MODULES})
+# The version is no part of the table.
+__getattr__, __dir__, _everyday = lazy(__name__, _NAMES, _MODULES)
+__all__ = ["__version__", *_everyday]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -15,7 +16,7 @@ import towerpack
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "towerpack"
 GOLDEN = Path(__file__).with_name("public_names.txt")
-STUB = PACKAGE / "__init__.pyi"
+TABLES = [towerpack, towerpack.dataflow]
 
 
 def public_names() -> str:
@@ -34,8 +35,10 @@ def _exported(path: Path) -> set[str]:
     found: set[str] = set()
     for node in ast.parse(path.read_text()).body:
         match node:
-            case ast.Assign(targets=[ast.Name("__all__")], value=value):
+            case ast.Assign(targets=[ast.Name("__all__")], value=ast.List() as value):
                 return set(ast.literal_eval(value))
+            case ast.AnnAssign(target=ast.Name("_NAMES"), value=ast.Dict() as value):
+                return {name for names in ast.literal_eval(value).values() for name in names}
             case ast.Import(names=aliases) | ast.ImportFrom(names=aliases):
                 found |= {alias.name for alias in aliases if alias.asname == alias.name}
             case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
@@ -47,38 +50,49 @@ def _exported(path: Path) -> set[str]:
     return {name for name in found if not name.startswith("_")}
 
 
-def stub() -> str:
-    """What type checkers and editors read in place of the lazy table."""
+def stub(package: ModuleType) -> str:
+    """What type checkers and editors read in place of a lazy table."""
+    name = package.__name__
     lines = ["# Written by `make public-names` from the table in __init__.py."]
-    lines += [f"from towerpack import {module} as {module}" for module in towerpack._MODULES]
-    for module, names in sorted(towerpack._NAMES.items()):
+    lines += [f"from {name} import {module} as {module}" for module in package._MODULES]
+    for module, names in sorted(package._NAMES.items()):
         imported = "".join(f"    {name} as {name},\n" for name in sorted(names))
         lines.append(f"from {module} import (\n{imported})")
-    return "\n".join([*lines, "", "__version__: str", ""])
+    more = ["", "__version__: str"] if hasattr(package, "__version__") else []
+    return "\n".join([*lines, *more, ""])
+
+
+def stub_file(package: ModuleType) -> Path:
+    """Where it is."""
+    return Path(str(package.__file__)).with_suffix(".pyi")
 
 
 def test_list_is_pinned() -> None:
     assert GOLDEN.read_text() == public_names(), "if you meant it: make public-names"
 
 
-def test_stub_follows_the_table() -> None:
-    assert STUB.read_text() == stub(), "run: make public-names"
+@pytest.mark.parametrize("package", TABLES)
+def test_stub_follows_the_table(package: ModuleType) -> None:
+    assert stub_file(package).read_text() == stub(package), "run: make public-names"
 
 
-@pytest.mark.parametrize("name", [*towerpack.__all__, *towerpack._MODULES])
-def test_name_resolves(name: str) -> None:
-    assert getattr(towerpack, name) is not None
-    assert name in dir(towerpack)
+@pytest.mark.parametrize("package", TABLES)
+def test_names_resolve(package: ModuleType) -> None:
+    for name in [*package.__all__, *package._MODULES]:
+        assert getattr(package, name) is not None
+        assert name in dir(package)
 
 
-def test_no_name_has_two_homes() -> None:
-    listed = [name for names in towerpack._NAMES.values() for name in names]
+@pytest.mark.parametrize("package", TABLES)
+def test_no_name_has_two_homes(package: ModuleType) -> None:
+    listed = [name for names in package._NAMES.values() for name in names]
     assert len(listed) == len(set(listed))
 
 
-def test_unknown_name_is_an_attribute_error() -> None:
+@pytest.mark.parametrize("package", TABLES)
+def test_unknown_name_is_an_attribute_error(package: ModuleType) -> None:
     with pytest.raises(AttributeError, match="no attribute 'TrainConfg'"):
-        _ = towerpack.TrainConfg
+        _ = package.TrainConfg
 
 
 def test_star_import_binds_the_everyday_names() -> None:
@@ -89,5 +103,7 @@ def test_star_import_binds_the_everyday_names() -> None:
 
 if __name__ == "__main__":
     GOLDEN.write_text(public_names())
-    STUB.write_text(stub())
-    print(f"Wrote {GOLDEN.relative_to(ROOT)} and {STUB.relative_to(ROOT)}.")
+    print(f"Wrote {GOLDEN.relative_to(ROOT)}.")
+    for table in TABLES:
+        stub_file(table).write_text(stub(table))
+        print(f"Wrote {stub_file(table).relative_to(ROOT)}.")

@@ -116,7 +116,7 @@ def _svmlight(path: Path) -> DataFlow:
 
 def _csv(path: Path) -> DataFlow:
     from towerpack._core.errors import FormatError
-    from towerpack.dataflow.sources import ImageCSV
+    from towerpack.dataflow import ImageCSV
 
     try:
         return ImageCSV(path)
@@ -127,13 +127,13 @@ def _csv(path: Path) -> DataFlow:
 
 
 def _folder(path: Path) -> DataFlow:
-    from towerpack.dataflow.sources import ImageFolder
+    from towerpack.dataflow import ImageFolder
 
     return ImageFolder(path)
 
 
 def _image(path: Path) -> DataFlow:
-    from towerpack.dataflow.sources import ImageFromFile
+    from towerpack.dataflow import ImageFromFile
 
     return ImageFromFile([path])
 

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from towerpack import ConfigError, FormatError
-from towerpack.dataflow import BatchData, ShuffleData
-from towerpack.dataflow.sources import ImageCSV, ImageFolder, ImageFromFile
+from towerpack.dataflow import BatchData, ImageCSV, ImageFolder, ImageFromFile, ShuffleData
 from towerpack.dataflow.testing import check_flow
 
 
