@@ -97,10 +97,9 @@ class DiskStore:
         """See what other processes have added."""
         with self._lock:
             self._looked = time.monotonic()
-            for path in sorted(self.path.glob("*.part")):
-                if path.name not in self._names:
-                    self._names.add(path.name)
-                    self._parts.append(_Part(path))
+            for name in sorted(os.listdir(self.path)):
+                if name.endswith(".part") and name not in self._names:
+                    self._open_part(name)
             for index, part in enumerate(self._parts):
                 if index != self._own:
                     for position, length, offset in part.new_records():
@@ -126,22 +125,28 @@ class DiskStore:
             offset = self._parts[self._own].append(header + data)
             self._note(self._own, position, length, offset)
 
+    def _open_part(self, name: str, *, new: bool = False) -> None:
+        path = self.path / name
+        if new:
+            path.touch(exist_ok=False)
+        self._names.add(name)
+        self._parts.append(_Part(path))
+
     def _take_part(self) -> int:
         """A part to append to: one that nobody writes to any more, or a new one."""
-        for index, part in enumerate(self._parts):
+        index = 0
+        while True:
+            if index == len(self._parts):
+                # Somebody else may take it before this one does; then there is another round.
+                self._open_part(f"{os.getpid()}-{secrets.token_hex(4)}.part", new=True)
+            part = self._parts[index]
             if part.take():
-                for record in part.new_records():
-                    self._note(index, *record)
-                part.cut()
-                return index
-        path = self.path / f"{os.getpid()}-{secrets.token_hex(4)}.part"
-        path.touch(exist_ok=False)
-        self._names.add(path.name)
-        part = _Part(path)
-        if not part.take():
-            raise InternalError(f"{path}, just made, is locked.")
-        self._parts.append(part)
-        return len(self._parts) - 1
+                break
+            index += 1
+        for record in part.new_records():
+            self._note(index, *record)
+        part.cut()
+        return index
 
 
 class _Part:
