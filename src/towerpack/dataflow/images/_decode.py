@@ -110,6 +110,8 @@ def decode_known(
         img = _jpeg(data, header, wanted, factor, out)
         if img is not None:
             return img
+    if header.format == "png":
+        check_chunks(data, wanted.name)
     return _fitted(_opencv(data, header, wanted), out)
 
 
@@ -177,6 +179,20 @@ def check_scans(header: ImageHeader, data: bytes, name: str | None) -> None:
             f"{name or 'The image'} is a JPEG of {scans} scans.",
             expected=f"at most {_MAX_SCANS}; usual are 1 to 12",
         )
+
+
+def check_chunks(data: bytes, name: str | None) -> None:
+    """Refuse a PNG with a chunk that is longer than the file: OpenCV would allocate it first.
+
+    Raises:
+        FormatError: There is one, or the end is missing.
+    """
+    at, kind = 8, b""
+    while kind != b"IEND":
+        size, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
+        at += 12 + size
+        if at > len(data):
+            raise _damaged(name, "png", "it ends too early")
 
 
 def scale_for(header: ImageHeader, min_size: int | Sequence[int]) -> int:

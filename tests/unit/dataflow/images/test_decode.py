@@ -273,6 +273,16 @@ def test_too_large_is_refused_before_allocating() -> None:
     assert decode_image(saved(), max_pixels=48 * 67).shape == IMG.shape
 
 
+def test_png_chunk_longer_than_the_file() -> None:
+    for kind in (b"IDAT", b"IEND"):
+        png = bytearray(FORMATS["PNG"])
+        at = png.index(kind)
+        png[at - 4 : at] = b"\xa6\0\1\0"  # OpenCV would take 2.8 GB before it looks at the rest
+        with pytest.raises(FormatError, match=r"cat\.png is a damaged PNG file: it ends too early"):
+            decode_image(png, name="cat.png")
+    assert np.array_equal(decode_image(FORMATS["PNG"] + b"rubbish behind the end"), IMG)
+
+
 def test_too_many_scans() -> None:
     data = saved(progressive=True)
     scan = data.index(b"\xff\xda")
