@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import subprocess
 import sys
 import threading
@@ -43,6 +44,7 @@ from towerpack.dataflow import (
 )
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._plan import IndexNode
+from towerpack.dataflow.profiling._calibrate import Cost, cost_of_probes
 from towerpack.dataflow.profiling._lanes import (
     CALLS,
     CALLS_BELOW,
@@ -156,6 +158,7 @@ def test_datapoints_are_counted_and_sized_for_each_stage(tmp_path: Path) -> None
     assert [type(stage) for stage in stages] == [DataFromArrays, ShuffleData, MapData, BatchData]
     assert table[:, ITEMS].tolist() == [64, 64, 64, 8]
     assert table[:, CALLS].tolist() == [8, 8, 8, 8]
+    assert table[:, CALLS_BELOW].tolist() == [0, 8, 8, 8]
     assert (table[:, 7] / table[:, 6]).tolist() == [16, 16, 8, 64]
 
 
@@ -197,6 +200,11 @@ def test_threads_and_processes_have_lanes_of_their_own(tmp_path: Path) -> None:
     tables = flow.lanes.read()
     assert sorted(table[1, ITEMS] for table in tables.values()) == [1, 2, 7]
     assert tables[name_of_lane()][1, ITEMS] == 1
+    (tmp_path / "other").mkdir()
+    plain = probed(BatchData(arrays(), 2), str(tmp_path / "other")).flow.plan(seed=0).root
+    assert pickle.loads(pickle.dumps(plain)).get(0, 3)[0].tolist() == [6, 7]
+    (tmp_path / "other" / name_of_lane()).unlink()
+    (tmp_path / "other").rmdir()
     again = cloudpickle.loads(job)
     assert again.get(0, 3)[0] == 3
     # One that is sent its job again goes on counting.
@@ -283,6 +291,16 @@ class TestLane:
         lane.leave(100, [(np.zeros(2),)] * 100, block=True)
         (table,) = lanes.read().values()
         assert table[0, 7] == 1600
+
+
+def test_what_probes_cost_is_taken_off() -> None:
+    table = np.zeros((3, FIELDS))
+    table[:, WALL] = 1.0, 0.05, 7.0
+    table[:, CALLS] = 2, 1, 0
+    table[:, CALLS_BELOW] = 1, 0, 0
+    assert Cost(own=0.1, above=0.2).taken_off(table).tolist() == [0.6, 0.0, 7.0]
+    cost = cost_of_probes()
+    assert 0 <= cost.own < 1e-3 and 0 <= cost.above < 1e-3
 
 
 def test_nodes_keep_their_class(tmp_path: Path) -> None:

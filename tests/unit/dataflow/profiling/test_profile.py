@@ -71,6 +71,17 @@ class TestFindings:
         assert report.verdict.bottleneck.startswith("SlowDisk(100) waits")
         assert stage(report, "SlowDisk(100)").on_cpu < 0.4
 
+    def test_what_comes_before_the_first_datapoint_is_told_apart(self) -> None:
+        def slow_at_first(dp: Any) -> Any:
+            if dp[0] == 0:
+                time.sleep(0.2)
+            return dp
+
+        ds = DataFromList([(i,) for i in range(10**6)])
+        report = profile(MapData(ds, slow_at_first), 0.1)
+        assert report.first_s >= 0.2 > report.seconds
+        assert stage(report, "MapData(slow_at_first)").seconds < 0.2
+
     def test_a_slow_generator(self) -> None:
         def slowly() -> Iterator[Any]:
             for i in range(100):
