@@ -229,6 +229,33 @@ def verdict(*stages: Any, **numbers: Any) -> str:
     return f"{result.bottleneck}; {result.advice}"
 
 
+class TestJudgementOfStages:
+    @pytest.mark.parametrize(
+        ("make", "each", "calls"),
+        [
+            (lambda ds: MapData(ds, tuple), 2e-6, True),
+            (lambda ds: MapData(ds, tuple), 1e-3, False),
+            (lambda ds: MapData(ds, tuple, batched=True), 2e-6, False),
+            (lambda ds: MapData(BatchData(ds, 2), tuple), 2e-6, False),
+            (lambda ds: BatchData(MapData(ds, tuple), 100), 1e-4, True),
+            (lambda ds: BatchData(ShuffleData(MapData(ds, tuple)), 100), 1e-4, True),
+            (lambda ds: BatchData(MapData(ds, tuple), 2), 1e-4, False),
+            (lambda ds: BatchData(MapData(ds, tuple, batched=True), 100), 1e-4, False),
+            (lambda ds: BatchData(ds, 100), 1e-4, False),
+            (ShuffleData, 2e-6, False),
+        ],
+    )
+    def test_the_cost_of_calls(self, make: Any, each: float, calls: bool) -> None:
+        flow = make(DataFromList([(1,)]))
+        text = verdict((flow, found("it", 1, each=each, where="loop")[1]), workers=[], waiting=0)
+        assert text.startswith("the cost of a call per datapoint") == calls
+
+    def test_handing_over_would_cost_more(self) -> None:
+        one = found("it", 1, where="loop")
+        assert "more than it saves" in verdict(one, workers=[], waiting=0, each=1e-5)
+        assert "PrefetchData(ds, num_proc=4)" in verdict(one, workers=[], waiting=0, each=1e-3)
+
+
 class TestJudgementOfWorkers:
     def test_too_few(self) -> None:
         text = verdict(found("decode", 3), found("read", 1), found("copy", 9, where="loop"))
@@ -269,6 +296,8 @@ class TestJudgementOfWorkers:
     def test_a_stage_in_the_loop(self) -> None:
         text = verdict(found("read", 9), found("cast", 3, where="loop"), waiting=0.1)
         assert text.startswith("cast: ") and "move it below PrefetchData" in text
+        text = verdict(found("cast", 3, where="loop", on_cpu=0.1), waiting=0.1)
+        assert "move it below PrefetchData" in text
 
     def test_a_slow_loop(self) -> None:
         assert verdict(found("read", 9), consuming=0.7, waiting=0.0).startswith("the loop that")
