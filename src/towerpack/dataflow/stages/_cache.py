@@ -71,7 +71,7 @@ class CacheData(Wrapper):
         inner = compile_flow(self.ds, place)
         if inner is None:
             return None
-        node = CacheNode(inner, self, place)
+        node = CacheNode(inner, self._by_position, _key(place))
         return ShuffleNode(node, place.key(self, self.seed)) if self.shuffle else node
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
@@ -88,17 +88,13 @@ class CacheData(Wrapper):
         inner = CacheStream(self, place, inner_state(state))
         return WindowStream(inner, sys.maxsize, shuffled, state)
 
-    def kept(self, place: Place) -> dict[int, Datapoint]:
-        """What is kept of a plan, to be added to."""
-        return _last_only(self._by_position, place).setdefault(_key(place), {})
-
     def cached(self, place: Place) -> list[Datapoint] | None:
         """The complete pass, if there is one."""
         return self._passes.get(_key(place))
 
     def keep(self, place: Place, datapoints: list[Datapoint]) -> None:
         """Take over a complete pass."""
-        _last_only(self._passes, place)[_key(place)] = datapoints
+        _last_only(self._passes, _key(place))[_key(place)] = datapoints
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_by_position": {}, "_passes": {}}
@@ -108,29 +104,38 @@ def _key(place: Place) -> Key:
     return place.seed, place.branch
 
 
-def _last_only(cache: dict[Key, Any], place: Place) -> dict[Key, Any]:
+def _last_only(cache: dict[Key, Any], key: Key) -> dict[Key, Any]:
     """Forget what was kept at this place for other seeds."""
-    for key in [key for key in cache if key[1] == place.branch and key[0] != place.seed]:
-        del cache[key]
+    seed, branch = key
+    for other in [other for other in cache if other[1] == branch and other[0] != seed]:
+        del cache[other]
     return cache
 
 
 class CacheNode(Node):
-    """Reads another plan's epoch 0, each position once."""
+    """Reads another plan's epoch 0, each position once.
 
-    def __init__(self, inner: Node, flow: CacheData, place: Place) -> None:
+    Args:
+        inner: The plan.
+        by_position: What the flow keeps, to be added to.
+        key: Of this plan in it.
+    """
+
+    # Not the flow and its place: workers, to which it is sent, have no use for them.
+    def __init__(self, inner: Node, by_position: dict[Key, dict[int, Datapoint]], key: Key) -> None:
         self.inner = inner
         self.size = inner.size
         self.chunk = inner.chunk
-        self._flow = flow
-        self._place = place
+        self._by_position = by_position
+        self._key = key
         self._kept: dict[int, Datapoint] | None = None
 
     def read(self, epoch: int, positions: Positions) -> Block:
-        if self._kept is None:
-            # Not when the node is made: to compile a flow must not make it forget another seed.
-            self._kept = self._flow.kept(self._place)
         cache = self._kept
+        if cache is None:
+            # Not when the node is made: to compile a flow must not make it forget another seed.
+            kept: dict[Key, dict[int, Datapoint]] = _last_only(self._by_position, self._key)
+            cache = self._kept = kept.setdefault(self._key, {})
         wanted = as_ints(positions)
         missing = [position for position in wanted if position not in cache]
         if missing:
@@ -139,7 +144,7 @@ class CacheNode(Node):
         return [cache[position] for position in wanted]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_kept": None}
+        return {**self.__dict__, "_by_position": {}, "_kept": None}
 
 
 class CacheStream(Stream):
