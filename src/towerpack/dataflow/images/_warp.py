@@ -257,7 +257,7 @@ def largest_rectangle(h: int, w: int, degrees: float) -> tuple[int, int]:
     """Height and width of the largest upright rectangle in a rotated one of h by w."""
     sin, cos = abs(math.sin(math.radians(degrees))), abs(math.cos(math.radians(degrees)))
     short, long = min(h, w), max(h, w)
-    if short <= 2 * sin * cos * long or abs(sin - cos) < 1e-9:
+    if short <= 2 * sin * cos * long:
         # Two corners touch the long sides, at the middle of the short ones.
         first, second = short / 2 / max(sin, 1e-12), short / 2 / max(cos, 1e-12)
         new_w, new_h = (first, second) if w >= h else (second, first)
