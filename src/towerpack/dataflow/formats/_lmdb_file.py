@@ -30,6 +30,8 @@ _VERSION: Final = 1
 _NO_PAGE: Final = (1 << 64) - 1
 _DEEPEST: Final = 32  # LMDB's own limit
 _KEPT_BRANCHES: Final = 1024
+_GROUP: Final = 256  # pages that may be read at once
+_DENSE: Final = 8
 
 # A page begins with its number, a field that is not used, flags and, but for overflow pages, where
 # the offsets of its nodes end. A node begins with a length or page number, flags, and the length of
@@ -38,6 +40,7 @@ _PAGE: Final = struct.Struct("<QHHHH")
 _OVERFLOW_PAGE: Final = struct.Struct("<QHHI")
 _META: Final = struct.Struct("<IIQQ48sIHHQQQQQQQ")
 _NODE: Final = struct.Struct("<HHHH")
+_OFFSET: Final = struct.Struct("<H")
 _BRANCH, _LEAF, _OVERFLOW, _META_FLAG, _DIRTY = 0x01, 0x02, 0x04, 0x08, 0x10
 _BIG, _SUBDATA, _DUPLICATES = 0x01, 0x02, 0x04
 _REVERSED_KEYS, _SORTED_DUPLICATES, _INTEGER_KEYS = 0x02, 0x04, 0x08
@@ -127,10 +130,11 @@ class LMDBFile:
         else:
             page = self._page(leaf, _LEAF)
             self._last_leaf = (leaf, page)  # one assignment: safe between threads
-        offsets = self._offsets(page, leaf)
-        if not -len(offsets) <= index < len(offsets):
+        count = self._count(page, leaf)
+        if not -count <= index < count:
             raise self._damaged(f"page {leaf} has no entry {index}")
-        return self._item(page, leaf, offsets[index])
+        (offset,) = _OFFSET.unpack_from(page, _PAGE.size + 2 * (index % count))
+        return self._item(page, leaf, offset)
 
     @property
     def sorted_by_bytes(self) -> bool:
@@ -240,21 +244,37 @@ class LMDBFile:
         return (end - _PAGE.size) // 2
 
     def _counts(self, leaves: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many nodes each leaf page has; of each, 16 bytes are read."""
+        """How many nodes each leaf page has."""
         size = self.tree.page_size
-        if len(leaves) and leaves.max() >= self._size // size:
-            raise self._damaged(f"page {leaves.max()} is missing")
-        read_at = self._file.read_at
-        raw = b"".join([read_at(offset, _PAGE.size) for offset in (leaves * size).tolist()])
-        if len(raw) < len(leaves) * _PAGE.size:
+        order = np.argsort(leaves)
+        pages = leaves[order]
+        if pages[-1] >= self._size // size:
+            raise self._damaged(f"page {pages[-1]} is missing")
+        raw = b"".join(map(self._headers, np.split(pages, _group_ends(pages))))
+        if len(raw) < len(pages) * _PAGE.size:
             raise self._damaged("it became shorter while it was read")
         headers = np.frombuffer(raw, [("page", "<u8"), ("pad", "<u2"), ("rest", "<u2", 3)])
         flags, ends, _ = headers["rest"].astype(np.int64).T
-        bad = (headers["page"] != leaves) | (flags & ~_DIRTY != _LEAF)
+        bad = (headers["page"] != pages) | (flags & ~_DIRTY != _LEAF)
         bad |= (ends <= _PAGE.size) | (ends > size) | (ends % 2 == 1)
         if bad.any():
-            raise self._damaged(f"page {leaves[bad.argmax()]} is another one, or of another kind")
-        return (ends - _PAGE.size) // 2
+            raise self._damaged(f"page {pages[bad.argmax()]} is another one, or of another kind")
+        counts = np.empty_like(ends)
+        counts[order] = (ends - _PAGE.size) // 2
+        return counts
+
+    def _headers(self, pages: NDArray[np.int64]) -> bytes:
+        """The headers of some pages, in order of the file: read with those between, if few."""
+        size = self.tree.page_size
+        first, last = int(pages[0]), int(pages[-1])
+        if len(pages) * _DENSE > last - first:
+            raw = self._file.read_at(first * size, (last - first + 1) * size)
+            if len(raw) < (last - first + 1) * size:
+                return b""
+            table = np.frombuffer(raw, np.uint8).reshape(-1, size)
+            return table[pages - first, : _PAGE.size].tobytes()
+        read_at = self._file.read_at
+        return b"".join([read_at(offset, _PAGE.size) for offset in (pages * size).tolist()])
 
     def _level_below(self, pages: NDArray[np.int64]) -> NDArray[np.int64]:
         most = self._size // self.tree.page_size
@@ -327,3 +347,8 @@ class LMDBFile:
             got=f"{self._size:,} bytes",
             fix="it was cut off, changed, or is something else; write or fetch it again",
         )
+
+
+def _group_ends(pages: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where pages that follow one another go on in another part of the file."""
+    return np.flatnonzero(np.diff(pages // _GROUP)) + 1
