@@ -100,18 +100,11 @@ class GroupStream(Stream):
     def __next__(self) -> Datapoint:
         while not self._due:
             if not self._pending:
-                before = self._inner.state()
-                try:
-                    datapoint = next(self._inner)
-                except StopIteration:
-                    if not self._groups or not self._grouping.remainder:
-                        raise
-                    self._due = [next(iter(self._groups))]
-                    break
-                self._pending = [Waiting(self._read, before, datapoint)]
-            self._sort_in(self._pending[0])
-            self._pending = []
-            self._read += 1
+                self._read_one()
+            if self._pending:
+                self._sort_in(self._pending[0])
+                self._pending = []
+                self._read += 1
         group = self._due[0]
         members = self._groups[group]
         batch = self._grouping.collate(group, [one.datapoint for one in members])
@@ -134,6 +127,16 @@ class GroupStream(Stream):
 
     def close(self) -> None:
         self._inner.close()
+
+    def _read_one(self) -> None:
+        """Read a datapoint; at the end, the oldest group is due."""
+        before = self._inner.state()
+        try:
+            self._pending = [Waiting(self._read, before, next(self._inner))]
+        except StopIteration:
+            if not self._groups or not self._grouping.remainder:
+                raise
+            self._due = [next(iter(self._groups))]
 
     def _sort_in(self, one: Waiting) -> None:
         grouping = self._grouping
