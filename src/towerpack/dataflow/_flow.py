@@ -127,6 +127,12 @@ class DataFlow:
             self.__seed = fresh_seed()
             if is_random(self):
                 log.info("%s was given no seed and drew %d", self, self.__seed)
+                if is_shard(self):
+                    log.warning(
+                        "%s is one of several parts, and was given no seed: other hosts draw other "
+                        "seeds, and what they read overlaps. Call iterate(seed=...).",
+                        self,
+                    )
         return self.__seed
 
 
@@ -219,11 +225,13 @@ class Stage(DataFlow):
         random: It draws from the run's seed.
         lifts: It only restructures its one input, so the workers of a parallel stage below do its
             work too.
+        shard: It is one of several parts, which fit together if they are given one seed.
     """
 
     transparent: bool = False
     random: bool = False
     lifts: bool = False
+    shard: bool = False
 
     @property
     def inputs(self) -> tuple[DataFlow, ...]:
@@ -419,6 +427,11 @@ def is_random(flow: DataFlow) -> bool:
     """Whether a stage of this pipeline is known to draw from the run's seed."""
     own = isinstance(flow, RNGDataFlow) or (isinstance(flow, Stage) and flow.random)
     return own or any(is_random(inner) for inner in inputs_of(flow))
+
+
+def is_shard(flow: DataFlow) -> bool:
+    """Whether a stage of this pipeline is one of several parts."""
+    return (isinstance(flow, Stage) and flow.shard) or any(map(is_shard, inputs_of(flow)))
 
 
 def height_of(flow: DataFlow) -> int:

@@ -120,6 +120,19 @@ def test_rows_of_global_batches(make: Make) -> None:
     assert [dp[0].tolist() for dp in unsharded.iterate(state=state)] == expected[2:]
 
 
+def test_hosts_without_a_common_seed_are_warned(caplog: pytest.LogCaptureFixture) -> None:
+    shuffled = ShuffleData(numbers(8))
+    for ds in (ShardData(shuffled, 2, 0), ShardRows(BatchData(shuffled, 2), 2, 0)):
+        next(ds.iterate(seed=0))
+        assert "overlaps" not in caplog.text
+        next(iter(RepeatedData(ds)))
+        assert "is one of several parts, and was given no seed" in caplog.text
+        caplog.clear()
+    for ds in (ShardData(shuffled, 1, 0), ShardData(numbers(8), 2, 0), shuffled):
+        next(iter(ds))
+    assert "overlaps" not in caplog.text
+
+
 def test_shards_that_are_not() -> None:
     for count, index in ((0, 0), (2, 2), (2, -1)):
         with pytest.raises(ConfigError, match="no shard"):

@@ -59,6 +59,7 @@ class ShardData(Wrapper):
             raise ConfigError(f"There is no tail={tail!r}.", expected='"drop", "pad" or "uneven"')
         self.num_shards = num_shards
         self.index = index
+        self.shard = num_shards > 1
         self.tail: Tail = tail
 
     def length(self) -> Length:
@@ -161,6 +162,7 @@ class ShardRows(Wrapper):
         self.batches = ds
         self.num_shards = num_shards
         self.index = index
+        self.shard = num_shards > 1
         rows = ds.batch_size // num_shards
         self._rows = slice(index * rows, (index + 1) * rows)
 
