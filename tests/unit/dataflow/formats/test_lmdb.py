@@ -316,6 +316,20 @@ def test_a_tree_that_holds_itself(small: Path, tmp_path: Path) -> None:
         LMDBData(path)
 
 
+def test_claims_are_not_believed(small: Path, tmp_path: Path) -> None:
+    content = bytearray(small.read_bytes())
+    node = content.rindex(b"large") - 8
+    assert struct.unpack_from("<HHHH", content, node) == (9000, 0, 1, 5)
+    struct.pack_into("<HH", content, node, 0xFFFF, 0xFFFF)
+    (tmp_path / "d").write_bytes(content)
+    tracemalloc.start()
+    with pytest.raises(FormatError, match="a value of 4,294,967,295 bytes"):
+        list(LMDBData(tmp_path / "d"))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 1 << 24
+
+
 def test_what_is_not_supported(tmp_path: Path) -> None:
     def named(env: lmdb.Environment) -> None:
         with env.begin(write=True, db=env.open_db(b"inner")) as txn:
