@@ -44,6 +44,10 @@ class Job(ABC):
         """Do one piece of work; exceptions become part of the result."""
 
     @abstractmethod
+    def split(self, work: Work) -> list[Work]:
+        """The same work, datapoint by datapoint."""
+
+    @abstractmethod
     def seed_of(self, work: Work) -> int:
         """For code that draws from the global generators of `random` and NumPy."""
 
@@ -77,6 +81,10 @@ class PlanJob(Job):
         except Exception:  # noqa: BLE001
             # Which datapoint it was, and what those before it are, shows when they are read alone.
             return self._one_by_one(epoch, start, stop)
+
+    def split(self, work: Work) -> list[Work]:
+        epoch, start, stop = work
+        return [(epoch, position, position + 1) for position in range(start, stop)]
 
     def seed_of(self, work: Work) -> int:
         epoch, start, _ = work

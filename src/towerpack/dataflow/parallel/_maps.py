@@ -136,6 +136,13 @@ class ChainJob(Job):
                 return Result(rows, len(rows), error)
         return Result(rows, len(rows))
 
+    def split(self, work: Work) -> list[Work]:
+        epoch, start, stop, *sent = work
+        return [
+            (epoch, start + index, start + index + 1, *([one[index]] for one in sent))
+            for index in range(stop - start)
+        ]
+
     def seed_of(self, work: Work) -> int:
         return hash((self._key, *work[:2]))
 

@@ -18,11 +18,10 @@ class Parking:
 
     def take(self, options: Options) -> Crew:
         """A crew: one that waits here, or a new one."""
-        while self._crews:
-            crew = self._crews.pop()
+        for crew in reversed(self._crews):
             if crew.usable and crew.options == options:
+                self._crews.remove(crew)
                 return crew
-            crew.close()
         # Imported when needed: what they import is a third of importing the package.
         if options.backend == "thread":
             from towerpack.dataflow.parallel._thread import ThreadCrew
@@ -34,10 +33,12 @@ class Parking:
 
     def park(self, crew: Crew) -> None:
         """Keep a crew for the next pass."""
-        if self._closed or not crew.usable or len(self._crews) >= _MOST:
+        if self._closed or not crew.usable:
             crew.close()
-        else:
-            self._crews.append(crew)
+            return
+        self._crews.append(crew)
+        while len(self._crews) > _MOST:
+            self._crews.pop(0).close()
 
     def close(self) -> None:
         """End all that wait here, and those that come back."""

@@ -9,12 +9,10 @@ import selectors
 import signal
 import socket
 import subprocess
-import sys
-import threading
 import time
-from typing import Protocol, cast
+from typing import cast
 
-from towerpack._core.errors import ConfigError, WorkerError
+from towerpack._core.errors import WorkerError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._arena import Arena
 from towerpack.dataflow._datapoints import Datapoint
@@ -23,25 +21,13 @@ from towerpack.dataflow.parallel._crew import Crew, Member
 from towerpack.dataflow.parallel._failure import restore_failure
 from towerpack.dataflow.parallel._image import JobImage
 from towerpack.dataflow.parallel._job import Job
+from towerpack.dataflow.parallel._launch import Fds, Process, check_fork, start_fork, start_fresh
 from towerpack.dataflow.parallel._memory import SharedSlots, Slot, memory_file
 from towerpack.dataflow.parallel._options import Options
 from towerpack.dataflow.parallel._packing import WORTH_LENDING, Packed, Parcel, unbundle, unpack
 from towerpack.dataflow.parallel._unit import Unit
 
 log = get_logger(__name__)
-
-_BOOT = (
-    "import sys; sys.path[:] = sys.argv[6:]; "
-    "from towerpack.dataflow.parallel._worker import main; main(*map(int, sys.argv[1:6]))"
-)
-_ONE_THREAD = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-)
-_Fds = tuple[int, int, int, int]
 
 _EXIT_S = 1.0
 _STACKS_S = 0.2
@@ -52,17 +38,6 @@ _SUGGESTIONS = {
     "SIGBUS": "a mapped file that shrank, or a disk that failed",
     "SIGABRT": "compiled code gave up; see what it wrote to stderr",
 }
-
-
-class Process(Protocol):
-    """What is used of `subprocess.Popen`."""
-
-    pid: int
-    returncode: int | None
-
-    def poll(self) -> int | None: ...
-    def wait(self, timeout: float | None = None) -> int: ...
-    def kill(self) -> None: ...
 
 
 class ProcessMember(Member):
@@ -129,8 +104,10 @@ class ProcessCrew(Crew):
 
     def prepare(self, job: Job) -> None:
         if self.options.start == "fork":
-            _check_fork()
-        self._image = JobImage(job)
+            check_fork()
+            self._dismiss()  # new ones inherit the job: it need not even pickle
+        else:
+            self._image = JobImage(job)
 
     def hire(self) -> None:
         for member in self._alive():
@@ -162,7 +139,7 @@ class ProcessCrew(Crew):
         slots = self.slots
         fds = (theirs.fileno(), getattr(slots, "fd", -1), self._life_read, words)
         try:
-            process: Process = _fork(fds) if self.options.start == "fork" else _popen(fds)
+            process = self._launch(fds)
         except BaseException:
             ours.close()
             os.close(words)
@@ -173,6 +150,11 @@ class ProcessCrew(Crew):
         member = ProcessMember(self._count, Channel(ours), process, words)
         self._selector.register(member.channel, selectors.EVENT_READ, member)
         return member
+
+    def _launch(self, fds: Fds) -> Process:
+        if self.options.start == "fresh" or self.job is None:
+            return start_fresh(fds)
+        return start_fork(fds, self.job_number, self.job)
 
     def wait(self, timeout_s: float) -> None:
         for key, _ in self._selector.select(timeout_s):
@@ -330,8 +312,23 @@ class ProcessCrew(Crew):
         if self._closed or self._owner != os.getpid():
             return
         self._closed = True
+        self._dismiss()
+        self._selector.close()
+        for end in self._bell:
+            end.close()
+        os.close(self._life_read)
+        os.close(self._life_write)
+        self.slots.close()
+        self._image = None
+        _CREWS.discard(self)
+
+    def _dismiss(self) -> None:
+        """End all workers: they are told, waited for, and killed."""
         members = self._members()
+        self.members.clear()
         for member in members:
+            with contextlib.suppress(KeyError, ValueError):
+                self._selector.unregister(member.channel)
             member.close()
         end = time.monotonic() + _EXIT_S
         for member in members:
@@ -342,15 +339,8 @@ class ProcessCrew(Crew):
             if member.process.poll() is None:
                 member.process.kill()
                 member.process.wait()
-        self.members.clear()
-        self._selector.close()
-        for end in self._bell:
-            end.close()
-        os.close(self._life_read)
-        os.close(self._life_write)
-        self.slots.close()
-        self._image = None
-        _CREWS.discard(self)
+            for unit in member.queue:
+                self.release(unit)
 
 
 # All that are open. Not weak: what is found in garbage has its sockets closed before anybody could
@@ -362,69 +352,3 @@ def close_all() -> None:
     """End all workers of this process."""
     for crew in list(_CREWS):
         crew.close()
-
-
-def _popen(fds: _Fds) -> Process:
-    arguments = [*fds, os.getpid(), *sys.path]
-    return subprocess.Popen(
-        [sys.executable, "-c", _BOOT, *map(str, arguments)],
-        pass_fds=fds,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, **dict.fromkeys(_ONE_THREAD, "1")},
-    )
-
-
-class _Forked:
-    """A forked process with the face of `subprocess.Popen`."""
-
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.returncode: int | None = None
-
-    def poll(self) -> int | None:
-        if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self.returncode = os.waitstatus_to_exitcode(status)
-        return self.returncode
-
-    def wait(self, timeout: float | None = None) -> int:
-        end = None if timeout is None else time.monotonic() + timeout
-        while self.poll() is None:
-            if end is not None and time.monotonic() > end:
-                raise subprocess.TimeoutExpired(f"worker {self.pid}", timeout or 0.0)
-            time.sleep(0.002)
-        return self.returncode or 0
-
-    def kill(self) -> None:
-        if self.poll() is None:
-            os.kill(self.pid, signal.SIGKILL)
-
-
-def _fork(fds: _Fds) -> Process:
-    _check_fork()
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        return _Forked(pid)
-    try:
-        from towerpack.dataflow.parallel._worker import main
-
-        # Ends of other workers' sockets would keep those from seeing their end.
-        own = sorted(fds)
-        for low, high in zip([2, *own], [*own, os.sysconf("SC_OPEN_MAX")], strict=True):
-            os.closerange(low + 1, high)
-        main(*fds, parent)
-    finally:
-        os._exit(1)
-
-
-def _check_fork() -> None:
-    threads = threading.active_count()
-    if threads > 1 or "tensorflow" in sys.modules:
-        why = "TensorFlow is loaded" if threads == 1 else f"{threads} threads run"
-        raise ConfigError(
-            f'start="fork" is not safe here: {why}.',
-            expected="a process with one thread, and without TensorFlow",
-            fix='start="fresh", which is the default',
-        )

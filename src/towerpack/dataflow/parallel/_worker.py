@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
-import random
 import signal
 import socket
 import sys
@@ -15,12 +14,12 @@ import traceback
 from collections import deque
 from typing import Any
 
-import numpy as np
-
 from towerpack._core.errors import DataFlowError
 from towerpack.dataflow._arena import Arena, lend
+from towerpack.dataflow._blocks import to_rows
 from towerpack.dataflow.parallel._channel import Channel, Message
 from towerpack.dataflow.parallel._failure import Failure, describe_failure
+from towerpack.dataflow.parallel._globals import globals_state, seed_globals
 from towerpack.dataflow.parallel._image import load_image
 from towerpack.dataflow.parallel._job import Job, Result
 from towerpack.dataflow.parallel._memory import MappedSlots
@@ -29,8 +28,24 @@ from towerpack.dataflow.parallel._packing import Packed, Parcel, bundle, unpack
 _WATCH_S = 0.5
 
 
-def main(channel_fd: int, slots_fd: int, life_fd: int, words_fd: int, parent: int) -> None:
-    """Run until the consumer closes its end. Does not return."""
+def main(
+    channel_fd: int,
+    slots_fd: int,
+    life_fd: int,
+    words_fd: int,
+    parent: int,
+    known: tuple[int, Job] | None = None,
+) -> None:
+    """Run until the consumer closes its end. Does not return.
+
+    Args:
+        channel_fd: The socket to the consumer.
+        slots_fd: The file with the slots.
+        life_fd: The pipe that ends with the parent.
+        words_fd: The file for last words.
+        parent: The process that started this one.
+        known: A job that need not be sent, after a fork.
+    """
     die_with_parent(life_fd, parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the consumer's to handle
     faulthandler.enable(words_fd)
@@ -40,7 +55,7 @@ def main(channel_fd: int, slots_fd: int, life_fd: int, words_fd: int, parent: in
     status = 0
     try:
         channel.send(("ready",))
-        Worker(channel, MappedSlots(slots_fd)).serve()
+        Worker(channel, MappedSlots(slots_fd), known).serve()
     except (EOFError, OSError):
         status = 0  # the consumer closed its end, or is gone
     except BaseException:  # noqa: BLE001  nobody is left to raise it to
@@ -84,19 +99,18 @@ class Worker:
     Args:
         channel: To the consumer.
         slots: Where results go.
+        known: The number of a job, and the job.
     """
 
-    def __init__(self, channel: Channel, slots: MappedSlots) -> None:
+    def __init__(self, channel: Channel, slots: MappedSlots, known: tuple[int, Job] | None) -> None:
         self._channel = channel
         self._slots = slots
         self._backlog: deque[Message] = deque()
-        self._jobs: dict[int, Job | Failure] = {}
+        self._jobs: dict[int, Job | Failure] = {} if known is None else {known[0]: known[1]}
         self._cancelled = -1
         self._cv2_told = False
-
-    def adopt(self, number: int, job: Job) -> None:
-        """Know a job that need not be sent, after a fork."""
-        self._jobs[number] = job
+        self._draws = False
+        """Whether the job was seen to draw from a global generator."""
 
     def serve(self) -> None:
         """Work until the other end is closed.
@@ -129,6 +143,7 @@ class Worker:
 
     def _load(self, number: int, nbytes: int, pieces: list[Any], fd_count: int) -> None:
         fds = [self._channel.fds.popleft() for _ in range(fd_count)]
+        self._draws = False
         self._jobs.clear()  # one consumer has one job at a time: free what the last one held
         try:
             self._jobs[number] = load_image(nbytes, pieces, fds)
@@ -156,9 +171,8 @@ class Worker:
             work = (*work, unpack(inputs, memory, copy=False))
             used = max(start + size for start, size in ((inputs.start, inputs.nbytes), *inputs[2]))
         arena = Arena(memory, used)
-        self._reseed(known.seed_of(work))
         with lend(arena):
-            result = known.run(work)
+            result = self._run(known, work)
             result.block = bundle(result.block)
         self._quiet_cv2()
         try:
@@ -193,9 +207,33 @@ class Worker:
                 return message[2]
             self._sort_in(message)
 
-    def _reseed(self, seed: int) -> None:
-        random.seed(seed)
-        np.random.seed(seed & 0xFFFFFFFF)
+    def _run(self, job: Job, work: Any) -> Result:
+        """Do work, with global generators that depend on the position alone.
+
+        How much work comes at a time depends on how fast it is. Once something was drawn from a
+        global generator, they are seeded anew for every datapoint.
+        """
+        if not self._draws:
+            seed_globals(job.seed_of(work))
+            parts = job.split(work)
+            if len(parts) < 2:
+                return job.run(work)
+            before = globals_state()
+            result = job.run(work)
+            if globals_state() == before:
+                return result
+            self._draws = True
+        return self._run_split(job, job.split(work))
+
+    def _run_split(self, job: Job, parts: list[Any]) -> Result:
+        rows: list[Any] = []
+        for part in parts:
+            seed_globals(job.seed_of(part))
+            result = job.run(part)
+            rows += to_rows(result.block)
+            if result.error is not None:
+                return Result(rows, len(rows), result.error)
+        return Result(rows, len(rows))
 
     def _quiet_cv2(self) -> None:
         if not self._cv2_told and "cv2" in sys.modules:

@@ -51,6 +51,8 @@ class BatchData(Wrapper):
 
     makes_batches = True
 
+    lifts = True
+
     def __init__(
         self,
         ds: DataFlow,

@@ -1,0 +1,113 @@
+"""How worker processes are started: as fresh interpreters, or as forks on request."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from typing import Protocol
+
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow.parallel._job import Job
+
+Fds = tuple[int, int, int, int]
+"""Of a worker: its socket, the slots, the pipe that ends with the parent, and for last words."""
+
+_BOOT = (
+    "import sys; sys.path[:] = sys.argv[6:]; "
+    "from towerpack.dataflow.parallel._worker import main; main(*map(int, sys.argv[1:6]))"
+)
+_ONE_THREAD = (
+    "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS",
+    "MKL_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+    "NUMEXPR_NUM_THREADS",
+)
+
+
+class Process(Protocol):
+    """What is used of `subprocess.Popen`."""
+
+    pid: int
+    returncode: int | None
+
+    def poll(self) -> int | None: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def kill(self) -> None: ...
+
+
+def start_fresh(fds: Fds) -> Process:
+    """A fresh interpreter that finds the modules which this one finds."""
+    arguments = [*fds, os.getpid(), *sys.path]
+    return subprocess.Popen(
+        [sys.executable, "-c", _BOOT, *map(str, arguments)],
+        pass_fds=fds,
+        stdin=subprocess.DEVNULL,
+        env={**os.environ, **dict.fromkeys(_ONE_THREAD, "1")},
+    )
+
+
+class _Forked:
+    """A forked process with the face of `subprocess.Popen`."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid = pid
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        end = None if timeout is None else time.monotonic() + timeout
+        while self.poll() is None:
+            if end is not None and time.monotonic() > end:
+                raise subprocess.TimeoutExpired(f"worker {self.pid}", timeout or 0.0)
+            time.sleep(0.002)
+        return self.returncode or 0
+
+    def kill(self) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+def start_fork(fds: Fds, number: int, job: Job) -> Process:
+    """A copy of this process, which knows the job already."""
+    check_fork()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return _Forked(pid)
+    try:
+        from towerpack.dataflow.parallel._worker import main
+
+        # Ends of other workers' sockets would keep those from seeing their end.
+        own = sorted(fds)
+        for low, high in zip([2, *own], [*own, os.sysconf("SC_OPEN_MAX")], strict=True):
+            os.closerange(low + 1, high)
+        main(*fds, parent, (number, job))
+    finally:
+        os._exit(1)
+
+
+def check_fork() -> None:
+    """Refuse to fork where the copy could hang: with locks that another thread holds.
+
+    Raises:
+        ConfigError: There are other threads, or TensorFlow is loaded.
+    """
+    threads = threading.active_count()
+    if threads > 1 or "tensorflow" in sys.modules:
+        why = "TensorFlow is loaded" if threads == 1 else f"{threads} threads run"
+        raise ConfigError(
+            f'start="fork" is not safe here: {why}.',
+            expected="a process with one thread, and without TensorFlow",
+            fix='start="fresh", which is the default',
+        )

@@ -1,0 +1,131 @@
+"""Slots that are lent, and jobs whose arrays all processes share."""
+
+from __future__ import annotations
+
+import gc
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from towerpack.dataflow import DataFromArrays, DataFromList
+from towerpack.dataflow._flow import Place, compile_flow
+from towerpack.dataflow.parallel._image import JobImage, load_image, owner_of
+from towerpack.dataflow.parallel._memory import MappedSlots, PrivateSlots, SharedSlots, SlotPool
+
+
+@pytest.fixture(params=[SharedSlots, PrivateSlots])
+def pool(request: pytest.FixtureRequest) -> Any:
+    made = request.param()
+    yield made
+    made.close()
+
+
+def test_a_lent_slot_comes_back_with_the_last_view(pool: SlotPool) -> None:
+    slot = pool.take(100_000)
+    anchor = pool.lend(slot)
+    views = [anchor[10:20].reshape(2, 5), anchor[::2], memoryview(anchor)[5:9]]
+    del anchor
+    while views:
+        assert pool.lent[0] == 1
+        views.pop()
+        gc.collect()
+    assert pool.lent == (0, 0)
+    assert pool.take() is slot
+
+
+def test_slots_grow_to_what_is_needed(pool: SlotPool) -> None:
+    small = pool.take()
+    pool.give_back(small)
+    large = pool.take(1 << 20)
+    assert large.nbytes >= 1 << 20
+    assert small.number in pool.dropped
+    assert pool.take().nbytes >= 1 << 20
+    assert pool.total_bytes == 2 * large.nbytes
+
+
+def test_free_slots_are_trimmed(pool: SlotPool) -> None:
+    slots = [pool.take() for _ in range(5)]
+    for slot in slots:
+        pool.give_back(slot)
+    pool.trim(2)
+    assert pool.total_bytes == 2 * slots[0].nbytes
+
+
+def test_both_sides_see_the_same_bytes() -> None:
+    pool = SharedSlots()
+    slot = pool.take()
+    MappedSlots(pool.fd).anchor(slot.number, slot.offset, slot.nbytes)[5] = 42
+    assert slot.anchor()[5] == 42
+    pool.close()
+
+
+def sent(value: Any) -> Any:
+    image = JobImage(value)
+    return load_image(*image.message, [os.dup(fd) for fd in image.fds]), image
+
+
+def test_large_arrays_travel_beside_the_pickle() -> None:
+    large, small = np.arange(1 << 16), np.arange(9)
+    large.flags.writeable = False
+    (there, here), image = sent((large, small))
+    assert np.array_equal(there, large)
+    assert np.array_equal(here, small)
+    assert not there.flags.writeable
+    assert here.flags.writeable
+    assert image.message[0] < 2000
+
+
+def test_what_a_worker_writes_is_its_own() -> None:
+    array = np.zeros(1 << 16, np.uint8)
+    image = JobImage([array])
+    one, other = (load_image(*image.message, [os.dup(fd) for fd in image.fds])[0] for _ in range(2))
+    one[:] = 1
+    assert not other.any()
+    assert not array.any()
+
+
+@pytest.mark.parametrize("rows", [slice(None), slice(100, 900), slice(None, None, 2)])
+def test_mapped_files_travel_by_name(tmp_path: Path, rows: slice) -> None:
+    path = tmp_path / "data.npy"
+    np.save(path, np.arange(100_000, dtype=np.int32).reshape(1000, 100))
+    mapped = np.load(path, mmap_mode="r")[rows]
+    node = compile_flow(DataFromArrays(mapped), Place(0))
+    there, image = sent(node)
+    assert np.array_equal(there.get(0, 7)[0], mapped[7])
+    if mapped.flags.c_contiguous:
+        assert [piece.file for piece in image.message[1]] == [str(path)]
+
+
+def test_a_file_that_shrank_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "data.npy"
+    np.save(path, np.zeros(100_000))
+    image = JobImage(np.load(path, mmap_mode="r"))
+    if not any(piece.file == str(path) for piece in image.message[1]):
+        image = JobImage(np.asarray(np.load(path, mmap_mode="r")))
+    os.truncate(path, 5000)
+    with pytest.raises(Exception, match="shrunk"):
+        load_image(*image.message, [os.dup(fd) for fd in image.fds])
+
+
+def test_arrays_in_memory_are_there_once() -> None:
+    array = np.random.default_rng(0).integers(0, 9, (1000, 100))
+    flow = DataFromArrays(array, np.arange(1000))
+    expected = flow[7]
+    JobImage(compile_flow(flow, Place(0)))
+    assert owner_of(flow.arrays[0]) is not None
+    assert flow.arrays[1].base is None, "too small to be worth it"
+    assert np.array_equal(flow[7][0], expected[0])
+    assert not np.shares_memory(flow.arrays[0], array)
+    again = JobImage(compile_flow(flow, Place(1)))
+    assert again.message[0] + sum(p.nbytes for p in again.message[1] if p.file == 0) < 50_000
+
+
+def test_long_lists_travel_flat() -> None:
+    items = [(i, {"text": "x" * (i % 7)}) for i in range(5000)]
+    node, _ = sent(compile_flow(DataFromList(items), Place(0)))
+    assert type(node._lst).__name__ == "FlatList"
+    assert [node.get(0, i) for i in (0, 1, 4999)] == [items[0], items[1], items[4999]]
+    assert node.read(0, range(10, 20)) == items[10:20]

@@ -1,0 +1,453 @@
+"""What `PrefetchData` does besides the laws: memory, errors, workers and their ends."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from processes import children_of, memory_files, wait_until
+from towerpack import ConfigError, DataFlowError, MapError, WorkerError
+from towerpack.dataflow import (
+    BatchData,
+    DataFlow,
+    DataFromArrays,
+    DataFromGenerator,
+    DataFromList,
+    MapData,
+    MultiProcessMapAndBatchData,
+    MultiProcessMapData,
+    MultiThreadRunner,
+    PrefetchData,
+    PrefetchDataZMQ,
+    RepeatedData,
+)
+from towerpack.dataflow.testing import same_datapoints
+
+BACKENDS = pytest.mark.parametrize("backend", ["process", "thread"])
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_left() -> Iterator[None]:
+    gc.collect()
+    workers, files = set(children_of(os.getpid())), memory_files()
+    yield
+    gc.collect()
+    assert wait_until(lambda: set(children_of(os.getpid())) <= workers, 5), "workers are left"
+    assert wait_until(lambda: memory_files() <= files, 5), "memory files are left"
+
+
+def numbers(size: int) -> DataFlow:
+    return DataFromArrays(np.arange(size))
+
+
+def large(dp: Any) -> Any:
+    return (np.full((50, 1000), dp[0] % 251, np.uint8), dp[0])
+
+
+def own_workers() -> set[int]:
+    return set(children_of(os.getpid()))
+
+
+# ------------------------------------------------------------------ memory
+
+
+@BACKENDS
+def test_what_is_kept_never_changes(backend: Any) -> None:
+    flow = PrefetchData(BatchData(MapData(numbers(400), large), 4), 3, 2, backend=backend)
+    kept: list[Any] = []
+    for index, (images, labels) in enumerate(flow.iterate(seed=0)):
+        assert (images[:, 0, 0] == labels % 251).all()
+        if index % 3 == 0:
+            kept.append((images[1:3, ::2], labels[1:3]))  # views alone keep a slot
+        images[:] = 255  # it is ours
+    assert index == 99
+    changed = [bool((images != 255).any()) for images, _ in kept]
+    assert not any(changed)
+
+
+def test_memory_is_used_again() -> None:
+    flow = PrefetchData(BatchData(MapData(numbers(400), large), 4), 3, 2)
+    places = set()
+    for images, _ in flow.iterate(seed=0):
+        assert images.ctypes.data % 64 == 0
+        places.add(images.ctypes.data)
+    assert len(places) < 50
+    del images
+
+
+def test_a_consumer_that_keeps_everything_is_given_copies(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("towerpack"), "propagate", True)
+    monkeypatch.setattr("towerpack.dataflow.parallel._crew._MOST_LENT", 5)
+    flow = PrefetchData(BatchData(MapData(numbers(400), large), 2), num_proc=2)
+    with caplog.at_level(logging.WARNING, logger="towerpack"):
+        kept = list(flow.iterate(seed=0, epoch=0))
+    assert sum("keeps" in record.getMessage() for record in caplog.records) == 1
+    assert all((images[:, 0, 0] == labels % 251).all() for images, labels in kept)
+
+
+def test_copies_on_request() -> None:
+    flow = PrefetchData(BatchData(MapData(numbers(8), large), 4), num_proc=1, copy=True)
+    images, _ = next(flow.iterate(seed=0))
+    base = images
+    while isinstance(base, np.ndarray) and base.base is not None:
+        base = base.base
+    assert isinstance(base, np.ndarray), "memory of its own"
+
+
+def test_results_of_very_different_sizes() -> None:
+    def odd(dp: Any) -> Any:
+        return (np.full(10 ** (dp[0] % 7), dp[0]), "x" * 10 ** (dp[0] % 6))
+
+    flow = PrefetchData(MapData(numbers(21), odd), num_proc=2)
+    expected = MapData(numbers(21), odd)
+    assert all(map(same_datapoints, flow.iterate(seed=0), expected.iterate(seed=0)))
+
+
+# ------------------------------------------------------------------ workers
+
+
+def test_workers_stay_from_pass_to_pass_and_end_with_the_flow() -> None:
+    before = own_workers()
+    flow = PrefetchData(BatchData(numbers(100), 10), num_proc=2)
+    first = [batch[0][0] for batch in flow.iterate(seed=0)]
+    workers = own_workers() - before
+    assert len(workers) == 2
+    for seed in (0, 0, 1):  # another seed is another job for the same workers
+        for _ in itertools.islice(flow.iterate(seed=seed), 2):
+            pass  # left early
+    assert [batch[0][0] for batch in flow.iterate(seed=0)] == first
+    assert own_workers() - before == workers
+    del flow
+    assert wait_until(lambda: own_workers() == before, 2)
+
+
+def test_two_passes_at_once() -> None:
+    flow = PrefetchData(MapData(numbers(60), lambda dp, rng: (dp[0], rng.random()), rng=True), 8, 2)
+    one, other = flow.iterate(seed=0, epoch=0), flow.iterate(seed=0, epoch=1)
+    pairs = list(zip(one, other, strict=True))
+    assert [a[0] for a, _ in pairs] == [b[0] for _, b in pairs] == list(range(60))
+    assert pairs[0][0][1] != pairs[0][1][1]
+
+
+def test_closing_is_idempotent_and_a_closed_iterator_is_over() -> None:
+    flow = PrefetchData(numbers(50), num_proc=1)
+    iterator = flow.iterate(seed=0)
+    next(iterator)
+    iterator.close()
+    iterator.close()
+    assert len(list(flow)) == 50
+
+
+def test_no_worker_for_zero() -> None:
+    before = own_workers()
+    names = []
+    flow = PrefetchData(
+        MapData(numbers(5), lambda dp: names.append(threading.current_thread().name) or dp),
+        num_proc=0,
+    )
+    assert len(list(flow)) == 5
+    assert set(names) == {"MainThread"}
+    assert own_workers() == before
+
+
+def test_the_largest_number_of_workers_counts() -> None:
+    inner = MultiProcessMapData(numbers(40), 3, lambda dp: (dp[0], os.getpid()))
+    flow = PrefetchDataZMQ(BatchData(inner, 2), 1)
+    before = own_workers()
+    iterator = flow.iterate(seed=0)
+    next(iterator)
+    assert len(own_workers() - before) == 3
+    iterator.close()
+
+
+def test_batches_are_made_in_workers() -> None:
+    flow = BatchData(MultiProcessMapData(numbers(64), 2, lambda dp: (dp[0], os.getpid())), 8)
+    for _, pids in RepeatedData(flow, 2):
+        assert len(set(pids.tolist())) == 1, "one worker made the whole batch"
+        assert pids[0] != os.getpid()
+
+
+def test_maps_above_run_in_the_consumer() -> None:
+    flow = MapData(PrefetchData(numbers(9), num_proc=1), lambda dp: (*dp, os.getpid()))
+    assert {dp[1] for dp in flow} == {os.getpid()}
+
+
+def test_prefetching_crosses_the_border_of_passes() -> None:
+    made: list[int] = []
+    flow = MultiThreadRunner(
+        lambda: BatchData(MapData(numbers(8), lambda dp: made.append(1) or dp), 2), 8, 1
+    )
+    iterator = RepeatedData(flow, -1).iterate(seed=0)
+    for _ in range(3):
+        next(iterator)
+    assert wait_until(lambda: len(made) > 8, 5), "the next pass has begun"
+    iterator.close()
+
+
+def test_a_flow_with_workers_pickles() -> None:
+    flow = PrefetchData(numbers(5), num_proc=1)
+    assert len(list(flow)) == 5
+    copy = pickle.loads(cloudpickle.dumps(flow))
+    assert [dp[0] for dp in copy] == [0, 1, 2, 3, 4]
+
+
+def test_the_source_may_be_slow_and_endless() -> None:
+    """What is ready is handed on though more is being read."""
+    gate = threading.Event()
+
+    def live() -> Iterator[Any]:
+        yield from ((i,) for i in range(5))
+        gate.wait()
+        yield (5,)
+
+    flow = MultiProcessMapData(DataFromGenerator(live), 1, lambda dp: (dp[0] * 2,))
+    iterator = flow.iterate(seed=0)
+    assert [next(iterator) for _ in range(5)] == [(0,), (2,), (4,), (6,), (8,)]
+    gate.set()
+    assert list(iterator) == [(10,)]
+
+
+def test_global_generators_are_seeded_by_position() -> None:
+    def draw(dp: Any) -> Any:
+        import random
+
+        return (random.random(), np.random.random())
+
+    flow = BatchData(MapData(numbers(64), draw), 8)
+    one, other = (
+        [batch[0] for batch in PrefetchData(flow, num_proc=count).iterate(seed=0)]
+        for count in (1, 2)
+    )
+    assert np.array_equal(one, other)
+    assert len(np.unique(np.concatenate(one))) == 64
+
+
+# ------------------------------------------------------------------ failures
+
+
+@BACKENDS
+def test_errors_come_after_what_was_before_them(backend: Any, tmp_path: Path) -> None:
+    mended = tmp_path / "mended"
+
+    def fails(dp: Any) -> Any:
+        if dp[0] == 37 and not mended.exists():
+            raise KeyError("no such thing")
+        return dp
+
+    flow = PrefetchData(MapData(numbers(60), fails), 40, 2, backend=backend)
+    iterator = flow.iterate(seed=0)
+    assert [next(iterator)[0] for _ in range(37)] == list(range(37))
+    state = iterator.state()
+    for _ in range(2):
+        with pytest.raises(MapError, match="datapoint 37 of epoch 0") as caught:
+            next(iterator)
+        assert isinstance(caught.value.__cause__, KeyError)
+    assert iterator.state() == state
+    mended.touch()
+    assert [dp[0] for dp in iterator] == list(range(37, 60))
+
+
+@BACKENDS
+def test_errors_of_what_is_read_in_order(backend: Any, tmp_path: Path) -> None:
+    mended = tmp_path / "mended"
+
+    def source() -> Iterator[Any]:
+        for i in range(30):
+            if i == 20 and not mended.exists():
+                raise OSError("cannot read")
+            yield (i,)
+
+    def fails(dp: Any) -> Any:
+        if dp[0] == 7 and not mended.exists():
+            raise KeyError("no such thing")
+        return dp
+
+    flow = PrefetchData(MapData(DataFromGenerator(source), fails), num_proc=2, backend=backend)
+    iterator = flow.iterate(seed=0)
+    assert [next(iterator)[0] for _ in range(7)] == list(range(7))
+    with pytest.raises(MapError, match="datapoint 7"):
+        next(iterator)
+    assert wait_until(lambda: True, 1)
+    with pytest.raises(MapError, match="datapoint 7"):
+        next(iterator)
+    mended.touch()
+    found = [next(iterator)[0] for _ in range(13)]
+    assert found == list(range(7, 20))
+    rest: list[int] = []
+    while len(rest) < 10:
+        try:
+            rest.extend(dp[0] for dp in itertools.islice(iterator, 10))
+        except DataFlowError as error:  # it was read before it was mended
+            assert "cannot read" in str(error)
+    assert rest == list(range(20, 30))
+
+
+def test_a_function_that_does_not_pickle_is_named() -> None:
+    lock = threading.Lock()
+
+    def guarded(dp: Any) -> Any:
+        with lock:
+            return dp
+
+    flow = PrefetchData(MapData(numbers(8), guarded), num_proc=1)
+    with pytest.raises(ConfigError, match=r"(?s)lock of .*guarded.*MapData\(guarded\)"):
+        next(flow.iterate(seed=0))
+    assert len(list(PrefetchData(MapData(numbers(8), guarded), num_proc=1, backend="thread"))) == 8
+
+
+def test_a_result_that_does_not_pickle_is_named() -> None:
+    flow = MapData(numbers(8), lambda dp: (dp[0], threading.Lock()))
+    with pytest.raises(DataFlowError, match=r"(?s)position.*lock"):
+        list(PrefetchData(flow, num_proc=1))
+
+
+def test_a_pipeline_that_does_not_load_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    module: Any = types.ModuleType("only_here")
+    exec("def f(dp): return dp", module.__dict__)
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    with pytest.raises(DataFlowError, match=r"(?s)cannot load the pipeline.*only_here"):
+        list(PrefetchData(MapData(numbers(3), module.f), num_proc=1))
+
+
+def die(dp: Any, path: str) -> Any:
+    """Ends its process, once for each byte that is missing in a file."""
+    if dp[0] == 21:
+        with open(path, "ab") as file:
+            file.write(b"x")
+        if os.path.getsize(path) < 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+    return dp
+
+
+def test_a_worker_that_dies_is_an_error_that_says_how(tmp_path: Path) -> None:
+    path = str(tmp_path / "deaths")
+    flow = PrefetchData(MapData(numbers(60), lambda dp: die(dp, path)), num_proc=2)
+    iterator = flow.iterate(seed=0)
+    before = []
+    with pytest.raises(WorkerError, match=r"(?s)SIGKILL at position.*out of memory"):
+        for dp in iterator:
+            before.append(int(dp[0]))
+    assert before == list(range(len(before)))
+    assert len(before) <= 21
+    rest = [int(dp[0]) for dp in iterator]  # the next one tries again
+    assert before + rest == list(range(60))
+
+
+def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
+    path = str(tmp_path / "deaths")
+    flow = MapData(numbers(60), lambda dp: die(dp, path))
+    flow = PrefetchData(flow, num_proc=2, on_worker_death="restart")
+    assert [int(dp[0]) for dp in flow] == list(range(60))
+
+
+def test_work_that_kills_every_worker_is_an_error() -> None:
+    flow = MapData(numbers(10), lambda dp: os._exit(3) if dp[0] == 5 else dp)
+    flow = PrefetchData(flow, num_proc=1, on_worker_death="restart")
+    found = []
+    with pytest.raises(WorkerError, match=r"ended with status 3 at position"):
+        for dp in flow:
+            found.append(int(dp[0]))
+    assert found == list(range(len(found)))
+
+
+def test_a_crash_tells_its_last_words() -> None:
+    def crash(dp: Any) -> Any:
+        import ctypes
+
+        return ctypes.string_at(0)
+
+    with pytest.raises(WorkerError, match=r"(?s)SIGSEGV.*last words.*in crash"):
+        list(PrefetchData(MapData(numbers(3), crash), num_proc=1))
+
+
+@BACKENDS
+def test_stalls_are_reported(
+    backend: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logging.getLogger("towerpack"), "propagate", True)
+
+    def hangs(dp: Any) -> Any:
+        time.sleep(1.5 if dp[0] == 3 else 0)
+        return dp
+
+    flow = PrefetchData(MapData(numbers(5), hangs), num_proc=1, stall_s=0.4, backend=backend)
+    with caplog.at_level(logging.WARNING, logger="towerpack"):
+        assert len(list(flow)) == 5
+    reports = [record.getMessage() for record in caplog.records]
+    assert any("position 3" in text and "hangs" in text for text in reports), reports
+
+
+FORKS = """
+import os, sys, threading
+from towerpack.dataflow import DataFromList, MapData, PrefetchData
+lock = threading.Lock()
+def guarded(dp):
+    with lock:
+        return (dp[0], os.getpid())
+data = DataFromList([(i,) for i in range(50)])
+flow = PrefetchData(MapData(data, guarded), num_proc=2, start="fork")
+found = list(flow.iterate(seed=0))
+assert [dp[0] for dp in found] == list(range(50))
+assert os.getpid() not in {dp[1] for dp in found}
+assert len(list(flow.iterate(seed=0))) == 50
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+try:
+    next(PrefetchData(flow.ds, num_proc=1, start="fork").iterate())
+except Exception as error:
+    print(error)
+"""
+
+
+def test_fork_on_request() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 threads run" in done.stdout
+    assert done.stderr == ""
+
+
+# ------------------------------------------------------------------ arguments
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"num_proc": -1}, {"num_prefetch": 0}, {"backend": "gpu"}, {"on_worker_death": "ignore"},
+     {"stall_s": 0}, {"start": "spawn"}, {"max_restarts": -1}],
+)  # fmt: skip
+def test_arguments_are_checked(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        PrefetchData(numbers(3), **wrong)
+
+
+def test_a_buffer_smaller_than_a_batch_is_refused() -> None:
+    with pytest.raises(ConfigError, match="holds no batch"):
+        MultiProcessMapAndBatchData(numbers(9), 1, lambda dp: dp, 8, 4)
+
+
+def test_it_has_the_length_and_name_of_what_it_wraps() -> None:
+    flow = PrefetchData(DataFromList([(1,), (2,)]), num_proc=2)
+    assert len(flow) == 2
+    assert str(flow) == "DataFromList(2) > PrefetchData(2 processes)"
+    assert flow.iterate(seed=0).state()["flow"] == "DataFromList(2)"
+    assert flow.plan(seed=0).get(1) == (2,)
+    with pytest.raises(TypeError):
+        len(PrefetchData(RepeatedData(flow, -1), num_proc=1))
