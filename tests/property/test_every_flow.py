@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -20,19 +21,40 @@ from every_flow import (
     STAGES,
     Case,
     Source,
+    Twice,
+    heads,
     in_order,
+    noisy,
+    noisy_rows,
     planned,
     public_flows,
+    refuse_thirds,
+    shift,
     write_files,
 )
 from scaling import sample
+from towerpack._core.errors import ConfigError
 from towerpack.dataflow import (
+    BatchData,
+    CacheData,
+    ConcatData,
     DataFlow,
+    FilterData,
+    FixedSizeData,
+    JoinData,
+    LocallyShuffleData,
+    MapData,
+    MixData,
     PrefetchData,
     ProxyDataFlow,
+    RepeatedData,
+    RepeatedDataPoint,
     RNGDataFlow,
+    ShardData,
+    ShuffleData,
 )
 from towerpack.dataflow._flow import inputs_of
+from towerpack.dataflow.formats import DiskCacheData
 from towerpack.dataflow.parallel._crew import Crew
 from towerpack.dataflow.parallel._options import Backend, Options
 from towerpack.dataflow.parallel._parking import Parking
@@ -263,3 +285,143 @@ def test_sources(name: str, folder: Path, crews: Crews) -> None:
         index,
         name,
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STAGES)
+def test_passes_in_turns_and_given_up(name: str, crews: Crews) -> None:
+    case, index = STAGES[name], list(STAGES).index(name)
+    for turn, (source, placed) in enumerate(chosen(KINDS, index)):
+        if case.needs_plan and source is in_order:
+            continue
+        expected = passes(case.plain(source))
+        for workers in chosen(ALL_WORKERS, index + turn):
+            flow = make_with(case, source, placed, workers, crews)
+            where = f"{name}, {source.__name__}, {workers} {placed}"
+            found: list[list[Any]] = [[] for _ in EPOCHS]
+            iterators = [flow.iterate(seed=SEED, epoch=epoch) for epoch in EPOCHS]
+            for _ in range(LIMIT):
+                for one, iterator in zip(found, iterators, strict=True):
+                    one.extend(islice(iterator, 1))
+            for epoch in EPOCHS:
+                assert_same(found[epoch], expected[epoch], f"{where}, in turns, epoch {epoch}")
+            del iterators, iterator
+            for stop in (0, 1, 3):
+                for count, _ in enumerate(flow.iterate(seed=SEED, epoch=0)):
+                    if count == stop:
+                        break
+            again = list(islice(flow.iterate(seed=SEED, epoch=1), LIMIT))
+            assert_same(again, expected[1], f"{where}, after passes that were given up")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STAGES)
+def test_in_any_order(name: str, crews: Crews) -> None:
+    """With `ordered=False` every datapoint comes once, with a restore in between too."""
+    case, index = STAGES[name], list(STAGES).index(name)
+    for turn, source in enumerate((planned, in_order)):
+        if (case.needs_plan and source is in_order) or name.endswith("for_ever"):
+            continue
+        whole = list(case.plain(source).iterate(seed=SEED, epoch=1))
+        for workers in chosen([w for w in ALL_WORKERS if w.count], index + turn):
+
+            def make(workers: Workers = workers, source: Source = source) -> DataFlow:
+                return settled(workers.wrap(case.make(source), ordered=False), workers, crews)
+
+            iterator = make().iterate(seed=SEED, epoch=1)
+            stop = (index + turn) % (len(whole) + 1)
+            found = list(islice(iterator, stop))
+            state = msgpack.unpackb(msgpack.packb(iterator.state()))
+            where = f"{name}, {source.__name__}, {workers}"
+            assert_same_set([*found, *iterator], whole, where)
+            rest = list(make().iterate(state=state))
+            assert_same_set([*found, *rest], whole, f"{where}, from {stop} on")
+
+
+def assert_same_set(found: list[Any], expected: list[Any], where: str) -> None:
+    assert len(found) == len(expected), where
+    left = list(expected)
+    for one in found:
+        at = next((i for i, other in enumerate(left) if same_datapoints(one, other)), None)
+        assert at is not None, f"{where}: {one!r} is too much"
+        del left[at]
+
+
+# Compositions, with parallel stages anywhere in them.
+
+LAYERS: dict[str, Callable[[DataFlow], DataFlow]] = {
+    "map": lambda ds: MapData(ds, shift),
+    "map rng": lambda ds: MapData(ds, noisy, rng=True),
+    "map rows": lambda ds: MapData(ds, noisy_rows, rng=True, batched=True),
+    "map skip": lambda ds: MapData(ds, refuse_thirds, on_error="skip"),
+    "filter": lambda ds: FilterData(ds, heads, rng=True),
+    "batch": lambda ds: BatchData(ds, 2),
+    "batch all": lambda ds: BatchData(ds, 3, remainder=True),
+    "repeat": lambda ds: RepeatedData(ds, 2),
+    "fix": lambda ds: FixedSizeData(ds, 7),
+    "join": lambda ds: JoinData([ds, ds]),
+    "concat": lambda ds: ConcatData([ds, ds]),
+    "mix": lambda ds: MixData([ds, ds], [1, 2], stop="all"),
+    "cache": CacheData,
+    "cache shuffled": lambda ds: CacheData(ds, shuffle=True),
+    "shuffle": ShuffleData,
+    "shuffle locally": lambda ds: LocallyShuffleData(ds, 4),
+    "repeat points": lambda ds: RepeatedDataPoint(ds, 2),
+    "shard": lambda ds: ShardData(ds, 2, 1, tail="pad"),
+    "twice": Twice,
+}
+
+
+def drawn_layers(rng: random.Random) -> list[str]:
+    """Two to five layers that go together."""
+    layers = rng.choices(sorted(LAYERS), k=rng.randint(2, 5))
+    for index, layer in enumerate(layers):
+        batched = any(one.startswith("batch") for one in layers[:index])
+        if batched and (layer.startswith("batch") or layer == "map rows"):
+            layers[index] = "repeat"
+    return layers
+
+
+def composed(
+    source: Source, layers: list[str], between: list[Workers], crews: Crews
+) -> DataFlow | None:
+    """A pipeline; `None` if there is no such."""
+    flow = between[0].wrap(source(9))
+    for layer, workers in zip(layers, between[1:], strict=True):
+        try:
+            flow = workers.wrap(LAYERS[layer](flow))
+        except ConfigError:
+            return None
+    for stage in parallel_stages(flow):
+        stage._parking = crews  # type: ignore[assignment]
+    return flow
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", sample(range(600), at_least=20))
+def test_compositions(number: int, crews: Crews) -> None:
+    rng = random.Random(number)
+    source, layers = rng.choice((planned, in_order)), drawn_layers(rng)
+    nowhere = [Workers(None)] * (len(layers) + 1)
+    plain = composed(source, layers, nowhere, crews)
+    if plain is None:
+        return
+    expected = passes(plain)
+    for epoch, whole in enumerate(expected):
+        first, then = (
+            composed(source, layers, rng.choices(ALL_WORKERS, k=len(layers) + 1), crews)
+            for _ in range(2)
+        )
+        assert first is not None and then is not None
+        states = states_of(first, epoch, whole, str(first))
+        stop = rng.randrange(len(states))
+        rest = list(islice(then.iterate(state=states[stop]), len(whole) - stop))
+        assert_same(rest, whole[stop:], f"{first}, from {stop} on {then}")
+
+
+def test_a_cache_on_disk_is_good_for_any_workers(tmp_path: Path, crews: Crews) -> None:
+    expected = list(planned(11).iterate(seed=5, epoch=0))
+    for workers in ALL_WORKERS:
+        cache = DiskCacheData(workers.wrap(planned(11)), tmp_path / "cache", seed=5)
+        found = list(settled(cache, workers, crews).iterate(seed=SEED))
+        assert_same(found, expected, str(workers))

@@ -458,15 +458,22 @@ def signature_of(flow: DataFlow) -> str:
     return _path(flow, signature=True)
 
 
-def _path(flow: DataFlow, *, signature: bool) -> str:
+def content_of(flow: DataFlow) -> str:
+    """What makes the datapoints of a flow: its name without the parallel stages."""
+    return _path(flow, signature=False, parallel=False)
+
+
+def _path(flow: DataFlow, *, signature: bool, parallel: bool = True) -> str:
     inputs = inputs_of(flow)
-    if signature and isinstance(flow, Stage) and flow.transparent:
-        return _path(inputs[0], signature=True)
+    passed_over = isinstance(flow, Stage) and flow.transparent and signature
+    if passed_over or (isinstance(flow, ParallelStage) and not parallel):
+        return _path(inputs[0], signature=signature, parallel=parallel)
     name = name_of_stage(flow, signature=signature)
     if len(inputs) == 1:
-        return f"{_path(inputs[0], signature=signature)} > {name}"
+        return f"{_path(inputs[0], signature=signature, parallel=parallel)} > {name}"
     if inputs:
-        return f"{name}[{' | '.join(_path(inner, signature=signature) for inner in inputs)}]"
+        paths = (_path(inner, signature=signature, parallel=parallel) for inner in inputs)
+        return f"{name}[{' | '.join(paths)}]"
     return name
 
 

@@ -17,11 +17,11 @@ from towerpack.dataflow._flow import (
     Wrapper,
     check_seed,
     compile_flow,
+    content_of,
     infinite,
     is_random,
     length_of,
     open_flow,
-    pipeline_of,
 )
 from towerpack.dataflow._opening import PathLike, PerProcess
 from towerpack.dataflow._plan import Node
@@ -87,7 +87,7 @@ class DiskCacheData(Wrapper):
     def _store(self, place: Place) -> PerProcess[DiskStore]:
         seed = place.seed if is_random(self.ds) else -1
         if seed not in self._stores:
-            identity: Identity = {"pipeline": pipeline_of(self.ds), "version": self.version}
+            identity: Identity = {"pipeline": content_of(self.ds), "version": self.version}
             if seed >= 0:
                 identity |= {"seed": seed, "branch": place.branch}
             self._stores[seed] = PerProcess(partial(DiskStore, self.path, identity))
