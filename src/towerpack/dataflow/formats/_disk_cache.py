@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -82,7 +83,7 @@ class DiskCacheData(Wrapper):
         return DiskCacheStream(self.ds, below, self._store(below).get(), state)
 
     def _below(self, place: Place) -> Place:
-        return place if self.seed is None else Place(self.seed, tally=place.tally)
+        return place if self.seed is None else replace(place, seed=self.seed, branch="")
 
     def _store(self, place: Place) -> PerProcess[DiskStore]:
         seed = place.seed if is_random(self.ds) else -1
