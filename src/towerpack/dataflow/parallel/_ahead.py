@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
+from towerpack._core.errors import DataFlowError
 from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._plan import Node
@@ -34,11 +35,37 @@ class Pass:
             self.close()
             raise
 
+    def take(self) -> list[Datapoint] | None:
+        """The datapoints of the next unit; `None` at the end.
+
+        Raises:
+            DataFlowError: The pass was interrupted before.
+        """
+        if self._crew is None:
+            raise DataFlowError(
+                "This pass was closed or interrupted.",
+                fix="ds.iterate(state=iterator.state()) goes on where it was",
+            )
+        try:
+            return self.run.take()
+        except Exception:
+            raise
+        except BaseException:
+            # Ctrl-C may have come between a message and what was to be done about it.
+            self._crew.close()
+            self.close()
+            raise
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed or interrupted."""
+        return self._crew is None
+
     def close(self) -> None:
         """Give up the run; the crew can take another one. May be called again."""
         crew, self._crew = self._crew, None
         if crew is not None:
-            if crew.usable and hasattr(self, "run"):
+            if hasattr(self, "run"):
                 self.run.close()
             self._park(crew)
 
@@ -102,9 +129,9 @@ class AheadNode(Node):
         self._epoch, self._next = epoch, position
 
     def _fill(self) -> None:
-        if self._pass is None:
+        if self._pass is None or self._pass.closed:
             self._pass = self._begin(self._epoch, self._next)
-        rows = self._pass.run.take()
+        rows = self._pass.take()
         if not rows:
             raise IndexError(f"there is no position {self._next}")
         rows.reverse()

@@ -147,7 +147,8 @@ class JobImage:
         if view.nbytes < _IN_MEMORY:
             return True
         owner = owner_of(memoryview(buffer))
-        self._keep_alive.append(view)
+        # Descriptors are closed with their memory: workers that start later need them too.
+        self._keep_alive.append(owner)
         if owner is None:
             self._loose.append((len(self.pieces), view))
             self.pieces.append(Piece(0, 0, view.nbytes, view.readonly))
@@ -175,7 +176,7 @@ class JobImage:
         for number, view in self._loose:
             start = self.pieces[number].start
             own[start : start + view.nbytes] = view
-        self._keep_alive = [own]
+        self._keep_alive.append(own)
         self._loose.clear()
         self.fds.insert(0, own.fd)
         self.message = (len(data), self.pieces)
@@ -188,10 +189,12 @@ def load_image(nbytes: int, pieces: Sequence[Piece], fds: Sequence[int]) -> Any:
         DataFlowError: A file that an array was mapped from has changed.
     """
     maps: dict[str | int, mmap.mmap] = {}
-    views = [_view(piece, maps, fds) for piece in pieces]
-    own = memoryview(mmap.mmap(fds[0], 0, access=mmap.ACCESS_READ))
-    for fd in fds:
-        os.close(fd)
+    try:
+        views = [_view(piece, maps, fds) for piece in pieces]
+        own = memoryview(mmap.mmap(fds[0], 0, access=mmap.ACCESS_READ))
+    finally:
+        for fd in fds:
+            os.close(fd)
     return load(own[:nbytes], views)
 
 

@@ -273,7 +273,7 @@ class ChainStream(Stream):
 
     def __next__(self) -> Datapoint:
         if not self._rows:
-            rows = self._pass.run.take()
+            rows = self._pass.take()
             if rows is None:
                 self._count_last()
                 raise StopIteration

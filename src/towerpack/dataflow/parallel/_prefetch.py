@@ -177,7 +177,7 @@ class PrefetchData(ParallelStage):
         def run(crew: Crew) -> Run:
             try:
                 return Run(crew, job, key, source, pipeline)
-            except TowerpackError:
+            except (TowerpackError, OSError, MemoryError):
                 raise
             except Exception as error:
                 raise not_sent(flow, self, error) from error

@@ -12,7 +12,7 @@ import subprocess
 import time
 from typing import cast
 
-from towerpack._core.errors import WorkerError
+from towerpack._core.errors import DataFlowError, TowerpackError, WorkerError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._arena import Arena
 from towerpack.dataflow._datapoints import Datapoint
@@ -91,7 +91,6 @@ class ProcessCrew(Crew):
         self._life_read, self._life_write = os.pipe()
         self._image: JobImage | None = None
         self._count = 0
-        self._restarts = 0
         if not _CREWS:
             atexit.unregister(close_all)
             atexit.register(close_all)
@@ -220,7 +219,13 @@ class ProcessCrew(Crew):
         return slot
 
     def submit(self, unit: Unit, member: Member) -> None:
-        slot = self._send_inputs(unit)
+        try:
+            slot = self._send_inputs(unit)
+        except TowerpackError:
+            raise
+        except Exception as error:  # noqa: BLE001  it belongs to this unit, and is raised in its turn
+            unit.finish(None, 0, _not_sent(error))
+            return
         member.assign(unit)
         with contextlib.suppress(OSError):  # it died: that shows when it is waited for
             place = (slot.number, slot.offset, slot.nbytes)
@@ -288,9 +293,8 @@ class ProcessCrew(Crew):
         unit.deaths += 1
         if self.options.on_worker_death == "raise" or unit.deaths > 1:
             return False
-        self._restarts += 1
         self.stats.restarts += 1
-        return self._restarts <= self.options.max_restarts
+        return self.stats.restarts <= self.options.max_restarts
 
     def _obituary(self, member: ProcessMember) -> WorkerError:
         code = member.process.returncode or 0
@@ -341,6 +345,16 @@ class ProcessCrew(Crew):
                 member.process.wait()
             for unit in member.queue:
                 self.release(unit)
+
+
+def _not_sent(error: Exception) -> DataFlowError:
+    failure = DataFlowError(
+        f"A datapoint cannot be sent to a worker: {type(error).__name__}: {error}",
+        expected="what pickles",
+        fix='convert it in the source, or backend="thread"',
+    )
+    failure.__cause__ = error
+    return failure
 
 
 # All that are open. Not weak: what is found in garbage has its sockets closed before anybody could

@@ -187,9 +187,11 @@ class Run:
 
     def close(self) -> None:
         """Forget what is still being done."""
+        self._source.close()
+        if not self._crew.usable:
+            return
         self._crew.abandon(list(self._order))
         self._order.clear()
-        self._source.close()
         self._crew.slots.trim(self._crew.options.workers + _SPARE_SLOTS)
 
     def _ready(self) -> Unit | None:

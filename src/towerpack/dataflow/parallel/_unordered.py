@@ -130,7 +130,7 @@ class UnorderedStream(Stream):
 
     def __next__(self) -> Datapoint:
         if not self._rows:
-            rows = self._pass.run.take()
+            rows = self._pass.take()
             if rows is None:
                 self._pass.close()
                 raise StopIteration
