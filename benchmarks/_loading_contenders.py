@@ -23,8 +23,10 @@ from _loading_workloads import (
     Mapped,
     Memory,
     Photos,
+    Tiny,
     Workload,
     flip_and_scale,
+    parse,
 )
 
 Epochs = Callable[[int], Iterator[Any]]
@@ -59,6 +61,9 @@ def towerpack(work: Workload, *, backend: Any = "process") -> Epochs:
 
     if isinstance(work, Mapped):
         flow = ShuffleData(DataFromArrays(work.images))
+    elif isinstance(work, Tiny):
+        flow = ShuffleData(DataFromArrays(work.records[: work.n]))
+        flow = MapData(flow, lambda dp: parse(dp[0]))
     else:
         flow = ShuffleData(DataFromArrays(np.arange(work.n)))
         flow = MapData(flow, lambda dp: work.load(int(dp[0])))
