@@ -9,7 +9,7 @@ from towerpack._core.errors import DataFlowError
 from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow.parallel._crew import Crew, Stats
+from towerpack.dataflow.parallel._crew import Crew
 from towerpack.dataflow.parallel._run import Run
 
 _MOST_JUMPS = 4
@@ -117,10 +117,6 @@ class AheadNode(Node):
         running, self._pass = self._pass, None
         if running is not None:
             running.close()
-
-    def stats(self) -> Stats | None:
-        """What workers have done in the running pass."""
-        return None if self._pass is None else self._pass.run.stats()
 
     def _jump(self, epoch: int, position: int) -> None:
         # The first one, and that to the next epoch, are no jumps.

@@ -20,7 +20,7 @@ from towerpack.dataflow._flow import (
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow.parallel._ahead import AheadNode, Pass
-from towerpack.dataflow.parallel._crew import Crew
+from towerpack.dataflow.parallel._crew import Crew, Stats
 from towerpack.dataflow.parallel._culprit import find_culprit
 from towerpack.dataflow.parallel._job import Job, PlanJob
 from towerpack.dataflow.parallel._maps import find_chain, open_chain
@@ -176,7 +176,9 @@ class PrefetchData(ParallelStage):
 
         def run(crew: Crew) -> Run:
             try:
-                return Run(crew, job, key, source, pipeline)
+                started = Run(crew, job, key, source, pipeline)
+                self._latest = started.stats
+                return started
             except (TowerpackError, OSError, MemoryError):
                 raise
             except Exception as error:
@@ -187,12 +189,17 @@ class PrefetchData(ParallelStage):
     def _options(self, flow: DataFlow) -> Options:
         return self.options.with_workers(most_workers(flow))
 
+    def stats(self) -> Stats | None:
+        """What the workers have done in the pass that was begun last; `None` before the first."""
+        return None if self._latest is None else self._latest()
+
     def _open_parking(self) -> None:
+        self._latest: Callable[[], Stats] | None = None
         self._parking = Parking()
         weakref.finalize(self, self._parking.close)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_parking"}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_parking", "_latest")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

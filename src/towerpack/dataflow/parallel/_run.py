@@ -162,6 +162,8 @@ class Run:
         self._left = time.monotonic()
         self._begun = self._left
         crew.begin(key, job)
+        self._stats = crew.stats
+        self._over = False
         self._source = source(crew)
 
     def take(self) -> list[Datapoint] | None:
@@ -188,6 +190,8 @@ class Run:
     def close(self) -> None:
         """Forget what is still being done."""
         self._source.close()
+        self.stats()
+        self._over = True
         if not self._crew.usable:
             return
         self._crew.abandon(list(self._order))
@@ -316,7 +320,8 @@ class Run:
 
     def stats(self) -> Stats:
         """What the crew has done in this pass so far."""
-        stats = self._crew.stats
-        stats.busy_s = [member.busy_s for member in self._crew.members]
-        stats.elapsed_s = time.monotonic() - self._begun
+        stats = self._stats
+        if not self._over:
+            stats.busy_s = [member.busy_s for member in self._crew.members]
+            stats.elapsed_s = time.monotonic() - self._begun
         return stats

@@ -240,6 +240,25 @@ def test_global_generators_are_seeded_by_position() -> None:
     assert len(np.unique(np.concatenate(one))) == 64
 
 
+@BACKENDS
+def test_what_workers_did_is_counted(backend: Any) -> None:
+    flow = PrefetchData(BatchData(MapData(numbers(80), large), 4), num_proc=2, backend=backend)
+    assert flow.stats() is None
+    for _ in flow.iterate(seed=0):
+        running = flow.stats()
+    stats = flow.stats()
+    assert running is stats
+    assert stats is not None
+    assert stats.datapoints == 20
+    assert stats.units <= 20
+    assert len(stats.busy_s) == 2
+    assert 0 < sum(stats.busy_s) <= 2 * stats.elapsed_s
+    assert 0 <= stats.idle <= 1
+    assert stats.restarts == stats.copies == 0
+    if backend == "process":
+        assert stats.nbytes >= 80 * 50_000
+
+
 # ------------------------------------------------------------------ failures
 
 
