@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -142,6 +142,7 @@ class Mosaic(Wrapper):
     """
 
     random = True
+    lifts = True
 
     def __init__(
         self,
@@ -155,7 +156,7 @@ class Mosaic(Wrapper):
     ) -> None:
         super().__init__(ds)
         self.layout = MosaicLayout(shape, image, boxes, labels, min_visible)
-        node = compile_flow(ds, Place(0))
+        node = compile_flow(ds, Place(0, serial=True))
         if node is None or node.size is None:
             raise ConfigError(
                 f"Mosaic needs random access to a finite flow, not "
@@ -169,7 +170,7 @@ class Mosaic(Wrapper):
         return f"{height} x {width}"
 
     def compile(self, place: Place) -> Node | None:
-        inner = compile_flow(self.ds, place)
+        inner = compile_flow(self.ds, replace(place, serial=True))
         if inner is None or inner.size is None:
             return None
         mapper = Mapper(self.layout, f"Mosaic({self.arguments()})", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,8 @@ class ShuffleData(Wrapper):
         return length_of(self.ds)
 
     def compile(self, place: Place) -> Node | None:
-        inner = compile_flow(self.ds, place)
+        # Nobody can read ahead of a shuffle: workers further down would only start in vain.
+        inner = compile_flow(self.ds, replace(place, serial=True))
         return None if inner is None else ShuffleNode(inner, place.key(self, self.seed))
 
 
