@@ -47,6 +47,7 @@ from towerpack.dataflow import (
     MapData,
     MixData,
     PrefetchData,
+    PrintData,
     ProxyDataFlow,
     RepeatedData,
     RepeatedDataPoint,
@@ -452,3 +453,10 @@ def test_a_cache_on_disk_is_good_for_any_workers(tmp_path: Path, crews: Crews) -
         cache = DiskCacheData(workers.wrap(planned(11)), tmp_path / "cache", seed=5)
         found = list(settled(cache, workers, crews).iterate(seed=SEED))
         assert_same(found, expected, str(workers))
+
+
+def test_passes_within_passes_all_differ() -> None:
+    """Also where a flow that reads twice reads another one that does."""
+    flow = Twice(PrintData(Twice(PrintData(Twice(planned(3)), 0)), 0))
+    found = [float(noise) for _, noise in flow.iterate(seed=SEED)]
+    assert len(found) == len(set(found)) == 24

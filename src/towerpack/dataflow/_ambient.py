@@ -16,6 +16,8 @@ AGAIN = 1 << 32
 """A flow that is begun once more within one pass of what wraps it is in epoch e + AGAIN, and then
 in e + 2 * AGAIN: epochs that no pass of its own has. `divmod(epoch, AGAIN)` gives back both."""
 
+_WITHIN = 1 << 30  # from here on: what is begun within passes that were begun once more
+
 
 class Ambient:
     """The pass of one user-written flow.
@@ -41,7 +43,7 @@ class Ambient:
         index = self._index(flow)
         again = self._passes.get(index, 0)
         self._passes[index] = again + 1
-        return derive_seed(self._seed, "inside", index), self._epoch + again * AGAIN
+        return derive_seed(self._seed, "inside", index), _epoch_of(self._epoch, again)
 
     def generator(self, flow: object) -> np.random.Generator:
         """The random generator of a flow for this pass."""
@@ -52,6 +54,15 @@ class Ambient:
 
     def _index(self, flow: object) -> int:
         return self._known.setdefault(id(flow), (flow, len(self._known)))[1]
+
+
+def _epoch_of(outer: int, again: int) -> int:
+    """The epoch of a flow that is begun for the `again`-th time within a pass of epoch `outer`."""
+    outer_again, number = divmod(outer, AGAIN)
+    if outer_again:
+        # Their sum would not tell the second pass in the first one from the first in the second.
+        again = _WITHIN + derive_seed(outer_again, again) % _WITHIN
+    return number + again * AGAIN
 
 
 AMBIENT: ContextVar[Ambient | None] = ContextVar("towerpack_dataflow_pass", default=None)
