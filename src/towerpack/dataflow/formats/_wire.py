@@ -17,7 +17,6 @@ import importlib
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from itertools import pairwise
 from typing import Any, Final
 
 from towerpack._core.errors import ConfigError, FormatError
@@ -38,13 +37,7 @@ def pack(datapoint: Datapoint) -> bytes:
     Raises:
         ConfigError: Something in it is of another type.
     """
-    frames = pack_frames(datapoint)
-    if len(frames) == 1:
-        return bytes(frames[0])
-    parts: list[Buffer] = [frames[0]]
-    for before, frame in pairwise(frames):
-        parts += (bytes(-len(before) % _ALIGNMENT), frame)
-    return b"".join(parts)
+    return pack_all([take_apart(datapoint)])
 
 
 def pack_frames(datapoint: Datapoint) -> list[Buffer]:
@@ -53,15 +46,40 @@ def pack_frames(datapoint: Datapoint) -> list[Buffer]:
     Raises:
         ConfigError: Something in it is of a type that `pack` does not take.
     """
+    return frames_of(take_apart(datapoint))
+
+
+def take_apart(datapoint: Datapoint) -> Writer:
+    """The first half of `pack` and `pack_frames`; `pack_all` and `frames_of` are the second.
+
+    Raises:
+        ConfigError: Something in it is of a type that `pack` does not take.
+    """
     writer = Writer()
     writer.add(datapoint, 0)
-    values = _packed(writer.values)
-    if max(len(writer.codes), len(values)) >= 1 << 32:
+    return writer
+
+
+def frames_of(datapoint: Writer) -> list[Buffer]:
+    """The second half of `pack_frames`."""
+    return [_head(datapoint.codes, datapoint.values), *datapoint.frames]
+
+
+def pack_all(datapoints: Sequence[Writer]) -> bytes:
+    """Several datapoints in one piece, for `unpack_all`; it costs little more than one."""
+    codes = b"".join([writer.codes for writer in datapoints])
+    parts: list[Buffer] = [_head(codes, [v for writer in datapoints for v in writer.values])]
+    for writer in datapoints:
+        for frame in writer.frames:
+            parts += (bytes(-len(parts[-1]) % _ALIGNMENT), frame)
+    return b"".join(parts)
+
+
+def _head(codes: Buffer, values: list[Any]) -> bytes:
+    packed = _packed(values)
+    if max(len(codes), len(packed)) >= 1 << 32:
         raise ConfigError("A datapoint with 4 GB of small values cannot be packed.")
-    return [
-        _PREFIX.pack(_MAGIC, len(writer.codes), len(values)) + writer.codes + values,
-        *writer.frames,
-    ]
+    return _PREFIX.pack(_MAGIC, len(codes), len(packed)) + codes + packed
 
 
 def unpack(data: Buffer, *, copy: bool = False) -> Datapoint:
@@ -75,6 +93,11 @@ def unpack(data: Buffer, *, copy: bool = False) -> Datapoint:
     Raises:
         FormatError: The bytes are damaged, or something else.
     """
+    return unpack_all(data, 1, copy=copy)[0]
+
+
+def unpack_all(data: Buffer, count: int, *, copy: bool = False) -> list[Datapoint]:
+    """The so many datapoints of which `pack_all` made these bytes; the rest as `unpack`."""
     view = memoryview(data).cast("B")
     at = 0
 
@@ -88,12 +111,12 @@ def unpack(data: Buffer, *, copy: bool = False) -> Datapoint:
 
     try:
         reader, at = _start(view, take, copy)
-        datapoint = reader.whole()
+        datapoints = reader.whole(count)
         if at != len(view):
             raise ValueError(f"{len(view) - at:,} bytes are left over")
     except _DAMAGE as error:
         raise _damaged(error) from error
-    return datapoint
+    return datapoints
 
 
 def unpack_frames(frames: Sequence[Buffer], *, copy: bool = False) -> Datapoint:
@@ -109,7 +132,7 @@ def unpack_frames(frames: Sequence[Buffer], *, copy: bool = False) -> Datapoint:
     try:
         header = memoryview(next(rest)).cast("B")
         reader, end = _start(header, take, copy)
-        datapoint = reader.whole()
+        (datapoint,) = reader.whole(1)
         if end != len(header) or next(rest, None) is not None:
             raise ValueError("bytes are left over")
     except _DAMAGE as error:

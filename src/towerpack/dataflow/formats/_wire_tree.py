@@ -17,6 +17,10 @@ from towerpack.dataflow._datapoints import Datapoint, describe
 Buffer = bytes | bytearray | memoryview
 
 _DEEPEST: Final = 64
+# Bounds: of what stands before the values, of a value without text or memory, of an alignment.
+_MOST_HEAD: Final = 32
+_MOST_VALUE: Final = 16
+_MOST_GAP: Final = 16
 _SMALL: Final = 1024  # what is smaller travels among the values: a frame of its own costs more
 
 _PLAIN: Final = frozenset((type(None), bool, int, float, str, bytes))
@@ -27,12 +31,31 @@ _VALUE, _TEXT, _BYTES, _ARRAY, _SMALL_ARRAY, _SCALAR, _OBJECTS, _LIST, _TUPLE, _
 
 
 class Writer:
-    """Takes a datapoint apart."""
+    """Takes a datapoint apart.
+
+    Attributes:
+        codes: What is there.
+        values: The rest, which does not change any more if the datapoint does.
+        frames: The memory of its larger components.
+    """
+
+    __slots__ = ("_nbytes", "codes", "frames", "values")
 
     def __init__(self) -> None:
         self.codes = bytearray()
         self.values: list[Any] = []
         self.frames: list[Buffer] = []
+        self._nbytes = 0
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes in one piece, at most: a little more than it will."""
+        fixed = _MOST_HEAD + len(self.codes) + _MOST_VALUE * len(self.values)
+        return fixed + self._nbytes + sum(len(frame) + _MOST_GAP for frame in self.frames)
+
+    def keep(self) -> None:
+        """Copy the memory that is the datapoint's still."""
+        self.frames = [bytes(frame) for frame in self.frames]
 
     def add(self, value: Any, depth: int) -> None:
         kind = cast("type[Any]", type(value))
@@ -49,6 +72,7 @@ class Writer:
             array: NDArray[Any] = np.asarray(cast("Any", value))
             self.codes.append(_SCALAR)
             self.values += (_dtype_name(array.dtype), array.tobytes())
+            self._nbytes += array.nbytes
         else:
             raise _unpackable(value)
 
@@ -67,6 +91,10 @@ class Writer:
         else:
             self.codes.append(_VALUE)
             self.values.append(value)
+            if type(value) is bytes:
+                self._nbytes += len(value)
+            elif type(value) is str:
+                self._nbytes += len(value) if value.isascii() else 4 * len(value)
 
     def _blob(self, code: int, value: bytes) -> None:
         self.codes.append(code)
@@ -91,6 +119,7 @@ class Writer:
         if array.nbytes < _SMALL:
             self.codes.append(_SMALL_ARRAY)
             self.values.append(array.tobytes())
+            self._nbytes += array.nbytes
         else:
             self.codes.append(_ARRAY)
             memory = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -120,18 +149,23 @@ class Reader:
         self._copy = copy
         self._at = 0
 
-    def whole(self) -> Datapoint:
-        """The datapoint, if nothing is left over."""
-        datapoint = self._next(0)
+    def whole(self, count: int) -> list[Datapoint]:
+        """So many datapoints, if nothing is left over."""
+        if count > len(self._codes):
+            raise ValueError(f"{count:,} datapoints of {len(self._codes):,} values")
+        datapoints = [self._next(0) for _ in range(count)]
         if self._at != len(self._codes) or next(self._values, self) is not self:
             raise ValueError("values are left over")
-        return datapoint
+        return datapoints
 
     def _next(self, depth: int) -> Any:
         code = self._codes[self._at]
         self._at += 1
         if code == _VALUE:
-            return self._plain()
+            value = next(self._values)
+            if type(value) not in _PLAIN:
+                raise ValueError(f"a value of type {type(value).__name__}")
+            return value
         if code in (_ARRAY, _SMALL_ARRAY):
             return self._array(code == _ARRAY)
         if code in (_LIST, _TUPLE):
@@ -149,12 +183,6 @@ class Reader:
             return self._objects(depth)
         raise ValueError(f"there is no code {code}")
 
-    def _plain(self) -> Any:
-        value = next(self._values)
-        if type(value) not in _PLAIN:
-            raise ValueError(f"a value of type {type(value).__name__}")
-        return value
-
     def _value(self, kind: type[Any]) -> Any:
         value = next(self._values)
         if type(value) is not kind:
@@ -162,9 +190,9 @@ class Reader:
         return value
 
     def _count(self) -> int:
-        count = self._value(int)
-        if not 0 <= count < 1 << 62:
-            raise ValueError(f"a number of {count}")
+        count = next(self._values)
+        if type(count) is not int or not 0 <= count < 1 << 62:
+            raise ValueError(f"a number of {count!r:.40}")
         return count
 
     def _shape(self) -> tuple[int, ...]:
@@ -207,6 +235,7 @@ class Reader:
         return flat.reshape(shape)
 
 
+@lru_cache(maxsize=256)
 def _dtype_name(dtype: np.dtype[Any]) -> str:
     if _DTYPE.fullmatch(dtype.str) is None or dtype.itemsize == 0:
         raise ConfigError(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
 from typing import Any, Final, NamedTuple
 
-from towerpack.dataflow.remote._protocol import Kind, group, header
+from towerpack.dataflow.formats._wire import pack_all
+from towerpack.dataflow.formats._wire_tree import Writer
+from towerpack.dataflow.remote._protocol import Kind, header
 
 _MOST_IN_GROUP: Final = 64
-_GROUP_BYTES: Final = 1 << 16
+GROUP_BYTES: Final = 1 << 16
 
 
 class Parcel(NamedTuple):
@@ -18,15 +19,15 @@ class Parcel(NamedTuple):
 
     Attributes:
         kind: Which of these.
-        frames: What follows the header.
+        frames: What follows the header; of a small datapoint only its state.
         nbytes: How many bytes of a datapoint these are.
-        small: Whether several may travel together.
+        small: The rest of a small datapoint. Several travel together.
     """
 
     kind: Kind
     frames: Sequence[Any]
     nbytes: int = 0
-    small: bool = False
+    small: Writer | None = None
 
 
 class Outbox:
@@ -36,16 +37,18 @@ class Outbox:
         session: Whom they are for.
         first: The number of the first parcel.
         room: How many may be kept.
+        most: How many bytes small datapoints may have together.
 
     Attributes:
         end: The number that the next parcel gets.
         cursor: The number of the next parcel to be sent.
     """
 
-    def __init__(self, session: bytes, first: int, room: int) -> None:
+    def __init__(self, session: bytes, first: int, room: int, most: int = GROUP_BYTES) -> None:
         self._session = session
         self._kept: deque[Parcel] = deque()
         self._room = room
+        self._most = most
         self._reached = first
         self.end = first
         self.cursor = first
@@ -78,18 +81,28 @@ class Outbox:
         count = min(limit, self.end) - self.cursor
         if count < 1:
             return None
-        first = self.cursor - self.begin
-        together: list[Sequence[Any]] = []
+        parcel = self._kept[self.cursor - self.begin]
+        if parcel.small is None:
+            return [header(parcel.kind, self._session, self.cursor), *parcel.frames], 1
+        together = self._together(min(count, _MOST_IN_GROUP))
+        head = header(Kind.GROUP, self._session, self.cursor, len(together))
+        return [head, *parcel.frames, pack_all(together)], len(together)
+
+    def _together(self, count: int) -> list[Writer]:
+        """The small datapoints from the cursor on that may travel together, at most so many."""
+        together: list[Writer] = []
         nbytes = 0
-        for parcel in islice(self._kept, first, first + min(count, _MOST_IN_GROUP)):
+        first = self.cursor - self.begin
+        for index in range(first, first + count):
+            parcel = self._kept[index]
             nbytes += parcel.nbytes
-            if not parcel.small or nbytes > _GROUP_BYTES:
+            if parcel.small is None:
                 break
-            together.append(parcel.frames)
-        if len(together) > 1:
-            return group(self._session, self.cursor, together), len(together)
-        parcel = self._kept[first]
-        return [header(parcel.kind, self._session, self.cursor), *parcel.frames], 1
+            # Only the first one's state travels.
+            if together and (nbytes > self._most or parcel.frames[0]):
+                break
+            together.append(parcel.small)
+        return together
 
     def sent(self, count: int) -> None:
         """So many parcels from the cursor on are on their way."""

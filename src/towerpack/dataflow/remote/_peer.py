@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from towerpack._core.errors import FormatError
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._stream import State
-from towerpack.dataflow.formats._wire import unpack_frames
+from towerpack.dataflow.formats._wire import unpack_all, unpack_frames
 from towerpack.dataflow.remote._post import Route
 from towerpack.dataflow.remote._protocol import Kind, Message
 
@@ -170,19 +170,20 @@ def _arrivals(message: Message) -> list[Arrival]:
     match message.kind:
         case Kind.DATA:
             state, *frames = message.frames
-            return [_datapoint(bytes(state), frames)]
+            datapoint = unpack_frames([_owned(frame) for frame in frames])
+            return [Arrival(Kind.DATA, bytes(state), datapoint, {})]
         case Kind.GROUP:
-            return [_datapoint(state, frames) for state, *frames in message.members()]
+            state, packed = message.frames
+            # Small components with memory of their own do not keep all of the group.
+            first, *rest = unpack_all(packed, message.limit, copy=True)
+            arrivals = [Arrival(Kind.DATA, b"", datapoint, {}) for datapoint in rest]
+            return [Arrival(Kind.DATA, bytes(state), first, {}), *arrivals]
         case Kind.ERROR:
             return [Arrival(Kind.ERROR, b"", None, message.facts())]
         case Kind.END:
             return [Arrival(Kind.END, b"", None, {})]
         case _:
             raise FormatError(f"{message.kind.name} has no place in a stream.")
-
-
-def _datapoint(state: bytes, frames: Sequence[Any]) -> Arrival:
-    return Arrival(Kind.DATA, state, unpack_frames([_owned(frame) for frame in frames]), {})
 
 
 def _owned(frame: Any) -> Any:

@@ -252,7 +252,7 @@ class Producer:
     def _holds(self, session: Session, parcel: Parcel, now: float) -> bool:
         """Whether a small datapoint may wait for the next ones."""
         return (
-            parcel.small
+            parcel.small is not None
             and self._quick > _QUICK
             and session.outbox.unsent < _MOST_HELD
             and now < self._flushed_at + _HOLD_S

@@ -4,7 +4,7 @@ Every message is a header of 40 bytes and the frames that belong to its kind:
 
     HELLO    producer  who it is, until it is started                         frames: facts
     DATA     producer  datapoint `number` of a session             frames: state, datapoint...
-    GROUP    producer  `limit` small datapoints from `number` on     frames: all in one, msgpack
+    GROUP    producer  `limit` small datapoints from `number` on    frames: first's state, all in one
     END      producer  the stream ended before `number`
     ERROR    producer  the flow raised at `number`                            frames: facts
     BEAT     producer  it lives, and has sent all before `number`; `limit` answers a LOOK
@@ -61,7 +61,14 @@ class Kind(enum.IntEnum):
     GROUP = 12
 
 
-_WITH_ONE_FRAME: Final = {Kind.HELLO, Kind.ERROR, Kind.START, Kind.REFUSE, Kind.GROUP}
+# How many frames each has besides the header; DATA has two or more.
+_FRAMES: Final = {
+    Kind.HELLO: 1,
+    Kind.ERROR: 1,
+    Kind.START: 1,
+    Kind.REFUSE: 1,
+    Kind.GROUP: 2,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,30 +101,12 @@ class Message:
 
     def facts(self) -> Mapping[str, Any]:
         """What the message says besides its numbers."""
-        facts = self._unpacked()
+        if len(self.frames) != 1 or len(self.frames[0]) > _MOST_FACTS:
+            raise FormatError(f"A {self.kind.name} message has one frame, of limited size.")
+        facts = unpacked(self.frames[0])
         if not isinstance(facts, dict):
             raise FormatError(f"The facts of a {self.kind.name} message are no map.")
         return cast("Mapping[str, Any]", facts)
-
-    def members(self) -> list[list[bytes]]:
-        """The datapoints of a group, each as its state and frames.
-
-        Raises:
-            FormatError: They are not that, or not `limit` of them.
-        """
-        members = cast("list[Any]", self._unpacked())
-        if type(members) is not list or len(members) != self.limit:
-            raise FormatError("A GROUP message holds another number of datapoints than it says.")
-        for member in members:
-            whole = type(member) is list and len(cast("list[Any]", member)) >= 2
-            if not whole or any(type(frame) is not bytes for frame in cast("list[Any]", member)):
-                raise FormatError("A GROUP message holds something besides datapoints.")
-        return members
-
-    def _unpacked(self) -> object:
-        if len(self.frames) != 1 or len(self.frames[0]) > _MOST_FACTS:
-            raise FormatError(f"A {self.kind.name} message has one frame, of limited size.")
-        return unpacked(self.frames[0])
 
 
 def unpacked(raw: bytes | memoryview) -> object:
@@ -144,12 +133,6 @@ def unpacked(raw: bytes | memoryview) -> object:
 def header(kind: Kind, session: bytes = NOBODY, number: int = 0, limit: int = 0) -> bytes:
     """The first frame of a message."""
     return _HEADER.pack(_MAGIC, VERSION, kind, session, number, limit)
-
-
-def group(session: bytes, number: int, members: Sequence[Sequence[bytes]]) -> list[bytes]:
-    """A message of several datapoints, each given as its state and frames."""
-    msgpack: Any = importlib.import_module("msgpack")
-    return [header(Kind.GROUP, session, number, len(members)), msgpack.packb(members)]
 
 
 def with_facts(head: bytes, facts: Mapping[str, Any]) -> list[bytes]:
@@ -187,6 +170,6 @@ def parse(frames: Sequence[Any]) -> Message:
     except ValueError:
         raise FormatError(f"There is no message of kind {kind}.") from None
     count = len(frames) - 1
-    if not (count >= 2 if kind is Kind.DATA else count == (kind in _WITH_ONE_FRAME)):
+    if not (count >= 2 if kind is Kind.DATA else count == _FRAMES.get(kind, 0)):
         raise FormatError(f"A {kind.name} message does not have {count} frames.")
     return Message(kind, session, number, limit, frames[1:])

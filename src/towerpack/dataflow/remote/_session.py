@@ -16,8 +16,8 @@ from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._iterator import DataIterator
-from towerpack.dataflow.formats._wire import pack_frames
-from towerpack.dataflow.remote._outbox import Outbox, Parcel
+from towerpack.dataflow.formats._wire import frames_of, take_apart
+from towerpack.dataflow.remote._outbox import GROUP_BYTES, Outbox, Parcel
 from towerpack.dataflow.remote._protocol import Kind, Message, unpacked
 
 log = get_logger(__name__)
@@ -107,7 +107,10 @@ class Session:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.order = order
-        self.outbox = Outbox(order.session, order.number, room)
+        self.outbox = Outbox(
+            order.session, order.number, room, min(GROUP_BYTES, order.max_nbytes)
+        )
+        self._small = min(_SMALL_BYTES, order.max_nbytes)
         self.over = False
         self.error: Exception | None = None
         self.opened = False
@@ -150,11 +153,13 @@ class Session:
         return self._iterator
 
     def _packed(self, datapoint: Datapoint) -> Parcel:
-        frames = [memoryview(frame).cast("B") for frame in pack_frames(datapoint)]
-        nbytes = sum(frame.nbytes for frame in frames)
+        parts = take_apart(datapoint)
         state = self._state()
-        if nbytes + len(state) <= _SMALL_BYTES:
-            return Parcel(Kind.DATA, [state, *map(bytes, frames)], nbytes, small=True)
+        nbytes = parts.nbytes
+        if nbytes <= self._small:
+            parts.keep()
+            return Parcel(Kind.DATA, [state], nbytes, parts)
+        frames = [memoryview(frame).cast("B") for frame in frames_of(parts)]
         longest = max(frame.nbytes for frame in frames)
         if longest > self.order.max_nbytes:
             raise DataFlowError(

@@ -182,7 +182,7 @@ def bad_data(port: int, random_: random.Random) -> None:
         whole = [bytes(frame) for frame in pack_frames((0, np.zeros(2000)))]
         for number in (answer.number + 1, 1 << 63, (1 << 64) - 1):
             peer.send_multipart([header(Kind.DATA, session, number), b"", *whole])
-            peer.send_multipart([header(Kind.GROUP, session, number, 1 << 60), b"\x90"])
+            peer.send_multipart([header(Kind.GROUP, session, number, 1 << 60), b"", whole[0]])
             peer.send_multipart([header(Kind.BEAT, session, number)])
         peer.send_multipart([header(Kind.DATA, session, answer.number), b"", whole[0][:-2]])
         peer.send_multipart([header(Kind.DATA, session, answer.number), b"", *whole])

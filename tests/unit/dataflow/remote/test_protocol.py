@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import resource
+from collections.abc import Sequence
 
 import msgpack
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from towerpack._core.errors import FormatError
-from towerpack.dataflow.formats._wire import pack_frames
+from towerpack.dataflow.formats._wire import pack_all, pack_frames, take_apart
 from towerpack.dataflow.remote._outbox import Outbox, Parcel
 from towerpack.dataflow.remote._peer import Peer
 from towerpack.dataflow.remote._progress import Progress
@@ -18,7 +19,6 @@ from towerpack.dataflow.remote._protocol import (
     Kind,
     Message,
     VersionError,
-    group,
     header,
     parse,
     unpacked,
@@ -137,38 +137,43 @@ def test_damaged_msgpack(raw: bytes) -> None:
         unpacked(raw)
 
 
-@pytest.mark.parametrize(
-    "members",
-    [
-        {},
-        [],
-        [[b"state", b"x"]],
-        [[b"state", b"x"], [b"state"]],
-        [[b"state", b"x"], b"xy"],
-        [[b"state", b"x"], [b"state", "x"]],
-        [[b"state", b"x"], [b"state", [b"x"]]],
-    ],
-)
-def test_groups_hold_what_they_say(members: object) -> None:
-    message = parse([header(Kind.GROUP, SESSION, 0, 2), msgpack.packb(members)])
+def group(number: int, numbers: Sequence[int]) -> list[bytes]:
+    parts = [take_apart((n,)) for n in numbers]
+    return [header(Kind.GROUP, SESSION, number, len(parts)), b"", pack_all(parts)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 4, 5])
+def test_groups_hold_what_they_say(count: int) -> None:
+    _, state, packed = group(0, [0, 1, 2])
+    peer = Peer("a")
     with pytest.raises(FormatError):
-        message.members()
+        peer.accept(parse([header(Kind.GROUP, SESSION, 0, count), state, packed]), 9)
+    assert peer.received == 0 and not peer.inbox
+
+
+def test_groups_of_nothing_are_dropped() -> None:
+    peer = Peer("a")
+    assert peer.accept(parse(group(0, [])), 9) == 0
+    assert peer.received == 0
 
 
 def small(number: int) -> Parcel:
-    return Parcel(Kind.DATA, [b"", *map(bytes, pack_frames((number,)))], 30, small=True)
+    return Parcel(Kind.DATA, [b""], 30, take_apart((number,)))
+
+
+def large(number: int) -> Parcel:
+    return Parcel(Kind.DATA, [b"", *map(bytes, pack_frames((number,)))], 30)
 
 
 def test_groups_that_overlap_what_came_give_the_rest() -> None:
     peer = Peer("a")
-    members = [small(number).frames for number in range(6)]
-    assert peer.accept(parse(group(SESSION, 0, members[:4])), 10) == 4
-    assert peer.accept(parse(group(SESSION, 2, members[2:])), 10) == 2
+    assert peer.accept(parse(group(0, range(4))), 10) == 4
+    assert peer.accept(parse(group(2, range(2, 6))), 10) == 2
     assert [peer.hand().datapoint for _ in range(6)] == [(n,) for n in range(6)]
-    assert peer.accept(parse(group(SESSION, 0, members)), 10) == 0
+    assert peer.accept(parse(group(0, range(6))), 10) == 0
     assert peer.counts.repeated == 1
-    assert peer.accept(parse(group(SESSION, 7, members[:2])), 10) == 0, "a gap"
-    assert peer.accept(parse(group(SESSION, 6, members)), 5) == 0, "beyond what was asked for"
+    assert peer.accept(parse(group(7, range(2))), 10) == 0, "a gap"
+    assert peer.accept(parse(group(6, range(6))), 5) == 0, "beyond what was asked for"
 
 
 @given(
@@ -187,7 +192,7 @@ def test_an_outbox_sends_everything_in_order(
     for event, number in [*events, *[("again", 0), ("send", 99)] * 2 * len(kinds)]:
         while left and not outbox.full:
             index, is_small = left.pop(0)
-            outbox.add(small(index)._replace(small=is_small))
+            outbox.add(small(index) if is_small else large(index))
         if event in ("send", "lose") and (found := outbox.message(peer.handed + room)):
             frames, count = found
             outbox.sent(count)
