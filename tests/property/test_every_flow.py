@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,7 @@ from every_flow import (
     shift,
     write_files,
 )
+from processes import children_of
 from scaling import sample
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack.dataflow import (
@@ -460,3 +462,15 @@ def test_passes_within_passes_all_differ() -> None:
     flow = Twice(PrintData(Twice(PrintData(Twice(planned(3)), 0)), 0))
     found = [float(noise) for _, noise in flow.iterate(seed=SEED)]
     assert len(found) == len(set(found)) == 24
+
+
+@pytest.mark.parametrize("source", [planned, in_order])
+@pytest.mark.parametrize("ordered", [True, False])
+def test_the_next_pass_has_the_workers_of_the_last(source: Source, ordered: bool) -> None:
+    before = set(children_of(os.getpid()))
+    flow = RepeatedData(PrefetchData(source(9), num_proc=1, ordered=ordered), 3)
+    iterator = flow.iterate(seed=SEED)
+    workers = [set(children_of(os.getpid())) - before for _ in iterator]
+    assert {len(pids) for pids in workers} == {1}
+    assert next(iterator, None) is None
+    assert set.union(*workers) == workers[0]

@@ -250,7 +250,7 @@ class ChainStream(Stream):
         job = ChainJob(mappers, chain.skips, node, place.seed)
         self._work: ReadWork | None = None
         self._rows: list[Datapoint] = []
-        self._last_told = False
+        self._ended = False
         if node is not None:
             self._state = check_count(self._state, node.size or 1 << 62)
             first = self._state
@@ -273,9 +273,9 @@ class ChainStream(Stream):
 
     def __next__(self) -> Datapoint:
         if not self._rows:
-            rows = self._pass.take()
+            rows = None if self._ended else self._pass.take()
             if rows is None:
-                self._count_last()
+                self._end()
                 raise StopIteration
             rows.reverse()
             self._rows = rows
@@ -296,10 +296,13 @@ class ChainStream(Stream):
     def close(self) -> None:
         self._pass.close()
 
-    def _count_last(self) -> None:
-        if self._work is not None and not self._last_told:
-            self._last_told = True
+    def _end(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        if self._work is not None:
             self._add_skipped(self._work.skipped_last)
+        self._pass.close()  # so that the next pass, begun while this one is kept, has the workers
 
     def _add_skipped(self, count: int) -> None:
         if self._tally is not None:

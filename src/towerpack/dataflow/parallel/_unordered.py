@@ -120,6 +120,7 @@ class UnorderedStream(Stream):
         self._done = Done(state, size)
         self._rows: list[Datapoint] = []
         self._position = 0
+        self._ended = False
         gaps = self._done.gaps(size)
 
         def work(crew: Crew) -> WorkSource:
@@ -130,8 +131,9 @@ class UnorderedStream(Stream):
 
     def __next__(self) -> Datapoint:
         if not self._rows:
-            rows = self._pass.take()
+            rows = None if self._ended else self._pass.take()
             if rows is None:
+                self._ended = True
                 self._pass.close()
                 raise StopIteration
             self._position = self._pass.run.taken[1]
