@@ -9,6 +9,7 @@ import random
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -30,6 +31,7 @@ from every_flow import (
     pictured,
     planned,
     public_flows,
+    ragged,
     refuse_thirds,
     shift,
     write_files,
@@ -290,6 +292,47 @@ def test_sources(name: str, folder: Path, crews: Crews) -> None:
         index,
         name,
     )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sample([*STAGES, *SOURCES], at_least=3))
+def test_in_workers_that_have_seen_nothing_else(name: str, folder: Path) -> None:
+    if name in SOURCES:
+        make = partial(SOURCES[name][1], folder)
+        plain = make
+    else:
+        make, plain = (partial(one, planned) for one in (STAGES[name].make, STAGES[name].plain))
+    flow = PrefetchData(make(), num_proc=1)
+    for _ in range(2):
+        for epoch, whole in enumerate(passes(plain())):
+            found = list(islice(flow.iterate(seed=SEED, epoch=epoch), LIMIT))
+            assert_same(found, whole, f"{name}, epoch {epoch}")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", [planned, in_order])
+def test_long_passes(source: Source, crews: Crews) -> None:
+    """Units grow, and many are ready before they are asked for."""
+    count = 1500
+
+    def make(workers: Workers) -> DataFlow:
+        ds = workers.wrap(MapData(source(count), ragged))
+        return settled(LocallyShuffleData(ds, 100), workers, crews)
+
+    expected = list(make(Workers(None)).iterate(seed=SEED))
+    for turn, first in enumerate(sample(ALL_WORKERS, at_least=2)):
+        stops = {0, 1, 399 + turn, 900, count - 1}
+        states = {}
+        with make(first).iterate(seed=SEED) as iterator:
+            for index, datapoint in enumerate(iterator):
+                assert same_datapoints(datapoint, expected[index]), f"{first}, {index}"
+                if index + 1 in stops:
+                    states[index + 1] = msgpack.unpackb(msgpack.packb(iterator.state()))
+        assert index == count - 1
+        for stop, state in states.items():
+            then = ALL_WORKERS[(stop + turn) % len(ALL_WORKERS)]
+            rest = list(make(then).iterate(state=state))
+            assert_same(rest, expected[stop:], f"{first}, from {stop} on with {then}")
 
 
 @pytest.mark.slow
