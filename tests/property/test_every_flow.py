@@ -496,8 +496,8 @@ def test_a_cache_on_disk_is_good_for_any_workers(tmp_path: Path, crews: Crews) -
     expected = list(planned(11).iterate(seed=5, epoch=0))
     for workers in ALL_WORKERS:
         cache = DiskCacheData(workers.wrap(planned(11)), tmp_path / "cache", seed=5)
-        found = list(settled(cache, workers, crews).iterate(seed=SEED))
-        assert_same(found, expected, str(workers))
+        flow = settled(workers.wrap(cache), workers, crews)
+        assert_same(list(flow.iterate(seed=SEED)), expected, str(workers))
 
 
 def test_passes_within_passes_all_differ() -> None:
