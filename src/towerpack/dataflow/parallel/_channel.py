@@ -65,8 +65,8 @@ class Channel:
             self._read(0)
         return self._ready.popleft()
 
-    def poll(self) -> Message | None:
-        """The next message, if one has come.
+    def poll(self) -> list[Message]:
+        """Messages that have come; there may be more.
 
         Raises:
             EOFError: The other end is gone, and nothing is left of what it sent.
@@ -75,8 +75,10 @@ class Channel:
             try:
                 self._read(socket.MSG_DONTWAIT)
             except BlockingIOError:
-                return None
-        return self._ready.popleft() if self._ready else None
+                return []
+        messages = list(self._ready)
+        self._ready.clear()
+        return messages
 
     def close(self) -> None:
         """Close this end: the other one will see the end of file."""

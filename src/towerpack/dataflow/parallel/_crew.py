@@ -153,8 +153,15 @@ class Crew(ABC):
         self.lost.clear()
         self.cancel(self._seq)
 
+    def release_outgrown(self, unit: Unit) -> None:
+        """Give back the slot that was too small for a unit: nobody reads it any more."""
+        if unit.outgrown is not None:
+            self.slots.give_back(unit.outgrown)
+            unit.outgrown = None
+
     def release(self, unit: Unit) -> None:
-        """Give back the slot of a unit."""
+        """Give back the slots of a unit."""
+        self.release_outgrown(unit)
         if unit.slot is not None:
             self.slots.give_back(unit.slot)
             unit.slot = None

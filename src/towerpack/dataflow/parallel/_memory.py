@@ -127,15 +127,17 @@ class SlotPool(ABC):
             DataFlowError: There is no memory left.
         """
         self.collect()
-        self.expect(nbytes)
+        wanted = max(self.wanted, whole_pages(nbytes))
         while self._free:
             slot = self._free.pop()
-            if slot.nbytes >= self.wanted:
+            if slot.nbytes >= wanted:
                 return slot
             self._drop(slot)
+        slot = self._make(self._counter + 1, wanted)
+        self.wanted = wanted
         self._counter += 1
-        self.total_bytes += self.wanted
-        return self._make(self._counter, self.wanted)
+        self.total_bytes += wanted
+        return slot
 
     def expect(self, nbytes: int) -> None:
         """Units have been found to need so much."""

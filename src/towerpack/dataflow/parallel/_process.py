@@ -117,10 +117,10 @@ class ProcessCrew(Crew):
             self._send_job(member)
 
     def _alive(self) -> list[ProcessMember]:
-        """Members; those that died while nothing was asked of them are replaced with a word."""
+        """Members, without those that have ended."""
         for member in list(self.members):
             if isinstance(member, ProcessMember) and member.process.poll() is not None:
-                self._bury(member)
+                self._hear_out(member)
         return [member for member in self.members if isinstance(member, ProcessMember)]
 
     def _send_job(self, member: ProcessMember) -> None:
@@ -168,16 +168,24 @@ class ProcessCrew(Crew):
 
     def check(self) -> None:
         """Find workers that ended though something keeps their sockets open."""
-        for member in self._alive():
-            if member.process.poll() is not None:
-                self._listen(member)
+        self._alive()
 
     def _listen(self, member: ProcessMember) -> None:
         try:
-            while (message := member.channel.poll()) is not None:
+            for message in member.channel.poll():
                 self._heard(member, message)
         except (EOFError, OSError):
             self._bury(member)
+
+    def _hear_out(self, member: ProcessMember) -> None:
+        """Take what a worker that has ended still sent."""
+        try:
+            while messages := member.channel.poll():
+                for message in messages:
+                    self._heard(member, message)
+        except (EOFError, OSError):
+            pass
+        self._bury(member)
 
     def _heard(self, member: ProcessMember, message: Message) -> None:
         if message[0] == "ready":
@@ -190,8 +198,12 @@ class ProcessCrew(Crew):
         unit = member.finished(seq, seconds)
         if unit is None:
             return
-        error = None if failure is None else restore_failure(failure)
-        unit.finish(None if parcel is None else Parcel(*parcel), count, error)
+        self.release_outgrown(unit)
+        if unit.error is not None:  # there was no memory for it
+            unit.finish(None, 0, unit.error)
+        else:
+            error = None if failure is None else restore_failure(failure)
+            unit.finish(None if parcel is None else Parcel(*parcel), count, error)
         if unit.abandoned:
             self.release(unit)
             return
@@ -203,9 +215,16 @@ class ProcessCrew(Crew):
         if unit.abandoned:
             member.channel.send(("grown", seq, None))
             return
-        self.release(unit)
-        # Some more, so that units which differ a little fit at once.
-        slot = unit.slot = self.take_slot(nbytes + nbytes // 8)
+        self.release_outgrown(unit)
+        try:
+            # Some more, so that units which differ a little fit at once.
+            slot = self.take_slot(nbytes + nbytes // 8)
+        except TowerpackError as error:
+            unit.error = error
+            member.channel.send(("grown", seq, None))
+            return
+        # What the worker has made so far lies in the old one.
+        unit.outgrown, unit.slot = unit.slot, slot
         member.channel.send(("grown", seq, (slot.number, slot.offset, slot.nbytes)))
 
     def take_slot(self, nbytes: int = 0) -> Slot:
@@ -221,9 +240,10 @@ class ProcessCrew(Crew):
     def submit(self, unit: Unit, member: Member) -> None:
         try:
             slot = self._send_inputs(unit)
-        except TowerpackError:
-            raise
-        except Exception as error:  # noqa: BLE001  it belongs to this unit, and is raised in its turn
+        except TowerpackError as error:  # no memory: raised in its turn, as all that befalls a unit
+            unit.finish(None, 0, error)
+            return
+        except Exception as error:  # noqa: BLE001
             unit.finish(None, 0, _not_sent(error))
             return
         member.assign(unit)
@@ -281,6 +301,7 @@ class ProcessCrew(Crew):
         if first is None:
             log.warning("%s It had nothing to do, and is replaced.", error.what)
         for unit in member.queue:
+            self.release_outgrown(unit)
             if unit.abandoned:
                 self.release(unit)
             elif unit is first and not self._may_restart(unit):

@@ -22,7 +22,7 @@ _POLL_S = 0.5
 _START_S = 30.0
 _SPARE_SLOTS = 4
 # A unit costs some 50 µs besides its work; results that take long or are large go alone.
-_WORTHWHILE_S = 2e-3
+_WORTHWHILE_S = 8e-3
 _LARGE_BYTES = 1 << 20
 _MOST = 1 << 16
 

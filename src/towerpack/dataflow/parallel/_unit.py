@@ -21,6 +21,7 @@ class Unit:
         inputs: What the work is done on, where workers cannot read it themselves.
         sent: Where in the slot `inputs` lie.
         slot: Where its result goes.
+        outgrown: The slot that was too small, from which a worker still copies.
         done: Whether it is finished.
         value: The result, or where in the slot it lies.
         finished: How many datapoints of it are in `value`.
@@ -37,6 +38,7 @@ class Unit:
     inputs: Any = None
     sent: Parcel | None = None
     slot: Slot | None = None
+    outgrown: Slot | None = None
     done: bool = False
     value: Any = None
     finished: int = 0

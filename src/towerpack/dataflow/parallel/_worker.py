@@ -127,7 +127,7 @@ class Worker:
 
     def _next(self) -> Message:
         """The next thing to do. What cancels others is read ahead of them."""
-        while (message := self._channel.poll()) is not None:
+        for message in self._channel.poll():
             self._sort_in(message)
         while not self._backlog:
             self._sort_in(self._channel.receive())

@@ -121,6 +121,37 @@ def test_results_of_very_different_sizes() -> None:
     assert all(map(same_datapoints, flow.iterate(seed=0), expected.iterate(seed=0)))
 
 
+def test_a_slot_that_was_too_small_is_kept_until_its_contents_are_moved(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A worker copies from there what it had stacked before there was no room."""
+    monkeypatch.setattr("towerpack.dataflow.parallel._memory._SMALLEST", 1 << 13)
+
+    def growing(dp: Any) -> Any:
+        return np.full(100, dp[0]), np.full(10 * 2 ** (dp[0] // 24), dp[0]), np.full(99, dp[0])
+
+    flow = BatchData(MapData(numbers(240), growing), 4)
+    for epoch in range(3):  # each time with new slots
+        ahead = PrefetchData(flow, num_proc=2).iterate(seed=0, epoch=epoch)
+        assert all(map(same_datapoints, ahead, flow.iterate(seed=0, epoch=epoch)))
+
+
+def test_no_memory_for_a_larger_slot_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def small(fd: int, offset: int, nbytes: int) -> None:
+        if nbytes > 1 << 20:
+            raise OSError(28, "No space left on device")
+        os.ftruncate(fd, offset + nbytes)
+
+    monkeypatch.setattr(os, "posix_fallocate", small)
+    flow = MapData(numbers(20), lambda dp: (np.zeros(10**6 if dp[0] == 9 else 10), dp[0]))
+    iterator = PrefetchData(flow, num_proc=1).iterate(seed=0)
+    for _ in range(2):
+        found: list[int] = []
+        with pytest.raises(DataFlowError, match="no memory"):
+            found.extend(int(dp[1]) for dp in iterator)
+    iterator.close()
+
+
 # ------------------------------------------------------------------ workers
 
 
