@@ -55,7 +55,8 @@ class Writer:
 
     def keep(self) -> None:
         """Copy the memory that is the datapoint's still."""
-        self.frames = [bytes(frame) for frame in self.frames]
+        if self.frames:
+            self.frames = [bytes(frame) for frame in self.frames]
 
     def add(self, value: Any, depth: int) -> None:
         kind = cast("type[Any]", type(value))
@@ -110,7 +111,7 @@ class Writer:
             self.add(item, depth + 1)
 
     def _array(self, array: NDArray[Any], depth: int) -> None:
-        if array.dtype == object:
+        if array.dtype.char == "O":
             self.values += (array.ndim, *array.shape)
             # The shape is written by now: the values of a list's length follow it.
             self._items(_OBJECTS, array.ravel().tolist(), depth)

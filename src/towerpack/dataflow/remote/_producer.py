@@ -11,7 +11,6 @@ from typing import Any, Final
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._flow import DataFlow, pipeline_of, signature_of
-from towerpack.dataflow.remote._outbox import Parcel
 from towerpack.dataflow.remote._post import GoneError, Post, Route
 from towerpack.dataflow.remote._progress import Progress
 from towerpack.dataflow.remote._protocol import (
@@ -34,9 +33,10 @@ _SLICE_S: Final = 0.1
 _MOST_AT_ONCE: Final = 64
 _MOST_TEXT: Final = 1 << 16
 # Small datapoints wait for one another if the flow gives them so quickly that waiting costs them
-# nothing. After a slow one, so many must have been quick.
+# nothing. After a pause of the flow's, so many must have been quick.
 _HOLD_S: Final = 0.002
 _MOST_HELD: Final = 32
+_PAUSE_S: Final = 0.02
 _QUICK: Final = 256
 # How long a failed producer waits for a consumer to take note.
 _LAST_WORDS_S: Final = 10.0
@@ -228,34 +228,36 @@ class Producer:
         session = self._session
         if session is None:
             return False
-        outbox = session.outbox
-        if session.over or outbox.full or outbox.end >= self._limit:
+        if self._may_not_produce(session):
             self._blocked_at = self._blocked_at or self._clock()
             return self._flush(session)
-        self._produce(session)
+        while self._produce(session) and not self._may_not_produce(session):
+            pass  # looking at the network costs more than a small datapoint
+        self._flush(session)
         self._progress.show("sending")
         return True
 
-    def _produce(self, session: Session) -> None:
+    def _may_not_produce(self, session: Session) -> bool:
+        outbox = session.outbox
+        return session.over or outbox.full or outbox.end >= self._limit
+
+    def _produce(self, session: Session) -> bool:
+        """Put a parcel into the outbox; whether it can wait there for the next one."""
         asked = self._clock()
         waited, self._blocked_at = asked - (self._blocked_at or asked), None
         parcel, ready = session.produce()
         if session.error is not None and not self._stay:
             self._error = session.error
             self._give_up = ready + _LAST_WORDS_S
-        self._quick = self._quick + 1 if ready - asked < _HOLD_S else 0
-        if not self._holds(session, parcel, ready):
-            self._flush(session)
+        took = ready - asked
+        self._quick = 0 if took > _PAUSE_S else self._quick + (took < _HOLD_S)
         if parcel.kind is Kind.DATA:
             self._progress.sent(parcel.nbytes, waited + self._clock() - ready)
-
-    def _holds(self, session: Session, parcel: Parcel, now: float) -> bool:
-        """Whether a small datapoint may wait for the next ones."""
         return (
             parcel.small is not None
             and self._quick > _QUICK
             and session.outbox.unsent < _MOST_HELD
-            and now < self._flushed_at + _HOLD_S
+            and ready < self._flushed_at + _HOLD_S
         )
 
     def _flush(self, session: Session) -> bool:

@@ -49,8 +49,7 @@ class Progress:
 
     def show(self, what: str) -> None:
         """Renew the line, not more often than can be read."""
-        now = self._clock()
-        if not self._shown or now < self._due:
+        if not self._shown or (now := self._clock()) < self._due:
             return
         seconds = max(now - self._since, 1e-3)
         line = (

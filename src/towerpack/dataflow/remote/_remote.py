@@ -131,6 +131,14 @@ class RemoteDataZMQ(Stage):
         return {**self.__dict__, "_latest": None}
 
 
+def _after_fork() -> None:
+    for stream in set(_open_streams.values()):
+        stream.leave_to_parent()
+
+
+os.register_at_fork(after_in_child=_after_fork)
+
+
 class RemoteStream(Stream):
     """One pass. The sockets are opened by the first `next`."""
 
@@ -166,8 +174,10 @@ class RemoteStream(Stream):
                         raise StopIteration
                     self._wait()
                     continue
+                consumer = self._consumer
+                if consumer is None or self._closing:
+                    consumer = self._opened()
                 arrival = peer.hand()
-                consumer = self._opened()
                 if arrival.kind is Kind.DATA:
                     consumer.credit(peer)
                     self._roster.handed(peer)
@@ -212,6 +222,12 @@ class RemoteStream(Stream):
                     now - begin,
                     "; ".join(self._roster.missing()),
                 )
+
+    def leave_to_parent(self) -> None:
+        """In a fork: the sockets are the parent's, and what has come is its to hand on."""
+        self._closing = self._closing or "it was begun in another process"
+        self._consumer = None
+        self._lock = threading.Lock()
 
     def _opened(self) -> Consumer:
         self._check_closing()

@@ -107,9 +107,7 @@ class Session:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.order = order
-        self.outbox = Outbox(
-            order.session, order.number, room, min(GROUP_BYTES, order.max_nbytes)
-        )
+        self.outbox = Outbox(order.session, order.number, room, min(GROUP_BYTES, order.max_nbytes))
         self._small = min(_SMALL_BYTES, order.max_nbytes)
         self.over = False
         self.error: Exception | None = None

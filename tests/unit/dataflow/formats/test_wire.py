@@ -15,6 +15,7 @@ from hypothesis.extra import numpy as hnp
 
 from towerpack import ConfigError, FormatError
 from towerpack.dataflow.formats import pack, pack_frames, unpack, unpack_frames
+from towerpack.dataflow.formats._wire import pack_all, take_apart, unpack_all
 from towerpack.dataflow.testing import same_datapoints
 
 WAYS: list[Callable[[Any], Any]] = [
@@ -94,6 +95,26 @@ def test_layouts_and_dtypes(array: Any) -> None:
         found = way(array)
         assert found.dtype == array.dtype
         np.testing.assert_array_equal(found, array)
+
+
+@given(st.lists(datapoints, min_size=1, max_size=5))
+def test_several_in_one_piece(several: list[Any]) -> None:
+    parts = [take_apart(datapoint) for datapoint in several]
+    packed = pack_all(parts)
+    assert same_datapoints(unpack_all(packed, len(several), copy=True), several)
+    assert len(packed) <= sum(part.nbytes for part in parts)
+    for count in (len(several) + 1, len(several) - 1, 1 << 60):
+        with pytest.raises(FormatError):
+            unpack_all(packed, count)
+
+
+def test_what_is_kept_does_not_change() -> None:
+    arrays = np.ones(2000), np.ones(3)
+    parts = take_apart(arrays)
+    parts.keep()
+    for array in arrays:
+        array[:] = 2
+    assert all((array == 1).all() for array in unpack_all(pack_all([parts]), 1)[0])
 
 
 def test_memory_is_not_copied_but_if_asked_for() -> None:

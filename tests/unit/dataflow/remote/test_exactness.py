@@ -12,7 +12,7 @@ from remote_network import Network, take
 from scaling import scaled
 from towerpack import DataFlowError, WorkerError
 from towerpack.dataflow import DataFlow, DataFromGenerator, DataFromList, MapData, ShuffleData
-from towerpack.dataflow.remote import RemoteDataZMQ
+from towerpack.dataflow.remote import RemoteDataZMQ, _producer
 
 pytestmark = pytest.mark.timeout(60)
 ADDRESS = "inproc://not-used"
@@ -32,7 +32,16 @@ def by_name(datapoints: list[tuple[str, int]]) -> dict[str, list[int]]:
 BAD = {"lose": 0.2, "repeat": 0.15, "delay": 0.15}
 
 
-@pytest.mark.parametrize("seed", range(scaled(200, at_least=15)))
+@pytest.fixture(params=[True, False], ids=["together", "alone"])
+def together(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether small datapoints wait for one another from the first one on."""
+    if request.param:
+        monkeypatch.setattr(_producer, "_QUICK", -1)
+        monkeypatch.setattr(_producer, "_HOLD_S", 0.01)
+
+
+@pytest.mark.usefixtures("together")
+@pytest.mark.parametrize("seed", range(scaled(200, at_least=8)))
 @pytest.mark.parametrize("ordered", [False, True])
 def test_a_bad_network_loses_and_repeats_nothing(seed: int, ordered: bool) -> None:
     network = Network(seed, **BAD)
@@ -56,7 +65,8 @@ def test_the_network_was_bad() -> None:
     assert counts.datapoints == 60
 
 
-@pytest.mark.parametrize("seed", range(scaled(200, at_least=15)))
+@pytest.mark.usefixtures("together")
+@pytest.mark.parametrize("seed", range(scaled(200, at_least=8)))
 @pytest.mark.parametrize("ordered", [False, True])
 def test_killed_producers_and_consumers_lose_and_repeat_nothing(seed: int, ordered: bool) -> None:
     network = Network(seed, **BAD)
@@ -100,6 +110,45 @@ def test_resumed_anywhere_the_rest_is_identical(stop: int, seed: int) -> None:
     assert by_name(whole)["a"] != by_name(whole)["b"], "each has a seed of its own"
 
 
+def sent_after(network: Network, pauses: dict[int, float]) -> list[int]:
+    """How many datapoints had left when the flow was asked for each."""
+    left: list[int] = []
+
+    def watched(dp: tuple[int]) -> tuple[int]:
+        (producer, _), *_ = network.producers.values()
+        session = producer._session
+        assert session is not None
+        left.append(session.outbox.cursor)
+        network.now += pauses.get(dp[0], 0.0)
+        return dp
+
+    flow = DataFromList([(i,) for i in range(1000)])
+    network.start(MapData(flow, watched), "a", hwm=1000)
+    list(network.stream(RemoteDataZMQ(ADDRESS, hwm=1000, producers=["a"])))
+    return left
+
+
+def test_small_datapoints_of_a_quick_flow_travel_together() -> None:
+    left = sent_after(Network(), {})
+    assert left[:256] == list(range(256)), "it may be a slow one"
+    assert len(set(left[300:])) < 80
+    assert max(number - sent for number, sent in enumerate(left)) <= 32
+
+
+def test_nothing_waits_for_a_flow_that_pauses() -> None:
+    # A pause at least once in 250 datapoints: none of them waits.
+    left = sent_after(Network(), {number: 0.05 for number in range(200, 1000, 250)})
+    assert left == list(range(1000))
+    # Slow ones without a pause.
+    assert sent_after(Network(), dict.fromkeys(range(1000), 0.003)) == list(range(1000))
+
+
+def test_what_waits_leaves_in_time() -> None:
+    left = sent_after(Network(), dict.fromkeys(range(1000), 0.0015))
+    assert max(number - sent for number, sent in enumerate(left)) <= 2
+
+
+@pytest.mark.usefixtures("together")
 def test_states_are_sent_so_that_little_is_skipped() -> None:
     read: list[int] = []
 

@@ -176,6 +176,18 @@ def test_groups_that_overlap_what_came_give_the_rest() -> None:
     assert peer.accept(parse(group(6, range(6))), 5) == 0, "beyond what was asked for"
 
 
+def test_no_state_is_lost_in_a_group() -> None:
+    outbox, peer = Outbox(SESSION, 0, 9), Peer("a")
+    for number in range(6):
+        outbox.add(small(number)._replace(frames=[b"state" if number in (0, 2, 3) else b""]))
+    counts: list[int] = []
+    while found := outbox.message(9):
+        counts.append(peer.accept(parse(found[0]), 9))
+        outbox.sent(found[1])
+    assert counts == [2, 1, 3]
+    assert [bool(peer.hand().state) for _ in range(6)] == [True, False, True, True, False, False]
+
+
 @given(
     room=st.integers(1, 6),
     kinds=st.lists(st.booleans(), min_size=1, max_size=30),

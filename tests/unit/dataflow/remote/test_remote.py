@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import pickle
 import socket
@@ -258,6 +259,40 @@ def test_another_process_is_told(ipc: str, serve: Serve, monkeypatch: pytest.Mon
         with pytest.raises(DataFlowError, match="begun in another process"):
             for _ in range(50):
                 next(iterator)
+
+
+def test_a_fork_is_told_at_once(ipc: str, serve: Serve) -> None:
+    serve(DataFromList([(i,) for i in range(3000)]), ipc, hwm=200)
+    ds = RemoteDataZMQ(ipc, producers=["a"], hwm=200)
+    iterator = ds.iterate()
+    got = [next(iterator) for _ in range(600)]
+    assert ds._latest is not None
+    while not ds._latest[0].peers["a"].inbox:  # datapoints that it could hand on
+        got.append(next(iterator))
+    reader, writer = multiprocessing.Pipe(duplex=False)
+
+    def child() -> None:
+        try:
+            next(iterator)
+        except DataFlowError as error:
+            writer.send(error.what)
+        iterator.close()
+
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    assert reader.poll(10)
+    assert "begun in another process" in reader.recv()
+    process.join(10)
+    assert process.exitcode == 0
+    assert [*got, *iterator] == [(i,) for i in range(3000)]
+
+
+def test_small_datapoints_fit_where_frames_must_be_short(ipc: str, serve: Serve) -> None:
+    flow = DataFromList([(i, bytes([i]) * 900, "ä" * 5) for i in range(200)])
+    serve(flow, ipc, hwm=100)
+    ds = RemoteDataZMQ(ipc, producers=["a"], hwm=100, max_nbytes=1024, timeout_s=10)
+    assert list(ds) == list(flow)
+    assert ds.counts["a"].starts == 1
 
 
 def test_an_address_in_use(tmp_path: Path) -> None:
