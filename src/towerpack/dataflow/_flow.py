@@ -16,6 +16,7 @@ from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed, fresh_seed
 from towerpack.dataflow._ambient import AMBIENT, Ambient
 from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._done import RestStream
 from towerpack.dataflow._iterator import DataIterator, Identity, read_state
 from towerpack.dataflow._plan import Indexable, IndexNode, Node, Plan
 from towerpack.dataflow._stream import PlanStream, ReplayStream, State, Stream, Tally
@@ -359,7 +360,9 @@ def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
     if node is not None and place.workers is not None and inputs_of(flow):
         node = place.workers.read_ahead(flow, node, place) or node
     if node is not None:
-        return PlanStream(node, epoch, state)
+        # `ordered=False` leaves gaps; what continues may be in order.
+        gaps = isinstance(state, dict) and "ahead" in state
+        return (RestStream if gaps else PlanStream)(node, epoch, state)
     parallel = None if place.serial else parallel_below(flow)
     if parallel is not None:
         return parallel.open_ahead(flow, place, epoch, state)
