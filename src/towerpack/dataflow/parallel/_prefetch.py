@@ -61,7 +61,8 @@ class PrefetchData(ParallelStage):
         ordered: Keep the order. Without, nothing waits for a slow datapoint.
         backend: "process", or "thread" for functions that let go of the GIL most of the time.
         on_worker_death: "raise" a `WorkerError`, or "restart": the work is done again by another
-            one, and nothing is lost or repeated. Work that two workers died of is an error.
+            one, and nothing is lost or repeated. Work that two workers crashed at, or at which five
+            were killed from outside, is an error.
         max_restarts: How many workers to replace.
         stall_s: After how many seconds without a result to log what the workers are doing.
         copy: Give results memory of their own.

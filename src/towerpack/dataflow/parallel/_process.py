@@ -29,6 +29,11 @@ from towerpack.dataflow.parallel._unit import Unit
 
 log = get_logger(__name__)
 
+# Of how many workers' deaths a unit is taken for the cause. A signal from outside may meet the same
+# unit again by chance; the kernel, when memory runs out, more than by chance.
+_MOST_CRASHES = 2
+_MOST_KILLS = 5
+
 _EXIT_S = 1.0
 _STACKS_S = 0.2
 _MOST_WORDS = 20_000
@@ -304,15 +309,17 @@ class ProcessCrew(Crew):
             self.release_outgrown(unit)
             if unit.abandoned:
                 self.release(unit)
-            elif unit is first and not self._may_restart(unit):
+            elif unit is first and not self._may_restart(unit, member):
                 unit.finish(None, 0, error)
             else:
                 self.lost.append(unit)
         member.queue.clear()
 
-    def _may_restart(self, unit: Unit) -> bool:
-        unit.deaths += 1
-        if self.options.on_worker_death == "raise" or unit.deaths > 1:
+    def _may_restart(self, unit: Unit, member: ProcessMember) -> bool:
+        unit.deaths += member.ready  # one that had not started did not die of it
+        outside = -(member.process.returncode or 0) in (signal.SIGKILL, signal.SIGTERM)
+        most = _MOST_KILLS if outside else _MOST_CRASHES
+        if self.options.on_worker_death == "raise" or unit.deaths >= most:
             return False
         self.stats.restarts += 1
         return self.stats.restarts <= self.options.max_restarts

@@ -236,12 +236,12 @@ class Run:
 
     def _issue(self) -> None:
         crew = self._crew
-        while (member := crew.ready_member()) is not None or not crew.members:
-            if member is None:
-                crew.hire()
-                continue
-            unit = self._next_unit()
-            if unit is None:
+        while True:
+            if crew.lost or not crew.members:
+                crew.hire()  # before one is chosen: it may find that one has ended
+            member = crew.ready_member()
+            unit = None if member is None else self._next_unit()
+            if member is None or unit is None:
                 return
             crew.submit(unit, member)
 
@@ -249,7 +249,6 @@ class Run:
         if self._again:
             return self._again.popleft()
         if self._crew.lost:
-            self._crew.hire()
             return self._crew.lost.popleft()
         if not self._more():
             return None
