@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from remote_network import Network, take
@@ -93,6 +93,7 @@ def test_killed_producers_and_consumers_lose_and_repeat_nothing(seed: int, order
         next(stream)
 
 
+@settings(max_examples=scaled(200, at_least=25))
 @given(stop=st.integers(0, 60), seed=st.integers(0, 1000))
 def test_resumed_anywhere_the_rest_is_identical(stop: int, seed: int) -> None:
     def world() -> Network:

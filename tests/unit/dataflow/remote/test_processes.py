@@ -127,7 +127,7 @@ def test_signals_end_a_producer(
     if not busy:
         iterator.close()
         time.sleep(0.2)  # it waits for a consumer
-    ds.timeout_s = 2.5  # more than a heartbeat
+    ds.timeout_s = 1.6  # more than a heartbeat
     process.send_signal(number)
     begin = time.monotonic()
     _, text = process.communicate(timeout=10)
@@ -201,7 +201,7 @@ def test_keys_where_producers_listen(run: Run, tmp_path: Path) -> None:
     address = tcp()
     run("send", address, name="a", count=20, passes=1, bind=True, keys=str(keys))
     with pytest.raises(WorkerError, match="1 more: not come yet"):
-        next(RemoteDataZMQ(address, bind=False, keys=other, timeout_s=1).iterate())
+        next(RemoteDataZMQ(address, bind=False, keys=other, timeout_s=0.7).iterate())
     assert len(list(RemoteDataZMQ(address, bind=False, keys=keys))) == 20
 
 

@@ -30,6 +30,7 @@ from towerpack.dataflow import (
     ShuffleData,
     send_dataflow_zmq,
 )
+from towerpack.dataflow.remote import _post
 from towerpack.dataflow.remote._post import Post
 from towerpack.dataflow.remote._producer import Producer
 from towerpack.dataflow.remote._progress import Progress
@@ -295,7 +296,8 @@ def test_small_datapoints_fit_where_frames_must_be_short(ipc: str, serve: Serve)
     assert ds.counts["a"].starts == 1
 
 
-def test_an_address_in_use(tmp_path: Path) -> None:
+def test_an_address_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_post, "_BIND_PATIENCE_S", 0.2)
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
