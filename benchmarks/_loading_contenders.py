@@ -358,7 +358,8 @@ def main() -> None:
 
     import _measure as measure
 
-    run(work, make(work), measure.Gate(work.n))
+    gate = measure.Gate(work.n)  # first: from here on, what is printed goes nowhere
+    run(work, make(work), gate)
 
 
 if __name__ == "__main__":

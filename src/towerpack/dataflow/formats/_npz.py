@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._opening import PathLike, check_expansion, file_of, reading
+from towerpack.dataflow._sending import HeldArrays
 from towerpack.dataflow.formats._npy import HEADER_BYTES, NpyHeader, npy_header
 from towerpack.dataflow.sources._arrays import DataFromArrays
 
@@ -51,11 +52,11 @@ class NumpyData(DataFromArrays):
         return self.path.name
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "_data"}
+        return {name: value for name, value in self.__dict__.items() if name != "_held"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._data = _load(self.path, self.names)
+        self._held = HeldArrays(_load(self.path, self.names))
 
 
 def _load(path: Path, names: list[str] | None) -> Datapoint:
