@@ -1,7 +1,7 @@
 """Measuring programs against each other fairly, on a machine that others use too.
 
 Each contender is a process of its own, started by `Contender`, that computes only between "go" and
-its answer; the others wait in a read. `alternate` lets them take turns, so that a slow minute of
+its answer; the others are stopped, with all of their processes. `alternate` lets them take turns, so that a slow minute of
 the machine hits all alike, and what is compared are ratios within one turn of all.
 
 The child holds a `Gate` and calls `epoch_done` after each of its epochs.
@@ -15,6 +15,7 @@ import math
 import os
 import platform
 import resource
+import signal
 import statistics
 import subprocess
 import sys
@@ -161,10 +162,21 @@ class Contender:
             stderr=self._log,
             text=True,
             env=environment,
+            start_new_session=True,
         )
 
     def turn(self) -> Turn:
-        """Let it run its epochs."""
+        """Let it run its epochs; between turns it and its workers are stopped.
+
+        Workers would otherwise fill their queues in the turns of the others.
+        """
+        os.killpg(self._process.pid, signal.SIGCONT)
+        try:
+            return self._turn()
+        finally:
+            os.killpg(self._process.pid, signal.SIGSTOP)
+
+    def _turn(self) -> Turn:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         try:
@@ -179,8 +191,8 @@ class Contender:
         return Turn(**json.loads(answer))
 
     def close(self) -> None:
-        """End it."""
-        self._process.kill()
+        """End it, and its workers."""
+        os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         self._log.close()
 
