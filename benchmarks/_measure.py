@@ -1,8 +1,9 @@
 """Measuring programs against each other fairly, on a machine that others use too.
 
 Each contender is a process of its own, started by `Contender`, that computes only between "go" and
-its answer; the others are stopped, with all of their processes. `alternate` lets them take turns, so that a slow minute of
-the machine hits all alike, and what is compared are ratios within one turn of all.
+its answer; the others are stopped, with all of their processes. `alternate` lets them take turns,
+so that a slow minute of the machine hits all alike, and what is compared are ratios within one turn
+of all.
 
 The child holds a `Gate` and calls `epoch_done` after each of its epochs.
 """
