@@ -3,8 +3,8 @@
 # constraints.txt changes.
 
 PYTHON ?= python3
-# pytest processes: 0 runs the tests in one, 2 in two, and so on.
-JOBS ?= 0
+# pytest processes: 0 runs the tests in the one that you see (for a debugger), 2 in two, and so on.
+JOBS ?= 2
 # The share of a slow test's cases that `make test` runs; see tests/scaling.py.
 TOWERPACK_TEST_SCALE ?= 0.05
 ARGS ?=
