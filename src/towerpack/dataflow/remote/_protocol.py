@@ -4,7 +4,7 @@ Every message is a header of 40 bytes and the frames that belong to its kind:
 
     HELLO    producer  who it is, until it is started                         frames: facts
     DATA     producer  datapoint `number` of a session             frames: state, datapoint...
-    GROUP    producer  `limit` small datapoints from `number` on    frames: first's state, all in one
+    GROUP    producer  `limit` small datapoints from `number` on   frames: first's state, all in one
     END      producer  the stream ended before `number`
     ERROR    producer  the flow raised at `number`                            frames: facts
     BEAT     producer  it lives, and has sent all before `number`; `limit` answers a LOOK
