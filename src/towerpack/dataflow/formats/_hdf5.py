@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._blocks import Block, Columns, Positions
-from towerpack.dataflow._flow import Length, Place, Stage, check_seed
 from towerpack.dataflow._opening import PathLike, PerProcess, check_expansion, file_of, reading
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow.stages._shuffle import ShuffleNode
+from towerpack.dataflow.sources._planned import PlannedSource
 
 _CHUNK = 256
 _CHUNK_BYTES = 1 << 20
@@ -26,7 +25,7 @@ _CHUNK_BYTES = 1 << 20
 _CACHE_BYTES = 32 << 20
 
 
-class HDF5Data(Stage):
+class HDF5Data(PlannedSource[Node]):
     """Datapoint i is row i of each data set, as a list.
 
     Nothing is loaded beforehand: rows are read where they lie, those of a batch in the order of the
@@ -64,24 +63,13 @@ class HDF5Data(Stage):
     ) -> None:
         self.path = file_of(path)
         self.data_paths = [data_paths] if isinstance(data_paths, str) else list(data_paths)
-        self.shuffle = shuffle
-        self.seed = None if seed is None else check_seed(seed)
-        self.random = shuffle and seed is None
         if not self.data_paths:
             raise ConfigError("HDF5Data was given no data_paths.", expected="one or more")
-        self._node = HDF5Node(self.path, self.data_paths, trusted)
-
-    def length(self) -> Length:
-        return self._node.size
+        node = HDF5Node(self.path, self.data_paths, trusted)
+        super().__init__(node, shuffle=shuffle, seed=seed)
 
     def arguments(self) -> str:
         return f"{self.path.name}, {', '.join(self.data_paths)}"
-
-    def identity(self) -> str:
-        return f"{self._node.size}, shuffled" if self.shuffle else str(self._node.size)
-
-    def compile(self, place: Place) -> Node | None:
-        return ShuffleNode(self._node, place.key(self, self.seed)) if self.shuffle else self._node
 
 
 class HDF5Node(Node):

@@ -11,14 +11,14 @@ from typing import Any
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._blocks import Block, Positions, as_array, as_ints
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import DataFlow, Length, Place, Stage, check_seed
+from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._opening import PathLike, PerProcess, file_of
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._strings import Strings
 from towerpack.dataflow.formats._lmdb_file import LMDBFile
+from towerpack.dataflow.sources._planned import PlannedSource
 from towerpack.dataflow.stages._map import MapData
 from towerpack.dataflow.stages._mapping import Limit, OnError
-from towerpack.dataflow.stages._shuffle import ShuffleNode
 
 KEYS = b"__keys__"
 """The predecessor's list of keys, which is no datapoint."""
@@ -28,7 +28,7 @@ _ALL = "leave out keys=, and everything is read"
 Keys = Sequence[str | bytes] | str
 
 
-class LMDBData(Stage):
+class LMDBData(PlannedSource[Node]):
     """Datapoint i is the i-th record of an LMDB database, `[key, value]`, both bytes.
 
     The file is read by code of our own, page by page: the package `lmdb` is not needed, a damaged
@@ -62,26 +62,15 @@ class LMDBData(Stage):
         seed: int | None = None,
     ) -> None:
         self.path = file_of(os.path.join(path, "data.mdb") if os.path.isdir(path) else path)
-        self.shuffle = shuffle
-        self.seed = None if seed is None else check_seed(seed)
-        self.random = shuffle and seed is None
         records = LMDBNode(self.path)
         if keys is not None and not records.sorted_by_bytes:
             raise ConfigError(f"{self.path} orders its keys by a rule of its own.", fix=_ALL)
-        self._node = records if keys is None else LMDBKeysNode(records, _flat(keys))
-
-    def length(self) -> Length:
-        return self._node.size
+        node = records if keys is None else LMDBKeysNode(records, _flat(keys))
+        super().__init__(node, shuffle=shuffle, seed=seed)
 
     def arguments(self) -> str:
         name = self.path.name
         return f"{self.path.parent.name}/{name}" if name == "data.mdb" else name
-
-    def identity(self) -> str:
-        return f"{self._node.size}, shuffled" if self.shuffle else str(self._node.size)
-
-    def compile(self, place: Place) -> Node | None:
-        return ShuffleNode(self._node, place.key(self, self.seed)) if self.shuffle else self._node
 
 
 class LMDBNode(Node):

@@ -10,15 +10,14 @@ from numpy.typing import DTypeLike, NDArray
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
 from towerpack.dataflow._blocks import Block, Columns, Positions, as_array
-from towerpack.dataflow._flow import Length, Place, Stage, check_seed
 from towerpack.dataflow._opening import PathLike, check_expansion, file_of, reading
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow.stages._shuffle import ShuffleNode
+from towerpack.dataflow.sources._planned import PlannedSource
 
 _CHUNK_BYTES = 1 << 20
 
 
-class SVMLightData(Stage):
+class SVMLightData(PlannedSource["SparseNode"]):
     """Datapoint i is `[features, label]` of line i, the features as a dense row.
 
     The file is parsed at once, by scikit-learn, and held in memory as sparse as it is; rows become
@@ -50,27 +49,16 @@ class SVMLightData(Stage):
         seed: int | None = None,
     ) -> None:
         self.path = file_of(path)
-        self.shuffle = shuffle
-        self.seed = None if seed is None else check_seed(seed)
-        self.random = shuffle and seed is None
-        self._node = SparseNode(*self._load(num_features, dtype))
+        node = SparseNode(*self._load(num_features, dtype))
+        super().__init__(node, shuffle=shuffle, seed=seed)
 
     @property
     def num_features(self) -> int:
         """Length of the rows."""
         return self._node.num_features
 
-    def length(self) -> Length:
-        return self._node.size
-
     def arguments(self) -> str:
         return self.path.name
-
-    def identity(self) -> str:
-        return f"{self._node.size}, shuffled" if self.shuffle else str(self._node.size)
-
-    def compile(self, place: Place) -> Node | None:
-        return ShuffleNode(self._node, place.key(self, self.seed)) if self.shuffle else self._node
 
     def _load(self, num_features: int | None, dtype: DTypeLike) -> tuple[Any, NDArray[Any]]:
         datasets: Any = require("sklearn.datasets", extra="formats", needed_for="SVMLightData")

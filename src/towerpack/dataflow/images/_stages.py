@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._datapoints import Datapoint, name_of, rebuild, values_of
+from towerpack.dataflow._datapoints import Datapoint, name_of, replaced
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow.images._augmentor import RNG, AugmentorList, ImageAugmentor
 from towerpack.dataflow.images._image import Image, check_image, size_of
@@ -169,7 +169,7 @@ class _AugmentTogether:
         }
         for index, value in changed.items():
             changed[index] = _owned(value, datapoint[index], self._copy)
-        return _replaced(datapoint, changed)
+        return replaced(datapoint, changed)
 
     def _check_sizes(self, datapoint: Datapoint) -> None:
         images, masks = self._kinds["apply_image"], self._kinds["apply_mask"]
@@ -202,10 +202,3 @@ def _as_list(indices: Indices) -> list[Any]:
 
 def _owned(result: Image, given: Any, copy: bool) -> Image:
     return result.copy() if copy and np.may_share_memory(result, given) else result
-
-
-def _replaced(datapoint: Datapoint, changed: dict[Any, Any]) -> Datapoint:
-    components: Any = list(values_of(datapoint)) if isinstance(datapoint, tuple) else datapoint
-    for index, value in changed.items():
-        components[index] = value
-    return rebuild(datapoint, components) if isinstance(datapoint, tuple) else components  # pyright: ignore[reportUnknownVariableType]

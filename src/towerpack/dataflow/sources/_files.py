@@ -12,16 +12,17 @@ from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import Length, Place, Stage, check_seed
 from towerpack.dataflow._opening import PathLike
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._strings import Strings
 from towerpack.dataflow.images._decode import MAX_PIXELS, decode_image
-from towerpack.dataflow.stages._shuffle import ShuffleNode
+from towerpack.dataflow.sources._planned import PlannedSource
 
 
-class FilesStage(Stage):
+class FilesStage(PlannedSource["FilesNode"]):
     """Base of sources that read one file for each datapoint.
+
+    Contract: as `PlannedSource`.
 
     Args:
         node: Reads them.
@@ -30,24 +31,12 @@ class FilesStage(Stage):
     """
 
     def __init__(self, node: FilesNode, shuffle: bool, seed: int | None) -> None:
-        self._node = node
-        self.shuffle = shuffle
-        self.seed = None if seed is None else check_seed(seed)
-        self.random = shuffle and seed is None
+        super().__init__(node, shuffle=shuffle, seed=seed)
 
     @property
     def files(self) -> Sequence[str]:
         """The files, in order."""
         return self._node.files
-
-    def length(self) -> Length:
-        return self._node.size
-
-    def identity(self) -> str:
-        return f"{self._node.size}, shuffled" if self.shuffle else str(self._node.size)
-
-    def compile(self, place: Place) -> Node | None:
-        return ShuffleNode(self._node, place.key(self, self.seed)) if self.shuffle else self._node
 
 
 class ImageFromFile(FilesStage):
