@@ -15,15 +15,13 @@ import numpy as np
 
 from towerpack._core.errors import FormatError
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._ambient import Ambient
 from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import Length, Place, Stage
 from towerpack.dataflow._opening import PathLike, PerProcess, files_of
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import ReplayStream, State, Stream
 from towerpack.dataflow._strings import Strings
 from towerpack.dataflow.formats._file_pool import FilePool, version_of
+from towerpack.dataflow.formats._indexed_files import IndexedFiles
 from towerpack.dataflow.formats._tar_codec import decode_file
 from towerpack.dataflow.formats._tar_members import (
     CompressedTar,
@@ -40,7 +38,7 @@ KEY = "__key__"
 NAME = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
 
 
-class TarData(Stage):
+class TarData(IndexedFiles):
     """Datapoints from tar archives: the files of one stem, one after another, are one datapoint.
 
     `a/7.jpg`, `a/7.cls` and `a/7.seg.png` become `{"__key__": "a/7", "jpg": ..., "cls": ...,
@@ -66,34 +64,15 @@ class TarData(Stage):
     """
 
     def __init__(self, paths: PathLike | Sequence[PathLike], *, decode: bool = False) -> None:
-        self.paths = files_of(paths)
+        files = files_of(paths)
+        super().__init__(files, in_order_only=any(map(is_compressed, files)))
         self.decode = decode
-        self.in_order_only = any(map(is_compressed, self.paths))
-        self._node: TarNode | None = None
 
-    def length(self) -> Length:
-        return None if self.in_order_only else self._indexed().size
-
-    def arguments(self) -> str:
-        more = len(self.paths) - 1
-        return self.paths[0].name + (f" and {more} more" if more else "")
-
-    def identity(self) -> str:
-        return str(len(self.paths)) if self.in_order_only else str(self.length())
-
-    def compile(self, place: Place) -> Node | None:
-        return None if self.in_order_only else self._indexed()
-
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        key = place.key(self)
-        return ReplayStream(self._in_order, lambda: Ambient(key, epoch), type(self).__name__, state)
-
-    def _indexed(self) -> TarNode:
-        if self._node is None:
-            self._node = node = TarNode(self.paths, self.decode)
-            if node.left_out:
-                log.info("%s: left out %d files without stem or extension", self, node.left_out)
-        return self._node
+    def _index(self) -> Node:
+        node = TarNode(self.paths, self.decode)
+        if node.left_out:
+            log.info("%s: left out %d files without stem or extension", self, node.left_out)
+        return node
 
     def _in_order(self) -> Iterator[Datapoint]:
         for path in self.paths:

@@ -6,15 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from towerpack.dataflow._ambient import Ambient
 from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import Length, Place, Stage
 from towerpack.dataflow._opening import PathLike, PerProcess, files_of, reading
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import ReplayStream, State, Stream
 from towerpack.dataflow.formats._example import Feature, parse_example
 from towerpack.dataflow.formats._file_pool import FilePool
+from towerpack.dataflow.formats._indexed_files import IndexedFiles
 from towerpack.dataflow.formats._tfrecord_file import (
     compression_of,
     damaged,
@@ -26,7 +24,7 @@ from towerpack.dataflow.formats._tfrecord_index import RecordIndex, index_files
 Features = Mapping[str, Feature]
 
 
-class TFRecordData(Stage):
+class TFRecordData(IndexedFiles):
     """Datapoint i is the i-th record: a list with its bytes, or what `features` makes of it.
 
     TensorFlow is not needed. All checksums are compared. Plain files are read at random: the
@@ -55,34 +53,14 @@ class TFRecordData(Stage):
         *,
         index_dir: PathLike | None = None,
     ) -> None:
-        self.paths = files_of(paths)
+        files = files_of(paths)
+        super().__init__(files, in_order_only=any(map(compression_of, files)))
         self.features = None if features is None else dict(features)
         self.index_dir = index_dir
-        self.in_order_only = any(map(compression_of, self.paths))
-        self._node: TFRecordNode | None = None
 
-    def length(self) -> Length:
-        return None if self.in_order_only else self._indexed().size
-
-    def arguments(self) -> str:
-        more = len(self.paths) - 1
-        return self.paths[0].name + (f" and {more} more" if more else "")
-
-    def identity(self) -> str:
-        return str(len(self.paths)) if self.in_order_only else str(self.length())
-
-    def compile(self, place: Place) -> Node | None:
-        return None if self.in_order_only else self._indexed()
-
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        key = place.key(self)
-        return ReplayStream(self._in_order, lambda: Ambient(key, epoch), type(self).__name__, state)
-
-    def _indexed(self) -> TFRecordNode:
-        if self._node is None:
-            index = index_files(self.paths, self.index_dir)
-            self._node = TFRecordNode(self.paths, index, self.features)
-        return self._node
+    def _index(self) -> Node:
+        index = index_files(self.paths, self.index_dir)
+        return TFRecordNode(self.paths, index, self.features)
 
     def _in_order(self) -> Iterator[Datapoint]:
         for path in self.paths:
