@@ -101,7 +101,9 @@ def public_flows() -> dict[type[DataFlow], str]:
         if not any(part.startswith("_") for part in info.name.split(".")):
             modules.append(info.name)
     for module in modules:
-        for name, value in vars(importlib.import_module(module)).items():
+        imported = importlib.import_module(module)
+        for name in dir(imported):  # which also lists names that are loaded when they are used
+            value = getattr(imported, name)
             if isinstance(value, type) and issubclass(value, DataFlow) and name[0] != "_":
                 found.setdefault(value, f"{module}.{name}")
     return found
