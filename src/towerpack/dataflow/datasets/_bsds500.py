@@ -18,9 +18,10 @@ from towerpack.dataflow._plan import Node
 from towerpack.dataflow.datasets._dataset import Dataset, check_choice
 from towerpack.dataflow.datasets._download import RemoteFile
 from towerpack.dataflow.datasets._extract import fetch_member
-from towerpack.dataflow.datasets._image_list import ChannelOrder, read_image
+from towerpack.dataflow.datasets._image_list import ChannelOrder
 from towerpack.dataflow.datasets._location import own_dir
 from towerpack.dataflow.datasets._mat import read_mat
+from towerpack.dataflow.sources._files import ImageReader
 
 _SHAPE = (321, 481)
 _INNER = "BSR/BSDS500/data"
@@ -94,7 +95,7 @@ class _OutlineNode(Node):
         self._images = images
         self._outlines = outlines
         self._stems = stems
-        self._order: ChannelOrder = channel_order
+        self._read_image = ImageReader(rgb=channel_order == "rgb")
 
     def read(self, epoch: int, positions: Positions) -> Block:
         return [self.get(epoch, position) for position in as_ints(positions)]
@@ -102,7 +103,7 @@ class _OutlineNode(Node):
     def get(self, epoch: int, position: int) -> Datapoint:
         stem = self._stems[position]
         path = self._images / f"{stem}.jpg"
-        image = _lying(read_image(os.fspath(path), self._order), path)
+        image = _lying(self._read_image(os.fspath(path)), path)
         path = self._outlines / f"{stem}.mat"
         return [image, _lying(_edges(path), path)]
 

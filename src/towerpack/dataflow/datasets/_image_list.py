@@ -17,12 +17,9 @@ from towerpack.dataflow._opening import PathLike
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._strings import Strings
 from towerpack.dataflow.datasets._dataset import Dataset, check_choice
-from towerpack.dataflow.images import decode_image
-from towerpack.dataflow.images._image import Image
+from towerpack.dataflow.sources._files import ImageReader
 
 ChannelOrder = Literal["bgr", "rgb"]
-
-_LARGEST_FILE = 1 << 30
 
 
 class ImageListNode(Node):
@@ -46,14 +43,14 @@ class ImageListNode(Node):
         self.labels = labels
         self._root = root
         self._names = names
-        self._order: ChannelOrder | None = channel_order
+        self._reader = None if channel_order is None else ImageReader(rgb=channel_order == "rgb")
 
     def read(self, epoch: int, positions: Positions) -> Block:
         return [self.get(epoch, position) for position in as_ints(positions)]
 
     def get(self, epoch: int, position: int) -> Datapoint:
         path = self.path(position)
-        first = path if self._order is None else read_image(path, self._order)
+        first = path if self._reader is None else self._reader(path)
         return [first, int(self.labels[position])]
 
     def path(self, position: int) -> str:
@@ -91,22 +88,6 @@ class ImageList(Dataset):
         node = ImageListNode(os.fspath(root), names, labels, channel_order)
         super().__init__(node, shuffle=shuffle, seed=seed)
         self.labels = labels
-
-
-def read_image(path: str, order: ChannelOrder = "bgr") -> Image:
-    """Decode an image file to uint8 [h, w, 3].
-
-    Raises:
-        FormatError: It is not there, or damaged, or no image.
-    """
-    try:
-        with open(path, "rb") as file:
-            data = file.read(_LARGEST_FILE)
-    except OSError as error:
-        raise FormatError(
-            f"The image {path} cannot be read.", got=error.strerror, fix="complete the data set"
-        ) from error
-    return decode_image(data, rgb=order == "rgb", name=path)
 
 
 def existing_folder(path: PathLike, what: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,8 @@ from towerpack.dataflow._plan import Node
 from towerpack.dataflow._strings import Strings
 from towerpack.dataflow.images._decode import MAX_PIXELS, decode_image
 from towerpack.dataflow.sources._planned import PlannedSource
+
+_LARGEST_FILE = 1 << 30
 
 
 class FilesStage(PlannedSource["FilesNode"]):
@@ -79,9 +82,10 @@ class ImageReader:
     """Reads an image file.
 
     Args:
-        channels: 3 (RGB) or 1.
+        channels: 3 or 1.
         resize: Height and width, or one number for both.
         max_pixels: Larger images are an error.
+        rgb: The order of colours; `False` is BGR, OpenCV's.
     """
 
     def __init__(
@@ -89,6 +93,8 @@ class ImageReader:
         channels: int = 3,
         resize: int | tuple[int, int] | None = None,
         max_pixels: int = MAX_PIXELS,
+        *,
+        rgb: bool = True,
     ) -> None:
         if channels not in (1, 3):
             raise ConfigError(f"There are no images of {channels} channels.", expected="3 or 1")
@@ -98,6 +104,7 @@ class ImageReader:
         self._channels = channels
         self._size = None if resize is None else (height, width)
         self._max_pixels = max_pixels
+        self._rgb = rgb
 
     def __call__(self, file: str) -> NDArray[np.uint8]:
         """The image in one file.
@@ -105,20 +112,35 @@ class ImageReader:
         Raises:
             FormatError: It cannot be read, or is no whole image.
         """
-        try:
-            with open(file, "rb") as opened:
-                data = opened.read()
-        except (OSError, ValueError) as error:
-            raise FormatError(
-                f"The image {file} cannot be read: {error}.",
-                fix="check the list of files and where the program runs",
-            ) from error
-        image = decode_image(data, channels=self._channels, max_pixels=self._max_pixels, name=file)
+        image = decode_image(
+            _read(file),
+            rgb=self._rgb,
+            channels=self._channels,
+            max_pixels=self._max_pixels,
+            name=file,
+        )
         if self._size is None or image.shape[:2] == self._size:
             return image
         cv2: Any = require("cv2", extra="image", needed_for="resizing images")
         height, width = self._size
         return cv2.resize(image, (width, height)).reshape(height, width, self._channels)
+
+
+def _read(file: str) -> bytes:
+    """What an image file holds."""
+    try:
+        with open(file, "rb") as opened:
+            nbytes = os.fstat(opened.fileno()).st_size
+            if nbytes <= _LARGEST_FILE:
+                return opened.read()
+    except (OSError, ValueError) as error:
+        raise FormatError(
+            f"The image {file} cannot be read: {error}.",
+            fix="check the list of files and where the program runs; complete the data set",
+        ) from error
+    raise FormatError(
+        f"The image {file} has {nbytes:_} bytes.", expected=f"at most {_LARGEST_FILE:_}"
+    )
 
 
 class FilesNode(Node):
