@@ -93,6 +93,18 @@ class TestDataFromList:
         assert first != data and first != second
         assert data == [(i,) for i in range(50)]
 
+    def test_a_list_that_is_filled_before_the_first_pass(self) -> None:
+        data: list[tuple[int]] = []
+        ds = DataFromList(data)
+        data.extend([(1,), (2,)])
+        assert len(ds) == 2 and list(ds) == data
+
+    def test_states_that_were_saved_by_earlier_versions(self) -> None:
+        ds = DataFromList([(i,) for i in range(6)], True, seed=5)
+        flow = "DataFromList(6, shuffled)"
+        state = {"version": 1, "flow": flow, "seed": 9, "epoch": 2, "at": 2, "skipped": 0}
+        assert list(ds.iterate(state=state)) == [(4,), (0,), (5,), (1,)]
+
 
 class TestDataFromGenerator:
     def test_function_is_called_for_each_pass(self) -> None:

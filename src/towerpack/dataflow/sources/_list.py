@@ -7,13 +7,13 @@ from typing import Any
 
 from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import Length, Place, Stage, check_seed
+from towerpack.dataflow._flow import Length
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._sending import SENDER
-from towerpack.dataflow.stages._shuffle import ShuffleNode
+from towerpack.dataflow.sources._planned import OrderedSource
 
 
-class DataFromList(Stage):
+class DataFromList(OrderedSource):
     """Datapoint i is element i of a list, the object itself: do not change it in place.
 
     Contract: in order, or exactly shuffled; as long as the list; random if shuffled; thread- and
@@ -28,10 +28,8 @@ class DataFromList(Stage):
     def __init__(
         self, lst: Sequence[Any], shuffle: bool = False, *, seed: int | None = None
     ) -> None:
+        super().__init__(shuffle=shuffle, seed=seed)
         self.lst = lst
-        self.shuffle = shuffle
-        self.seed = None if seed is None else check_seed(seed)
-        self.random = shuffle and seed is None
 
     def __getitem__(self, index: int) -> Datapoint:
         return self.lst[index]
@@ -39,12 +37,8 @@ class DataFromList(Stage):
     def length(self) -> Length:
         return len(self.lst)
 
-    def identity(self) -> str:
-        return f"{len(self.lst)}, shuffled" if self.shuffle else str(len(self.lst))
-
-    def compile(self, place: Place) -> Node | None:
-        node = ListNode(self.lst)
-        return ShuffleNode(node, place.key(self, self.seed)) if self.shuffle else node
+    def in_order(self) -> Node:
+        return ListNode(self.lst)
 
 
 class ListNode(Node):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Generic, TypeVar
 
 from towerpack.dataflow._flow import Length, Place, Stage, check_seed
@@ -11,11 +12,38 @@ from towerpack.dataflow.stages._shuffle import ShuffleNode
 N = TypeVar("N", bound=Node)
 
 
-class PlannedSource(Stage, Generic[N]):
-    """Base of sources whose datapoints a node reads, in order or shuffled.
+class OrderedSource(Stage):
+    """Base of sources that have an order of their own, and can be shuffled.
 
     Contract: in order, or exactly shuffled; length known; random if shuffled; thread- and
     fork-safe; resumable at once.
+
+    Args:
+        shuffle: Give every pass another order, as `ShuffleData` does.
+        seed: For the shuffle alone; by default the run's.
+    """
+
+    def __init__(self, *, shuffle: bool, seed: int | None) -> None:
+        self.shuffle = shuffle
+        self.seed = None if seed is None else check_seed(seed)
+        self.random = shuffle and seed is None
+
+    @abstractmethod
+    def in_order(self) -> Node:
+        """Reads the datapoints in their own order."""
+
+    def identity(self) -> str:
+        return f"{self.length()}, shuffled" if self.shuffle else str(self.length())
+
+    def compile(self, place: Place) -> Node | None:
+        node = self.in_order()
+        return ShuffleNode(node, place.key(self, self.seed)) if self.shuffle else node
+
+
+class PlannedSource(OrderedSource, Generic[N]):
+    """Base of sources whose datapoints a node reads.
+
+    Contract: as `OrderedSource`.
 
     Args:
         node: Reads datapoints in their own order.
@@ -24,16 +52,11 @@ class PlannedSource(Stage, Generic[N]):
     """
 
     def __init__(self, node: N, *, shuffle: bool, seed: int | None) -> None:
+        super().__init__(shuffle=shuffle, seed=seed)
         self._node = node
-        self.shuffle = shuffle
-        self.seed = None if seed is None else check_seed(seed)
-        self.random = shuffle and seed is None
+
+    def in_order(self) -> Node:
+        return self._node
 
     def length(self) -> Length:
         return self._node.size
-
-    def identity(self) -> str:
-        return f"{self._node.size}, shuffled" if self.shuffle else str(self._node.size)
-
-    def compile(self, place: Place) -> Node | None:
-        return ShuffleNode(self._node, place.key(self, self.seed)) if self.shuffle else self._node
