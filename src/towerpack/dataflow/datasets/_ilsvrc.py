@@ -28,13 +28,16 @@ class _Images(ImageList):
         self,
         dir: PathLike,
         name: str,
-        meta: ILSVRCMeta,
+        meta_dir: PathLike | None = None,
+        shuffle: bool | None = None,
+        dir_structure: str | None = None,
         *,
-        shuffle: bool | None,
-        dir_structure: str | None,
-        seed: int | None,
-        channel_order: ChannelOrder | None,
+        channel_order: ChannelOrder | None = "bgr",
+        seed: int | None = None,
+        base_url: str | Sequence[str] | None = None,
+        verify: bool = True,
     ) -> None:
+        meta = ILSVRCMeta(meta_dir, base_url=base_url, verify=verify)
         self.name = check_choice("name", name, PARTS)
         self.full_dir = existing_folder(Path(dir) / name, f"the images of {name!r}")
         if dir_structure is None:
@@ -105,11 +108,13 @@ class ILSVRC12Files(_Images):
         super().__init__(
             dir,
             name,
-            ILSVRCMeta(meta_dir, base_url=base_url, verify=verify),
-            shuffle=shuffle,
-            dir_structure=dir_structure,
-            seed=seed,
+            meta_dir,
+            shuffle,
+            dir_structure,
             channel_order=None,
+            seed=seed,
+            base_url=base_url,
+            verify=verify,
         )
 
 
@@ -126,7 +131,7 @@ class ILSVRC12(_Images):
         meta_dir: As for `ILSVRC12Files`.
         shuffle: As for `ILSVRC12Files`.
         dir_structure: As for `ILSVRC12Files`.
-        channel_order: "bgr" or "rgb".
+        channel_order: "bgr" or "rgb"; `None` gives paths.
         seed: As for `ILSVRC12Files`.
         base_url: As for `ILSVRC12Files`.
         verify: As for `ILSVRC12Files`.
@@ -135,29 +140,6 @@ class ILSVRC12(_Images):
         ConfigError: As for `ILSVRC12Files`.
         FormatError: The list is damaged; an image's error comes when it is read.
     """
-
-    def __init__(
-        self,
-        dir: PathLike,
-        name: str,
-        meta_dir: PathLike | None = None,
-        shuffle: bool | None = None,
-        dir_structure: str | None = None,
-        *,
-        channel_order: ChannelOrder = "bgr",
-        seed: int | None = None,
-        base_url: str | Sequence[str] | None = None,
-        verify: bool = True,
-    ) -> None:
-        super().__init__(
-            dir,
-            name,
-            ILSVRCMeta(meta_dir, base_url=base_url, verify=verify),
-            shuffle=shuffle,
-            dir_structure=dir_structure,
-            seed=seed,
-            channel_order=channel_order,
-        )
 
     @staticmethod
     def get_training_bbox(

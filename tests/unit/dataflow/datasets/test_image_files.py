@@ -176,6 +176,8 @@ class TestILSVRC12:
 
     def test_files(self, tmp_path: Path) -> None:
         ds = ILSVRC12Files(str(imagenet(tmp_path)), "val", tmp_path / "meta")
+        same = ILSVRC12(imagenet(tmp_path), "val", tmp_path / "meta", channel_order=None)
+        assert list(same) == list(ds)
         assert ds[1] == [str(tmp_path / "val" / "ILSVRC2012_val_00000002.JPEG"), 2]
         assert type(ds[0]) is list
 
