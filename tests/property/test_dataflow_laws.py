@@ -13,6 +13,20 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from scaling import scaled
+from small_flows import (
+    Indexed,
+    Noise,
+    Twice,
+    heads,
+    length,
+    noisy,
+    noisy_rows,
+    not_third,
+    pair,
+    refuse_thirds,
+    shaped,
+    shift,
+)
 from towerpack._core.errors import DataFlowError
 from towerpack.dataflow import (
     BatchByLength,
@@ -28,7 +42,6 @@ from towerpack.dataflow import (
     FakeData,
     FilterData,
     FixedSizeData,
-    ItemRNG,
     JoinData,
     LocallyShuffleData,
     MapData,
@@ -41,7 +54,6 @@ from towerpack.dataflow import (
     RandomMixData,
     RepeatedData,
     RepeatedDataPoint,
-    RNGDataFlow,
     SelectComponent,
     ShardData,
     ShardRows,
@@ -65,10 +77,6 @@ def _quiet() -> Iterator[None]:
 # Sources. All give (int64, float64), so that anything can be put on anything.
 
 
-def pair(i: int, x: float) -> tuple[np.int64, np.float64]:
-    return np.int64(i), np.float64(x)
-
-
 def arrays(n: int) -> DataFlow:
     return DataFromArrays(np.arange(n), np.arange(n) * 0.5)
 
@@ -87,72 +95,6 @@ def generated_at_random(n: int) -> DataFlow:
             yield pair(i, rng.random())
 
     return DataFromGenerator(draw, rng=True)
-
-
-class Indexed(DataFlow):
-    def __init__(self, n: int) -> None:
-        self.n = n
-
-    def __len__(self) -> int:
-        return self.n
-
-    def __getitem__(self, index: int) -> Any:
-        return pair(index, -index)
-
-
-class Noise(RNGDataFlow):
-    def __init__(self, n: int) -> None:
-        self.n = n
-
-    def __iter__(self) -> Iterator[Any]:
-        for i in range(self.n):
-            yield pair(i, self.rng.random())
-
-
-class Twice(ProxyDataFlow):
-    def __iter__(self) -> Iterator[Any]:
-        yield from self.ds
-        yield from self.ds
-
-    def __len__(self) -> int:
-        return 2 * len(self.ds)
-
-
-# Functions that work on datapoints, batches and stacked columns alike.
-
-
-def shift(dp: Any) -> Any:
-    return (dp[0] + 1, *dp[1:])
-
-
-def noisy(dp: Any, rng: np.random.Generator) -> Any:
-    return (*dp[:-1], dp[-1] + np.float64(rng.random()))
-
-
-def noisy_rows(dp: Any, rng: ItemRNG) -> Any:
-    return (*dp[:-1], dp[-1] + rng.random())
-
-
-def not_third(dp: Any) -> Any:
-    return np.sum(dp[0]) % 3 != 0
-
-
-def heads(dp: Any, rng: np.random.Generator) -> Any:
-    return rng.random() < 0.6
-
-
-def shaped(dp: Any) -> Any:
-    return (dp[0], np.zeros(int(np.sum(dp[0])) % 3))
-
-
-def length_of(dp: Any) -> int:
-    return int(np.sum(dp[0])) % 9
-
-
-def refuse_thirds(dp: Any) -> Any:
-    if np.sum(dp[0]) % 3 == 0:
-        raise ValueError
-    return dp
 
 
 SOURCES: dict[str, Callable[[int], DataFlow]] = {
@@ -211,9 +153,9 @@ STAGES: dict[str, Callable[[DataFlow], DataFlow]] = {
     "mix known": lambda ds: RandomMixData([arrays(4), MapData(Indexed(5), shift), ds]),
     "batch by shape": lambda ds: BatchDataByShape(MapData(ds, shaped), 3, 1),
     "batch by shape, few": lambda ds: BatchDataByShape(MapData(ds, shaped), 4, 1, max_waiting=4),
-    "batch by length": lambda ds: BatchByLength(ds, 3, [2, 6], length=length_of),
+    "batch by length": lambda ds: BatchByLength(ds, 3, [2, 6], length=length),
     "batch by length, whole": lambda ds: BatchByLength(
-        ds, [2, 3], [4], length=length_of, remainder=False
+        ds, [2, 3], [4], length=length, remainder=False
     ),
 }
 NEEDS_PLAN = {"shuffle"}

@@ -23,21 +23,15 @@ from every_flow import (
     STAGES,
     Case,
     Source,
-    Twice,
-    heads,
     in_order,
-    noisy,
-    noisy_rows,
     pictured,
     planned,
     public_flows,
-    ragged,
-    refuse_thirds,
-    shift,
     write_files,
 )
 from processes import children_of
 from scaling import sample
+from small_flows import Twice, heads, noisy, noisy_rows, ragged, refuse_thirds, shift
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack.dataflow import (
     BatchData,
