@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scaling import sample, scaled
+from shared_workers import shared_workers
 from towerpack.dataflow import (
     BatchData,
     BatchDataByShape,
@@ -36,7 +37,6 @@ from towerpack.dataflow import (
     RepeatedData,
     ShuffleData,
 )
-from towerpack.dataflow.parallel._parking import Parking
 from towerpack.dataflow.testing import check_flow, same_datapoints
 
 Wrap = Callable[[DataFlow], DataFlow]
@@ -44,19 +44,12 @@ Wrap = Callable[[DataFlow], DataFlow]
 
 @pytest.fixture(scope="module", autouse=True)
 def _shared_workers() -> Iterator[None]:
-    parking = Parking()
-    patch = pytest.MonkeyPatch()
-    patch.setattr(Parking, "__new__", lambda _: parking)
-    patch.setattr(Parking, "__init__", lambda _: None)
-    patch.setattr(Parking, "close", lambda _: None)
-    patch.setattr("towerpack.dataflow.parallel._parking._MOST", 8)
     logger = logging.getLogger("towerpack.dataflow")
     level = logger.level
     logger.setLevel(logging.ERROR)
-    yield
+    with shared_workers():
+        yield
     logger.setLevel(level)
-    patch.undo()
-    parking.close()
 
 
 def _numbers() -> Iterator[Any]:
@@ -66,6 +59,11 @@ def _numbers() -> Iterator[Any]:
 
 def _generated() -> DataFlow:
     return DataFromGenerator(_numbers)
+
+
+def _alike() -> DataFlow:
+    """Those of one shape, which stack."""
+    return DataFromGenerator(lambda: ({**dp, "x": dp["x"][:1]} for dp in _numbers()))
 
 
 def _jitter(dp: Any, rng: np.random.Generator) -> Any:
@@ -122,6 +120,23 @@ SHAPES: dict[str, Callable[[Wrap], DataFlow]] = {
     "source that skips": lambda p: p(
         MapData(LocallyShuffleData(MapData(_generated(), _no_sevens, on_error="skip"), 5), _jitter,
                 rng=True)
+    ),
+    "batches of a generator": lambda p: p(
+        BatchData(MapData(MapData(_alike(), _jitter, rng=True), _jitter, rng=True), 4)
+    ),
+    "lifted over a generator": lambda p: BatchData(
+        p(MapData(_alike(), _jitter, rng=True)), 4, remainder=True
+    ),
+    "repeated batches of a generator": lambda p: p(
+        RepeatedData(BatchData(MapData(_alike(), _jitter, rng=True), 5, remainder=True), 2)
+    ),
+    "batches of a source that skips": lambda p: p(
+        BatchData(
+            MapData(LocallyShuffleData(MapData(_alike(), _no_sevens, on_error="skip"), 5),
+                    _jitter, rng=True), 3, remainder=True)
+    ),
+    "batches of maps that skip": lambda p: p(
+        BatchData(MapData(_alike(), _no_sevens, on_error="skip"), 3)
     ),
     "by shape": lambda p: BatchDataByShape(p(MapData(_generated(), _jitter, rng=True)), 3, "x"),
     "map data": lambda p: p(_generated()),

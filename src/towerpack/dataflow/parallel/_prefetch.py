@@ -20,10 +20,11 @@ from towerpack.dataflow._flow import (
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow.parallel._ahead import AheadNode, Pass
+from towerpack.dataflow.parallel._chain import find_chain
 from towerpack.dataflow.parallel._crew import Crew, Stats
 from towerpack.dataflow.parallel._culprit import find_culprit
 from towerpack.dataflow.parallel._job import Job, PlanJob
-from towerpack.dataflow.parallel._maps import find_chain, open_chain
+from towerpack.dataflow.parallel._maps import open_chain
 from towerpack.dataflow.parallel._options import (
     Backend,
     OnWorkerDeath,
@@ -41,8 +42,8 @@ class PrefetchData(ParallelStage):
 
     Put it at the end of a pipeline. Workers then do everything below, and the stages directly
     above that only restructure (`BatchData`, `RepeatedData`, `ShuffleData`). A map above it runs
-    in the consumer. Over a flow that can only be read in order, the consumer reads and workers
-    apply the maps.
+    in the consumer. Over a flow that can only be read in order, the consumer reads, and workers
+    apply the maps and stack batches of what these give.
 
     Workers are fresh interpreters that are sent the pipeline, so functions may be lambdas and
     need no `if __name__ == "__main__"`. They stay from pass to pass and end with this object.

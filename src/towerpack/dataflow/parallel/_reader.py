@@ -31,9 +31,11 @@ class Buffer:
     Args:
         limit: How many datapoints to be ahead.
         wake: Called when something can be taken that was waited for.
+        group: How many are taken at a time, except at the end. At most `limit`.
     """
 
-    def __init__(self, limit: int, wake: Callable[[], None]) -> None:
+    def __init__(self, limit: int, wake: Callable[[], None], group: int = 1) -> None:
+        self.group = group
         self._limit = limit
         self._wake = wake
         self._changed = threading.Condition()
@@ -49,7 +51,8 @@ class Buffer:
         """Add an entry, when there is room. Whether to go on."""
         with self._changed:
             self._entries.append(entry)
-            self._tell()
+            if len(self._entries) >= self.group:
+                self._tell()
             self._changed.wait_for(lambda: self._closed or len(self._entries) < self._limit)
             return not self._closed
 
@@ -69,20 +72,25 @@ class Buffer:
             self._tell()
 
     def take(self, count: int) -> list[Entry]:
-        """Up to `count` entries that are there now."""
+        """Up to `count` entries that are there now, in whole groups until the end."""
         with self._changed:
-            taken = [self._entries.popleft() for _ in range(min(count, len(self._entries)))]
-            self._hungry = not self._entries
+            there = min(count, len(self._entries))
+            if not self._ended:
+                there -= there % self.group
+            taken = [self._entries.popleft() for _ in range(there)]
+            self._hungry = len(self._entries) < self.group
             self._changed.notify_all()
             return taken
 
     def raise_error(self) -> None:
-        """Raise what the source raised, and let it try again.
+        """Raise what the source raised, and let it try again, once what is before it was taken.
 
         Raises:
             Exception: The source's.
         """
         with self._changed:
+            if len(self._entries) >= self.group:
+                return
             error, self._error = self._error, None
             self._changed.notify_all()
         if error is not None:

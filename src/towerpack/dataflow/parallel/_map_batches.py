@@ -1,0 +1,132 @@
+"""Batches of mapped datapoints that can only be read in order: workers map, and stack."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._flow import Place, compile_flow, open_flow
+from towerpack.dataflow._stream import State, Stream, Tally, check_count
+from towerpack.dataflow.parallel._chain import Chain, state_below_maps, state_of_maps
+from towerpack.dataflow.parallel._chain_job import BatchJob, ChainJob
+from towerpack.dataflow.parallel._crew import Crew
+from towerpack.dataflow.parallel._job import Job
+from towerpack.dataflow.parallel._read_work import Read, ReadWork, start_reading
+from towerpack.dataflow.parallel._run import WorkSource
+from towerpack.dataflow.stages._batch import BatchData
+
+
+class BatchStream(Stream):
+    """What workers make of a chain. Its states are those of the serial stages.
+
+    Args:
+        chain: The maps.
+        batch: What is made of their results.
+        place: Where it stands.
+        epoch: The pass.
+        state: Where a batch begins.
+        begin: Starts a pass of a job over work.
+    """
+
+    _work: ReadWork
+
+    def __init__(
+        self,
+        chain: Chain,
+        batch: BatchData,
+        place: Place,
+        epoch: int,
+        state: State,
+        begin: Callable[[Job, Callable[[Crew], WorkSource]], Any],
+    ) -> None:
+        window, count, below = _unpack(chain, state)
+        inner = replace(place, workers=None, tally=Tally())
+        source = open_flow(chain.source, inner, epoch, below)
+        self._maps = chain.maps
+        self._batch_size = batch.batch_size
+        self._tally = place.tally
+        # The batch that comes next, where in the source it begins, and whether it was the last.
+        self._window, self._count, self._source = window, count, source.state()
+        self._used = 0
+        self._rows: list[Datapoint] = []
+        self._ended = False
+
+        def reading(crew: Crew) -> WorkSource:
+            self._work = start_reading(
+                source, inner.tally or Tally(), crew,
+                epoch=epoch, count=count, group=batch.batch_size, remainder=batch.remainder,
+            )  # fmt: skip
+            return self._work
+
+        maps = ChainJob([one.mapper(place) for one in chain.maps], False, None, place.seed)
+        self._pass = begin(BatchJob(maps, batch.batch_size, batch.collate), reading)
+
+    def __next__(self) -> Datapoint:
+        if not self._rows:
+            rows = None if self._ended else self._pass.take()
+            if rows is None:
+                self._end()
+                raise StopIteration
+            rows.reverse()
+            self._rows = rows
+        self._forward(self._work.reads.popleft())
+        return self._rows.pop()
+
+    def state(self) -> State:
+        maps = state_of_maps(self._maps, self._count, self._source)
+        return {"window": self._window, "used": self._used, "inner": maps}
+
+    def close(self) -> None:
+        self._pass.close()
+
+    def _forward(self, read: Read) -> None:
+        self._add_skipped(read.skipped)
+        if read.size < self._batch_size:  # that it is the last was seen by reading to the end
+            self._used = 1
+            self._end()
+            return
+        self._window += 1
+        self._count += read.size
+        self._source = read.state
+
+    def _end(self) -> None:
+        if self._ended:
+            return
+        self._ended = True
+        self._add_skipped(self._work.skipped_last)
+        self._pass.close()  # so that the next pass, begun while this one is kept, has the workers
+
+    def _add_skipped(self, count: int) -> None:
+        if self._tally is not None:
+            self._tally.skipped += count
+
+
+def open_batches(
+    chain: Chain,
+    batch: BatchData,
+    place: Place,
+    epoch: int,
+    state: State,
+    begin: Callable[..., Any],
+) -> Stream | None:
+    """A pass over the batches of a chain, with workers; `None` where the consumer is to stack.
+
+    It is where a state is within a batch, which only the last one's can be. And maps that keep out
+    of the plan of what they map are a plan's: its positions are their states.
+    """
+    if state is not None and state["used"]:
+        return None
+    if compile_flow(chain.source, replace(place, workers=None, tally=Tally())) is not None:
+        return None
+    return BatchStream(chain, batch, place, epoch, state, begin)
+
+
+def _unpack(chain: Chain, state: State) -> tuple[int, int, State]:
+    """The batch's number, how many datapoints were mapped before it, and the source's state."""
+    if state is None:
+        return 0, 0, None
+    window = check_count(state["window"], 1 << 62)
+    count = check_count(state["inner"]["count"], 1 << 62)
+    return window, count, state_below_maps(chain.maps, count, state["inner"])

@@ -1,0 +1,431 @@
+"""Batches of what can only be read in order: workers map and stack, and nothing else changes."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shared_workers import shared_workers
+from towerpack import BatchError, DataFlowError, MapError, StateError
+from towerpack.dataflow import (
+    BatchData,
+    DataFlow,
+    DataFromGenerator,
+    LocallyShuffleData,
+    MapData,
+    MultiProcessMapAndBatchData,
+    PrefetchData,
+    RepeatedData,
+)
+from towerpack.dataflow._stream import State, Stream, WindowStream
+from towerpack.dataflow.parallel._memory import is_lent
+from towerpack.dataflow.testing import same_datapoints
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _shared_workers() -> Iterator[None]:
+    with shared_workers():
+        yield
+
+
+BACKENDS = pytest.mark.parametrize("backend", ["process", "thread"])
+REMAINDERS = pytest.mark.parametrize("remainder", [False, True])
+
+
+def numbers(size: int) -> DataFlow:
+    return DataFromGenerator(lambda: ((i,) for i in range(size)))
+
+
+def noisy(dp: Any, rng: np.random.Generator) -> Any:
+    return (*dp, rng.random())
+
+
+def large(dp: Any) -> Any:
+    return (np.full((50, 1000), dp[0] % 251, np.uint8), dp[0])
+
+
+def batches(size: int, batch: int, remainder: bool = True) -> BatchData:
+    """Two maps that draw, and a batch."""
+    maps = MapData(MapData(numbers(size), noisy, rng=True), noisy, rng=True)
+    return BatchData(maps, batch, remainder=remainder)
+
+
+def steps(flow: DataFlow, **start: Any) -> list[tuple[Any, Any, int]]:
+    """What each call of `next` gives, the state after it, and what was skipped by then."""
+    iterator = flow.iterate(**start) if start else flow.iterate(seed=3, epoch=0)
+    found: list[tuple[Any, Any, int]] = [(None, iterator.state(), iterator.skipped)]
+    for dp in iterator:
+        found.append((dp, iterator.state(), iterator.skipped))
+    assert next(iterator, None) is None
+    found.append((None, iterator.state(), iterator.skipped))
+    return found
+
+
+# ------------------------------------------------------------------ who does what
+
+
+@BACKENDS
+def test_workers_make_batches_where_the_consumer_gets_them(backend: Any) -> None:
+    def tell(dp: Any) -> Any:
+        return (*large(dp), os.getpid(), threading.get_ident())
+
+    flow = BatchData(MapData(numbers(240), tell), 8)
+    for ahead in (
+        PrefetchData(flow, num_proc=2, backend=backend),
+        BatchData(PrefetchData(flow.ds, num_proc=2, backend=backend), 8),
+        RepeatedData(PrefetchData(flow, num_proc=2, backend=backend), 2),
+    ):
+        for images, labels, pids, threads in ahead.iterate(seed=0):
+            assert (images[:, 0, 0] == labels).all()
+            assert len(set(zip(pids.tolist(), threads.tolist(), strict=True))) == 1
+            assert (int(pids[0]) == os.getpid()) is (backend == "thread")
+            assert threads[0] != threading.get_ident()
+            # The first ones show how large slots have to be, and threads have none to grow.
+            assert is_lent(images) or (backend == "thread" and labels[0] < 160)
+
+
+def test_what_is_kept_never_changes() -> None:
+    flow = PrefetchData(BatchData(MapData(numbers(400), large), 4), 3, 2)
+    kept: list[Any] = []
+    for index, (images, labels) in enumerate(flow.iterate(seed=0)):
+        assert (images[:, 0, 0] == labels % 251).all()
+        if index % 3 == 0:
+            kept.append((images[1:3, ::2], labels[1:3]))
+        images[:] = 255
+    assert index == 99
+    assert not any((images != 255).any() for images, _ in kept)
+
+
+def test_maps_get_no_memory_that_is_used_again() -> None:
+    """What a map keeps of its own results stays as it is."""
+    kept: list[Any] = []
+
+    def keeping(dp: Any) -> Any:
+        kept.append(large(dp)[0])
+        return kept[-1], all((image == image[0, 0]).all() for image in kept), dp[0]
+
+    flow = PrefetchData(BatchData(MapData(numbers(60), keeping), 4), num_proc=1)
+    for images, intact, labels in flow.iterate(seed=0):
+        assert intact.all()
+        assert (images[:, 0, 0] == labels).all()
+        images[:] = 255
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda ds: BatchData(MapData(ds, lambda dp: dp, on_error="skip"), 4),
+        lambda ds: BatchData(MapData(MapData(ds, noisy, rng=True), refuses, on_error="skip"), 4),
+        lambda ds: BatchData(MapData(MapData(ds, refuses, on_error="skip"), noisy, rng=True), 4),
+        lambda ds: BatchData(BatchData(MapData(ds, noisy, rng=True), 3), 2),
+        lambda ds: Reversed(MapData(ds, noisy, rng=True), 4),
+        lambda ds: BatchData(ds, 4),
+        lambda ds: MapData(BatchData(MapData(ds, noisy, rng=True), 4), noisy, rng=True),
+        lambda ds: BatchData(MapData(ds, lambda dp: ([1] * dp[0], "x")), 4, stack="list"),
+        lambda ds: BatchData(MapData(ds, lambda dp: (np.ones(dp[0] % 3),)), 4, pad=2.0),
+        lambda ds: BatchData(MapData(ds, lambda dp: {"a": dp[0], "b": b"x" * dp[0]}), 4),
+    ],
+)
+def test_other_batches_are_the_same_too(make: Callable[[DataFlow], DataFlow]) -> None:
+    expected = steps(make(numbers(23)))
+    assert len(expected) > 5 or "BatchData(3)" in str(make(numbers(23)))
+    for backend in ("thread", "process"):
+        ahead: Any = backend
+        found = steps(PrefetchData(make(numbers(23)), num_proc=2, backend=ahead))
+        assert same_datapoints(found, expected)
+
+
+def refuses(dp: Any) -> Any:
+    if dp[0] % 5 == 2:
+        raise ValueError("a bad one")
+    return dp
+
+
+class Reversed(BatchData):
+    """Has a stream of its own."""
+
+    def open(self, place: Any, epoch: int, state: State) -> Stream:
+        def backwards(_: int, datapoints: list[Any]) -> list[Any]:
+            return [self.collate(datapoints[::-1])]
+
+        stream = super().open(place, epoch, state)
+        assert isinstance(stream, WindowStream)
+        stream._transform = backwards
+        return stream
+
+
+# ------------------------------------------------------------------ states
+
+
+@REMAINDERS
+@BACKENDS
+@pytest.mark.parametrize(("size", "batch"), [(0, 3), (2, 3), (12, 3), (23, 4), (9, 1), (600, 300)])
+def test_states_are_those_of_the_serial_stages(
+    size: int, batch: int, backend: Any, remainder: bool
+) -> None:
+    flow = batches(size, batch, remainder)
+    expected = steps(flow)
+    ahead = PrefetchData(flow, num_proc=2, backend=backend)
+    assert same_datapoints(steps(ahead), expected)
+    for index in sorted({0, 1, len(expected) // 2, len(expected) - 1}):
+        state = expected[index][1]
+        assert same_datapoints(steps(ahead, state=state), steps(flow, state=state))
+
+
+@BACKENDS
+def test_a_state_within_a_batch(backend: Any) -> None:
+    """After a smaller batch, which is the last, the state tells that it was used."""
+    flow = batches(10, 4)
+    state = steps(flow)[-1][1]
+    assert state["at"]["used"] == 1
+    ahead = PrefetchData(flow, num_proc=1, backend=backend)
+    assert list(ahead.iterate(state=state)) == []
+    # If meanwhile there is more, what follows is as without workers.
+    flow, ahead = batches(14, 4), PrefetchData(batches(14, 4), num_proc=1, backend=backend)
+    assert same_datapoints(steps(ahead, state=state), steps(flow, state=state))
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [(["window"], -1), (["window"], "x"), (["inner", "count"], 9.5), (["inner"], {}),
+     (["inner", "inner", "count"], 7), (["inner", "bad"], 1), (["inner", "inner"], 5)],
+)  # fmt: skip
+def test_damaged_states_are_refused(path: list[str], value: Any) -> None:
+    flow = PrefetchData(batches(20, 4), num_proc=1, backend="thread")
+    iterator = flow.iterate(seed=0)
+    next(iterator)
+    state = iterator.state()
+    iterator.close()
+    *way, last = path
+    part = state["at"]
+    for key in way:
+        part = part[key]
+    part[last] = value
+    with pytest.raises(StateError):
+        next(flow.iterate(state=state))
+
+
+@REMAINDERS
+@BACKENDS
+@pytest.mark.parametrize("bad", [{0}, {5, 6}, {21, 22}, {8, 20}, set(range(23))])
+def test_what_the_source_left_out_is_counted(bad: set[int], backend: Any, remainder: bool) -> None:
+    def good(dp: Any) -> Any:
+        if dp[0] in bad:
+            raise ValueError("a bad one")
+        return dp
+
+    # A window of one shuffles nothing, and keeps the maps on both sides apart.
+    source = LocallyShuffleData(MapData(numbers(23), good, on_error="skip"), 1)
+    flow = BatchData(MapData(source, noisy, rng=True), 4, remainder=remainder)
+    expected = steps(flow)
+    assert expected[-1][2] == len(bad)
+    ahead = PrefetchData(flow, num_proc=2, backend=backend)
+    assert same_datapoints(steps(ahead), expected)
+    state = expected[len(expected) // 2][1]
+    assert same_datapoints(steps(ahead, state=state), steps(flow, state=state))
+
+
+# ------------------------------------------------------------------ failures
+
+
+@BACKENDS
+@pytest.mark.parametrize("broken_at", [0, 7, 8])
+def test_a_source_that_fails_within_a_batch(backend: Any, broken_at: int) -> None:
+    broken = [2]  # how often it fails
+
+    def source() -> Iterator[Any]:
+        for i in range(19):
+            if i == broken_at and broken[0]:
+                broken[0] -= 1
+                raise OSError("cannot read")
+            yield (i,)
+
+    maps = MapData(DataFromGenerator(source), noisy, rng=True)
+    flow = BatchData(maps, 4, remainder=True)
+
+    def outcome(ds: DataFlow) -> list[Any]:
+        broken[0] = 2
+        iterator = ds.iterate(seed=1, epoch=0)
+        found: list[Any] = []
+        while True:
+            try:
+                found.append(next(iterator))
+            except DataFlowError as error:
+                found.append(str(error.what))
+            except StopIteration:
+                return found
+            found.append(iterator.state())
+
+    assert sum(isinstance(one, str) for one in outcome(flow)) == 2
+    ahead = PrefetchData(flow, num_proc=2, backend=backend)
+    assert same_datapoints(outcome(ahead), outcome(flow))
+
+
+@BACKENDS
+def test_a_map_that_fails_names_the_datapoint(backend: Any, tmp_path: Path) -> None:
+    mended = tmp_path / "mended"
+
+    def fails(dp: Any) -> Any:
+        if dp[0] == 31 and not mended.exists():
+            raise KeyError("no such thing")
+        return dp
+
+    flow = BatchData(MapData(numbers(50), fails), 8, remainder=True)
+    iterators = [ds.iterate(seed=0) for ds in (flow, PrefetchData(flow, 6, 2, backend=backend))]
+    for iterator in iterators:
+        assert [next(iterator)[0][0] for _ in range(3)] == [0, 8, 16]
+        for _ in range(2):
+            with pytest.raises(MapError, match="datapoint 31 of epoch 0") as caught:
+                next(iterator)
+            assert isinstance(caught.value.__cause__, KeyError)
+    serial, ahead = iterators
+    assert ahead.state() == serial.state()
+    mended.touch()
+    assert same_datapoints(list(ahead), list(serial))
+
+
+@BACKENDS
+def test_datapoints_that_do_not_stack(backend: Any) -> None:
+    def ragged(dp: Any) -> Any:
+        return (np.zeros(3 if dp[0] == 9 else 2), dp[0])
+
+    flow = BatchData(MapData(numbers(20), ragged), 4)
+    told: list[str] = []
+    for ds in (flow, PrefetchData(flow, num_proc=2, backend=backend)):
+        iterator = ds.iterate(seed=0)
+        assert [int(dp[1][0]) for dp in itertools.islice(iterator, 2)] == [0, 4]
+        for _ in range(2):
+            with pytest.raises(BatchError) as caught:
+                next(iterator)
+        assert iterator.state()["at"]["window"] == 2
+        told.append(str(caught.value.what))
+        iterator.close()
+    assert told[0] == told[1]
+
+
+def test_an_error_in_a_unit_of_several_batches() -> None:
+    """What is cheap is done several batches at a time; those before the error are handed on."""
+    bad: list[int] = []
+    flow = MapData(numbers(600), lambda dp: dp if dp[0] not in bad else dp[1])
+    ahead = PrefetchData(BatchData(flow, 2), num_proc=1, backend="thread")
+    for where in (301, 430, 517):
+        bad[:] = [where]
+        found: list[int] = []
+        with pytest.raises(MapError, match=f"datapoint {where} of"):
+            found.extend(int(dp[0][0]) for dp in ahead.iterate(seed=0, epoch=0))
+        iterator = ahead.iterate(seed=0, epoch=0)
+        for _ in range(where // 2):
+            next(iterator)
+        with pytest.raises(MapError):
+            next(iterator)
+        bad.clear()
+        assert [int(dp[0][0]) for dp in iterator] == list(range(where - where % 2, 600, 2))
+
+
+def test_a_worker_that_is_killed_within_a_batch(tmp_path: Path) -> None:
+    deaths = tmp_path / "deaths"
+
+    def dies(dp: Any) -> Any:
+        if dp[0] in (21, 38):
+            with open(deaths, "ab") as file:
+                file.write(b"x")
+            if os.path.getsize(deaths) in (1, 3):
+                os.kill(os.getpid(), signal.SIGKILL)
+        return (np.full(5000, dp[0]), np.random.random())
+
+    flow = BatchData(MapData(numbers(63), dies), 6, remainder=True)
+    ahead = PrefetchData(flow, num_proc=2, on_worker_death="restart")
+    found = list(ahead.iterate(seed=0, epoch=0))
+    assert deaths.read_bytes() == b"xxxx"
+    deaths.write_bytes(b"x" * 9)
+    assert same_datapoints(list(ahead.iterate(seed=0, epoch=0)), found)
+    assert np.concatenate([dp[0][:, 0] for dp in found]).tolist() == list(range(63))
+
+
+# ------------------------------------------------------------------ the rest
+
+
+def test_global_generators_are_seeded_for_each_datapoint() -> None:
+    def draw(dp: Any) -> Any:
+        import random
+
+        return (random.random(), np.random.random()) if dp[0] > 7 else (0.0, 0.0)
+
+    maps = MapData(numbers(64), draw)
+    alone = np.array(list(PrefetchData(maps, num_proc=1).iterate(seed=0)))
+    assert len(np.unique(alone)) == 2 * 56 + 1
+    for count, size in ((1, 8), (2, 8), (2, 1), (2, 20)):
+        flow = PrefetchData(BatchData(maps, size, remainder=True), num_proc=count)
+        pairs = list(flow.iterate(seed=0))
+        found = np.concatenate([np.stack(pair, axis=1) for pair in pairs])
+        assert np.array_equal(found, alone.astype(found.dtype)), (count, size)
+
+
+def test_threads_leave_the_generators_of_the_program_alone() -> None:
+    np.random.seed(5)
+    before = np.random.get_state(legacy=False)
+    flow = BatchData(MapData(numbers(64), noisy, rng=True), 4)
+    assert len(list(PrefetchData(flow, num_proc=2, backend="thread").iterate(seed=0))) == 16
+    assert str(np.random.get_state(legacy=False)) == str(before)
+
+
+def test_num_prefetch_counts_batches() -> None:
+    made: list[int] = []
+    maps = MapData(numbers(400), lambda dp: made.append(1) or dp)
+    flow = PrefetchData(BatchData(maps, 4), 2, 1, backend="thread")
+    iterator = flow.iterate(seed=0)
+    for _ in range(5):
+        next(iterator)
+    threading.Event().wait(0.3)
+    assert 5 * 4 <= len(made) <= (5 + 2 + 16) * 4
+    iterator.close()
+
+
+def test_a_batch_does_not_wait_for_what_comes_after_it() -> None:
+    gate = threading.Event()
+
+    def live() -> Iterator[Any]:
+        yield from ((i,) for i in range(9))
+        gate.wait()
+        yield from ((i,) for i in range(9, 12))
+
+    flow = MultiProcessMapAndBatchData(
+        DataFromGenerator(live), 1, lambda dp: (dp[0] * 2,), 4, remainder=True
+    )
+    iterator = flow.iterate(seed=0)
+    assert [next(iterator)[0].tolist() for _ in range(2)] == [[0, 2, 4, 6], [8, 10, 12, 14]]
+    gate.set()
+    assert [dp[0].tolist() for dp in iterator] == [[16, 18, 20, 22]]
+
+
+@BACKENDS
+def test_passes_that_are_left_early(backend: Any) -> None:
+    ended: list[int] = []
+
+    def source() -> Iterator[Any]:
+        try:
+            for i in range(1000):
+                yield (i,)
+        finally:
+            ended.append(1)
+
+    flow = BatchData(MapData(DataFromGenerator(source), noisy, rng=True), 8)
+    ahead = PrefetchData(flow, num_proc=2, backend=backend)
+    expected = list(itertools.islice(flow.iterate(seed=2, epoch=0), 4))
+    for count in (0, 1, 4):
+        with ahead.iterate(seed=2, epoch=0) as iterator:
+            found = list(itertools.islice(iterator, count))
+        assert same_datapoints(found, expected[:count])
+    for _ in range(500):
+        if len(ended) == 4:
+            break
+        threading.Event().wait(0.01)
+    assert len(ended) >= 2, "those that were begun are closed"
