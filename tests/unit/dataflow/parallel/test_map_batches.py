@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from processes import wait_until
 from shared_workers import shared_workers
 from towerpack import BatchError, DataFlowError, MapError, StateError
 from towerpack.dataflow import (
@@ -25,7 +26,10 @@ from towerpack.dataflow import (
     PrefetchData,
     RepeatedData,
 )
+from towerpack.dataflow._arena import Arena, lend
+from towerpack.dataflow._flow import Place
 from towerpack.dataflow._stream import State, Stream, WindowStream
+from towerpack.dataflow.parallel._chain_job import BatchJob, ChainJob
 from towerpack.dataflow.parallel._memory import is_lent
 from towerpack.dataflow.testing import same_datapoints
 
@@ -117,6 +121,16 @@ def test_maps_get_no_memory_that_is_used_again() -> None:
         assert intact.all()
         assert (images[:, 0, 0] == labels).all()
         images[:] = 255
+
+
+def test_the_stack_is_laid_where_it_is_sent_from() -> None:
+    memory = np.zeros(1 << 20, np.uint8)
+    flow = BatchData(MapData(numbers(8), large), 4)
+    job = BatchJob(ChainJob([flow.ds.mapper(Place(0))], False, None, 0), 4, flow.collate)
+    with lend(Arena(memory)):
+        result = job.run((0, 0, 8, [(i,) for i in range(8)]))
+    assert result.count == 2
+    assert all(np.shares_memory(images, memory) for images, _ in result.block)
 
 
 @pytest.mark.parametrize(
@@ -424,8 +438,5 @@ def test_passes_that_are_left_early(backend: Any) -> None:
         with ahead.iterate(seed=2, epoch=0) as iterator:
             found = list(itertools.islice(iterator, count))
         assert same_datapoints(found, expected[:count])
-    for _ in range(500):
-        if len(ended) == 4:
-            break
-        threading.Event().wait(0.01)
-    assert len(ended) >= 2, "those that were begun are closed"
+    # One that was closed before its first datapoint has nothing to end.
+    assert wait_until(lambda: len(ended) >= 3, 5), "readers end, and close the source"
