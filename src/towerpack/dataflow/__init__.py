@@ -28,6 +28,9 @@ _NAMES: dict[str, list[str]] = {
     "towerpack.dataflow._plan": [
         "Plan",
     ],
+    "towerpack.dataflow._rows": [
+        "empty_row",
+    ],
     "towerpack.dataflow.formats": [
         "CaffeLMDB",
         "DiskCacheData",

@@ -20,6 +20,9 @@ from towerpack.dataflow._iterator import (
 from towerpack.dataflow._plan import (
     Plan as Plan,
 )
+from towerpack.dataflow._rows import (
+    empty_row as empty_row,
+)
 from towerpack.dataflow.formats import (
     CaffeLMDB as CaffeLMDB,
     DiskCacheData as DiskCacheData,

@@ -7,13 +7,14 @@ Resuming, sharding over hosts and any number of workers follow from that by arit
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, DataFlowError, TowerpackError
+from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._blocks import Block, Positions, as_ints, to_rows
 from towerpack.dataflow._datapoints import Datapoint
 
@@ -25,10 +26,12 @@ class Node(ABC):
         size: Datapoints in a pass; `None` is infinite.
         chunk: How many datapoints a consumer of single ones should read at a time; above 1 only
             where reading ahead is cheap and runs no code of the user's on single datapoints.
+        passes_on: Plans whose datapoints it hands on as they are, without keeping any.
     """
 
     size: int | None
     chunk: int = 1
+    passes_on: Sequence[Node] = ()
 
     @abstractmethod
     def read(self, epoch: int, positions: Positions) -> Block:
@@ -40,6 +43,22 @@ class Node(ABC):
     def get(self, epoch: int, position: int) -> Datapoint:
         """One datapoint."""
         return to_rows(self.read(epoch, range(position, position + 1)))[0]
+
+    def lay_into(self, allocate: Allocate) -> None:
+        """Let the arrays that it gives be made by `allocate`.
+
+        Those that code of the user's sees are not: it might keep one, whose memory is used again.
+        """
+        for inner in self.passes_on:
+            inner.lay_into(allocate)
+
+
+def makers_of(node: Node) -> Iterator[Node]:
+    """The plans that make what a plan gives: itself, or those from which it passes on."""
+    if not node.passes_on:
+        yield node
+    for inner in node.passes_on:
+        yield from makers_of(inner)
 
 
 class Indexable(Protocol):

@@ -14,6 +14,7 @@ Anything else does not stack.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -30,6 +31,7 @@ from towerpack.dataflow._datapoints import (
     rebuild,
     values_of,
 )
+from towerpack.dataflow._rows import RowLender
 
 Pad = float | Mapping[Hashable, float]
 """A value for all components, or for those that may be ragged, by index or key."""
@@ -38,15 +40,35 @@ Array = NDArray[Any]
 _RESHAPE = 'make the shapes agree before batching, or pass pad=... or stack="list"'
 
 
+@dataclass(frozen=True)
+class Into:
+    """Where arrays are stacked to.
+
+    Attributes:
+        allocate: Makes memory for that.
+        lender: Whose arrays are taken as they are, where datapoints were made in them.
+    """
+
+    allocate: Allocate = np.empty
+    lender: RowLender | None = None
+
+    def whole(self, arrays: Sequence[Array]) -> Array | None:
+        """The array whose rows these are, in order, if there is one."""
+        return None if self.lender is None else self.lender.whole(arrays)
+
+
+_ANYWHERE = Into()
+
+
 def stack_rows(
-    rows: Sequence[Datapoint], pad: Pad | None = None, allocate: Allocate = np.empty
+    rows: Sequence[Datapoint], pad: Pad | None = None, into: Into = _ANYWHERE
 ) -> Datapoint:
     """Stack datapoints into one of their kind.
 
     Args:
         rows: At least one.
         pad: For ragged components.
-        allocate: Where arrays are stacked to.
+        into: Where arrays are stacked to.
 
     Raises:
         BatchError: They differ in structure, shape or dtype, or hold what does not stack.
@@ -61,7 +83,7 @@ def stack_rows(
     return rebuild(
         first,
         [
-            _stack(column, key, pad_value(pad, key), allocate)
+            _stack(column, key, pad_value(pad, key), into)
             for key, column in zip(keys, columns, strict=True)
         ],
     )
@@ -104,21 +126,21 @@ def pad_value(pad: Pad | None, key: Hashable) -> float | None:
     return pad.get(key) if isinstance(pad, Mapping) else pad
 
 
-def _stack(items: Sequence[Any], key: Hashable, pad: float | None, allocate: Allocate) -> Array:
+def _stack(items: Sequence[Any], key: Hashable, pad: float | None, into: Into) -> Array:
     first = items[0]
     if isinstance(first, np.ndarray):
-        return _stack_arrays(cast("Sequence[Array]", items), key, pad, allocate)
+        return _stack_arrays(cast("Sequence[Array]", items), key, pad, into)
     if isinstance(first, (str, bytes)):  # before np.generic: np.str_ is both
         return _stack_texts(items, key)
     if isinstance(first, np.generic):
         return _stack_arrays(
-            [_numpy(item, i, key, items) for i, item in enumerate(items)], key, pad, allocate
+            [_numpy(item, i, key, items) for i, item in enumerate(items)], key, pad, into
         )
     if isinstance(first, (bool, int, float)):
         return _stack_numbers(items, key)
     if isinstance(first, (list, tuple)):
         arrays = [_from_sequence(item, i, key, items) for i, item in enumerate(items)]
-        return _stack_arrays(arrays, key, pad, allocate)
+        return _stack_arrays(arrays, key, pad, into)
     raise BatchError(
         f"A {type(first).__name__} does not stack.",
         got=f"{name_of(key)} {describe(first)}",
@@ -127,9 +149,7 @@ def _stack(items: Sequence[Any], key: Hashable, pad: float | None, allocate: All
     )
 
 
-def _stack_arrays(
-    arrays: Sequence[Array], key: Hashable, pad: float | None, allocate: Allocate
-) -> Array:
+def _stack_arrays(arrays: Sequence[Array], key: Hashable, pad: float | None, into: Into) -> Array:
     first = arrays[0]
     shape, dtype = first.shape, first.dtype
     ragged = False
@@ -141,10 +161,14 @@ def _stack_arrays(
                 raise _mismatch(index, key, array, first, _RESHAPE)
             ragged = True
     if ragged and pad is not None:
-        return _stack_padded(arrays, key, pad, allocate)
+        return _stack_padded(arrays, key, pad, into.allocate)
     if not shape:
         return np.array(arrays, dtype)
-    out = allocate((len(arrays), *shape), dtype)
+    whole = into.whole(arrays)
+    if whole is not None:
+        return whole
+    # Never into what was lent: the arrays may be its rows in another order.
+    out = into.allocate((len(arrays), *shape), dtype)
     # Twice as fast as np.stack, which makes a view of every item first.
     np.concatenate(arrays, out=out.reshape(len(arrays) * shape[0], *shape[1:]))
     return out

@@ -6,16 +6,10 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from towerpack.dataflow._arena import Allocate, lent_empty
+from towerpack.dataflow._arena import lent_empty
 from towerpack.dataflow._blocks import Block
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow.sources._arrays import ArraysNode
-from towerpack.dataflow.stages._batch import BatchNode, Collate
-from towerpack.dataflow.stages._concat import ConcatNode
-from towerpack.dataflow.stages._repeat import RepeatNode
-from towerpack.dataflow.stages._shuffle import ShuffleNode
-from towerpack.dataflow.stages._window import WindowNode
 
 Work = Any
 """One piece of work, such as (epoch, first position, position after the last)."""
@@ -71,7 +65,7 @@ class PlanJob(Job):
 
     def run(self, work: Work) -> Result:
         if not self._ready:
-            lay_into(self._node, lent_empty)
+            self._node.lay_into(lent_empty)
             self._ready = True
         epoch, start, stop = work
         if stop - start == 1:
@@ -106,21 +100,3 @@ class PlanJob(Job):
 
 def _span(start: int, stop: int) -> str:
     return f" {start}" if stop - start == 1 else f"s {start}..{stop - 1}"
-
-
-def lay_into(node: Node, allocate: Allocate) -> None:
-    """Let the arrays that a plan gives be made by `allocate`.
-
-    Goes down only through stages that run no code of the user's: that might keep an array whose
-    memory is used again.
-    """
-    if isinstance(node, BatchNode):
-        node.collate = Collate(node.collate.stack, node.collate.pad, allocate)
-        lay_into(node.inner, allocate)
-    elif isinstance(node, (RepeatNode, ShuffleNode, WindowNode)):
-        lay_into(node.inner, allocate)
-    elif isinstance(node, ConcatNode):
-        for inner in node.inputs:
-            lay_into(inner, allocate)
-    elif isinstance(node, ArraysNode):
-        node.allocate = allocate

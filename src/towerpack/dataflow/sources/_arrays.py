@@ -122,6 +122,9 @@ class ArraysNode(Node):
         data = tuple(columns) if type(like) is tuple else rebuild(like, columns)
         return Columns(data, len(positions))
 
+    def lay_into(self, allocate: Allocate) -> None:
+        self.allocate = allocate
+
     def _copy(self, rows: NDArray[Any]) -> NDArray[Any]:
         out = self.allocate(rows.shape, rows.dtype)
         out[...] = rows

@@ -20,8 +20,9 @@ from towerpack.dataflow._flow import (
     length_of,
     open_flow,
 )
-from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stacking import Pad, list_rows, stack_rows
+from towerpack.dataflow._plan import Node, makers_of
+from towerpack.dataflow._rows import Key, RowLender, RowMaker
+from towerpack.dataflow._stacking import Into, Pad, list_rows, stack_rows
 from towerpack.dataflow._stream import State, Stream, WindowStream, inner_state
 
 Stack = Literal["array", "list"]
@@ -115,7 +116,13 @@ class Collate:
         self.pad = pad
         self.allocate = allocate
 
-    def __call__(self, block: Block) -> Datapoint:
+    def __call__(self, block: Block, lender: RowLender | None = None) -> Datapoint:
+        """One datapoint.
+
+        Args:
+            block: Not empty.
+            lender: What datapoints of it may have been made in.
+        """
         if isinstance(block, Columns):
             values = values_of(block.data)
             if self.stack == "array" and all(column.dtype.kind not in "OSU" for column in values):
@@ -123,7 +130,7 @@ class Collate:
             block = to_rows(block)
         if self.stack == "list":
             return list_rows(block)
-        return stack_rows(block, self.pad, self.allocate)
+        return stack_rows(block, self.pad, Into(self.allocate, lender))
 
 
 class BatchNode(Node):
@@ -139,6 +146,12 @@ class BatchNode(Node):
         self.batch_size = batch_size
         self.size = size
         self.collate = collate
+        self._makers = [maker for maker in makers_of(inner) if isinstance(maker, RowMaker)]
+        self._proven: frozenset[Key] = frozenset()
+
+    def lay_into(self, allocate: Allocate) -> None:
+        self.collate = Collate(self.collate.stack, self.collate.pad, allocate)
+        self.inner.lay_into(allocate)
 
     def members(self, position: int) -> range:
         """The positions in `inner` of one batch."""
@@ -152,7 +165,21 @@ class BatchNode(Node):
         return [self.get(epoch, position) for position in as_ints(positions)]
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        return self.collate(self.inner.read(epoch, self.members(position)))
+        return self._collated(epoch, self.members(position))
+
+    def part(self, epoch: int, position: int, start: int, stop: int) -> Datapoint:
+        """Rows `start` to `stop` of one batch, stacked by themselves."""
+        return self._collated(epoch, self.members(position)[start:stop])
+
+    def _collated(self, epoch: int, members: range) -> Datapoint:
+        if not self._makers:
+            return self.collate(self.inner.read(epoch, members))
+        lender = RowLender(len(members), self.collate.allocate, self._makers, self._proven)
+        with lender.offered():
+            block = self.inner.read(epoch, members)
+        batch = self.collate(block, lender)
+        self._proven = lender.used  # one assignment: safe between threads
+        return batch
 
 
 def is_batched(ds: DataFlow) -> bool:

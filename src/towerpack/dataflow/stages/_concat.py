@@ -76,7 +76,7 @@ class ConcatNode(Node):
         sizes = [math.inf if node.size is None else node.size for node in nodes]
         if math.inf in sizes:
             nodes = nodes[: sizes.index(math.inf) + 1]
-        self.inputs = nodes
+        self.inputs = self.passes_on = nodes
         finite = [node.size for node in nodes if node.size is not None]
         self.size = sum(finite) if len(finite) == len(nodes) else None
         self.chunk = min(node.chunk for node in nodes)

@@ -36,6 +36,7 @@ from towerpack.dataflow._flow import (
     open_flow,
 )
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._rows import RowMaker, without_rows
 from towerpack.dataflow._stacking import stack_rows
 from towerpack.dataflow._stream import State, Stream, Tally, WindowStream, inner_state
 from towerpack.dataflow.stages._batch import is_batched
@@ -215,7 +216,7 @@ class OnComponent:
         return datapoint
 
 
-class MapNode(Node):
+class MapNode(RowMaker, Node):
     """Maps datapoints of another plan one by one."""
 
     def __init__(self, inner: Node, mapper: Mapper) -> None:
@@ -224,15 +225,12 @@ class MapNode(Node):
         self.size = inner.size
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        return self.mapper(self.inner.get(epoch, position), epoch, position)
+        return without_rows(self.mapper, self.inner.get(epoch, position), epoch, position)
 
     def read(self, epoch: int, positions: Positions) -> Block:
         rows = to_rows(self.inner.read(epoch, positions))
-        mapper = self.mapper
-        return [
-            mapper(row, epoch, position)
-            for row, position in zip(rows, as_ints(positions), strict=True)
-        ]
+        epochs = [epoch] * len(rows)
+        return self.make(self.mapper, zip(rows, epochs, as_ints(positions), strict=True))
 
 
 class BatchedMapNode(Node):

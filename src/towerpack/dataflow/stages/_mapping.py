@@ -11,6 +11,7 @@ from towerpack._core.errors import ConfigError, MapError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import Datapoint, copied, describe_datapoint
 from towerpack.dataflow._draws import position_rng
+from towerpack.dataflow._rows import without_rows
 from towerpack.dataflow._stream import State, Stream, Tally
 
 log = get_logger(__name__)
@@ -157,7 +158,7 @@ class MapStream(Stream):
                     raise
                 self._before = before
             try:
-                result = self._mapper(self._pending[0], self._epoch, self._count)
+                result = without_rows(self._mapper, self._pending[0], self._epoch, self._count)
             except MapError as error:
                 if self._skipped is None:
                     raise

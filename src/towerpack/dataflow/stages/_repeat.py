@@ -73,6 +73,7 @@ class RepeatNode(Node):
 
     def __init__(self, inner: Node, n: int) -> None:
         self.inner = inner
+        self.passes_on = (inner,)
         self.chunk = chunk_of(inner)
         self.size = None if n == -1 or inner.size is None else inner.size * n
         self._n = 0 if n == -1 else n

@@ -85,6 +85,7 @@ class ShuffleNode(Node):
 
     def __init__(self, inner: Node, key: int) -> None:
         self.inner = inner
+        self.passes_on = (inner,)
         self.size = inner.size
         self.chunk = inner.chunk
         self._key = key

@@ -96,6 +96,7 @@ class WindowNode(Node):
 
     def __init__(self, inner: Node, window_size: int, key: int) -> None:
         self.inner = inner
+        self.passes_on = (inner,)
         self.size = inner.size
         self.chunk = inner.chunk
         self._window_size = window_size

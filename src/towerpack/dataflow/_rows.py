@@ -1,0 +1,218 @@
+"""Rows of a batch, lent to the map that makes them, so that nothing is copied into the batch.
+
+A batch offers its rows to the maps directly below it. What such a map asks for with `empty_row` is
+a row of an array for the whole batch; if the stack then finds all of an array's rows in its hands,
+in order, it takes that array as it is. In any other case it copies, as ever: what a function does
+with its rows decides how fast a batch is made, never what is in it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import weakref
+from collections.abc import Callable, Container, Generator, Iterable, Sequence
+from itertools import starmap
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from towerpack.dataflow._arena import Allocate
+
+Array = NDArray[Any]
+Result = TypeVar("Result")
+
+Key = tuple[int, tuple[int, ...], np.dtype[Any]]
+"""How often a datapoint had asked for a row before; shape and dtype of the row."""
+
+
+class _Here(threading.local):
+    offered: RowLender | None = None
+    """By the batch that is being read, for the maps below it."""
+    making: RowLender | None = None
+    """For the datapoint that is being made."""
+
+
+_HERE = _Here()
+
+
+def empty_row(shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
+    """Memory for one component of the datapoint that is being made, in its place in the batch.
+
+    That saves copying it there. For functions of a map directly below a `BatchData`, over an
+    indexable source; between the two may be stages that only reorder (`ShuffleData`,
+    `RepeatedData`, `ConcatData`). Anywhere else it is `numpy.empty(shape, dtype)`.
+
+    Write all of it, return it in the datapoint, and do not keep it: it is a part of the batch,
+    whose memory workers use again.
+
+    Args:
+        shape: Of the component, as `numpy.empty` takes it.
+        dtype: Of the component.
+    """
+    lender = _HERE.making
+    return np.empty(shape, dtype) if lender is None else lender.empty(shape, dtype)
+
+
+class RowLender:
+    """The rows of one batch.
+
+    The n-th datapoint that is made gets row n of whatever it asks for, so that no row is handed out
+    twice, whoever makes datapoints in whichever order.
+
+    Args:
+        size: Datapoints in the batch.
+        allocate: Makes the arrays that are lent.
+        makers: Plans that they are lent to.
+        proven: What the stack could use in the batch before. Memory is made for that alone; of
+            other requests only note is taken, so that what never ends in a batch costs none.
+    """
+
+    def __init__(
+        self, size: int, allocate: Allocate, makers: Container[RowMaker], proven: frozenset[Key]
+    ) -> None:
+        self.makers = makers
+        self._size = size
+        self._allocate = allocate
+        self._proven = proven
+        self._used: list[Key] = []
+        self._columns: dict[Key, _Column] = {}
+        self._row = -1
+        self._asked = 0
+
+    @property
+    def used(self) -> frozenset[Key]:
+        """What the stack could use, or could have if it had been lent."""
+        return frozenset(self._used)
+
+    @contextlib.contextmanager
+    def offered(self) -> Generator[None]:
+        """While the batch is read: let its makers have rows."""
+        before, _HERE.offered = _HERE.offered, self
+        try:
+            yield
+        finally:
+            _HERE.offered = before
+
+    def turns(self, calls: Iterable[Any]) -> Generator[Any]:
+        """The same; each turn is another datapoint."""
+        for call in calls:
+            self._row += 1
+            self._asked = 0
+            yield call
+
+    def empty(self, shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
+        """A row for the datapoint that is being made."""
+        sides = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
+        key = (self._asked, sides, np.dtype(dtype))
+        self._asked += 1
+        column = self._columns.get(key)
+        if column is not None:
+            return column.row(self._row)
+        if self._row:
+            return np.empty(shape, dtype)
+        column = self._columns[key] = self._column(key)
+        return column.row(0)
+
+    def whole(self, arrays: Sequence[Array]) -> Array | None:
+        """The array whose rows these are: all, and in order. Not given away twice.
+
+        Args:
+            arrays: At least one; all of one shape and dtype.
+        """
+        for key, column in self._columns.items():
+            if column.holds(arrays):
+                del self._columns[key]
+                self._used.append(key)
+                return column.data
+        return None
+
+    def _column(self, key: Key) -> _Column:
+        _, shape, dtype = key
+        lent = key in self._proven
+        data = self._allocate((self._size, *shape), dtype) if lent else None
+        return _Column(shape, dtype, data)
+
+
+class _Column:
+    """What is handed out for one request of all datapoints.
+
+    Args:
+        shape: Of a row.
+        dtype: Of a row.
+        data: Lent row by row; `None` to see only whether it could be.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], data: Array | None) -> None:
+        self.data = data
+        self._shape = shape
+        self._dtype = dtype
+        self._handed: list[Array | weakref.ref[Array]] = []
+
+    def row(self, index: int) -> Array:
+        """Memory for one datapoint."""
+        if self.data is None:
+            row = np.empty(self._shape, self._dtype)
+            self._handed.append(weakref.ref(row))
+        elif index < len(self.data):
+            row = self.data[index, ...]
+            self._handed.append(row)
+        else:
+            row = np.empty(self._shape, self._dtype)
+        return row
+
+    def holds(self, arrays: Sequence[Array]) -> bool:
+        """Whether arrays, of one shape and dtype, are all that was handed out, in order."""
+        if len(arrays) != len(self._handed) or not self._fits(arrays):
+            return False
+        return all(map(_same, self._handed, arrays))
+
+    def _fits(self, arrays: Sequence[Array]) -> bool:
+        # A row's own shape and dtype can be set, which does not change what it is a row of.
+        first = arrays[0]
+        if (first.shape, first.dtype) != (self._shape, self._dtype):
+            return False
+        return self.data is None or len(self.data) == len(arrays)
+
+
+def _same(handed: Array | weakref.ref[Array], array: Array) -> bool:
+    """Whether an array has the memory that was handed out, in its order; also as another view."""
+    row = handed() if isinstance(handed, weakref.ref) else handed
+    if row is None or not array.flags.c_contiguous:
+        return False
+    return array is row or _address(array) == _address(row)
+
+
+def _address(array: Array) -> int:
+    return array.__array_interface__["data"][0]
+
+
+class RowMaker:
+    """Mixed into plans that make datapoints one at a time, for the memory that is lent for them."""
+
+    def make(self, f: Callable[..., Result], calls: Iterable[tuple[Any, ...]]) -> list[Result]:
+        """Call a function for each datapoint; `empty_row` is a row of the batch above, if any."""
+        lender = _HERE.offered
+        if lender is None or self not in lender.makers:
+            return without_rows(lambda: list(starmap(f, calls)))
+        before, _HERE.making = _HERE.making, lender
+        try:
+            return list(starmap(f, lender.turns(calls)))
+        finally:
+            _HERE.making = before
+
+
+def without_rows(f: Callable[..., Result], *arguments: Any) -> Result:
+    """Call a function that has no part in the datapoint that is being made, if there is one.
+
+    A map's function may read another pipeline, whose datapoints are not rows of the batch above.
+    """
+    before = _HERE.making
+    if before is None:
+        return f(*arguments)
+    _HERE.making = None
+    try:
+        return f(*arguments)
+    finally:
+        _HERE.making = before

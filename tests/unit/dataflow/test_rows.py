@@ -1,0 +1,618 @@
+"""Rows of a batch that are lent to maps: used, and never seen in what is in a batch."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from towerpack._core.errors import BatchError, MapError
+from towerpack.dataflow import (
+    BatchData,
+    CacheData,
+    ConcatData,
+    DataFlow,
+    DataFromArrays,
+    DataFromGenerator,
+    LocallyShuffleData,
+    MapData,
+    MapDataComponent,
+    Plan,
+    PrefetchData,
+    RepeatedData,
+    SelectComponent,
+    ShardRows,
+    ShuffleData,
+    empty_row,
+)
+from towerpack.dataflow._arena import Arena, lend, lent_empty
+from towerpack.dataflow._rows import RowLender, RowMaker
+
+SHAPE = (5, 3)
+SIZE = 8
+Empty = Callable[[Any, Any], Any]
+Make = Callable[[int, Empty], Any]
+
+
+def numbers(n: int = 40) -> DataFromArrays:
+    return DataFromArrays(np.arange(n))
+
+
+def filled(row: Any, value: Any) -> Any:
+    row[...] = value
+    return row
+
+
+class Maker:
+    """A map function that remembers which memory it was given."""
+
+    def __init__(self) -> None:
+        self.rows: list[np.ndarray] = []
+        self._lock = threading.Lock()
+
+    def __call__(self, dp: Any) -> Any:
+        row = filled(empty_row(SHAPE, np.float32), dp[0])
+        with self._lock:
+            self.rows.append(row)
+        return row, int(dp[0])
+
+    @property
+    def lent(self) -> list[bool]:
+        """Of which rows the memory is not their own."""
+        return [row.base is not None for row in self.rows]
+
+
+def equal(a: Any, b: Any) -> bool:
+    return len(a) == len(b) and all(
+        len(x) == len(y) and all(np.array_equal(p, q) for p, q in zip(x, y, strict=True))
+        for x, y in zip(a, b, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        lambda ds: ds,
+        ShuffleData,
+        lambda ds: LocallyShuffleData(ds, 16),
+        lambda ds: RepeatedData(ds, 2),
+        lambda ds: ConcatData([ds, ds]),
+        lambda ds: RepeatedData(ShuffleData(ds), -1),
+    ],
+)
+def test_what_is_made_in_rows_is_not_copied(between: Callable[[DataFlow], DataFlow]) -> None:
+    make = Maker()
+    iterator = BatchData(between(MapData(numbers(), make)), SIZE).iterate(seed=0)
+    for number in range(5):
+        batch = next(iterator)
+        rows = make.rows[number * SIZE :]
+        assert len(rows) == SIZE
+        # In the first batch it shows whether it is worth lending.
+        assert [np.shares_memory(batch[0], row) for row in rows] == [number > 0] * SIZE
+        assert (batch[0][:, 0, 0] == batch[1]).all()
+
+
+def test_the_last_smaller_batch_and_shards_of_batches_are_made_in_rows() -> None:
+    make = Maker()
+    batches = list(BatchData(MapData(numbers(20), make), SIZE, remainder=True))
+    assert [len(batch[0]) for batch in batches] == [8, 8, 4]
+    assert all(np.shares_memory(batches[2][0], row) for row in make.rows[16:])
+    make = Maker()
+    batches = list(ShardRows(BatchData(MapData(numbers(), make), SIZE), 2, 1))
+    assert [batch[0].shape for batch in batches] == [(4, *SHAPE)] * 5
+    assert all(np.shares_memory(batches[1][0], row) for row in make.rows[4:8])
+    assert batches[1][1].tolist() == [12, 13, 14, 15]
+
+
+def test_rows_lie_in_the_arena_of_a_worker() -> None:
+    make = Maker()
+    node = BatchData(MapData(numbers(), make), SIZE).plan(seed=0).root
+    node.lay_into(lent_empty)
+    memory = np.zeros(1 << 16, np.uint8)
+    for position in range(3):
+        arena = Arena(memory)
+        with lend(arena):
+            batch = node.get(0, position)
+        assert np.shares_memory(batch[0], memory)
+        assert arena.needed == batch[0].nbytes, "no second array for the same batch"
+        assert (batch[0][:, 0, 0] == batch[1]).all()
+    assert all(np.shares_memory(row, memory) for row in make.rows[SIZE:])
+    memory[:] = 255
+    assert make.lent == [False] * SIZE + [True] * 2 * SIZE
+
+
+def test_rows_in_threads() -> None:
+    make = Maker()
+    flow = BatchData(MapData(numbers(400), make), SIZE)
+    batches = list(PrefetchData(flow, num_proc=2, backend="thread"))
+    assert equal(batches, list(flow))
+    assert sum(make.lent) > 200
+
+
+@pytest.mark.parametrize(
+    "place",
+    [
+        lambda make: BatchData(SelectComponent(MapData(numbers(), make), [1, 0]), SIZE),
+        lambda make: BatchData(CacheData(MapData(numbers(), make)), SIZE),
+        lambda make: BatchData(MapData(MapData(numbers(), make), list), SIZE),
+        lambda make: BatchData(MapData(MapData(numbers(), make), tuple, batched=True), SIZE),
+        lambda make: BatchData(
+            MapData(DataFromGenerator(lambda: ([i] for i in range(40))), make), SIZE
+        ),
+        lambda make: BatchData(MapData(numbers(), make, on_error="skip"), SIZE),
+        lambda make: BatchData(MapData(numbers(), make), SIZE, stack="list"),
+        lambda make: MapData(numbers(), make),
+    ],
+    ids=["select", "cache", "map", "vectorised", "generator", "skip", "list", "no batch"],
+)
+def test_anywhere_else_it_is_memory_of_its_own(place: Callable[[Maker], DataFlow]) -> None:
+    make = Maker()
+    assert len(list(place(make))) in (5, 40)
+    assert make.lent == [False] * 40
+    assert empty_row(SHAPE, "int8").base is None
+
+
+def test_the_map_on_top_has_rows_and_the_one_below_has_none() -> None:
+    below, top = Maker(), Maker()
+    flow = BatchData(MapData(MapData(numbers(), below), lambda dp: top([dp[1]])), SIZE)
+    batches = list(flow)
+    assert below.lent == [False] * 40
+    assert top.lent == [False] * SIZE + [True] * 32
+    assert np.concatenate([batch[1] for batch in batches]).tolist() == list(range(40))
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_pipeline_that_a_function_reads_has_no_rows_of_it(cached: bool) -> None:
+    """A cache in there would keep what the batch, and later other batches, are made in."""
+    inner, outer = Maker(), Maker()
+    flows = [MapData(DataFromGenerator(lambda: ([i] for i in range(40))), inner)]
+    flows.append(MapData(numbers(), inner))
+    if cached:
+        flows = [CacheData(flow) for flow in flows]
+    plan = MapData(numbers(), inner).plan(seed=0)
+
+    def f(dp: Any) -> Any:
+        position = int(dp[0])
+        others = [next(flow.iterate(seed=0))[0] for flow in flows]
+        others += [plan.get(position)[0], plan.read(range(position, position + 1))[0][0]]
+        return (*outer(dp), *others)
+
+    batches = list(BatchData(MapData(numbers(), f), SIZE))
+    assert not any(inner.lent) and sum(outer.lent) == 32
+    for batch in batches:
+        assert (batch[0][:, 0, 0] == batch[1]).all()
+        assert not batch[2].any() and not batch[3].any()
+        assert (batch[4] == batch[0]).all() and (batch[5] == batch[0]).all()
+
+
+def test_a_batch_inside_of_a_function_has_rows_of_its_own() -> None:
+    inner, outer = Maker(), Maker()
+    small = BatchData(MapData(numbers(6), inner), 2)
+
+    def f(dp: Any) -> Any:
+        before = empty_row(SHAPE, np.float32)
+        first, second, _ = list(small)
+        return filled(before, dp[0]), first[0], second[0], outer(dp)[0]
+
+    for index, batch in enumerate(BatchData(MapData(numbers(), f), SIZE)):
+        wanted = np.arange(index * SIZE, index * SIZE + SIZE)
+        assert (batch[0][:, 0, 0] == wanted).all() and (batch[3][:, 0, 0] == wanted).all()
+        assert (batch[1] == [[[0]], [[1]]]).all() and (batch[2] == [[[2]], [[3]]]).all()
+        assert index == 0 or not np.shares_memory(batch[0], inner.rows[-1])
+
+
+def test_an_error_ends_the_lending() -> None:
+    make = Maker()
+    bad = {11, 13}
+
+    def f(dp: Any) -> Any:
+        if int(dp[0]) in bad:
+            bad.remove(int(dp[0]))
+            raise ValueError("bad")
+        return make(dp)
+
+    iterator = BatchData(MapData(numbers(), f), SIZE).iterate(seed=0)
+    next(iterator)
+    for _ in range(2):
+        with pytest.raises(MapError, match="bad"):
+            next(iterator)
+        assert empty_row(SHAPE, np.float32).base is None
+    second = next(iterator)
+    assert second[1].tolist() == list(range(8, 16)) and (second[0][:, 0, 0] == second[1]).all()
+    assert all(np.shares_memory(second[0], row) for row in make.rows[-SIZE:])
+
+
+def test_an_error_in_a_worker_comes_after_all_before_it() -> None:
+    def f(dp: Any) -> Any:
+        row = filled(empty_row(SHAPE, np.float32), dp[0])
+        if dp[0] == 29:
+            raise ValueError("bad")
+        return [row]
+
+    flow = BatchData(MapData(numbers(), f), SIZE)
+    iterator = PrefetchData(flow, num_proc=1).iterate(seed=0)
+    assert [next(iterator)[0][:, 0, 0].tolist() for _ in range(3)] == [
+        list(range(i, i + 8)) for i in (0, 8, 16)
+    ]
+    with pytest.raises(MapError, match="bad"):
+        next(iterator)
+    iterator.close()
+
+
+def test_what_does_not_end_in_the_batch_is_not_lent() -> None:
+    asked: list[Any] = []
+
+    def f(dp: Any) -> Any:
+        asked.append(scratch := filled(empty_row((100, 100), np.uint8), dp[0]))
+        return [filled(empty_row(SHAPE, np.uint8), scratch[0, 0])]
+
+    for number, batch in enumerate(BatchData(MapData(numbers(), f), SIZE)):
+        assert batch[0][:, 0, 0].tolist() == list(range(number * SIZE, number * SIZE + SIZE))
+    assert all(row.base is None for row in asked)
+
+
+def test_after_a_batch_that_had_to_be_copied_rows_are_lent_again() -> None:
+    make = Maker()
+
+    def f(dp: Any) -> Any:
+        row, number = make(dp)
+        return (row.copy() if number == 19 else row), number
+
+    for batch in BatchData(MapData(numbers(), f), SIZE):
+        assert (batch[0][:, 0, 0] == batch[1]).all()
+    assert make.lent == [False] * 8 + [True] * 16 + [False] * 8 + [True] * 8
+
+
+def test_a_batch_is_freed_with_its_last_array() -> None:
+    def f(dp: Any) -> Any:
+        return [filled(empty_row(SHAPE, np.float32), dp[0])]
+
+    iterator = BatchData(MapData(numbers(), f), SIZE).iterate(seed=0)
+    next(iterator)
+    arrays = [weakref.ref(next(iterator)[0]) for _ in range(2)]
+    assert [array() for array in arrays] == [None, None]
+
+
+def test_no_row_is_handed_out_twice_however_many_are_made() -> None:
+    maker = RowMaker()
+    key = (0, SHAPE, np.dtype(np.int16))
+    lender = RowLender(3, np.zeros, [maker], frozenset([key]))
+    with lender.offered():
+        rows = [row for _ in range(2) for row in maker.make(empty_row, [(SHAPE, np.int16)] * 2)]
+    for number, row in enumerate(rows):
+        row[...] = number
+    assert [row.max() for row in rows] == [0, 1, 2, 3]
+    for wrong in ([], rows[:2], rows[1:], rows[::-1], [rows[0], rows[2], rows[1]], rows):
+        assert not wrong or lender.whole(wrong) is None
+    whole = lender.whole(rows[:3])
+    assert whole is not None and whole[:, 0, 0].tolist() == [0, 1, 2]
+    assert lender.used == {key} and lender.whole(rows[:3]) is None
+
+
+def test_rows_of_a_batch_that_came_out_smaller_are_no_batch() -> None:
+    maker = RowMaker()
+    lender = RowLender(3, np.zeros, [maker], frozenset([(0, SHAPE, np.dtype(np.int16))]))
+    with lender.offered():
+        rows = maker.make(empty_row, [(SHAPE, np.int16)] * 2)
+    assert lender.whole(rows) is None
+
+
+def test_a_component_of_one_map_on_another() -> None:
+    """The top map hands a row of nobody's: it did not ask."""
+    below = Maker()
+    flow = MapDataComponent(MapData(numbers(), below), lambda number: number + 1, 1)
+    for batch in BatchData(flow, SIZE):
+        assert (batch[0][:, 0, 0] + 1 == batch[1]).all()
+    assert not any(below.lent)
+
+
+def once(position: int, empty: Empty) -> Any:
+    return [filled(empty(SHAPE, np.int32), position)]
+
+
+def twice_the_same(position: int, empty: Empty) -> Any:
+    row = filled(empty(SHAPE, np.int32), position)
+    return row, row
+
+
+def two(position: int, empty: Empty) -> Any:
+    return [filled(empty(SHAPE, np.int32), position), filled(empty(SHAPE, np.int32), -position)]
+
+
+def two_that_change_places(position: int, empty: Empty) -> Any:
+    a, b = two(position, empty)
+    return (a, b) if position % 3 else (b, a)
+
+
+def second_of_two(position: int, empty: Empty) -> Any:
+    empty(SHAPE, np.int32)[...] = 77
+    return once(position, empty)
+
+
+def not_always(position: int, empty: Empty) -> Any:
+    return once(position, empty if position % 3 else np.empty)
+
+
+def not_at_first(position: int, empty: Empty) -> Any:
+    return once(position, empty if position % SIZE else np.empty)
+
+
+def two_in_one(position: int, empty: Empty) -> Any:
+    """As a function that calls itself: what it asked for first is thrown away."""
+    once(position + 1000, empty)
+    return once(position, empty)
+
+
+def a_view(position: int, empty: Empty) -> Any:
+    return [once(position, empty)[0][:]]
+
+
+def a_part(position: int, empty: Empty) -> Any:
+    return [once(position, empty)[0][1:]]
+
+
+def turned(position: int, empty: Empty) -> Any:
+    row = empty((3, 3), np.int32)
+    row[...] = np.arange(9).reshape(3, 3) + position
+    return {"turned": row.T, "back": row[::-1], "as it is": row}
+
+
+def other_shape(position: int, empty: Empty) -> Any:
+    return [once(position, empty)[0].reshape(3, 5)]
+
+
+def other_dtype(position: int, empty: Empty) -> Any:
+    return [once(position, empty)[0].view(np.float32)]
+
+
+def shape_of_its_own(position: int, empty: Empty) -> Any:
+    (row,) = once(position, empty)
+    row[0, 0] = -1
+    row.shape = (3, 5)
+    return [row]
+
+
+def neighbours(position: int, empty: Empty) -> Any:
+    row = filled(empty((2,), np.int64), position)
+    return row, row[:1], row[1:], row
+
+
+def read_only(position: int, empty: Empty) -> Any:
+    (row,) = once(position, empty)
+    row.flags.writeable = False
+    return [row]
+
+
+def scalars(position: int, empty: Empty) -> Any:
+    return filled(empty((), np.int32), position), filled(empty((0, 3), np.int8), 0)
+
+
+def integers(position: int, empty: Empty) -> Any:
+    return [filled(empty(4, ">i2"), position), filled(empty([2, 2], "f8"), position)]
+
+
+def objects(position: int, empty: Empty) -> Any:
+    return [filled(empty((2,), object), str(position))]
+
+
+def structured(position: int, empty: Empty) -> Any:
+    return [filled(empty((2,), [("a", "i4"), ("b", "f4", (2,))]), position)]
+
+
+class Swapping:
+    """Gives rows of a batch in another order: 1 0 3 2 5 4 7 6."""
+
+    def __init__(self) -> None:
+        self.kept: Any = None
+
+    def __call__(self, position: int, empty: Empty) -> Any:
+        if position % 2 == 0:
+            self.kept = empty(SHAPE, np.int32)
+            row = np.full(SHAPE, position, np.int32)
+        else:
+            row = filled(self.kept, position)
+        return [row]
+
+
+class Remembering:
+    """Gives one row for ever."""
+
+    def __init__(self) -> None:
+        self.kept: Any = None
+
+    def __call__(self, position: int, empty: Empty) -> Any:
+        if self.kept is None and position >= SIZE:
+            self.kept = filled(empty(SHAPE, np.int32), 5)
+        return [np.full(SHAPE, 5, np.int32) if self.kept is None else self.kept]
+
+
+class Late:
+    """Gives the row of the datapoint before."""
+
+    def __init__(self) -> None:
+        self.kept: Any = None
+
+    def __call__(self, position: int, empty: Empty) -> Any:
+        row, self.kept = self.kept, filled(empty(SHAPE, np.int32), position)
+        return [np.zeros(SHAPE, np.int32) if row is None else row]
+
+
+ODD: list[Callable[[], Make]] = [
+    *(
+        lambda f=f: f
+        for f in (
+            *(once, twice_the_same, two, two_that_change_places, second_of_two, not_always),
+            *(not_at_first, two_in_one, a_view, a_part, turned, other_shape, other_dtype),
+            *(shape_of_its_own, neighbours, read_only, scalars, integers, objects, structured),
+        )
+    ),
+    Swapping,
+    Remembering,
+    Late,
+]
+
+
+def values(batch: Any) -> list[Any]:
+    return list(batch.values() if isinstance(batch, dict) else batch)
+
+
+@pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning")
+@pytest.mark.parametrize("new", ODD, ids=lambda new: getattr(new(), "__name__", new.__name__))
+def test_what_a_function_does_with_rows_never_shows(new: Callable[[], Make]) -> None:
+    lent, plain = new(), new()
+    got = list(BatchData(MapData(numbers(), lambda dp: lent(int(dp[0]), empty_row)), SIZE))
+    wanted = list(BatchData(MapData(numbers(), lambda dp: plain(int(dp[0]), np.empty)), SIZE))
+    for a, b in zip(got, wanted, strict=True):
+        assert type(a) is type(b)
+        for x, y in zip(values(a), values(b), strict=True):
+            assert x.dtype == y.dtype and np.array_equal(x, y)
+            assert x.flags.c_contiguous and x.flags.writeable
+        mine = values(a)
+        assert not any(
+            np.shares_memory(mine[i], mine[j]) for i in range(len(mine)) for j in range(i)
+        )
+    arrays = [array for batch in got for array in values(batch)]
+    assert not any(
+        np.shares_memory(arrays[i], arrays[j]) for i in range(len(arrays)) for j in range(i)
+    )
+
+
+def test_batches_are_the_callers_to_change() -> None:
+    flow = BatchData(MapData(numbers(), Maker()), SIZE)
+    for number, batch in enumerate(flow):
+        assert (batch[0][:, 0, 0] == range(number * SIZE, number * SIZE + SIZE)).all()
+        batch[0][...] = -1
+
+
+def test_ragged_rows() -> None:
+    def f(dp: Any) -> Any:
+        return [filled(empty_row((1 + int(dp[0]) % 3, 2), np.float32), dp[0])]
+
+    flow = MapData(numbers(), f)
+    with pytest.raises(BatchError, match="does not stack"):
+        list(BatchData(flow, SIZE))
+    for number, batch in enumerate(BatchData(flow, SIZE, pad=-1)):
+        assert batch[0].shape == (SIZE, 3, 2)
+        for row, position in zip(batch[0], range(number * SIZE, number * SIZE + SIZE), strict=True):
+            height = 1 + position % 3
+            assert (row[:height] == position).all() and (row[height:] == -1).all()
+
+
+def test_bad_shapes_and_dtypes_raise_as_numpy_does() -> None:
+    for number, (shape, dtype, error) in enumerate(
+        [((-1, 2), "f4", ValueError), ("ab", "f4", TypeError), ((2,), "nonsense", TypeError)]
+    ):
+        with pytest.raises(error):
+            empty_row(shape, dtype)  # pyright: ignore[reportArgumentType]
+
+        def f(dp: Any, shape: Any = shape, dtype: Any = dtype) -> Any:
+            return [empty_row(shape, dtype)]
+
+        with pytest.raises(MapError) as raised:
+            list(BatchData(MapData(numbers(), f), SIZE))
+        assert isinstance(raised.value.__cause__, error), number
+
+
+# What one component of a datapoint is made in: a row, memory of its own, a row that is thrown away
+# first, a copy of a row, the row that the component before asked for.
+WAYS = ("row", "own", "second", "copy", "same")
+
+
+def made(ways: tuple[str, ...], position: int, empty: Empty) -> Any:
+    components: list[Any] = []
+    for number, way in enumerate(ways):
+        if way == "same" and components:
+            components.append(components[-1])
+            continue
+        if way == "second":
+            empty(SHAPE, np.int16)[...] = 99
+        row = filled((np.empty if way == "own" else empty)(SHAPE, np.int16), position * 4 + number)
+        components.append(row.copy() if way == "copy" else row)
+    return components
+
+
+@given(
+    table=st.lists(
+        st.tuples(*[st.sampled_from(WAYS)] * 3) | st.just(("row", "row", "row")),
+        min_size=1,
+        max_size=24,
+    ),
+    batch=st.integers(1, 6),
+    order=st.sampled_from(["as is", "shuffled", "repeated", "twice", "shuffled repeats"]),
+)
+def test_any_mixture_gives_the_same_batches(
+    table: list[tuple[str, ...]], batch: int, order: str
+) -> None:
+    def flow(empty: Empty) -> DataFlow:
+        def f(dp: Any) -> Any:
+            return made(table[int(dp[0]) % len(table)], int(dp[0]), empty)
+
+        ds: DataFlow = MapData(numbers(24), f)
+        if order == "shuffled":
+            ds = ShuffleData(ds)
+        if order in ("repeated", "shuffled repeats"):
+            ds = RepeatedData(ds, 3)
+        if order == "twice":
+            ds = ConcatData([ds, ds])
+        if order == "shuffled repeats":
+            ds = ShuffleData(ds)
+        return BatchData(ds, batch, remainder=True)
+
+    got = list(flow(empty_row).iterate(seed=1))
+    assert equal(got, list(flow(np.empty).iterate(seed=1)))
+    arrays = [array for one in got for array in one]
+    spans = sorted((array.ctypes.data, array.nbytes) for array in arrays)
+    assert all(at + size <= after for (at, size), (after, _) in itertools.pairwise(spans))
+
+
+def mixed(dp: Any) -> Any:
+    position = int(dp[0])
+    ways = ("row", "row", WAYS[position % 5] if position // 64 % 2 else "row")
+    return made(ways, position, empty_row)
+
+
+@pytest.mark.parametrize("backend", ["process", "thread"])
+@pytest.mark.parametrize("workers", [0, 1, 2])
+def test_workers_give_the_same(workers: int, backend: Any) -> None:
+    shape = (40, 40, 20)  # large enough for slots to be lent
+
+    def f(dp: Any) -> Any:
+        return [*mixed(dp), filled(empty_row(shape, np.float32), dp[0])]
+
+    flow = BatchData(ShuffleData(MapData(numbers(512), f)), SIZE)
+    serial = [[np.array(x) for x in batch] for batch in flow.iterate(seed=3)]
+    ahead = PrefetchData(flow, num_proc=workers, backend=backend)
+    assert equal(list(ahead.iterate(seed=3)), serial)
+
+
+def test_positions_may_be_read_in_any_order() -> None:
+    plan: Plan = BatchData(MapData(numbers(), Maker()), SIZE).plan(seed=0)
+    order = [3, 1, 1, 0, 4, 2, 2, 2]
+    for position, batch in zip(order, plan.read(order), strict=True):
+        assert batch[1].tolist() == list(range(position * SIZE, position * SIZE + SIZE))
+        assert (batch[0][:, 0, 0] == batch[1]).all()
+
+
+def test_one_plan_read_by_several_threads() -> None:
+    plan = BatchData(MapData(numbers(400), Maker()), SIZE).plan(seed=0)
+    wrong: list[int] = []
+
+    def read() -> None:
+        for position in range(50):
+            batch = plan.get(position)
+            if not (batch[0][:, 0, 0] == range(position * SIZE, position * SIZE + SIZE)).all():
+                wrong.append(position)
+
+    threads = [threading.Thread(target=read) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
