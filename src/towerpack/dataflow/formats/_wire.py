@@ -109,13 +109,11 @@ def unpack_all(data: Buffer, count: int, *, copy: bool = False) -> list[Datapoin
         at = start + nbytes
         return view[start:at]
 
-    try:
+    with damages():
         reader, at = _start(view, take, copy)
         datapoints = reader.whole(count)
         if at != len(view):
             raise ValueError(f"{len(view) - at:,} bytes are left over")
-    except _DAMAGE as error:
-        raise _damaged(error) from error
     return datapoints
 
 
@@ -129,14 +127,12 @@ def unpack_frames(frames: Sequence[Buffer], *, copy: bool = False) -> Datapoint:
             raise ValueError(f"a frame of {len(view):,} bytes instead of {nbytes:,}")
         return view
 
-    try:
+    with damages():
         header = memoryview(next(rest)).cast("B")
         reader, end = _start(header, take, copy)
         (datapoint,) = reader.whole(1)
         if end != len(header) or next(rest, None) is not None:
             raise ValueError("bytes are left over")
-    except _DAMAGE as error:
-        raise _damaged(error) from error
     return datapoint
 
 
@@ -196,9 +192,16 @@ _DAMAGE: Final = (
 )
 
 
-def _damaged(error: Exception) -> FormatError:
-    reason = "it ends too soon" if isinstance(error, (StopIteration, IndexError)) else str(error)
-    return FormatError(
-        f"This is no packed datapoint, or a damaged one: {reason}.",
-        fix="it was cut off, changed, or written by something else; write or fetch it again",
-    )
+class damages:  # noqa: N801 - a context manager, as those of contextlib
+    """What wrong bytes lead to becomes a `FormatError`."""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        if isinstance(error, _DAMAGE):
+            ends = isinstance(error, (StopIteration, IndexError))
+            reason = "it ends too soon" if ends else str(error)
+            raise FormatError(
+                f"This is no packed datapoint, or a damaged one: {reason}.",
+                fix="it was cut off, changed, or written by something else; make it again",
+            ) from error

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
+from itertools import islice
 from typing import Any, Final, cast
 
 import numpy as np
@@ -23,7 +24,9 @@ _MOST_VALUE: Final = 16
 _MOST_GAP: Final = 16
 _SMALL: Final = 1024  # what is smaller travels among the values: a frame of its own costs more
 
-_PLAIN: Final = frozenset((type(None), bool, int, float, str, bytes))
+_LEAST_INT: Final = -(1 << 63)
+_MOST_INT: Final = (1 << 64) - 1
+PLAIN: Final[frozenset[type[Any]]] = frozenset((type(None), bool, int, float, str, bytes))
 # What NumPy stores as plain memory: no Python objects, no fields.
 _DTYPE: Final = re.compile(r"[<>|](?:[biufcSU]\d{1,9}|[mM]8(?:\[\d{0,9}[A-Za-z]{1,2}\])?)")
 
@@ -50,8 +53,10 @@ class Writer:
     @property
     def nbytes(self) -> int:
         """What it takes in one piece, at most: a little more than it will."""
-        fixed = _MOST_HEAD + len(self.codes) + _MOST_VALUE * len(self.values)
-        return fixed + self._nbytes + sum(len(frame) + _MOST_GAP for frame in self.frames)
+        nbytes = _MOST_HEAD + len(self.codes) + _MOST_VALUE * len(self.values) + self._nbytes
+        for frame in self.frames:
+            nbytes += len(frame) + _MOST_GAP
+        return nbytes
 
     def keep(self) -> None:
         """Copy the memory that is the datapoint's still."""
@@ -59,16 +64,21 @@ class Writer:
             self.frames = [bytes(frame) for frame in self.frames]
 
     def add(self, value: Any, depth: int) -> None:
-        kind = cast("type[Any]", type(value))
-        if kind in _PLAIN:
-            self._plain(value)
+        # Every small datapoint comes through here: the common kinds are asked for first.
+        kind = cast("type[Any]", value.__class__)
+        if kind is tuple or kind is list:
+            self._items(_TUPLE if kind is tuple else _LIST, value, depth)
+        elif kind is bytes or kind is str:
+            self._text(value, kind)
+        elif kind is int or kind in PLAIN:
+            if kind is int and not _LEAST_INT <= value <= _MOST_INT:
+                raise _too_large(value)
+            self.codes.append(_VALUE)
+            self.values.append(value)
         elif kind is np.ndarray or kind is np.memmap:
             self._array(value, depth)
-        elif kind is list or kind is tuple:
-            self._items(_LIST if kind is list else _TUPLE, value, depth)
         elif kind is dict:
-            pairs = cast("dict[Any, Any]", value)
-            self._items(_DICT, [item for pair in pairs.items() for item in pair], depth)
+            self._items(_DICT, [item for pair in value.items() for item in pair], depth)
         elif isinstance(value, np.generic):
             array: NDArray[Any] = np.asarray(cast("Any", value))
             self.codes.append(_SCALAR)
@@ -77,25 +87,16 @@ class Writer:
         else:
             raise _unpackable(value)
 
-    def _plain(self, value: Any) -> None:
-        if type(value) is int and not -(1 << 63) <= value < 1 << 64:
-            raise ConfigError(
-                f"An integer of {value.bit_length()} bits cannot be packed.",
-                expected="-2**63 to 2**64 - 1",
-                fix="give it as str or bytes",
-            )
-        if type(value) is str and len(value) >= _SMALL:
-            value = value.encode("utf-8", "surrogatepass")
-            self._blob(_TEXT, value)
-        elif type(value) is bytes and len(value) >= _SMALL:
-            self._blob(_BYTES, value)
-        else:
+    def _text(self, value: Any, kind: type[Any]) -> None:
+        nbytes = len(value)
+        if nbytes < _SMALL:
             self.codes.append(_VALUE)
             self.values.append(value)
-            if type(value) is bytes:
-                self._nbytes += len(value)
-            elif type(value) is str:
-                self._nbytes += len(value) if value.isascii() else 4 * len(value)
+            self._nbytes += nbytes if kind is bytes or value.isascii() else 4 * nbytes
+        elif kind is bytes:
+            self._blob(_BYTES, value)
+        else:
+            self._blob(_TEXT, value.encode("utf-8", "surrogatepass"))
 
     def _blob(self, code: int, value: bytes) -> None:
         self.codes.append(code)
@@ -162,16 +163,17 @@ class Reader:
     def _next(self, depth: int) -> Any:
         code = self._codes[self._at]
         self._at += 1
+        if code == _TUPLE:
+            return tuple(self._items(depth))
+        if code == _LIST:
+            return self._items(depth)
         if code == _VALUE:
             value = next(self._values)
-            if type(value) not in _PLAIN:
+            if type(value) not in PLAIN:
                 raise ValueError(f"a value of type {type(value).__name__}")
             return value
         if code in (_ARRAY, _SMALL_ARRAY):
             return self._array(code == _ARRAY)
-        if code in (_LIST, _TUPLE):
-            items = self._items(depth)
-            return items if code == _LIST else tuple(items)
         if code == _DICT:
             return self._dict(depth)
         if code in (_TEXT, _BYTES):
@@ -216,7 +218,16 @@ class Reader:
             raise ValueError(f"{count:,} items where {len(self._codes) - self._at:,} are left")
         if depth >= _DEEPEST:
             raise ValueError(f"it is nested more than {_DEEPEST} deep")
-        return [self._next(depth + 1) for _ in range(count)]
+        end = self._at + count
+        if self._codes.count(_VALUE, self._at, end) < count:
+            return [self._next(depth + 1) for _ in range(count)]
+        self._at = end  # the same at once, as all of them are plain
+        items = list(islice(self._values, count))
+        if len(items) < count:
+            raise IndexError
+        if not PLAIN.issuperset(map(type, items)):
+            raise ValueError("a value that is not plain")
+        return items
 
     def _dict(self, depth: int) -> dict[Any, Any]:
         items = self._items(depth)
@@ -259,6 +270,14 @@ def _exactly(raw: bytes, nbytes: int) -> bytes:
     if len(raw) != nbytes:
         raise ValueError(f"{len(raw):,} bytes instead of {nbytes:,}")
     return raw
+
+
+def _too_large(value: int) -> ConfigError:
+    return ConfigError(
+        f"An integer of {value.bit_length()} bits cannot be packed.",
+        expected="-2**63 to 2**64 - 1",
+        fix="give it as str or bytes",
+    )
 
 
 def _unpackable(value: Any) -> ConfigError:

@@ -107,9 +107,8 @@ class Consumer:
             self._drop("that made no sense", error.what)
 
     def credit(self, peer: Peer) -> None:
-        """A datapoint was handed on: let the producer send more, a few at a time."""
-        if peer.handed - peer.credited >= max(1, min(self._wish.hwm, peer.room) // 4):
-            self._acknowledge(peer, Kind.ACK)
+        """Datapoints were handed on: let the producer send more."""
+        self._acknowledge(peer, Kind.ACK)
 
     def finish(self, peer: Peer, *, ended: bool) -> None:
         """The end of a session, or an error, was handed on."""
@@ -242,7 +241,7 @@ class Consumer:
             "max_nbytes": self._wish.max_nbytes,
         }
         limit = peer.handed + self._wish.hwm
-        peer.credited = peer.handed
+        self._next_credit(peer)
         self._say(peer, with_facts(header(Kind.START, peer.session, peer.handed, limit), facts))
 
     # ------------------------------------------------------------------ what is said
@@ -272,8 +271,12 @@ class Consumer:
                     )
 
     def _acknowledge(self, peer: Peer, kind: Kind) -> None:
-        peer.credited = peer.handed
+        self._next_credit(peer)
         self._say(peer, self._acknowledgement(peer, kind))
+
+    def _next_credit(self, peer: Peer) -> None:
+        """Not for each datapoint."""
+        peer.credit_due = peer.handed + max(1, min(self._wish.hwm, peer.room) // 2)
 
     def _acknowledgement(self, peer: Peer, kind: Kind) -> list[bytes]:
         return [header(kind, peer.session, peer.safe, peer.handed + self._wish.hwm)]

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 from towerpack._core.errors import FormatError
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._stream import State
-from towerpack.dataflow.formats._wire import unpack_all, unpack_frames
+from towerpack.dataflow.formats._wire import unpack_frames
+from towerpack.dataflow.formats._wire_rows import unpack_bundle
 from towerpack.dataflow.remote._post import Route
-from towerpack.dataflow.remote._protocol import Kind, Message
+from towerpack.dataflow.remote._protocol import GROUP_NBYTES, Kind, Message
 
 _SMALL_FRAME = 1 << 16
 _RESEND_S = 0.5
@@ -37,13 +38,18 @@ class ProducerCounts:
     starts: int = 0
 
 
-class Arrival(NamedTuple):
-    """Something that came in order: a datapoint, or an end (with facts, if it is an error)."""
+class Event(NamedTuple):
+    """What comes in order, but is no datapoint: an end (with facts, if it is an error)."""
 
     kind: Kind
-    state: bytes
-    datapoint: Datapoint
     facts: Mapping[str, Any]
+
+
+class Behind(NamedTuple):
+    """A datapoint, and the state of the producer's flow behind it."""
+
+    datapoint: Datapoint
+    state: bytes
 
 
 @dataclass
@@ -58,10 +64,11 @@ class Peer:
         ended: The end of its stream was handed on.
         run: Which process it is; empty if it has not come yet.
         received: Datapoints of its stream that have come.
-        inbox: Those between `handed` and `received`.
+        inbox: Those between `handed` and `received`, and then perhaps an `Event`.
         riddle: What it was asked, to see whether it is there.
         answer: The latest answer to one.
         room: How many it keeps until they are acknowledged.
+        credit_due: When so many were handed on, it is to hear of it.
     """
 
     name: str
@@ -82,9 +89,9 @@ class Peer:
     riddle: int = 0
     answer: int = 0
     received: int = 0
-    inbox: deque[Arrival] = field(default_factory=deque[Arrival])
+    inbox: deque[Any] = field(default_factory=deque[Any])
     room: int = 1
-    credited: int = 0
+    credit_due: int = 0
     resend_s: float = 0.0
     counts: ProducerCounts = field(default_factory=ProducerCounts)
 
@@ -127,7 +134,7 @@ class Peer:
         The end counts when it is handed on: until then a consumer that is killed and comes back
         still finds the producer there.
         """
-        ends = bool(self.inbox) and self.inbox[-1].kind is not Kind.DATA
+        ends = bool(self.inbox) and type(self.inbox[-1]) is Event
         return self.received - ends
 
     def wants_again(self, now: float) -> bool:
@@ -149,39 +156,45 @@ class Peer:
         if not 0 <= known < count or message.number + count > self.handed + hwm:
             self.counts.repeated += known > 0
             return 0
-        arrivals = _arrivals(message)[known:]
+        arrivals = _arrivals(message)
+        del arrivals[:known]
         self.inbox.extend(arrivals)
         self.received += len(arrivals)
         self.counts.nbytes += sum(len(frame) for frame in message.frames)
         return len(arrivals)
 
-    def hand(self) -> Arrival:
-        """The next thing in order; datapoints count as handed on."""
+    def hand(self) -> Any:
+        """The next datapoint, which counts as handed on; or what came instead of it, an `Event`."""
         arrival = self.inbox.popleft()
-        if arrival.kind is Kind.DATA:
-            self.handed += 1
-            self.counts.datapoints += 1
-            if arrival.state:
-                self.base, self.state = self.handed, arrival.state
+        # Datapoints are made of plain types; these are ours.
+        if type(arrival) is Event:
+            return arrival
+        self.handed += 1
+        self.counts.datapoints += 1
+        if type(arrival) is Behind:
+            arrival, self.state = arrival
+            self.base = self.handed
         return arrival
 
 
-def _arrivals(message: Message) -> list[Arrival]:
+def _arrivals(message: Message) -> list[Any]:
     match message.kind:
         case Kind.DATA:
             state, *frames = message.frames
             datapoint = unpack_frames([_owned(frame) for frame in frames])
-            return [Arrival(Kind.DATA, bytes(state), datapoint, {})]
+            return [Behind(datapoint, bytes(state)) if state else datapoint]
         case Kind.GROUP:
-            state, packed = message.frames
-            # Small components with memory of their own do not keep all of the group.
-            first, *rest = unpack_all(packed, message.limit, copy=True)
-            arrivals = [Arrival(Kind.DATA, b"", datapoint, {}) for datapoint in rest]
-            return [Arrival(Kind.DATA, bytes(state), first, {}), *arrivals]
+            packed, *states = message.frames
+            if len(packed) > GROUP_NBYTES:
+                raise FormatError(f"A group of {len(packed):,} bytes is too large.")
+            datapoints = unpack_bundle(packed, message.limit)
+            if states:
+                datapoints[-1:] = [Behind(datapoints[-1], bytes(states[0]))]
+            return datapoints
         case Kind.ERROR:
-            return [Arrival(Kind.ERROR, b"", None, message.facts())]
+            return [Event(Kind.ERROR, message.facts())]
         case Kind.END:
-            return [Arrival(Kind.END, b"", None, {})]
+            return [Event(Kind.END, {})]
         case _:
             raise FormatError(f"{message.kind.name} has no place in a stream.")
 

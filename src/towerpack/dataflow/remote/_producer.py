@@ -11,6 +11,8 @@ from typing import Any, Final
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._flow import DataFlow, pipeline_of, signature_of
+from towerpack.dataflow.formats._wire_rows import MOST_IN_BUNDLE
+from towerpack.dataflow.remote._pace import Pace
 from towerpack.dataflow.remote._post import GoneError, Post, Route
 from towerpack.dataflow.remote._progress import Progress
 from towerpack.dataflow.remote._protocol import (
@@ -32,12 +34,6 @@ _SLICE_S: Final = 0.1
 # A flood must not keep a producer from producing.
 _MOST_AT_ONCE: Final = 64
 _MOST_TEXT: Final = 1 << 16
-# Small datapoints wait for one another if the flow gives them so quickly that waiting costs them
-# nothing. After a pause of the flow's, so many must have been quick.
-_HOLD_S: Final = 0.002
-_MOST_HELD: Final = 32
-_PAUSE_S: Final = 0.02
-_QUICK: Final = 256
 # How long a failed producer waits for a consumer to take note.
 _LAST_WORDS_S: Final = 10.0
 
@@ -92,8 +88,7 @@ class Producer:
         self._done = False
         self._tick_due = 0.0
         self._blocked_at: float | None = None
-        self._flushed_at = 0.0
-        self._quick = 0
+        self._pace = Pace()
 
     def run(self) -> None:
         """Serve until everything is sent and acknowledged, or the flow fails."""
@@ -228,46 +223,32 @@ class Producer:
         session = self._session
         if session is None:
             return False
-        if self._may_not_produce(session):
+        most = min(session.outbox.room, self._limit - session.outbox.end)
+        if session.over or most < 1:
             self._blocked_at = self._blocked_at or self._clock()
             return self._flush(session)
-        while self._produce(session) and not self._may_not_produce(session):
-            pass  # looking at the network costs more than a small datapoint
+        self._produce(session, min(most, MOST_IN_BUNDLE))
         self._flush(session)
         self._progress.show("sending")
         return True
 
-    def _may_not_produce(self, session: Session) -> bool:
-        outbox = session.outbox
-        return session.over or outbox.full or outbox.end >= self._limit
-
-    def _produce(self, session: Session) -> bool:
-        """Put a parcel into the outbox; whether it can wait there for the next one."""
+    def _produce(self, session: Session, most: int) -> None:
         asked = self._clock()
         waited, self._blocked_at = asked - (self._blocked_at or asked), None
-        parcel, ready = session.produce()
+        self._pace.begin(asked)
+        made = session.produce(most, self._pace.may_wait)
         if session.error is not None and not self._stay:
             self._error = session.error
-            self._give_up = ready + _LAST_WORDS_S
-        took = ready - asked
-        self._quick = 0 if took > _PAUSE_S else self._quick + (took < _HOLD_S)
-        if parcel.kind is Kind.DATA:
-            self._progress.sent(parcel.nbytes, waited + self._clock() - ready)
-        return (
-            parcel.small is not None
-            and self._quick > _QUICK
-            and session.outbox.unsent < _MOST_HELD
-            and ready < self._flushed_at + _HOLD_S
-        )
+            self._give_up = made.ready_s + _LAST_WORDS_S
+        if made.count:
+            self._progress.sent(made.count, made.nbytes, waited + self._clock() - made.ready_s)
 
     def _flush(self, session: Session) -> bool:
         sent = False
-        self._flushed_at = self._clock()
-        while (message := session.outbox.message(self._limit)) is not None:
-            frames, count = message
-            if not self._say(self._route, frames):
+        while (message := session.outbox.message()) is not None:
+            if not self._say(self._route, message):
                 break
-            session.outbox.sent(count)
+            session.outbox.sent()
             sent = True
         return sent
 

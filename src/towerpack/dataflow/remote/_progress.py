@@ -40,11 +40,12 @@ class Progress:
         """The average time from when a datapoint is there to when the network takes it."""
         return self._latency_s
 
-    def sent(self, nbytes: int, latency_s: float) -> None:
-        """Count a datapoint."""
-        self._latency_s += (latency_s - self._latency_s) * (_WEIGHT if self._sent else 1.0)
-        self._sent += 1
-        self._recent += 1
+    def sent(self, count: int, nbytes: int, latency_s: float) -> None:
+        """Count datapoints that travel together; the latency is that of the last one."""
+        weight = 1 - (1 - _WEIGHT) ** count if self._sent else 1.0
+        self._latency_s += (latency_s - self._latency_s) * weight
+        self._sent += count
+        self._recent += count
         self._nbytes += nbytes
 
     def show(self, what: str) -> None:

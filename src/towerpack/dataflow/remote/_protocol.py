@@ -4,7 +4,7 @@ Every message is a header of 40 bytes and the frames that belong to its kind:
 
     HELLO    producer  who it is, until it is started                         frames: facts
     DATA     producer  datapoint `number` of a session             frames: state, datapoint...
-    GROUP    producer  `limit` small datapoints from `number` on   frames: first's state, all in one
+    GROUP    producer  `limit` small datapoints from `number` on  frames: all, perhaps last's state
     END      producer  the stream ended before `number`
     ERROR    producer  the flow raised at `number`                            frames: facts
     BEAT     producer  it lives, and has sent all before `number`; `limit` answers a LOOK
@@ -34,7 +34,9 @@ from typing import Any, Final, TypeVar, cast
 
 from towerpack._core.errors import FormatError
 
-VERSION: Final = 1
+VERSION: Final = 2
+GROUP_NBYTES: Final = 1 << 17
+"""What a GROUP's datapoints may have."""
 NOBODY: Final = bytes(16)
 _MAGIC: Final = b"TPDF"
 _HEADER: Final = struct.Struct("<4sBBxx16sQQ")
@@ -61,13 +63,15 @@ class Kind(enum.IntEnum):
     GROUP = 12
 
 
-# How many frames each has besides the header; DATA has two or more.
+_KINDS: Final = {kind.value: kind for kind in Kind}  # much quicker than Kind(value)
+# How many frames each has besides the header.
 _FRAMES: Final = {
-    Kind.HELLO: 1,
-    Kind.ERROR: 1,
-    Kind.START: 1,
-    Kind.REFUSE: 1,
-    Kind.GROUP: 2,
+    Kind.HELLO: (1, 1),
+    Kind.ERROR: (1, 1),
+    Kind.START: (1, 1),
+    Kind.REFUSE: (1, 1),
+    Kind.GROUP: (1, 2),
+    Kind.DATA: (2, _MOST_FRAMES),
 }
 
 
@@ -165,11 +169,11 @@ def parse(frames: Sequence[Any]) -> Message:
             expected=f"version {VERSION}",
             fix="run the same version of Towerpack on both sides",
         )
-    try:
-        kind = Kind(kind)
-    except ValueError:
-        raise FormatError(f"There is no message of kind {kind}.") from None
+    kind = _KINDS.get(kind)
+    if kind is None:
+        raise FormatError("There is no message of this kind.")
     count = len(frames) - 1
-    if not (count >= 2 if kind is Kind.DATA else count == _FRAMES.get(kind, 0)):
+    least, most = _FRAMES.get(kind, (0, 0))
+    if not least <= count <= most:
         raise FormatError(f"A {kind.name} message does not have {count} frames.")
     return Message(kind, session, number, limit, frames[1:])

@@ -18,7 +18,7 @@ from towerpack.dataflow._flow import Place, Stage
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow.remote._address import Keys, check_address
 from towerpack.dataflow.remote._consumer import Consumer, Wish, plain
-from towerpack.dataflow.remote._peer import Arrival, Peer, ProducerCounts
+from towerpack.dataflow.remote._peer import Event, Peer, ProducerCounts
 from towerpack.dataflow.remote._post import Post
 from towerpack.dataflow.remote._protocol import Kind
 from towerpack.dataflow.remote._roster import Roster
@@ -178,10 +178,12 @@ class RemoteStream(Stream):
                 if consumer is None or self._closing:
                     consumer = self._opened()
                 arrival = peer.hand()
-                if arrival.kind is Kind.DATA:
-                    consumer.credit(peer)
-                    self._roster.handed(peer)
-                    return arrival.datapoint
+                if type(arrival) is not Event:
+                    if peer.handed >= peer.credit_due:
+                        consumer.credit(peer)
+                    if self._flow.ordered:
+                        self._roster.handed(peer)
+                    return arrival
                 consumer.finish(peer, ended=arrival.kind is Kind.END)
                 if arrival.kind is Kind.ERROR:
                     raise _remote_error(peer, arrival)
@@ -292,7 +294,7 @@ def _checked_producers(producers: int | Sequence[str] | None) -> int | tuple[str
     )
 
 
-def _remote_error(peer: Peer, arrival: Arrival) -> DataFlowError:
+def _remote_error(peer: Peer, arrival: Event) -> DataFlowError:
     facts = {key: plain(str(arrival.facts.get(key))) for key in ("type", "what", "traceback")}
     return DataFlowError(
         f"The flow of producer {peer.name!r} raised {facts['type']} at datapoint {peer.handed}: "

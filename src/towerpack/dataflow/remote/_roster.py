@@ -120,9 +120,8 @@ class Roster:
         return bool(self._arrivals)
 
     def handed(self, peer: Peer) -> None:
-        """A datapoint of `peer` was handed on."""
-        if self._ordered:
-            self._turn = peer.name
+        """A datapoint of `peer` was handed on in its turn."""
+        self._turn = peer.name
 
     def _next_in_order(self) -> Peer | None:
         if not self.complete():

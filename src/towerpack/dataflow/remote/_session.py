@@ -16,9 +16,11 @@ from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._iterator import DataIterator
-from towerpack.dataflow.formats._wire import frames_of, take_apart
-from towerpack.dataflow.remote._outbox import GROUP_BYTES, Outbox, Parcel
-from towerpack.dataflow.remote._protocol import Kind, Message, unpacked
+from towerpack.dataflow.formats._wire import frames_of
+from towerpack.dataflow.formats._wire_rows import Bundle
+from towerpack.dataflow.formats._wire_tree import Writer
+from towerpack.dataflow.remote._outbox import Outbox, Parcel
+from towerpack.dataflow.remote._protocol import GROUP_NBYTES, Kind, Message, unpacked
 
 log = get_logger(__name__)
 
@@ -27,8 +29,6 @@ _STATE_EVERY_S: Final = 0.1
 _STATE_SHARE: Final = 20
 _MOST_STATE: Final = 1 << 25
 _MOST_TEXT: Final = 1 << 16
-# Datapoints up to this size may travel together.
-_SMALL_BYTES: Final = 1 << 14
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,21 @@ class Order:
         )
 
 
+@dataclass(slots=True)
+class Made:
+    """What was put into the outbox at once.
+
+    Attributes:
+        ready_s: When the last datapoint was there; before there is one, when it was asked for.
+        count: How many there are.
+        nbytes: How many bytes they have.
+    """
+
+    ready_s: float
+    count: int = 0
+    nbytes: int = 0
+
+
 class Session:
     """One stream to one consumer.
 
@@ -107,8 +122,11 @@ class Session:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.order = order
-        self.outbox = Outbox(order.session, order.number, room, min(GROUP_BYTES, order.max_nbytes))
-        self._small = min(_SMALL_BYTES, order.max_nbytes)
+        self.outbox = Outbox(order.session, order.number, room)
+        # What travels together, and each of it.
+        group_nbytes = min(GROUP_NBYTES, order.max_nbytes)
+        self._bundle = Bundle(group_nbytes // 4)
+        self._enough = group_nbytes - group_nbytes // 4
         self.over = False
         self.error: Exception | None = None
         self.opened = False
@@ -122,23 +140,26 @@ class Session:
         except Exception as error:  # noqa: BLE001 - the consumer asked for it, and is told
             self._fail(error)
 
-    def produce(self) -> tuple[Parcel, float]:
-        """Make one parcel, and say when its datapoint was there."""
-        ready = self._clock()
+    def produce(self, most: int, may_wait: Callable[[float, float], bool]) -> Made:
+        """Put a datapoint into the outbox, or several small ones that travel together.
+
+        Args:
+            most: How many at most.
+            may_wait: Whether a small one that was asked for and came at these times can wait for
+                the next one.
+        """
+        made = Made(self._clock())
         try:
-            datapoint = next(self._running())
-            ready = self._clock()
-            parcel = self._packed(datapoint)
+            self._make(made, most, may_wait)
         except StopIteration:
+            self._add_bundle()
             self.over = True
-            parcel = Parcel(Kind.END, [])
-            self.outbox.add(parcel)
+            self.outbox.add(Parcel(Kind.END, []))
         except Exception as error:  # noqa: BLE001 - sent to the consumer, and raised by the producer
+            self._add_bundle()
             self.error = error
-            parcel = self._fail(error)
-        else:
-            self.outbox.add(parcel)
-        return parcel, ready
+            self._fail(error)
+        return made
 
     def close(self) -> None:
         """Let the flow's iterator go."""
@@ -150,13 +171,33 @@ class Session:
             raise InternalError("A session that could not begin was to produce.")
         return self._iterator
 
-    def _packed(self, datapoint: Datapoint) -> Parcel:
-        parts = take_apart(datapoint)
-        state = self._state()
-        nbytes = parts.nbytes
-        if nbytes <= self._small:
-            parts.keep()
-            return Parcel(Kind.DATA, [state], nbytes, parts)
+    def _make(self, made: Made, most: int, may_wait: Callable[[float, float], bool]) -> None:
+        iterator, bundle, clock = self._running(), self._bundle, self._clock
+        while made.count < most and bundle.nbytes <= self._enough:
+            asked = made.ready_s
+            datapoint = next(iterator)
+            made.ready_s = clock()
+            large = bundle.add(datapoint)
+            if large is not None:
+                parcel = self._large(large)
+                self._add_bundle()
+                self.outbox.add(parcel)
+                made.count, made.nbytes = made.count + 1, made.nbytes + large.nbytes
+                return
+            made.count += 1
+            if not may_wait(asked, made.ready_s):
+                break
+        self._add_bundle(self._state())
+
+    def _add_bundle(self, state: bytes = b"") -> None:
+        """The small datapoints travel, with the flow's state behind the last of them."""
+        bundle = self._bundle
+        if bundle:
+            frames = [self._keep(bundle.pack()), *([state] if state else [])]
+            self.outbox.add(Parcel(Kind.GROUP, frames, len(bundle)))
+            bundle.clear()
+
+    def _large(self, parts: Writer) -> Parcel:
         frames = [memoryview(frame).cast("B") for frame in frames_of(parts)]
         longest = max(frame.nbytes for frame in frames)
         if longest > self.order.max_nbytes:
@@ -166,7 +207,7 @@ class Session:
                 fix="RemoteDataZMQ(..., max_nbytes=...)",
             )
         # The flow may use the memory again.
-        return Parcel(Kind.DATA, [state, *map(self._keep, frames)], nbytes)
+        return Parcel(Kind.DATA, [self._state(), *map(self._keep, frames)])
 
     def _state(self) -> bytes:
         """The flow's state behind the datapoint just produced, every now and then."""
@@ -179,7 +220,7 @@ class Session:
         self._state_due = end + max(_STATE_EVERY_S, _STATE_SHARE * (end - begin))
         return state if len(state) <= min(_MOST_STATE, self.order.max_nbytes) else b""
 
-    def _fail(self, error: Exception) -> Parcel:
+    def _fail(self, error: Exception) -> None:
         self.over = True
         log.error("%s failed at datapoint %d: %s", self.order.name, self.outbox.end, error)
         facts = {
@@ -188,9 +229,8 @@ class Session:
             "traceback": "".join(traceback.format_exception(error))[-_MOST_TEXT:],
         }
         msgpack: Any = importlib.import_module("msgpack")
-        parcel = Parcel(Kind.ERROR, [msgpack.packb(facts, unicode_errors="replace")])
-        self.outbox.add(parcel)
-        return parcel
+        raw = msgpack.packb(facts, unicode_errors="replace")
+        self.outbox.add(Parcel(Kind.ERROR, [raw]))
 
 
 def _begin(flow: DataFlow, order: Order, seed: int | None) -> DataIterator:

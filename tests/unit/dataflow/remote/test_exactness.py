@@ -12,7 +12,7 @@ from remote_network import Network, take
 from scaling import scaled
 from towerpack import DataFlowError, WorkerError
 from towerpack.dataflow import DataFlow, DataFromGenerator, DataFromList, MapData, ShuffleData
-from towerpack.dataflow.remote import RemoteDataZMQ, _producer
+from towerpack.dataflow.remote import RemoteDataZMQ, _pace
 
 pytestmark = pytest.mark.timeout(60)
 ADDRESS = "inproc://not-used"
@@ -36,8 +36,8 @@ BAD = {"lose": 0.2, "repeat": 0.15, "delay": 0.15}
 def together(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether small datapoints wait for one another from the first one on."""
     if request.param:
-        monkeypatch.setattr(_producer, "_QUICK", -1)
-        monkeypatch.setattr(_producer, "_HOLD_S", 0.01)
+        monkeypatch.setattr(_pace, "_QUICK", -1)
+        monkeypatch.setattr(_pace, "_HOLD_S", 0.01)
 
 
 @pytest.mark.usefixtures("together")
@@ -132,8 +132,8 @@ def sent_after(network: Network, pauses: dict[int, float]) -> list[int]:
 def test_small_datapoints_of_a_quick_flow_travel_together() -> None:
     left = sent_after(Network(), {})
     assert left[:256] == list(range(256)), "it may be a slow one"
-    assert len(set(left[300:])) < 80
-    assert max(number - sent for number, sent in enumerate(left)) <= 32
+    assert len(set(left[300:])) < 20
+    assert max(number - sent for number, sent in enumerate(left)) < 128
 
 
 def test_nothing_waits_for_a_flow_that_pauses() -> None:
@@ -261,7 +261,7 @@ def test_another_flow_under_the_name_is_refused_by_its_state() -> None:
     network.kill(peer)
     network.start(ShuffleData(numbers("a", 40)), "a")
     with pytest.raises(DataFlowError, match="belongs to another pipeline"):
-        next(stream)
+        take(stream, 6)  # what was on its way still comes
     # It is the consumer's wish that cannot be granted: the producer lives on.
     assert not network.failed
     assert network.producers

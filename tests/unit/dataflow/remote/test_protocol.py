@@ -11,11 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from towerpack._core.errors import FormatError
-from towerpack.dataflow.formats._wire import pack_all, pack_frames, take_apart
+from towerpack.dataflow.formats import pack, pack_frames
+from towerpack.dataflow.formats._wire_rows import Bundle
 from towerpack.dataflow.remote._outbox import Outbox, Parcel
 from towerpack.dataflow.remote._peer import Peer
 from towerpack.dataflow.remote._progress import Progress
 from towerpack.dataflow.remote._protocol import (
+    VERSION,
     Kind,
     Message,
     VersionError,
@@ -76,8 +78,8 @@ def test_a_flipped_bit_is_an_error_or_another_message(data: st.DataObject) -> No
 
 def test_other_versions_are_told_apart() -> None:
     other = bytearray(header(Kind.BEAT))
-    other[4] = 2
-    with pytest.raises(VersionError, match="version 2"):
+    other[4] = VERSION + 1
+    with pytest.raises(VersionError, match=f"version {VERSION + 1}"):
         parse([bytes(other)])
 
 
@@ -137,17 +139,23 @@ def test_damaged_msgpack(raw: bytes) -> None:
         unpacked(raw)
 
 
+def bundle(numbers: Sequence[int]) -> bytes:
+    bundle = Bundle(1000)
+    for number in numbers:
+        assert bundle.add((number,)) is None
+    return bundle.pack()
+
+
 def group(number: int, numbers: Sequence[int]) -> list[bytes]:
-    parts = [take_apart((n,)) for n in numbers]
-    return [header(Kind.GROUP, SESSION, number, len(parts)), b"", pack_all(parts)]
+    return [header(Kind.GROUP, SESSION, number, len(numbers)), bundle(numbers)]
 
 
 @pytest.mark.parametrize("count", [1, 2, 4, 5])
 def test_groups_hold_what_they_say(count: int) -> None:
-    _, state, packed = group(0, [0, 1, 2])
+    _, packed = group(0, [0, 1, 2])
     peer = Peer("a")
     with pytest.raises(FormatError):
-        peer.accept(parse([header(Kind.GROUP, SESSION, 0, count), state, packed]), 9)
+        peer.accept(parse([header(Kind.GROUP, SESSION, 0, count), packed]), 9)
     assert peer.received == 0 and not peer.inbox
 
 
@@ -157,61 +165,66 @@ def test_groups_of_nothing_are_dropped() -> None:
     assert peer.received == 0
 
 
-def small(number: int) -> Parcel:
-    return Parcel(Kind.DATA, [b""], 30, take_apart((number,)))
+def test_groups_are_not_longer_than_they_need_be() -> None:
+    peer = Peer("a")
+    message = [header(Kind.GROUP, SESSION, 0, 1), pack((b"x" * (1 << 17),))]
+    with pytest.raises(FormatError, match="too large"):
+        peer.accept(parse(message), 9)
+    assert peer.received == 0
+
+
+def small(*numbers: int) -> Parcel:
+    return Parcel(Kind.GROUP, [bundle(numbers)], len(numbers))
 
 
 def large(number: int) -> Parcel:
-    return Parcel(Kind.DATA, [b"", *map(bytes, pack_frames((number,)))], 30)
+    return Parcel(Kind.DATA, [b"", *map(bytes, pack_frames((number,)))])
 
 
 def test_groups_that_overlap_what_came_give_the_rest() -> None:
     peer = Peer("a")
     assert peer.accept(parse(group(0, range(4))), 10) == 4
     assert peer.accept(parse(group(2, range(2, 6))), 10) == 2
-    assert [peer.hand().datapoint for _ in range(6)] == [(n,) for n in range(6)]
+    assert [peer.hand() for _ in range(6)] == [(n,) for n in range(6)]
     assert peer.accept(parse(group(0, range(6))), 10) == 0
     assert peer.counts.repeated == 1
     assert peer.accept(parse(group(7, range(2))), 10) == 0, "a gap"
     assert peer.accept(parse(group(6, range(6))), 5) == 0, "beyond what was asked for"
 
 
-def test_no_state_is_lost_in_a_group() -> None:
-    outbox, peer = Outbox(SESSION, 0, 9), Peer("a")
-    for number in range(6):
-        outbox.add(small(number)._replace(frames=[b"state" if number in (0, 2, 3) else b""]))
-    counts: list[int] = []
-    while found := outbox.message(9):
-        counts.append(peer.accept(parse(found[0]), 9))
-        outbox.sent(found[1])
-    assert counts == [2, 1, 3]
-    assert [bool(peer.hand().state) for _ in range(6)] == [True, False, True, True, False, False]
+def test_the_state_is_that_behind_the_last_of_a_group() -> None:
+    peer = Peer("a")
+    assert peer.accept(parse([*group(0, range(4)), b"state"]), 10) == 4
+    # Also if the beginning came before; and a group without one changes nothing.
+    assert peer.accept(parse([*group(2, range(2, 6)), b"later"]), 10) == 2
+    assert peer.accept(parse(group(6, range(6, 8))), 10) == 2
+    bases = [(peer.hand(), peer.base, peer.state)[1:] for _ in range(8)]
+    assert bases == [(0, b"")] * 3 + [(4, b"state")] * 2 + [(6, b"later")] * 3
 
 
 @given(
     room=st.integers(1, 6),
-    kinds=st.lists(st.booleans(), min_size=1, max_size=30),
+    sizes=st.lists(st.integers(0, 4), min_size=1, max_size=30),
     events=st.lists(
         st.tuples(st.sampled_from(["send", "lose", "ack", "again"]), st.integers(0, 40))
     ),
 )
 def test_an_outbox_sends_everything_in_order(
-    room: int, kinds: list[bool], events: list[tuple[str, int]]
+    room: int, sizes: list[int], events: list[tuple[str, int]]
 ) -> None:
     outbox = Outbox(SESSION, 10, room)
     peer = Peer("a", handed=10, received=10)
-    left = list(enumerate(kinds, 10))
-    for event, number in [*events, *[("again", 0), ("send", 99)] * 2 * len(kinds)]:
-        while left and not outbox.full:
-            index, is_small = left.pop(0)
-            outbox.add(small(index) if is_small else large(index))
-        if event in ("send", "lose") and (found := outbox.message(peer.handed + room)):
-            frames, count = found
-            outbox.sent(count)
+    left = [min(size, room) for size in sizes]
+    for event, number in [*events, *[("again", 0), ("send", 99)] * 2 * len(sizes)]:
+        while left and outbox.room >= max(1, left[0]):
+            size, end = left.pop(0), outbox.end
+            outbox.add(small(*range(end, end + size)) if size else large(end))
+        if event in ("send", "lose") and (frames := outbox.message()):
+            outbox.sent()
             if event == "send":
-                peer.accept(parse(frames), room)
+                peer.accept(parse(frames), 2 * room)
                 while peer.inbox:
-                    assert peer.hand().datapoint == (peer.handed - 1,)
+                    assert peer.hand() == (peer.handed - 1,)
         elif event == "ack":
             # Also of a time that is past, or by somebody who lies.
             outbox.acknowledge(min(number, peer.received))
@@ -219,8 +232,9 @@ def test_an_outbox_sends_everything_in_order(
             outbox.acknowledge(peer.received)
             outbox.rewind(peer.received)
         assert outbox.begin <= outbox.cursor <= outbox.end
+        assert outbox.begin <= max(10, peer.received)
         assert len(outbox) <= room
-    assert peer.handed == 10 + len(kinds)
+    assert peer.handed == 10 + sum(max(1, min(size, room)) for size in sizes)
 
 
 def test_nobody_can_acknowledge_what_was_not_sent() -> None:
@@ -229,15 +243,19 @@ def test_nobody_can_acknowledge_what_was_not_sent() -> None:
         outbox.add(small(number))
     outbox.acknowledge(2**64 - 1)
     assert len(outbox) == 3
+    outbox.sent()
+    outbox.acknowledge(2**64 - 1)
+    assert len(outbox) == 2 and outbox.cursor == 1
     outbox.rewind(2**64 - 1)
-    assert outbox.cursor == 0
+    outbox.rewind(0)
+    assert outbox.cursor == 1
 
 
 def test_progress_is_a_line_that_says_who_waits(capsys: pytest.CaptureFixture[str]) -> None:
     times = iter([0.0, 0.0, 0.4, 1.0, 3.0])
     progress = Progress(True, clock=lambda: next(times))
     progress.show("waiting for the consumer")
-    progress.sent(2_000_000, 0.01)
+    progress.sent(1, 2_000_000, 0.01)
     progress.show("too soon to be read")
     progress.show("sending")
     progress.close()
@@ -250,7 +268,7 @@ def test_progress_is_a_line_that_says_who_waits(capsys: pytest.CaptureFixture[st
 
 def test_progress_is_quiet_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
     progress = Progress()
-    progress.sent(1, 1.0)
+    progress.sent(1, 1, 1.0)
     progress.show("sending")
     progress.close()
     assert capsys.readouterr() == ("", "")

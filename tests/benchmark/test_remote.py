@@ -1,0 +1,20 @@
+"""The benchmark runs. No times are asserted."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "remote.py"
+
+
+@pytest.mark.slow
+def test_runs() -> None:
+    command = [sys.executable, str(SCRIPT), "--quick", "--only", "bytes", "batch"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "| 1000 `bytes` and an int |" in done.stdout
+    assert "| a batch of 64" in done.stdout
