@@ -7,16 +7,22 @@ is read alone, within a block of any size, by any worker, or again after a resum
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
+from towerpack.dataflow._blocks import Positions, as_array
 from towerpack.dataflow._permute import U64, mix, mix_int
 
 _MASK = (1 << 64) - 1
 _STRIDE = np.uint64(0x9E3779B97F4A7C15)
+# A draw for some thousand rows costs hardly more than one for a hundred.
+_AHEAD = 16
+_AHEAD_ROWS = 4096
+_KEPT_WORDS = 1 << 15
 
 
 def position_rng(key: int, epoch: int, position: int) -> np.random.Generator:
@@ -26,6 +32,63 @@ def position_rng(key: int, epoch: int, position: int) -> np.random.Generator:
         counter=np.array((0, position, 0, 0), np.uint64),
     )
     return np.random.Generator(philox)
+
+
+class Words:
+    """The random words of some rows, each a function of (key, epoch, position, call).
+
+    Args:
+        key: Names the stage.
+        epoch: The pass.
+        positions: Of the rows.
+    """
+
+    def __init__(self, key: int, epoch: int, positions: NDArray[np.int64]) -> None:
+        self._key = derive_seed(key, "items", epoch)
+        self._rows = mix(positions.astype(np.uint64) * _STRIDE + np.uint64(mix_int(self._key)))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def draw(self, call: int, shape: tuple[int, ...], rows: slice) -> U64:
+        """What some rows get from one call, of shape [rows, *shape]; not to be changed."""
+        words = mix(self._rows[rows] ^ np.uint64(mix_int(self._key + call)))
+        if not shape:
+            return words
+        lanes = np.arange(math.prod(shape), dtype=np.uint64) * _STRIDE
+        return mix(words[:, None] + lanes).reshape(len(words), *shape)
+
+
+class WordsAhead(Words):
+    """Words of more rows than are asked for at a time: drawn for all at once, and kept.
+
+    Args:
+        key: As for `Words`.
+        epoch: As for `Words`.
+        positions: As for `Words`; a range.
+    """
+
+    def __init__(self, key: int, epoch: int, positions: range) -> None:
+        super().__init__(key, epoch, as_array(positions))
+        self.epoch = epoch
+        self.positions = positions
+        self._kept: dict[tuple[int, tuple[int, ...]], U64] = {}
+        self._room = _KEPT_WORDS
+
+    def hold(self, epoch: int, positions: range) -> bool:
+        """Whether the words of these rows are here."""
+        own = self.positions
+        return self.epoch == epoch and own.start <= positions.start and positions.stop <= own.stop
+
+    def draw(self, call: int, shape: tuple[int, ...], rows: slice) -> U64:
+        kept = self._kept.get((call, shape))
+        if kept is None:
+            size = len(self) * math.prod(shape)
+            if size > self._room:
+                return super().draw(call, shape, rows)
+            self._room -= size
+            kept = self._kept[call, shape] = super().draw(call, shape, slice(None))
+        return kept[rows]
 
 
 class ItemRNG:
@@ -42,16 +105,16 @@ class ItemRNG:
     """
 
     def __init__(self, key: int, epoch: int, positions: NDArray[np.int64]) -> None:
-        self._key = derive_seed(key, "items", epoch)
-        self._positions = mix(positions.astype(np.uint64) * _STRIDE + np.uint64(mix_int(self._key)))
+        self._words = Words(key, epoch, positions)
+        self._rows = slice(0, len(positions))
         self._calls = 0
 
     def __len__(self) -> int:
-        return len(self._positions)
+        return self._rows.stop - self._rows.start
 
     def random(self, size: int | tuple[int, ...] = ()) -> NDArray[np.float64]:
         """Uniform in [0, 1), of shape [datapoints, *size]."""
-        return (self._words(size) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+        return (self._draw(size) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
     def uniform(
         self, low: float = 0.0, high: float = 1.0, size: int | tuple[int, ...] = ()
@@ -70,7 +133,7 @@ class ItemRNG:
                 f"integers({low}, {high}) has {high - low} values to choose from.",
                 expected="1 to 2**32 values: low <= drawn < high",
             )
-        words = (self._words(size) >> np.uint64(32)) * np.uint64(high - low)
+        words = (self._draw(size) >> np.uint64(32)) * np.uint64(high - low)
         return (words >> np.uint64(32)).astype(np.int64) + low
 
     def normal(
@@ -80,11 +143,55 @@ class ItemRNG:
         radius = np.sqrt(-2.0 * np.log1p(-self.random(size)))
         return loc + scale * radius * np.cos(2.0 * math.pi * self.random(size))
 
-    def _words(self, size: int | tuple[int, ...]) -> U64:
-        shape = (size,) if isinstance(size, int) else size
+    def _draw(self, size: int | tuple[int, ...]) -> U64:
         self._calls += 1
-        words = mix(self._positions ^ np.uint64(mix_int(self._key + self._calls)))
-        if not shape:
-            return words
-        lanes = np.arange(math.prod(shape), dtype=np.uint64) * _STRIDE
-        return mix(words[:, None] + lanes).reshape(-1, *shape)
+        shape = (size,) if isinstance(size, int) else tuple(size)
+        return self._words.draw(self._calls, shape, self._rows)
+
+
+class BlockRNG(ItemRNG):
+    """An `ItemRNG` for some of the rows that have words.
+
+    Args:
+        words: Of these rows and others.
+        rows: Which.
+    """
+
+    def __init__(self, words: Words, rows: slice) -> None:
+        self._words = words
+        self._rows = rows
+        self._calls = 0
+
+
+class ItemRNGs:
+    """Makes the `ItemRNG` of each block of a stage, drawing ahead for blocks that follow.
+
+    Safe to use from several threads.
+
+    Args:
+        key: Names the stage.
+        size: Datapoints in a pass; `None` if that is not known, or infinite.
+    """
+
+    def __init__(self, key: int, size: int | None = None) -> None:
+        self._key = key
+        self._size = size
+        self._last: WordsAhead | None = None
+
+    def __call__(self, epoch: int, positions: Positions) -> ItemRNG:
+        if not isinstance(positions, range):
+            return ItemRNG(self._key, epoch, positions)
+        words = self._last
+        if words is None or not words.hold(epoch, positions):
+            words = WordsAhead(self._key, epoch, self._extended(positions))
+            self._last = words  # one assignment: safe between threads
+        first = positions.start - words.positions.start
+        return BlockRNG(words, slice(first, first + len(positions)))
+
+    def _extended(self, positions: range) -> range:
+        count = max(len(positions), min(_AHEAD * len(positions), _AHEAD_ROWS))
+        stop = positions.start + count
+        return range(positions.start, stop if self._size is None else min(stop, self._size))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last": None}

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow import ItemRNG
-from towerpack.dataflow._draws import position_rng
+from towerpack.dataflow import ItemRNG, _draws
+from towerpack.dataflow._draws import ItemRNGs, position_rng
 
 
 def rng(positions: list[int] | range, epoch: int = 0, key: int = 9) -> ItemRNG:
@@ -66,3 +71,98 @@ def test_one_generator_for_each_position() -> None:
     assert np.array_equal(position_rng(1, 2, 3).random(4), first)
     for other in (position_rng(0, 2, 3), position_rng(1, 0, 3), position_rng(1, 2, 4)):
         assert not np.any(other.random(4) == first)
+
+
+SHAPES = st.sampled_from([(), 3, (2, 2), [2], (0,), (300,), (70, 70)])
+READS = st.tuples(
+    st.integers(0, 1), st.integers(0, 600), st.integers(1, 200), st.lists(SHAPES, max_size=4)
+)
+
+
+@given(reads=st.lists(READS, max_size=8), size=st.sampled_from([None, 800, 1000]))
+def test_drawing_ahead_changes_nothing(
+    reads: list[tuple[int, int, int, list[tuple[int, ...]]]], size: int | None
+) -> None:
+    rngs = ItemRNGs(9, size)
+    for epoch, start, count, shapes in reads:
+        block = range(start, start + count)
+        ahead, alone = rngs(epoch, block), rng(block, epoch)
+        assert len(ahead) == len(alone) == count
+        for shape in shapes:
+            assert np.array_equal(ahead.random(shape), alone.random(shape))
+
+
+def test_what_was_drawn_belongs_to_the_caller() -> None:
+    rngs = ItemRNGs(9)
+    for draw in (
+        lambda r: r.random(),
+        lambda r: r.random(2),
+        lambda r: r.integers(0, 1 << 32),
+        lambda r: r.uniform(),
+        lambda r: r.normal(),
+    ):
+        first = draw(rngs(0, range(10, 20)))
+        kept = first.copy()
+        first[:] = 0
+        assert np.array_equal(draw(rngs(0, range(10, 20))), kept)
+
+
+def hashed_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many words each call of `mix` makes from now on."""
+    counts: list[int] = []
+    mix = _draws.mix
+    monkeypatch.setattr(_draws, "mix", lambda words: counts.append(words.size) or mix(words))
+    return counts
+
+
+def test_blocks_that_follow_cost_no_hashing(monkeypatch: pytest.MonkeyPatch) -> None:
+    rngs, hashed = ItemRNGs(9), hashed_rows(monkeypatch)
+    for start in range(0, 1600, 100):
+        drawing = rngs(0, range(start, start + 100))
+        drawing.random()
+        drawing.integers(0, 5)
+    assert hashed == [1600] * 3  # positions, and each of two calls
+
+
+def test_nothing_is_drawn_beyond_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    rngs, hashed = ItemRNGs(9, 150), hashed_rows(monkeypatch)
+    rngs(0, range(100)).random()
+    rngs(1, range(100)).random()
+    assert max(hashed) == 150
+
+
+def test_single_positions_draw_little_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    rngs, hashed = ItemRNGs(9), hashed_rows(monkeypatch)
+    rngs(0, range(5, 6)).random()
+    assert max(hashed) <= 16
+
+
+def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    rngs, hashed = ItemRNGs(9), hashed_rows(monkeypatch)
+    drawing = rngs(0, range(100))
+    for _ in range(1000):
+        drawing.random(10)
+    assert sum(count for count in hashed if count == 16_000) <= 1 << 15
+    hashed.clear()
+    rngs(0, range(10)).random((64, 64, 3))
+    assert max(hashed) == 10 * 64 * 64 * 3
+
+
+def test_pickles_without_what_was_drawn() -> None:
+    rngs = ItemRNGs(9)
+    first = rngs(0, range(100)).random(30)
+    sent = pickle.dumps(rngs)
+    assert len(sent) < 1000
+    assert np.array_equal(pickle.loads(sent)(0, range(100)).random(30), first)
+
+
+def test_threads_draw_the_same() -> None:
+    rngs = ItemRNGs(9)
+    blocks = [range(start, start + 50) for start in range(0, 5000, 50)] * 4
+
+    def draw(block: range) -> np.ndarray:
+        return rngs(block.start % 100, block).random(2)
+
+    with ThreadPoolExecutor(4) as pool:
+        for block, drawn in zip(blocks, pool.map(draw, blocks), strict=True):
+            assert np.array_equal(drawn, rng(block, block.start % 100).random(2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -82,11 +82,33 @@ def test_vectorised_must_keep_rows() -> None:
     with pytest.raises(MapError, match="changed the number of rows") as caught:
         list(MapData(arrays(), lambda dp: (dp[0][:3],), batched=True))
     assert "12 rows" in str(caught.value)
+    for wrong in (np.array(1), np.float32(1), 5, [1, 2]):
+        with pytest.raises(MapError, match="changed the number of rows"):
+            list(MapData(arrays(), lambda dp, wrong=wrong: (dp[0], wrong), batched=True))
     with pytest.raises(MapError, match="returned a NoneType"):
         list(MapData(arrays(), lambda dp: None, batched=True))
     with pytest.raises(BatchError):
         ragged = DataFromList([(np.zeros(1),), (np.zeros(2),)])
         list(BatchData(MapData(ragged, lambda dp: dp, batched=True), 2))
+
+
+def test_vectorised_may_return_what_becomes_arrays() -> None:
+    class Named(NamedTuple):
+        x: Any
+        y: Any
+
+    for make in (
+        lambda x, y: (x.tolist(), y),
+        lambda x, y: (x, np.ma.masked_array(y)),
+        lambda x, y: [x, y],
+        Named,
+    ):
+        batch = next(
+            iter(BatchData(MapData(arrays(), lambda dp, make=make: make(*dp), batched=True), 4))
+        )
+        assert [type(column) for column in batch] == [np.ndarray, np.ndarray]
+        assert type(batch) is type(make(*batch))
+        assert batch[1].tolist() == [0, 1, 2, 3]
 
 
 def test_vectorised_error_names_the_block() -> None:

@@ -12,7 +12,6 @@ from towerpack.dataflow._blocks import (
     Block,
     Columns,
     Positions,
-    as_array,
     as_ints,
     block_size,
     to_rows,
@@ -25,7 +24,7 @@ from towerpack.dataflow._datapoints import (
     rebuild,
     values_of,
 )
-from towerpack.dataflow._draws import ItemRNG
+from towerpack.dataflow._draws import ItemRNGs
 from towerpack.dataflow._flow import (
     DataFlow,
     Length,
@@ -128,11 +127,11 @@ class MapData(Wrapper):
             skipped = (place.tally or Tally()) if self.on_error == "skip" else None
             return MapStream(inner, mapper, epoch, state, skipped, self.policy)
 
+        map_block = BlockMapper(mapper)
+
         def mapped(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
             first = window * _STREAM_BLOCK
-            return to_rows(
-                map_block(mapper, datapoints, epoch, range(first, first + len(datapoints)))
-            )
+            return to_rows(map_block(datapoints, epoch, range(first, first + len(datapoints))))
 
         return WindowStream(inner, _STREAM_BLOCK, mapped, state)
 
@@ -238,38 +237,67 @@ class BatchedMapNode(Node):
 
     def __init__(self, inner: Node, mapper: Mapper) -> None:
         self.inner = inner
-        self.mapper = mapper
         self.size = inner.size
         self.chunk = inner.chunk
+        self._map = BlockMapper(mapper, inner.size)
 
     def read(self, epoch: int, positions: Positions) -> Block:
-        return map_block(self.mapper, self.inner.read(epoch, positions), epoch, positions)
+        return self._map(self.inner.read(epoch, positions), epoch, positions)
 
 
-def map_block(mapper: Mapper, block: Block, epoch: int, positions: Positions) -> Columns:
-    """Apply a vectorised function to a block."""
-    size = block_size(block)
-    data = block.data if isinstance(block, Columns) else stack_rows(block)
-    where = f"datapoints {positions[0]}..{positions[-1]} of epoch {epoch}"
-    arguments = () if mapper.key is None else (ItemRNG(mapper.key, epoch, as_array(positions)),)
-    try:
-        result = mapper.f(copied(data), *arguments)
-    except Exception as error:
-        raise mapper.failure(error, where, data) from error
-    if not is_datapoint(result):
-        raise MapError(
-            f"{mapper.name} returned a {type(result).__name__} for {where}.",
-            expected="a tuple, list or dict of stacked components",
-        )
-    columns = [np.asarray(column) for column in values_of(result)]
-    if any(column.ndim == 0 or len(column) != size for column in columns):
-        raise MapError(
-            f"{mapper.name} changed the number of rows of {where}.",
-            got=describe_datapoint(rebuild(result, columns)),
-            expected=f"components with {size} rows",
-            fix="a vectorised map returns one row for each row that it gets",
-        )
-    return Columns(rebuild(result, columns), size)
+class BlockMapper:
+    """A vectorised function where it stands.
+
+    Args:
+        mapper: The function.
+        size: Datapoints in a pass; `None` if that is not known, or infinite.
+    """
+
+    def __init__(self, mapper: Mapper, size: int | None = None) -> None:
+        self._mapper = mapper
+        self._rngs = None if mapper.key is None else ItemRNGs(mapper.key, size)
+
+    def __call__(self, block: Block, epoch: int, positions: Positions) -> Columns:
+        data = block.data if isinstance(block, Columns) else stack_rows(block)
+        arguments = () if self._rngs is None else (self._rngs(epoch, positions),)
+        try:
+            result = self._mapper.f(copied(data), *arguments)
+        except Exception as error:
+            raise self._mapper.failure(error, _where(epoch, positions), data) from error
+        return self._checked(result, block_size(block), epoch, positions)
+
+    def _checked(self, result: Any, size: int, epoch: int, positions: Positions) -> Columns:
+        if _is_plain(result, size):
+            return Columns(result, size)
+        name = self._mapper.name
+        if not is_datapoint(result):
+            raise MapError(
+                f"{name} returned a {type(result).__name__} for {_where(epoch, positions)}.",
+                expected="a tuple, list or dict of stacked components",
+            )
+        columns = [np.asarray(column) for column in values_of(result)]
+        if any(column.ndim == 0 or len(column) != size for column in columns):
+            raise MapError(
+                f"{name} changed the number of rows of {_where(epoch, positions)}.",
+                got=describe_datapoint(rebuild(result, columns)),
+                expected=f"components with {size} rows",
+                fix="a vectorised map returns one row for each row that it gets",
+            )
+        return Columns(rebuild(result, columns), size)
+
+
+def _is_plain(result: Any, size: int) -> bool:
+    """Whether there is nothing to convert, and nothing wrong: as a rule."""
+    if type(result) is not tuple:
+        return False
+    for column in cast("tuple[Any, ...]", result):  # a loop: `all` costs more than what it asks
+        if type(column) is not np.ndarray or column.ndim == 0 or len(column) != size:
+            return False
+    return True
+
+
+def _where(epoch: int, positions: Positions) -> str:
+    return f"datapoints {positions[0]}..{positions[-1]} of epoch {epoch}"
 
 
 def function_name(f: Callable[..., Any]) -> str:
