@@ -16,6 +16,7 @@ from towerpack._core.extras import require
 from towerpack.dataflow._blocks import Block, Columns, Positions
 from towerpack.dataflow._opening import PathLike, PerProcess, check_expansion, file_of, reading
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow.formats._hdf5_strings import StringRows, string_rows
 from towerpack.dataflow.sources._planned import PlannedSource
 
 _CHUNK = 256
@@ -31,10 +32,11 @@ class HDF5Data(PlannedSource[Node]):
     Nothing is loaded beforehand: rows are read where they lie, those of a batch in the order of the
     file, also when shuffled. Each process opens the file itself.
 
-    Two things are read only from files that you trust. Data of variable length (most strings,
-    ragged arrays): one wrong byte among them can make the HDF5 library loop for ever or crash. And
-    data that the file keeps in other files (external links and storage, virtual data sets): these
-    could be any file of yours.
+    Strings are `str`; those of variable length are read without the HDF5 library, which loops for
+    ever over some wrong bytes among them. Two things are read only from files that you trust. Other
+    data of variable length (ragged arrays; strings that are compressed by anything but gzip, have a
+    fill value, or lie in the header), for that reason. And data that the file keeps in other files
+    (external links and storage, virtual data sets): these could be any file of yours.
 
     Contract: in order, or exactly shuffled; as long as the data sets; random if shuffled; thread-
     and fork-safe (HDF5 lets one thread read at a time); resumable at once.
@@ -44,8 +46,8 @@ class HDF5Data(PlannedSource[Node]):
         data_paths: Of the data sets in it, such as `["images", "train/labels"]`.
         shuffle: Give every pass another order, as `ShuffleData` does.
         seed: For the shuffle alone; by default the run's.
-        trusted: The file is known to be whole and honest: read data of variable length, strings
-            as `str`, and data in other files.
+        trusted: The file is known to be whole and honest: read all data of variable length, and
+            data in other files.
 
     Raises:
         ConfigError: There is no such file or data set, or they differ in length.
@@ -81,7 +83,7 @@ class HDF5Node(Node):
         self._data = PerProcess(partial(_open, path, names, trusted))
         # Closed again at once: this process may never read.
         data_sets = _open(path, names, trusted)
-        self.size = len(data_sets[0].data)
+        self.size = data_sets[0].size
         row_bytes = sum(one.row_bytes for one in data_sets)
         self.chunk = max(1, min(_CHUNK, _CHUNK_BYTES // max(1, row_bytes)))
 
@@ -110,6 +112,7 @@ class DataSet:
 
     def __init__(self, data: Any, text: bool) -> None:
         self.data = data
+        self.size = len(data)
         self.row_bytes = data.dtype.itemsize * math.prod(data.shape[1:])
         self._reader = data.asstr() if text else data
 
@@ -139,12 +142,12 @@ def _runs(wanted: NDArray[np.int64]) -> list[tuple[int, int]]:
     return list(zip(starts.tolist(), stops.tolist(), strict=True))
 
 
-def _open(path: Path, names: list[str], trusted: bool) -> list[DataSet]:
+def _open(path: Path, names: list[str], trusted: bool) -> list[DataSet | StringRows]:
     h5py: Any = require("h5py", extra="formats", needed_for="HDF5Data")
     with reading(path, "an HDF5 file"):
         file: Any = h5py.File(path, "r", rdcc_nbytes=_CACHE_BYTES)
         data_sets = [_data_set(h5py, file, path, name, trusted) for name in names]
-    sizes = {name: len(one.data) for name, one in zip(names, data_sets, strict=True)}
+    sizes = {name: one.size for name, one in zip(names, data_sets, strict=True)}
     if len(set(sizes.values())) != 1:
         raise ConfigError(
             f"The data sets of {path} differ in length.",
@@ -154,7 +157,7 @@ def _open(path: Path, names: list[str], trusted: bool) -> list[DataSet]:
     return data_sets
 
 
-def _data_set(h5py: Any, file: Any, path: Path, name: str, trusted: bool) -> DataSet:
+def _data_set(h5py: Any, file: Any, path: Path, name: str, trusted: bool) -> DataSet | StringRows:
     if name not in file:
         names = _names(h5py, file)
         raise ConfigError(
@@ -167,20 +170,22 @@ def _data_set(h5py: Any, file: Any, path: Path, name: str, trusted: bool) -> Dat
         )
     if h5py.check_ref_dtype(data.dtype) is not None:
         raise ConfigError(f"{name!r} of {path} holds references, not data.")
+    elsewhere = data.file.filename != file.filename or data.external or data.is_virtual
     if not trusted:
-        _check_untrusted(file, data, path, name)
+        if elsewhere:
+            raise _needs_trust(path, name, "lies in another file")
         check_expansion(data.nbytes, path.stat().st_size, f"the data set {name!r}", path)
+    strings = None if elsewhere else string_rows(h5py, data, path)
+    if strings is not None:
+        return strings
+    if data.dtype.hasobject and not trusted:
+        problem = "has elements of variable length, on which HDF5 can hang if they are damaged"
+        raise _needs_trust(path, name, problem)
     return DataSet(data, h5py.check_string_dtype(data.dtype) is not None)
 
 
-def _check_untrusted(file: Any, data: Any, path: Path, name: str) -> None:
-    if data.file.filename != file.filename or data.external or data.is_virtual:
-        problem = "lies in another file"
-    elif data.dtype.hasobject:
-        problem = "has elements of variable length, on which HDF5 can hang if they are damaged"
-    else:
-        return
-    raise FormatError(
+def _needs_trust(path: Path, name: str, problem: str) -> FormatError:
+    return FormatError(
         f"{name!r} of {path} {problem}.", fix="trusted=True if you know where the file comes from"
     )
 
