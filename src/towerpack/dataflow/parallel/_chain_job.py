@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 
 from towerpack._core.errors import MapError
-from towerpack.dataflow._arena import lent_empty
 from towerpack.dataflow._blocks import to_rows
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._plan import Node
@@ -113,7 +112,7 @@ class BatchJob(Job):
     def __init__(self, maps: ChainJob, batch_size: int, collate: Collate) -> None:
         self._maps = maps
         self._batch_size = batch_size
-        self._collate = Collate(collate.stack, collate.pad, lent_empty)
+        self._collate = collate
         self._home = os.getpid()
         self._draws = False
         """Whether the maps were seen to draw from a global generator."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from towerpack.dataflow._arena import lent_empty
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Place, compile_flow, open_flow
 from towerpack.dataflow._stream import State, Stream, Tally, check_count
@@ -61,7 +62,9 @@ class BatchStream(Stream):
             return self._work
 
         maps = ChainJob([one.mapper(place) for one in chain.maps], False, None, place.seed)
-        self._pass = begin(BatchJob(maps, batch.batch_size, batch.collate), reading)
+        # Its arrays are the last that are made of a batch, and no code of the user's sees them.
+        stacker = batch.stacker(lent_empty)
+        self._pass = begin(BatchJob(maps, batch.batch_size, stacker), reading)
 
     def __next__(self) -> Datapoint:
         if not self._rows:

@@ -12,12 +12,14 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any, NamedTuple, cast
 
+from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._blocks import Block, Positions
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow, ParallelStage, Place, Stage, is_exact
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow.profiling._lanes import Lanes
+from towerpack.dataflow.stages._batch import BatchData, Collate
 from towerpack.dataflow.stages._map import MapData
 from towerpack.dataflow.stages._mapping import Mapper
 
@@ -210,6 +212,8 @@ def _watch(clone: Stage, probe: Probe) -> None:
     vars(clone).update(compile=timed_compile, open=timed_open)
     if isinstance(clone, MapData):
         vars(clone).update(mapper=_timed_mapper(clone.mapper, probe, inside))
+    if isinstance(clone, BatchData):
+        vars(clone).update(stacker=_timed_stacker(clone.stacker, probe))
     if isinstance(clone, ParallelStage):
         _watch_waiting(clone, probe)
 
@@ -250,6 +254,26 @@ def _timed_mapper(
 def _map(cls: type[Mapper]) -> dict[str, Any]:
     def call(self: Any, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
         return _give(_probe_of(self), cls.__call__, self, datapoint, epoch, position)
+
+    return {"__call__": call}
+
+
+def _timed_stacker(
+    stacker: Callable[[Allocate], Collate], probe: Probe
+) -> Callable[[Allocate], Collate]:
+    """Time the stacking where an engine does it itself."""
+
+    def made(allocate: Allocate) -> Collate:
+        result = stacker(allocate)
+        _attach(result, probe, _stack)
+        return result
+
+    return made
+
+
+def _stack(cls: type[Collate]) -> dict[str, Any]:
+    def call(self: Any, block: Block) -> Datapoint:
+        return _give(_probe_of(self), cls.__call__, self, block)
 
     return {"__call__": call}
 

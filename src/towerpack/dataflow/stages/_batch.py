@@ -97,6 +97,14 @@ class BatchData(Wrapper):
         inner = open_flow(self.ds, place, epoch, inner_state(state))
         return WindowStream(inner, self.batch_size, batch, state)
 
+    def stacker(self, allocate: Allocate) -> Collate:
+        """What makes its batches, for an engine that does so without `open` or a plan.
+
+        Args:
+            allocate: Where arrays are stacked to.
+        """
+        return Collate(self.collate.stack, self.collate.pad, allocate)
+
     def _batches(self, datapoints: int) -> int:
         whole, rest = divmod(datapoints, self.batch_size)
         return whole + (self.remainder and rest > 0)

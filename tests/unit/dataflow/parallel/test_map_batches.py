@@ -27,7 +27,7 @@ from towerpack.dataflow import (
     PrefetchData,
     RepeatedData,
 )
-from towerpack.dataflow._arena import Arena, lend
+from towerpack.dataflow._arena import Arena, lend, lent_empty
 from towerpack.dataflow._flow import Place
 from towerpack.dataflow._stream import State, Stream, WindowStream
 from towerpack.dataflow.parallel._chain_job import BatchJob, ChainJob
@@ -127,7 +127,8 @@ def test_maps_get_no_memory_that_is_used_again() -> None:
 def test_the_stack_is_laid_where_it_is_sent_from() -> None:
     memory = np.zeros(1 << 20, np.uint8)
     flow = BatchData(MapData(numbers(8), large), 4)
-    job = BatchJob(ChainJob([flow.ds.mapper(Place(0))], False, None, 0), 4, flow.collate)
+    maps = ChainJob([MapData(flow, large).mapper(Place(0))], False, None, 0)
+    job = BatchJob(maps, 4, flow.stacker(lent_empty))
     with lend(Arena(memory)):
         result = job.run((0, 0, 8, [(i,) for i in range(8)]))
     assert result.count == 2

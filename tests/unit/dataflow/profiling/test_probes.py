@@ -31,6 +31,7 @@ from towerpack.dataflow import (
     LocallyShuffleData,
     MapData,
     MixData,
+    PrefetchData,
     PrintData,
     ProxyDataFlow,
     RandomMixData,
@@ -210,6 +211,17 @@ def test_threads_and_processes_have_lanes_of_their_own(tmp_path: Path) -> None:
     # One that is sent its job again goes on counting.
     table = flow.lanes.read()[name_of_lane()]
     assert table.shape == (2, FIELDS) and table[1, ITEMS] == 2
+
+
+@pytest.mark.parametrize("backend", ["thread", "process"])
+def test_workers_that_make_batches_of_what_is_read_in_order(backend: Any, tmp_path: Path) -> None:
+    ds = BatchData(MapData(generated(), lambda dp: (dp[0],)), 4)
+    flow, stages, lanes = probed(PrefetchData(ds, num_proc=1, backend=backend), str(tmp_path))
+    assert len(list(flow.iterate(seed=0))) == 5
+    assert [type(stage) for stage in stages[1:3]] == [MapData, BatchData]
+    tables = lanes.read()
+    assert sum(table[1:3, ITEMS] for table in tables.values()).tolist() == [20, 5]
+    assert tables[name_of_lane()][1:3, ITEMS].tolist() == [0, 0], "not in the loop"
 
 
 def test_a_worker_that_goes_on_after_the_end(tmp_path: Path) -> None:
