@@ -57,7 +57,19 @@ def serial(work: Workload) -> Epochs:
 
 
 def towerpack(work: Workload, *, backend: Any = "process") -> Epochs:
-    from towerpack.dataflow import BatchData, DataFromArrays, MapData, PrefetchData, ShuffleData
+    from towerpack.dataflow import (
+        BatchData,
+        DataFromArrays,
+        MapData,
+        PrefetchData,
+        ShuffleData,
+        empty_row,
+    )
+
+    def photo(dp: Any) -> Any:
+        row = empty_row((SIZE, SIZE, 3), np.uint8)
+        work.load_into(int(dp[0]), row)
+        return (row,)
 
     if isinstance(work, Mapped):
         flow = ShuffleData(DataFromArrays(work.images))
@@ -66,7 +78,8 @@ def towerpack(work: Workload, *, backend: Any = "process") -> Epochs:
         flow = MapData(flow, lambda dp: parse(dp[0]))
     else:
         flow = ShuffleData(DataFromArrays(np.arange(work.n)))
-        flow = MapData(flow, lambda dp: work.load(int(dp[0])))
+        load = photo if isinstance(work, Photos) else lambda dp: work.load(int(dp[0]))
+        flow = MapData(flow, load)
     flow = BatchData(flow, work.batch_size, remainder=True)
     flow = PrefetchData(flow, num_proc=WORKERS, backend=backend)
     return lambda number: flow.iterate(seed=0, epoch=number)

@@ -296,6 +296,39 @@ def test_no_row_is_handed_out_twice_however_many_are_made() -> None:
     assert lender.used == {key} and lender.whole(rows[:3]) is None
 
 
+def test_rows_are_lent_while_a_batch_is_read() -> None:
+    maker = RowMaker()
+    lender = RowLender(3, np.zeros, [maker], frozenset([(0, SHAPE, np.dtype(np.int16))]))
+    with lender.offered():
+        pass
+    (row,) = maker.make(empty_row, [(SHAPE, np.int16)])
+    assert row.base is None
+
+
+def test_no_memory_is_made_that_could_not_be_a_whole_batch() -> None:
+    asked: list[Any] = []
+    maker = RowMaker()
+
+    def allocate(shape: tuple[int, ...], dtype: Any) -> Any:
+        asked.append(shape)
+        return np.empty(shape, dtype)
+
+    def f(number: int) -> Any:
+        return empty_row(SHAPE, np.int16) if number else None
+
+    lender = RowLender(3, allocate, [maker], frozenset([(0, SHAPE, np.dtype(np.int16))]))
+    with lender.offered():
+        rows = maker.make(f, [(0,), (1,), (2,)])
+    assert asked == [] and rows[1].base is rows[2].base is None
+
+
+def test_a_view_of_a_row_is_as_good() -> None:
+    make = Maker()
+    flow = BatchData(MapData(numbers(), lambda dp: [make(dp)[0][:]]), SIZE)
+    for number, batch in enumerate(flow):
+        assert np.shares_memory(batch[0], make.rows[-1]) is (number > 0)
+
+
 def test_rows_of_a_batch_that_came_out_smaller_are_no_batch() -> None:
     maker = RowMaker()
     lender = RowLender(3, np.zeros, [maker], frozenset([(0, SHAPE, np.dtype(np.int16))]))

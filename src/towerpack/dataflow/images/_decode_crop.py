@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import describe
+from towerpack.dataflow._rows import empty_row
 from towerpack.dataflow.images._augmentor import RNG
 from towerpack.dataflow.images._crop import CropTransform, GoogleNetRandomCropAndResize
 from towerpack.dataflow.images._decode import MAX_PIXELS, Wanted, check_size, decode_known
@@ -95,6 +96,12 @@ class DecodeRandomCrop:
         if img.shape[:2] != size:
             part = _reduced(part, factor, (img.shape[0], img.shape[1]))
         return self._scaled(part.apply_image(img), out)
+
+    def make_in_row(self, data: Bytes, rng: RNG | None = None) -> Image:
+        """As calling it, in its place in the batch: see `towerpack.dataflow.empty_row`."""
+        if type(self).__call__ is not DecodeRandomCrop.__call__:
+            return self(data, rng)
+        return self(data, rng, out=empty_row((*self._target, 3), np.uint8))
 
     def _factor(self, part: CropTransform) -> int:
         height, width = self._target

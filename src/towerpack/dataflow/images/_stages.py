@@ -10,6 +10,7 @@ import numpy as np
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import Datapoint, name_of, replaced
 from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._rows import empty_row
 from towerpack.dataflow.images._augmentor import RNG, AugmentorList, ImageAugmentor
 from towerpack.dataflow.images._image import Image, check_image, size_of
 from towerpack.dataflow.stages._map import MapData, MapDataComponent
@@ -201,4 +202,8 @@ def _as_list(indices: Indices) -> list[Any]:
 
 
 def _owned(result: Image, given: Any, copy: bool) -> Image:
-    return result.copy() if copy and np.may_share_memory(result, given) else result
+    if not copy or not np.may_share_memory(result, given):
+        return result
+    own = empty_row(result.shape, result.dtype)
+    np.copyto(own, result)
+    return own

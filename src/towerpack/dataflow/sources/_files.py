@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
+from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._opening import PathLike
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._rows import RowMaker, empty_row
 from towerpack.dataflow._strings import Strings
 from towerpack.dataflow.images._decode import MAX_PIXELS, decode_image
 from towerpack.dataflow.sources._planned import PlannedSource
@@ -106,8 +108,12 @@ class ImageReader:
         self._max_pixels = max_pixels
         self._rgb = rgb
 
-    def __call__(self, file: str) -> NDArray[np.uint8]:
+    def __call__(self, file: str, allocate: Allocate = np.empty) -> NDArray[np.uint8]:
         """The image in one file.
+
+        Args:
+            file: Its name.
+            allocate: Makes memory for an image that is resized.
 
         Raises:
             FormatError: It cannot be read, or is no whole image.
@@ -119,11 +125,13 @@ class ImageReader:
             max_pixels=self._max_pixels,
             name=file,
         )
-        if self._size is None or image.shape[:2] == self._size:
+        if self._size is None:
             return image
         cv2: Any = require("cv2", extra="image", needed_for="resizing images")
-        height, width = self._size
-        return cv2.resize(image, (width, height)).reshape(height, width, self._channels)
+        # Also where the size is right: in a row of a batch, a copy here saves the one of the stack.
+        out = allocate((*self._size, self._channels), np.uint8)
+        cv2.resize(image, self._size[::-1], dst=out)
+        return out
 
 
 def _read(file: str) -> bytes:
@@ -143,7 +151,7 @@ def _read(file: str) -> bytes:
     )
 
 
-class FilesNode(Node):
+class FilesNode(RowMaker, Node):
     """Reads one file for each datapoint.
 
     Args:
@@ -163,9 +171,12 @@ class FilesNode(Node):
         self._reader = reader
 
     def read(self, epoch: int, positions: Positions) -> Block:
-        return [self.get(epoch, position) for position in as_ints(positions)]
+        return self.make(self._made, ((position, empty_row) for position in as_ints(positions)))
 
     def get(self, epoch: int, position: int) -> Datapoint:
+        return self._made(position, np.empty)
+
+    def _made(self, position: int, allocate: Allocate) -> Datapoint:
         file = self.files[position]
-        component = file if self._reader is None else self._reader(file)
+        component = file if self._reader is None else self._reader(file, allocate)
         return [component] if self.labels is None else (component, int(self.labels[position]))

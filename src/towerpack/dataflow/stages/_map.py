@@ -195,12 +195,13 @@ class OnComponent:
     """A function of one component, as a function of datapoints.
 
     Args:
-        f: The function.
+        f: The function. If it has a method `make_in_row`, that is called instead: it does the same
+            in a row of the batch, see `empty_row`.
         index: Which component.
     """
 
     def __init__(self, f: Callable[..., Any], index: Any) -> None:
-        self._f = f
+        self._f = getattr(f, "make_in_row", f)
         self._index = index
 
     def __call__(self, datapoint: Datapoint, *rng: object) -> Datapoint | None:
