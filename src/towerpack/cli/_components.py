@@ -59,10 +59,17 @@ def _told(value: Any) -> tuple[str, tuple[int, ...] | None, str]:
     if isinstance(value, (list, tuple, dict)):
         return type(cast("object", value)).__name__, None, f"{len(cast('Any', value))} elements"
     if isinstance(value, (str, bytes)):
-        short = value[:_TEXT]
-        return type(value).__name__, (len(value),), f"{short!r}{'…' if short != value else ''}"
+        return type(value).__name__, (len(value),), _quoted(value)
     text = repr(value)
     return type(value).__name__, None, text if len(text) <= _TEXT else text[:_TEXT] + "…"
+
+
+def _quoted(value: str | bytes) -> str:
+    """What a string begins with."""
+    shown = value[:_TEXT]
+    while len(repr(shown)) > _TEXT + 3:  # of bytes each may take four characters
+        shown = shown[:-1]
+    return f"{shown!r}{'…' if shown != value else ''}"
 
 
 def _range(array: np.ndarray[Any, Any]) -> str:
@@ -76,8 +83,9 @@ def _range(array: np.ndarray[Any, Any]) -> str:
     if nans == array.size:
         return "nan" if array.size == 1 else f"{nans:,} nan"
     low, high = (_number(bound(array)) for bound in (np.nanmin, np.nanmax))
-    text = low if array.size == 1 else f"{low} … {high}"
-    return f"{text}, {nans:,} nan" if nans else text
+    if low == high and not nans:
+        return low if array.size == 1 else f"all {low}"
+    return f"{low} … {high}, {nans:,} nan" if nans else f"{low} … {high}"
 
 
 def _number(value: Any) -> str:

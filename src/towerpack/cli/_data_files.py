@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 _IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 _TAR_MAGIC = slice(257, 262)
 _LMDB_MAGIC = slice(16, 20)
+_PACKED_MAGIC = b"TPW\x01"
 
 
 def open_data(path: Path) -> DataFlow:
@@ -72,9 +74,14 @@ def _is_image_folder(path: Path, start: bytes) -> bool:
 
 
 def _lmdb(path: Path) -> DataFlow:
-    from towerpack.dataflow.formats import LMDBData
+    from towerpack.dataflow.formats import LMDBData, LMDBSerializer
 
-    return LMDBData(path, shuffle=False)
+    ds = LMDBData(path, shuffle=False)
+    # What a serializer wrote is shown as it was before.
+    for _, value in itertools.islice(ds, 1):
+        if value.startswith(_PACKED_MAGIC):
+            return LMDBSerializer.load(path, shuffle=False)
+    return ds
 
 
 def _tfrecord(path: Path) -> DataFlow:

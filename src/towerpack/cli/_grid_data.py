@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from towerpack._core.errors import ConfigError
 from towerpack.cli._data import Seed, Target, flow_of
 
-Component = Annotated[str | None, typer.Option(metavar="INDEX|KEY")]
+
+def _component(help: str) -> Any:
+    return typer.Option(metavar="INDEX|KEY", help=help)
 
 
 def grid(
@@ -19,13 +21,11 @@ def grid(
     rows: Annotated[int, typer.Option(min=1, help="Rows, at most.")] = 4,
     cols: Annotated[int, typer.Option(min=1, help="Pictures in a row.")] = 6,
     cell: Annotated[int, typer.Option(min=16, help="Height and width of each, in pixels.")] = 192,
-    image: Annotated[
-        str, typer.Option(metavar="INDEX|KEY", help="Which component is the image.")
-    ] = "0",
-    label: Component = None,
-    mask: Component = None,
-    boxes: Component = None,
-    keypoints: Component = None,
+    image: Annotated[str, _component("Which component is the image.")] = "0",
+    label: Annotated[str | None, _component("Written below it.")] = None,
+    mask: Annotated[str | None, _component("A class for each pixel; coloured.")] = None,
+    boxes: Annotated[str | None, _component("Rows of x0, y0, x1, y1, in pixels.")] = None,
+    keypoints: Annotated[str | None, _component("Rows of x, y, in pixels.")] = None,
     bgr: Annotated[bool, typer.Option("--bgr", help="Images are blue, green, red.")] = False,
     seed: Seed = 0,
 ) -> None:

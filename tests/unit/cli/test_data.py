@@ -117,11 +117,15 @@ def test_formats_are_recognised(folder: Path) -> None:
     pa: Any = pytest.importorskip("pyarrow")
     pytest.importorskip("pyarrow.parquet").write_table(pa.table({"x": [1]}), folder / "a.parquet")
     LMDBSerializer.save(DataFromList([(1,), (2,)]), folder / "a.lmdb")
+    lmdb: Any = pytest.importorskip("lmdb")
+    with lmdb.open(str(folder / "plain.lmdb"), subdir=False) as env, env.begin(write=True) as txn:
+        txn.put(b"key", b"value")
     (folder / "db").mkdir()
     (folder / "db" / "data.mdb").write_bytes((folder / "a.lmdb").read_bytes())
     for name, told in (
-        ("a.lmdb", "LMDBData(a.lmdb)"),
-        ("db", "LMDBData(db/data.mdb)"),
+        ("a.lmdb", "LMDBData(a.lmdb) > LMDBDataDecoder(_decoded)"),
+        ("db", "LMDBData(db/data.mdb) > LMDBDataDecoder(_decoded)"),
+        ("plain.lmdb", "LMDBData(plain.lmdb)"),
         ("images", "ImageFolder(images)"),
         ("images/cat/1.png", "ImageFromFile(1)"),
         ("no_extension", "NumpyData(no_extension)"),
@@ -223,6 +227,8 @@ def test_components() -> None:
         np.zeros((0, 3)),
         np.float32("nan"),
         np.array([None, 1], object),
+        b"\0" * 100,
+        np.full((2, 3), 7),
     ]
     told = {one.name: (one.type, one.shape, one.value) for one in components_of(datapoint)}
     assert told["0.deep.0"] == ("int", None, "1")
@@ -234,6 +240,8 @@ def test_components() -> None:
     assert told["5"] == ("float64", (0, 3), "empty")
     assert told["6"] == ("float32", (), "nan")
     assert told["7"] == ("object", (2,), "None")
+    assert told["8"] == ("bytes", (100,), f"{bytes(12)!r}…")  # each takes four characters
+    assert told["9"] == ("int64", (2, 3), "all 7")
     assert components_of(3)[0].name == ""
 
 

@@ -114,22 +114,23 @@ class ProfileReport:
         rich_table: Any = importlib.import_module("rich.table")
         rich_box: Any = importlib.import_module("rich.box")
         table = rich_table.Table(box=rich_box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        table.add_column("stage", overflow="ellipsis", no_wrap=True, ratio=1)
+        # In too little room only its names are cut off: a column that may not wrap keeps its own.
+        table.add_column("stage", overflow="ellipsis")
         if self.workers:
-            table.add_column("where")
+            table.add_column("where", no_wrap=True)
         for heading in ("datapoints", "µs each", "share", "waits", "MB/s"):
-            table.add_column(heading, justify="right")
+            table.add_column(heading, justify="right", no_wrap=True)
         for stage in self.stages:
             # Workers are several, so their rates add up.
-            rate = stage.nbytes * stage.datapoints / max(stage.seconds, 1e-9)
+            rate = stage.nbytes * stage.datapoints / stage.seconds if stage.seconds else 0.0
             table.add_row(
-                _plain(stage.name),
+                _plain(stage.name, no_wrap=True),
                 *([stage.where] if self.workers else []),
                 f"{stage.datapoints:,}",
                 _number(1e6 * stage.seconds_each),
                 f"{stage.share:.0%}",
                 f"{1 - stage.on_cpu:.0%}" if stage.on_cpu < 0.75 else "",
-                _number(rate / 1e6) if stage.nbytes else "",
+                _number(rate / 1e6) if rate else "",
             )
         return table
 
@@ -158,9 +159,9 @@ class ProfileReport:
         return grid
 
 
-def _plain(text: str) -> Any:
+def _plain(text: str, *, no_wrap: bool | None = None) -> Any:
     """Text in which brackets are brackets."""
-    return importlib.import_module("rich.text").Text(text)
+    return importlib.import_module("rich.text").Text(text, no_wrap=no_wrap)
 
 
 def _number(value: float) -> str:

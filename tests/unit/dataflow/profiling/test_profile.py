@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -158,9 +159,19 @@ class TestReport:
         def name(dp: Any) -> Any:
             return dp
 
-        name.__name__ = "f[red]" * 40
-        lines = str(profile(MapData(arrays(), name), 0.02)).splitlines()
-        assert any("MapData(f[red]f[red]" in line and "…" in line for line in lines)
+        name.__name__ = "f[red] " * 40
+        report = profile(MapData(arrays(), name), 0.02)
+        lines = report.text(70).splitlines()
+        table = lines[: lines.index("", 1)]
+        assert table[1].split() == ["stage", "datapoints", "µs", "each", "share", "waits", "MB/s"]
+        assert len(table) == 3 + len(report.stages)
+        assert "MapData(f[red] f[red]" in table[-1] and "…" in table[-1]
+
+    def test_no_rate_of_what_takes_no_time(self) -> None:
+        report = profile(BatchData(arrays(), 5), 0.05)
+        stages = [replace(stage, seconds=0.0) for stage in report.stages]
+        text = replace(report, stages=stages).text()
+        assert all(row.endswith("%") for row in map(str.rstrip, text.splitlines()[3:5]))
 
     def test_quiet_unless_on_a_terminal(
         self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
