@@ -11,7 +11,7 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable, Generator
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -82,8 +82,16 @@ def aligned(offset: int, nbytes: int) -> int:
     return -(-offset // align) * align
 
 
+class Lender(Protocol):
+    """Memory for arrays."""
+
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        """As `numpy.empty`."""
+        ...
+
+
 class _Lent(threading.local):
-    arena: Arena | None = None
+    arena: Lender | None = None
 
 
 _LENT = _Lent()
@@ -96,7 +104,7 @@ def lent_empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
 
 
 @contextlib.contextmanager
-def lend(arena: Arena | None) -> Generator[None]:
+def lend(arena: Lender | None) -> Generator[None]:
     """Let `lent_empty` of this thread use an arena."""
     before, _LENT.arena = _LENT.arena, arena
     try:

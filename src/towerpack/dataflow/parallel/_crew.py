@@ -8,12 +8,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from towerpack._core.errors import TowerpackError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow.parallel._job import Job
+from towerpack.dataflow.parallel._layout import Layout
 from towerpack.dataflow.parallel._memory import SlotPool
 from towerpack.dataflow.parallel._options import Options
-from towerpack.dataflow.parallel._unit import Unit
+from towerpack.dataflow.parallel._splitting import Splitting
+from towerpack.dataflow.parallel._unit import Division, Part, Unit
 
 log = get_logger(__name__)
 
@@ -117,6 +120,7 @@ class Crew(ABC):
         self.stats = Stats()
         self.told = False
         """Whether the consumer was told that it keeps many results."""
+        self.splitting = Splitting(options.workers)
         self._seq = 0
         self._closed = False
 
@@ -132,6 +136,7 @@ class Crew(ABC):
             member.busy_s = 0.0
         if key is None or key != self.job_key:
             self.job_number += 1
+            self.splitting = Splitting(self.options.workers)
             self.job_key, self.job = None, job
             self.prepare(job)
             self.job_key = key
@@ -144,13 +149,69 @@ class Crew(ABC):
         member = min(self.members, key=lambda one: len(one.queue))
         return member if len(member.queue) < QUEUED else None
 
+    def member_for(self, unit: Unit, ready: Member) -> Member:
+        """Who is to do a unit: for the n-th part of a batch if possible who did the last n-th part.
+
+        The memory that it writes to is then in the cache of its CPU.
+        """
+        if not isinstance(unit, Part):
+            return ready
+        usual = self.members[unit.number % len(self.members)]
+        return usual if len(usual.queue) < QUEUED else ready
+
+    def divide(self, unit: Unit, layout: Layout, count: int) -> list[Part]:
+        """Let several workers make a batch. The parts are to be issued; none if that is not so."""
+        division = Division(unit, layout, count, self.next_seq)
+        try:
+            if not self.make_room(unit, division):
+                return []
+        except TowerpackError:  # no memory: raised when the unit is issued
+            return []
+        unit.division = division
+        return division.parts
+
+    def part_done(self, part: Part, *, laid: bool, error: BaseException | None = None) -> None:
+        """A part is finished, or will never be. If it was the last one, so is the batch."""
+        part.finish(None, int(laid), error)
+        whole = part.whole
+        division = None if whole is None else whole.division
+        if whole is None or division is None or not division.over:
+            return
+        whole.division = None
+        if whole.abandoned:
+            self.release(whole)
+        elif division.error is not None:
+            whole.finish(None, 0, division.error)
+        elif division.complete:
+            whole.seconds, whole.nbytes = division.seconds, division.layout.nbytes
+            whole.finish(self.joined(division), 1, None)
+            self.stats.count(whole)
+        else:
+            # What is wrong with it, if anything, shows when one worker makes all of it.
+            self.splitting.failed()
+            self.lost.append(whole)
+
+    def drop(self, unit: Unit) -> None:
+        """Nobody will do an abandoned unit any more."""
+        if isinstance(unit, Part):
+            self.part_done(unit, laid=False)
+        else:
+            self.release(unit)
+
     def abandon(self, units: list[Unit]) -> None:
         """Forget units: nobody waits for them any more."""
-        for unit in [*units, *self.lost]:
-            unit.abandoned = True
-            if unit.done or unit in self.lost:
-                self.release(unit)
+        at_work = {unit for member in self.members for unit in member.queue}
+        idle = set(self.lost)
         self.lost.clear()
+        for unit in [*units, *idle]:
+            unit.abandoned = True
+            parts: list[Part] = [] if unit.division is None else unit.division.parts
+            for part in parts:
+                part.abandoned = True
+                if part not in at_work and not part.done:
+                    self.part_done(part, laid=False)
+            if unit.done or unit in idle:
+                self.drop(unit)
         self.cancel(self._seq)
 
     def release_outgrown(self, unit: Unit) -> None:
@@ -182,6 +243,18 @@ class Crew(ABC):
     @abstractmethod
     def submit(self, unit: Unit, member: Member) -> None:
         """Issue a unit to a worker."""
+
+    @abstractmethod
+    def make_room(self, unit: Unit, division: Division) -> bool:
+        """Find memory for a batch that is made in parts. False: it should not be.
+
+        Raises:
+            TowerpackError: There is none.
+        """
+
+    @abstractmethod
+    def joined(self, division: Division) -> Any:
+        """The value of a unit whose parts are all laid."""
 
     @abstractmethod
     def check(self) -> None:

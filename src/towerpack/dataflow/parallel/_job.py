@@ -6,10 +6,12 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-from towerpack.dataflow._arena import lent_empty
+from towerpack.dataflow._arena import lend, lent_empty
 from towerpack.dataflow._blocks import Block
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow.parallel._layout import RowsArena
+from towerpack.dataflow.stages._batch import BatchNode
 
 Work = Any
 """One piece of work, such as (epoch, first position, position after the last)."""
@@ -41,6 +43,24 @@ class Job(ABC):
     def split(self, work: Work) -> list[Work]:
         """The same work, datapoint by datapoint."""
 
+    def rows_of(self, work: Work) -> int:
+        """Rows of the batch that a piece of work is; 0 if it cannot be made in parts."""
+        return 0
+
+    def lay(self, work: Work, rows: tuple[int, int], arena: RowsArena) -> bool:
+        """Make some rows of the batch that a piece of work is, in the memory of an arena.
+
+        Args:
+            work: The batch.
+            rows: The first, and the one after the last.
+            arena: Where they go.
+
+        Returns:
+            Whether they are of the kind that the arena is for. If not, and if anything is raised,
+            the batch has to be made by `run`.
+        """
+        return False
+
     @abstractmethod
     def seed_of(self, work: Work) -> int:
         """For code that draws from the global generators of `random` and NumPy."""
@@ -64,9 +84,7 @@ class PlanJob(Job):
         self._ready = False
 
     def run(self, work: Work) -> Result:
-        if not self._ready:
-            self._node.lay_into(lent_empty)
-            self._ready = True
+        self._prepare()
         epoch, start, stop = work
         if stop - start == 1:
             return self._one_by_one(epoch, start, stop)
@@ -87,6 +105,26 @@ class PlanJob(Job):
     def place_of(self, work: Work) -> str:
         epoch, start, stop = work
         return f"position{_span(start, stop)} of epoch {epoch}"
+
+    def rows_of(self, work: Work) -> int:
+        _, start, stop = work
+        if stop - start != 1 or not isinstance(self._node, BatchNode):
+            return 0
+        return len(self._node.members(start))
+
+    def lay(self, work: Work, rows: tuple[int, int], arena: RowsArena) -> bool:
+        self._prepare()
+        epoch, start, _ = work
+        if not isinstance(self._node, BatchNode):
+            return False
+        with lend(arena):
+            part = self._node.part(epoch, start, *rows)
+        return arena.take(part)
+
+    def _prepare(self) -> None:
+        if not self._ready:
+            self._node.lay_into(lent_empty)
+            self._ready = True
 
     def _one_by_one(self, epoch: int, start: int, stop: int) -> Result:
         rows: list[Datapoint] = []

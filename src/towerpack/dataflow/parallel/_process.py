@@ -12,7 +12,7 @@ import subprocess
 import time
 from typing import cast
 
-from towerpack._core.errors import DataFlowError, TowerpackError, WorkerError
+from towerpack._core.errors import DataFlowError, InternalError, TowerpackError, WorkerError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._arena import Arena
 from towerpack.dataflow._datapoints import Datapoint
@@ -22,10 +22,11 @@ from towerpack.dataflow.parallel._failure import restore_failure
 from towerpack.dataflow.parallel._image import JobImage
 from towerpack.dataflow.parallel._job import Job
 from towerpack.dataflow.parallel._launch import Fds, Process, check_fork, start_fork, start_fresh
+from towerpack.dataflow.parallel._layout import Laid, Layout
 from towerpack.dataflow.parallel._memory import SharedSlots, Slot, memory_file
 from towerpack.dataflow.parallel._options import Options
 from towerpack.dataflow.parallel._packing import WORTH_LENDING, Packed, Parcel, unbundle, unpack
-from towerpack.dataflow.parallel._unit import Unit
+from towerpack.dataflow.parallel._unit import Division, Part, Unit
 
 log = get_logger(__name__)
 
@@ -199,6 +200,9 @@ class ProcessCrew(Crew):
         if message[0] == "grow":
             self._grow(member, message[1], message[2])
             return
+        if message[0] == "part":
+            self._part_heard(member, *message[1:])
+            return
         _, seq, parcel, failure, count, needed, seconds = message
         unit = member.finished(seq, seconds)
         if unit is None:
@@ -214,6 +218,15 @@ class ProcessCrew(Crew):
             return
         unit.seconds, unit.nbytes = seconds, needed
         self.stats.count(unit)
+
+    def _part_heard(self, member: ProcessMember, seq: int, laid: Laid, seconds: float) -> None:
+        part = member.finished(seq, seconds)
+        if not isinstance(part, Part):
+            return
+        if laid == "drew" and not part.abandoned:
+            self.splitting.stop()
+        part.seconds = seconds
+        self.part_done(part, laid=laid == "laid")
 
     def _grow(self, member: ProcessMember, seq: int, nbytes: int) -> None:
         unit = member.queue[0]
@@ -242,7 +255,17 @@ class ProcessCrew(Crew):
             self.slots.dropped.clear()
         return slot
 
+    def make_room(self, unit: Unit, division: Division) -> bool:
+        unit.slot = self.take_slot(division.layout.nbytes)
+        return True
+
+    def joined(self, division: Division) -> Layout:
+        return division.layout
+
     def submit(self, unit: Unit, member: Member) -> None:
+        if isinstance(unit, Part):
+            self._submit_part(unit, cast("ProcessMember", member))
+            return
         try:
             slot = self._send_inputs(unit)
         except TowerpackError as error:  # no memory: raised in its turn, as all that befalls a unit
@@ -256,6 +279,17 @@ class ProcessCrew(Crew):
             place = (slot.number, slot.offset, slot.nbytes)
             message = ("unit", unit.seq, self.job_number, place, unit.work, unit.sent)
             cast("ProcessMember", member).channel.send(message)
+
+    def _submit_part(self, part: Part, member: ProcessMember) -> None:
+        whole = part.whole
+        if whole is None or whole.slot is None or whole.division is None:
+            raise InternalError("a part was issued of what is not made in parts")
+        member.assign(part)
+        slot, layout = whole.slot, whole.division.layout
+        place = (slot.number, slot.offset, slot.nbytes)
+        message = ("part", part.seq, self.job_number, place, part.work, part.rows, layout)
+        with contextlib.suppress(OSError):  # it died: that shows when it is waited for
+            member.channel.send(message)
 
     def _send_inputs(self, unit: Unit) -> Slot:
         packed = None if unit.inputs is None else Packed(unit.inputs)
@@ -274,11 +308,20 @@ class ProcessCrew(Crew):
             if slot is not None:
                 self.slots.give_back(slot)
             return []
+        if isinstance(parcel, Layout):
+            return [self._take_batch(parcel, slot, copy=copy)]
         if parcel.bulk >= WORTH_LENDING and not copy:
             return unbundle(unpack(parcel, self.slots.lend(slot), copy=False))
         value = unbundle(unpack(parcel, slot.anchor(), copy=True))
         self.slots.give_back(slot)
         return value
+
+    def _take_batch(self, layout: Layout, slot: Slot, *, copy: bool) -> Datapoint:
+        if not copy:
+            return layout.batch(self.slots.lend(slot))
+        batch = layout.batch(slot.anchor().copy())
+        self.slots.give_back(slot)
+        return batch
 
     def cancel(self, seq: int) -> None:
         for member in self._members():
@@ -308,9 +351,12 @@ class ProcessCrew(Crew):
         for unit in member.queue:
             self.release_outgrown(unit)
             if unit.abandoned:
-                self.release(unit)
+                self.drop(unit)
             elif unit is first and not self._may_restart(unit, member):
-                unit.finish(None, 0, error)
+                if isinstance(unit, Part):
+                    self.part_done(unit, laid=False, error=error)
+                else:
+                    unit.finish(None, 0, error)
             else:
                 self.lost.append(unit)
         member.queue.clear()
@@ -372,7 +418,7 @@ class ProcessCrew(Crew):
                 member.process.kill()
                 member.process.wait()
             for unit in member.queue:
-                self.release(unit)
+                self.drop(unit)
 
 
 def _not_sent(error: Exception) -> DataFlowError:

@@ -14,7 +14,7 @@ from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow.parallel._crew import Crew, Stats
 from towerpack.dataflow.parallel._job import Job, Work
-from towerpack.dataflow.parallel._unit import Unit
+from towerpack.dataflow.parallel._unit import Part, Unit
 
 log = get_logger(__name__)
 
@@ -155,6 +155,7 @@ class Run:
         self._pipeline = pipeline
         self._order: deque[Unit] = deque()
         self._again: deque[Unit] = deque()
+        self._parts: deque[Part] = deque()
         self._outstanding = 0
         self._checked = 0.0
         self.taken: Work = None
@@ -196,6 +197,7 @@ class Run:
             return
         self._crew.abandon(list(self._order))
         self._order.clear()
+        self._parts.clear()
         self._crew.slots.trim(self._crew.options.workers + _SPARE_SLOTS)
 
     def _ready(self) -> Unit | None:
@@ -215,6 +217,8 @@ class Run:
             self._order.remove(unit)
             self._outstanding -= unit.count
             self._source.observe(unit.count, unit.seconds, unit.nbytes)
+            if self._job.rows_of(unit.work):
+                self._crew.splitting.learn(rows[0], unit.seconds)
         else:
             self._advance(unit)
         self._issue()
@@ -243,13 +247,15 @@ class Run:
             unit = None if member is None else self._next_unit()
             if member is None or unit is None:
                 return
-            crew.submit(unit, member)
+            crew.submit(unit, crew.member_for(unit, member))
 
     def _next_unit(self) -> Unit | None:
         if self._again:
             return self._again.popleft()
         if self._crew.lost:
             return self._crew.lost.popleft()
+        if self._parts:
+            return self._parts.popleft()
         if not self._more():
             return None
         piece = self._source.next_piece()
@@ -258,14 +264,24 @@ class Run:
         unit = Unit(self._crew.next_seq(), piece.work, piece.count, piece.inputs)
         self._order.append(unit)
         self._outstanding += unit.count
-        return unit
+        self._parts.extend(self._divided(unit))
+        return self._parts.popleft() if self._parts else unit
+
+    def _divided(self, unit: Unit) -> list[Part]:
+        """The parts of a unit that several workers are to do."""
+        layout = self._crew.splitting.layout
+        if layout is None or self._job.rows_of(unit.work) != layout.rows:
+            return []
+        return self._crew.divide(unit, layout, self._crew.splitting.parts)
 
     def _more(self) -> bool:
         options = self._crew.options
         if len(self._order) < options.workers:
             return True
         if options.prefetch is None:
-            return len(self._order) < 2 * options.workers + 2
+            # Batches that all work on together need fewer of them under way.
+            split = self._crew.splitting.layout is not None
+            return len(self._order) < (1 if split else 2) * options.workers + 2
         return self._outstanding < options.prefetch
 
     def _wait(self) -> None:

@@ -15,12 +15,14 @@ from towerpack.dataflow._blocks import to_rows
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow.parallel._crew import Crew, Member
 from towerpack.dataflow.parallel._job import Job, Result
+from towerpack.dataflow.parallel._layout import Layout, RowsArena
 from towerpack.dataflow.parallel._memory import Bytes, PrivateSlots
 from towerpack.dataflow.parallel._options import Options
 from towerpack.dataflow.parallel._packing import WORTH_LENDING
-from towerpack.dataflow.parallel._unit import Unit
+from towerpack.dataflow.parallel._unit import Division, Part, Unit
 
-_Task = tuple[int, Any, Job, Bytes | None]
+_Rows = tuple[tuple[int, int], Layout]
+_Task = tuple[int, Any, Job, Bytes | None, _Rows | None]
 _Done = tuple[int, int, Result, int, float]
 
 
@@ -50,17 +52,28 @@ def _serve(
     cancelled: list[int],
 ) -> None:
     while (task := tasks.get()) is not None:
-        seq, work, job, memory = task
+        seq, work, job, memory, rows = task
         begin = time.perf_counter()
         arena = None if memory is None else Arena(memory)
         if seq <= cancelled[0]:
             result = Result([], 0)
+        elif rows is not None and memory is not None:
+            result = Result([], int(_lay(job, work, memory, *rows)))
         else:
             with lend(arena):
                 result = job.run(work)
         needed = 0 if arena is None else max(1, arena.needed)
         results.put((number, seq, result, needed, time.perf_counter() - begin))
-        del task, work, job, memory, arena, result  # not to be kept alive while waiting
+        # Not to be kept alive while waiting.
+        del task, work, job, memory, rows, arena, result
+
+
+def _lay(job: Job, work: Any, memory: Bytes, rows: tuple[int, int], layout: Layout) -> bool:
+    """Make some rows of a batch. Whatever goes wrong shows when the batch is made whole."""
+    try:
+        return job.lay(work, rows, RowsArena(layout, memory, *rows))
+    except BaseException:  # noqa: BLE001
+        return False
 
 
 class ThreadCrew(Crew):
@@ -94,7 +107,23 @@ class ThreadCrew(Crew):
             raise InternalError("a unit was issued before a job was taken up")
         work = unit.work if unit.inputs is None else (*unit.work, unit.inputs)
         member.assign(unit)
-        self._by_number[member.number].tasks.put((unit.seq, work, self.job, self._memory()))
+        rows, memory = None, None
+        if not isinstance(unit, Part):
+            memory = self._memory()
+        elif unit.whole is not None and unit.whole.division is not None:
+            memory = unit.whole.division.memory
+            rows = (unit.rows, unit.whole.division.layout)
+        self._by_number[member.number].tasks.put((unit.seq, work, self.job, memory, rows))
+
+    def make_room(self, unit: Unit, division: Division) -> bool:
+        self.slots.expect(division.layout.nbytes)
+        division.memory = self._memory()
+        return division.memory is not None
+
+    def joined(self, division: Division) -> list[Datapoint]:
+        if division.memory is None:
+            raise InternalError("parts of a batch were laid into no memory")
+        return [division.layout.batch(division.memory)]
 
     def _memory(self) -> Bytes | None:
         # Small results are cheaper in memory of their own.
@@ -117,6 +146,10 @@ class ThreadCrew(Crew):
     def _heard(self, number: int, seq: int, result: Result, needed: int, seconds: float) -> None:
         member = self._by_number.get(number)
         unit = None if member is None else member.finished(seq, seconds)
+        if isinstance(unit, Part):
+            unit.seconds = seconds
+            self.part_done(unit, laid=result.count > 0)
+            return
         if unit is None or unit.abandoned:
             return
         self._needed = max(self._needed, needed)

@@ -19,9 +19,10 @@ from towerpack.dataflow._arena import Arena, lend
 from towerpack.dataflow._blocks import to_rows
 from towerpack.dataflow.parallel._channel import Channel, Message
 from towerpack.dataflow.parallel._failure import Failure, describe_failure
-from towerpack.dataflow.parallel._globals import globals_state, seed_globals
+from towerpack.dataflow.parallel._globals import drawn_since, seed_globals
 from towerpack.dataflow.parallel._image import load_image
 from towerpack.dataflow.parallel._job import Job, Result
+from towerpack.dataflow.parallel._layout import Laid, Layout, RowsArena
 from towerpack.dataflow.parallel._memory import MappedSlots
 from towerpack.dataflow.parallel._packing import Packed, Parcel, bundle, unpack
 
@@ -122,6 +123,8 @@ class Worker:
             kind, *fields = self._next()
             if kind == "unit":
                 self._unit(*fields)
+            elif kind == "part":
+                self._part(*fields)
             elif kind == "job":
                 self._load(*fields)
 
@@ -186,6 +189,30 @@ class Worker:
         seconds = time.perf_counter() - begin
         self._channel.send(("done", seq, parcel, failure, result.count, arena.needed, seconds))
 
+    def _part(
+        self,
+        seq: int,
+        job: int,
+        slot: tuple[int, int, int],
+        work: Any,
+        rows: tuple[int, int],
+        layout: Layout,
+    ) -> None:
+        """Make some rows of a batch. Whatever goes wrong shows when the batch is made whole."""
+        known = self._jobs.get(job)
+        begin = time.perf_counter()
+        laid: Laid = "misfit"
+        if seq > self._cancelled and isinstance(known, Job):
+            arena = RowsArena(layout, self._slots.anchor(*slot), *rows)
+            seed = known.seed_of(work)
+            seed_globals(seed)
+            with contextlib.suppress(BaseException):
+                laid = "laid" if known.lay(work, rows, arena) else "misfit"
+            if drawn_since(seed):
+                laid = "drew"
+            self._quiet_cv2()
+        self._channel.send(("part", seq, laid, time.perf_counter() - begin))
+
     def _pack(self, seq: int, result: Result, arena: Arena) -> Parcel | None:
         if result.count == 0:
             return None
@@ -214,13 +241,13 @@ class Worker:
         global generator, they are seeded anew for every datapoint.
         """
         if not self._draws:
-            seed_globals(job.seed_of(work))
+            seed = job.seed_of(work)
+            seed_globals(seed)
             parts = job.split(work)
             if len(parts) < 2:
                 return job.run(work)
-            before = globals_state()
             result = job.run(work)
-            if globals_state() == before:
+            if not drawn_since(seed):
                 return result
             self._draws = True
         return self._run_split(job, job.split(work))
