@@ -9,6 +9,8 @@ arithmetic, so an order does not depend on the version of NumPy.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,6 +18,10 @@ U64 = NDArray[np.uint64]
 _MASK = (1 << 64) - 1
 _SORTED_UP_TO = 4096
 _ROUNDS = 6
+_TABLE_PAYS = 4
+_PIECE = 8192  # so few stay in the cache, and their memory is not given back between steps
+
+Round = Callable[[U64], U64]
 
 
 def mix(values: U64) -> U64:
@@ -45,35 +51,57 @@ def permute(positions: NDArray[np.int64], size: int, key: int) -> NDArray[np.int
         hashed = mix(np.arange(size, dtype=np.uint64) ^ np.uint64(mix_int(key)))
         return np.argsort(hashed, kind="stable")[positions]
     bits = (size - 1).bit_length()
-    keys = _round_keys(key)
-    result = _feistel(positions.astype(np.uint64), bits, keys)
+    rounds = _rounds(bits, key, len(positions))
+    result = np.empty(len(positions), np.uint64)
+    for start in range(0, len(positions), _PIECE):
+        piece = slice(start, start + _PIECE)
+        result[piece] = _feistel(positions[piece].astype(np.uint64), bits, rounds)
     outside = np.flatnonzero(result >= np.uint64(size))
     while len(outside):
-        result[outside] = _feistel(result[outside], bits, keys)
+        result[outside] = _feistel(result[outside], bits, rounds)
         outside = outside[result[outside] >= np.uint64(size)]
     return result.astype(np.int64)
 
 
-def _round_keys(key: int) -> list[np.uint64]:
-    keys: list[np.uint64] = []
+def _feistel(values: U64, bits: int, rounds: Sequence[Round]) -> U64:
+    """Each half in turn is changed by a hash of the other; any such step can be undone."""
+    low_bits = np.uint64(bits // 2)
+    low = values & ((np.uint64(1) << low_bits) - np.uint64(1))
+    high = values >> low_bits
+    for even, odd in zip(rounds[::2], rounds[1::2], strict=True):
+        high ^= even(low)
+        low ^= odd(high)
+    high <<= low_bits
+    high |= low
+    return high
+
+
+def _rounds(bits: int, key: int, count: int) -> list[Round]:
+    """The hashes of the halves: of low ones to as many bits as high ones have, and so on in turn.
+
+    Args:
+        bits: Of both halves.
+        key: As for `permute`.
+        count: How many values they are for.
+    """
+    half_bits, other_bits = bits // 2, bits - bits // 2
+    rounds: list[Round] = []
     for _ in range(_ROUNDS):
         key = mix_int(key)
-        keys.append(np.uint64(key))
-    return keys
+        rounds.append(_round(half_bits, np.uint64(key), other_bits, count))
+        half_bits, other_bits = other_bits, half_bits
+    return rounds
 
 
-def _feistel(values: U64, bits: int, keys: list[np.uint64]) -> U64:
-    """Each half in turn is changed by a hash of the other; any such step can be undone."""
-    low_bits = bits // 2
-    high_bits = bits - low_bits
-    low = values & np.uint64((1 << low_bits) - 1)
-    high = values >> np.uint64(low_bits)
-    for even, odd in zip(keys[::2], keys[1::2], strict=True):
-        high = high ^ (_round(low, even) >> np.uint64(64 - high_bits))
-        low = low ^ (_round(high, odd) >> np.uint64(64 - low_bits))
-    return (high << np.uint64(low_bits)) | low
+def _round(half_bits: int, key: np.uint64, result_bits: int, count: int) -> Round:
+    shift = np.uint64(64 - result_bits)
 
+    def hashed(half: U64) -> U64:
+        half = (half ^ key) * np.uint64(0xBF58476D1CE4E5B9)
+        return (half ^ (half >> np.uint64(32))) * np.uint64(0x94D049BB133111EB) >> shift
 
-def _round(half: U64, key: np.uint64) -> U64:
-    half = (half ^ key) * np.uint64(0xBF58476D1CE4E5B9)
-    return (half ^ (half >> np.uint64(32))) * np.uint64(0x94D049BB133111EB)
+    if count < _TABLE_PAYS << half_bits:
+        return hashed
+    # There are few halves, each many times: looking a hash up takes a sixth of computing it.
+    table = hashed(np.arange(1 << half_bits, dtype=np.uint64))
+    return lambda half: table.take(half.view(np.int64), mode="clip")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
 
 import numpy as np
@@ -32,6 +33,16 @@ def test_any_positions_in_any_order(size: int) -> None:
     whole = permute(np.arange(size), size, key=5)
     some = np.array([size - 1, 0, 17, 17, size // 2])
     assert np.array_equal(permute(some, size, key=5), whole[some])
+
+
+@pytest.mark.parametrize("size", [8192, 8193, 30_000, 65_537, 10**6, 10**9])
+def test_many_at_once_are_as_few(size: int) -> None:
+    positions = np.arange(max(0, size - 30_000), size)
+    whole = permute(positions, size, key=5)
+    parts = [permute(part, size, key=5) for part in np.array_split(positions, 700)]
+    assert np.array_equal(whole, np.concatenate(parts))
+    assert np.array_equal(permute(positions[::-1], size, key=5), whole[::-1])
+    assert len(permute(positions[:0], size, key=5)) == 0
 
 
 def test_huge_sizes_need_no_memory() -> None:
@@ -72,8 +83,12 @@ def test_orders_stay_as_they_are() -> None:
     """Checkpoints hold positions in these orders: changing them breaks resuming."""
     assert permute(np.arange(8), 8, key=42).tolist() == GOLDEN_SMALL
     assert permute(np.arange(5), 10_000, key=42).tolist() == GOLDEN_LARGE
+    for size, golden in GOLDEN_CRC.items():
+        order = permute(np.arange(size - 50_000, size), size, key=42)
+        assert zlib.crc32(order.astype("<i8").tobytes()) == golden
 
 
 # Computed by this implementation on the day it was written.
 GOLDEN_SMALL = [5, 4, 2, 3, 7, 0, 1, 6]
 GOLDEN_LARGE = [1710, 2600, 9662, 72, 159]
+GOLDEN_CRC = {50_000: 180048902, 10**6: 3108667063, 10**9: 2468843232}
