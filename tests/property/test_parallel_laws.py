@@ -135,6 +135,10 @@ SHAPES: dict[str, Callable[[Wrap], DataFlow]] = {
             MapData(LocallyShuffleData(MapData(_alike(), _no_sevens, on_error="skip"), 5),
                     _jitter, rng=True), 3, remainder=True)
     ),
+    "maps of batches of a generator": lambda p: p(
+        MapData(MapData(BatchData(MapData(_alike(), _jitter, rng=True), 4, remainder=True), _jitter,
+                        rng=True), _jitter, rng=True)
+    ),
     "batches of maps that skip": lambda p: p(
         BatchData(MapData(_alike(), _no_sevens, on_error="skip"), 3)
     ),

@@ -15,21 +15,23 @@ from towerpack.dataflow.stages._map import MapData
 
 @dataclass(frozen=True)
 class Chain:
-    """Maps directly above each other, of which only the top one may skip.
+    """Maps directly above each other, of which only the top one may skip; or batches of some.
 
     Attributes:
         maps: From the lowest to the top.
         source: What they map.
         batch: What stacks their results, where none skips.
+        above: Maps of its batches, from the lowest to the top, of which none skips.
     """
 
     maps: tuple[MapData, ...]
     source: DataFlow
     batch: BatchData | None = None
+    above: tuple[MapData, ...] = ()
 
     @property
     def top(self) -> MapData:
-        """The last map."""
+        """The last of `maps`."""
         return self.maps[-1]
 
     @property
@@ -39,27 +41,38 @@ class Chain:
 
 
 def find_chain(flow: DataFlow) -> Chain | None:
-    """The maps at the top of a flow, and the batches made of them, if workers can make those."""
-    flow = _below_parallel(flow)
+    """What workers can do at the top of a flow, if anything."""
+    maps, below = _maps_at_the_top(flow)
+    batches = _batches_of_maps(below)
+    if batches is not None and not any(map(_skips, maps)):
+        return replace(batches, above=maps)
+    # How many datapoints come out of a map that skips is not known, and so neither are the
+    # positions from which maps above it draw.
+    if not maps or any(map(_skips, maps[:-1])):
+        return None
+    return Chain(maps, below)
+
+
+def _batches_of_maps(flow: DataFlow) -> Chain | None:
     if not _is_plain_batch(flow):
-        return _find_maps(flow)
-    chain = _find_maps(flow.ds)
+        return None
+    maps, below = _maps_at_the_top(flow.ds)
     # Which datapoints a batch holds is known beforehand only if none is left out.
-    return None if chain is None or chain.skips else replace(chain, batch=flow)
+    return None if not maps or any(map(_skips, maps)) else Chain(maps, below, flow)
 
 
-def _find_maps(flow: DataFlow) -> Chain | None:
+def _maps_at_the_top(flow: DataFlow) -> tuple[tuple[MapData, ...], DataFlow]:
+    """Maps directly above each other, from the lowest to the top, and what they map."""
     maps: list[MapData] = []
-    while True:
-        flow = _below_parallel(flow)
-        if not _is_plain_map(flow):
-            return Chain(tuple(reversed(maps)), flow) if maps else None
-        # How many datapoints come out of a map that skips is not known, and so neither are the
-        # positions from which maps above it draw.
-        if maps and flow.on_error == "skip":
-            return None
+    flow = _below_parallel(flow)
+    while _is_plain_map(flow):
         maps.append(flow)
-        flow = flow.ds
+        flow = _below_parallel(flow.ds)
+    return tuple(reversed(maps)), flow
+
+
+def _skips(one: MapData) -> bool:
+    return one.on_error == "skip"
 
 
 def _below_parallel(flow: DataFlow) -> DataFlow:

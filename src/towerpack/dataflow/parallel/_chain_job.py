@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from towerpack._core.errors import MapError
 from towerpack.dataflow._blocks import to_rows
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow.parallel._failure import Failure, describe_failure, restore_failure
-from towerpack.dataflow.parallel._globals import globals_state, seed_globals
+from towerpack.dataflow.parallel._globals import drawn_since, seed_globals
 from towerpack.dataflow.parallel._job import Job, Result, Work
 from towerpack.dataflow.stages._batch import Collate
 from towerpack.dataflow.stages._mapping import Mapper
@@ -101,18 +102,22 @@ class ChainJob(Job):
 
 
 class BatchJob(Job):
-    """Applies maps to the datapoints of batches, and stacks what they give.
+    """Applies maps to the datapoints of batches, stacks what they give, and maps the batches.
 
     Args:
-        maps: Maps datapoints that are sent.
+        maps: Maps datapoints that are sent. A unit of them begins with a batch.
         batch_size: Datapoints in a batch. The last one of a unit may have fewer.
         collate: Stacks them.
+        above: Maps of batches, from the lowest to the top.
     """
 
-    def __init__(self, maps: ChainJob, batch_size: int, collate: Collate) -> None:
+    def __init__(
+        self, maps: ChainJob, batch_size: int, collate: Collate, above: Sequence[Mapper] = ()
+    ) -> None:
         self._maps = maps
         self._batch_size = batch_size
         self._collate = collate
+        self._above = above
         self._home = os.getpid()
         self._draws = False
         """Whether the maps were seen to draw from a global generator."""
@@ -126,7 +131,7 @@ class BatchJob(Job):
             if mapped.error is not None and len(batch) < self._batch_size:
                 break  # the one with the datapoint that failed
             try:
-                batches.append(self._collate(batch))
+                batches.append(self._batch(batch, work[0], (work[1] + first) // self._batch_size))
             except BaseException as error:  # noqa: BLE001  it is raised in the consumer
                 return Result(batches, len(batches), error)
         return Result(batches, len(batches), mapped.error)
@@ -140,13 +145,25 @@ class BatchJob(Job):
     def place_of(self, work: Work) -> str:
         return self._maps.place_of(work)
 
+    def _batch(self, rows: list[Datapoint], epoch: int, position: int) -> Datapoint:
+        batch = self._collate(rows)
+        if self._above and not self._is_thread():
+            # Not as for the datapoint at that position, whose numbers may be in the batch.
+            seed_globals(hash((self._maps.seed_of((epoch, position)), 1)))
+        for mapper in self._above:
+            batch = mapper(batch, epoch, position)
+        return batch
+
+    def _is_thread(self) -> bool:
+        """Whether this is the program itself, and its global generators are its own."""
+        return os.getpid() == self._home
+
     def _mapped(self, work: Work) -> Result:
-        if os.getpid() == self._home:
-            return self._maps.run(work)  # a thread: the generators are the program's own
+        if self._is_thread():
+            return self._maps.run(work)
         if not self._draws:
-            before = globals_state()
             result = self._maps.run(work)
-            if globals_state() == before:
+            if not drawn_since(self.seed_of(work)):  # with which the worker seeded them
                 return result
             self._draws = True
         return self._map_seeded(work)

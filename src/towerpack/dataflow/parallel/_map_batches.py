@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from towerpack.dataflow._arena import lent_empty
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Place, compile_flow, open_flow
@@ -42,10 +44,10 @@ class BatchStream(Stream):
         state: State,
         begin: Callable[[Job, Callable[[Crew], WorkSource]], Any],
     ) -> None:
-        window, count, below = _unpack(chain, state)
+        window, count, below = _unpack(chain, batch, state)
         inner = replace(place, workers=None, tally=Tally())
         source = open_flow(chain.source, inner, epoch, below)
-        self._maps = chain.maps
+        self._chain = chain
         self._batch_size = batch.batch_size
         self._tally = place.tally
         # The batch that comes next, where in the source it begins, and whether it was the last.
@@ -61,10 +63,7 @@ class BatchStream(Stream):
             )  # fmt: skip
             return self._work
 
-        maps = ChainJob([one.mapper(place) for one in chain.maps], False, None, place.seed)
-        # Its arrays are the last that are made of a batch, and no code of the user's sees them.
-        stacker = batch.stacker(lent_empty)
-        self._pass = begin(BatchJob(maps, batch.batch_size, stacker), reading)
+        self._pass = begin(_job(chain, batch, place), reading)
 
     def __next__(self) -> Datapoint:
         if not self._rows:
@@ -78,8 +77,9 @@ class BatchStream(Stream):
         return self._rows.pop()
 
     def state(self) -> State:
-        maps = state_of_maps(self._maps, self._count, self._source)
-        return {"window": self._window, "used": self._used, "inner": maps}
+        maps = state_of_maps(self._chain.maps, self._count, self._source)
+        batch = {"window": self._window, "used": self._used, "inner": maps}
+        return state_of_maps(self._chain.above, self._window + self._used, batch)
 
     def close(self) -> None:
         self._pass.close()
@@ -119,17 +119,33 @@ def open_batches(
     It is where a state is within a batch, which only the last one's can be. And maps that keep out
     of the plan of what they map are a plan's: its positions are their states.
     """
-    if state is not None and state["used"]:
+    if state is not None and _batch_state(chain, state)["used"]:
         return None
     if compile_flow(chain.source, replace(place, workers=None, tally=Tally())) is not None:
         return None
     return BatchStream(chain, batch, place, epoch, state, begin)
 
 
-def _unpack(chain: Chain, state: State) -> tuple[int, int, State]:
+def _job(chain: Chain, batch: BatchData, place: Place) -> BatchJob:
+    maps = ChainJob([one.mapper(place) for one in chain.maps], False, None, place.seed)
+    above = [one.mapper(place) for one in chain.above]
+    # Memory that is used again is only for arrays that no code of the user's gets to see.
+    stacker = batch.stacker(np.empty if above else lent_empty)
+    return BatchJob(maps, batch.batch_size, stacker, above)
+
+
+def _unpack(chain: Chain, batch: BatchData, state: State) -> tuple[int, int, State]:
     """The batch's number, how many datapoints were mapped before it, and the source's state."""
     if state is None:
         return 0, 0, None
-    window = check_count(state["window"], 1 << 62)
-    count = check_count(state["inner"]["count"], 1 << 62)
-    return window, count, state_below_maps(chain.maps, count, state["inner"])
+    at = _batch_state(chain, state)
+    window = check_count(at["window"], 1 << 62)
+    state_below_maps(chain.above, window, state)
+    count = window * batch.batch_size
+    return window, count, state_below_maps(chain.maps, count, at["inner"])
+
+
+def _batch_state(chain: Chain, state: State) -> State:
+    for _ in chain.above:
+        state = state["inner"]
+    return state
