@@ -121,7 +121,7 @@ def _copied(frames: Sequence[Any]) -> Frames:
 
 
 class _ProducerPost:
-    bind = False
+    bind = connected = False
 
     def __init__(self, network: Network, peer: bytes, inbox: deque[Frames]) -> None:
         self._network, self._peer, self._inbox = network, peer, inbox

@@ -16,12 +16,11 @@ from towerpack.dataflow.remote._post import GoneError, Post, Route
 from towerpack.dataflow.remote._protocol import (
     Kind,
     Message,
-    VersionError,
     header,
-    parse,
     with_facts,
 )
 from towerpack.dataflow.remote._roster import RefusedError, Roster
+from towerpack.dataflow.remote._side import Side
 
 log = get_logger(__name__)
 
@@ -52,7 +51,7 @@ class Wish:
     max_nbytes: int
 
 
-class Consumer:
+class Consumer(Side):
     """Talks with the producers, and puts what they send into the roster's inboxes.
 
     Args:
@@ -71,7 +70,7 @@ class Consumer:
         dropped: Counter[str],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._post = post
+        super().__init__(post)
         self._roster = roster
         self._wish = wish
         self._clock = clock
@@ -91,20 +90,9 @@ class Consumer:
         now = self._clock()
         if now >= self._tick_due:
             self._tick(now)
-        got = self._post.receive()
-        if got is None:
+        if not self._hear():
             self._post.wait(wait_s)
-            got = self._post.receive()
-        if got is None:
-            return
-        route, frames = got
-        try:
-            self._heed(route, parse(frames))
-        except VersionError as error:
-            self._refuse(route, str(error))
-            self._drop("of another version of the protocol", error.what)
-        except FormatError as error:
-            self._drop("that made no sense", error.what)
+            self._hear()
 
     def credit(self, peer: Peer) -> None:
         """Datapoints were handed on: let the producer send more."""
@@ -120,7 +108,7 @@ class Consumer:
     def close(self) -> None:
         """Tell the producers that the pass is over, and close the sockets."""
         for peer in self._sessions.values():
-            self._say(peer, [header(Kind.STOP, peer.session)])
+            self._tell_peer(peer, [header(Kind.STOP, peer.session)])
         self._post.close()
 
     # ------------------------------------------------------------------ what arrives
@@ -242,7 +230,9 @@ class Consumer:
         }
         limit = peer.handed + self._wish.hwm
         self._next_credit(peer)
-        self._say(peer, with_facts(header(Kind.START, peer.session, peer.handed, limit), facts))
+        self._tell_peer(
+            peer, with_facts(header(Kind.START, peer.session, peer.handed, limit), facts)
+        )
 
     # ------------------------------------------------------------------ what is said
 
@@ -272,7 +262,7 @@ class Consumer:
 
     def _acknowledge(self, peer: Peer, kind: Kind) -> None:
         self._next_credit(peer)
-        self._say(peer, self._acknowledgement(peer, kind))
+        self._tell_peer(peer, self._acknowledgement(peer, kind))
 
     def _next_credit(self, peer: Peer) -> None:
         """Not for each datapoint."""
@@ -289,23 +279,17 @@ class Consumer:
         if len(self._looked) >= _MOST_REMEMBERED:
             self._looked.clear()
         self._looked[route] = now
-        self._say_to(route, [header(Kind.LOOK, self._name)])
+        self._say(route, [header(Kind.LOOK, self._name)])
 
-    def _refuse(self, route: Route, why: str) -> None:
-        self._say_to(route, with_facts(header(Kind.REFUSE), {"why": why}))
-
-    def _say(self, peer: Peer, frames: list[bytes]) -> None:
+    def _tell_peer(self, peer: Peer, frames: list[bytes]) -> None:
         """Say what is repeated if it does not arrive, and note who is gone."""
-        if peer.route is not None and not self._say_to(peer.route, frames) and not peer.lost:
-            peer.lost = True
-            log.warning("%s: the connection is lost; waiting for it to come back", peer.name)
-
-    def _say_to(self, route: Route, frames: list[bytes]) -> bool:
         try:
-            self._post.send(route, frames)
+            if peer.route is not None:
+                self._post.send(peer.route, frames)
         except GoneError:
-            return False
-        return True
+            if not peer.lost:
+                log.warning("%s: the connection is lost; waiting for it to come back", peer.name)
+            peer.lost = True
 
     def _drop(self, what: str, detail: str) -> None:
         self._dropped[what] += 1

@@ -21,7 +21,7 @@ from towerpack.dataflow.remote._keys import Doorkeeper, client_keys, server_keys
 _HEARTBEAT_MS: Final = 2_000
 _HEARTBEAT_TIMEOUT_MS: Final = 10_000
 _RECONNECT_MS: Final = 50
-_RECONNECT_MAX_MS: Final = 500
+_RECONNECT_MAX_MS: Final = 100
 # Beside datapoints, of which credit allows `hwm`, there are only small messages.
 _SPARE: Final = 16
 # The address of a consumer that was killed is free when the kernel has cleaned up after it.
@@ -48,6 +48,9 @@ class Post:
         keys: For encryption; needed for addresses that other machines reach.
         hwm: Datapoints that may wait in each direction, for each peer.
         max_nbytes: A peer that announces a longer frame is disconnected.
+
+    Attributes:
+        connected: A connection of this side's was made, perhaps anew. Who asks sets it back.
     """
 
     def __init__(
@@ -55,11 +58,13 @@ class Post:
     ) -> None:
         self._zmq: Any = require("zmq", extra="remote", needed_for="Remote data")
         self.bind = bind
+        self.connected = False
         self._pid = os.getpid()
         self._limits = (hwm + _SPARE, max_nbytes)
         self._own: Any = self._zmq.Context()
         self._poller: Any = self._zmq.Poller()
         self._links: list[Any] = []
+        self._monitors: list[Any] = []
         self._door: Doorkeeper | None = None
         self._turn = 0
         try:
@@ -119,7 +124,11 @@ class Post:
 
     def wait(self, seconds: float) -> None:
         """Wait until something arrives, at most so long; let in who may come in."""
-        self._poller.poll(max(1, int(seconds * 1000)))
+        ready = dict(self._poller.poll(max(1, int(seconds * 1000))))
+        for monitor in self._monitors:
+            if monitor in ready:
+                monitor.recv_multipart()
+                self.connected = True
         self.admit()
 
     def admit(self) -> None:
@@ -132,8 +141,11 @@ class Post:
         if os.getpid() != self._pid:
             return  # a fork's copy: the sockets are the parent's
         for link in self._links:
+            link.disable_monitor()
             link.close(linger=int(linger_s * 1000))
-        self._links = []
+        for monitor in self._monitors:
+            monitor.close(linger=0)
+        self._links, self._monitors = [], []
         if self._door is not None:
             self._door.socket.close()
             self._door = None
@@ -174,6 +186,12 @@ class Post:
             socket.curve_serverkey = self._client.server
         if self.bind:
             socket.router_mandatory = True
+        elif not shared:  # inproc:// has no such events
+            # (PROBE_ROUTER tells of the first connection only; with IMMEDIATE of all, but then what
+            # came last before a connection ends is dropped.)
+            monitor = socket.get_monitor_socket(self._zmq.EVENT_HANDSHAKE_SUCCEEDED)
+            self._monitors.append(monitor)
+            self._poller.register(monitor, self._zmq.POLLIN)
         self._attach(socket, address)
         self._poller.register(socket, self._zmq.POLLIN)
 

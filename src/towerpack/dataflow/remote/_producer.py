@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import secrets
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Final
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
@@ -19,12 +19,11 @@ from towerpack.dataflow.remote._protocol import (
     NOBODY,
     Kind,
     Message,
-    VersionError,
     header,
-    parse,
     with_facts,
 )
 from towerpack.dataflow.remote._session import Order, Session
+from towerpack.dataflow.remote._side import Side
 
 log = get_logger(__name__)
 
@@ -38,7 +37,7 @@ _MOST_TEXT: Final = 1 << 16
 _LAST_WORDS_S: Final = 10.0
 
 
-class Producer:
+class Producer(Side):
     """Serves a flow to one consumer after another.
 
     It keeps nothing that matters: where to begin is said by the consumer.
@@ -68,8 +67,8 @@ class Producer:
         progress: Progress,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        super().__init__(post)
         self._flow = flow
-        self._post = post
         self._name = name
         self._exact = exact
         self._hwm = hwm
@@ -104,24 +103,13 @@ class Producer:
 
     def step(self) -> bool:
         """Do what there is to do without waiting; False if that was nothing."""
-        self._hear()
+        for _ in range(_MOST_AT_ONCE):
+            if not self._hear():
+                break
         self._tick()
         return self._done or self._work()
 
     # ------------------------------------------------------------------ what arrives
-
-    def _hear(self) -> None:
-        for _ in range(_MOST_AT_ONCE):
-            got = self._post.receive()
-            if got is None:
-                return
-            route, frames = got
-            try:
-                self._heed(route, parse(frames))
-            except VersionError as error:
-                self._say(route, with_facts(header(Kind.REFUSE), {"why": str(error)}))
-            except FormatError as error:
-                log.debug("A message was dropped: %s", error.what)
 
     def _heed(self, route: Route, message: Message) -> None:
         session = self._session
@@ -141,6 +129,9 @@ class Producer:
             self._close_session()
         else:
             self._acknowledged(session, route, message)
+
+    def _drop(self, what: str, detail: str) -> None:
+        log.debug("A message %s was dropped: %s", what, detail)
 
     def _acknowledged(self, session: Session, route: Route, message: Message) -> None:
         self._route = route
@@ -165,8 +156,7 @@ class Producer:
             self._say(route, self._beat(session, riddle))
             return
         if self._serves_other(consumer):
-            why = f"{self._name} serves another consumer at present"
-            self._say(route, with_facts(header(Kind.REFUSE), {"why": why}))
+            self._refuse(route, f"{self._name} serves another consumer at present")
             return
         facts = {
             "name": self._name,
@@ -216,6 +206,7 @@ class Producer:
         session, self._session = self._session, None
         if session is not None:
             session.close()
+            self._tick_due = 0.0  # there may be a next pass already
 
     # ------------------------------------------------------------------ what leaves
 
@@ -254,8 +245,9 @@ class Producer:
 
     def _tick(self) -> None:
         now = self._clock()
-        if now < self._tick_due:
+        if now < self._tick_due and not self._post.connected:
             return
+        self._post.connected = False  # whoever is there now may be somebody else
         session = self._session
         self._post.admit()
         if session is None:
@@ -269,10 +261,3 @@ class Producer:
 
     def _beat(self, session: Session, answer: int = 0) -> list[bytes]:
         return [header(Kind.BEAT, session.order.session, session.outbox.cursor, answer)]
-
-    def _say(self, route: Route, frames: Sequence[Any]) -> bool:
-        """Send if that is possible at present; everything is said again if need be."""
-        try:
-            return self._post.send(route, frames)
-        except GoneError:
-            return False

@@ -76,6 +76,7 @@ def test_producers_are_killed_and_started_again(run: Run, ipc: str, ordered: boo
         running[victim] = run("send", addresses[victim], name=victim, **options)
         while ds.counts[victim].starts < 2 + turn // 2:
             got.append(_checked(next(iterator)))
+            time.sleep(0.05)  # a process takes its time to start; the other one is not to end
     got += [_checked(dp) for dp in iterator]
     for name in "ab":
         assert [number for other, number in got if other == name] == list(range(300))

@@ -10,6 +10,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -30,10 +31,11 @@ from towerpack.dataflow import (
     ShuffleData,
     send_dataflow_zmq,
 )
-from towerpack.dataflow.remote import _post
+from towerpack.dataflow.remote import _consumer, _post, _producer
 from towerpack.dataflow.remote._post import Post
 from towerpack.dataflow.remote._producer import Producer
 from towerpack.dataflow.remote._progress import Progress
+from towerpack.dataflow.remote._remote import RemoteStream
 from towerpack.dataflow.testing import check_length, check_pass, check_resume
 
 pytestmark = pytest.mark.timeout(60)
@@ -402,3 +404,32 @@ def test_it_says_what_it_is() -> None:
     assert str(ds) == "RemoteDataZMQ(ipc:///tmp/x, tcp://127.0.0.1:5)"
     with pytest.raises(TypeError, match="length"):
         len(ds)
+
+
+@pytest.mark.parametrize("over", ["ended", "given up", "killed"])
+@pytest.mark.parametrize("bind", [True, False])
+def test_a_new_pass_begins_at_once(
+    ipc: str, serve: Serve, monkeypatch: pytest.MonkeyPatch, bind: bool, over: str
+) -> None:
+    """Nothing that is said again every now and then is waited for."""
+    interval_s = 40.0
+    for module, name in (
+        (_producer, "_BEAT_S"),
+        (_producer, "_HELLO_S"),
+        (_consumer, "_BEAT_S"),
+        (_consumer, "_TICK_S"),
+    ):
+        monkeypatch.setattr(module, name, interval_s)
+    serve(DataFromArrays(np.arange(30)), ipc, bind=not bind)
+    ds = RemoteDataZMQ(ipc, hwm=4, bind=bind, producers=1)
+    begin = time.monotonic()
+    for _ in range(3):
+        iterator = ds.iterate(seed=1)
+        taken = list(islice(iterator, 10 if over != "ended" else 99))
+        assert [int(n) for (n,) in taken] == list(range(30))[: len(taken)]
+        if over == "killed":
+            stream = iterator._stream
+            assert isinstance(stream, RemoteStream) and stream._consumer is not None
+            stream._consumer._sessions.clear()  # so that no producer is told
+        iterator.close()
+    assert time.monotonic() < begin + interval_s / 2
