@@ -102,7 +102,7 @@ Make = Callable[[Source], DataFlow]
 NO_CASE: dict[type[DataFlow], str] = {
     Stage: "has no data of its own",
     DataFromQueue: "what was taken from a queue cannot be taken again",
-    RemoteDataZMQ: "takes what others send; tests/unit/dataflow/remote has its laws",
+    RemoteDataZMQ: "takes what others send; test_remote_and_fork_laws.py has its laws",
     sets.CifarBase: "has no data of its own",
 }
 
