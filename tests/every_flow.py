@@ -237,6 +237,9 @@ STAGES: dict[str, Case] = {
         remainder=lambda source: BatchData(source(11), 4, remainder=True),
         lists=lambda source: BatchData(MapData(source(11), ragged), 4, stack="list"),
         padded=lambda source: BatchData(MapData(source(11), shaped), 4, pad=-1.0),
+        mapped=lambda source: MapData(
+            BatchData(MapData(source(11), noisy, rng=True), 4, remainder=True), noisy, rng=True
+        ),
     ),
     **_stage(
         BatchDataByShape,

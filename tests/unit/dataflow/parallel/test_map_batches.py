@@ -245,6 +245,17 @@ def test_a_state_within_a_batch(backend: Any) -> None:
 )  # fmt: skip
 def test_damaged_states_are_refused(path: list[str], value: Any) -> None:
     flow = PrefetchData(batches(20, 4), num_proc=1, backend="thread")
+    damage(flow, path, value)
+
+
+@pytest.mark.parametrize(("path", "value"), [(["count"], 5), (["bad"], 1), (["inner"], 5)])
+def test_damaged_states_of_maps_of_batches_are_refused(path: list[str], value: Any) -> None:
+    mapped = MapData(batches(20, 4), noisy, rng=True)
+    damage(PrefetchData(mapped, num_proc=1, backend="thread"), path, value)
+
+
+def damage(flow: DataFlow, path: list[str], value: Any) -> None:
+    """Restore a state after one batch with another value in it."""
     iterator = flow.iterate(seed=0)
     next(iterator)
     state = iterator.state()
