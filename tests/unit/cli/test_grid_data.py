@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
-from towerpack.cli import app
+from towerpack.cli import app, main
 from towerpack.dataflow.images import decode_image
 
 pytest.importorskip("cv2")
@@ -55,4 +56,24 @@ def test_errors(recipe: str, tmp_path: Path) -> None:
     for arguments in (["x.jpg"], [str(tmp_path / "x.png"), "--image", "7"]):
         result = CliRunner().invoke(app, ["data", "grid", f"{recipe}:tuples", *arguments])
         assert result.exit_code != 0
+    assert not (tmp_path / "x.png").exists()
+
+
+def test_a_component_that_is_not_there_is_told(
+    recipe: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["data", "grid", f"{recipe}:dicts", str(tmp_path / "x.png"), "--image", "nope"]
+    monkeypatch.setattr(sys, "argv", ["towerpack", *command])
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    assert capsys.readouterr().err.splitlines() == [
+        "ConfigError: There is no component 'nope' to show as image.",
+        "  got       {pic: float32 [20, 30], box: int64 [1, 4]}",
+        "  expected  'pic' or 'box'",
+        "  to fix    name it with image=..., or on the command line with --image ...",
+        "  pipeline  DataFromList(1)",
+    ]
     assert not (tmp_path / "x.png").exists()

@@ -13,7 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, DataFlowError
-from towerpack.dataflow._datapoints import Datapoint, describe, describe_datapoint, is_datapoint
+from towerpack.dataflow._datapoints import (
+    Datapoint,
+    describe,
+    describe_datapoint,
+    is_datapoint,
+    keys_of,
+)
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow.images._image import Image, opencv
 from towerpack.dataflow.images._resampling import resize_mask
@@ -22,6 +28,7 @@ from towerpack.dataflow.images._transform import as_floats
 _BACKGROUND = 32
 _GAP = 4
 _TEXT_HEIGHT = 18
+_MANY = 20  # components, which are not all told
 # Told apart by most people, on light and dark pictures (Okabe & Ito 2008).
 _COLOURS = (
     (230, 159, 0),
@@ -109,20 +116,35 @@ class Parts:
     boxes: Hashable | None = None
     keypoints: Hashable | None = None
 
-    def of(self, datapoint: Datapoint) -> dict[str, Any]:
-        """They, by name."""
+    def of(self, datapoint: Datapoint, pipeline: str | None = None) -> dict[str, Any]:
+        """They, by name; `pipeline` is told if one is missing."""
         if not is_datapoint(datapoint):
             return {"image": datapoint}
-        try:
-            return {
-                name: datapoint[index] for name, index in self.__dict__.items() if index is not None
-            }
-        except (KeyError, IndexError, TypeError) as error:
-            raise ConfigError(
-                f"A component to be shown is missing: {error!r}.",
-                got=describe_datapoint(datapoint),
-                expected=f"components {self!r}",
-            ) from error
+        found: dict[str, Any] = {}
+        for name, index in self.__dict__.items():
+            if index is None:
+                continue
+            try:
+                found[name] = datapoint[index]
+            except (KeyError, IndexError, TypeError) as error:
+                raise _no_such_component(name, index, datapoint, pipeline) from error
+        return found
+
+
+def _no_such_component(
+    name: str, index: Hashable, datapoint: Datapoint, pipeline: str | None
+) -> ConfigError:
+    keys = [repr(key) for key in keys_of(datapoint)]
+    if len(keys) > _MANY:
+        keys = [*keys[:3], "...", keys[-1]]
+    choices = " or ".join(filter(None, [", ".join(keys[:-1]), *keys[-1:]]))
+    return ConfigError(
+        f"There is no component {index!r} to show as {name}.",
+        got=describe_datapoint(datapoint),
+        expected=choices or "components",
+        fix=f"name it with {name}=..., or on the command line with --{name} ...",
+        pipeline=pipeline,
+    )
 
 
 class _Drawer:
@@ -150,7 +172,8 @@ class _Drawer:
         y, x = (self._cell - img.shape[0]) // 2, (self._cell - img.shape[1]) // 2
         cell[y : y + img.shape[0], x : x + img.shape[1]] = img
         if "label" in sample:
-            _write_text(cell, self._told(sample["label"]), self._cell + text - 5)
+            below = cell[y + img.shape[0] :][:text]
+            _write_text(below, self._told(sample["label"]))
         return cell
 
     def _told(self, label: Any) -> str:
@@ -225,20 +248,27 @@ def _pixels(places: NDArray[Any]) -> list[list[int]]:
     return np.clip(np.nan_to_num(places), -(1 << 20), 1 << 20).astype(int).tolist()
 
 
-def _write_text(cell: NDArray[np.uint8], text: str, baseline: int) -> None:
+def _write_text(line: NDArray[np.uint8], text: str) -> None:
+    """Write it into the middle of a line, cut off where it is too long."""
     # OpenCV's letters are ASCII.
     shown = text.encode("ascii", "replace").decode()
-    cv2 = opencv()
-    while len(shown) > 1 and cv2.getTextSize(shown, 0, 0.42, 1)[0][0] > cell.shape[1] - 6:
+    while len(shown) > 1 and _width(shown) > line.shape[1] - 6:
         shown = shown[:-2] + "." if shown.endswith(".") else shown[:-1] + "."
-    cv2.putText(cell, shown, (3, baseline), 0, 0.42, (235, 235, 235), 1, cv2.LINE_AA)
+    place = (max(3, (line.shape[1] - _width(shown)) // 2), line.shape[0] - 5)
+    cv2 = opencv()
+    cv2.putText(line, shown, place, 0, 0.42, (235, 235, 235), 1, cv2.LINE_AA)
+
+
+def _width(text: str) -> int:
+    return opencv().getTextSize(text, 0, 0.42, 1)[0][0]
 
 
 def _samples(source: Any, parts: Parts, seed: int) -> Iterable[dict[str, Any]]:
     """What there is to draw, batches taken apart."""
     if isinstance(source, DataFlow):
         with source.iterate(seed=seed, epoch=0) as iterator:
-            yield from itertools.chain.from_iterable(map(lambda dp: _split(parts.of(dp)), iterator))
+            for datapoint in iterator:
+                yield from _split(parts.of(datapoint, str(source)))
         return
     for item in cast("Iterable[Any]", source):
         yield from _split(parts.of(item))

@@ -109,6 +109,17 @@ def test_labels(label: Any) -> None:
     assert not np.array_equal(grid, other)
 
 
+@pytest.mark.parametrize("size", [(10, 100), (100, 10), (40, 40), (3, 4), (1, 900)])
+def test_labels_stand_right_below_their_pictures(size: tuple[int, int]) -> None:
+    datapoint = (np.full(size, 60, np.uint8), "Mpg")
+    grid = image_grid([datapoint], label=1, cell=100)
+    assert np.array_equal(grid[:100] == 60, image_grid([datapoint], cell=100) == 60)
+    picture, text = np.argwhere(grid[..., 0] == 60), np.argwhere(grid[..., 0] > 100)
+    end = picture[:, 0].max()
+    assert end < text[:, 0].min() <= end + 9 and text[:, 0].max() <= end + 18
+    assert abs(text[:, 1].min() + text[:, 1].max() - 99) <= 4  # in the middle, as the picture
+
+
 def test_soft_labels_tell_the_greatest() -> None:
     img = np.zeros((16, 16), np.uint8)
     soft = np.array([0.04, 0.3, 0.003, 0.5, 0.157])
@@ -134,7 +145,32 @@ def test_errors() -> None:
         image_grid(DataFromList([]))
     with pytest.raises(ConfigError, match="no image to show"):
         image_grid([(3, 4)])
-    with pytest.raises(ConfigError, match="is missing"):
-        image_grid([(IMAGES[0], 1)], boxes=2)
     with pytest.raises(ConfigError, match="boxes"):
         image_grid([(IMAGES[0], np.zeros((3, 2)))], boxes=1)
+
+
+@pytest.mark.parametrize(
+    ("datapoint", "arguments", "expected"),
+    [
+        ((IMAGES[0], 1), {"boxes": 2}, ["2 to show as boxes", "tuple (uint8 [20, 20, 3], int)"]),
+        ((IMAGES[0], 1), {"boxes": 2}, ["expected  0 or 1", "boxes=...", "--boxes ..."]),
+        ((IMAGES[0], 1), {"label": -3}, ["-3 to show as label", "0 or 1"]),
+        ((IMAGES[0], 1), {"label": "nope"}, ["no component 'nope'", "0 or 1"]),
+        ({"pic": IMAGES[0], "box": 3}, {"boxes": "bix", "image": "pic"}, ["bix", "'pic' or 'box'"]),
+        ({"a b": IMAGES[0]}, {}, ["0 to show as image", "expected  'a b'", "--image ..."]),
+        ({(1, 2): IMAGES[0]}, {}, ["expected  (1, 2)"]),
+        ((), {}, ["0 to show as image", "got       tuple ()", "expected  components"]),
+        (tuple(range(9)), {"image": 9}, ["0, 1, 2, 3, 4, 5, 6, 7 or 8"]),
+        (tuple(range(99)), {"image": 99}, ["expected  0, 1, 2, ... or 98"]),
+    ],
+)
+def test_a_component_that_is_not_there(
+    datapoint: Any, arguments: dict[str, Any], expected: list[str]
+) -> None:
+    source = DataFromList([datapoint])
+    with pytest.raises(ConfigError, match="no component") as caught:
+        image_grid(source, **arguments)
+    message = str(caught.value)
+    assert all(text in message for text in expected), message
+    assert "Error" not in message and "Parts" not in message
+    assert caught.value.pipeline == str(source)
