@@ -45,6 +45,7 @@ from towerpack.dataflow import (
 )
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._plan import IndexNode
+from towerpack.dataflow.profiling import _calibrate, _lanes
 from towerpack.dataflow.profiling._calibrate import Cost, cost_of_probes
 from towerpack.dataflow.profiling._lanes import (
     CALLS,
@@ -313,6 +314,32 @@ def test_what_probes_cost_is_taken_off() -> None:
     assert Cost(own=0.1, above=0.2).taken_off(table).tolist() == [0.6, 0.0, 7.0]
     cost = cost_of_probes()
     assert 0 <= cost.own < 1e-3 and 0 <= cost.above < 1e-3
+
+
+def test_a_pause_of_the_machine_is_no_cost_of_probes(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Clock:
+        """Each look at it takes a microsecond, and one of them ten seconds."""
+
+        def __init__(self, pause: int) -> None:
+            self.pause = pause
+            self.looks = 0
+
+        def perf_counter(self) -> float:
+            self.looks += 1
+            return 1e-6 * self.looks + (10 if self.looks >= self.pause else 0)
+
+        thread_time = perf_counter
+
+    def cost(clock: Clock) -> Cost:
+        for module in (_calibrate, _lanes):
+            monkeypatch.setattr(module, "time", clock)
+        return cost_of_probes()
+
+    everything = cost(undisturbed := Clock(10**9))
+    assert 1e-6 < everything.own + everything.above < 1e-5
+    for pause in (2, *range(4, undisturbed.looks, undisturbed.looks // 7)):
+        found = cost(Clock(pause))
+        assert (found.own, found.above) == pytest.approx((everything.own, everything.above))
 
 
 def test_nodes_keep_their_class(tmp_path: Path) -> None:

@@ -24,7 +24,14 @@ from towerpack.dataflow import (
     RepeatedData,
     ShuffleData,
 )
-from towerpack.dataflow.profiling import ProfileReport, StageProfile, profile
+from towerpack.dataflow.profiling import (
+    ProfileReport,
+    StageProfile,
+    _calibrate,
+    _lanes,
+    _profile,
+    profile,
+)
 from towerpack.dataflow.profiling._advice import judge
 
 
@@ -97,14 +104,57 @@ class TestFindings:
         assert report.consuming > 0.6
         assert report.verdict.bottleneck.startswith("the loop that uses the datapoints")
 
-    def test_a_call_per_datapoint(self) -> None:
-        report = profile(BatchData(MapData(arrays(), lambda dp: dp), 50), 0.3)
-        assert report.verdict.bottleneck.startswith("the cost of a call per datapoint")
-        assert "batched=True" in report.verdict.advice
 
-    def test_code_that_is_vectorised_needs_no_workers(self) -> None:
-        report = profile(BatchData(MapData(arrays(), lambda dp: dp, batched=True), 50), 0.3)
+class Clock:
+    """Stands still unless it is told to go on, for findings about microseconds."""
+
+    now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    thread_time = perf_counter
+
+    def takes(self, seconds: float) -> Any:
+        """A function that takes so long."""
+
+        def work(dp: Any) -> Any:
+            self.now += seconds
+            return dp
+
+        return work
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    for module in (_profile, _lanes, _calibrate):
+        monkeypatch.setattr(module, "time", clock)
+    return clock
+
+
+class TestFindingsAboutMicroseconds:
+    def test_a_call_per_datapoint(self, clock: Clock) -> None:
+        report = profile(BatchData(MapData(arrays(), clock.takes(2e-6)), 50), 0.05)
+        assert report.verdict.bottleneck == (
+            "the cost of a call per datapoint, not the work: "
+            "MapData(work): 2.0 µs per datapoint, 100% of the work"
+        )
+        assert "batched=True" in report.verdict.advice
+        mapped, batched = stage(report, "MapData(work)"), stage(report, "BatchData(50)")
+        assert mapped.seconds_each == pytest.approx(2e-6) and batched.seconds == 0
+        assert mapped.datapoints == 50 * batched.datapoints
+
+    def test_a_call_that_works(self, clock: Clock) -> None:
+        report = profile(BatchData(MapData(arrays(), clock.takes(5e-5)), 50), 0.1)
+        assert report.verdict.bottleneck == "MapData(work): 50.0 µs per datapoint, 100% of the work"
+        assert "PrefetchData" in report.verdict.advice
+
+    def test_code_that_is_vectorised_needs_no_workers(self, clock: Clock) -> None:
+        ds = MapData(arrays(), clock.takes(1e-4), batched=True)
+        report = profile(BatchData(ds, 50), 0.05)
         assert "would cost more than it saves" in report.verdict.advice
+        assert stage(report, "MapData(work)").seconds_each == pytest.approx(2e-6)
 
 
 class TestWorkers:
