@@ -110,7 +110,7 @@ def speed(
     if as_json:
         typer.echo(json.dumps(asdict(report)))
     else:
-        _console().print(_speed_table(report))
+        _console().print(_speed_table(report, warmup))
 
 
 class _Watch:
@@ -197,12 +197,14 @@ def _component_table(position: int, components: list[Component]) -> Table:
     return table
 
 
-def _speed_table(report: SpeedReport) -> Table:
+def _speed_table(report: SpeedReport, warmup: int) -> Table:
+    first = "" if warmup else ", which the rate includes; --warmup 1 leaves it out"
     micros = 1e6 * report.seconds / report.datapoints
     return _grid(
         [
             ("pipeline", report.pipeline),
             ("datapoints", f"{report.datapoints:,} in {report.seconds:.3g} s"),
+            ("first", f"after {report.first_s:.3g} s{first}"),
             ("rate", f"{report.datapoints_per_second:,.1f} /s, {micros:,.1f} µs each"),
             ("bytes", f"{size_text(report.bytes_per_second)}/s"),
         ]

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from towerpack._core.errors import ConfigError
 
@@ -34,10 +34,16 @@ def open_data(path: Path) -> DataFlow:
             return kind.open(path)
     raise ConfigError(
         f"Nothing tells what {path} holds.",
-        got=f"a file that begins with {start[:8]!r}" if start else "an empty file, or a folder",
+        got=_seen(path, start),
         expected=", ".join(kind.name for kind in _KINDS),
         fix="write a function that returns its DataFlow, and name that: file.py:function",
     )
+
+
+def _seen(path: Path, start: bytes) -> str:
+    if path.is_dir():
+        return "a folder without folders and images"
+    return f"a file that begins with {start[:8]!r}" if start else "an empty file"
 
 
 @dataclass(frozen=True)
@@ -69,8 +75,20 @@ def _is_tar(path: Path, start: bytes) -> bool:
     )
 
 
-def _is_image_folder(path: Path, start: bytes) -> bool:
+def _has_folders(path: Path, start: bytes) -> bool:
     return path.is_dir() and any(child.is_dir() for child in path.iterdir())
+
+
+def _has_images(path: Path, start: bytes) -> bool:
+    return path.is_dir() and bool(_images_in(path))
+
+
+def _images_in(folder: Path) -> list[Path]:
+    return sorted(
+        path
+        for path in folder.iterdir()
+        if path.name.lower().endswith(_IMAGES) and not path.name.startswith(".")
+    )
 
 
 def _lmdb(path: Path) -> DataFlow:
@@ -85,9 +103,32 @@ def _lmdb(path: Path) -> DataFlow:
 
 
 def _tfrecord(path: Path) -> DataFlow:
-    from towerpack.dataflow.formats import TFRecordData
+    from towerpack.dataflow import MapData
+    from towerpack.dataflow.formats import TFRecordData, TFRecordSerializer
 
-    return TFRecordData(path)
+    ds = TFRecordData(path)
+    for (record,) in itertools.islice(ds, 1):
+        if record.startswith(_PACKED_MAGIC):
+            return TFRecordSerializer.load(path)
+        if _is_example(record):
+            return MapData(ds, _features_of)
+    return ds
+
+
+def _is_example(record: bytes) -> bool:
+    from towerpack._core.errors import FormatError
+    from towerpack.dataflow.formats import parse_example
+
+    try:
+        return bool(parse_example(record))
+    except FormatError:
+        return False
+
+
+def _features_of(datapoint: list[bytes]) -> dict[str, Any]:
+    from towerpack.dataflow.formats import parse_example
+
+    return parse_example(datapoint[0])
 
 
 def _hdf5(path: Path) -> DataFlow:
@@ -145,6 +186,12 @@ def _image(path: Path) -> DataFlow:
     return ImageFromFile([path])
 
 
+def _images(path: Path) -> DataFlow:
+    from towerpack.dataflow import ImageFromFile
+
+    return ImageFromFile(_images_in(path))
+
+
 _KINDS = (
     _Kind("LMDB", _is_lmdb, _lmdb),
     _Kind("HDF5", _begins(b"\x89HDF\r\n\x1a\n"), _hdf5),
@@ -155,5 +202,6 @@ _KINDS = (
     _Kind("SVMLight", _named(".svm", ".svmlight", ".libsvm"), _svmlight),
     _Kind("CSV of images", _named(".csv"), _csv),
     _Kind("image", _named(*_IMAGES), _image),
-    _Kind("folder of images", _is_image_folder, _folder),
+    _Kind("folder of folders of images", _has_folders, _folder),
+    _Kind("folder of images", _has_images, _images),
 )

@@ -48,7 +48,12 @@ def serve(
     from towerpack.dataflow import send_dataflow_zmq
 
     if (to is None) == (bind is None):
-        raise ConfigError("There is one address.", expected="either --to or --bind")
+        raise ConfigError(
+            "A producer has one address.",
+            got="neither --to nor --bind" if to is None else "--to and --bind",
+            fix="--to tcp://127.0.0.1:5555 where a RemoteDataZMQ listens there, or --bind ... to "
+            "listen for one",
+        )
     show_log()
     address = to if to is not None else str(bind)
     try:

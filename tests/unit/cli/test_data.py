@@ -16,8 +16,13 @@ from towerpack.cli import app
 from towerpack.cli._components import components_of
 from towerpack.cli._data_files import open_data
 from towerpack.cli._recipe import load_recipe
-from towerpack.dataflow import DataFromList, TarSerializer
-from towerpack.dataflow.formats import LMDBSerializer
+from towerpack.dataflow import DataFromList, ImageFromFile, TarSerializer
+from towerpack.dataflow.formats import (
+    LMDBSerializer,
+    TFRecordSerializer,
+    TFRecordWriter,
+    encode_example,
+)
 
 RECIPE = """
 import numpy as np
@@ -127,6 +132,7 @@ def test_formats_are_recognised(folder: Path) -> None:
         ("db", "LMDBData(db/data.mdb) > LMDBDataDecoder(_decoded)"),
         ("plain.lmdb", "LMDBData(plain.lmdb)"),
         ("images", "ImageFolder(images)"),
+        ("images/cat", "ImageFromFile(1)"),
         ("images/cat/1.png", "ImageFromFile(1)"),
         ("no_extension", "NumpyData(no_extension)"),
         ("a.npz", "NumpyData(a.npz)"),
@@ -141,11 +147,36 @@ def test_formats_are_recognised(folder: Path) -> None:
         assert len(list(ds)) == len(ds) > 0
 
 
+def test_tfrecords_are_shown_as_what_they_hold(folder: Path) -> None:
+    with TFRecordWriter("example.tfrecord") as writer:
+        writer.write(encode_example({"image": b"jpeg", "label": 7}))
+    TFRecordSerializer.save(DataFromList([{"x": 2.5}]), "packed.tfrecord")
+    with TFRecordWriter("bytes.tfrecord") as writer:
+        writer.write(b"hello")
+    with TFRecordWriter("none.tfrecord"):
+        pass
+    (shown,) = open_data(folder / "example.tfrecord")
+    assert shown["image"] == [b"jpeg"] and shown["label"].tolist() == [7]
+    assert list(open_data(folder / "packed.tfrecord")) == [{"x": 2.5}]
+    assert list(open_data(folder / "bytes.tfrecord")) == [[b"hello"]]
+    assert list(open_data(folder / "none.tfrecord")) == []
+
+
+def test_a_folder_of_images(folder: Path) -> None:
+    image = pytest.importorskip("PIL.Image").new("RGB", (5, 4))
+    for name in ("b.png", "a.JPG", ".hidden.png"):
+        image.save(folder / name)
+    ds = open_data(folder)
+    assert isinstance(ds, ImageFromFile)
+    assert [Path(file).name for file in ds.files] == ["a.JPG", "b.png"]
+
+
 def test_what_is_not_recognised(folder: Path) -> None:
     (folder / "notes").write_text("hello")
+    (folder / "nothing").write_text("")
     (folder / "empty").mkdir()
-    for name in ("notes", "empty"):
-        with pytest.raises(ConfigError, match="Nothing tells what"):
+    for name, got in (("notes", "b'hello'"), ("nothing", "an empty file"), ("empty", "a folder")):
+        with pytest.raises(ConfigError, match=f"Nothing tells what(.|\n)*{got}"):
             open_data(folder / name)
 
 
@@ -154,6 +185,9 @@ def test_speed(folder: Path) -> None:
     assert code == 0
     assert row(text, "datapoints").startswith("datapoints 7 in ")
     assert re.search(r"rate +[\d,.]+ /s, [\d,.]+ µs each", text)
+    assert re.search(r"first +after [\d.e-]+ s +\n", text)
+    text = towerpack("speed", "recipe_for_test.py:train", "--num", 2)[1]
+    assert re.search(r"first +after [\d.e-]+ s, which the rate includes; --warmup 1 leaves", text)
     code, text = towerpack(
         "speed", "recipe_for_test:train", "--num", 10**9, "--seconds", 0, "--json"
     )

@@ -276,3 +276,21 @@ def test_arguments() -> None:
         MapData(arrays(), 3)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="on_error='ignore'"):
         MapData(arrays(), explode, on_error="ignore")  # type: ignore[arg-type]
+
+
+def test_an_error_of_ours_keeps_its_lines_apart() -> None:
+    def crop(dp: Any) -> Any:
+        raise ConfigError("It is too small.", got="5 pixels", expected="6", fix="make it larger")
+
+    ds = MapData(DataFromList([(1, 2)]), crop)
+    with pytest.raises(MapError) as caught:
+        list(ds)
+    assert str(caught.value).splitlines() == [
+        "MapData(crop) raised ConfigError on datapoint 0 of epoch 0: It is too small.",
+        "  got       5 pixels",
+        "            in tuple (int, int)",
+        "  expected  6",
+        '  to fix    make it larger; on_error="skip" leaves out and counts bad datapoints',
+        "  pipeline  DataFromList(1) > MapData(crop)",
+    ]
+    assert isinstance(caught.value.__cause__, ConfigError)

@@ -282,7 +282,7 @@ def _too_large(value: int) -> ConfigError:
 
 def _unpackable(value: Any) -> ConfigError:
     return ConfigError(
-        f"A {type(value).__name__} cannot be packed.",
+        f"A value of type {type(value).__name__} cannot be packed.",
         got=f"{describe(value)}: {value!r:.60}",
         expected="tuples, lists and dicts (not classes derived from them), None, bool, int, float, "
         "str, bytes, NumPy scalars and arrays",

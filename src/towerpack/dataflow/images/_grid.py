@@ -82,12 +82,17 @@ def image_grid(
         The grid, RGB.
 
     Raises:
-        ConfigError: There is no image, or something that cannot be drawn.
+        ConfigError: There is no image, or something that cannot be drawn, or no folder for it.
     """
     if rows < 1 or cols < 1 or cell < 16:
         raise ConfigError(
             f"A grid of {rows} x {cols} cells of {cell} pixels shows nothing.",
             expected="1 or more rows and columns, of 16 or more pixels",
+        )
+    if path is not None and not Path(path).absolute().parent.is_dir():
+        raise ConfigError(
+            f"{path} cannot be written: there is no folder {Path(path).parent}.",
+            fix="make it, or choose another one",
         )
     parts = Parts(image, label, mask, boxes, keypoints)
     shown = list(itertools.islice(_samples(source, parts, seed), rows * cols))

@@ -44,7 +44,7 @@ def check_image(img: Any) -> Image:
     """
     if not isinstance(img, np.ndarray):
         raise ConfigError(
-            f"An image is a NumPy array, not a {type(img).__name__}.",
+            f"An image is a NumPy array, not of type {type(img).__name__}.",
             fix="decode it first; np.asarray(img) if it is an array of another library",
         )
     image = cast("Image", img)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from towerpack.dataflow._flow import DataFlow, Wrapper
+from towerpack.dataflow._flow import DataFlow, Place, Wrapper, compile_flow
 from towerpack.dataflow.profiling._report import StageProfile, Verdict
 from towerpack.dataflow.stages._batch import BatchData, is_batched
 from towerpack.dataflow.stages._map import MapData
@@ -16,6 +16,14 @@ _ON_CPU = 0.4
 _FULLY_BUSY = 0.6
 # Of Python for each single datapoint: a call, a copy and an index take 1 to 3 µs.
 _CALL_S = 20e-6
+_SIDE_BY_SIDE = (
+    "read with several workers, which wait side by side: PrefetchData(ds, num_proc=8), also more "
+    "than there are CPUs; or with fewer and longer reads"
+)
+_ONLY_IN_ORDER = (
+    "it can only be read in order, so workers do not help: a source with __len__ and __getitem__, "
+    "which they read side by side; longer reads; of remote data, more or faster producers"
+)
 _HAND_OVER_S = 150e-6  # what a datapoint costs that comes from another process
 
 
@@ -115,8 +123,7 @@ def _of_stage(
         return Verdict(
             f"{stage.name} waits (for a disk, a network): {micros}, of which it computes "
             f"{stage.on_cpu:.0%}",
-            "read with several workers, which wait side by side: PrefetchData(ds, num_proc=8), "
-            "also more than there are CPUs; or with fewer and longer reads",
+            _SIDE_BY_SIDE if _can_be_shared_out(flow) else _ONLY_IN_ORDER,
         )
     bottleneck = f"{stage.name}: {micros}, {stage.share:.0%} of the work"
     if _is_cost_of_calls(flow, stage.seconds_each):
@@ -141,6 +148,11 @@ def _of_stage(
         f"let workers do it: PrefetchData(ds, num_proc={cpus}) as the last stage, or make it "
         "cheaper (cached, vectorised, smaller)",
     )
+
+
+def _can_be_shared_out(flow: DataFlow) -> bool:
+    """Whether workers can do it: maps also over what is read in order."""
+    return isinstance(flow, MapData) or compile_flow(flow, Place(0)) is not None
 
 
 def _is_cost_of_calls(flow: DataFlow, seconds_each: float) -> bool:

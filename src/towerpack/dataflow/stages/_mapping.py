@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from towerpack._core.errors import ConfigError, MapError
+from towerpack._core.errors import ConfigError, MapError, TowerpackError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import Datapoint, copied, describe_datapoint
 from towerpack.dataflow._draws import position_rng
@@ -108,10 +108,14 @@ class Mapper:
 
     def failure(self, error: Exception, where: str, datapoint: Datapoint) -> MapError:
         """The error for a function that raised."""
+        # Of an error that has these lines itself, they become ours: it is about the datapoint.
+        ours = error if isinstance(error, TowerpackError) else TowerpackError(str(error))
         return MapError(
-            f"{self.name} raised {type(error).__name__} on {where}: {error}",
-            got=describe_datapoint(datapoint),
-            fix='see the cause above; on_error="skip" leaves out and counts bad datapoints',
+            f"{self.name} raised {type(error).__name__} on {where}: {ours.what}",
+            got="\nin ".join(filter(None, [ours.got, describe_datapoint(datapoint)])),
+            expected=ours.expected,
+            fix=f"{ours.fix or 'see the cause above'}; "
+            'on_error="skip" leaves out and counts bad datapoints',
         )
 
 

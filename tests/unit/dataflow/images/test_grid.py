@@ -143,6 +143,8 @@ def test_errors() -> None:
             image_grid(IMAGES, **arguments)
     with pytest.raises(ConfigError, match="no image to show"):
         image_grid(DataFromList([]))
+    with pytest.raises(ConfigError, match="there is no folder absent"):
+        image_grid(IMAGES, "absent/grid.png")
     with pytest.raises(ConfigError, match="no image to show"):
         image_grid([(3, 4)])
     with pytest.raises(ConfigError, match="boxes"):

@@ -77,6 +77,7 @@ class TestFindings:
     def test_a_slow_source(self) -> None:
         report = profile(BatchData(SlowDisk(), 4), 0.3)
         assert report.verdict.bottleneck.startswith("SlowDisk(100) waits")
+        assert "num_proc=8" in report.verdict.advice
         assert stage(report, "SlowDisk(100)").on_cpu < 0.4
 
     def test_what_comes_before_the_first_datapoint_is_told_apart(self) -> None:
@@ -98,6 +99,15 @@ class TestFindings:
 
         report = profile(BatchData(DataFromGenerator(slowly), 4), 0.3)
         assert report.verdict.bottleneck.startswith("DataFromGenerator(slowly) waits")
+        assert "workers do not help" in report.verdict.advice
+
+    def test_a_slow_map_over_a_generator(self) -> None:
+        ds = MapData(
+            DataFromGenerator(lambda: iter([(1,)] * 1000)), lambda _: time.sleep(2e-3) or 1
+        )
+        report = profile(ds, 0.3)
+        assert report.verdict.bottleneck.startswith("MapData(<lambda>) waits")
+        assert "num_proc=8" in report.verdict.advice
 
     def test_a_slow_loop(self) -> None:
         report = profile(BatchData(arrays(), 50), 0.3, consume=lambda dp: time.sleep(5e-3))
