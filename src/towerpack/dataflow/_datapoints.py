@@ -7,6 +7,8 @@ from typing import Any, cast
 
 import numpy as np
 
+_MANY = 20
+
 Datapoint = Any
 """A tuple, list or dict of components. Sources may yield anything; batching needs one of these."""
 
@@ -60,6 +62,14 @@ def copied(datapoint: Datapoint) -> Datapoint:
 def name_of(key: Hashable) -> str:
     """How messages call the component `key`."""
     return f"component {key}" if isinstance(key, int) else str(key)
+
+
+def choices_of(datapoint: Datapoint) -> str:
+    """The indices or keys of the components, for messages: `0, 1 or 2`."""
+    names = [repr(key) for key in keys_of(datapoint)]
+    if len(names) > _MANY:
+        names = [*names[:3], "...", names[-1]]
+    return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]])) or "components"
 
 
 def describe(value: object) -> str:

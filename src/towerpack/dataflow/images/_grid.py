@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack.dataflow._datapoints import (
     Datapoint,
+    choices_of,
     describe,
     describe_datapoint,
     is_datapoint,
-    keys_of,
 )
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow.images._image import Image, opencv
@@ -28,7 +28,6 @@ from towerpack.dataflow.images._transform import as_floats
 _BACKGROUND = 32
 _GAP = 4
 _TEXT_HEIGHT = 18
-_MANY = 20  # components, which are not all told
 # Told apart by most people, on light and dark pictures (Okabe & Ito 2008).
 _COLOURS = (
     (230, 159, 0),
@@ -139,14 +138,10 @@ class Parts:
 def _no_such_component(
     name: str, index: Hashable, datapoint: Datapoint, pipeline: str | None
 ) -> ConfigError:
-    keys = [repr(key) for key in keys_of(datapoint)]
-    if len(keys) > _MANY:
-        keys = [*keys[:3], "...", keys[-1]]
-    choices = " or ".join(filter(None, [", ".join(keys[:-1]), *keys[-1:]]))
     return ConfigError(
         f"There is no component {index!r} to show as {name}.",
         got=describe_datapoint(datapoint),
-        expected=choices or "components",
+        expected=choices_of(datapoint),
         fix=f"name it with {name}=..., or on the command line with --{name} ...",
         pipeline=pipeline,
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Sequence
 from typing import Any, cast
 
 import numpy as np
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._datapoints import Datapoint, name_of, replaced
+from towerpack.dataflow._datapoints import Datapoint, choices_of, describe, name_of, replaced
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._rows import empty_row
 from towerpack.dataflow.images._augmentor import RNG, AugmentorList, ImageAugmentor
@@ -175,7 +176,9 @@ class _AugmentTogether:
     def _check_sizes(self, datapoint: Datapoint) -> None:
         images, masks = self._kinds["apply_image"], self._kinds["apply_mask"]
         for index in images:
-            check_image(datapoint[index])
+            _check_image(_component(datapoint, index), index)
+        for index in itertools.chain.from_iterable(self._kinds.values()):
+            _component(datapoint, index)
         sizes = {index: size_of(datapoint[index]) for index in (*images, *masks)}
         if len(set(sizes.values())) > 1:
             raise ConfigError(
@@ -183,6 +186,27 @@ class _AugmentTogether:
                 got=", ".join(f"{name_of(i)}: {h} x {w}" for i, (h, w) in sizes.items()),
                 expected="one height and width",
             )
+
+
+def _check_image(img: Any, index: Hashable) -> None:
+    try:
+        check_image(img)
+    except ConfigError as error:
+        raise ConfigError(
+            error.what,
+            got=f"{name_of(index)}: {describe(img)}",
+            expected=error.expected,
+            fix="; ".join(filter(None, ["index= says which components are images", error.fix])),
+        ) from error
+
+
+def _component(datapoint: Datapoint, index: Hashable) -> Any:
+    try:
+        return datapoint[index]
+    except (KeyError, IndexError, TypeError) as error:
+        raise ConfigError(
+            f"There is no component {index!r} to augment.", expected=choices_of(datapoint)
+        ) from error
 
 
 def as_one(augmentors: Augmentors) -> ImageAugmentor:

@@ -77,7 +77,9 @@ class ImageFolder(FilesStage):
             raise ConfigError(
                 f"There are no images in {self.root}.",
                 got=f"{len(self.classes)} folders and {self.left_out} other files in them",
-                expected="root/<class>/<image>.jpg",
+                expected=f"{self.root}/<class>/<image>.jpg",
+                fix="ImageFromFile reads a list of images that have no classes; ImageCSV, images "
+                "whose labels are in a table",
             )
         reader = ImageReader(channels, None, max_pixels) if decode else None
         super().__init__(FilesNode(files, reader, self.labels), shuffle, seed)

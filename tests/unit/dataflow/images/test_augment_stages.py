@@ -169,3 +169,23 @@ def test_components_that_do_not_fit() -> None:
             AugmentImageComponents(ds, imgaug.Resize(4), **wrong)
     with pytest.raises(ConfigError, match="is no augmentor"):
         AugmentImageComponent(ds, [abs])  # pyright: ignore
+
+
+def test_errors_tell_which_component() -> None:
+    datapoint = {"img": np.zeros((9, 9, 3), np.uint8), "label": 3}
+    ds = DataFromList([datapoint])
+    for index, expected in (
+        (
+            ("img", "label"),
+            "not of type int.\n  got       label: int\n            in {img: uint8 [9",
+        ),
+        (("img", "label"), "fix    index= says which components are images; decode it first"),
+        ("absent", "no component 'absent' to augment.\n"),
+        ("absent", "  expected  'img' or 'label'\n"),
+        (0, "no component 0 to augment.\n"),
+    ):
+        with pytest.raises(MapError) as caught:
+            next(iter(AugmentImageComponents(ds, [imgaug.Flip(horiz=True)], index)))
+        assert expected in str(caught.value)
+    with pytest.raises(MapError, match="no component 'x' to augment"):
+        next(iter(AugmentImageComponents(ds, [imgaug.Flip(horiz=True)], "img", boxes="x")))

@@ -176,7 +176,7 @@ class TestImageFolder:
         for path, told in ((root / "no", "no folder"), (root / "README", "a file")):
             with pytest.raises(ConfigError, match=told):
                 ImageFolder(path)
-        with pytest.raises(ConfigError, match="no images"):
+        with pytest.raises(ConfigError, match=r"no images(.|\n)*fix +ImageFromFile"):
             ImageFolder(tmp_path / "empty")
 
 
