@@ -247,7 +247,8 @@ class QueueInput(_FlowInput):
             poll()
         if now.error is not None:
             raise now.error
-        return self._runnable(steps)
+        with self._changed:  # the thread goes on adding batches
+            return self._runnable(steps)
 
     def _enough(self) -> bool:
         return len(self._ready) >= self._replicas
