@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any, Final, Literal
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._flow import DataFlow, length_of
 from towerpack.dataflow.formats._wire import pack, unpack
 
 Format = Literal["wire", "pickle"]
@@ -39,8 +41,14 @@ def encoded(ds: Iterable[Datapoint], codec: Codec) -> Generator[bytes]:
     """The records of one pass.
 
     Raises:
-        ConfigError: A datapoint cannot be written; it says which.
+        ConfigError: A datapoint cannot be written; it says which. Or they never end.
     """
+    if isinstance(ds, DataFlow) and length_of(ds) == math.inf:
+        raise ConfigError(
+            "An endless flow cannot be saved.",
+            fix="save one pass: the flow inside of RepeatedData; or FixedSizeData(ds, n)",
+            pipeline=str(ds),
+        )
     for index, datapoint in enumerate(ds):
         try:
             record = codec.encode(datapoint)
