@@ -56,7 +56,7 @@ def serial(work: Workload) -> Epochs:
     return epoch
 
 
-def towerpack(work: Workload, *, backend: Any = "process") -> Epochs:
+def towerpack(work: Workload, *, backend: Any = None) -> Epochs:
     from towerpack.dataflow import (
         BatchData,
         DataFromArrays,
@@ -99,6 +99,10 @@ def towerpack_memory(work: Memory) -> Epochs:
 
 def towerpack_threads(work: Workload) -> Epochs:
     return towerpack(work, backend="thread")
+
+
+def towerpack_processes(work: Workload) -> Epochs:
+    return towerpack(work, backend="process")
 
 
 def numpy_memory(work: Memory) -> Epochs:
@@ -303,6 +307,7 @@ CONTENDERS: dict[str, Callable[[Any], Epochs]] = {
     "serial": serial,
     "towerpack": towerpack,
     "towerpack-threads": towerpack_threads,
+    "towerpack-processes": towerpack_processes,
     "torch": torch_loader,
     "torch-batched": torch_batched,
     "torchdata-threads": torchdata_threads,
@@ -349,7 +354,11 @@ def run(work: Workload, epochs: Epochs, gate: Any) -> None:
 
 def contenders(workload: str) -> dict[str, Callable[[Any], Epochs]]:
     """Who takes part in a workload."""
-    return WITHOUT_WORKERS if workload == "memory" else CONTENDERS
+    if workload == "memory":
+        return WITHOUT_WORKERS
+    # The one that does just what Towerpack does by default.
+    same = "towerpack-threads" if workload == "mapped" else "towerpack-processes"
+    return {name: make for name, make in CONTENDERS.items() if name != same}
 
 
 def main() -> None:

@@ -51,6 +51,7 @@ TITLES = {
     "numpy": "NumPy by hand, vectorised",
     "towerpack": "**Towerpack**",
     "towerpack-threads": "**Towerpack**, threads",
+    "towerpack-processes": "**Towerpack**, processes",
     "torch": "PyTorch `DataLoader`",
     "torch-batched": "PyTorch, `__getitems__`, no collation",
     "torchdata-threads": "torchdata nodes, threads, a batch a task",
@@ -329,7 +330,7 @@ def _names(workload: str, alone: bool) -> list[str]:
     import _loading_contenders as contenders
 
     names = list(contenders.contenders(workload))
-    own = ("serial", "numpy", "towerpack", "towerpack-threads")
+    own = ("serial", "numpy", "towerpack", "towerpack-threads", "towerpack-processes")
     return [name for name in names if name in own] if alone else names
 
 

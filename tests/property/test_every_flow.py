@@ -296,7 +296,7 @@ def test_in_workers_that_have_seen_nothing_else(name: str, folder: Path) -> None
         plain = make
     else:
         make, plain = (partial(one, planned) for one in (STAGES[name].make, STAGES[name].plain))
-    flow = PrefetchData(make(), num_proc=1)
+    flow = PrefetchData(make(), num_proc=1, backend="process")
     for _ in range(2):
         for epoch, whole in enumerate(passes(plain())):
             found = list(islice(flow.iterate(seed=SEED, epoch=epoch), LIMIT))

@@ -156,7 +156,7 @@ def serial(ds: DataFlow) -> DataFlow:
 
 
 def processes(count: int) -> Wrap:
-    return lambda ds: PrefetchData(ds, num_proc=count)
+    return lambda ds: PrefetchData(ds, num_proc=count, backend="process")
 
 
 def threads(count: int) -> Wrap:

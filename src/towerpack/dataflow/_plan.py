@@ -33,6 +33,11 @@ class Node(ABC):
     chunk: int = 1
     passes_on: Sequence[Node] = ()
 
+    @property
+    def gathers(self) -> bool:
+        """Whether it does nothing but move rows of arrays, for which NumPy lets go of the GIL."""
+        return bool(self.passes_on) and all(inner.gathers for inner in self.passes_on)
+
     @abstractmethod
     def read(self, epoch: int, positions: Positions) -> Block:
         """The datapoints at `positions` of pass `epoch`, in that order; at least one.

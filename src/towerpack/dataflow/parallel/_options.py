@@ -20,7 +20,7 @@ class Options:
     """What all parallel stages can be told; see `PrefetchData` for the meaning."""
 
     workers: int
-    backend: Backend = "process"
+    backend: Backend | None = None
     prefetch: int | None = None
     ordered: bool = True
     on_worker_death: OnWorkerDeath = "raise"
@@ -30,7 +30,7 @@ class Options:
     start: Start = "fresh"
 
     def __post_init__(self) -> None:
-        self._one_of("backend", self.backend, ("process", "thread"))
+        self._one_of("backend", self.backend or "process", ("process", "thread"))
         self._one_of("on_worker_death", self.on_worker_death, ("raise", "restart"))
         self._one_of("start", self.start, ("fresh", "fork"))
         self._at_least("num_proc", self.workers, 0)
@@ -39,9 +39,17 @@ class Options:
         if not self.stall_s > 0:
             raise ConfigError(f"stall_s={self.stall_s!r} is no time to wait.", expected="above 0")
 
-    def with_workers(self, count: int) -> Options:
-        """The same with another number of workers."""
-        return replace(self, workers=count)
+    def with_workers(self, count: int, *, gathering: bool) -> Options:
+        """The same with another number of workers, and a backend.
+
+        Args:
+            count: How many.
+            gathering: They only move rows of arrays. Threads are then as parallel as processes are,
+                start at once, and take from the consumer's GIL no more than messages would.
+        """
+        own = self.start == "fresh" and self.on_worker_death == "raise"
+        backend = self.backend or ("thread" if gathering and own else "process")
+        return replace(self, workers=count, backend=backend)
 
     def _one_of(self, name: str, value: str, allowed: tuple[str, ...]) -> None:
         if value not in allowed:

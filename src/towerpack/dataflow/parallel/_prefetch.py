@@ -36,6 +36,12 @@ from towerpack.dataflow.parallel._parking import Parking
 from towerpack.dataflow.parallel._run import PlanWork, Run, WorkSource
 from towerpack.dataflow.parallel._unordered import UnorderedStream
 
+_KINDS = {
+    None: ("worker", "workers"),
+    "process": ("process", "processes"),
+    "thread": ("thread", "threads"),
+}
+
 
 class PrefetchData(ParallelStage):
     """Reads what it wraps ahead, with workers: the same datapoints in the same order, sooner.
@@ -60,7 +66,8 @@ class PrefetchData(ParallelStage):
         num_proc: How many workers; by default as many as there are CPUs. With 0 the consumer does
             the same work by itself, for debuggers.
         ordered: Keep the order. Without, nothing waits for a slow datapoint.
-        backend: "process", or "thread" for functions that let go of the GIL most of the time.
+        backend: "process", or "thread" for functions that let go of the GIL most of the time. By
+            default processes; threads where there are no functions, but rows of arrays to move.
         on_worker_death: "raise" a `WorkerError`, or "restart": the work is done again by another
             one, and nothing is lost or repeated. Work that two workers crashed at, or at which five
             were killed from outside, is an error.
@@ -82,7 +89,7 @@ class PrefetchData(ParallelStage):
         num_proc: int | None = None,
         *,
         ordered: bool = True,
-        backend: Backend = "process",
+        backend: Backend | None = None,
         on_worker_death: OnWorkerDeath = "raise",
         max_restarts: int = 100,
         stall_s: float = 60.0,
@@ -105,11 +112,11 @@ class PrefetchData(ParallelStage):
 
     def arguments(self) -> str:
         count = self.options.workers
-        kind = "threads" if self.options.backend == "thread" else "processes"
-        return f"{count} {kind[:-2] if count == 1 and kind[-2:] == 'es' else kind}"
+        one, more = _KINDS[self.options.backend]
+        return f"{count} {one if count == 1 else more}"
 
     def read_ahead(self, flow: DataFlow, node: Node, place: Place) -> Node | None:
-        options = self._options(flow)
+        options = self._options(flow, node)
         if options.workers == 0:
             return node
         if not options.ordered:
@@ -143,7 +150,7 @@ class PrefetchData(ParallelStage):
     def _open_unordered(
         self, flow: DataFlow, node: Node, place: Place, epoch: int, state: State
     ) -> Stream:
-        options, pipeline, seed = self._options(flow), pipeline_of(flow), place.seed
+        options, pipeline, seed = self._options(flow, node), pipeline_of(flow), place.seed
         key = (weakref.ref(flow), seed, place.branch)
 
         def begin(work: Callable[[Crew], WorkSource]) -> Pass:
@@ -188,8 +195,9 @@ class PrefetchData(ParallelStage):
 
         return Pass(self._parking.take(options), self._parking.park, run)
 
-    def _options(self, flow: DataFlow) -> Options:
-        return self.options.with_workers(most_workers(flow))
+    def _options(self, flow: DataFlow, node: Node | None = None) -> Options:
+        gathering = node is not None and node.gathers
+        return self.options.with_workers(most_workers(flow), gathering=gathering)
 
     def stats(self) -> Stats | None:
         """What the workers have done in the pass that was begun last; `None` before the first."""

@@ -109,6 +109,10 @@ class ArraysNode(Node):
         row_bytes = sum(array.nbytes // max(1, size) for array in held.arrays)
         self.chunk = max(1, min(_CHUNK, _CHUNK_BYTES // max(1, row_bytes)))
 
+    @property
+    def gathers(self) -> bool:
+        return not any(array.dtype.hasobject for array in self.held.arrays)
+
     def read(self, epoch: int, positions: Positions) -> Block:
         arrays = self.held.arrays
         if isinstance(positions, range):

@@ -157,6 +157,10 @@ class BatchNode(Node):
         self._makers = [maker for maker in makers_of(inner) if isinstance(maker, RowMaker)]
         self._proven: frozenset[Key] = frozenset()
 
+    @property
+    def gathers(self) -> bool:
+        return self.collate.stack == "array" and self.inner.gathers
+
     def lay_into(self, allocate: Allocate) -> None:
         self.collate = Collate(self.collate.stack, self.collate.pad, allocate)
         self.inner.lay_into(allocate)

@@ -15,7 +15,7 @@ import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import cloudpickle
 import numpy as np
@@ -25,6 +25,7 @@ from processes import children_of, memory_files, wait_until
 from towerpack import ConfigError, DataFlowError, MapError, WorkerError
 from towerpack.dataflow import (
     BatchData,
+    ConcatData,
     DataFlow,
     DataFromArrays,
     DataFromGenerator,
@@ -36,6 +37,7 @@ from towerpack.dataflow import (
     PrefetchData,
     PrefetchDataZMQ,
     RepeatedData,
+    ShuffleData,
 )
 from towerpack.dataflow.testing import same_datapoints
 
@@ -157,7 +159,7 @@ def test_no_memory_for_a_larger_slot_is_an_error(monkeypatch: pytest.MonkeyPatch
 
 def test_workers_stay_from_pass_to_pass_and_end_with_the_flow() -> None:
     before = own_workers()
-    flow = PrefetchData(BatchData(numbers(100), 10), num_proc=2)
+    flow = PrefetchData(BatchData(numbers(100), 10), num_proc=2, backend="process")
     first = [batch[0][0] for batch in flow.iterate(seed=0)]
     workers = own_workers() - before
     assert len(workers) == 2
@@ -168,6 +170,37 @@ def test_workers_stay_from_pass_to_pass_and_end_with_the_flow() -> None:
     assert own_workers() - before == workers
     del flow
     assert wait_until(lambda: own_workers() == before, 2)
+
+
+def test_threads_where_there_are_only_rows_to_move() -> None:
+    """Unless something is asked for that threads do not have."""
+    rows = DataFromArrays(np.arange(300).reshape(100, 3), np.arange(100))
+    moved = BatchData(RepeatedData(ShuffleData(ConcatData([rows, rows])), 2), 10)
+    expected = list(moved.iterate(seed=0))
+    objects = DataFromArrays(np.array([str(i) for i in range(100)], object))
+    before = own_workers()
+    for flow, options, processes in (
+        (moved, {}, 0),
+        (rows, {"ordered": False}, 0),
+        (moved, {"backend": "process"}, 2),
+        (moved, {"start": "fork"}, 2),
+        (moved, {"on_worker_death": "restart"}, 2),
+        (MapData(moved, lambda dp: dp), {}, 2),
+        (BatchData(rows, 10, stack="list"), {}, 2),
+        (BatchData(objects, 10), {}, 2),
+        (BatchData(DataFromList([(i,) for i in range(99)]), 3), {}, 2),
+    ):
+        if options.get("start") == "fork" and threading.active_count() > 1:
+            continue
+        ahead = PrefetchData(flow, num_proc=2, **cast("Any", options))
+        iterator = ahead.iterate(seed=0)
+        first = next(iterator)
+        assert len(own_workers() - before) == processes, (str(flow), options)
+        if flow is moved:
+            assert same_datapoints([first, *iterator], expected)
+        iterator.close()
+        del ahead, iterator
+        gc.collect()
 
 
 def test_two_passes_at_once() -> None:
@@ -496,7 +529,7 @@ def test_a_buffer_smaller_than_a_batch_is_refused() -> None:
 def test_it_has_the_length_and_name_of_what_it_wraps() -> None:
     flow = PrefetchData(DataFromList([(1,), (2,)]), num_proc=2)
     assert len(flow) == 2
-    assert str(flow) == "DataFromList(2) > PrefetchData(2 processes)"
+    assert str(flow) == "DataFromList(2) > PrefetchData(2 workers)"
     assert flow.iterate(seed=0).state()["flow"] == "DataFromList(2)"
     assert flow.plan(seed=0).get(1) == (2,)
     with pytest.raises(TypeError):
