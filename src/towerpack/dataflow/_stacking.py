@@ -24,6 +24,7 @@ from towerpack._core.errors import BatchError
 from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._datapoints import (
     Datapoint,
+    choices_of,
     describe,
     is_datapoint,
     keys_of,
@@ -76,6 +77,7 @@ def stack_rows(
     check_structure(rows)
     first = rows[0]
     keys = keys_of(first)
+    _check_pad(pad, first)
     if isinstance(first, dict):
         columns = [[row[key] for row in rows] for key in keys]
     else:
@@ -118,6 +120,16 @@ def check_structure(rows: Sequence[Datapoint]) -> None:
                 got=_structure(row),
                 expected=f"{_structure(first)}, as item 0",
                 fix="make all datapoints alike before batching",
+            )
+
+
+def _check_pad(pad: Pad | None, row: Datapoint) -> None:
+    if isinstance(pad, Mapping):
+        for key in pad.keys() - set(keys_of(row)):
+            raise BatchError(
+                f"There is no component {key!r} to pad.",
+                got=f"pad={dict(pad)!r}",
+                expected=choices_of(row),
             )
 
 

@@ -130,6 +130,13 @@ def test_pad_by_component() -> None:
         batch(*rows, pad={"a": 0})
 
 
+def test_pad_of_what_is_not_there() -> None:
+    for rows, choices in (([(np.ones(1),)] * 2, "0"), ([{"a": 1, "b": 2}] * 2, "'a' or 'b'")):
+        with pytest.raises(BatchError, match="no component 'x' to pad") as caught:
+            batch(*rows, pad={"x": 0})
+        assert caught.value.expected == choices
+
+
 def test_pad_must_fit_the_dtype_and_rank() -> None:
     with pytest.raises(BatchError, match="cannot be padded with -1"):
         batch((np.zeros(1, np.uint8),), (np.zeros(2, np.uint8),), pad=-1)

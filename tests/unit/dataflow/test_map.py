@@ -59,6 +59,17 @@ def test_component() -> None:
     assert list(MapDataComponent(DataFromList([[1, 2]]), str)) == [["1", 2]]
 
 
+@pytest.mark.parametrize(
+    ("datapoint", "index", "expected"),
+    [((1, 2), 2, "0 or 1"), ({"a": 1}, "b", "'a'"), ([1], "a", "0"), (5, 0, "components")],
+)
+def test_a_component_that_is_not_there(datapoint: Any, index: Any, expected: str) -> None:
+    with pytest.raises(MapError) as caught:
+        list(MapDataComponent(DataFromList([datapoint]), str, index))
+    assert f"There is no component {index!r} to map." in str(caught.value)
+    assert caught.value.expected == expected
+
+
 def test_vectorised_sees_blocks_and_gives_rows() -> None:
     sizes: list[int] = []
 

@@ -37,11 +37,11 @@ def codec_of(format: Format) -> Codec:
     return _CODECS[format]
 
 
-def encoded(ds: Iterable[Datapoint], codec: Codec) -> Generator[bytes]:
-    """The records of one pass.
+def check_finite(ds: Iterable[Datapoint]) -> None:
+    """Refuse to save what never ends.
 
     Raises:
-        ConfigError: A datapoint cannot be written; it says which. Or they never end.
+        ConfigError: It is a flow that does not.
     """
     if isinstance(ds, DataFlow) and length_of(ds) == math.inf:
         raise ConfigError(
@@ -49,6 +49,15 @@ def encoded(ds: Iterable[Datapoint], codec: Codec) -> Generator[bytes]:
             fix="save one pass: the flow inside of RepeatedData; or FixedSizeData(ds, n)",
             pipeline=str(ds),
         )
+
+
+def encoded(ds: Iterable[Datapoint], codec: Codec) -> Generator[bytes]:
+    """The records of one pass.
+
+    Raises:
+        ConfigError: A datapoint cannot be written; it says which. Or they never end.
+    """
+    check_finite(ds)
     for index, datapoint in enumerate(ds):
         try:
             record = codec.encode(datapoint)

@@ -21,6 +21,7 @@ from towerpack.dataflow._datapoints import (
 from towerpack.dataflow._flow import DataFlow, length_of
 from towerpack.dataflow._opening import PathLike
 from towerpack.dataflow._stacking import stack_rows
+from towerpack.dataflow.formats._codecs import check_finite
 from towerpack.dataflow.formats._hdf5 import HDF5Data
 from towerpack.dataflow.formats._npz import NumpyData
 from towerpack.dataflow.formats._whole_file import whole_file
@@ -47,8 +48,10 @@ class NumpySerializer:
 
         Raises:
             BatchError: They do not stack.
-            ConfigError: There are no datapoints, or they hold what `.npz` cannot without pickle.
+            ConfigError: There are no datapoints, or no end of them, or they hold what `.npz` cannot
+                without pickle.
         """
+        check_finite(df)
         rows = list(df)
         if not rows:
             raise ConfigError(f"{df} has no datapoints, and so no components to store.")
@@ -90,9 +93,11 @@ class HDF5Serializer:
 
         Raises:
             BatchError: Datapoints do not stack.
-            ConfigError: There are no datapoints, or more or fewer components than `data_paths`.
+            ConfigError: There are no datapoints or no end of them, or more or fewer components
+                than `data_paths`.
         """
         h5py: Any = require("h5py", extra="formats", needed_for="HDF5Serializer.save")
+        check_finite(df)
         size = length_of(df)
         with whole_file(path) as temporary, h5py.File(temporary, "w") as file:
             written = 0

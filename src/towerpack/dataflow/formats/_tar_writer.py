@@ -14,6 +14,7 @@ from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import describe_datapoint
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._opening import PathLike
+from towerpack.dataflow.formats._codecs import check_finite
 from towerpack.dataflow.formats._tar import KEY, NAME, TarData
 from towerpack.dataflow.formats._tar_codec import encode_file
 from towerpack.dataflow.formats._whole_file import whole_file
@@ -112,8 +113,10 @@ class TarSerializer:
             The archives.
 
         Raises:
-            ConfigError: A datapoint cannot be written, or the pattern has no place for a number.
+            ConfigError: A datapoint cannot be written, the pattern has no place for a number, or
+                the flow never ends.
         """
+        check_finite(ds)
         pattern = os.fspath(path)
         if datapoints_per_file is not None and (datapoints_per_file < 1 or not _numbers(pattern)):
             raise ConfigError(

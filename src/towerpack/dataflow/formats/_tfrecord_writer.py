@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final, Literal
+from typing import IO, Any, Final, Literal, cast
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._flow import DataFlow
@@ -56,7 +56,16 @@ class TFRecordWriter:
         return self
 
     def write(self, record: bytes) -> None:
-        """Append one record."""
+        """Append one record.
+
+        Raises:
+            ConfigError: It is no bytes, or the file is not open.
+        """
+        if not isinstance(cast("object", record), (bytes, bytearray, memoryview)):
+            raise ConfigError(
+                f"A record is bytes, not a {type(record).__name__}.",
+                fix="encode_example(...) or pack(...) makes bytes of a datapoint",
+            )
         if self._file is None:
             raise ConfigError(
                 "The file is not open.", fix="with TFRecordWriter(path) as writer: ..."

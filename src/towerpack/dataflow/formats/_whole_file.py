@@ -8,6 +8,7 @@ import secrets
 from collections.abc import Generator
 from pathlib import Path
 
+from towerpack._core.errors import ConfigError
 from towerpack.dataflow._opening import PathLike
 
 
@@ -18,9 +19,17 @@ def whole_file(path: PathLike) -> Generator[Path]:
     A block that raises leaves nothing behind, and an older file as it was.
 
     Args:
-        path: The file's name. Its directory must be there.
+        path: The file's name.
+
+    Raises:
+        ConfigError: Its directory is not there.
     """
     target = Path(path)
+    if not target.parent.is_dir():
+        raise ConfigError(
+            f"There is no directory {str(target.parent)!r} to write {target.name!r} to.",
+            fix="make it first, or check the path",
+        )
     temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
     try:
         yield temporary

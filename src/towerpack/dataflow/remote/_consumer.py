@@ -124,7 +124,9 @@ class Consumer(Side):
         elif message.session in self._sessions:
             self._continue(self._sessions[message.session], route, message)
         else:
-            self._drop("of sessions that are over", "")
+            # What was on its way when its pass ended, mostly.
+            self._dropped["of sessions that are over"] += 1
+            log.debug("A message of a session that is over was dropped.")
             self._look(route)
 
     def _continue(self, peer: Peer, route: Route, message: Message) -> None:

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from towerpack._core.errors import ConfigError, MapError
+from towerpack._core.errors import ConfigError, DataFlowError, MapError
 from towerpack.dataflow._blocks import (
     Block,
     Columns,
@@ -18,6 +18,7 @@ from towerpack.dataflow._blocks import (
 )
 from towerpack.dataflow._datapoints import (
     Datapoint,
+    choices_of,
     copied,
     describe_datapoint,
     is_datapoint,
@@ -205,7 +206,16 @@ class OnComponent:
         self._index = index
 
     def __call__(self, datapoint: Datapoint, *rng: object) -> Datapoint | None:
-        result = self._f(datapoint[self._index], *rng)
+        try:
+            component = datapoint[self._index]
+        except (LookupError, TypeError) as error:
+            raise DataFlowError(
+                f"There is no component {self._index!r} to map.",
+                got=describe_datapoint(datapoint),
+                expected=choices_of(datapoint) if is_datapoint(datapoint) else "components",
+                fix="give another index",
+            ) from error
+        result = self._f(component, *rng)
         if result is None:
             return None
         if isinstance(datapoint, tuple):

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import struct
 import subprocess
@@ -21,12 +20,11 @@ from hypothesis import strategies as st
 
 from scaling import scaled
 from towerpack import ConfigError, DataFlowError, FormatError
-from towerpack.dataflow import DataFromList, FixedSizeData, MapData, RepeatedData
+from towerpack.dataflow import DataFromList, MapData
 from towerpack.dataflow.formats import (
     LMDBData,
     LMDBDataDecoder,
     LMDBSerializer,
-    TFRecordSerializer,
     _lmdb_writer,
 )
 from towerpack.dataflow.formats._lmdb_file import LMDBFile
@@ -439,13 +437,3 @@ def test_anything_that_iterates_can_be_saved(tmp_path: Path) -> None:
 
     LMDBSerializer.save(generate(), tmp_path / "d")  # type: ignore[arg-type]
     assert sorted(LMDBSerializer.load(tmp_path / "d")) == [1, 2.5]
-
-
-def test_what_never_ends_is_refused(tmp_path: Path) -> None:
-    endless = FixedSizeData(RepeatedData(DataFromList([(1,)])), 5)
-    LMDBSerializer.save(endless, tmp_path / "five")
-    assert len(LMDBSerializer.load(tmp_path / "five")) == 5
-    for save in (LMDBSerializer.save, TFRecordSerializer.save):
-        with pytest.raises(ConfigError, match="endless flow"):
-            save(endless.ds, tmp_path / "endless")
-    assert os.listdir(tmp_path) == ["five"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +9,16 @@ import numpy as np
 import pytest
 
 from towerpack import BatchError, ConfigError
-from towerpack.dataflow import DataFromIterable, DataFromList
-from towerpack.dataflow.formats import HDF5Data, HDF5Serializer, NumpySerializer
+from towerpack.dataflow import DataFromIterable, DataFromList, FixedSizeData, RepeatedData
+from towerpack.dataflow.formats import (
+    HDF5Data,
+    HDF5Serializer,
+    LMDBSerializer,
+    NumpySerializer,
+    TarSerializer,
+    TFRecordSerializer,
+    TFRecordWriter,
+)
 from towerpack.dataflow.testing import check_flow
 
 ROWS: list[Any] = [(np.full((2, 3), i, np.uint16), i, i % 2 == 0, 0.5 * i) for i in range(600)]
@@ -75,3 +84,41 @@ def test_hdf5_refuses(tmp_path: Path) -> None:
         with pytest.raises(error, match=reason):
             HDF5Serializer.save(DataFromList(rows), path, ["x"])
     assert list(tmp_path.iterdir()) == []
+
+
+def _save_hdf5(df: Any, path: Path) -> None:
+    HDF5Serializer.save(df, path, ["a"])
+
+
+SAVERS: list[Callable[[Any, Path], Any]] = [
+    LMDBSerializer.save,
+    TFRecordSerializer.save,
+    NumpySerializer.save,
+    TarSerializer.save,
+    _save_hdf5,
+]
+
+
+def test_what_never_ends_is_refused(tmp_path: Path) -> None:
+    endless = FixedSizeData(RepeatedData(DataFromList([(1,)])), 5)
+    LMDBSerializer.save(endless, tmp_path / "five")
+    assert len(LMDBSerializer.load(tmp_path / "five")) == 5
+    for save in SAVERS:
+        with pytest.raises(ConfigError, match="endless flow"):
+            save(endless.ds, tmp_path / "endless")
+    assert os.listdir(tmp_path) == ["five"]
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    for save in SAVERS:
+        with pytest.raises(ConfigError, match=r"no directory .*none' to write 'file'"):
+            save(DataFromList([{"a": b"1"}]), tmp_path / "none" / "file")
+
+
+def test_records_are_bytes(tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigError, match="bytes, not a str"),
+        TFRecordWriter(tmp_path / "a") as writer,
+    ):
+        writer.write("text")  # pyright: ignore[reportArgumentType]
+    assert not os.listdir(tmp_path)
