@@ -8,6 +8,8 @@ import os
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("MPLBACKEND", "agg")
+# By default this depends on the CPU (AVX-512), and on it what works: NCHW, and relu(NaN) == 0.
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 
 import pytest
 from hypothesis import HealthCheck, settings

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -81,6 +82,9 @@ class _Forked:
 def start_fork(fds: Fds, number: int, job: Job) -> Process:
     """A copy of this process, which knows the job already."""
     check_fork()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(AttributeError, ValueError):  # there is none, or it is closed
+            stream.flush()  # or the copy would write it, too
     parent = os.getpid()
     pid = os.fork()
     if pid:
