@@ -35,7 +35,7 @@ class Arena:
 
     def __init__(self, memory: NDArray[np.uint8], used: int = 0) -> None:
         self._memory = memory
-        self._begin: int = memory.__array_interface__["data"][0]
+        self._begin = address_of(memory)
         self._used = used
         self.missed = 0
         """Bytes that were asked for and did not fit."""
@@ -60,7 +60,7 @@ class Arena:
     def put(self, data: memoryview | bytes) -> int | None:
         """Copy bytes in, unless they lie there already. Where they lie; `None` without room."""
         source = np.frombuffer(data, np.uint8)
-        start: int = source.__array_interface__["data"][0] - self._begin
+        start = address_of(source) - self._begin
         if 0 <= start < self._memory.nbytes:
             return start
         placed = self._place(source.nbytes)
@@ -74,6 +74,12 @@ class Arena:
             return None
         self._used = start + nbytes
         return start
+
+
+def address_of(array: Array) -> int:
+    """Where an array begins in memory."""
+    begin: int = array.__array_interface__["data"][0]
+    return begin
 
 
 def aligned(offset: int, nbytes: int) -> int:

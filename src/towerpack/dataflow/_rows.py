@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from towerpack.dataflow._arena import Allocate
+from towerpack.dataflow._arena import Allocate, address_of
 
 Array = NDArray[Any]
 Result = TypeVar("Result")
@@ -181,11 +181,7 @@ def _same(handed: Array | weakref.ref[Array], array: Array) -> bool:
     row = handed() if isinstance(handed, weakref.ref) else handed
     if row is None or not array.flags.c_contiguous:
         return False
-    return array is row or _address(array) == _address(row)
-
-
-def _address(array: Array) -> int:
-    return array.__array_interface__["data"][0]
+    return array is row or address_of(array) == address_of(row)
 
 
 class RowMaker:

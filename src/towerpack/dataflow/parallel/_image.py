@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import DataFlowError
 from towerpack.dataflow._arena import aligned
 from towerpack.dataflow._sending import SENDER, Sender
-from towerpack.dataflow.parallel._memory import address_of, memory_file, reserve, whole_pages
+from towerpack.dataflow.parallel._memory import buffer_address, memory_file, reserve, whole_pages
 from towerpack.dataflow.parallel._pickling import dump_code, dump_each, load
 
 _IN_MEMORY = 1 << 15
@@ -155,11 +155,11 @@ class JobImage:
         elif isinstance(owner, SharedMap):
             if owner.fd not in self.fds:
                 self.fds.append(owner.fd)
-            start = address_of(view) - address_of(owner)
+            start = buffer_address(view) - buffer_address(owner)
             place = 1 + self.fds.index(owner.fd)
             self.pieces.append(Piece(place, start, view.nbytes, view.readonly))
         else:
-            start = address_of(view) - address_of(owner._mmap)  # pyright: ignore
+            start = buffer_address(view) - buffer_address(owner._mmap)  # pyright: ignore
             start += owner.offset - owner.offset % mmap.ALLOCATIONGRANULARITY
             path = os.path.abspath(str(owner.filename))
             self.pieces.append(Piece(path, start, view.nbytes, view.readonly))

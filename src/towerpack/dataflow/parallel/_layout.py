@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from towerpack.dataflow._arena import aligned
+from towerpack.dataflow._arena import address_of, aligned
 from towerpack.dataflow._datapoints import Datapoint, keys_of, rebuild, values_of
 from towerpack.dataflow.parallel._memory import Bytes
 
@@ -116,7 +116,7 @@ class RowsArena:
         elsewhere = [
             (rows, value)
             for rows, value in zip(self._rows, values, strict=True)
-            if address(rows) != address(value) or rows.strides != value.strides
+            if address_of(rows) != address_of(value) or rows.strides != value.strides
         ]
         # One that lies in the rows of another would be overwritten before it is read.
         apart = [
@@ -126,12 +126,6 @@ class RowsArena:
         for rows, value in apart:
             rows[...] = value
         return True
-
-
-def address(array: Array) -> int:
-    """Where an array begins in memory."""
-    begin: int = array.__array_interface__["data"][0]
-    return begin
 
 
 def _differ(value: object, rows: Array) -> bool:

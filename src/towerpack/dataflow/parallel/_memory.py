@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import DataFlowError
+from towerpack.dataflow._arena import address_of
 
 Bytes = NDArray[np.uint8]
 
@@ -253,7 +254,6 @@ class MappedSlots:
             self._known.pop(number, None)
 
 
-def address_of(data: Any) -> int:
+def buffer_address(data: Any) -> int:
     """Where a buffer lies in memory."""
-    address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
-    return address
+    return address_of(np.frombuffer(data, np.uint8))
