@@ -9,19 +9,19 @@ from typing import Any
 import numpy as np
 
 from towerpack.dataflow._arena import lent_empty
-from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Place, compile_flow, open_flow
 from towerpack.dataflow._stream import State, Stream, Tally, check_count
 from towerpack.dataflow.parallel._chain import Chain, state_below_maps, state_of_maps
 from towerpack.dataflow.parallel._chain_job import BatchJob, ChainJob
 from towerpack.dataflow.parallel._crew import Crew
 from towerpack.dataflow.parallel._job import Job
-from towerpack.dataflow.parallel._read_work import Read, ReadWork, start_reading
+from towerpack.dataflow.parallel._read_work import ReadWork, start_reading
 from towerpack.dataflow.parallel._run import WorkSource
+from towerpack.dataflow.parallel._work_stream import WorkStream
 from towerpack.dataflow.stages._batch import BatchData
 
 
-class BatchStream(Stream):
+class BatchStream(WorkStream):
     """What workers make of a chain. Its states are those of the serial stages.
 
     Args:
@@ -44,17 +44,15 @@ class BatchStream(Stream):
         state: State,
         begin: Callable[[Job, Callable[[Crew], WorkSource]], Any],
     ) -> None:
+        super().__init__(place.tally)
         window, count, below = _unpack(chain, batch, state)
         inner = replace(place, workers=None, tally=Tally())
         source = open_flow(chain.source, inner, epoch, below)
         self._chain = chain
         self._batch_size = batch.batch_size
-        self._tally = place.tally
         # The batch that comes next, where in the source it begins, and whether it was the last.
         self._window, self._count, self._source = window, count, source.state()
         self._used = 0
-        self._rows: list[Datapoint] = []
-        self._ended = False
 
         def reading(crew: Crew) -> WorkSource:
             self._work = start_reading(
@@ -65,26 +63,13 @@ class BatchStream(Stream):
 
         self._pass = begin(_job(chain, batch, place), reading)
 
-    def __next__(self) -> Datapoint:
-        if not self._rows:
-            rows = None if self._ended else self._pass.take()
-            if rows is None:
-                self._end()
-                raise StopIteration
-            rows.reverse()
-            self._rows = rows
-        self._forward(self._work.reads.popleft())
-        return self._rows.pop()
-
     def state(self) -> State:
         maps = state_of_maps(self._chain.maps, self._count, self._source)
         batch = {"window": self._window, "used": self._used, "inner": maps}
         return state_of_maps(self._chain.above, self._window + self._used, batch)
 
-    def close(self) -> None:
-        self._pass.close()
-
-    def _forward(self, read: Read) -> None:
+    def _forward(self) -> None:
+        read = self._work.reads.popleft()
         self._add_skipped(read.skipped)
         if read.size < self._batch_size:  # that it is the last was seen by reading to the end
             self._used = 1
@@ -94,16 +79,8 @@ class BatchStream(Stream):
         self._count += read.size
         self._source = read.state
 
-    def _end(self) -> None:
-        if self._ended:
-            return
-        self._ended = True
-        self._add_skipped(self._work.skipped_last)
-        self._pass.close()  # so that the next pass, begun while this one is kept, has the workers
-
-    def _add_skipped(self, count: int) -> None:
-        if self._tally is not None:
-            self._tally.skipped += count
+    def _skipped_last(self) -> int:
+        return self._work.skipped_last
 
 
 def open_batches(

@@ -16,10 +16,11 @@ from towerpack.dataflow.parallel._job import Job
 from towerpack.dataflow.parallel._map_batches import open_batches
 from towerpack.dataflow.parallel._read_work import ReadWork, start_reading
 from towerpack.dataflow.parallel._run import PlanWork, WorkSource
+from towerpack.dataflow.parallel._work_stream import WorkStream
 from towerpack.dataflow.stages._mapping import Mapper, MapStream
 
 
-class ChainStream(Stream):
+class ChainStream(WorkStream):
     """What workers make of a chain's source: tokens for the top map's stream.
 
     Args:
@@ -40,18 +41,16 @@ class ChainStream(Stream):
         count: int,
         begin: Callable[[Job, Callable[[Crew], WorkSource]], Any],
     ) -> None:
+        super().__init__(place.tally)
         inner = replace(place, workers=None, tally=Tally())
         node = compile_flow(chain.source, inner)
         # Over a plan, the maps below the top one are part of it, and their state is a position.
         self._lower = chain.maps[:-1] if node is None else ()
-        self._tally = place.tally
         self._count = count
         self._state = state_below_maps(self._lower, count, state)
         mappers = [one.mapper(place) for one in chain.maps]
         job = ChainJob(mappers, chain.skips, node, place.seed)
         self._work: ReadWork | None = None
-        self._rows: list[Datapoint] = []
-        self._ended = False
         if node is not None:
             self._state = check_count(self._state, node.size or 1 << 62)
             first = self._state
@@ -71,39 +70,19 @@ class ChainStream(Stream):
 
         self._pass = begin(job, reading)
 
-    def __next__(self) -> Datapoint:
-        if not self._rows:
-            rows = None if self._ended else self._pass.take()
-            if rows is None:
-                self._end()
-                raise StopIteration
-            rows.reverse()
-            self._rows = rows
+    def state(self) -> State:
+        return state_of_maps(self._lower, self._count, self._state)
+
+    def _forward(self) -> None:
         self._count += 1
         if self._work is None:
             self._state += 1
         else:
             self._state, skipped, _ = self._work.reads.popleft()
             self._add_skipped(skipped)
-        return self._rows.pop()
 
-    def state(self) -> State:
-        return state_of_maps(self._lower, self._count, self._state)
-
-    def close(self) -> None:
-        self._pass.close()
-
-    def _end(self) -> None:
-        if self._ended:
-            return
-        self._ended = True
-        if self._work is not None:
-            self._add_skipped(self._work.skipped_last)
-        self._pass.close()  # so that the next pass, begun while this one is kept, has the workers
-
-    def _add_skipped(self, count: int) -> None:
-        if self._tally is not None:
-            self._tally.skipped += count
+    def _skipped_last(self) -> int:
+        return 0 if self._work is None else self._work.skipped_last
 
 
 class TokenMapper(Mapper):
