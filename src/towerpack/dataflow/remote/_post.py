@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.extras import require
 from towerpack.dataflow.remote._address import Keys, check_address
+from towerpack.dataflow.remote._interrupts import keep_lost_interrupts, raise_lost_interrupt
 from towerpack.dataflow.remote._keys import Doorkeeper, client_keys, server_keys
 
 # libzmq notices by its own heartbeats that a machine is gone without a word.
@@ -67,6 +68,7 @@ class Post:
         self._monitors: list[Any] = []
         self._door: Doorkeeper | None = None
         self._turn = 0
+        keep_lost_interrupts()
         try:
             self._prepare_keys(keys)
             for address in addresses:
@@ -87,6 +89,7 @@ class Post:
 
     def receive(self) -> tuple[Route, list[memoryview]] | None:
         """The frames of a message that has arrived, from each socket in turn."""
+        raise_lost_interrupt()
         for _ in self._links:
             self._turn = (self._turn + 1) % len(self._links)
             try:
@@ -124,6 +127,7 @@ class Post:
 
     def wait(self, seconds: float) -> None:
         """Wait until something arrives, at most so long; let in who may come in."""
+        raise_lost_interrupt()
         ready = dict(self._poller.poll(max(1, int(seconds * 1000))))
         for monitor in self._monitors:
             if monitor in ready:

@@ -1,0 +1,74 @@
+"""A signal that comes while pyzmq frees messages must not be lost."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+import zmq
+
+from towerpack.dataflow.remote._interrupts import raise_lost_interrupt
+from towerpack.dataflow.remote._post import Post
+
+
+@pytest.fixture
+def post(tmp_path: Path) -> Iterator[Post]:
+    post = Post([f"ipc://{tmp_path}/s"], bind=True, keys=None, hwm=4, max_nbytes=1000)
+    yield post
+    post.close()
+
+
+def lose(error: BaseException) -> None:
+    """Let a handler raise it while 300,000 messages are freed."""
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        raise error
+
+    before = signal.signal(signal.SIGALRM, handler)
+    try:
+        while not _lost_while_freeing(error):
+            pass
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+def _lost_while_freeing(error: BaseException) -> bool:
+    frames = [zmq.Frame(b"x") for _ in range(300_000)]
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.002)
+        del frames
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except BaseException as raised:
+        if raised is not error:
+            raise
+        return False  # on a busy machine it may come too early
+    return True
+
+
+@pytest.mark.parametrize("call", ["receive", "wait"])
+def test_what_a_handler_raises_while_messages_are_freed_is_raised_later(
+    post: Post, call: str
+) -> None:
+    lose(KeyboardInterrupt("lost"))
+    with pytest.raises(KeyboardInterrupt, match="lost"):
+        post.receive() if call == "receive" else post.wait(0.01)
+    assert post.receive() is None  # once
+
+
+def test_other_things_that_cannot_be_raised_go_where_they_went(
+    post: Post, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr("towerpack.dataflow.remote._interrupts._otherwise", seen.append)
+
+    class Bad:
+        def __del__(self) -> None:
+            raise ValueError("bad")
+
+    Bad()
+    assert [type(u.exc_value) for u in seen] == [ValueError]
+    raise_lost_interrupt()
