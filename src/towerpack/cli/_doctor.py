@@ -44,6 +44,9 @@ EXTRAS: Final[Mapping[str, Sequence[str]]] = {
 
 _SMALL_DISK: Final = 1_000_000_000
 _FEW_FILES: Final = 1024
+# What it says of every start, and of the convolution that the probe tries.
+_USUAL: Final = ("before absl::InitializeLog", "only supports the NHWC tensor format")
+_ON: Final = ("1", "true")  # what TensorFlow takes for yes
 _MARKS: Final = {"ok": "[green]✓", "note": "[dim]·", "warning": "[yellow]!", "error": "[red]✗"}
 
 # Runs in another process, so that a TensorFlow that crashes or hangs is reported, not suffered.
@@ -60,6 +63,12 @@ for device in tf.config.list_physical_devices():
     details = tf.config.experimental.get_device_details(device) if gpu else {}
     devices.append([device.name, details.get("device_name", "")])
 total = float(tf.reduce_sum(tf.ones([8, 8]) @ tf.ones([8, 8])))
+try:
+    with tf.device("CPU"):
+        tf.nn.conv2d(tf.ones([1, 1, 2, 2]), tf.ones([1, 1, 1, 1]), 1, "SAME", data_format="NCHW")
+    channels_first = True
+except tf.errors.OpError:
+    channels_first = False
 print("PROBE" + json.dumps({
     "tensorflow": tf.__version__,
     "keras": keras.__version__,
@@ -68,6 +77,7 @@ print("PROBE" + json.dumps({
     "devices": devices,
     "cuda": build.get("cuda_version") or "",
     "computes": total == 512.0,
+    "channels_first": channels_first,
     "intra": tf.config.threading.get_intra_op_parallelism_threads(),
     "inter": tf.config.threading.get_inter_op_parallelism_threads(),
 }))
@@ -232,7 +242,7 @@ def probe_tensorflow(timeout_s: float, probe: str = _PROBE) -> list[Finding]:
         found.append(Finding(section, "Computing", "ones times ones is wrong", "error", reinstall))
     for name, kind in told["devices"]:
         found.append(Finding(section, name.removeprefix("/physical_device:"), kind or "usable"))
-    found += _threads(told) + _gpu(told) + _said(done.stderr)
+    found += _threads(told) + _gpu(told) + _channels_first(told) + _said(done.stderr)
     return found
 
 
@@ -258,6 +268,32 @@ def _gpu(told: Mapping[str, Any]) -> list[Finding]:
     return [Finding("TensorFlow", "GPU", "there is one that TensorFlow cannot use", "warning", fix)]
 
 
+def _channels_first(
+    told: Mapping[str, Any],
+    environment: Mapping[str, str] = os.environ,
+    machine: str = platform.machine(),
+    system: str = platform.system(),
+) -> list[Finding]:
+    """Whether convolutions with data_format="channels_first" work where this machine trains.
+
+    On a CPU they are oneDNN's. On Linux TensorFlow switches it on by itself only for CPUs that have
+    AVX-512 VNNI or BF16, AVX-VNNI or AMX, or are Neoverse V1 (`DefaultOneDnnPolicy` in its
+    `core/util/port.cc`); AVX-512 alone is not enough. So the convolution itself was tried.
+    """
+    if told["channels_first"] or any("GPU" in name for name, _ in told["devices"]):
+        return []
+    fix = 'use data_format="channels_last"'
+    value = environment.get("TF_ENABLE_ONEDNN_OPTS")
+    text = "convolutions and pooling in channels_first (NCHW) fail on this CPU"
+    if machine.lower() in ("x86_64", "amd64") and system != "Darwin" and value not in _ON:
+        text += f": oneDNN is off{'' if value is None else f' (TF_ENABLE_ONEDNN_OPTS={value})'}"
+        fix += (
+            ", or set TF_ENABLE_ONEDNN_OPTS=1 before TensorFlow is imported; but then tf.function"
+            " may make 0 of NaN at a relu"
+        )
+    return [Finding("TensorFlow", "channels_first", text, "note", fix)]
+
+
 def _said(stderr: str) -> list[Finding]:
     """Warnings and errors that TensorFlow wrote while it started."""
     wanted = re.compile(r"^\S+ \S+ ?: ?[WE] \S+ ?(.*)|^[WE]\d{4} \S+ +\d+ \S+\] (.*)|^(WARNING.*)")
@@ -265,7 +301,7 @@ def _said(stderr: str) -> list[Finding]:
     for line in stderr.splitlines():
         if match := wanted.match(line):
             text = next(group for group in match.groups() if group is not None)
-            if text not in found and "before absl::InitializeLog" not in text:
+            if text not in found and not any(usual in text for usual in _USUAL):
                 found.append(text)
     return [Finding("TensorFlow", "Said", text, "note") for text in found[:6]]
 
