@@ -56,9 +56,10 @@ class Lanes:
 
     def read(self) -> Tables:
         """All lanes, as they are now."""
+        read = {path.name: np.fromfile(path) for path in Path(self._directory).iterdir()}
+        # A file is empty between its making and its `truncate`: that lane has measured nothing.
         return {
-            path.name: np.fromfile(path).reshape(self._stages, FIELDS)
-            for path in Path(self._directory).iterdir()
+            name: table.reshape(self._stages, FIELDS) for name, table in read.items() if table.size
         }
 
     def _memory(self) -> mmap.mmap:

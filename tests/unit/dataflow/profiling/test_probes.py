@@ -225,6 +225,13 @@ def test_workers_that_make_batches_of_what_is_read_in_order(backend: Any, tmp_pa
     assert tables[name_of_lane()][1:3, ITEMS].tolist() == [0, 0], "not in the loop"
 
 
+def test_a_lane_that_a_worker_is_about_to_make(tmp_path: Path) -> None:
+    flow = probed(arrays(), str(tmp_path))
+    list(flow.flow)
+    (tmp_path / "1-2-other").touch()
+    assert list(flow.lanes.read()) == [name_of_lane()]
+
+
 def test_a_worker_that_goes_on_after_the_end(tmp_path: Path) -> None:
     directory = tmp_path / "gone"
     directory.mkdir()
