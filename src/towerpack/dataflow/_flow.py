@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import operator
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -15,6 +14,7 @@ from towerpack._core.errors import ConfigError, InternalError, StateError
 from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed, fresh_seed
 from towerpack.dataflow._ambient import AMBIENT, Ambient
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._done import RestStream
 from towerpack.dataflow._iterator import DataIterator, Identity, read_state
@@ -75,10 +75,12 @@ class DataFlow:
                 all passes over this flow.
 
         Raises:
+            ConfigError: Seed or epoch is no integer, or out of range.
             StateError: The state is of another pipeline, or disagrees with seed or epoch.
         """
         signature = signature_of(self)
         seed = None if seed is None else check_seed(seed)
+        epoch = None if epoch is None else check_epoch(epoch)
         at, tally = None, Tally()
         if state is not None:
             saved = read_state(state, signature, seed=seed, epoch=epoch)
@@ -119,8 +121,6 @@ class DataFlow:
         if epoch is None:
             epoch = self.__passes
             self.__passes = epoch + 1
-        elif epoch < 0:
-            raise ConfigError(f"There is no epoch {epoch}.", expected="0, 1, 2, ...")
         return self.__own_seed() if seed is None else seed, epoch
 
     def __own_seed(self) -> int:
@@ -401,11 +401,30 @@ def require_flow(ds: Any, owner: DataFlow) -> DataFlow:
     )
 
 
+def require_flows(flows: Any, owner: DataFlow) -> list[DataFlow]:
+    """Refuse what is no list of flows. One flow would be iterated, and give datapoints."""
+    if isinstance(flows, DataFlow) or not isinstance(flows, Iterable):
+        raise ConfigError(
+            f"{type(owner).__name__} takes a list of flows.",
+            got=f"a {type(flows).__name__}",
+            fix=f"{type(owner).__name__}([ds, ...])",
+        )
+    return [require_flow(flow, owner) for flow in cast("Iterable[Any]", flows)]
+
+
 def check_seed(seed: int) -> int:
     """A seed as a Python integer that fits every file format: 0 to 2**63 - 1."""
-    value = operator.index(seed)
+    value = integer_of(seed, "seed")
     if not 0 <= value < 1 << 63:
         raise ConfigError(f"The seed {value} is out of range.", expected="0 to 2**63 - 1")
+    return value
+
+
+def check_epoch(epoch: int) -> int:
+    """The number of a pass as a Python integer: 0 or more."""
+    value = integer_of(epoch, "epoch")
+    if value < 0:
+        raise ConfigError(f"There is no epoch {value}.", expected="0, 1, 2, ...")
     return value
 
 

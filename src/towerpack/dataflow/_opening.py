@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import glob
 import os
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 from towerpack._core.errors import ConfigError, FormatError, TowerpackError
+from towerpack.dataflow._arguments import given
 
 T = TypeVar("T")
 
@@ -73,13 +74,24 @@ class OpenFile:
             close(self._fd)
 
 
+def path_of(path: object) -> Path:
+    """A path that may be there or not.
+
+    Raises:
+        ConfigError: It is of a type that names nothing.
+    """
+    if not isinstance(path, (str, os.PathLike)):
+        raise ConfigError("This is no path.", got=given(path), expected="a str or a pathlib.Path")
+    return Path(cast("PathLike", path))
+
+
 def file_of(path: PathLike) -> Path:
     """One file that is there.
 
     Raises:
         ConfigError: There is no such file, or it is no file.
     """
-    found = Path(path)
+    found = path_of(path)
     if not found.is_file():
         got = "a directory" if found.is_dir() else "nothing there"
         raise ConfigError(f"There is no file {found}.", got=got, expected="a file")
@@ -92,7 +104,7 @@ def files_of(paths: PathLike | Sequence[PathLike]) -> list[Path]:
     Raises:
         ConfigError: One of them is not there, or there are none.
     """
-    if not isinstance(paths, (str, os.PathLike)):
+    if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes, os.PathLike)):
         found = [file_of(path) for path in paths]
     elif isinstance(paths, str) and glob.has_magic(paths) and not os.path.exists(paths):
         found = [Path(path) for path in sorted(glob.glob(paths, recursive=True))]

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from towerpack._core.errors import BatchError, ConfigError
+from towerpack._core.errors import BatchError, ConfigError, DataFlowError
 from towerpack.dataflow import (
     BatchData,
+    ConcatData,
+    DataFlow,
     DataFromArrays,
     DataFromGenerator,
     DataFromList,
+    FixedSizeData,
     MapData,
+    PrefetchData,
+    RepeatedData,
+    ShardRows,
     ShuffleData,
 )
 
@@ -69,6 +76,81 @@ def test_remainder() -> None:
     assert len(BatchData(ten, 4)) == 2
     assert len(BatchData(ten, 4, remainder=True)) == 3
     assert len(BatchData(ten, 5, remainder=True)) == 2
+
+
+class Numbers(DataFlow):
+    """Its length is known, and it can only be read in order."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Iterator[Any]:
+        return ((i,) for i in range(3))
+
+
+THREE: dict[str, Callable[[], DataFlow]] = {
+    "plan": lambda: DataFromArrays(np.arange(3)),
+    "in order": Numbers,
+    "of unknown length": lambda: DataFromGenerator(lambda: ((i,) for i in range(3))),
+}
+
+
+class TestBatchesLargerThanAPass:
+    """They give nothing, and say so."""
+
+    @pytest.mark.parametrize("name", THREE)
+    def test_is_told_once(self, name: str, caplog: pytest.LogCaptureFixture) -> None:
+        ds = BatchData(THREE[name](), 8)
+        assert caplog.messages == []
+        for _ in range(3):
+            assert list(ds) == []
+        (message,) = caplog.messages
+        assert message.startswith(f"{ds} gives no batch: a pass has 3 datapoints, and a batch 8.")
+        assert "remainder=True" in message
+        assert caplog.records[0].levelname == "WARNING"
+
+    @pytest.mark.parametrize("name", THREE)
+    def test_rows_of_a_shard(self, name: str, caplog: pytest.LogCaptureFixture) -> None:
+        ds = ShardRows(BatchData(THREE[name](), 8), 2, 0)
+        assert list(ds) == list(ds) == []
+        assert len(caplog.messages) == 1
+
+    @pytest.mark.parametrize("name", THREE)
+    def test_repeated_for_ever_it_is_an_error(self, name: str) -> None:
+        for ds in (
+            RepeatedData(BatchData(THREE[name](), 8)),
+            FixedSizeData(BatchData(THREE[name](), 8), 2),
+            RepeatedData(ConcatData([BatchData(THREE[name](), 8)] * 2)),
+        ):
+            with pytest.raises(DataFlowError, match="has no datapoints"):
+                next(iter(ds))
+
+    @pytest.mark.parametrize("name", ["plan", "in order"])
+    def test_workers_say_nothing_of_their_own(
+        self, name: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        ds = PrefetchData(BatchData(MapData(THREE[name](), lambda dp: dp), 8), num_proc=1)
+        assert list(ds) == list(ds) == []
+        assert len(caplog.messages) == 1
+        assert "gives no batch" not in capfd.readouterr().err
+
+    @pytest.mark.parametrize("name", THREE)
+    def test_nothing_to_tell(self, name: str, caplog: pytest.LogCaptureFixture) -> None:
+        assert len(list(BatchData(THREE[name](), 8, remainder=True))) == 1
+        assert len(list(BatchData(THREE[name](), 3))) == 1
+        assert len(list(BatchData(THREE[name](), 2))) == 1
+        # Nothing is lost of an empty flow, nor of one that never ends.
+        assert list(BatchData(DataFromList([]), 8)) == []
+        assert list(BatchData(DataFromGenerator(lambda: ()), 8)) == []
+        next(iter(BatchData(RepeatedData(THREE[name]()), 8)))
+        assert caplog.messages == []
+
+    def test_a_resumed_pass_has_more_behind_it(self, caplog: pytest.LogCaptureFixture) -> None:
+        ds = BatchData(DataFromGenerator(lambda: ((i,) for i in range(5))), 4)
+        iterator = ds.iterate(seed=0)
+        next(iterator)
+        assert list(ds.iterate(state=iterator.state())) == []
+        assert caplog.messages == []
 
 
 def test_ragged_items_show_both_shapes() -> None:

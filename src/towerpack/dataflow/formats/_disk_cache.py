@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from towerpack.dataflow._flow import (
     length_of,
     open_flow,
 )
-from towerpack.dataflow._opening import PathLike, PerProcess
+from towerpack.dataflow._opening import PathLike, PerProcess, path_of
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream, check_count
 from towerpack.dataflow.formats._disk_store import MISSING, DiskStore
@@ -61,7 +60,7 @@ class DiskCacheData(Wrapper):
         self, ds: DataFlow, path: PathLike, *, seed: int | None = None, version: str = ""
     ) -> None:
         super().__init__(ds)
-        self.path = Path(path)
+        self.path = path_of(path)
         self.seed = None if seed is None else check_seed(seed)
         self.version = version
         if infinite(length_of(ds)):

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
+from towerpack.dataflow._arguments import given
 from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow.formats._protobuf import (
     BYTES,
@@ -31,6 +32,8 @@ from towerpack.dataflow.formats._protobuf import (
 
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3
 _KINDS: Final = {_BYTES: "bytes", _FLOATS: "floats", _INTEGERS: "integers"}
+
+_FEATURES: Final = '{"image": FixedFeature((), bytes), "ids": VariableFeature(int)}'
 
 Values = list[bytes] | NDArray[Any]
 
@@ -86,6 +89,23 @@ class VariableFeature:
 
 
 Feature = FixedFeature | VariableFeature
+
+
+def checked_features(features: Any) -> dict[str, Feature]:
+    """What features to make of records, as a dict of its own.
+
+    Raises:
+        ConfigError: It is no mapping from names to features.
+    """
+    if not isinstance(features, Mapping):
+        raise ConfigError("features is no dict.", got=given(features), expected=_FEATURES)
+    wanted = dict(cast("Mapping[Any, Any]", features))
+    for name, feature in wanted.items():
+        if not isinstance(feature, Feature):
+            raise ConfigError(
+                f"The feature {name!r} is not described.", got=given(feature), expected=_FEATURES
+            )
+    return wanted
 
 
 def parse_example(record: bytes, features: Mapping[str, Feature] | None = None) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
+from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._blocks import Block, Columns, Positions
 from towerpack.dataflow._opening import PathLike, PerProcess, check_expansion, file_of, reading
 from towerpack.dataflow._plan import Node
@@ -64,7 +65,7 @@ class HDF5Data(PlannedSource[Node]):
         trusted: bool = False,
     ) -> None:
         self.path = file_of(path)
-        self.data_paths = [data_paths] if isinstance(data_paths, str) else list(data_paths)
+        self.data_paths = names_of(data_paths)
         if not self.data_paths:
             raise ConfigError("HDF5Data was given no data_paths.", expected="one or more")
         node = HDF5Node(self.path, self.data_paths, trusted)
@@ -146,7 +147,18 @@ def _open(path: Path, names: list[str], trusted: bool) -> list[DataSet | StringR
     h5py: Any = require("h5py", extra="formats", needed_for="HDF5Data")
     with reading(path, "an HDF5 file"):
         file: Any = h5py.File(path, "r", rdcc_nbytes=_CACHE_BYTES)
-        data_sets = [_data_set(h5py, file, path, name, trusted) for name in names]
+        try:
+            data_sets = [_data_set(h5py, file, path, name, trusted) for name in names]
+            _check_sizes(path, names, data_sets)
+        except BaseException:
+            # The error's traceback would keep it open, and while it is, HDF5 gives what it knows of
+            # it to whoever opens the path again, though another file was written there.
+            file.close()
+            raise
+    return data_sets
+
+
+def _check_sizes(path: Path, names: list[str], data_sets: list[DataSet | StringRows]) -> None:
     sizes = {name: one.size for name, one in zip(names, data_sets, strict=True)}
     if len(set(sizes.values())) != 1:
         raise ConfigError(
@@ -154,7 +166,6 @@ def _open(path: Path, names: list[str], trusted: bool) -> list[DataSet | StringR
             got=", ".join(f"{name}: {size}" for name, size in sizes.items()),
             expected="the same number of rows in each",
         )
-    return data_sets
 
 
 def _data_set(h5py: Any, file: Any, path: Path, name: str, trusted: bool) -> DataSet | StringRows:

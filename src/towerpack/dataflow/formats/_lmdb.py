@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,7 +11,7 @@ from towerpack._core.errors import ConfigError
 from towerpack.dataflow._blocks import Block, Positions, as_array, as_ints
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow
-from towerpack.dataflow._opening import PathLike, PerProcess, file_of
+from towerpack.dataflow._opening import PathLike, PerProcess, file_of, path_of
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._strings import Strings
 from towerpack.dataflow.formats._lmdb_file import LMDBFile
@@ -61,7 +60,8 @@ class LMDBData(PlannedSource[Node]):
         *,
         seed: int | None = None,
     ) -> None:
-        self.path = file_of(os.path.join(path, "data.mdb") if os.path.isdir(path) else path)
+        path = path_of(path)
+        self.path = file_of(path / "data.mdb" if path.is_dir() else path)
         records = LMDBNode(self.path)
         if keys is not None and not records.sorted_by_bytes:
             raise ConfigError(f"{self.path} orders its keys by a rule of its own.", fix=_ALL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +9,7 @@ from typing import Any, Final
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
 from towerpack.dataflow._flow import DataFlow
-from towerpack.dataflow._opening import PathLike
+from towerpack.dataflow._opening import PathLike, path_of
 from towerpack.dataflow.formats._codecs import Codec, Format, codec_of, encoded
 from towerpack.dataflow.formats._lmdb import LMDBData, LMDBDataDecoder
 from towerpack.dataflow.formats._whole_file import whole_file
@@ -44,7 +43,8 @@ class LMDBSerializer:
         records = encoded(df, codec_of(format))
         if write_frequency < 1:
             raise ConfigError(f"write_frequency={write_frequency} writes nothing.", expected="1...")
-        target = Path(path, "data.mdb") if os.path.isdir(path) else Path(path)
+        target = path_of(path)
+        target = target / "data.mdb" if target.is_dir() else target
         with whole_file(target) as temporary, _Writer(temporary, write_frequency) as writer:
             for record in records:
                 writer.write(record)

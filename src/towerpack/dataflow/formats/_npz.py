@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._opening import PathLike, check_expansion, file_of, reading
 from towerpack.dataflow._sending import HeldArrays
@@ -45,7 +46,7 @@ class NumpyData(DataFromArrays):
 
     def __init__(self, path: PathLike, names: Sequence[str] | None = None) -> None:
         self.path = file_of(path)
-        self.names = None if names is None else list(names)
+        self.names = None if names is None else names_of(names)
         super().__init__(_load(self.path, self.names))
 
     def arguments(self) -> str:

@@ -13,6 +13,7 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
+from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._blocks import Block, Columns, Positions, as_array, read_groups
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Length, Place, Stage
@@ -56,7 +57,7 @@ class ParquetData(Stage):
         cache_bytes: int = 256 << 20,
     ) -> None:
         self.paths = files_of(paths)
-        self.columns = None if columns is None else list(columns)
+        self.columns = None if columns is None else names_of(columns)
         self._node = ParquetNode(self.paths, self.columns, cache_bytes)
 
     def length(self) -> Length:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import BatchError, ConfigError
 from towerpack._core.extras import require
+from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._datapoints import (
     Datapoint,
     describe_datapoint,
@@ -98,6 +99,7 @@ class HDF5Serializer:
         """
         h5py: Any = require("h5py", extra="formats", needed_for="HDF5Serializer.save")
         check_finite(df)
+        data_paths = names_of(data_paths)
         size = length_of(df)
         with whole_file(path) as temporary, h5py.File(temporary, "w") as file:
             written = 0

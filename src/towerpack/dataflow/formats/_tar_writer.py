@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import tarfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, cast
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import describe_datapoint
 from towerpack.dataflow._flow import DataFlow
-from towerpack.dataflow._opening import PathLike
+from towerpack.dataflow._opening import PathLike, path_of
 from towerpack.dataflow.formats._codecs import check_finite
 from towerpack.dataflow.formats._tar import KEY, NAME, TarData
 from towerpack.dataflow.formats._tar_codec import encode_file
@@ -34,7 +33,7 @@ class TarWriter:
     """
 
     def __init__(self, path: PathLike) -> None:
-        self.path = Path(path)
+        self.path = path_of(path)
         self._open = contextlib.ExitStack()
         self._tar: tarfile.TarFile | None = None
         self._last_key: str | None = None
@@ -117,7 +116,7 @@ class TarSerializer:
                 the flow never ends.
         """
         check_finite(ds)
-        pattern = os.fspath(path)
+        pattern = str(path_of(path))
         if datapoints_per_file is not None and (datapoints_per_file < 1 or not _numbers(pattern)):
             raise ConfigError(
                 f"{pattern!r} cannot name archives of {datapoints_per_file} datapoints each.",

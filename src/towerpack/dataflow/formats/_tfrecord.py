@@ -8,9 +8,9 @@ from pathlib import Path
 
 from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._opening import PathLike, PerProcess, files_of, reading
+from towerpack.dataflow._opening import PathLike, PerProcess, files_of, path_of, reading
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow.formats._example import Feature, parse_example
+from towerpack.dataflow.formats._example import Feature, checked_features, parse_example
 from towerpack.dataflow.formats._file_pool import FilePool
 from towerpack.dataflow.formats._indexed_files import IndexedFiles
 from towerpack.dataflow.formats._tfrecord_file import (
@@ -41,7 +41,7 @@ class TFRecordData(IndexedFiles):
         index_dir: A directory that is there, to keep in it what was walked, for the next time.
 
     Raises:
-        ConfigError: There is no such file.
+        ConfigError: There is no such file, or `features` describes none.
         FormatError: A file or record is damaged, or no example with these features; raised where
             it is read.
     """
@@ -55,8 +55,8 @@ class TFRecordData(IndexedFiles):
     ) -> None:
         files = files_of(paths)
         super().__init__(files, in_order_only=any(map(compression_of, files)))
-        self.features = None if features is None else dict(features)
-        self.index_dir = index_dir
+        self.features = None if features is None else checked_features(features)
+        self.index_dir = None if index_dir is None else path_of(index_dir)
 
     def _index(self) -> Node:
         index = index_files(self.paths, self.index_dir)

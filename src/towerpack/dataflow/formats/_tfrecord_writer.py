@@ -11,7 +11,7 @@ from typing import IO, Any, Final, Literal, cast
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._flow import DataFlow
-from towerpack.dataflow._opening import PathLike
+from towerpack.dataflow._opening import PathLike, path_of
 from towerpack.dataflow.formats._codecs import Codec, codec_of, encoded
 from towerpack.dataflow.formats._example import Feature, encode_example, parse_example
 from towerpack.dataflow.formats._tfrecord import TFRecordData
@@ -44,7 +44,7 @@ class TFRecordWriter:
             raise ConfigError(
                 f"There is no compression={compression!r}.", expected='"gzip", "zlib" or None'
             )
-        self.path = Path(path)
+        self.path = path_of(path)
         self.compression: Compression | None = compression
         self.written = 0
         self._file: IO[bytes] | _Deflated | None = None

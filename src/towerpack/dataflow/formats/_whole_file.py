@@ -9,7 +9,7 @@ from collections.abc import Generator
 from pathlib import Path
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._opening import PathLike
+from towerpack.dataflow._opening import PathLike, path_of
 
 
 @contextlib.contextmanager
@@ -24,7 +24,7 @@ def whole_file(path: PathLike) -> Generator[Path]:
     Raises:
         ConfigError: Its directory is not there.
     """
-    target = Path(path)
+    target = path_of(path)
     if not target.parent.is_dir():
         raise ConfigError(
             f"There is no directory {str(target.parent)!r} to write {target.name!r} to.",

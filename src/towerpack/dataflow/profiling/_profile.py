@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from numbers import Real
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -13,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arguments import given
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow, ParallelStage, name_of_stage
 from towerpack.dataflow._passes import endless
@@ -67,10 +70,10 @@ def profile(
         A report, which `print` shows as a table with the bottleneck and what to do.
 
     Raises:
+        ConfigError: `ds` is no flow, or an argument makes no sense.
         DataFlowError: A pass has no datapoints.
     """
-    if not seconds > 0:
-        raise ConfigError(f"A profile of {seconds} seconds sees nothing.", expected="more than 0")
+    _check(ds, seconds, consume)
     use = consume or _nothing
     with progress("profile", seconds) as tick, TemporaryDirectory() as directory:
         bare = _read(cloned(ds), seed, use, _BARE_SHARE * seconds, tick)
@@ -86,6 +89,21 @@ def profile(
         )
         tables = _difference(before[0], lanes.read())
     return _report(ds, bare, timed, stages, tables, name_of_lane())
+
+
+def _check(ds: object, seconds: object, consume: object) -> None:
+    if not isinstance(ds, DataFlow):
+        raise ConfigError(
+            "profile measures a DataFlow.",
+            got=f"a {type(ds).__name__}",
+            fix="wrap it in DataFromArrays, DataFromList, DataFromIterable or DataFromGenerator",
+        )
+    if not isinstance(seconds, Real):
+        raise ConfigError("seconds is no number.", got=given(seconds), expected="for example 5.0")
+    if not 0 < float(seconds) < math.inf:
+        raise ConfigError(f"A profile of {seconds} seconds sees nothing.", expected="more than 0")
+    if consume is not None and not callable(consume):
+        raise ConfigError("consume is no function.", got=given(consume), expected="step(datapoint)")
 
 
 @dataclass

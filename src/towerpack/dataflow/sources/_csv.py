@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack.dataflow._opening import PathLike, file_of
+from towerpack.dataflow._opening import PathLike, file_of, path_of
 from towerpack.dataflow._strings import Strings
 from towerpack.dataflow.images._decode import MAX_PIXELS
 from towerpack.dataflow.sources._files import FilesNode, FilesStage, ImageReader
@@ -73,7 +73,7 @@ class ImageCSV(FilesStage):
     ) -> None:
         self.path = file_of(path)
         lines = list(_lines(self.path, delimiter, header))
-        base = self.path.parent if root is None else Path(root)
+        base = self.path.parent if root is None else path_of(root)
         self.classes = _names(self.path, lines) if classes is None else list(classes)
         self.labels = _labels(self.path, lines, self.classes)
         files = Strings(str(base / file) for _, file, _ in lines)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arguments import given, integer_of
 from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._draws import position_rng
@@ -44,15 +45,19 @@ class FakeData(Stage):
         domain: Domain | Sequence[Domain] = (0, 1),
         seed: int | None = None,
     ) -> None:
-        self.shapes = [tuple(shape) for shape in shapes]
-        self.size = size
+        self.shapes = _checked_shapes(shapes)
+        self.size = integer_of(size, "size")
+        if self.size < 0:
+            raise ConfigError(f"There is no pass of {size} datapoints.", expected="0 or more")
         self.repeats_first = not random
         self.random = seed is None
         self.seed = None if seed is None else check_seed(seed)
         count = len(self.shapes)
         many = isinstance(dtype, (list, tuple))
         dtypes = list(cast("Sequence[DTypeLike]", dtype)) if many else [dtype] * count
-        self.dtypes = [np.dtype(cast("Any", one)) for one in dtypes]
+        self.dtypes = [_dtype_of(one) for one in dtypes]
+        if not isinstance(cast("object", domain), Sequence) or not domain:
+            raise ConfigError("domain is no pair.", got=given(domain), expected="(low, high)")
         per_component = isinstance(domain[0], Sequence)
         self.domains = cast("list[Domain]", list(domain) if per_component else [domain] * count)
         if not len(self.dtypes) == len(self.domains) == count:
@@ -69,6 +74,29 @@ class FakeData(Stage):
 
     def compile(self, place: Place) -> Node | None:
         return FakeNode(self, place.key(self, self.seed))
+
+
+def _checked_shapes(shapes: Any) -> list[tuple[int, ...]]:
+    listed = list(cast("Iterable[Any]", shapes)) if isinstance(shapes, Iterable) else [shapes]
+    if not isinstance(shapes, Iterable) or not all(isinstance(one, Iterable) for one in listed):
+        raise ConfigError(
+            "shapes must be a list with one shape for each component.",
+            got=given(shapes),
+            expected="for example [[28, 28], []], an image and a scalar",
+        )
+    checked = [tuple(integer_of(side, "a side of a shape") for side in one) for one in listed]
+    if any(side < 0 for shape in checked for side in shape):
+        raise ConfigError("A side of a shape is negative.", got=given(shapes), expected="0 or more")
+    return checked
+
+
+def _dtype_of(dtype: Any) -> np.dtype[Any]:
+    try:
+        return np.dtype(dtype)
+    except TypeError as error:
+        raise ConfigError(
+            "NumPy knows no such dtype.", got=given(dtype), expected='for example "float32"'
+        ) from error
 
 
 class FakeNode(Node):

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._arena import Allocate
+from towerpack.dataflow._arguments import given, integer_of
 from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._opening import PathLike
@@ -73,8 +74,8 @@ class ImageFromFile(FilesStage):
         max_pixels: int = MAX_PIXELS,
         seed: int | None = None,
     ) -> None:
-        if isinstance(files, str):
-            raise ConfigError("ImageFromFile takes a list of files.", got=f"the string {files!r}")
+        if isinstance(files, (str, os.PathLike)) or not isinstance(cast("object", files), Iterable):
+            raise ConfigError("ImageFromFile takes a list of files.", got=given(files))
         reader = ImageReader(channel, resize, max_pixels)
         node = FilesNode(Strings(map(str, files)), reader, None)
         super().__init__(node, shuffle, seed)
@@ -100,11 +101,8 @@ class ImageReader:
     ) -> None:
         if channels not in (1, 3):
             raise ConfigError(f"There are no images of {channels} channels.", expected="3 or 1")
-        height, width = (resize, resize) if isinstance(resize, int) else resize or (1, 1)
-        if height < 1 or width < 1:
-            raise ConfigError(f"resize={resize} is no size.", expected="(height, width), 1 or more")
         self._channels = channels
-        self._size = None if resize is None else (height, width)
+        self._size = None if resize is None else _checked_size(resize)
         self._max_pixels = max_pixels
         self._rgb = rgb
 
@@ -149,6 +147,14 @@ def _read(file: str) -> bytes:
     raise FormatError(
         f"The image {file} has {nbytes:_} bytes.", expected=f"at most {_LARGEST_FILE:_}"
     )
+
+
+def _checked_size(resize: Any) -> tuple[int, int]:
+    both = cast("Sequence[Any]", resize if isinstance(resize, Sequence) else (resize, resize))
+    sides = [integer_of(side, "a side of resize") for side in both]
+    if len(sides) != 2 or min(sides) < 1:
+        raise ConfigError(f"resize={resize} is no size.", expected="(height, width), 1 or more")
+    return sides[0], sides[1]
 
 
 class FilesNode(RowMaker, Node):

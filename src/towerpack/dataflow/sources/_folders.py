@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._opening import PathLike
+from towerpack.dataflow._arguments import names_of
+from towerpack.dataflow._opening import PathLike, path_of
 from towerpack.dataflow._strings import Strings
 from towerpack.dataflow.images._decode import MAX_PIXELS
 from towerpack.dataflow.sources._files import FilesNode, FilesStage, ImageReader
@@ -64,15 +65,16 @@ class ImageFolder(FilesStage):
         max_pixels: int = MAX_PIXELS,
         seed: int | None = None,
     ) -> None:
-        self.root = Path(root)
+        self.root = path_of(root)
         found = _classes(self.root)
-        self.classes = found if classes is None else list(classes)
+        self.classes = found if classes is None else names_of(classes)
         missing = sorted(set(self.classes) - set(found))
         if missing:
             raise ConfigError(
                 f"{self.root} has no folder for {', '.join(missing)}.", got=", ".join(found)
             )
-        files, self.labels, self.left_out = _scan(self.root, self.classes, tuple(extensions))
+        endings = tuple(names_of(extensions))
+        files, self.labels, self.left_out = _scan(self.root, self.classes, endings)
         if not files:
             raise ConfigError(
                 f"There are no images in {self.root}.",

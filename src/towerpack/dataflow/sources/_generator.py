@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack.dataflow._ambient import Ambient
+from towerpack.dataflow._arguments import given
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._draws import position_rng
 from towerpack.dataflow._flow import Length, Place, Stage
@@ -57,6 +58,12 @@ class DataFromGenerator(_Iterated):
     def __init__(
         self, gen: Callable[..., Iterable[Any]] | Iterable[Any], *, rng: bool = False
     ) -> None:
+        if not callable(gen) and not _iterable(gen):
+            raise ConfigError(
+                "DataFromGenerator takes a generator function.",
+                got=given(gen),
+                fix="def gen(): yield datapoint",
+            )
         super().__init__(gen)
         self._rng = self.random = rng
         if rng and not callable(gen):
@@ -83,6 +90,12 @@ class DataFromIterable(_Iterated):
     """
 
     def __init__(self, iterable: Iterable[Any]) -> None:
+        if not _iterable(iterable):
+            raise ConfigError(
+                "DataFromIterable takes what can be iterated.",
+                got=given(iterable),
+                fix="a list, or DataFromGenerator for a function",
+            )
         super().__init__(iterable)
 
     def length(self) -> Length:
@@ -91,3 +104,8 @@ class DataFromIterable(_Iterated):
     def identity(self) -> str:
         length = self.length()
         return "" if length is None else str(length)
+
+
+def _iterable(source: object) -> bool:
+    # Not by `iter()`, which may open files. `__getitem__` alone is enough for Python, too.
+    return hasattr(type(source), "__iter__") or hasattr(type(source), "__getitem__")

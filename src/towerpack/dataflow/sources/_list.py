@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence, Sized
+from typing import Any, cast
 
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arguments import given
 from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Length
@@ -23,13 +25,16 @@ class DataFromList(OrderedSource):
         lst: Any sequence of datapoints. Not copied; must not change while in use.
         shuffle: Give every pass another order, as `ShuffleData` does.
         seed: For the shuffle alone; by default the run's.
+
+    Raises:
+        ConfigError: It is no sequence.
     """
 
     def __init__(
         self, lst: Sequence[Any], shuffle: bool = False, *, seed: int | None = None
     ) -> None:
         super().__init__(shuffle=shuffle, seed=seed)
-        self.lst = lst
+        self.lst = _checked(lst)
 
     def __getitem__(self, index: int) -> Datapoint:
         return self.lst[index]
@@ -39,6 +44,19 @@ class DataFromList(OrderedSource):
 
     def in_order(self) -> Node:
         return ListNode(self.lst)
+
+
+def _checked(lst: Any) -> Sequence[Any]:
+    """Refuse what has no i-th datapoint. A string has characters, which nobody means."""
+    if isinstance(lst, Mapping):
+        fix = "list(d.values()), or DataFromArrays for a dict of arrays"
+    elif isinstance(lst, (str, bytes)):
+        fix = "[datapoint, ...]"
+    elif isinstance(lst, Sized) and hasattr(lst, "__getitem__"):
+        return cast("Sequence[Any]", lst)
+    else:
+        fix = "list(...), or DataFromIterable or DataFromGenerator, which need not hold it"
+    raise ConfigError("DataFromList takes a list.", got=given(lst), fix=fix)
 
 
 class ListNode(Node):

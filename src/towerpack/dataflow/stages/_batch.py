@@ -8,7 +8,9 @@ from typing import Literal
 import numpy as np
 
 from towerpack._core.errors import ConfigError
+from towerpack._core.logs import get_logger
 from towerpack.dataflow._arena import Allocate
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._blocks import Block, Columns, Positions, as_ints, to_rows
 from towerpack.dataflow._datapoints import Datapoint, values_of
 from towerpack.dataflow._flow import (
@@ -24,6 +26,8 @@ from towerpack.dataflow._plan import Node, makers_of
 from towerpack.dataflow._rows import Key, RowLender, RowMaker
 from towerpack.dataflow._stacking import Into, Pad, list_rows, stack_rows
 from towerpack.dataflow._stream import State, Stream, WindowStream, inner_state
+
+log = get_logger(__name__)
 
 Stack = Literal["array", "list"]
 
@@ -41,7 +45,8 @@ class BatchData(Wrapper):
     Args:
         ds: Its datapoints are tuples, lists or dicts.
         batch_size: Datapoints in a batch.
-        remainder: Also yield the last, smaller batch.
+        remainder: Also yield the last, smaller batch. Without it, a flow of fewer datapoints than
+            `batch_size` gives nothing, which is logged as a warning.
         pad: A value that fills up ragged components, at the end of every axis, to the largest in
             the batch; or a dict of such values for the components that may be ragged.
         stack: "array", or "list" to collect components in lists, as they are.
@@ -64,6 +69,7 @@ class BatchData(Wrapper):
         stack: Stack = "array",
     ) -> None:
         super().__init__(ds)
+        batch_size = integer_of(batch_size, "batch_size")
         if batch_size < 1:
             raise ConfigError(f"A batch of {batch_size} holds nothing.", expected="1 or more")
         if stack not in ("array", "list"):
@@ -71,6 +77,7 @@ class BatchData(Wrapper):
         self.batch_size = batch_size
         self.remainder = remainder
         self.collate = Collate(stack, pad)
+        self._told = False
 
     def length(self) -> Length:
         length = length_of(self.ds)
@@ -84,6 +91,7 @@ class BatchData(Wrapper):
 
     def compile(self, place: Place) -> Node | None:
         inner = compile_flow(self.ds, place)
+        self.tell_if_too_few(length_of(self.ds) if inner is None else inner.size)
         if inner is None:
             return None
         size = None if inner.size is None else self._batches(inner.size)
@@ -92,6 +100,8 @@ class BatchData(Wrapper):
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         def batch(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
             whole = self.remainder or len(datapoints) == self.batch_size
+            if window == 0:
+                self.tell_if_too_few(len(datapoints))
             return [self.collate(datapoints)] if whole else []
 
         inner = open_flow(self.ds, place, epoch, inner_state(state))
@@ -104,6 +114,23 @@ class BatchData(Wrapper):
             allocate: Where arrays are stacked to.
         """
         return Collate(self.collate.stack, self.collate.pad, allocate)
+
+    def tell_if_too_few(self, datapoints: Length) -> None:
+        """Log a warning, once for this flow, if a pass has datapoints and gives no batch of them.
+
+        Args:
+            datapoints: In a pass, or in the first batch of one, where that is known.
+        """
+        if self._told or self.remainder or not datapoints or datapoints >= self.batch_size:
+            return
+        self._told = True
+        log.warning(
+            "%s gives no batch: a pass has %d datapoints, and a batch %d. Make batches smaller, or "
+            "see remainder=True, which would give these as one.",
+            self,
+            datapoints,
+            self.batch_size,
+        )
 
     def _batches(self, datapoints: int) -> int:
         whole, rest = divmod(datapoints, self.batch_size)

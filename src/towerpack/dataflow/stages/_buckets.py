@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, DataFlowError
+from towerpack.dataflow._arguments import given, integer_of
 
 Array = NDArray[np.int64]
 
@@ -29,7 +30,7 @@ class Buckets:
         batch_size: int | Sequence[int] | None,
         max_tokens: int | None,
     ) -> None:
-        self.boundaries = [int(boundary) for boundary in boundaries]
+        self.boundaries = _integers(boundaries, "boundaries")
         if any(low >= high for low, high in pairwise([0, *self.boundaries])):
             raise ConfigError(
                 f"Boundaries {self.boundaries} make no buckets.", expected="ascending, above 0"
@@ -38,11 +39,12 @@ class Buckets:
             raise ConfigError("Give a batch_size, or max_tokens, and not both.")
         self.limit: int | None = None
         if max_tokens is not None:
-            self.sizes = self._sizes_by_tokens(max_tokens)
-        elif isinstance(batch_size, Sequence):
-            self.sizes = list(batch_size)
+            self.sizes = self._sizes_by_tokens(integer_of(max_tokens, "max_tokens"))
+        elif isinstance(batch_size, Iterable) and not isinstance(batch_size, str):
+            self.sizes = _integers(batch_size, "batch_size")
         else:
-            self.sizes = [cast("int", batch_size)] * (len(self.boundaries) + 1)
+            size = integer_of(batch_size, "batch_size")
+            self.sizes = [size] * (len(self.boundaries) + 1)
         if len(self.sizes) != len(self.boundaries) + 1 or min(self.sizes) < 1:
             raise ConfigError(
                 f"Batch sizes {self.sizes} do not fit boundaries {self.boundaries}.",
@@ -75,6 +77,15 @@ class Buckets:
             )
         self.limit = self.boundaries[-1]
         return [max_tokens // boundary for boundary in self.boundaries] + [1]
+
+
+def _integers(values: Any, name: str) -> list[int]:
+    if not isinstance(values, Iterable):
+        raise ConfigError(
+            f"{name} must be a list.", got=given(values), expected="a list of integers"
+        )
+    numbered = enumerate(cast("Iterable[Any]", values))
+    return [integer_of(value, f"{name}[{index}]") for index, value in numbered]
 
 
 def gather(groups: Array, sizes: Array, *, remainder: bool) -> tuple[Array, Array]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper
 from towerpack.dataflow._stacking import stack_rows
@@ -50,6 +51,8 @@ class BatchDataByShape(Wrapper):
         max_waiting: int | None = None,
     ) -> None:
         super().__init__(ds)
+        batch_size = integer_of(batch_size, "batch_size")
+        max_waiting = None if max_waiting is None else integer_of(max_waiting, "max_waiting")
         if batch_size < 1:
             raise ConfigError(f"A batch of {batch_size} holds nothing.", expected="1 or more")
         if max_waiting is not None and (max_waiting < 0 or not remainder):

@@ -18,7 +18,7 @@ from towerpack.dataflow._flow import (
     compile_flow,
     length_of,
     open_flow,
-    require_flow,
+    require_flows,
 )
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream
@@ -35,7 +35,7 @@ class ConcatData(Stage):
     """
 
     def __init__(self, flows: Sequence[DataFlow]) -> None:
-        self.flows = [require_flow(flow, self) for flow in flows]
+        self.flows = require_flows(flows, self)
         if not self.flows:
             raise ConfigError("ConcatData was given no flow.", expected="one or more")
 

@@ -9,6 +9,7 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._ambient import AGAIN
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._blocks import Block, Positions
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import (
@@ -46,6 +47,7 @@ class FixedSizeData(Wrapper):
 
     def __init__(self, ds: DataFlow, size: int, *, keep_state: bool = True) -> None:
         super().__init__(ds)
+        size = integer_of(size, "size")
         if size < 1:
             raise ConfigError(f"A pass of {size} holds nothing.", expected="1 or more")
         self.size = size

@@ -18,7 +18,7 @@ from towerpack.dataflow._flow import (
     infinite,
     length_of,
     open_flow,
-    require_flow,
+    require_flows,
 )
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream
@@ -46,7 +46,7 @@ class JoinData(Stage):
     """
 
     def __init__(self, flows: Sequence[DataFlow], *, strict: bool = False) -> None:
-        self.flows = [require_flow(flow, self) for flow in flows]
+        self.flows = require_flows(flows, self)
         self.strict = strict
         if not self.flows:
             raise ConfigError("JoinData was given no flow.", expected="one or more")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from towerpack._core.errors import ConfigError, MapError, TowerpackError
 from towerpack._core.logs import get_logger
@@ -51,8 +51,10 @@ class ErrorPolicy:
                 f"max_errors={limit!r} counts what is skipped, and nothing is.",
                 fix='give on_error="skip" too',
             )
-        if isinstance(limit, bool) or not 0 <= limit < (
-            1 if isinstance(limit, float) else math.inf
+        if (
+            not isinstance(cast("object", limit), (int, float))
+            or isinstance(limit, bool)
+            or not 0 <= limit < (1 if isinstance(limit, float) else math.inf)
         ):
             raise ConfigError(
                 f"max_errors={limit!r} is no limit.",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, cast
 
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arguments import given
 from towerpack.dataflow._blocks import Block, Positions, as_array, read_groups
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import (
@@ -22,7 +23,7 @@ from towerpack.dataflow._flow import (
     infinite,
     length_of,
     open_flow,
-    require_flow,
+    require_flows,
 )
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream
@@ -61,19 +62,23 @@ class MixData(Stage):
         *,
         stop: Stop = "first",
     ) -> None:
-        self.flows = [require_flow(flow, self) for flow in flows]
+        self.flows = require_flows(flows, self)
         if stop not in ("first", "all", "repeat"):
             raise ConfigError(f"There is no stop={stop!r}.", expected='"first", "all" or "repeat"')
-        given = [1] * len(self.flows) if weights is None else list(weights)
-        if not self.flows or len(given) != len(self.flows):
+        if weights is None:
+            weights = [1] * len(self.flows)
+        elif not isinstance(cast("object", weights), Iterable):
+            raise ConfigError("weights must be a list.", got=given(weights), expected="[0.7, 0.3]")
+        shares = list(weights)
+        if not self.flows or len(shares) != len(self.flows):
             raise ConfigError(
                 f"{type(self).__name__} was given {len(self.flows)} flows and "
-                f"{len(given)} weights.",
+                f"{len(shares)} weights.",
                 expected="one or more flows, and a weight for each",
             )
         if stop == "repeat":
             self.flows = [RepeatedData(flow) for flow in self.flows]
-        self.weights = whole_weights(given)
+        self.weights = whole_weights(shares)
         self.stop: Stop = stop
 
     @property
@@ -113,11 +118,23 @@ class RandomChooseData(MixData):
     """
 
     def __init__(self, df_lists: Sequence[DataFlow] | Sequence[tuple[DataFlow, float]]) -> None:
-        pairs = [
-            cast("tuple[Any, float]", entry) if isinstance(entry, (tuple, list)) else (entry, 1)
-            for entry in df_lists
-        ]
+        if isinstance(df_lists, DataFlow) or not isinstance(cast("object", df_lists), Iterable):
+            require_flows(df_lists, self)
+        pairs = [self._pair(entry) for entry in df_lists]
         super().__init__([flow for flow, _ in pairs], [weight for _, weight in pairs])
+
+    @staticmethod
+    def _pair(entry: Any) -> tuple[Any, Any]:
+        if not isinstance(entry, (tuple, list)):
+            return entry, 1
+        pair = cast("Sequence[Any]", entry)
+        if len(pair) != 2:
+            raise ConfigError(
+                "RandomChooseData takes flows, or pairs of a flow and its probability.",
+                got=f"{len(pair)} values together",
+                fix="[(ds1, 0.7), (ds2, 0.3)]",
+            )
+        return pair[0], pair[1]
 
 
 @dataclass(frozen=True)

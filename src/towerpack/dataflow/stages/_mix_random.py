@@ -19,7 +19,7 @@ from towerpack.dataflow._flow import (
     infinite,
     length_of,
     pipeline_of,
-    require_flow,
+    require_flows,
 )
 from towerpack.dataflow._permute import permute
 from towerpack.dataflow._plan import Node
@@ -49,7 +49,7 @@ class RandomMixData(Stage):
     random = True
 
     def __init__(self, df_lists: Sequence[DataFlow]) -> None:
-        self.flows = [require_flow(flow, self) for flow in df_lists]
+        self.flows = require_flows(df_lists, self)
         if not self.flows:
             raise ConfigError("RandomMixData was given no flow.", expected="one or more")
         for flow in self.flows:

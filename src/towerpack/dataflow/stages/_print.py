@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._blocks import Block, Positions, as_ints, to_rows
 from towerpack.dataflow._datapoints import Datapoint, keys_of, values_of
 from towerpack.dataflow._flow import DataFlow, Place, Wrapper, compile_flow, open_flow, pipeline_of
@@ -45,10 +46,10 @@ class PrintData(Wrapper):
         max_list: int = 3,
     ) -> None:
         super().__init__(ds)
-        self.num = num
+        self.num = integer_of(num, "num")
         self.name = name
-        self.max_depth = max_depth
-        self.max_list = max_list
+        self.max_depth = integer_of(max_depth, "max_depth")
+        self.max_list = integer_of(max_list, "max_list")
 
     def compile(self, place: Place) -> Node | None:
         inner = compile_flow(self.ds, place)

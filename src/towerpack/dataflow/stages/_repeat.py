@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from towerpack._core.errors import ConfigError, DataFlowError
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._blocks import Block, Positions, read_groups
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import (
@@ -43,6 +44,7 @@ class RepeatedData(Wrapper):
 
     def __init__(self, ds: DataFlow, n: int = -1) -> None:
         super().__init__(ds)
+        n = integer_of(n, "n")
         if n != -1 and n < 1:
             raise ConfigError(f"Nothing can be repeated {n} times.", expected="-1, or 1 or more")
         self.n = n

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._blocks import Block, Columns, Positions, as_array, take
 from towerpack.dataflow._datapoints import Datapoint, is_datapoint, rebuild, values_of
 from towerpack.dataflow._flow import (
@@ -42,6 +43,7 @@ class RepeatedDataPoint(Wrapper):
 
     def __init__(self, ds: DataFlow, n: int) -> None:
         super().__init__(ds)
+        n = integer_of(n, "n")
         if n < 1:
             raise ConfigError(f"Nothing can be repeated {n} times.", expected="1 or more")
         self.n = n

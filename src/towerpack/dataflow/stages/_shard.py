@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._blocks import Block, Positions, as_array
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import (
@@ -54,7 +55,7 @@ class ShardData(Wrapper):
 
     def __init__(self, ds: DataFlow, num_shards: int, index: int, *, tail: Tail = "drop") -> None:
         super().__init__(ds)
-        check_shard(num_shards, index)
+        num_shards, index = checked_shard(num_shards, index)
         if tail not in ("drop", "pad", "uneven"):
             raise ConfigError(f"There is no tail={tail!r}.", expected='"drop", "pad" or "uneven"')
         self.num_shards = num_shards
@@ -147,7 +148,7 @@ class ShardRows(Wrapper):
 
     def __init__(self, ds: DataFlow, num_shards: int, index: int) -> None:
         super().__init__(ds)
-        check_shard(num_shards, index)
+        num_shards, index = checked_shard(num_shards, index)
         if not isinstance(ds, BatchData):
             raise ConfigError(
                 f"ShardRows takes batches apart, and {type(ds).__name__} is no BatchData.",
@@ -172,6 +173,7 @@ class ShardRows(Wrapper):
     def compile(self, place: Place) -> Node | None:
         batches = self.batches
         inner = compile_flow(batches.ds, place)
+        batches.tell_if_too_few(length_of(batches.ds) if inner is None else inner.size)
         if inner is None:
             return None
         size = None if inner.size is None else inner.size // batches.batch_size
@@ -182,6 +184,8 @@ class ShardRows(Wrapper):
 
         def part(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
             whole = len(datapoints) == batches.batch_size
+            if window == 0:
+                batches.tell_if_too_few(len(datapoints))
             return [batches.collate(datapoints[self._rows])] if whole else []
 
         inner = open_flow(batches.ds, place, epoch, inner_state(state))
@@ -201,10 +205,12 @@ class ShardRowsNode(BatchNode):
         return super().members(position)[self._rows]
 
 
-def check_shard(num_shards: int, index: int) -> None:
-    """Refuse a part that there is not."""
+def checked_shard(num_shards: int, index: int) -> tuple[int, int]:
+    """The number of parts and which one it is. Refuse a part that there is not."""
+    num_shards, index = integer_of(num_shards, "num_shards"), integer_of(index, "index")
     if num_shards < 1 or not 0 <= index < num_shards:
         raise ConfigError(
             f"There is no shard {index} of {num_shards}.",
             expected="num_shards 1 or more, and an index from 0 to num_shards - 1",
         )
+    return num_shards, index

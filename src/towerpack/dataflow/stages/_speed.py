@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import is_datapoint, values_of
 from towerpack.dataflow._flow import DataFlow, Place, Wrapper, compile_flow, open_flow
 from towerpack.dataflow._passes import endless
@@ -90,6 +91,7 @@ class TestDataSpeed(Wrapper):
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         super().__init__(ds)
+        size, warmup = integer_of(size, "size"), integer_of(warmup, "warmup")
         if size < 1 or warmup < 0:
             raise ConfigError(
                 f"Speed cannot be measured with size={size} and warmup={warmup}.",

@@ -12,6 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import pairwise
 from math import gcd, inf, lcm
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,15 +34,23 @@ def whole_weights(weights: Sequence[float]) -> tuple[int, ...]:
         ConfigError: A weight is not positive and finite, or rounds to nothing.
     """
     for weight in weights:
-        if not 0 < weight < inf:
+        if not _mixes(weight):
             raise ConfigError(
-                f"A weight of {weight} does not mix.", expected="more than 0, and finite"
+                f"A weight of {weight!r:.80} does not mix.",
+                expected="a number, more than 0 and finite",
             )
     exact = [Fraction(str(weight)) for weight in weights]
     scale = lcm(*(share.denominator for share in exact))
     whole = [int(share * scale) for share in exact]
     whole = [weight // gcd(*whole) for weight in whole]
     return tuple(whole) if sum(whole) <= _FINEST else _rounded(whole)
+
+
+def _mixes(weight: Any) -> bool:
+    try:
+        return 0 < weight < inf
+    except TypeError:
+        return False
 
 
 def _rounded(weights: Sequence[int]) -> tuple[int, ...]:

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._blocks import Block, Positions, as_array
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import (
@@ -59,6 +60,8 @@ class LocallyShuffleData(Wrapper):
         seed: int | None = None,
     ) -> None:
         super().__init__(ds)
+        buffer_size = integer_of(buffer_size, "buffer_size")
+        num_reuse = integer_of(num_reuse, "num_reuse")
         if buffer_size < 1:
             raise ConfigError(f"A buffer of {buffer_size} holds nothing.", expected="1 or more")
         self.buffer_size = buffer_size

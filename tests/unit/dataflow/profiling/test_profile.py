@@ -278,8 +278,29 @@ class TestReport:
     def test_nothing_to_measure(self) -> None:
         with pytest.raises(DataFlowError, match="no datapoints to measure"):
             profile(DataFromList([]), 0.1)
-        with pytest.raises(ConfigError, match="sees nothing"):
-            profile(arrays(), 0)
+        for seconds in (0, -1.0, float("nan"), float("inf")):
+            with pytest.raises(ConfigError, match="sees nothing"):
+                profile(arrays(), seconds)
+
+    @pytest.mark.parametrize(
+        ("arguments", "told"),
+        [
+            (([1],), "profile measures a DataFlow"),
+            ((arrays(), "a"), "seconds is no number"),
+            ((arrays(), None), "seconds is no number"),
+        ],
+    )
+    def test_wrong_arguments(self, arguments: Any, told: str) -> None:
+        with pytest.raises(ConfigError, match=told) as caught:
+            profile(*arguments)
+        assert caught.value.fix or caught.value.expected
+
+    def test_wrong_options(self) -> None:
+        wrong: Any = "a"
+        with pytest.raises(ConfigError, match="consume is no function"):
+            profile(arrays(), 0.1, consume=wrong)
+        with pytest.raises(ConfigError, match="seed is no integer"):
+            profile(arrays(), 0.1, seed=wrong)
 
     def test_errors_are_those_of_the_flow(self) -> None:
         with pytest.raises(DataFlowError, match=r"MapData\(int\) raised"):

@@ -6,6 +6,7 @@ import struct
 import tracemalloc
 import zlib
 from pathlib import Path
+from typing import Any
 
 import cloudpickle
 import numpy as np
@@ -69,8 +70,14 @@ class TestImageFromFile:
         check_flow(lambda: ImageFromFile(files, shuffle=True), epochs=1)
 
     def test_wrong_arguments(self) -> None:
+        arguments: Any
         for arguments, told in (
-            (("a.png",), "the string 'a.png'"),
+            (("a.png",), r"'a.png' \(str\)"),
+            ((Path("a.png"),), "list of files"),
+            ((3,), "list of files"),
+            ((["a.png"], 3, "big"), "a side of resize is no integer"),
+            ((["a.png"], 3, 1.5), "a side of resize is no integer"),
+            ((["a.png"], 3, (1, 2, 3)), "resize="),
             ((["a.png"], 4), "4 channels"),
             ((["a.png"], 3, 0), "resize=0"),
             ((["a.png"], 3, (1, -1)), "resize="),

@@ -1,0 +1,281 @@
+"""Arguments of types that users plausibly give, and what they are told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow import (
+    BatchByLength,
+    BatchData,
+    BatchDataByShape,
+    CaffeLMDB,
+    ConcatData,
+    DataFlow,
+    DataFromArrays,
+    DataFromGenerator,
+    DataFromIterable,
+    DataFromList,
+    DiskCacheData,
+    FakeData,
+    FilterData,
+    FixedSizeData,
+    HDF5Serializer,
+    ImageCSV,
+    ImageFolder,
+    JoinData,
+    LMDBData,
+    LMDBSerializer,
+    LocallyShuffleData,
+    MixData,
+    NumpyData,
+    NumpySerializer,
+    ParquetData,
+    PrintData,
+    RandomChooseData,
+    RandomMixData,
+    RepeatedData,
+    RepeatedDataPoint,
+    ShardData,
+    ShardRows,
+    ShuffleData,
+    SVMLightData,
+    TarData,
+    TarSerializer,
+    TarWriter,
+    TestDataSpeed,
+    TFRecordData,
+    TFRecordSerializer,
+)
+from towerpack.dataflow.formats import FixedFeature, TFRecordWriter, VariableFeature
+
+
+def any_(value: object) -> Any:
+    """What a type checker would refuse, it must not see."""
+    return value
+
+
+def ten() -> DataFlow:
+    return DataFromList([(i,) for i in range(10)])
+
+
+def endless() -> DataFlow:
+    return DataFromGenerator(lambda: iter(lambda: (0,), None))
+
+
+COUNTS: dict[str, Callable[[Any], object]] = {
+    "batch_size": lambda n: BatchData(ten(), n),
+    "batch_size by shape": lambda n: BatchDataByShape(ten(), n, 0),
+    "max_waiting": lambda n: BatchDataByShape(ten(), 2, 0, max_waiting=n),
+    "batch_size by length": lambda n: BatchByLength(ten(), n, [3]),
+    "batch_size[0]": lambda n: BatchByLength(ten(), [n, 2], [3]),
+    "max_tokens": lambda n: BatchByLength(ten(), None, [1], max_tokens=n),
+    "boundaries[0]": lambda n: BatchByLength(ten(), 2, [n]),
+    "size": lambda n: FixedSizeData(ten(), n),
+    "buffer_size": lambda n: LocallyShuffleData(ten(), n),
+    "num_reuse": lambda n: LocallyShuffleData(ten(), 2, n),
+    "n": lambda n: RepeatedData(ten(), n),
+    "n of each": lambda n: RepeatedDataPoint(ten(), n),
+    "num_shards": lambda n: ShardData(ten(), n, 0),
+    "index": lambda n: ShardData(ten(), 5, n),
+    "num_shards of rows": lambda n: ShardRows(BatchData(ten(), 6), n, 0),
+    "size of a test": lambda n: TestDataSpeed(ten(), n),
+    "warmup": lambda n: TestDataSpeed(ten(), 5, n),
+    "num": lambda n: PrintData(ten(), n),
+    "max_depth": lambda n: PrintData(ten(), max_depth=n),
+    "size of a fake": lambda n: FakeData([[2]], n),
+    "a side of a shape": lambda n: FakeData([[n]]),
+    "seed": lambda n: ten().iterate(seed=n),
+    "seed of a plan": lambda n: ten().plan(seed=n),
+    "seed of a shuffle": lambda n: ShuffleData(ten(), seed=n),
+    "epoch": lambda n: ten().iterate(epoch=n),
+}
+
+
+@pytest.mark.parametrize("name", COUNTS)
+def test_counts(name: str) -> None:
+    make = COUNTS[name]
+    make(3)
+    make(np.int64(3))
+    argument = name.split(" of ")[0].split(" by ")[0] if not name.startswith("a side") else name
+    for wrong, shown in ((2.5, "2.5 (float)"), (2.0, "2.0 (float)"), ("2", "'2' (str)")):
+        with pytest.raises(ConfigError, match="is no integer") as caught:
+            make(wrong)
+        assert caught.value.what.startswith(argument)
+        assert caught.value.got == shown
+        assert caught.value.fix
+
+
+@pytest.mark.parametrize("name", sorted(COUNTS.keys() - {"num", "max_depth"}))
+def test_negative_counts(name: str) -> None:
+    with pytest.raises(ConfigError):
+        COUNTS[name](-2)
+
+
+def test_numpy_counts_become_integers() -> None:
+    assert type(BatchData(ten(), any_(np.int64(3))).batch_size) is int
+
+
+@pytest.mark.parametrize("stage", [ConcatData, JoinData, MixData, RandomMixData, RandomChooseData])
+def test_flows_that_are_no_list(stage: Any) -> None:
+    # An endless flow must not be read, either.
+    for wrong in (ten(), endless(), 3, None):
+        with pytest.raises(ConfigError, match="takes a list of flows") as caught:
+            stage(wrong)
+        assert caught.value.fix == f"{stage.__name__}([ds, ...])"
+    assert len(list(stage(iter([ten()])).iterate(seed=0))) == 10
+
+
+def test_weights() -> None:
+    for wrong in (["a", 1], [None, 1], "ab", [1j, 1]):
+        with pytest.raises(ConfigError, match="does not mix"):
+            MixData([ten(), ten()], any_(wrong))
+    with pytest.raises(ConfigError, match="weights must be a list"):
+        MixData([ten(), ten()], any_(3))
+    for pair in ((ten(), 0.5, 3), (ten(),), []):
+        with pytest.raises(ConfigError, match="pairs of a flow and its probability"):
+            RandomChooseData(any_([pair]))
+
+
+def test_max_errors() -> None:
+    with pytest.raises(ConfigError, match="max_errors='3' is no limit"):
+        FilterData(ten(), bool, on_error="skip", max_errors=any_("3"))
+
+
+@pytest.mark.parametrize("wrong", [3, "ab"])
+def test_boundaries(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="boundaries"):
+        BatchByLength(ten(), 2, wrong)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "fix"),
+    [
+        ((i for i in range(3)), "DataFromGenerator"),
+        ({1, 2}, "list"),
+        (3, "list"),
+        (None, "list"),
+        ({"image": [1, 2]}, "DataFromArrays"),
+        ("train.txt", "[datapoint, ...]"),
+    ],
+)
+def test_lists(wrong: Any, fix: str) -> None:
+    with pytest.raises(ConfigError, match="DataFromList takes a list") as caught:
+        DataFromList(wrong)
+    assert fix in str(caught.value.fix)
+
+
+def test_what_is_as_good_as_a_list() -> None:
+    class Squares:
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, index: int) -> tuple[int]:
+            return (index**2,)
+
+    for lst in (Squares(), np.arange(3), ((1,), (2,), (3,)), range(3)):
+        assert len(list(DataFromList(any_(lst)))) == 3
+
+
+@pytest.mark.parametrize("wrong", [3, None])
+def test_iterables(wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="takes a generator function"):
+        DataFromGenerator(wrong)
+    with pytest.raises(ConfigError, match="takes what can be iterated"):
+        DataFromIterable(wrong)
+
+
+def test_a_function_is_no_iterable() -> None:
+    with pytest.raises(ConfigError, match="DataFromGenerator for a function"):
+        DataFromIterable(any_(lambda: [1]))
+
+
+def test_what_python_iterates_without_iter() -> None:
+    class Old:
+        def __getitem__(self, index: int) -> int:
+            if index == 3:
+                raise IndexError
+            return index
+
+    assert list(DataFromIterable(any_(Old()))) == [0, 1, 2]
+    assert list(DataFromGenerator(any_(Old()))) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"shapes": 3}, "one shape for each component"),
+        ({"shapes": [28, 28]}, "one shape for each component"),
+        ({"shapes": [[2, -1]]}, "negative"),
+        ({"shapes": [["a"]]}, "no integer"),
+        ({"shapes": [[2]], "size": -1}, "no pass of -1"),
+        ({"shapes": [[2]], "dtype": "nope"}, "no such dtype"),
+        ({"shapes": [[2]], "domain": 3}, "domain is no pair"),
+    ],
+)
+def test_fake_data(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        FakeData(**arguments)
+
+
+PATHS: dict[str, Callable[[Any], object]] = {
+    "TFRecordData": TFRecordData,
+    "TarData": TarData,
+    "ParquetData": ParquetData,
+    "LMDBData": LMDBData,
+    "CaffeLMDB": CaffeLMDB,
+    "NumpyData": NumpyData,
+    "SVMLightData": SVMLightData,
+    "ImageCSV": ImageCSV,
+    "ImageFolder": ImageFolder,
+    "DiskCacheData": lambda path: DiskCacheData(ten(), path),
+    "TarWriter": TarWriter,
+    "TFRecordWriter": TFRecordWriter,
+    "TFRecordSerializer": lambda path: TFRecordSerializer.save(ten(), path),
+    "TarSerializer": lambda path: TarSerializer.save(ten(), path),
+    "LMDBSerializer": lambda path: LMDBSerializer.save(ten(), path),
+    "NumpySerializer": lambda path: NumpySerializer.save(ten(), path),
+}
+
+
+@pytest.mark.parametrize("name", PATHS)
+@pytest.mark.parametrize("wrong", [3, None, b"data", [3], [None]])
+def test_paths(name: str, wrong: Any) -> None:
+    with pytest.raises(ConfigError, match="This is no path"):
+        PATHS[name](wrong)
+
+
+def test_features(tmp_path: Path) -> None:
+    path = tmp_path / "a.tfrecord"
+    TFRecordSerializer.save(ten(), path)
+    for wrong in (["image"], "image", {"image"}, 3):
+        with pytest.raises(ConfigError, match="features is no dict") as caught:
+            TFRecordData(path, any_(wrong))
+        assert "FixedFeature" in str(caught.value.expected)
+    for wrong in (bytes, "bytes", FixedFeature, None):
+        with pytest.raises(ConfigError, match="'image' is not described"):
+            TFRecordData(path, {"image": any_(wrong)})
+    features = {"image": FixedFeature((), bytes), "ids": VariableFeature(int)}
+    assert TFRecordData(path, features).features == features
+    with pytest.raises(ConfigError, match="This is no path"):
+        TFRecordData(path, index_dir=any_(3))
+
+
+def test_a_string_is_one_name(tmp_path: Path) -> None:
+    """Its letters are never meant."""
+    pairs = DataFromArrays({"image": np.arange(3), "label": np.arange(3)})
+    NumpySerializer.save(pairs, tmp_path / "a.npz")
+    assert list(NumpyData(tmp_path / "a.npz", "label")) == [(0,), (1,), (2,)]
+    pytest.importorskip("h5py")
+    HDF5Serializer.save(ten(), tmp_path / "a.h5", "label")
+    loaded = HDF5Serializer.load(tmp_path / "a.h5", "label", shuffle=False)
+    assert [int(dp[0]) for dp in loaded] == list(range(10))
+    (tmp_path / "images" / "cat").mkdir(parents=True)
+    (tmp_path / "images" / "cat" / "1.jpg").write_bytes(b"")
+    folder = ImageFolder(tmp_path / "images", classes="cat", extensions=".jpg", decode=False)
+    assert (folder.classes, len(folder)) == (["cat"], 1)
