@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +12,21 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._datapoints import describe
-from towerpack.dataflow.images._headers import Bytes, ImageHeader, as_bytes, image_header
-from towerpack.dataflow.images._image import Image, check_image, height_and_width, opencv
+from towerpack.dataflow.images._headers import (
+    Bytes,
+    ImageHeader,
+    as_bytes,
+    image_header,
+    with_first_rows,
+)
+from towerpack.dataflow.images._image import (
+    Image,
+    check_image,
+    height_and_width,
+    mirrored,
+    opencv,
+    transposed,
+)
 
 MAX_PIXELS = 100_000_000
 """How large a picture is decoded by default: 300 MB in colour."""
@@ -32,6 +45,7 @@ def decode_image(
     rgb: bool = True,
     channels: int | None = 3,
     min_size: int | Sequence[int] | None = None,
+    part: Sequence[int] | None = None,
     out: NDArray[np.uint8] | None = None,
     max_pixels: int = MAX_PIXELS,
     orient: bool = True,
@@ -51,11 +65,15 @@ def decode_image(
         channels: 1, 3 or 4; or `None` for what the file holds, 16 bits included.
         min_size: (height, width), or one number for both: a JPEG may be decoded at 1/2, 1/4 or 1/8
             of its size, if it stays at least so large. Other scales would take longer, not less.
+        part: (top, left, height, width) of what is wanted of the upright picture, in pixels; not
+            with `min_size`. With `strict=False`, rows of a JPEG that are stored below it are not
+            decoded.
         out: uint8 memory for the result: of the result's shape, or one axis of at least its size.
         max_pixels: Larger pictures are an error.
         orient: Turn the picture upright as its EXIF block says. OpenCV does so for the other
             formats that have one, unless `channels` is `None` or 4.
-        strict: A truncated or damaged JPEG is an error. `False` takes what can be decoded of it.
+        strict: A truncated or damaged JPEG is an error, wherever the damage is. `False` takes what
+            can be decoded of it.
         name: What messages call the picture.
 
     Returns:
@@ -70,8 +88,29 @@ def decode_image(
     header = image_header(raw, name=name)
     check_size(header, len(raw), max_pixels, name)
     wanted = Wanted(rgb, channels, orient, strict, name)
+    if part is not None:
+        if min_size is not None or len(part) != 4:
+            raise ConfigError(
+                f"There is no part={part!r} of an image, with min_size={min_size}.",
+                expected="(top, left, height, width) at full size, without min_size",
+            )
+        return _fitted(decode_part(raw, header, wanted, Part(*part)), out)
     factor = 1 if min_size is None else scale_for(header, min_size)
     return decode_known(raw, header, wanted, factor, out)
+
+
+class Part(NamedTuple):
+    """A part of a picture, in pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+    def of(self, img: Image) -> Image:
+        """A view of it."""
+        rows = slice(self.top, self.top + self.height)
+        return img[rows, self.left : self.left + self.width]
 
 
 @dataclass(frozen=True)
@@ -113,6 +152,47 @@ def decode_known(
     if header.format == "png":
         check_chunks(data, wanted.name)
     return _fitted(_opencv(data, header, wanted), out)
+
+
+def decode_part(data: bytes, header: ImageHeader, wanted: Wanted, part: Part) -> Image:
+    """As `decode_known`, a part of the upright picture; mostly a view.
+
+    Args:
+        data: The file.
+        header: Its header.
+        wanted: What to make of it.
+        part: Of the picture when it has been turned.
+
+    Raises:
+        ConfigError: The part does not lie in the picture.
+    """
+    orientation = header.orientation if wanted.orient else 1
+    size = (header.height, header.width)
+    height, width = size if orientation <= 4 else size[::-1]
+    fits = 0 <= part.top <= height - part.height and 0 <= part.left <= width - part.width
+    if not fits or part.height < 1 or part.width < 1:
+        raise ConfigError(
+            f"{part} does not lie in {wanted.name or 'an image'} of {height} x {width} pixels."
+        )
+    sequential = header.format == "jpeg" and header.ordinary and not header.progressive
+    if sequential and not wanted.strict:
+        stored = _before_turning(part, (height, width), orientation)
+        fewer, shown = with_first_rows(data, header, stored.top + stored.height)
+        check_scans(shown, fewer, wanted.name)
+        img = _jpeg(fewer, shown._replace(orientation=1), wanted, 1, None)
+        if img is not None:
+            return upright(stored.of(img), orientation)
+    return part.of(decode_known(data, header, wanted))
+
+
+def _before_turning(part: Part, size: tuple[int, int], orientation: int) -> Part:
+    """Where a part of an upright picture of some (height, width) lies in the picture as stored."""
+    top, left, height, width = part
+    if orientation in (2, 3, 6, 7):
+        left = size[1] - left - width
+    if orientation in (3, 4, 7, 8):
+        top = size[0] - top - height
+    return Part(left, top, width, height) if orientation > 4 else Part(top, left, height, width)
 
 
 def encode_jpeg(
@@ -207,13 +287,13 @@ def scale_for(header: ImageHeader, min_size: int | Sequence[int]) -> int:
 
 
 def upright(img: Image, orientation: int) -> Image:
-    """A view of the image, turned as EXIF's orientation (1 to 8) says."""
+    """The image, turned as EXIF's orientation (1 to 8) says."""
     if orientation > 4:
-        img = img.swapaxes(0, 1)
-    if orientation in (3, 4, 7, 8):
-        img = img[::-1]
+        img = transposed(img)
     if orientation in (2, 3, 6, 7):
-        img = img[:, ::-1]
+        img = mirrored(img, -1 if orientation in (3, 7) else 1)
+    elif orientation in (4, 8):
+        img = mirrored(img, 0)
     return img
 
 

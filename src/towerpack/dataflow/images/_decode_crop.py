@@ -13,7 +13,14 @@ from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow._rows import empty_row
 from towerpack.dataflow.images._augmentor import RNG
 from towerpack.dataflow.images._crop import CropTransform, GoogleNetRandomCropAndResize
-from towerpack.dataflow.images._decode import MAX_PIXELS, Wanted, check_size, decode_known
+from towerpack.dataflow.images._decode import (
+    MAX_PIXELS,
+    Part,
+    Wanted,
+    check_size,
+    decode_known,
+    decode_part,
+)
 from towerpack.dataflow.images._headers import Bytes, as_bytes, image_header
 from towerpack.dataflow.images._image import (
     Image,
@@ -44,8 +51,8 @@ class DecodeRandomCrop:
         interp: How to interpolate. "linear" is fast; "area" takes as long as decoding.
         rgb: The order of colours.
         reduce: Decode large parts at a fraction of the size.
-        max_pixels: See `decode_image`, as `strict`.
-        strict: Refuse truncated and damaged JPEGs.
+        max_pixels: See `decode_image`.
+        strict: Refuse truncated and damaged JPEGs. `False` does not decode the rows below the part.
     """
 
     target_shape: int | tuple[int, int] = 224
@@ -92,6 +99,9 @@ class DecodeRandomCrop:
         if not isinstance(part, CropTransform):  # no draw fitted: the middle, after scaling
             return self._kept(transform.apply_image(decode_known(data, header, self._wanted)), out)
         factor = self._factor(part) if header.format == "jpeg" else 1
+        if factor == 1:
+            place = Part(part.y0, part.x0, part.h, part.w)
+            return self._scaled(decode_part(data, header, self._wanted, place), out)
         img = decode_known(data, header, self._wanted, factor)
         if img.shape[:2] != size:
             part = _reduced(part, factor, (img.shape[0], img.shape[1]))

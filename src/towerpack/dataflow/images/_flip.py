@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
-from towerpack.dataflow.images._image import Image, check_image, opencv, size_of
+from towerpack.dataflow.images._image import (
+    Image,
+    check_image,
+    mirrored,
+    size_of,
+    transposed,
+)
 from towerpack.dataflow.images._resize import check_size
 from towerpack.dataflow.images._transform import (
     GeometricTransform,
@@ -34,8 +38,7 @@ class FlipTransform(GeometricTransform):
 
     def apply_image(self, img: Image) -> Image:
         check_size(img, self.h, self.w)
-        flipped: Image = opencv().flip(check_image(img), 1 if self.horiz else 0)
-        return flipped.reshape(img.shape)
+        return mirrored(check_image(img), 1 if self.horiz else 0)
 
     def apply_mask(self, mask: Image) -> Image:
         check_size(mask, self.h, self.w)
@@ -55,7 +58,7 @@ class TransposeTransform(GeometricTransform):
     """Swaps x and y."""
 
     def apply_image(self, img: Image) -> Image:
-        return np.ascontiguousarray(check_image(img).swapaxes(0, 1))
+        return transposed(check_image(img))
 
     def apply_mask(self, mask: Image) -> Image:
         size_of(mask)

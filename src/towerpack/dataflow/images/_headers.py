@@ -34,6 +34,7 @@ class ImageHeader(NamedTuple):
         orientation: EXIF's, 1 to 8, of JPEG and TIFF; 1 is upright.
         ordinary: A JPEG of 8 bits, sequential or progressive.
         progressive: A JPEG in many scans.
+        frame: Where the frame header of a JPEG begins, behind its marker.
     """
 
     format: str
@@ -43,6 +44,7 @@ class ImageHeader(NamedTuple):
     orientation: int = 1
     ordinary: bool = False
     progressive: bool = False
+    frame: int = 0
 
 
 class _DamageError(Exception):
@@ -78,6 +80,26 @@ def image_header(data: Bytes, *, name: str | None = None) -> ImageHeader:
             fix='take the file from its source again; on_error="skip" leaves out bad datapoints',
         ) from error
     return header
+
+
+def with_first_rows(data: bytes, header: ImageHeader, rows: int) -> tuple[bytes, ImageHeader]:
+    """A JPEG that announces only its first rows, so that a decoder stops behind them.
+
+    Args:
+        data: The file; ordinary and not progressive.
+        header: Its header.
+        rows: How many are needed. There are enough more that these are as in the whole picture:
+            colours are scaled up with the rows next to them, and stored in blocks.
+    """
+    # Behind length, bits, height, width and channels: number, sampling and table of each channel.
+    sampling = data[header.frame + 9 : header.frame + 8 + 3 * header.channels : 3]
+    block = 8 * max([1, *(factors & 15 for factors in sampling)])  # damaged files have any factors
+    height = -(-(rows + 2) // block) * block
+    if height >= header.height:
+        return data, header
+    at = header.frame + 3
+    fewer = b"".join((data[:at], height.to_bytes(2, "big"), data[at + 2 :]))
+    return fewer, header._replace(height=height)
 
 
 def as_bytes(data: Any) -> bytes:
@@ -117,8 +139,16 @@ def _jpeg(data: bytes) -> ImageHeader:
         if marker in _FRAMES:
             bits, height, width, channels = struct.unpack_from(">BHHB", data, at + 2)
             ordinary = marker in _ORDINARY_FRAMES and bits == 8
-            progressive = marker in _PROGRESSIVE
-            return ImageHeader("jpeg", height, width, channels, orientation, ordinary, progressive)
+            return ImageHeader(
+                "jpeg",
+                height,
+                width,
+                channels,
+                orientation,
+                ordinary,
+                progressive=marker in _PROGRESSIVE,
+                frame=at,
+            )
         if marker == 0xE1 and data.startswith(b"Exif\0\0", at + 2):
             orientation = _exif_orientation(data[at + 8 : at + size])
         at += size

@@ -6,6 +6,7 @@ An image is an array [height, width] or [height, width, channels], uint8 (0 to 2
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, cast
 
@@ -25,6 +26,7 @@ INTERPOLATIONS = {"nearest": 0, "linear": 1, "cubic": 2, "area": 3, "lanczos": 4
 BORDERS = {"constant": 0, "replicate": 1, "reflect": 2, "wrap": 3, "reflect_101": 4}
 
 _WHOLE = (int, np.integer)
+_TRANSPOSABLE = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32}  # bytes of a pixel that OpenCV can move
 
 
 def opencv() -> Any:
@@ -61,6 +63,22 @@ def check_image(img: Any) -> Image:
             expected="[height, width] or [height, width, channels], with at least one pixel",
         )
     return image
+
+
+def mirrored(img: Image, code: int) -> Image:
+    """Left and right swapped (`code` 1), top and bottom (0), or both (-1).
+
+    By OpenCV: copying a view with negative strides takes NumPy ten times as long.
+    """
+    return opencv().flip(img, code).reshape(img.shape)
+
+
+def transposed(img: Image) -> Image:
+    """X and y swapped; by OpenCV, too."""
+    shape = (img.shape[1], img.shape[0], *img.shape[2:])
+    if img.itemsize * math.prod(img.shape[2:]) not in _TRANSPOSABLE:
+        return np.ascontiguousarray(img.swapaxes(0, 1))
+    return opencv().transpose(img).reshape(shape)
 
 
 def size_of(img: Any) -> tuple[int, int]:
