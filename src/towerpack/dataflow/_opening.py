@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import glob
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
@@ -115,9 +114,8 @@ def files_of(paths: PathLike | Sequence[PathLike]) -> list[Path]:
     return found
 
 
-@contextlib.contextmanager
-def reading(path: PathLike, what: str) -> Generator[None]:
-    """Turn whatever a parser raises into an error that names the file.
+def reading(path: PathLike, what: str) -> _Reading:
+    """Turn whatever a parser raises in a `with` block into an error that names the file.
 
     Args:
         path: What is read.
@@ -126,13 +124,25 @@ def reading(path: PathLike, what: str) -> Generator[None]:
     Raises:
         FormatError: The block raised anything but our own errors or a `MemoryError`.
     """
-    try:
-        yield
-    except (TowerpackError, MemoryError):
-        raise
-    except Exception as error:
+    return _Reading(path, what)
+
+
+class _Reading:
+    # No generator: from Python 3.12 on, an error that one of contextlib's raises over another is in
+    # a cycle. Its frames, and what is open in them, would live until garbage is collected.
+
+    def __init__(self, path: PathLike, what: str) -> None:
+        self._path = path
+        self._what = what
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if not isinstance(error, Exception) or isinstance(error, (TowerpackError, MemoryError)):
+            return
         raise FormatError(
-            f"{os.fspath(path)} cannot be read as {what}.",
+            f"{os.fspath(self._path)} cannot be read as {self._what}.",
             got=f"{type(error).__name__}: {error}",
             fix="the file is damaged or of another format; write or fetch it again",
         ) from error

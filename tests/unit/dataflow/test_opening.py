@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import pickle
+import weakref
 from functools import partial
 from pathlib import Path
 
@@ -51,6 +54,28 @@ def test_files_are_closed(tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
     with pytest.raises(FileNotFoundError):
         OpenFile(tmp_path / "absent")
+
+
+def test_an_error_of_reading_does_not_keep_what_was_open() -> None:
+    """Since Python 3.12 it would until garbage is collected, were `reading` a generator."""
+
+    class Opened:
+        pass
+
+    def read() -> None:
+        opened = Opened()
+        seen.append(weakref.ref(opened))
+        with reading("f", "anything"):
+            raise ValueError("damaged")
+
+    seen: list[weakref.ref[Opened]] = []
+    gc.disable()
+    try:
+        with contextlib.suppress(FormatError):
+            read()
+        assert seen[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_files(tmp_path: Path) -> None:

@@ -276,6 +276,24 @@ def test_garbage_and_truncation(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("names", "wrong_bytes"),
+    [(["x", "short"], b""), (["nothing"], b""), (["ragged"], b""), (["packed/x"], b"HEAP")],
+)
+def test_a_refused_file_is_closed(path: Path, names: list[str], wrong_bytes: bytes) -> None:
+    """HDF5 gives what is open to whoever opens the path again, whatever was written there."""
+    content = path.read_bytes()
+    if wrong_bytes:  # of the group "packed", which is read when the file is open
+        content = content[:1000] + content[1000:].replace(wrong_bytes, bytes(len(wrong_bytes)))
+        path.write_bytes(content)
+    with pytest.raises((ConfigError, FormatError)) as caught:
+        HDF5Data(path, names)
+    with h5py.File(path, "w") as file:
+        file["x"] = -X
+    assert np.array_equal(next(iter(HDF5Data(path, ["x"], shuffle=False)))[0], -X[0])
+    assert caught.tb is not None  # the error lives: it is not its end that closes the file
+
+
+@pytest.mark.parametrize(
     ("names", "latest"),
     [
         (["x", "packed/x", "i"], False),
