@@ -28,6 +28,8 @@ log = get_logger(__name__)
 # How long one look at the sockets lasts: close() from another thread waits for it.
 _SLICE_S: Final = 0.1
 _REPORT_S: Final = 30.0
+# A slice that takes longer was a pause of this process or of its machine.
+_LONGEST_SLICE_S: Final = 0.5
 
 _open_lock: Final = threading.Lock()
 _open_streams: Final[weakref.WeakValueDictionary[str, RemoteStream]] = weakref.WeakValueDictionary()
@@ -58,7 +60,8 @@ class RemoteDataZMQ(Stage):
         producers: How many there are, or their names: others are refused, and a pass is over when
             these have ended. Otherwise all are welcome, and a pass is over when all that came have
             ended.
-        timeout_s: Raise when no datapoint has come for so long. By default that is only logged.
+        timeout_s: Raise when no datapoint has come for so long; a pause of this process, as of a
+            machine that sleeps, does not count. By default that is only logged.
         max_nbytes: Whoever sends a longer frame is disconnected.
 
     Raises:
@@ -200,28 +203,30 @@ class RemoteStream(Stream):
     def _wait(self) -> None:
         """Until something is ready, or the pass is over."""
         consumer = self._opened()
-        begin = self._clock()
-        report = begin + _REPORT_S
+        before, waited_s, report_s = self._clock(), 0.0, _REPORT_S
         timeout = self._flow.timeout_s
         while not self._roster.over():
             consumer.pump(_SLICE_S)
             if self._roster.has_news():
                 return
             self._check_closing()
+            # Nothing was read in a pause: what came in it, or who went, is known a little later.
             now = self._clock()
-            if timeout is not None and now > begin + timeout:
+            waited_s += min(now - before, _LONGEST_SLICE_S)
+            before = now
+            if timeout is not None and waited_s > timeout:
                 raise WorkerError(
                     f"No datapoint has come for {timeout:g} s.",
                     got="\n".join(self._roster.missing()) or "no producer",
                     fix="see whether the producers run and reach "
                     f"{' and '.join(self._flow.addresses)}; next() waits again",
                 )
-            if now > report:
-                report = now + _REPORT_S
+            if waited_s > report_s:
+                report_s = waited_s + _REPORT_S
                 log.warning(
                     "%s: no datapoint for %.0f s. %s",
                     self._flow,
-                    now - begin,
+                    waited_s,
                     "; ".join(self._roster.missing()),
                 )
 

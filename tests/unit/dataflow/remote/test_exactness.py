@@ -387,3 +387,23 @@ def test_nothing_for_a_while_is_logged_and_then_an_error(caplog: pytest.LogCaptu
     network.start(numbers("b", 3), "b")
     got += list(stream)
     assert len(got) == 31
+
+
+def test_a_pause_of_the_consumer_is_no_time_without_datapoints(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A machine stood still for an hour: nothing was read, so nothing is known to be missing."""
+    network = Network()
+    stream = network.stream(RemoteDataZMQ(ADDRESS, producers=["a"], timeout_s=2))
+    peer = network.start(numbers("a", 30), "a", hwm=3)
+    run = network.run
+
+    def pause_and_run() -> None:
+        network.now += 3600 if network.now < 3600 else 0
+        run()
+
+    monkeypatch.setattr(network, "run", pause_and_run)
+    assert take(stream, 2) == [("a", 0), ("a", 1)]
+    network.kill(peer)
+    with pytest.raises(WorkerError, match="its connection is lost"):
+        list(stream)

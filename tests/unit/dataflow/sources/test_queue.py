@@ -116,8 +116,8 @@ def test_ctrl_c_while_waiting() -> None:
     program = """
 import queue
 from towerpack.dataflow import DataFromQueue
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     list(DataFromQueue(queue.Queue()))
 except KeyboardInterrupt:
     print("interrupted")
