@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._arena import Allocate
-from towerpack.dataflow._arguments import given, integer_of
+from towerpack.dataflow._arguments import given
 from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._opening import PathLike
@@ -20,6 +20,7 @@ from towerpack.dataflow._plan import Node
 from towerpack.dataflow._rows import RowMaker, empty_row
 from towerpack.dataflow._strings import Strings
 from towerpack.dataflow.images._decode import MAX_PIXELS, decode_image
+from towerpack.dataflow.images._image import height_and_width
 from towerpack.dataflow.sources._planned import PlannedSource
 
 _LARGEST_FILE = 1 << 30
@@ -102,7 +103,7 @@ class ImageReader:
         if channels not in (1, 3):
             raise ConfigError(f"There are no images of {channels} channels.", expected="3 or 1")
         self._channels = channels
-        self._size = None if resize is None else _checked_size(resize)
+        self._size = None if resize is None else height_and_width(resize, "size")
         self._max_pixels = max_pixels
         self._rgb = rgb
 
@@ -147,14 +148,6 @@ def _read(file: str) -> bytes:
     raise FormatError(
         f"The image {file} has {nbytes:_} bytes.", expected=f"at most {_LARGEST_FILE:_}"
     )
-
-
-def _checked_size(resize: Any) -> tuple[int, int]:
-    both = cast("Sequence[Any]", resize if isinstance(resize, Sequence) else (resize, resize))
-    sides = [integer_of(side, "a side of resize") for side in both]
-    if len(sides) != 2 or min(sides) < 1:
-        raise ConfigError(f"resize={resize} is no size.", expected="(height, width), 1 or more")
-    return sides[0], sides[1]
 
 
 class FilesNode(RowMaker, Node):

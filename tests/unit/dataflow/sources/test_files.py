@@ -75,12 +75,12 @@ class TestImageFromFile:
             (("a.png",), r"'a.png' \(str\)"),
             ((Path("a.png"),), "list of files"),
             ((3,), "list of files"),
-            ((["a.png"], 3, "big"), "a side of resize is no integer"),
-            ((["a.png"], 3, 1.5), "a side of resize is no integer"),
-            ((["a.png"], 3, (1, 2, 3)), "resize="),
+            ((["a.png"], 3, "big"), "is no size"),
+            ((["a.png"], 3, 1.5), "is no size"),
+            ((["a.png"], 3, (1, 2, 3)), "is no size"),
             ((["a.png"], 4), "4 channels"),
-            ((["a.png"], 3, 0), "resize=0"),
-            ((["a.png"], 3, (1, -1)), "resize="),
+            ((["a.png"], 3, 0), "is no size"),
+            ((["a.png"], 3, (1, -1)), "is no size"),
         ):
             with pytest.raises(ConfigError, match=told):
                 ImageFromFile(*arguments)
