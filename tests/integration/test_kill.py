@@ -19,20 +19,20 @@ PROGRAM = Path(__file__).with_name("resumable_program.py")
 KILLS = 10
 
 
+def command(run_dir: Path, output: Path) -> list[str]:
+    return [sys.executable, str(PROGRAM), str(run_dir), str(output)]
+
+
 def start(run_dir: Path, output: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, str(PROGRAM), str(run_dir), str(output)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command(run_dir, output), stdout=pipe, stderr=pipe, text=True)
 
 
 def finish(run_dir: Path, output: Path) -> dict[str, np.ndarray]:
-    process = start(run_dir, output)
-    out, err = process.communicate(timeout=200)
-    assert process.returncode == 0, err
-    assert "done" in out
+    # Not `start`: one that takes too long is killed, or tests that come later would fail over it.
+    done = subprocess.run(command(run_dir, output), capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "done" in done.stdout
     with np.load(output) as saved:
         return dict(saved)
 
