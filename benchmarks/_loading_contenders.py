@@ -105,6 +105,12 @@ def towerpack_processes(work: Workload) -> Epochs:
     return towerpack(work, backend="process")
 
 
+def towerpack_part(work: Photos) -> Epochs:
+    """The same pixels by Towerpack's own function: the rows below a crop are not decoded."""
+    work.parts_only = True
+    return towerpack(work)
+
+
 def numpy_memory(work: Memory) -> Epochs:
     """A loop by hand, vectorised."""
     return lambda number: (work.load_batch(indices) for indices in work.order(number))
@@ -358,7 +364,8 @@ def contenders(workload: str) -> dict[str, Callable[[Any], Epochs]]:
         return WITHOUT_WORKERS
     # The one that does just what Towerpack does by default.
     same = "towerpack-threads" if workload == "mapped" else "towerpack-processes"
-    return {name: make for name, make in CONTENDERS.items() if name != same}
+    found = {name: make for name, make in CONTENDERS.items() if name != same}
+    return found | {"towerpack-part": towerpack_part} if workload == "photos" else found
 
 
 def main() -> None:
