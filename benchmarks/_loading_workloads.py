@@ -231,9 +231,11 @@ class Memory(Workload):
         self.labels = rng.integers(0, 10, self.n)
 
     def load(self, index: int) -> tuple[np.ndarray, ...]:
+        import cv2
+
         image = self.images[index]
         if np.random.random() < 0.5:
-            image = image[:, ::-1]
+            image = cv2.flip(image, 1)  # NumPy would copy a mirrored view, pixel by pixel
         return image.astype(np.float32) / np.float32(255), self.labels[index]
 
     def load_batch(self, indices: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -244,7 +246,11 @@ class Memory(Workload):
 
 def flip_and_scale(images: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """The augmentation of `Memory`, vectorised."""
-    images[chosen] = images[chosen, :, ::-1]
+    import cv2
+
+    if chosen.any():
+        rows = images[chosen].reshape(-1, *images.shape[2:])
+        images[chosen] = cv2.flip(rows, 1).reshape(-1, *images.shape[1:])
     return np.multiply(images, np.float32(1 / 255), dtype=np.float32)
 
 

@@ -281,6 +281,7 @@ def circumstances(packages: Sequence[str]) -> dict[str, Any]:
 def described(found: dict[str, Any]) -> str:
     """`circumstances` in words."""
     load = " / ".join(f"{x:.1f}" for x in found["load_average"])
+    load = f"; load average {load}" if load else ""
     versions = [
         f"{name} {value}"
         for name, value in found.items()
@@ -288,7 +289,7 @@ def described(found: dict[str, Any]) -> str:
     ]
     return (
         f"{found['date']}, commit {found['commit']}. {found['processor']}, {found['cores']} cores, "
-        f"{found['system']}; load average {load}. {', '.join(versions)}."
+        f"{found['system']}{load}. {', '.join(versions)}."
     )
 
 

@@ -2,6 +2,8 @@
 
     python benchmarks/data_loading.py [--quick] [--only WORKLOAD ...] [--data DIR] [--peers DIR]
 
+The report keeps of earlier runs what a run with --only leaves out.
+
 Every contender is a process of its own, with two workers where it can have any; they take turns, an
 epoch each, and what counts are ratios within a round. All Python contenders call the same function
 of an item, and the sum of all that they load must be the same. With photographs Towerpack takes
@@ -17,6 +19,7 @@ The *ceiling* is twice what one process reaches that writes every item in place.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -72,6 +75,7 @@ WORKLOADS = {
     "tiny": "1 kB records through a Python function; batch 256",
     "holding": "1 ms of pure Python (holds the GIL); batch 32",
 }
+MORE = ("cold", "pss", "lmdb")
 # How many rounds: the turns of some take a second in all, and single ones differ by half here.
 ROUNDS = {"photos": 9, "mapped": 15, "memory": 25, "tiny": 5, "holding": 15, "cold": 5}
 # Random, of their own kind (tf.data's operations on photographs), or not exactly one epoch.
@@ -280,13 +284,13 @@ def run(arguments: argparse.Namespace, data: Path) -> None:
     subprocess.run(
         [python, "-c", _WRITE, str(HERE), str(data), str(int(arguments.quick))], check=True
     )
-    found: dict[str, Any] = {"circumstances": _circumstances(python)}
-    parts: list[str] = []
+    found: dict[str, Any] = {}
 
     def report(name: str, title: str, raw: Any, made: tuple[str, list[Aim]]) -> None:
-        found[name] = {"raw": raw, "aims": [asdict(aim) for aim in made[1]]}
-        parts.append(section(title, *made))
-        print(parts[-1], flush=True)
+        about, text = _circumstances(python), section(title, *made)
+        aims = [asdict(aim) for aim in made[1]]
+        found[name] = {"circumstances": about, "raw": raw, "aims": aims, "text": text}
+        print(text, flush=True)
 
     def rounds_of(name: str) -> int:
         return arguments.rounds or ROUNDS[name]
@@ -310,8 +314,8 @@ def run(arguments: argparse.Namespace, data: Path) -> None:
     for name, measure_it in more.items():
         if not arguments.only or name in arguments.only:
             measure_it()
-    if not arguments.quick and not arguments.only:
-        _write_report(found, parts)
+    if not arguments.quick and not arguments.without_peers:
+        _write_report(found)
 
 
 Report = Callable[[str, str, Any, tuple[str, list[Aim]]], None]
@@ -366,18 +370,29 @@ def _circumstances(python: str) -> dict[str, Any]:
     return json.loads(done.stdout)
 
 
-def _write_report(found: dict[str, Any], parts: list[str]) -> None:
-    about = measure.described(found["circumstances"])
+def _write_report(found: dict[str, Any]) -> None:
+    """Write what was measured; workloads that were not keep what an earlier run has found."""
+    file = REPORTS / "data_loading.json"
+    known = json.loads(file.read_text()) if file.exists() else {}
+    known = {name: part for name, part in known.items() if "text" in part} | found
+    parts = [known[name] for name in (*WORKLOADS, *MORE) if name in known]
     note = (
         "Written by `python benchmarks/data_loading.py`. Two workers on two cores; turns of an "
         "epoch each, in alternation; medians over the rounds, ratios within a round with their "
         "range. The ceiling is twice one process that writes every item in place. CPU time is "
         "that of all processes of a contender."
     )
-    text = "\n".join(["# Data loading", "", about, "", note, "", *parts])
+    lines = ["# Data loading", "", note, ""]
+    for about, several in itertools.groupby(parts, lambda part: measure.described(_lasting(part))):
+        lines += [f"*{about}*", "", *(part["text"] for part in several)]
     REPORTS.mkdir(exist_ok=True)
-    (REPORTS / "data_loading.md").write_text(text)
-    (REPORTS / "data_loading.json").write_text(json.dumps(found, indent=1) + "\n")
+    file.with_suffix(".md").write_text("\n".join(lines))
+    file.write_text(json.dumps(known, indent=1) + "\n")
+
+
+def _lasting(part: dict[str, Any]) -> dict[str, Any]:
+    """The circumstances of a part of the report, but for the load, which is of a moment."""
+    return {**part["circumstances"], "load_average": []}
 
 
 def main() -> None:
@@ -385,7 +400,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--quick", action="store_true", help="small data, for a look; no report")
     parser.add_argument("--rounds", type=int, help="by default 5 to 25")
-    parser.add_argument("--only", nargs="*", choices=[*WORKLOADS, "cold", "pss", "lmdb"])
+    parser.add_argument("--only", nargs="*", choices=[*WORKLOADS, *MORE])
     parser.add_argument(
         "--data", type=Path, help="where the data are kept; else a temporary folder"
     )
