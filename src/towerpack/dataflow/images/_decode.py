@@ -107,6 +107,18 @@ class Part(NamedTuple):
     height: int
     width: int
 
+    def check(self, height: int, width: int, name: str | None) -> None:
+        """Refuse a part that does not lie in a picture of this size.
+
+        Raises:
+            ConfigError: It does not.
+        """
+        fits = 0 <= self.top <= height - self.height and 0 <= self.left <= width - self.width
+        if not fits or self.height < 1 or self.width < 1:
+            raise ConfigError(
+                f"{self} does not lie in {name or 'an image'} of {height} x {width} pixels."
+            )
+
     def of(self, img: Image) -> Image:
         """A view of it."""
         rows = slice(self.top, self.top + self.height)
@@ -166,23 +178,21 @@ def decode_part(data: bytes, header: ImageHeader, wanted: Wanted, part: Part) ->
     Raises:
         ConfigError: The part does not lie in the picture.
     """
-    orientation = header.orientation if wanted.orient else 1
-    size = (header.height, header.width)
-    height, width = size if orientation <= 4 else size[::-1]
-    fits = 0 <= part.top <= height - part.height and 0 <= part.left <= width - part.width
-    if not fits or part.height < 1 or part.width < 1:
-        raise ConfigError(
-            f"{part} does not lie in {wanted.name or 'an image'} of {height} x {width} pixels."
-        )
     sequential = header.format == "jpeg" and header.ordinary and not header.progressive
     if sequential and not wanted.strict:
-        stored = _before_turning(part, (height, width), orientation)
+        orientation = header.orientation if wanted.orient else 1
+        size = (header.height, header.width)
+        size = size if orientation <= 4 else size[::-1]
+        part.check(*size, wanted.name)
+        stored = _before_turning(part, size, orientation)
         fewer, shown = with_first_rows(data, header, stored.top + stored.height)
         check_scans(shown, fewer, wanted.name)
         img = _jpeg(fewer, shown._replace(orientation=1), wanted, 1, None)
         if img is not None:
             return upright(stored.of(img), orientation)
-    return part.of(decode_known(data, header, wanted))
+    img = decode_known(data, header, wanted)
+    part.check(img.shape[0], img.shape[1], wanted.name)
+    return part.of(img)
 
 
 def _before_turning(part: Part, size: tuple[int, int], orientation: int) -> Part:

@@ -138,6 +138,18 @@ def test_arguments() -> None:
         decode_image(PICTURE, part=(1, 2, 3))
 
 
+def test_a_part_of_a_picture_that_opencv_leaves_lying() -> None:
+    file = BytesIO()
+    pillow.fromarray(noise(20, 30)).save(file, "TIFF", tiffinfo={0x0112: 6})
+    for channels in (3, None, 4):
+        whole = decode_image(file.getvalue(), channels=channels)
+        height, width = whole.shape[:2]
+        part = decode_image(file.getvalue(), channels=channels, part=(2, 1, height - 2, width - 1))
+        assert np.array_equal(part, whole[2:, 1:])
+        with pytest.raises(ConfigError, match=f"of {height} x {width} pixels"):
+            decode_image(file.getvalue(), channels=channels, part=(2, 1, height - 1, width - 1))
+
+
 def test_random_crops(heights: list[int]) -> None:
     for seed in range(30):
         one, other = (
