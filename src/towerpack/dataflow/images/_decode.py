@@ -182,7 +182,8 @@ def decode_part(data: bytes, header: ImageHeader, wanted: Wanted, part: Part) ->
     if sequential and not wanted.strict:
         orientation = header.orientation if wanted.orient else 1
         size = (header.height, header.width)
-        size = size if orientation <= 4 else size[::-1]
+        if orientation > 4:
+            size = (header.width, header.height)
         part.check(*size, wanted.name)
         stored = _before_turning(part, size, orientation)
         fewer, shown = with_first_rows(data, header, stored.top + stored.height)
