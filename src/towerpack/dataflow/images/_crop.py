@@ -34,11 +34,20 @@ class CropTransform(GeometricTransform):
     h: int
     w: int
 
-    def apply_image(self, img: Image) -> Image:
-        height, width = size_of(img)
+    def check(self, height: int, width: int, name: str | None = None) -> None:
+        """Refuse an image that this does not lie in.
+
+        Raises:
+            ConfigError: It does not.
+        """
         fits = 0 <= self.y0 <= height - self.h and 0 <= self.x0 <= width - self.w
         if not fits or self.h < 1 or self.w < 1:
-            raise ConfigError(f"{self!r} does not lie in an image of {height} x {width} pixels.")
+            raise ConfigError(
+                f"{self!r} does not lie in {name or 'an image'} of {height} x {width} pixels."
+            )
+
+    def apply_image(self, img: Image) -> Image:
+        self.check(*size_of(img))
         return img[self.y0 : self.y0 + self.h, self.x0 : self.x0 + self.w]
 
     def apply_mask(self, mask: Image) -> Image:

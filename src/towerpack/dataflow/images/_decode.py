@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._datapoints import describe
+from towerpack.dataflow.images._crop import CropTransform
 from towerpack.dataflow.images._headers import (
     Bytes,
     ImageHeader,
@@ -94,35 +95,9 @@ def decode_image(
                 f"There is no part={part!r} of an image, with min_size={min_size}.",
                 expected="(top, left, height, width) at full size, without min_size",
             )
-        return _fitted(decode_part(raw, header, wanted, Part(*part)), out)
+        return _fitted(decode_part(raw, header, wanted, CropTransform(*part)), out)
     factor = 1 if min_size is None else scale_for(header, min_size)
     return decode_known(raw, header, wanted, factor, out)
-
-
-class Part(NamedTuple):
-    """A part of a picture, in pixels."""
-
-    top: int
-    left: int
-    height: int
-    width: int
-
-    def check(self, height: int, width: int, name: str | None) -> None:
-        """Refuse a part that does not lie in a picture of this size.
-
-        Raises:
-            ConfigError: It does not.
-        """
-        fits = 0 <= self.top <= height - self.height and 0 <= self.left <= width - self.width
-        if not fits or self.height < 1 or self.width < 1:
-            raise ConfigError(
-                f"{self} does not lie in {name or 'an image'} of {height} x {width} pixels."
-            )
-
-    def of(self, img: Image) -> Image:
-        """A view of it."""
-        rows = slice(self.top, self.top + self.height)
-        return img[rows, self.left : self.left + self.width]
 
 
 @dataclass(frozen=True)
@@ -166,7 +141,7 @@ def decode_known(
     return _fitted(_opencv(data, header, wanted), out)
 
 
-def decode_part(data: bytes, header: ImageHeader, wanted: Wanted, part: Part) -> Image:
+def decode_part(data: bytes, header: ImageHeader, wanted: Wanted, part: CropTransform) -> Image:
     """As `decode_known`, a part of the upright picture; mostly a view.
 
     Args:
@@ -181,29 +156,27 @@ def decode_part(data: bytes, header: ImageHeader, wanted: Wanted, part: Part) ->
     sequential = header.format == "jpeg" and header.ordinary and not header.progressive
     if sequential and not wanted.strict:
         orientation = header.orientation if wanted.orient else 1
-        size = (header.height, header.width)
-        if orientation > 4:
-            size = (header.width, header.height)
-        part.check(*size, wanted.name)
-        stored = _before_turning(part, size, orientation)
-        fewer, shown = with_first_rows(data, header, stored.top + stored.height)
+        height, width = header.upright_size if wanted.orient else (header.height, header.width)
+        part.check(height, width, wanted.name)
+        stored = _before_turning(part, (height, width), orientation)
+        fewer, shown = with_first_rows(data, header, stored.y0 + stored.h)
         check_scans(shown, fewer, wanted.name)
         img = _jpeg(fewer, shown._replace(orientation=1), wanted, 1, None)
         if img is not None:
-            return upright(stored.of(img), orientation)
+            return upright(stored.apply_image(img), orientation)
     img = decode_known(data, header, wanted)
     part.check(img.shape[0], img.shape[1], wanted.name)
-    return part.of(img)
+    return part.apply_image(img)
 
 
-def _before_turning(part: Part, size: tuple[int, int], orientation: int) -> Part:
+def _before_turning(part: CropTransform, size: tuple[int, int], orientation: int) -> CropTransform:
     """Where a part of an upright picture of some (height, width) lies in the picture as stored."""
-    top, left, height, width = part
+    y0, x0, h, w = part.y0, part.x0, part.h, part.w
     if orientation in (2, 3, 6, 7):
-        left = size[1] - left - width
+        x0 = size[1] - x0 - w
     if orientation in (3, 4, 7, 8):
-        top = size[0] - top - height
-    return Part(left, top, width, height) if orientation > 4 else Part(top, left, height, width)
+        y0 = size[0] - y0 - h
+    return CropTransform(x0, y0, w, h) if orientation > 4 else CropTransform(y0, x0, h, w)
 
 
 def encode_jpeg(

@@ -15,7 +15,6 @@ from towerpack.dataflow.images._augmentor import RNG
 from towerpack.dataflow.images._crop import CropTransform, GoogleNetRandomCropAndResize
 from towerpack.dataflow.images._decode import (
     MAX_PIXELS,
-    Part,
     Wanted,
     check_size,
     decode_known,
@@ -90,9 +89,7 @@ class DecodeRandomCrop:
         data = as_bytes(data)
         header = image_header(data)
         check_size(header, len(data), self.max_pixels, None)
-        size = (header.height, header.width)
-        if header.orientation > 4:  # turned by a quarter
-            size = (header.width, header.height)
+        size = header.upright_size
         # Of an image it looks at the shape alone: this one takes no memory.
         transform: Any = self._crop.get_transform(np.empty(size, "V0"), rng)
         part = next(iter(transform))
@@ -100,8 +97,7 @@ class DecodeRandomCrop:
             return self._kept(transform.apply_image(decode_known(data, header, self._wanted)), out)
         factor = self._factor(part) if header.format == "jpeg" else 1
         if factor == 1:
-            place = Part(part.y0, part.x0, part.h, part.w)
-            return self._scaled(decode_part(data, header, self._wanted, place), out)
+            return self._scaled(decode_part(data, header, self._wanted, part), out)
         img = decode_known(data, header, self._wanted, factor)
         if img.shape[:2] != size:
             part = _reduced(part, factor, (img.shape[0], img.shape[1]))

@@ -46,6 +46,12 @@ class ImageHeader(NamedTuple):
     progressive: bool = False
     frame: int = 0
 
+    @property
+    def upright_size(self) -> tuple[int, int]:
+        """(height, width) after `orientation` is applied."""
+        turned = self.orientation > 4  # by a quarter
+        return (self.width, self.height) if turned else (self.height, self.width)
+
 
 class _DamageError(Exception):
     """What a parser found; `image_header` says where."""
