@@ -9,10 +9,12 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Generator
 from typing import Protocol
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow.parallel._job import Job
+from towerpack.dataflow.parallel._reader import readers_at_rest
 
 Fds = tuple[int, int, int, int]
 """Of a worker: its socket, the slots, the pipe that ends with the parent, and for last words."""
@@ -28,6 +30,9 @@ _ONE_THREAD = (
     "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
 )
+
+# How long a source may take for one datapoint while a fork waits for it.
+_REST_S = 10.0
 
 
 class Process(Protocol):
@@ -81,37 +86,47 @@ class _Forked:
 
 def start_fork(fds: Fds, number: int, job: Job) -> Process:
     """A copy of this process, which knows the job already."""
-    check_fork()
-    for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(AttributeError, ValueError):  # there is none, or it is closed
-            stream.flush()  # or the copy would write it, too
-    parent = os.getpid()
-    pid = os.fork()
-    if pid:
-        return _Forked(pid)
-    try:
-        from towerpack.dataflow.parallel._worker import main
+    with safe_to_fork():
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(AttributeError, ValueError):  # there is none, or it is closed
+                stream.flush()  # or the copy would write it, too
+        parent = os.getpid()
+        pid = os.fork()
+        if pid:
+            return _Forked(pid)
+        try:
+            from towerpack.dataflow.parallel._worker import main
 
-        # Ends of other workers' sockets would keep those from seeing their end.
-        own = sorted(fds)
-        for low, high in zip([2, *own], [*own, os.sysconf("SC_OPEN_MAX")], strict=True):
-            os.closerange(low + 1, high)
-        main(*fds, parent, (number, job))
-    finally:
-        os._exit(1)
+            # Ends of other workers' sockets would keep those from seeing their end.
+            own = sorted(fds)
+            for low, high in zip([2, *own], [*own, os.sysconf("SC_OPEN_MAX")], strict=True):
+                os.closerange(low + 1, high)
+            main(*fds, parent, (number, job))
+        finally:
+            os._exit(1)
 
 
-def check_fork() -> None:
+@contextlib.contextmanager
+def safe_to_fork() -> Generator[None]:
     """Refuse to fork where the copy could hang: with locks that another thread holds.
+
+    The threads that read sources ahead wait meanwhile, and hold none.
 
     Raises:
         ConfigError: There are other threads, or TensorFlow is loaded.
     """
-    threads = threading.active_count()
-    if threads > 1 or "tensorflow" in sys.modules:
-        why = "TensorFlow is loaded" if threads == 1 else f"{threads} threads run"
-        raise ConfigError(
-            f'start="fork" is not safe here: {why}.',
-            expected="a process with one thread, and without TensorFlow",
-            fix='start="fresh", which is the default',
-        )
+    if "tensorflow" in sys.modules:
+        raise _unsafe("TensorFlow is loaded")
+    with readers_at_rest(_REST_S) as resting:
+        threads = [thread.name for thread in threading.enumerate()]
+        if len(threads) - resting > 1:
+            raise _unsafe(f"{len(threads)} threads run ({', '.join(threads)})")
+        yield
+
+
+def _unsafe(why: str) -> ConfigError:
+    return ConfigError(
+        f'start="fork" is not safe here: {why}.',
+        expected="a process with one thread, and without TensorFlow",
+        fix='start="fresh", which is the default',
+    )

@@ -75,7 +75,7 @@ class PrefetchData(ParallelStage):
         stall_s: After how many seconds without a result to log what the workers are doing.
         copy: Give results memory of their own.
         start: "fresh" interpreters, or "fork", which starts faster and is refused where it is not
-            safe: in a process with threads or TensorFlow.
+            safe: in a process with TensorFlow, or with threads besides those that read flows ahead.
 
     Raises:
         WorkerError: A worker died; raised while iterating, as is what the pipeline itself raises,

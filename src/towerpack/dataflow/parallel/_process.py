@@ -21,7 +21,7 @@ from towerpack.dataflow.parallel._crew import Crew, Member
 from towerpack.dataflow.parallel._failure import restore_failure
 from towerpack.dataflow.parallel._image import JobImage
 from towerpack.dataflow.parallel._job import Job
-from towerpack.dataflow.parallel._launch import Fds, Process, check_fork, start_fork, start_fresh
+from towerpack.dataflow.parallel._launch import Fds, Process, safe_to_fork, start_fork, start_fresh
 from towerpack.dataflow.parallel._layout import Laid, Layout
 from towerpack.dataflow.parallel._memory import SharedSlots, Slot, memory_file
 from towerpack.dataflow.parallel._options import Options
@@ -109,8 +109,8 @@ class ProcessCrew(Crew):
 
     def prepare(self, job: Job) -> None:
         if self.options.start == "fork":
-            check_fork()
-            self._dismiss()  # new ones inherit the job: it need not even pickle
+            with safe_to_fork():
+                self._dismiss()  # new ones inherit the job: it need not even pickle
         else:
             self._image = JobImage(job)
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import threading
+import time
+import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from towerpack.dataflow._datapoints import Datapoint
@@ -44,6 +47,9 @@ class Buffer:
         self._ended = False
         self._closed = False
         self._hungry = False
+        self._held = False
+        self._waiting = False
+        self._over = False
         self.skipped_last = 0
         """How many bad datapoints the source left out after the last good one."""
 
@@ -53,7 +59,7 @@ class Buffer:
             self._entries.append(entry)
             if len(self._entries) >= self.group:
                 self._tell()
-            self._changed.wait_for(lambda: self._closed or len(self._entries) < self._limit)
+            self._wait_for(lambda: len(self._entries) < self._limit)
             return not self._closed
 
     def fail(self, error: BaseException) -> bool:
@@ -61,7 +67,7 @@ class Buffer:
         with self._changed:
             self._error = error
             self._tell()
-            self._changed.wait_for(lambda: self._closed or self._error is None)
+            self._wait_for(lambda: self._error is None)
             return not self._closed
 
     def end(self, skipped: int) -> None:
@@ -113,10 +119,40 @@ class Buffer:
         """Whether nobody listens any more."""
         return self._closed
 
+    def hold(self, timeout_s: float) -> bool:
+        """Keep the thread here when it next comes by, until `let_go`. Whether it is here."""
+        with self._changed:
+            self._held = True
+            self._changed.wait_for(lambda: self._waiting or self._over, timeout_s)
+            return self._waiting
+
+    def let_go(self) -> None:
+        """The thread may go on."""
+        with self._changed:
+            self._held = False
+            self._changed.notify_all()
+
+    def over(self) -> None:
+        """The thread ends now."""
+        with self._changed:
+            self._over = True
+            self._changed.notify_all()
+
+    def _wait_for(self, ready: Callable[[], bool]) -> None:
+        self._waiting = True
+        if self._held:
+            self._changed.notify_all()
+        self._changed.wait_for(lambda: not self._held and (self._closed or ready()))
+        self._waiting = False
+
     def _tell(self) -> None:
         if self._hungry:
             self._hungry = False
             self._wake()
+
+
+_BUFFERS: weakref.WeakKeyDictionary[threading.Thread, Buffer] = weakref.WeakKeyDictionary()
+"""Of all threads that were started, while they last."""
 
 
 def read_ahead(stream: Stream, tally: Tally, buffer: Buffer) -> None:
@@ -128,9 +164,45 @@ def read_ahead(stream: Stream, tally: Tally, buffer: Buffer) -> None:
         buffer: Where to.
     """
     arguments: tuple[Any, ...] = (stream, tally, buffer)
-    threading.Thread(
-        target=_read, args=arguments, name="towerpack-data-reader", daemon=True
-    ).start()
+    thread = threading.Thread(
+        target=_run, args=arguments, name="towerpack-data-reader", daemon=True
+    )
+    _BUFFERS[thread] = buffer
+    thread.start()
+
+
+@contextmanager
+def readers_at_rest(timeout_s: float) -> Generator[int]:
+    """Keep the other threads of this module out of their sources, where they may hold any lock.
+
+    Args:
+        timeout_s: How long to wait for those that are in one.
+
+    Yields:
+        How many are kept; those that ended meanwhile do not count.
+    """
+    end = time.monotonic() + timeout_s
+    # A fork has its parent's table, but not its threads.
+    held = {thread: buffer for thread, buffer in _BUFFERS.items() if thread.is_alive()}
+    held.pop(threading.current_thread(), None)
+    kept = 0
+    try:
+        for thread, buffer in held.items():
+            if buffer.hold(max(0.0, end - time.monotonic())):
+                kept += 1
+            else:  # it ends, or is still in its source
+                thread.join(max(0.0, end - time.monotonic()))
+        yield kept
+    finally:
+        for buffer in held.values():
+            buffer.let_go()
+
+
+def _run(stream: Stream, tally: Tally, buffer: Buffer) -> None:
+    try:
+        _read(stream, tally, buffer)
+    finally:
+        buffer.over()
 
 
 def _read(stream: Stream, tally: Tally, buffer: Buffer) -> None:

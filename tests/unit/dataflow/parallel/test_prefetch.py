@@ -8,7 +8,6 @@ import logging
 import os
 import pickle
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -476,36 +475,6 @@ def test_stalls_are_reported(
         assert len(list(flow)) == 5
     reports = [record.getMessage() for record in caplog.records]
     assert any("position 3" in text and "hangs" in text for text in reports), reports
-
-
-FORKS = """
-import os, sys, threading
-from towerpack.dataflow import DataFromList, MapData, PrefetchData
-lock = threading.Lock()
-def guarded(dp):
-    with lock:
-        return (dp[0], os.getpid())
-data = DataFromList([(i,) for i in range(50)])
-flow = PrefetchData(MapData(data, guarded), num_proc=2, start="fork")
-found = list(flow.iterate(seed=0))
-assert [dp[0] for dp in found] == list(range(50))
-assert os.getpid() not in {dp[1] for dp in found}
-assert len(list(flow.iterate(seed=0))) == 50
-threading.Thread(target=threading.Event().wait, daemon=True).start()
-try:
-    next(PrefetchData(flow.ds, num_proc=1, start="fork").iterate())
-except Exception as error:
-    print(error)
-"""
-
-
-def test_fork_on_request() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORKS], capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert "2 threads run" in done.stdout
-    assert done.stderr == ""
 
 
 # ------------------------------------------------------------------ arguments

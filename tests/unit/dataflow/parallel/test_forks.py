@@ -1,0 +1,116 @@
+"""Workers that are forks of the consumer. In fresh processes: here there are threads."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+BEGIN = """
+import itertools, os, signal, sys, threading, time
+from towerpack.dataflow import DataFromGenerator, DataFromList, MapData, PrefetchData
+"""
+
+
+def run(code: str) -> str:
+    """What a script prints; nothing else may be said."""
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-c", BEGIN + code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_on_request() -> None:
+    said = run("""
+lock = threading.Lock()
+def guarded(dp):
+    with lock:
+        return (dp[0], os.getpid())
+data = DataFromList([(i,) for i in range(50)])
+flow = PrefetchData(MapData(data, guarded), num_proc=2, start="fork")
+found = list(flow.iterate(seed=0))
+assert [dp[0] for dp in found] == list(range(50))
+assert os.getpid() not in {dp[1] for dp in found}
+assert len(list(flow.iterate(seed=0))) == 50
+threading.Thread(target=threading.Event().wait, name="mine", daemon=True).start()
+try:
+    next(PrefetchData(flow.ds, num_proc=1, start="fork").iterate())
+except Exception as error:
+    print(error)
+""")
+    assert "2 threads run (MainThread, mine)" in said
+
+
+def test_while_the_thread_of_the_last_pass_is_still_in_its_source() -> None:
+    run("""
+def slowly():
+    for i in range(100):
+        time.sleep(0.2 if i % 5 == 4 else 0)
+        yield (i,)
+flow = MapData(DataFromGenerator(slowly), lambda dp: dp)
+for _ in range(4):
+    iterator = PrefetchData(flow, num_proc=1, start="fork").iterate(seed=0)
+    assert list(itertools.islice(iterator, 4)) == [(0,), (1,), (2,), (3,)]
+    iterator.close()
+""")
+
+
+def test_side_by_side() -> None:
+    run("""
+flow = MapData(DataFromGenerator(lambda: ((i,) for i in range(300))), lambda dp: (dp[0] * 2,))
+one, other = (PrefetchData(flow, num_proc=1, start="fork") for _ in range(2))
+assert list(zip(one, other, strict=True)) == [((2 * i,), (2 * i,)) for i in range(300)]
+""")
+
+
+def test_one_that_dies_is_replaced_while_a_thread_reads() -> None:
+    run("""
+import tempfile
+marks = tempfile.mkdtemp()
+def dies(dp):
+    mark = os.path.join(marks, str(dp[0]))
+    if dp[0] in (0, 40, 1000) and not os.path.exists(mark):
+        open(mark, "x").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return dp
+import logging
+logging.getLogger("towerpack").setLevel(logging.ERROR)
+flow = MapData(DataFromGenerator(lambda: ((i,) for i in range(2000))), dies)
+options = {"num_proc": 2, "start": "fork", "on_worker_death": "restart"}
+assert list(PrefetchData(flow, **options)) == [(i,) for i in range(2000)]
+assert sorted(os.listdir(marks)) == ["0", "1000", "40"]
+""")
+
+
+def test_a_source_that_does_not_come_back_is_named() -> None:
+    said = run("""
+from towerpack.dataflow.parallel import _launch
+_launch._REST_S = 0.2
+def hangs():
+    yield (0,)
+    threading.Event().wait()
+flow = MapData(DataFromGenerator(hangs), lambda dp: dp)
+first = PrefetchData(flow, num_proc=1, start="fork").iterate(seed=0)
+print(next(first))
+try:
+    next(PrefetchData(flow, num_proc=1, start="fork").iterate(seed=0))
+except Exception as error:
+    print(error)
+first.close()
+""")
+    assert said.startswith("(0,)\n")
+    assert "2 threads run (MainThread, towerpack-data-reader)" in said
+
+
+def test_the_thread_that_reads_does_not_wait_for_itself() -> None:
+    said = run("""
+from towerpack.dataflow.parallel import _launch
+_launch._REST_S = 1000
+def inner():
+    yield from PrefetchData(DataFromList([(1,), (2,)]), num_proc=1, start="fork")
+try:
+    list(PrefetchData(MapData(DataFromGenerator(inner), lambda dp: dp), num_proc=1))
+except Exception as error:
+    print(error)
+""")
+    assert "2 threads run" in said
