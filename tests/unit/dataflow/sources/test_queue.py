@@ -126,4 +126,4 @@ except KeyboardInterrupt:
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     time.sleep(0.3)
     os.kill(process.pid, signal.SIGINT)
-    assert process.communicate(timeout=60)[0] == "interrupted\n"
+    assert process.communicate(timeout=20)[0] == "interrupted\n"
