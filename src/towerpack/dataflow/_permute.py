@@ -60,7 +60,7 @@ def permute(positions: NDArray[np.int64], size: int, key: int) -> NDArray[np.int
     while len(outside):
         result[outside] = _feistel(result[outside], bits, rounds)
         outside = outside[result[outside] >= np.uint64(size)]
-    return result.astype(np.int64)
+    return result.view(np.int64)  # below 2**62; a copy would be as large as the result
 
 
 def _feistel(values: U64, bits: int, rounds: Sequence[Round]) -> U64:

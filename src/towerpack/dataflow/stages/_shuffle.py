@@ -113,6 +113,7 @@ class ShuffleNode(Node):
         last = self._last
         if last is not None and last[0] == block and last[1] == epoch:
             return last[2]
+        self._last = last = None  # only now is the next one made
         size = self.size or 1
         positions = np.arange(block * _BLOCK, min((block + 1) * _BLOCK, size), dtype=np.int64)
         order = permute(positions, size, derive_seed(self._key, epoch))
