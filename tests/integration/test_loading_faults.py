@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from processes import children_of, is_alive, memory_files, wait_until
+from processes import children_of, communicate, is_alive, memory_files, wait_until
 from scaling import scaled
 from towerpack.dataflow import (
     BatchData,
@@ -153,7 +153,7 @@ def test_interrupt() -> None:
     process = run("forever")
     workers = workers_of(process)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=10)
+    out, err = communicate(process, 10)
     assert "interrupted" in out, err
     assert process.returncode == 0
     assert wait_until(lambda: not any(map(is_alive, workers)), WITHIN_S)
@@ -164,7 +164,7 @@ def test_interrupt_of_the_whole_terminal() -> None:
     process = run("forever", start_new_session=True)
     workers = workers_of(process)
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=10)
+    out, err = communicate(process, 10)
     assert "interrupted" in out
     assert "Traceback" not in err
     assert wait_until(lambda: not any(map(is_alive, workers)), WITHIN_S)
@@ -320,4 +320,4 @@ def workers_of(process: subprocess.Popen[str]) -> list[int]:
 
 
 def drain(process: subprocess.Popen[str]) -> None:
-    process.communicate(timeout=10)
+    communicate(process, 10)

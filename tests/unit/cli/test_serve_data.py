@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from processes import communicate
 from towerpack import ConfigError
 from towerpack.cli import app
 from towerpack.dataflow import RemoteDataZMQ
@@ -40,7 +41,7 @@ def test_a_recipe_is_served(tmp_path: Path, bind: bool) -> None:
     process = command("serve", "recipes.py:numbers", *options, cwd=tmp_path)
     ds = RemoteDataZMQ(address, bind=not bind, timeout_s=30)
     assert [n for (n,) in ds] == list(range(20)) * 2
-    _, text = process.communicate(timeout=10)
+    _, text = communicate(process, 10)
     assert process.returncode == 0
     assert "Traceback" not in text
 
@@ -53,7 +54,7 @@ def test_it_ends_by_signals(tmp_path: Path, number: signal.Signals, code: int) -
     iterator = RemoteDataZMQ(address, timeout_s=30).iterate()
     list(islice(iterator, 30))
     process.send_signal(number)
-    _, text = process.communicate(timeout=10)
+    _, text = communicate(process, 10)
     iterator.close()
     assert process.returncode == code
     assert "Traceback" not in text

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from processes import stopwatch, wait_until
 from towerpack import DataFlowError, SpecError
 from towerpack.dataflow import (
     BatchData,
@@ -43,9 +44,7 @@ def threads() -> list[threading.Thread]:
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
     yield
-    deadline = time.monotonic() + 5
-    while threads() and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: not threads(), 5)
     assert threads() == []
 
 
@@ -321,10 +320,9 @@ def test_poll_is_called_while_waiting_and_may_raise() -> None:
             raise InterruptedError("SIGTERM, say")
 
     with running(QueueInput(DataFromGenerator(slow))) as source:
-        start = time.monotonic()
-        with pytest.raises(InterruptedError):
+        with stopwatch() as watch, pytest.raises(InterruptedError):
             source.reserve(1, poll)
-        assert time.monotonic() - start < 4
+        assert watch.seconds < 4
         gate.set()
         assert take(source, 1) == [1]
 
@@ -341,11 +339,11 @@ def test_a_batch_does_not_wait_for_the_next_one() -> None:
 
     with running(QueueInput(DataFromGenerator(answers), infinite=False)) as source:
         time.sleep(0.2)  # the thread has the first batch, and asks for the second
-        start = time.monotonic()
-        for i in range(3):
-            assert take(source, 5) == [i]
-            gate.set()
-        assert time.monotonic() - start < 10
+        with stopwatch() as watch:
+            for i in range(3):
+                assert take(source, 5) == [i]
+                gate.set()
+        assert watch.seconds < 10
         assert take(source, 1) == []
 
 
@@ -379,10 +377,9 @@ def test_stop_does_not_wait_for_ever_for_a_flow_that_hangs(
         yield (np.int64(8),)
 
     source = QueueInput(DataFromGenerator(hangs), infinite=False)
-    with running(source):
+    with stopwatch() as watch, running(source):
         assert take(source, 1) == [7]
-        start = time.monotonic()
-    assert time.monotonic() - start < 5
+    assert watch.seconds < 5
     # The old thread wakes up in the middle of a later pass, and must not meet it.
     hung = threads()
     assert len(hung) == 1
@@ -450,9 +447,7 @@ def test_strings_count_as_their_bytes() -> None:
 
 def test_a_long_queue_of_small_batches() -> None:
     with running(QueueInput(count(10_000), 3000)) as source:
-        deadline = time.monotonic() + 20
-        while source.fill() < 0.9 and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until(lambda: source.fill() >= 0.9, 20)
         assert 0.9 <= source.fill() <= 1
         assert take_all(source, 9_000)[:9_000] == list(range(9_000))
 

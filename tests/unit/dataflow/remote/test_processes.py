@@ -16,7 +16,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from processes import wait_until
+from processes import communicate, wait_until
 from scaling import scaled
 from towerpack import DataFlowError, WorkerError
 from towerpack.dataflow import RemoteDataZMQ
@@ -131,7 +131,7 @@ def test_signals_end_a_producer(
     ds.timeout_s = 1.6  # more than a heartbeat
     process.send_signal(number)
     assert wait_until(lambda: process.poll() is not None, 3)
-    _, text = process.communicate(timeout=10)
+    _, text = communicate(process, 10)
     assert process.returncode in (code, -number)
     if number is signal.SIGTERM:
         assert b"Traceback" not in text
@@ -211,6 +211,6 @@ def test_an_error_in_another_process_shows_its_traceback(run: Run, ipc: str) -> 
         next(RemoteDataZMQ(ipc).iterate())
     assert "producer 'a' raised MapError at datapoint 0" in str(caught.value)
     assert "remote_program.py" in (caught.value.details or "")
-    _, text = process.communicate(timeout=15)
+    _, text = communicate(process, 15)
     assert process.returncode == 1
     assert b"negative dimensions" in text

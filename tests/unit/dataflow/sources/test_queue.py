@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from processes import communicate
 from towerpack import ConfigError
 from towerpack.dataflow import BatchData, DataFromQueue, MapData
 
@@ -126,4 +127,4 @@ except KeyboardInterrupt:
     assert process.stdout is not None and process.stdout.readline() == "ready\n"
     time.sleep(0.3)
     os.kill(process.pid, signal.SIGINT)
-    assert process.communicate(timeout=20)[0] == "interrupted\n"
+    assert communicate(process, 20)[0] == "interrupted\n"
