@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from processes import wait_until
 from scaling import scaled
 from shared_workers import shared_workers
 from towerpack import MapError, WorkerError
@@ -31,8 +32,8 @@ from towerpack.dataflow import (
     empty_row,
 )
 from towerpack.dataflow._blocks import Columns
-from towerpack.dataflow.parallel import _splitting, _unit
-from towerpack.dataflow.parallel._crew import Crew
+from towerpack.dataflow.parallel import _run, _splitting, _unit
+from towerpack.dataflow.parallel._crew import QUEUED, Crew
 from towerpack.dataflow.parallel._layout import RowsArena, layout_of, shares
 from towerpack.dataflow.testing import check_flow, same_datapoints
 
@@ -250,17 +251,28 @@ def test_slots_come_back_from_passes_that_are_broken_off(
 
     monkeypatch.setattr(Crew, "begin", seen)
     flow = PrefetchData(MADE_IN_PARTS["a map"](), num_proc=2, backend=backend)
-    sizes: list[int] = []
+    list(flow.iterate(seed=0, epoch=0))
+    (crew,) = crews
+    # Those that wait for the next pass, and those of units that workers are still at.
+    most = crew.options.workers * (1 + QUEUED) + _run._SPARE_SLOTS
     for epoch in range(30):
         iterator = flow.iterate(seed=0, epoch=epoch)
         found = list(itertools.islice(iterator, 1 + epoch % 5))
         iterator.close()
         del found, iterator
-        sizes.append(sum(crew.slots.total_bytes for crew in crews))
+        assert crew.slots.total_bytes <= most * crew.slots.wanted
     list(flow.iterate(seed=0, epoch=0))
     gc.collect()
-    assert [crew.slots.lent[0] for crew in crews] == [0]
-    assert sizes[-1] <= max(sizes[:15])
+
+    def at_rest() -> bool:
+        crew.wait(0.0)
+        return not any(member.queue for member in crew.members)
+
+    assert wait_until(at_rest, 10)
+    assert crews == {crew}
+    assert crew.slots.lent == (0, 0)
+    crew.slots.trim(0)
+    assert crew.slots.total_bytes == 0  # every single one came back
 
 
 # ------------------------------------------------------------------ layouts
