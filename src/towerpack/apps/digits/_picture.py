@@ -65,7 +65,7 @@ def _draw_digits(figure: Any, digits: Digits, prob: np.ndarray) -> None:
         right = predicted[i] == digits.labels[i]
         axis.imshow(digits.images[i], cmap="gray_r", vmin=0, vmax=1)
         axis.set_title(
-            f"true {digits.labels[i]}, predicted {predicted[i]} ({100 * sure[i]:.0f} %)",
+            f"true {digits.labels[i]}\npredicted {predicted[i]} ({100 * sure[i]:.0f} %)",
             fontsize=7,
             color=_RIGHT if right else _WRONG,
             fontweight="normal" if right else "bold",
