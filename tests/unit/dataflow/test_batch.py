@@ -125,7 +125,7 @@ class TestBatchesLargerThanAPass:
             with pytest.raises(DataFlowError, match="has no datapoints"):
                 next(iter(ds))
 
-    @pytest.mark.parametrize("name", ["plan", "in order"])
+    @pytest.mark.parametrize("name", THREE)
     def test_workers_say_nothing_of_their_own(
         self, name: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
     ) -> None:

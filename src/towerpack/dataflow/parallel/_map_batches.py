@@ -49,7 +49,7 @@ class BatchStream(WorkStream):
         inner = replace(place, workers=None, tally=Tally())
         source = open_flow(chain.source, inner, epoch, below)
         self._chain = chain
-        self._batch_size = batch.batch_size
+        self._batch = batch
         # The batch that comes next, where in the source it begins, and whether it was the last.
         self._window, self._count, self._source = window, count, source.state()
         self._used = 0
@@ -71,7 +71,7 @@ class BatchStream(WorkStream):
     def _forward(self) -> None:
         read = self._work.reads.popleft()
         self._add_skipped(read.skipped)
-        if read.size < self._batch_size:  # that it is the last was seen by reading to the end
+        if read.size < self._batch.batch_size:  # that it is the last was seen by reading to the end
             self._used = 1
             self._end()
             return
@@ -81,6 +81,11 @@ class BatchStream(WorkStream):
 
     def _skipped_last(self) -> int:
         return self._work.skipped_last
+
+    def _end(self) -> None:
+        if not self._window and not self._used:
+            self._batch.tell_if_too_few(self._work.left_out)
+        super()._end()
 
 
 def open_batches(

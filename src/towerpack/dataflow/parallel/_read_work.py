@@ -47,6 +47,8 @@ class ReadWork(Adaptive, WorkSource):
         self._buffer = buffer
         self._remainder = remainder
         self._skipped_in_rest = 0
+        self.left_out = 0
+        """How many datapoints the last group has that is not whole."""
         self.reads: deque[Read] = deque()
         """For each group that was issued and not handed on."""
 
@@ -85,6 +87,7 @@ class ReadWork(Adaptive, WorkSource):
         rest = len(entries) % self._group
         if self._remainder or not rest:
             return entries
+        self.left_out = rest
         self._skipped_in_rest = sum(entry.skipped for entry in entries[-rest:])
         return entries[:-rest]
 
