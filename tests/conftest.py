@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 # Read by TensorFlow and Keras when they are imported, which a test or its subprocess does later.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
@@ -15,6 +16,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from scaling import SCALE
+
+# A shell ignores it for what it starts in the background, and everything below inherits that; the
+# tests of Ctrl-C would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("dev", **_COMMON)
