@@ -85,7 +85,12 @@ def stopwatch() -> Iterator[Stopwatch]:
 def communicate(process: subprocess.Popen[AnyStr], timeout_s: float) -> tuple[AnyStr, AnyStr]:
     """What a process that ends in time has written; pauses of the whole machine count little."""
     with stopwatch() as watch:
-        written = process.communicate(timeout=60)
+        try:
+            written = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()  # or it would keep the machine busy while other tests run
+            process.communicate()
+            raise
     assert watch.seconds < timeout_s
     return written
 
