@@ -14,9 +14,17 @@ from numpy.typing import NDArray
 from towerpack._core.errors import MissingExtraError
 from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
-from towerpack.dataflow.images._image import Image, check_image, size_of
+from towerpack.dataflow.images._image import BORDERS, Image, check_image, size_of
 from towerpack.dataflow.images._noise import draw_seed
-from towerpack.dataflow.images._transform import GeometricTransform, Points, Transform
+from towerpack.dataflow.images._transform import (
+    GeometricTransform,
+    Points,
+    Transform,
+    as_floats,
+)
+
+_MARGIN = 1.5  # pixels inside the border: nearer to it, points are lost most often
+_ALONG = np.linspace(0, 1, 9)  # where along each side of a box to look for points that are kept
 
 
 class Albumentations(ImageAugmentor):
@@ -29,6 +37,11 @@ class Albumentations(ImageAugmentor):
 
     Albumentations moves points by indices of pixels, and in resizes by a plain factor: there they
     are off by up to half a pixel of the smaller image.
+
+    Its transforms that distort (`GridDistortion`, `ElasticTransform`, ...) lose points outside of
+    the image, near its border, or that leave it. Those become NaN, in the row where they were. A
+    box of which they lose a corner becomes the box around those of its points that they keep, and
+    NaN if they keep none, which `clip_boxes` says not to keep.
 
     Contract: as `ImageAugmentor`. Each thread uses a copy of the transforms.
 
@@ -49,9 +62,13 @@ class Albumentations(ImageAugmentor):
 
     def run(self, seed: int, img: Image, **targets: Any) -> dict[str, Any]:
         """Apply the transforms with what a seed draws."""
-        composed = getattr(self._copies, "composed", None)
+        name = "of_points" if "keypoints" in targets else "of_pixels"
+        composed = getattr(self._copies, name, None)
         if composed is None:
-            composed = self._copies.composed = copy.deepcopy(self._composed)
+            composed = copy.deepcopy(self._composed)
+            if name == "of_points":
+                _let_be_reflections(composed)
+            setattr(self._copies, name, composed)
         composed.set_random_state(np.random.default_rng(seed), random.Random(seed))
         return composed(image=img, **targets)
 
@@ -82,19 +99,54 @@ class AlbumentationsTransform(GeometricTransform):
 
     def apply_mask(self, mask: Image) -> Image:
         size_of(mask)
-        moved: Image = self._augmentor.run(self._seed, self._img, mask=mask)["mask"]
+        plain = mask.view(np.uint8) if mask.dtype == bool else mask  # OpenCV warps no bool
+        moved: Image = self._augmentor.run(self._seed, self._img, mask=plain)["mask"]
         return moved.astype(mask.dtype, copy=False)
 
+    def apply_boxes(self, boxes: NDArray[Any]) -> NDArray[Any]:
+        moved = super().apply_boxes(boxes)
+        lost = np.isnan(moved).any(axis=1)
+        if lost.any():
+            moved[lost] = self._around_what_is_kept(as_floats(boxes, "boxes", 4)[lost])
+        return moved
+
     def move(self, points: Points) -> Points:
-        if not len(points):
-            return points
-        indices = (points - 0.5).astype(np.float32)
-        run = self._augmentor.run(self._seed, self._img, keypoints=indices)
-        moved: NDArray[Any] = np.asarray(run["keypoints"], np.float64)
-        return moved[:, :2] + 0.5
+        """Where points come to lie; NaN for those that albumentations loses."""
+        moved = np.full(points.shape, np.nan)
+        # The third column is kept as it is: it tells which points are left.
+        numbered = np.column_stack([points - 0.5, np.arange(len(points))]).astype(np.float32)
+        numbered = numbered[np.isfinite(points).all(axis=1)]
+        if not len(numbered):
+            return moved
+        run = self._augmentor.run(self._seed, self._img, keypoints=numbered)
+        kept = np.asarray(run["keypoints"], np.float64).reshape(-1, 3)
+        moved[kept[:, 2].astype(int)] = kept[:, :2] + 0.5
+        return moved
+
+    def _around_what_is_kept(self, boxes: NDArray[Any]) -> NDArray[Any]:
+        """The boxes around those points of a grid over each box that are not lost."""
+        height, width = size_of(self._img)
+        limits = np.maximum((width, height, width, height) - np.array(_MARGIN), _MARGIN)
+        x0, y0, x1, y1 = np.clip(boxes, _MARGIN, limits)[..., None].swapaxes(0, 1)
+        x, y = x0 + (x1 - x0) * _ALONG, y0 + (y1 - y0) * _ALONG
+        x, y = np.broadcast_arrays(x[:, None, :], y[:, :, None])
+        moved = self.move(np.stack([x, y], axis=-1).reshape(-1, 2)).reshape(len(boxes), -1, 2)
+        # np.nanmin would warn where nothing is kept.
+        low, high = (np.where(np.isnan(moved), bound, moved) for bound in (np.inf, -np.inf))
+        around = np.concatenate([low.min(axis=1), high.max(axis=1)], axis=1)
+        return np.where(np.isinf(around), np.nan, around)
 
     def __repr__(self) -> str:
         return f"AlbumentationsTransform({describe(self._img)}, seed={self._seed})"
+
+
+def _let_be_reflections(composed: Any) -> None:
+    """At borders that mirror the image, keep one point of each, and not its reflections too."""
+    for transform in composed.transforms:
+        if hasattr(transform, "transforms"):
+            _let_be_reflections(transform)
+        elif hasattr(transform, "border_mode"):
+            transform.border_mode = BORDERS["constant"]
 
 
 def _composed(transform: Any) -> Any:

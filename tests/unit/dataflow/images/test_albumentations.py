@@ -19,6 +19,7 @@ from towerpack.dataflow.images import (
     AugmentorList,
     Flip,
     Resize,
+    clip_boxes,
 )
 from towerpack.dataflow.testing import check_flow
 
@@ -121,3 +122,63 @@ def test_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> Non
     with pytest.raises(MissingExtraError, match="albumentations") as info:
         Albumentations(transform)
     assert "pip install albumentations==2.0.8" in str(info.value)
+
+
+LARGE = np.random.default_rng(0).integers(0, 256, (81, 100, 3), np.uint8)
+PLACES = np.array([[50.0, 40], [-5, 20], [100, 81], [99.9, 80.9], [0, 0], [30, 30], [500, -300]])
+LOSING = {
+    "GridDistortion": {},
+    "ElasticTransform": {},
+    "OpticalDistortion": {},
+    "PiecewiseAffine": {},
+    "ThinPlateSpline": {"scale_range": (0.05, 0.1)},
+}
+
+
+@pytest.mark.parametrize("name", LOSING)
+@pytest.mark.filterwarnings("ignore:This augmenter is very slow")
+def test_points_that_are_lost_keep_their_rows(name: str) -> None:
+    """Those inside stay with their labels; nothing else is told about the others than NaN."""
+    aug = Albumentations(getattr(A, name)(**LOSING[name], p=1))
+    lost = 0
+    for seed in range(5):
+        transform = aug.get_transform(LARGE, rng(seed))
+        moved = transform.apply_coords(PLACES)
+        assert moved.shape == PLACES.shape
+        assert np.isfinite(moved[[0, 5]]).all() and np.abs(moved - PLACES)[[0, 5]].max() < 20
+        assert np.array_equal(np.isnan(moved[:, 0]), np.isnan(moved[:, 1]))
+        lost += int(np.isnan(moved).any(axis=1).sum())
+        keypoints = np.column_stack([PLACES, np.arange(len(PLACES))])
+        seen = transform.apply_keypoints(keypoints)
+        assert np.array_equal(seen[:, 2], keypoints[:, 2])
+        assert np.array_equal(seen[:, :2], moved, equal_nan=True)
+        everywhere = np.array([[0.0, 0, 100, 81], [30, 30, 50, 50], [400, 400, 500, 500]])
+        boxes = transform.apply_boxes(everywhere)
+        assert boxes.shape == (3, 4) and np.isfinite(boxes[:2]).all()
+        missing = transform.apply_coords(np.array([[np.nan, 3], [30, 30]]))
+        assert np.isnan(missing[0]).all() and np.array_equal(missing[1], moved[5])
+        assert np.abs(boxes[0] - (0, 0, 100, 81)).max() < 25
+        assert np.abs(boxes[1] - (30, 30, 50, 50)).max() < 25
+        assert clip_boxes(boxes, 81, 100)[1].tolist() == [True, True, False]
+    assert lost
+
+
+@pytest.mark.parametrize("border", [2, 3, 4])
+def test_reflections_are_no_points(border: int) -> None:
+    """At a border that mirrors, albumentations makes several points of one."""
+    pad = A.PadIfNeeded(120, 130, border_mode=border, p=1)
+    for transform in (pad, A.Compose([A.OneOf([pad], p=1)])):
+        drawn = Albumentations(transform).get_transform(LARGE, rng())
+        assert drawn.apply_image(LARGE).shape == (120, 130, 3)
+        assert np.allclose(drawn.apply_coords(PLACES), PLACES + np.array((15, 19)))
+    turn = [A.Affine(rotate=30, border_mode=mode, p=1) for mode in (border, 0)]
+    moved = [Albumentations(t).get_transform(LARGE, rng(2)).apply_coords(PLACES) for t in turn]
+    assert np.allclose(moved[0], moved[1])
+
+
+@pytest.mark.parametrize("dtype", [bool, np.int64, np.uint8, np.float32])
+def test_masks_of_any_dtype(dtype: Any) -> None:
+    mask = (LARGE[:, :, 0] > 127).astype(dtype)
+    for transform in (A.GridDistortion(p=1), A.Affine(rotate=30, p=1), A.HorizontalFlip(p=1)):
+        moved = Albumentations(transform).get_transform(LARGE, rng()).apply_mask(mask)
+        assert moved.dtype == dtype and 0.2 < moved.mean() < 0.8
