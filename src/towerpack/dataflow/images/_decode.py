@@ -71,8 +71,8 @@ def decode_image(
             decoded.
         out: uint8 memory for the result: of the result's shape, or one axis of at least its size.
         max_pixels: Larger pictures are an error.
-        orient: Turn the picture upright as its EXIF block says. OpenCV does so for the other
-            formats that have one, unless `channels` is `None` or 4.
+        orient: Turn the picture upright as its EXIF block says; other formats than JPEG only if
+            `channels` is 1 or 3.
         strict: A truncated or damaged JPEG is an error, wherever the damage is. `False` takes what
             can be decoded of it.
         name: What messages call the picture.
@@ -322,7 +322,7 @@ def _opencv(data: bytes, header: ImageHeader, wanted: Wanted) -> Image:
     flags = {1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR}.get(wanted.channels or 0)
     if flags is None:
         flags = cv2.IMREAD_UNCHANGED
-    elif not wanted.orient:
+    else:  # turned below, so that there is one opinion of how: the header's
         flags |= cv2.IMREAD_IGNORE_ORIENTATION
     try:
         img = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
@@ -331,7 +331,17 @@ def _opencv(data: bytes, header: ImageHeader, wanted: Wanted) -> Image:
     if img is None:
         raise _damaged(wanted.name, header.format, "OpenCV cannot decode it")
     img = cast("Image", img) if img.ndim == 3 else img[:, :, None]
-    return _coloured(img, wanted.rgb, wanted.channels)
+    if header.format == "jpeg" and img.shape[:2] != (header.height, header.width):
+        raise _damaged(wanted.name, header.format, "its pixels are not as many as its header says")
+    return _coloured(_turned(img, header, wanted), wanted.rgb, wanted.channels)
+
+
+def _turned(img: Image, header: ImageHeader, wanted: Wanted) -> Image:
+    """What OpenCV decoded, upright if that is wanted."""
+    if header.format == "tiff":  # OpenCV has turned it
+        return img
+    turn = wanted.orient and (header.format == "jpeg" or wanted.channels in (1, 3))
+    return upright(img, header.orientation) if turn else img
 
 
 def _coloured(img: Image, rgb: bool, channels: int | None) -> Image:

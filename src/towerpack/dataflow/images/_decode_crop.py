@@ -89,13 +89,15 @@ class DecodeRandomCrop:
         data = as_bytes(data)
         header = image_header(data)
         check_size(header, len(data), self.max_pixels, None)
+        if header.format != "jpeg":  # decoded as a whole, in any case
+            return self._cut(decode_known(data, header, self._wanted), rng, out)
         size = header.upright_size
         # Of an image it looks at the shape alone: this one takes no memory.
         transform: Any = self._crop.get_transform(np.empty(size, "V0"), rng)
         part = next(iter(transform))
         if not isinstance(part, CropTransform):  # no draw fitted: the middle, after scaling
             return self._kept(transform.apply_image(decode_known(data, header, self._wanted)), out)
-        factor = self._factor(part) if header.format == "jpeg" else 1
+        factor = self._factor(part)
         if factor == 1:
             return self._scaled(decode_part(data, header, self._wanted, part), out)
         img = decode_known(data, header, self._wanted, factor)
@@ -108,6 +110,13 @@ class DecodeRandomCrop:
         if type(self).__call__ is not DecodeRandomCrop.__call__:
             return self(data, rng)
         return self(data, rng, out=empty_row((*self._target, 3), np.uint8))
+
+    def _cut(self, img: Image, rng: RNG | None, out: NDArray[np.uint8] | None) -> Image:
+        transform: Any = self._crop.get_transform(img, rng)
+        part = next(iter(transform))
+        if isinstance(part, CropTransform):
+            return self._scaled(part.apply_image(img), out)
+        return self._kept(transform.apply_image(img), out)
 
     def _factor(self, part: CropTransform) -> int:
         height, width = self._target

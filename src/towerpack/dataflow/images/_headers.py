@@ -18,6 +18,8 @@ _ORDINARY_FRAMES = {0xC0, 0xC1, 0xC2}
 _PROGRESSIVE = {0xC2, 0xC6, 0xCA, 0xCE}
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
 _TIFF_NUMBERS = {1: "B", 3: "H", 4: "I"}
+_EXIF = b"Exif\0\0"  # what an EXIF block begins with in a JPEG; elsewhere some programs write it
+_HAS_EXIF = 8  # a flag of an extended WebP file
 
 
 Bytes = bytes | bytearray | memoryview | NDArray[np.uint8]
@@ -31,7 +33,7 @@ class ImageHeader(NamedTuple):
         height: In pixels, before `orientation` is applied.
         width: In pixels, before `orientation` is applied.
         channels: As stored; 4 is CMYK in a JPEG. 0 where the header does not say.
-        orientation: EXIF's, 1 to 8, of JPEG and TIFF; 1 is upright.
+        orientation: EXIF's, 1 to 8, of JPEG, PNG, WebP and TIFF; 1 is upright.
         ordinary: A JPEG of 8 bits, sequential or progressive.
         progressive: A JPEG in many scans.
         frame: Where the frame header of a JPEG begins, behind its marker.
@@ -58,7 +60,7 @@ class _DamageError(Exception):
 
 
 def image_header(data: Bytes, *, name: str | None = None) -> ImageHeader:
-    """Read the header of an image file; that takes a few microseconds and no memory.
+    """Read the header of an image file; that takes microseconds, and no memory.
 
     Args:
         data: The file, or its first part.
@@ -155,17 +157,21 @@ def _jpeg(data: bytes) -> ImageHeader:
                 progressive=marker in _PROGRESSIVE,
                 frame=at,
             )
-        if marker == 0xE1 and data.startswith(b"Exif\0\0", at + 2):
-            orientation = _exif_orientation(data[at + 8 : at + size])
+        if marker == 0xE1 and data.startswith(_EXIF, at + 2):
+            orientation = _exif_orientation(data[at + 2 : at + size])
         at += size
 
 
 def _exif_orientation(exif: bytes) -> int:
     """Upright if the block is damaged: a picture is not the worse for it."""
     try:
-        orientation = _tiff_tags(exif).get(0x0112, 1)
+        return _orientation(_tiff_tags(exif.removeprefix(_EXIF)))
     except (_DamageError, struct.error):
         return 1
+
+
+def _orientation(tags: dict[int, int]) -> int:
+    orientation = tags.get(0x0112, 1)
     return orientation if 1 <= orientation <= 8 else 1
 
 
@@ -180,27 +186,39 @@ def _tiff_tags(data: bytes) -> dict[int, int]:
     for entry in range(start + 2, start + 2 + 12 * count, 12):
         tag, kind = struct.unpack_from(f"{endian}HH", data, entry)
         if kind in _TIFF_NUMBERS:
-            tags[tag] = struct.unpack_from(endian + _TIFF_NUMBERS[kind], data, entry + 8)[0]
+            value = struct.unpack_from(endian + _TIFF_NUMBERS[kind], data, entry + 8)[0]
+            tags.setdefault(tag, value)  # libtiff, too, goes by the first of several
     return tags
 
 
 def _tiff(data: bytes) -> ImageHeader:
     tags = _tiff_tags(data)
-    orientation = tags.get(0x0112, 1)
-    return ImageHeader("tiff", tags.get(0x0101, 0), tags.get(0x0100, 0), 0, orientation)
+    return ImageHeader("tiff", tags.get(0x0101, 0), tags.get(0x0100, 0), 0, _orientation(tags))
 
 
 def _png(data: bytes) -> ImageHeader:
     kind, width, height, _, colour = struct.unpack_from(">4sIIBB", data, 12)
     if kind != b"IHDR" or colour not in _PNG_CHANNELS:
         raise _DamageError("its first chunk is no IHDR")
-    return ImageHeader("png", height, width, _PNG_CHANNELS[colour])
+    return ImageHeader("png", height, width, _PNG_CHANNELS[colour], _png_orientation(data))
+
+
+def _png_orientation(data: bytes) -> int:
+    """By the first EXIF block, which may stand behind the pixels."""
+    at, kind = 8, b""
+    while kind != b"IEND" and at < len(data):
+        size, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
+        if kind == b"eXIf":
+            return _exif_orientation(data[at + 8 : at + 8 + size])
+        at += 12 + size
+    return 1
 
 
 def _webp(data: bytes) -> ImageHeader:
-    kind = data[8:16]
+    kind, orientation = data[8:16], 1
     if kind == b"WEBPVP8X":
         width, height = (int.from_bytes(data[at : at + 3], "little") + 1 for at in (24, 27))
+        orientation = _webp_orientation(data)
     elif kind == b"WEBPVP8L":
         (packed,) = struct.unpack_from("<I", data, 21)
         width, height = (packed & 0x3FFF) + 1, (packed >> 14 & 0x3FFF) + 1
@@ -210,7 +228,20 @@ def _webp(data: bytes) -> ImageHeader:
         raise _DamageError("it is a RIFF file, but not of WebP")
     if len(data) < 30:
         raise _DamageError("it ends too early")
-    return ImageHeader("webp", height, width)
+    return ImageHeader("webp", height, width, 0, orientation)
+
+
+def _webp_orientation(data: bytes) -> int:
+    """By the EXIF block of an extended file; it stands behind the pixels."""
+    if not data[20:21] or not data[20] & _HAS_EXIF:
+        return 1
+    at = 12
+    while at < len(data):
+        kind, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
+        if kind == b"EXIF":
+            return _exif_orientation(data[at + 8 : at + 8 + size])
+        at += 8 + size + size % 2
+    return 1
 
 
 def _gif(data: bytes) -> ImageHeader:

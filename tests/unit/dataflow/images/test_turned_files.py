@@ -1,0 +1,141 @@
+"""Files whose EXIF block turns the picture: the header, the decoder and the crops agree."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from io import BytesIO
+
+import numpy as np
+import pytest
+
+from scaling import scaled
+from towerpack._core.errors import FormatError
+from towerpack.dataflow.images import DecodeRandomCrop, decode_image, image_header
+from towerpack.dataflow.images._crop import GoogleNetRandomCropAndResize
+from towerpack.dataflow.images._decode import upright
+
+pytest.importorskip("cv2")
+pytest.importorskip("simplejpeg")
+pillow = pytest.importorskip("PIL.Image")
+
+FORMATS = ["PNG", "WEBP", "TIFF"]
+LOSSLESS = {"WEBP": {"lossless": True}, "JPEG": {"quality": 98}}
+
+
+def slope(height: int = 40, width: int = 60) -> np.ndarray:
+    """A picture unlike its mirror images."""
+    y, x = np.mgrid[:height, :width]
+    return np.stack([x * 4, y * 6, x * 2 + y * 3], 2).astype(np.uint8)
+
+
+def saved(img: np.ndarray, kind: str, orientation: int) -> bytes:
+    file = BytesIO()
+    exif = pillow.Exif()
+    exif[0x0112] = orientation
+    how = {"tiffinfo": {0x0112: orientation}} if kind == "TIFF" else {"exif": exif}
+    pillow.fromarray(img).save(file, kind, **how, **LOSSLESS.get(kind, {}))
+    return file.getvalue()
+
+
+def exif(orientation: int) -> bytes:
+    return b"II*\0\x08\0\0\0\x01\0" + struct.pack("<HHIHHI", 0x0112, 3, 1, orientation, 0, 0)
+
+
+def png_with(payload: bytes, before: bytes = b"IDAT") -> bytes:
+    file = BytesIO()
+    pillow.fromarray(slope()).save(file, "PNG")
+    data = file.getvalue()
+    chunk = b"eXIf" + payload
+    chunk = struct.pack(">I", len(payload)) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    at = data.index(before) - 4
+    return data[:at] + chunk + data[at:]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", FORMATS)
+def test_header_and_picture_agree(kind: str, orientation: int) -> None:
+    data = saved(slope(), kind, orientation)
+    header = image_header(data)
+    assert (header.height, header.width, header.orientation) == (40, 60, orientation)
+    img = decode_image(data)
+    assert np.array_equal(img, upright(slope(), orientation))
+    assert img.shape[:2] == header.upright_size
+    assert decode_image(data, channels=1).shape[:2] == header.upright_size
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", FORMATS)
+def test_random_crops(kind: str, orientation: int) -> None:
+    data = saved(slope(), kind, orientation)
+    plain = GoogleNetRandomCropAndResize((0.5, 1.0), target_shape=16)
+    for seed in range(12):
+        img = DecodeRandomCrop(16, (0.5, 1.0))(data, np.random.default_rng(seed))
+        expected = plain.augment(upright(slope(), orientation), np.random.default_rng(seed))
+        assert np.array_equal(img, expected)
+
+
+def test_exif_block_wherever_it_is() -> None:
+    expected = upright(slope(), 6)
+    for payload in (exif(6), b"Exif\0\0" + exif(6)):
+        for before in (b"IDAT", b"IEND"):
+            data = png_with(payload, before)
+            assert image_header(data).orientation == 6
+            assert np.array_equal(decode_image(data), expected)
+        webp = saved(slope(), "WEBP", 6)
+        at = webp.index(b"EXIF")
+        webp = webp[: at + 4] + struct.pack("<I", len(payload)) + payload
+        webp = webp[:4] + struct.pack("<I", len(webp) - 8) + webp[8:]
+        assert image_header(webp).orientation == 6
+        assert np.array_equal(decode_image(webp), expected)
+
+
+def test_bytes_that_only_look_like_an_exif_block() -> None:
+    inside = png_with(b"").replace(b"eXIf", b"tEXt", 1)
+    text = struct.pack(">I", 26) + b"eXIf" + exif(6)
+    chunk = b"tEXt" + text
+    chunk = struct.pack(">I", len(text)) + chunk + struct.pack(">I", zlib.crc32(chunk))
+    at = inside.index(b"IDAT") - 4
+    assert image_header(inside[:at] + chunk + inside[at:]).orientation == 1
+    behind = saved(slope(), "PNG", 1) + text + bytes(4)
+    assert image_header(behind).orientation == 1
+    unannounced = bytearray(saved(slope(), "WEBP", 6))
+    unannounced[20] &= ~8  # the flag that there is one: all readers go by it
+    assert image_header(unannounced).orientation == 1
+    assert decode_image(unannounced).shape == (40, 60, 3)
+
+
+@pytest.mark.parametrize("payload", [b"", b"X", b"II*\0", exif(9), exif(0), exif(6)[:-9]])
+def test_damaged_exif_is_upright(payload: bytes) -> None:
+    data = png_with(payload)
+    assert image_header(data).orientation == 1
+    assert np.array_equal(decode_image(data), slope())
+
+
+@pytest.mark.parametrize("orientation", [0, 9, 60_000])
+def test_tiffs_have_only_eight_orientations(orientation: int) -> None:
+    data = saved(slope(), "TIFF", 3)
+    entry = data.index(struct.pack("<HHIH", 0x0112, 3, 1, 3))
+    data = data[: entry + 8] + struct.pack("<H", orientation) + data[entry + 10 :]
+    assert image_header(data).upright_size == decode_image(data).shape[:2] == (40, 60)
+
+
+def test_damaged_files_are_an_error_or_a_crop() -> None:
+    crop = DecodeRandomCrop(16, (0.5, 1.0), max_pixels=10**6)
+    for kind in FORMATS:
+        data = saved(slope(), kind, 6)
+        places = [*range(min(80, len(data)))]
+        for mark in (b"eXIf", b"EXIF", struct.pack("<HH", 0x0112, 3)):
+            if mark in data:
+                places += range(data.index(mark) - 12, min(data.index(mark) + 40, len(data)))
+        good = 0
+        for seed in range(scaled(10_000, at_least=400)):
+            rng = np.random.default_rng(seed)
+            damaged = bytearray(data)
+            for at in rng.choice(places, rng.integers(1, 4)):
+                damaged[at] = rng.integers(256)
+            try:
+                good += crop(bytes(damaged), rng).shape == (16, 16, 3)
+            except FormatError:
+                continue
+        assert good > 5
