@@ -19,7 +19,8 @@ def clip_boxes(
         boxes: [n, 4]: x0, y0, x1, y1.
         height: Of the image.
         width: Of the image.
-        min_area: A box is worth keeping if more than this fraction of its area is inside.
+        min_area: A box is worth keeping if it has an area inside, and at least this fraction of
+            its whole area.
 
     Returns:
         All boxes, clipped, and a mask [n] of those to keep: `boxes[keep], labels[keep]`.
@@ -31,5 +32,7 @@ def clip_boxes(
     return clipped, (inside > 0) & (inside >= min_area * _areas(boxes))
 
 
-def _areas(boxes: NDArray[Any]) -> NDArray[Any]:
-    return (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+def _areas(boxes: NDArray[Any]) -> NDArray[np.float64]:
+    """0 for boxes that end before they begin. In float64: float16 ends at 65504."""
+    sides = np.maximum(boxes[:, 2:].astype(np.float64) - boxes[:, :2], 0)
+    return sides[:, 0] * sides[:, 1]

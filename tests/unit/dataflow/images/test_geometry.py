@@ -489,6 +489,18 @@ def test_clip_boxes() -> None:
     assert clip_boxes(boxes, 10, 12, min_area=0.2)[1].tolist() == [True, True, False, False, False]
 
 
+def test_boxes_that_end_before_they_begin_have_no_area() -> None:
+    boxes = np.array([[50.0, 50, 10, 10], [50, 10, 10, 50], [np.nan, 1, 2, 3], [1, 1, 2, 2]])
+    assert clip_boxes(boxes, 100, 100)[1].tolist() == [False, False, False, True]
+
+
+def test_areas_that_float16_cannot_hold() -> None:
+    boxes = np.array([[0, 0, 400, 400], [-400, 0, 400, 400]], np.float16)
+    clipped, keep = clip_boxes(boxes, 500, 500, min_area=0.5)
+    assert clipped.dtype == np.float16 and keep.tolist() == [True, True]  # half counts
+    assert clip_boxes(boxes, 500, 500, min_area=0.51)[1].tolist() == [True, False]
+
+
 @pytest.mark.parametrize(
     "make",
     [
