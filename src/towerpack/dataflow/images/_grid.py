@@ -23,7 +23,7 @@ from towerpack.dataflow._datapoints import (
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow.images._image import Image, opencv
 from towerpack.dataflow.images._resampling import resize_mask
-from towerpack.dataflow.images._transform import as_floats
+from towerpack.dataflow.images._transform import as_floats, as_keypoints
 
 _BACKGROUND = 32
 _GAP = 4
@@ -167,7 +167,7 @@ class _Drawer:
         if "boxes" in sample:
             _draw_boxes(img, as_floats(sample["boxes"], "boxes", 4) * scale)
         if "keypoints" in sample:
-            _draw_points(img, np.asarray(sample["keypoints"], np.float64), scale)
+            _draw_points(img, as_keypoints(sample["keypoints"]), scale)
         cell = np.full((self._cell + text, self._cell, 3), _BACKGROUND, np.uint8)
         y, x = (self._cell - img.shape[0]) // 2, (self._cell - img.shape[1]) // 2
         cell[y : y + img.shape[0], x : x + img.shape[1]] = img
@@ -236,8 +236,8 @@ def _draw_boxes(img: NDArray[np.uint8], boxes: NDArray[Any]) -> None:
         opencv().rectangle(img, box[:2], (box[2] - 1, box[3] - 1), colour, 2)
 
 
-def _draw_points(img: NDArray[np.uint8], points: NDArray[np.float64], scale: float) -> None:
-    places = points.reshape(-1, points.shape[-1])[:, :2] * scale
+def _draw_points(img: NDArray[np.uint8], points: NDArray[Any], scale: float) -> None:
+    places = points.reshape(-1, points.shape[-1])[:, :2].astype(np.float64) * scale
     for number, (x, y) in enumerate(_pixels(np.floor(places))):
         opencv().circle(img, (x, y), 4, (0, 0, 0), -1)
         opencv().circle(img, (x, y), 3, _COLOURS[number % len(_COLOURS)], -1)

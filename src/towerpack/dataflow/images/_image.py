@@ -82,8 +82,17 @@ def transposed(img: Image) -> Image:
 
 
 def size_of(img: Any) -> tuple[int, int]:
-    """Height and width of an image or mask."""
-    shape: tuple[int, ...] = img.shape
+    """Height and width of an image or mask.
+
+    Raises:
+        ConfigError: It is neither.
+    """
+    if not isinstance(img, np.ndarray):
+        raise ConfigError(
+            f"An image or mask is a NumPy array, not of type {type(img).__name__}.",
+            fix="np.asarray(it)",
+        )
+    shape = cast("Image", img).shape
     if len(shape) not in (2, 3) or 0 in shape:
         raise ConfigError(
             f"The shape {list(shape)} is not that of an image or mask.",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -52,15 +53,7 @@ class Transform:
 
     def apply_keypoints(self, keypoints: NDArray[Any]) -> NDArray[Any]:
         """Keypoints [..., 2 or more]: x and y are moved, the rest (visibility) stays."""
-        points = np.asarray(keypoints)
-        if points.ndim < 2 or points.shape[-1] < 2:
-            raise ConfigError(
-                "Keypoints have x and y along their last axis.",
-                got=describe(points),
-                expected="[n, 2], [n, 3] with visibility, or [objects, n, 3]",
-            )
-        if points.dtype.kind != "f":
-            points = points.astype(np.float64)
+        points = as_keypoints(keypoints)
         moved = np.asarray(self.apply_coords(points[..., :2].reshape(-1, 2)))
         moved = moved.reshape(*points.shape[:-1], 2)
         return np.concatenate([moved, points[..., 2:]], axis=-1).astype(points.dtype)
@@ -145,6 +138,9 @@ class TransformFactory(Transform):
 class TransformList(Transform):
     """Transforms one after the other; any `apply_...` that all of them have works.
 
+    Boxes are moved by their corners, through all transforms at once; only those transforms that
+    define `apply_boxes` themselves get the boxes around them.
+
     Args:
         tfms: The first is applied first.
     """
@@ -162,12 +158,18 @@ class TransformList(Transform):
         return self._chain("apply_coords", as_floats(coords, "coordinates", 2))
 
     def apply_boxes(self, boxes: NDArray[Any]) -> NDArray[Any]:
-        # Not one transform's boxes after the other's: each would be the box around the last one's
-        # box, and grow with every rotation.
-        return super().apply_boxes(boxes)
+        boxes = as_floats(boxes, "boxes", 4)
+        for by_itself, run in groupby(self._flat(), _moves_boxes_by_itself):
+            if by_itself:
+                boxes = TransformList(run)._chain("apply_boxes", boxes)
+            else:
+                # Not one transform's boxes after the other's: each would be the box around the
+                # last one's box, and grow with every rotation.
+                boxes = Transform.apply_boxes(TransformList(run), boxes)
+        return boxes
 
     def apply_keypoints(self, keypoints: NDArray[Any]) -> NDArray[Any]:
-        return self._chain("apply_keypoints", keypoints)
+        return self._chain("apply_keypoints", as_keypoints(keypoints))
 
     def __getattr__(self, name: str) -> Any:
         if not name.startswith("apply_"):
@@ -188,6 +190,13 @@ class TransformList(Transform):
 
     def __repr__(self) -> str:
         return f"TransformList({self.tfms!r})"
+
+    def _flat(self) -> Iterator[Transform]:
+        for transform in self.tfms:
+            if type(transform) is TransformList:
+                yield from transform._flat()
+            else:
+                yield transform
 
     def _chain(self, method: str, value: Any) -> Any:
         for transform in self.tfms:
@@ -210,6 +219,30 @@ def as_floats(values: Any, what: str, columns: int) -> NDArray[Any]:
             expected=f"[n, {columns}]: " + ("x, y" if columns == 2 else "x0, y0, x1, y1"),
         )
     return array if array.dtype.kind == "f" else array.astype(np.float64)
+
+
+def as_keypoints(keypoints: Any) -> NDArray[Any]:
+    """Keypoints as an array of floats; float16, float32 and float64 stay what they are.
+
+    Raises:
+        ConfigError: The shape is not [..., 2 or more].
+    """
+    points: NDArray[Any] = np.asarray(keypoints)
+    if points.shape == (0,):
+        points = points.reshape(0, 2)  # np.array([]): no points
+    if points.ndim < 2 or points.shape[-1] < 2:
+        raise ConfigError(
+            "Keypoints have x and y along their last axis.",
+            got=describe(points),
+            expected="[n, 2], [n, 3] with visibility, or [objects, n, 3]",
+        )
+    return points if points.dtype.kind == "f" else points.astype(np.float64)
+
+
+def _moves_boxes_by_itself(transform: Transform) -> bool:
+    """Whether it defines `apply_boxes`, rather than to move boxes by their corners."""
+    own = "apply_boxes" in vars(transform)  # given to `TransformFactory`
+    return own or type(transform).apply_boxes is not Transform.apply_boxes
 
 
 def _same(img: Image) -> Image:

@@ -347,6 +347,40 @@ def test_boxes_do_not_grow_with_every_step() -> None:
     assert np.allclose(TransformList(turns).apply_boxes(box), box)
 
 
+class OwnBoxes(NoOpTransform):
+    """Makes boxes twice as large, and no coordinates."""
+
+    def apply_boxes(self, boxes: Array) -> Array:
+        return boxes * 2
+
+
+def test_boxes_of_ones_own_in_a_list() -> None:
+    box = np.array([[4.0, 4, 6, 6]])
+    factory = TransformFactory("x", apply_boxes=lambda boxes: boxes * 2)
+    there, back = (images.WarpAffineTransform(m, (10, 10)) for m in _turns(30))
+    for own in (OwnBoxes(), factory):
+        assert np.allclose(TransformList([own]).apply_boxes(box), box * 2)
+        nested = TransformList([TransformList([there, TransformList([back])]), own])
+        assert np.allclose(nested.apply_boxes(box), box * 2)
+        assert np.allclose(TransformList([own, there, back]).apply_boxes(box), box * 2)
+        shift = images.CropTransform(1, 1, 5, 5)
+        assert np.allclose(TransformList([shift, own, shift]).apply_boxes(box), (box - 1) * 2 - 1)
+    with pytest.raises(ConfigError, match=r"\[n, 4\]"):
+        TransformList([factory]).apply_boxes(np.zeros((3, 5)))
+
+
+def test_a_list_of_no_transforms_keeps_its_word_about_dtypes() -> None:
+    """Or batches would be of ints and floats."""
+    for transform in (TransformList([]), TransformList([NoOpTransform()]), NoOpTransform()):
+        for method, columns in (("coords", 2), ("boxes", 4), ("keypoints", 3)):
+            apply = getattr(transform, f"apply_{method}")
+            assert apply(np.ones((1, columns), np.int64)).dtype == np.float64
+            assert apply(np.ones((1, columns), np.float32)).dtype == np.float32
+            assert len(apply(np.array([]))) == 0
+            with pytest.raises(ConfigError):
+                apply(np.zeros(3))
+
+
 def _turns(degrees: float) -> list[Array]:
     from towerpack.dataflow.images._warp import affine, rotation
 
@@ -414,6 +448,12 @@ def test_lists_hand_on_any_method() -> None:
     with pytest.raises(AttributeError):
         TransformList([factory]).other  # noqa: B018
     assert pickle.loads(pickle.dumps(TransformList([NoOpTransform()]))).tfms
+
+
+def test_masks_are_arrays() -> None:
+    for transform in (images.FlipTransform(2, 2), images.TransposeTransform()):
+        with pytest.raises(ConfigError, match="not of type list"):
+            transform.apply_mask([[1, 2], [3, 4]])  # pyright: ignore[reportArgumentType]
 
 
 def test_map_image() -> None:

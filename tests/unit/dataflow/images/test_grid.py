@@ -176,3 +176,10 @@ def test_a_component_that_is_not_there(
     assert all(text in message for text in expected), message
     assert "Error" not in message and "Parts" not in message
     assert caught.value.pipeline == str(source)
+
+
+def test_no_points_to_draw() -> None:
+    bare = image_grid(DataFromList([(IMAGES[0],)]))
+    flow = DataFromList([(IMAGES[0], np.array([]))])
+    for grid in (image_grid(flow, keypoints=1), image_grid(flow, boxes=1)):
+        assert np.array_equal(grid, bare)
