@@ -158,7 +158,7 @@ def decode_part(data: bytes, header: ImageHeader, wanted: Wanted, part: CropTran
         orientation = header.orientation if wanted.orient else 1
         height, width = header.upright_size if wanted.orient else (header.height, header.width)
         part.check(height, width, wanted.name)
-        stored = _before_turning(part, (height, width), orientation)
+        stored = before_turning(part, (height, width), orientation)
         fewer, shown = with_first_rows(data, header, stored.y0 + stored.h)
         check_scans(shown, fewer, wanted.name)
         img = _jpeg(fewer, shown._replace(orientation=1), wanted, 1, None)
@@ -169,7 +169,7 @@ def decode_part(data: bytes, header: ImageHeader, wanted: Wanted, part: CropTran
     return part.apply_image(img)
 
 
-def _before_turning(part: CropTransform, size: tuple[int, int], orientation: int) -> CropTransform:
+def before_turning(part: CropTransform, size: tuple[int, int], orientation: int) -> CropTransform:
     """Where a part of an upright picture of some (height, width) lies in the picture as stored."""
     y0, x0, h, w = part.y0, part.x0, part.h, part.w
     if orientation in (2, 3, 6, 7):

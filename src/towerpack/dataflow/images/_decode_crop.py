@@ -16,11 +16,13 @@ from towerpack.dataflow.images._crop import CropTransform, GoogleNetRandomCropAn
 from towerpack.dataflow.images._decode import (
     MAX_PIXELS,
     Wanted,
+    before_turning,
     check_size,
     decode_known,
     decode_part,
+    upright,
 )
-from towerpack.dataflow.images._headers import Bytes, as_bytes, image_header
+from towerpack.dataflow.images._headers import Bytes, ImageHeader, as_bytes, image_header
 from towerpack.dataflow.images._image import (
     Image,
     Interpolation,
@@ -89,21 +91,18 @@ class DecodeRandomCrop:
         data = as_bytes(data)
         header = image_header(data)
         check_size(header, len(data), self.max_pixels, None)
-        if header.format != "jpeg":  # decoded as a whole, in any case
-            return self._cut(decode_known(data, header, self._wanted), rng, out)
-        size = header.upright_size
-        # Of an image it looks at the shape alone: this one takes no memory.
-        transform: Any = self._crop.get_transform(np.empty(size, "V0"), rng)
+        # Only a JPEG is not decoded as a whole. Of an image the draw looks at the shape alone: an
+        # empty one takes no memory.
+        is_jpeg = header.format == "jpeg"
+        whole = None if is_jpeg else decode_known(data, header, self._wanted)
+        seen = np.empty(header.upright_size, "V0") if whole is None else whole
+        transform: Any = self._crop.get_transform(seen, rng)
         part = next(iter(transform))
         if not isinstance(part, CropTransform):  # no draw fitted: the middle, after scaling
-            return self._kept(transform.apply_image(decode_known(data, header, self._wanted)), out)
-        factor = self._factor(part)
-        if factor == 1:
-            return self._scaled(decode_part(data, header, self._wanted, part), out)
-        img = decode_known(data, header, self._wanted, factor)
-        if img.shape[:2] != size:
-            part = _reduced(part, factor, (img.shape[0], img.shape[1]))
-        return self._scaled(part.apply_image(img), out)
+            whole = decode_known(data, header, self._wanted) if whole is None else whole
+            return self._kept(transform.apply_image(whole), out)
+        img = self._part(data, header, part) if whole is None else part.apply_image(whole)
+        return self._scaled(img, out)
 
     def make_in_row(self, data: Bytes, rng: RNG | None = None) -> Image:
         """As calling it, in its place in the batch: see `towerpack.dataflow.empty_row`."""
@@ -111,12 +110,18 @@ class DecodeRandomCrop:
             return self(data, rng)
         return self(data, rng, out=empty_row((*self._target, 3), np.uint8))
 
-    def _cut(self, img: Image, rng: RNG | None, out: NDArray[np.uint8] | None) -> Image:
-        transform: Any = self._crop.get_transform(img, rng)
-        part = next(iter(transform))
-        if isinstance(part, CropTransform):
-            return self._scaled(part.apply_image(img), out)
-        return self._kept(transform.apply_image(img), out)
+    def _part(self, data: bytes, header: ImageHeader, part: CropTransform) -> Image:
+        """A part of an upright JPEG, reduced if that is good enough."""
+        factor = self._factor(part)
+        if factor == 1:
+            return decode_part(data, header, self._wanted, part)
+        # Reduced as it is stored: blocks begin at its edges, not at those of the upright picture.
+        lying = header._replace(orientation=1)
+        part = before_turning(part, header.upright_size, header.orientation)
+        img = decode_known(data, lying, self._wanted, factor)
+        if img.shape[:2] != lying.upright_size:
+            part = _reduced(part, factor, (img.shape[0], img.shape[1]))
+        return upright(part.apply_image(img), header.orientation)
 
     def _factor(self, part: CropTransform) -> int:
         height, width = self._target

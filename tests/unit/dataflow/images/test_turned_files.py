@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from scaling import scaled
 from towerpack._core.errors import FormatError
 from towerpack.dataflow.images import DecodeRandomCrop, decode_image, image_header
+from towerpack.dataflow.images import _decode as decode
 from towerpack.dataflow.images._crop import GoogleNetRandomCropAndResize
 from towerpack.dataflow.images._decode import upright
 
@@ -139,3 +141,34 @@ def test_damaged_files_are_an_error_or_a_crop() -> None:
             except FormatError:
                 continue
         assert good > 5
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_reduced_crops_show_the_right_place(orientation: int) -> None:
+    """Of a slope, the mean says where it was seen."""
+    size = 1001  # leaves one pixel in the last block of 8, 4 and 2
+    y, x = np.mgrid[:size, :size] / (size - 1) * 255
+    channels = [x, y, (x + y) / 2]
+    data = saved(np.round(np.stack(channels, 2)).astype(np.uint8), "JPEG", orientation)
+    offsets: list[np.ndarray] = []
+    for seed in range(15):
+        crop = DecodeRandomCrop(60, (0.3, 1.0), interp="area")
+        img = crop(data, np.random.default_rng(seed))
+        full = replace(crop, reduce=False)(data, np.random.default_rng(seed))
+        assert not np.array_equal(img, full)
+        offsets.append((img.astype(float) - full).mean((0, 1)) / 255 * size)
+    assert np.abs(np.mean(offsets, 0)).max() < 1.5  # pixels of the file
+    assert np.abs(offsets).max() < 5
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_crops_of_jpegs_that_opencv_reads(
+    orientation: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = saved(slope(), "JPEG", orientation)
+    monkeypatch.setattr(decode, "_jpeg", lambda *_: None)
+    for seed in range(12):  # OpenCV does not reduce
+        crop = DecodeRandomCrop(8, (0.5, 1.0), interp="area")
+        img = crop(data, np.random.default_rng(seed))
+        plain = replace(crop, reduce=False)(data, np.random.default_rng(seed))
+        assert np.array_equal(img, plain)
