@@ -52,8 +52,8 @@ class DiskCacheData(Wrapper):
         version: Of what is below.
 
     Raises:
-        ConfigError: `ds` is infinite; or, when it is read, the directory belongs to another
-            pipeline, or a datapoint cannot be packed.
+        ConfigError: `ds` is infinite; `path` is a file; or, when it is read, the directory belongs
+            to another pipeline, or a datapoint cannot be packed.
     """
 
     def __init__(
@@ -67,6 +67,8 @@ class DiskCacheData(Wrapper):
             raise ConfigError(
                 f"{ds} is infinite: a disk is not.", fix="cache first and repeat afterwards"
             )
+        if self.path.exists() and not self.path.is_dir():
+            raise ConfigError(f"{self.path} is a file.", expected="a directory, or nothing")
         self._stores: dict[int, PerProcess[DiskStore]] = {}
 
     def arguments(self) -> str:

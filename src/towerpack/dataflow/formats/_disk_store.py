@@ -234,7 +234,12 @@ class _Lock:
 
 def _claim(path: Path, identity: dict[str, Any]) -> None:
     """Say what a new directory belongs to, or check it."""
-    path.mkdir(parents=True, exist_ok=True)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"The directory {path} cannot be made: {error.strerror}.", fix="give another one"
+        ) from error
     about = path / _ABOUT
     if not about.exists():
         # Others may be making it at this moment.

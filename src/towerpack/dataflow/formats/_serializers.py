@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final, cast
+from zipfile import ZipFile
 
 import numpy as np
+from numpy.lib import format as npy_format
 from numpy.typing import NDArray
 
 from towerpack._core.errors import BatchError, ConfigError
@@ -14,6 +17,7 @@ from towerpack._core.extras import require
 from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._datapoints import (
     Datapoint,
+    describe,
     describe_datapoint,
     is_datapoint,
     keys_of,
@@ -50,17 +54,17 @@ class NumpySerializer:
         Raises:
             BatchError: They do not stack.
             ConfigError: There are no datapoints, or no end of them, or they hold what `.npz` cannot
-                without pickle.
+                without pickle, or strings that end in NUL, which NumPy would cut off.
         """
         check_finite(df)
-        rows = list(df)
-        if not rows:
-            raise ConfigError(f"{df} has no datapoints, and so no components to store.")
-        stacked = stack_rows(rows)
-        names = [name if isinstance(name, str) else f"arr_{name}" for name in keys_of(stacked)]
-        columns = [_storable(column) for column in values_of(stacked)]
-        with whole_file(path) as temporary, open(temporary, "wb") as file:
-            np.savez(file, allow_pickle=False, **dict(zip(names, columns, strict=True)))
+        with whole_file(path) as temporary:
+            rows = list(df)
+            if not rows:
+                raise _no_datapoints(df)
+            stacked = stack_rows(rows)
+            names = _member_names(stacked)
+            columns = [_fixed(_strings_or_numbers(column)) for column in values_of(stacked)]
+            _write_npz(temporary, dict(zip(names, columns, strict=True)))
 
     @staticmethod
     def load(path: PathLike, shuffle: bool = True) -> DataFlow:
@@ -81,7 +85,10 @@ class NumpySerializer:
 
 
 class HDF5Serializer:
-    """Writes a flow to an HDF5 file of stacked components, and reads it again."""
+    """Writes a flow to an HDF5 file of stacked components, and reads it again.
+
+    Strings are stored with their lengths. Bytes are refused: HDF5's would come back as `str`.
+    """
 
     @staticmethod
     def save(df: DataFlow, path: PathLike, data_paths: Sequence[str]) -> None:
@@ -95,21 +102,23 @@ class HDF5Serializer:
         Raises:
             BatchError: Datapoints do not stack.
             ConfigError: There are no datapoints or no end of them, or more or fewer components
-                than `data_paths`.
+                than `data_paths`, or these exclude each other, or components are of a type that
+                HDF5 does not give back as it was.
         """
         h5py: Any = require("h5py", extra="formats", needed_for="HDF5Serializer.save")
         check_finite(df)
-        data_paths = names_of(data_paths)
+        data_paths = _checked_data_paths(data_paths)
         size = length_of(df)
         with whole_file(path) as temporary, h5py.File(temporary, "w") as file:
             written = 0
-            for columns in _blocks(df, len(data_paths)):
+            for stacked in _blocks(df, len(data_paths)):
+                columns = [_in_hdf5(h5py, column, written) for column in stacked]
                 if not written:
                     _create(file, data_paths, columns, size if isinstance(size, int) else None)
                 _append(file, data_paths, columns, written)
                 written += len(columns[0])
             if not written:
-                raise ConfigError(f"{df} has no datapoints, and so no components to store.")
+                raise _no_datapoints(df)
 
     @staticmethod
     def load(path: PathLike, data_paths: Sequence[str], shuffle: bool = True) -> DataFlow:
@@ -117,7 +126,53 @@ class HDF5Serializer:
         return HDF5Data(path, data_paths, shuffle)
 
 
-def _blocks(ds: DataFlow, components: int) -> Iterator[list[NDArray[Any]]]:
+def _no_datapoints(df: DataFlow) -> ConfigError:
+    return ConfigError(f"{df} has no datapoints, and so no components to store.")
+
+
+def _member_names(stacked: Datapoint) -> list[str]:
+    """What the arrays of an `.npz` file are called.
+
+    Raises:
+        ConfigError: Two of them alike, or one as no member of a zip file can be.
+    """
+    names = [name if isinstance(name, str) else f"arr_{name}" for name in keys_of(stacked)]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"Two components are called {name!r}.", fix="rename one of them")
+        if "\0" in name or not _encodable(name):
+            raise ConfigError(f"No array can be called {name!r}.", fix="rename the component")
+    return names
+
+
+def _write_npz(path: Path, columns: dict[str, NDArray[Any]]) -> None:
+    # `numpy.savez` takes names as keywords, and so none that are parameters of its own.
+    with ZipFile(path, "w") as archive:
+        for name, column in columns.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                npy_format.write_array(member, column, allow_pickle=False)
+
+
+def _checked_data_paths(data_paths: Sequence[str]) -> list[str]:
+    """Where components go, if none of them is in the way of another."""
+    names = names_of(data_paths)
+    seen: dict[str, str] = {}
+    for name in names:
+        parts = [part for part in name.split("/") if part not in ("", ".")]
+        whole = "/".join(parts)
+        for other in seen:
+            if f"{whole}/".startswith(f"{other}/") or f"{other}/".startswith(f"{whole}/"):
+                raise ConfigError(
+                    f"data_paths has {seen[other]!r} and {name!r}, which exclude each other.",
+                    expected="one data set for each component, none of them within another",
+                )
+        if not parts:
+            raise ConfigError(f"{name!r} in data_paths is no name of a data set.")
+        seen[whole] = name
+    return names
+
+
+def _blocks(ds: DataFlow, components: int) -> Iterator[list[Any]]:
     """The components of a pass, stacked some datapoints at a time."""
     iterator = iter(ds)
     while rows := list(islice(iterator, _BLOCK)):
@@ -127,16 +182,22 @@ def _blocks(ds: DataFlow, components: int) -> Iterator[list[NDArray[Any]]]:
                     f"Datapoints do not have {components} components, as data_paths has names.",
                     got=describe_datapoint(row),
                 )
-        yield [_storable(column) for column in values_of(stack_rows(rows))]
+        yield values_of(stack_rows(rows))
 
 
 def _create(file: Any, names: Sequence[str], columns: list[NDArray[Any]], size: int | None) -> None:
     for name, column in zip(names, columns, strict=True):
         rest = column.shape[1:]
-        if size is not None:
-            file.create_dataset(name, (size, *rest), column.dtype)
-        else:
-            file.create_dataset(name, (0, *rest), column.dtype, maxshape=(None, *rest), chunks=True)
+        # Strings in chunks of whole rows are those that `HDF5Data` reads by itself.
+        chunks = (_BLOCK, *rest) if column.dtype.hasobject else True
+        try:
+            if size is not None:
+                file.create_dataset(name, (size, *rest), column.dtype)
+            else:
+                every = (None, *rest)
+                file.create_dataset(name, (0, *rest), column.dtype, maxshape=every, chunks=chunks)
+        except TypeError as error:
+            raise _not_in_hdf5(f"{name!r} is of dtype {column.dtype}") from error
 
 
 def _append(file: Any, names: Sequence[str], columns: list[NDArray[Any]], written: int) -> None:
@@ -154,17 +215,74 @@ def _append(file: Any, names: Sequence[str], columns: list[NDArray[Any]], writte
         data_set[written : written + len(column)] = column
 
 
-def _storable(column: Any) -> NDArray[Any]:
-    """A column that needs no pickle: strings become those of a fixed length."""
+def _strings_or_numbers(column: Any) -> NDArray[Any]:
+    """A column that needs no pickle: if of objects, of strings or of bytes alone."""
     array: NDArray[Any] = np.asarray(column)
-    if array.dtype.kind != "O":
+    if not array.dtype.hasobject:
         return array
-    items: list[Datapoint] = array.ravel().tolist()
+    items: list[Any] = array.ravel().tolist()
     for kind in (str, bytes):
-        if all(type(item) is kind for item in items):
-            return np.array(items).reshape(array.shape)
+        if all(isinstance(item, kind) for item in items):
+            return array
     raise ConfigError(
         "A component holds Python objects, which only pickle could store.",
         got=describe_datapoint(tuple(items[:3])),
         fix=_RAGGED,
     )
+
+
+def _fixed(array: NDArray[Any]) -> NDArray[Any]:
+    """Strings as those of NumPy's, which are of one length, filled up with NULs."""
+    if not array.dtype.hasobject:
+        return array
+    items: list[Any] = array.ravel().tolist()
+    for place, item in enumerate(items):
+        if item[-1:] in ("\0", b"\0"):
+            raise ConfigError(
+                f"Datapoint {_row(array, place)} holds {describe(item)} that ends in NUL, which "
+                "NumPy would cut off.",
+                fix="LMDBSerializer, which keeps bytes and strings as they are",
+            )
+    return np.array(items).reshape(array.shape)
+
+
+def _in_hdf5(h5py: Any, column: Any, first: int) -> NDArray[Any]:
+    """A column as HDF5 stores it, if it comes back as it was.
+
+    Args:
+        h5py: The module.
+        column: Stacked.
+        first: The number of its first datapoint.
+    """
+    array = _strings_or_numbers(column)
+    items: list[Any] = array.ravel().tolist() if array.dtype.kind in "OU" else []
+    if array.dtype.kind in "SMm" or any(isinstance(item, bytes) for item in items):
+        kind = "bytes" if array.dtype.kind in "OS" else "dates or times"
+        raise _not_in_hdf5(f"A component holds {kind}")
+    if array.dtype.kind not in "OU":
+        return array
+    for place, item in enumerate(items):
+        if "\0" in item or not _encodable(item):
+            raise _not_in_hdf5(f"Datapoint {first + _row(array, place)} holds {item!r:.80}")
+    return array.astype(h5py.string_dtype())
+
+
+def _not_in_hdf5(what: str) -> ConfigError:
+    return ConfigError(
+        f"{what}, which HDF5 does not store.",
+        expected="numbers, booleans, and strings without NUL",
+        fix="LMDBSerializer, which keeps any of these; or convert them: dates with .astype('i8')",
+    )
+
+
+def _row(array: NDArray[Any], place: int) -> int:
+    """The datapoint that an item of a flat column belongs to."""
+    return place // (array.size // len(array))
+
+
+def _encodable(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

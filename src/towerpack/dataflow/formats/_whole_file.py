@@ -22,9 +22,13 @@ def whole_file(path: PathLike) -> Generator[Path]:
         path: The file's name.
 
     Raises:
-        ConfigError: Its directory is not there.
+        ConfigError: Its directory is not there, or it is one itself.
     """
     target = path_of(path)
+    if target.is_dir():
+        raise ConfigError(
+            f"{str(target)!r} is a directory.", expected="a file", fix="name a file in it"
+        )
     if not target.parent.is_dir():
         raise ConfigError(
             f"There is no directory {str(target.parent)!r} to write {target.name!r} to.",

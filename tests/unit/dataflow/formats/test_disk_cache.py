@@ -244,3 +244,12 @@ def test_processes_share_a_cache_and_may_be_killed(tmp_path: Path) -> None:
     parts = list((tmp_path / "c").glob("*.part"))
     assert 1 <= len(parts) <= 3
     assert os.path.getsize(tmp_path / "c" / "about") > 0
+
+
+def test_a_file_is_no_cache(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(ConfigError, match="is a file"):
+        DiskCacheData(DataFromList([1]), tmp_path / "file")
+    ds = DiskCacheData(DataFromList([1]), tmp_path / "file" / "cache")
+    with pytest.raises(ConfigError, match="cannot be made"):
+        list(ds)

@@ -60,6 +60,33 @@ def test_numpy_refuses(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("bad", [b"\x89PNG\0\0", b"\0", "a\0"])
+def test_numpy_refuses_what_it_would_cut_off(tmp_path: Path, bad: Any) -> None:
+    rows = [[bad[:0] + bad[:1].replace(bad[-1:], bad[:0]), 1]] * 3 + [[bad, 1]]
+    with pytest.raises(ConfigError, match=r"Datapoint 3 .* ends in NUL") as caught:
+        NumpySerializer.save(DataFromList(rows), tmp_path / "t.npz")
+    assert "LMDBSerializer" in str(caught.value)
+    assert not os.listdir(tmp_path)
+
+
+def test_numpy_keeps_nul_elsewhere(tmp_path: Path) -> None:
+    rows = [(b"\0a", "b\0c", b"")] * 2 + [(b"abcd", "", b"")]
+    NumpySerializer.save(DataFromList(rows), tmp_path / "t.npz")
+    assert list(NumpySerializer.load(tmp_path / "t.npz", shuffle=False)) == rows
+
+
+def test_numpy_names(tmp_path: Path) -> None:
+    names = ["file", "allow_pickle", "args", "a/b", "ä", "x.npy", "self"]
+    rows = [dict.fromkeys(names, i) for i in range(3)]
+    NumpySerializer.save(DataFromList(rows), tmp_path / "t.npz")
+    assert list(NumpySerializer.load(tmp_path / "t.npz", shuffle=False)) == rows
+    with np.load(tmp_path / "t.npz") as loaded:
+        assert all(loaded[name].tolist() == [0, 1, 2] for name in names)
+    for bad in ({"arr_0": 1, 0: 2}, {"a\0": 1}, {"\ud800": 1}):
+        with pytest.raises(ConfigError, match="called"):
+            NumpySerializer.save(DataFromList([bad]), tmp_path / "bad.npz")
+
+
 @pytest.mark.parametrize("source", [DataFromList, iterable])
 def test_hdf5(tmp_path: Path, source: Any) -> None:
     path, names = tmp_path / "t.h5", ["images", "train/labels", "even", "half"]
@@ -84,6 +111,56 @@ def test_hdf5_refuses(tmp_path: Path) -> None:
         with pytest.raises(error, match=reason):
             HDF5Serializer.save(DataFromList(rows), path, ["x"])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("source", [DataFromList, iterable])
+def test_hdf5_strings(tmp_path: Path, source: Any) -> None:
+    path, names = tmp_path / "t.h5", ["one", "many", "array"]
+    array = np.array([["x", "yy", ""]] * 2)
+    rows: list[Any] = [["ä" * (i // 100), ["", "b" * i], array] for i in range(600)]
+    rows = [[one, np.array(many, object), array] for one, many, array in rows]
+    HDF5Serializer.save(source(rows), path, names)
+    found = list(HDF5Serializer.load(path, names, shuffle=False))
+    assert [dp[0] for dp in found] == [dp[0] for dp in rows]
+    assert all(type(dp[0]) is str for dp in found)
+    assert [dp[1].tolist() for dp in found] == [dp[1].tolist() for dp in rows]
+    assert all(dp[2].tolist() == array.tolist() for dp in found)
+    check_flow(lambda: HDF5Serializer.load(path, names), limit=20, epochs=1)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        b"ab\0\0",
+        b"\xff\xd8",
+        np.array([b"ab", b"c"]),
+        np.datetime64("2026-01-01"),
+        np.timedelta64(3, "s"),
+        "a\0b",
+        "\ud800",
+        np.zeros(2, [("a", "U3")]),
+    ],
+)
+def test_hdf5_refuses_what_would_not_come_back(tmp_path: Path, bad: Any) -> None:
+    with pytest.raises(ConfigError, match="HDF5 does not store") as caught:
+        HDF5Serializer.save(DataFromList([[bad]]), tmp_path / "t.h5", ["x"])
+    assert "LMDBSerializer" in str(caught.value)
+    assert not os.listdir(tmp_path)
+
+
+def test_hdf5_says_which_string_it_refuses(tmp_path: Path) -> None:
+    rows = [["a"]] * 300 + [["b\0"]]
+    with pytest.raises(ConfigError, match="Datapoint 300 holds"):
+        HDF5Serializer.save(DataFromList(rows), tmp_path / "t.h5", ["x"])
+
+
+@pytest.mark.parametrize(
+    "names", [["x", "x"], ["x", "x/y"], ["x/y", "/x"], ["x", "./x"], ["x", ""]]
+)
+def test_hdf5_paths_that_exclude_each_other(tmp_path: Path, names: list[str]) -> None:
+    with pytest.raises(ConfigError, match="data_paths"):
+        HDF5Serializer.save(DataFromList([[1, 2]]), tmp_path / "t.h5", names)
+    HDF5Serializer.save(DataFromList([[1, 2]]), tmp_path / "t.h5", ["x", "xy"])
 
 
 def _save_hdf5(df: Any, path: Path) -> None:
@@ -113,6 +190,18 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
     for save in SAVERS:
         with pytest.raises(ConfigError, match=r"no directory .*none' to write 'file'"):
             save(DataFromList([{"a": b"1"}]), tmp_path / "none" / "file")
+
+
+def test_a_directory_is_no_file(tmp_path: Path) -> None:
+    class Unread(DataFromList):
+        def __iter__(self) -> Iterator[Any]:
+            yield from ()
+            raise AssertionError("it was read")
+
+    (tmp_path / "there" / "data.mdb").mkdir(parents=True)
+    for save in SAVERS:
+        with pytest.raises(ConfigError, match="is a directory"):
+            save(Unread([{"a": b"1"}]), tmp_path / "there")
 
 
 def test_records_are_bytes(tmp_path: Path) -> None:
