@@ -105,10 +105,12 @@ def files_of(paths: PathLike | Sequence[PathLike]) -> list[Path]:
     """
     if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes, os.PathLike)):
         found = [file_of(path) for path in paths]
-    elif isinstance(paths, str) and glob.has_magic(paths) and not os.path.exists(paths):
-        found = [Path(path) for path in sorted(glob.glob(paths, recursive=True))]
     else:
-        found = [file_of(paths)]
+        pattern = str(path_of(paths))
+        if glob.has_magic(pattern) and not os.path.exists(pattern):
+            found = [Path(path) for path in sorted(glob.glob(pattern, recursive=True))]
+        else:
+            found = [file_of(paths)]
     if not found:
         raise ConfigError(f"There are no files {paths!r:.80}.", expected="one or more")
     return found

@@ -84,7 +84,7 @@ def test_files(tmp_path: Path) -> None:
     a, b, odd = tmp_path / "a.tar", tmp_path / "b.tar", tmp_path / "[x].tar"
     assert files_of(a) == files_of(str(a)) == files_of([a]) == [a]
     assert files_of([b, str(a)]) == [b, a]
-    assert files_of(str(tmp_path / "*.tar")) == [odd, a, b]
+    assert files_of(str(tmp_path / "*.tar")) == files_of(tmp_path / "*.tar") == [odd, a, b]
     assert files_of(str(odd)) == [odd]
     for wrong in (tmp_path / "c", [a, tmp_path / "c"], [], str(tmp_path / "*.zip")):
         with pytest.raises(ConfigError, match="no file"):

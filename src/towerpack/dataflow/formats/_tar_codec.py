@@ -40,8 +40,19 @@ def encode_file(extension: str, value: Any) -> bytes:
     """The bytes of one file: `decode_file` gives the value back.
 
     Raises:
-        ConfigError: The extension says nothing about how to write this type.
+        ConfigError: The extension says nothing about how to write this value.
     """
+    try:
+        encoded = _encoded(extension, value)
+    # Of json also what refers to itself (ValueError) or is too deep (RecursionError).
+    except (TypeError, ValueError, RecursionError) as error:
+        raise _not_written(extension, value, f"{type(error).__name__}: {error}") from error
+    if encoded is None:
+        raise _not_written(extension, value, None)
+    return encoded
+
+
+def _encoded(extension: str, value: Any) -> bytes | None:
     kind = extension.rpartition(".")[2].lower()
     if isinstance(value, (bytes, bytearray, memoryview)):
         return bytes(cast("bytes", value))
@@ -50,13 +61,25 @@ def encode_file(extension: str, value: Any) -> bytes:
         np.save(buffer, np.asarray(value), allow_pickle=False)
         return buffer.getvalue()
     if kind == "json":
-        return json.dumps(value).encode()
+        return json.dumps(value, default=_plain).encode()
     if kind in _INTEGERS and isinstance(value, (int, np.integer)):
         return str(int(cast("int", value))).encode()
     if kind == "txt" and isinstance(value, str):
         return value.encode()
-    raise ConfigError(
+    return None
+
+
+def _plain(value: Any) -> Any:
+    """What json takes for a value that it does not."""
+    if isinstance(value, np.generic):
+        return cast("Any", value).item()
+    raise TypeError(f"{type(value).__name__} is nothing that json takes")
+
+
+def _not_written(extension: str, value: Any, reason: str | None) -> ConfigError:
+    return ConfigError(
         f"A {type(value).__name__} cannot be written as a .{extension} file.",
+        got=reason,
         expected="bytes; str for txt; int for cls, index, id; arrays for npy; what json takes",
         fix="encode it first (images: cv2.imencode), or use another extension",
     )

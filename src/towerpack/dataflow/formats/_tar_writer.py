@@ -6,10 +6,12 @@ import contextlib
 import io
 import tarfile
 from collections.abc import Mapping
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arguments import given
 from towerpack.dataflow._datapoints import describe_datapoint
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._opening import PathLike, path_of
@@ -58,16 +60,11 @@ class TarWriter:
         """
         if self._tar is None:
             raise ConfigError("The archive is not open.", fix="with TarWriter(path) as writer: ...")
-        if not isinstance(cast("object", datapoint), Mapping):
-            raise ConfigError(
-                "A tar archive holds dicts from extensions to contents.",
-                got=describe_datapoint(datapoint),
-                fix='MapData(ds, lambda dp: {"npy": dp[0], "cls": dp[1]})',
-            )
-        key = datapoint.get(KEY, f"{self.written:08d}")
-        files = {name: value for name, value in datapoint.items() if name != KEY}
-        self._check(key, list(files))
-        contents = {name: encode_file(name, value) for name, value in files.items()}
+        try:
+            key, contents = self._contents(datapoint)
+        except ConfigError as error:
+            error.pipeline = f"TarWriter({self.path.name}), datapoint {self.written}"
+            raise
         for extension, content in contents.items():
             info = tarfile.TarInfo(f"{key}.{extension}")
             info.size = len(content)
@@ -80,7 +77,22 @@ class TarWriter:
         self._tar = None
         self._open.__exit__(*exc)
 
+    def _contents(self, datapoint: Mapping[str, Any]) -> tuple[str, dict[str, bytes]]:
+        """The key of a datapoint, and its files."""
+        if not isinstance(cast("object", datapoint), Mapping):
+            raise ConfigError(
+                "A tar archive holds dicts from extensions to contents.",
+                got=describe_datapoint(datapoint),
+                fix='MapData(ds, lambda dp: {"npy": dp[0], "cls": dp[1]})',
+            )
+        key = datapoint.get(KEY, f"{self.written:08d}")
+        files = {name: value for name, value in datapoint.items() if name != KEY}
+        self._check(key, list(files))
+        return key, {name: encode_file(name, value) for name, value in files.items()}
+
     def _check(self, key: Any, extensions: list[str]) -> None:
+        if not isinstance(key, str):
+            raise ConfigError(f"{KEY!r} is no name.", got=given(key), expected="a str")
         if not extensions:
             raise ConfigError(f"The datapoint {key!r} has no content.", expected="one file or more")
         if key == self._last_key:
@@ -89,7 +101,8 @@ class TarWriter:
             )
         for extension in extensions:
             match = NAME.fullmatch(f"{key}.{extension}")
-            if match is None or match.groups() != (key, extension) or "\0" in match[0]:
+            same = match is not None and match.groups() == (key, extension)
+            if not same or not _is_file_name(f"{key}.{extension}"):
                 raise ConfigError(
                     f"The file {f'{key}.{extension}'!r} would not be read back under its key.",
                     expected="keys without dots after the last slash, extensions without slashes",
@@ -123,15 +136,17 @@ class TarSerializer:
                 expected="a pattern with a number, such as train-%05d.tar, and 1 or more",
             )
         written: list[Path] = []
-        iterator = iter(ds)
-        datapoint = next(iterator, None)
-        while datapoint is not None or not written:
+        datapoints = enumerate(ds)
+        ahead: list[tuple[int, Any]] = []
+        while ahead or not written:
             target = Path(pattern if datapoints_per_file is None else pattern % len(written))
+            rest = None if datapoints_per_file is None else datapoints_per_file - len(ahead)
             with TarWriter(target) as writer:
-                while datapoint is not None and writer.written != datapoints_per_file:
-                    writer.write(datapoint)
-                    datapoint = next(iterator, None)
+                for index, datapoint in chain(ahead, islice(datapoints, rest)):
+                    _write(writer, datapoint, f"{ds}, datapoint {index}")
             written.append(target)
+            # An archive is begun if there is something for it.
+            ahead = list(islice(datapoints, 1))
         return written
 
     @staticmethod
@@ -139,6 +154,22 @@ class TarSerializer:
         """The flow that was saved, its contents decoded; a pattern may name several archives."""
         ds = TarData(path, decode=True)
         return ShuffleData(ds) if shuffle else ds
+
+
+def _write(writer: TarWriter, datapoint: Any, where: str) -> None:
+    try:
+        writer.write(datapoint)
+    except ConfigError as error:
+        error.pipeline = where
+        raise
+
+
+def _is_file_name(name: str) -> bool:
+    try:
+        name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return False
+    return "\0" not in name
 
 
 def _numbers(pattern: str) -> bool:

@@ -367,3 +367,49 @@ class TestDamage:
     def test_garbage(self, tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
         with pytest.raises(FormatError):
             self.read(tmp_path_factory.getbasetemp() / "garbage.tar", data)
+
+
+def test_json_takes_numpys_numbers(tmp_path: Path) -> None:
+    value = {"a": np.int64(3), "b": [np.float32(0.5), np.bool_(True), np.str_("x")]}
+    TarSerializer.save(DataFromList([{"json": value}]), tmp_path / "t.tar")
+    found = next(iter(TarSerializer.load(tmp_path / "t.tar")))["json"]
+    assert found == {"a": 3, "b": [0.5, True, "x"]}
+
+
+ITSELF: list[Any] = []
+ITSELF.append(ITSELF)
+
+
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [
+        ({"json": {"a": {1}}}, "set cannot|dict cannot"),
+        ({"json": ITSELF}, "list cannot"),
+        ({"json": {(1, 2): 3}}, "dict cannot"),
+        ({"json": np.datetime64("2026-01-01")}, "datetime64 cannot"),
+        ({"npy": np.array([None, {}], object)}, "ndarray cannot"),
+        ({"npy": [[1], [2, 3]]}, "list cannot"),
+        ({"txt": "\ud800"}, "str cannot"),
+        ({"__key__": None, "txt": "a"}, "is no name"),
+        ({"__key__": "\ud800", "txt": "a"}, "read back"),
+        (None, "dicts from"),
+    ],
+)
+def test_writer_says_which_datapoint_it_refuses(tmp_path: Path, bad: Any, told: str) -> None:
+    good: list[Any] = [{"txt": str(i)} for i in range(3)]
+    with pytest.raises(ConfigError, match=told) as caught:
+        TarSerializer.save(DataFromList([*good, bad]), tmp_path / "t%d.tar", datapoints_per_file=2)
+    assert "datapoint 3" in str(caught.value)
+    with pytest.raises(ConfigError, match=told) as caught, TarWriter(tmp_path / "w.tar") as writer:
+        writer.write(bad)
+    assert "w.tar), datapoint 0" in str(caught.value)
+
+
+def test_archives_of_a_flow_that_divides_evenly(tmp_path: Path) -> None:
+    ds = DataFromList([{"txt": str(i)} for i in range(4)])
+    for each, count in ((2, 2), (4, 1), (3, 2), (1, 4), (9, 1)):
+        folder = tmp_path / str(each)
+        folder.mkdir()
+        written = TarSerializer.save(ds, folder / "t%d.tar", datapoints_per_file=each)
+        assert len(written) == len(os.listdir(folder)) == count
+        assert [dp["txt"] for dp in TarSerializer.load(folder / "t*.tar")] == list("0123")
