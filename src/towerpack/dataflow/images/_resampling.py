@@ -9,14 +9,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow.images._image import Image, channel_values, check_image, opencv
+from towerpack.dataflow.images._image import (
+    INTERPOLATIONS,
+    Image,
+    channel_values,
+    check_image,
+    opencv,
+)
 
 _AT_ONCE = 4  # channels that every kernel of OpenCV takes
 _LONGEST = 32766  # pixels along a side that its warps take
 
 
 def resize(img: Image, height: int, width: int, interp: int) -> Image:
-    """An image scaled to another size."""
+    """An image scaled to another size; "nearest" takes the same pixels as `resize_mask`."""
+    if interp == INTERPOLATIONS["nearest"]:
+        # Not by OpenCV, which takes the pixel at a corner, and not the one at the centre.
+        return resize_mask(check_image(img), height, width)
     cv2 = opencv()
     return in_parts(
         check_image(img), lambda part, _: cv2.resize(part, (width, height), interpolation=interp)
@@ -26,7 +35,8 @@ def resize(img: Image, height: int, width: int, interp: int) -> Image:
 def resize_mask(mask: Image, height: int, width: int) -> Image:
     """A mask scaled to another size: each pixel takes the label at its centre."""
     rows, columns = _centres(mask.shape[0], height), _centres(mask.shape[1], width)
-    return mask[rows[:, None], columns]
+    # One axis after the other: both at once take five times as long.
+    return mask.take(rows, axis=0).take(columns, axis=1)
 
 
 def warp_affine(

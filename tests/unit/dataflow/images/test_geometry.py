@@ -363,6 +363,17 @@ def test_resizes() -> None:
     assert RandomResize((9.0, 9.0), (1.0, 1.0))(image).shape == image.shape  # no draw will do
 
 
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(1, 40))
+def test_the_nearest_pixel_is_the_same_for_images_and_masks(h: int, w: int, y: int, x: int) -> None:
+    image = np.random.default_rng(0).integers(0, 256, (h, w, 3), np.uint8)
+    transform = Resize((y, x), interp="nearest").get_transform(image)
+    assert np.array_equal(transform.apply_image(image), transform.apply_mask(image))
+    shown = transform.apply_image(image[..., 0].astype(np.float32))
+    places = np.stack(np.meshgrid(np.arange(x), np.arange(y)), axis=-1).reshape(-1, 2) + 0.5
+    back = np.floor(places * (w / x, h / y) + 1e-9).astype(int)
+    assert np.array_equal(shown.ravel(), image[back[:, 1], back[:, 0], 0])
+
+
 def test_area_interpolation_only_when_asked() -> None:
     stripes = np.zeros((64, 64), np.uint8)
     stripes[:, ::8] = 255
