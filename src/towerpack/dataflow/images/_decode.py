@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -35,6 +36,9 @@ MAX_PIXELS = 100_000_000
 _JPEG_COLOURS = {1: ("GRAY", "GRAY"), 3: ("BGR", "RGB"), 4: ("BGRA", "RGBA")}
 _MAX_SCANS = 100  # a progressive JPEG has about ten; each costs time, however little it holds
 _COUNT_SCANS_FROM = 1 << 22
+_START, _END, _SCAN = b"\xff\xd8", b"\xff\xd9", b"\xff\xda"
+# Those that mean something among pixels, too: not stuffing, fill bytes or restarts.
+_MARKER = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
 # The most that a byte can hold: two bits are 64 pixels; deflate makes 1032 bytes of it.
 _MOST_PIXELS_PER_BYTE = {"jpeg": 256, "png": 1032 * 8}
 _SKIP = 'take the file from its source again; on_error="skip" leaves out bad datapoints'
@@ -131,9 +135,9 @@ def decode_known(
         factor: Decode a JPEG at 1 / factor of its size: 1, 2, 4 or 8.
         out: As for `decode_image`.
     """
-    if header.format == "jpeg" and header.ordinary:
+    if header.format == "jpeg":
         check_scans(header, data, wanted.name)
-        img = _jpeg(data, header, wanted, factor, out)
+        img = _jpeg(data, header, wanted, factor, out) if header.ordinary else None
         if img is not None:
             return img
     if header.format == "png":
@@ -237,12 +241,32 @@ def check_scans(header: ImageHeader, data: bytes, name: str | None) -> None:
     """
     if not header.progressive and header.height * header.width < _COUNT_SCANS_FROM:
         return
-    scans = data.count(b"\xff\xda")
+    if data.count(_SCAN) <= _MAX_SCANS:  # there are no more, whatever the bytes mean
+        return
+    scans = count_scans(data, header.frame)
     if scans > _MAX_SCANS:
         raise FormatError(
             f"{name or 'The image'} is a JPEG of {scans} scans.",
             expected=f"at most {_MAX_SCANS}; usual are 1 to 12",
         )
+
+
+def count_scans(data: bytes, at: int) -> int:
+    """How many scans of a JPEG libjpeg reads, at most: those before the end marker.
+
+    Args:
+        data: The file; behind the end marker there may be a film.
+        at: Where its frame header begins, behind the marker.
+    """
+    scans, marker = 0, None
+    while True:
+        if marker != _START:
+            at += max(2, int.from_bytes(data[at : at + 2], "big"))
+        found = _MARKER.search(data, at)
+        if found is None or found[0] == _END:
+            return scans
+        marker, at = found[0], found.end()
+        scans += marker == _SCAN
 
 
 def check_chunks(data: bytes, name: str | None) -> None:
