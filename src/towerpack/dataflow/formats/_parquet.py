@@ -34,7 +34,9 @@ class ParquetData(Stage):
 
     Numbers and fixed-size lists of numbers become arrays, and blocks of them are read without a
     loop in Python. Lists of numbers become arrays of their own length, strings `str`, binary
-    `bytes`, structs dicts; a null is `None`.
+    `bytes`, structs dicts; a null is `None`. Dates, times with a date and durations are NumPy's
+    `datetime64` and `timedelta64`, whose null is NaT; times of day in nanoseconds a `timedelta64`
+    since midnight.
 
     Contract: in order; as long as the files; not random; thread- and fork-safe; resumable at once.
 
@@ -84,6 +86,11 @@ class ParquetNode(Node):
             one.check_same(files[0])
         self._as_dict = columns is None
         self._columns = files[0].columns if columns is None else columns
+        if not self._columns:
+            raise ConfigError(
+                f"No columns of {paths[0]} are to be read.",
+                expected="one or more of " + ", ".join(files[0].columns),
+            )
         files[0].check_columns(self._columns)
         self._paths = paths
         # Row groups of all files: which file, which group of it, and where its rows begin.
@@ -105,7 +112,11 @@ class ParquetNode(Node):
         if columns is None:
             columns = self._decode(group)
             self._cache.put(group, columns)
-        taken = [column[rows] for column in columns]
+        path = self._paths[self._groups[group][0]]
+        taken: list[Any] = []
+        for name, column in zip(self._columns, columns, strict=True):
+            with reading(path, f"a Parquet file (column {name!r})"):
+                taken.append(column[rows])
         data: Datapoint = tuple(taken)
         if self._as_dict:
             data = dict(zip(self._columns, taken, strict=True))

@@ -193,3 +193,64 @@ def test_truncation_and_garbage(paths: list[Path], tmp_path: Path) -> None:
 def test_flipped_bits(paths: list[Path]) -> None:
     count = scaled(2000)
     assert errors_of_flipped_bits(paths[0], "ParquetData", count=count, memory_gb=8) > count // 20
+
+
+def column(path: Path, values: Any) -> list[Any]:
+    pq.write_table(pa.table({"x": values}), path)
+    return [dp[0] for dp in ParquetData(path, ["x"])]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.timestamp("ns"),
+        pa.timestamp("us"),
+        pa.timestamp("ns", "UTC"),
+        pa.date32(),
+        pa.date64(),
+        pa.duration("ns"),
+        pa.duration("us"),
+        pa.time64("ns"),
+    ],
+)
+def test_one_null_does_not_change_what_dates_are(tmp_path: Path, kind: Any) -> None:
+    day = 86_400_000 if kind == pa.date64() else 1
+    whole = column(tmp_path / "a", pa.array([day, 2 * day], kind))
+    nullable = column(tmp_path / "b", pa.array([day, None, 2 * day], kind))
+    assert {value.dtype for value in whole + nullable} == {whole[0].dtype}
+    assert whole[0].dtype.kind in "mM" and np.isnat(nullable[1])
+    assert [nullable[0], nullable[2]] == whole and whole[0] < whole[1]
+
+
+def test_dates_beyond_those_of_python(tmp_path: Path) -> None:
+    far = column(tmp_path / "a", pa.array([2**30, None], pa.date32()))
+    assert far[0] == np.datetime64(2**30, "D") and np.isnat(far[1])
+
+
+@pytest.mark.parametrize("make", [pa.list_, pa.large_list, lambda kind: pa.list_(kind, 2)])
+def test_lists_of_dates(tmp_path: Path, make: Any) -> None:
+    rows = column(tmp_path / "a", pa.array([[1, 2], [3, None]], make(pa.timestamp("ns"))))
+    assert rows[0].tolist() == [1, 2] and rows[1].dtype == "M8[ns]"
+    assert np.isnat(rows[1]).tolist() == [False, True]
+
+
+def test_views(tmp_path: Path) -> None:
+    words = ["a", None, "a string that is longer than twelve bytes"]
+    assert column(tmp_path / "a", pa.array(words, pa.string_view())) == words
+    assert column(tmp_path / "a", pa.array([b"\xff", None], pa.binary_view())) == [b"\xff", None]
+    lists = [["a", None], None, []]
+    assert column(tmp_path / "a", pa.array(lists, pa.list_(pa.string_view()))) == lists
+    structs = [{"a": "b"}, None]
+    kind = pa.struct([("a", pa.string_view())])
+    assert column(tmp_path / "a", pa.array(structs, kind)) == structs
+
+
+def test_what_python_does_not_hold_is_an_error_of_ours(tmp_path: Path) -> None:
+    nested = pa.array([{"a": 1}, None], pa.struct([("a", pa.timestamp("ns"))]))
+    with pytest.raises(FormatError, match=r"bad cannot be read .*column 'x'"):
+        column(tmp_path / "bad", nested)
+
+
+def test_no_columns(paths: list[Path]) -> None:
+    with pytest.raises(ConfigError, match="No columns"):
+        ParquetData(paths, [])
