@@ -67,7 +67,7 @@ def decode_image(
     Args:
         data: The file.
         rgb: The order of colours; `False` is BGR, OpenCV's.
-        channels: 1, 3 or 4; or `None` for what the file holds, 16 bits included.
+        channels: 1, 3 or 4; or `None` for what the file holds, 16 bits and floats included.
         min_size: (height, width), or one number for both: a JPEG may be decoded at 1/2, 1/4 or 1/8
             of its size, if it stays at least so large. Other scales would take longer, not less.
         part: (top, left, height, width) of what is wanted of the upright picture, in pixels; not
@@ -348,16 +348,31 @@ def _opencv(data: bytes, header: ImageHeader, wanted: Wanted) -> Image:
         flags = cv2.IMREAD_UNCHANGED
     else:  # turned below, so that there is one opinion of how: the header's
         flags |= cv2.IMREAD_IGNORE_ORIENTATION
+    raw = np.frombuffer(data, np.uint8)
     try:
-        img = cv2.imdecode(np.frombuffer(data, np.uint8), flags)
+        img = cv2.imdecode(raw, flags)
+        if img is None and header.format == "tiff" and wanted.channels is not None:
+            _check_range(cv2.imdecode(raw, cv2.IMREAD_UNCHANGED), wanted.name)
     except cv2.error as error:
         raise _damaged(wanted.name, header.format, str(error)) from error
     if img is None:
         raise _damaged(wanted.name, header.format, "OpenCV cannot decode it")
+    if wanted.channels is not None:
+        _check_range(img, wanted.name)
     img = cast("Image", img) if img.ndim == 3 else img[:, :, None]
     if header.format == "jpeg" and img.shape[:2] != (header.height, header.width):
         raise _damaged(wanted.name, header.format, "its pixels are not as many as its header says")
     return _coloured(_turned(img, header, wanted), wanted.rgb, wanted.channels)
+
+
+def _check_range(img: Image | None, name: str | None) -> None:
+    """Refuse what cannot be scaled to uint8: nobody knows what is white."""
+    if img is not None and img.dtype not in (np.uint8, np.uint16):
+        raise FormatError(
+            f"Pixels of {name or 'the image'} are {img.dtype}, which have no known range.",
+            expected="8 or 16 bits without a sign",
+            fix="channels=None gives them as they are",
+        )
 
 
 def _turned(img: Image, header: ImageHeader, wanted: Wanted) -> Image:
@@ -378,6 +393,8 @@ def _coloured(img: Image, rgb: bool, channels: int | None) -> Image:
             img = cv2.cvtColor(img, codes[img.shape[2]])
     if not rgb or img.shape[2] not in (3, 4):
         return img
+    if img.dtype not in (np.uint8, np.uint16, np.float32):  # OpenCV converts no others
+        return img[:, :, [2, 1, 0, 3][: img.shape[2]]]
     return cv2.cvtColor(img, cv2.COLOR_BGR2RGB if img.shape[2] == 3 else cv2.COLOR_BGRA2RGBA)
 
 

@@ -391,3 +391,20 @@ def test_fused_crop_in_a_pipeline() -> None:
     check_flow(make)
     one, other = list(make().iterate(seed=1))[:2]
     assert not np.array_equal(one[0], other[0])
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_tiffs_of_numbers_without_a_range(dtype: str, channels: int) -> None:
+    for img in (IMG, IMG[:, :, 0]):
+        pixels = (img / np.float32(255) * 3).astype(dtype)
+        ok, data = cv2.imencode(".tiff", pixels)
+        assert ok
+        with pytest.raises(FormatError, match=f"Pixels of cat.tif are {dtype}") as info:
+            decode_image(data, channels=channels, name="cat.tif")
+        assert "channels=None" in str(info.value) and "damaged" not in str(info.value)
+        expected = pixels.reshape(48, 67, -1)
+        assert np.array_equal(decode_image(data, channels=None, rgb=False), expected)
+        assert np.array_equal(decode_image(data, channels=None), expected[:, :, ::-1])
+    with pytest.raises(FormatError, match=dtype):
+        DecodeRandomCrop(8)(data, np.random.default_rng(0))

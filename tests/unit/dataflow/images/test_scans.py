@@ -80,7 +80,7 @@ def test_bombs(between: bytes) -> None:
     bomb = PROGRESSIVE[:scan] + 200 * (PROGRESSIVE[scan : scan + 14] + between)
     for data in (bomb, bomb + PROGRESSIVE[scan:], bomb + b"\xff\xd9"):
         assert scans(data) >= 200
-        with pytest.raises(FormatError, match="is a JPEG of 2.. scans"):
+        with pytest.raises(FormatError, match=r"is a JPEG of 2\d\d scans"):
             decode_image(data, strict=False)
 
 
@@ -89,7 +89,7 @@ def test_bombs_for_opencv() -> None:
     bomb = bytearray(PROGRESSIVE[:scan] + 200 * PROGRESSIVE[scan : scan + 14])
     bomb[image_header(PROGRESSIVE).frame - 1] = 0xCA  # arithmetic coding
     assert not image_header(bomb).ordinary
-    with pytest.raises(FormatError, match="is a JPEG of 200 scans"):
+    with pytest.raises(FormatError, match=r"is a JPEG of 2\d\d scans"):
         decode_image(bomb)
 
 
