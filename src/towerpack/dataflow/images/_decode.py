@@ -41,6 +41,7 @@ _START, _END, _SCAN = b"\xff\xd8", b"\xff\xd9", b"\xff\xda"
 _MARKER = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
 # The most that a byte can hold: two bits are 64 pixels; deflate makes 1032 bytes of it.
 _MOST_PIXELS_PER_BYTE = {"jpeg": 256, "png": 1032 * 8}
+_BACK = {6: 8, 8: 6}  # the turns that undo others; the rest undo themselves
 _SKIP = 'take the file from its source again; on_error="skip" leaves out bad datapoints'
 
 
@@ -100,7 +101,8 @@ def decode_image(
                 expected="(top, left, height, width) at full size, without min_size",
             )
         return _fitted(decode_part(raw, header, wanted, CropTransform(*part)), out)
-    factor = 1 if min_size is None else scale_for(header, min_size)
+    seen = header if orient else header._replace(orientation=1)
+    factor = 1 if min_size is None else scale_for(seen, min_size)
     return decode_known(raw, header, wanted, factor, out)
 
 
@@ -367,7 +369,7 @@ def _opencv(data: bytes, header: ImageHeader, wanted: Wanted) -> Image:
 
 def _check_range(img: Image | None, name: str | None) -> None:
     """Refuse what cannot be scaled to uint8: nobody knows what is white."""
-    if img is not None and img.dtype not in (np.uint8, np.uint16):
+    if img is not None and img.dtype.name not in ("uint8", "uint16"):
         raise FormatError(
             f"Pixels of {name or 'the image'} are {img.dtype}, which have no known range.",
             expected="8 or 16 bits without a sign",
@@ -377,9 +379,9 @@ def _check_range(img: Image | None, name: str | None) -> None:
 
 def _turned(img: Image, header: ImageHeader, wanted: Wanted) -> Image:
     """What OpenCV decoded, upright if that is wanted."""
-    if header.format == "tiff":  # OpenCV has turned it
-        return img
     turn = wanted.orient and (header.format == "jpeg" or wanted.channels in (1, 3))
+    if header.format == "tiff":  # OpenCV has turned it, whatever it was told
+        return img if turn else upright(img, _BACK.get(header.orientation, header.orientation))
     return upright(img, header.orientation) if turn else img
 
 
@@ -393,7 +395,7 @@ def _coloured(img: Image, rgb: bool, channels: int | None) -> Image:
             img = cv2.cvtColor(img, codes[img.shape[2]])
     if not rgb or img.shape[2] not in (3, 4):
         return img
-    if img.dtype not in (np.uint8, np.uint16, np.float32):  # OpenCV converts no others
+    if img.dtype.name not in ("uint8", "uint16", "float32"):  # OpenCV converts no others
         return img[:, :, [2, 1, 0, 3][: img.shape[2]]]
     return cv2.cvtColor(img, cv2.COLOR_BGR2RGB if img.shape[2] == 3 else cv2.COLOR_BGRA2RGBA)
 

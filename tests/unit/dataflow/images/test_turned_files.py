@@ -17,7 +17,7 @@ from towerpack.dataflow.images import _decode as decode
 from towerpack.dataflow.images._crop import GoogleNetRandomCropAndResize
 from towerpack.dataflow.images._decode import upright
 
-pytest.importorskip("cv2")
+cv2 = pytest.importorskip("cv2")
 pytest.importorskip("simplejpeg")
 pillow = pytest.importorskip("PIL.Image")
 
@@ -172,3 +172,50 @@ def test_crops_of_jpegs_that_opencv_reads(
         img = crop(data, np.random.default_rng(seed))
         plain = replace(crop, reduce=False)(data, np.random.default_rng(seed))
         assert np.array_equal(img, plain)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", [*FORMATS, "JPEG"])
+def test_pictures_that_are_left_lying(kind: str, orientation: int) -> None:
+    data = saved(slope(), kind, orientation)
+    lying = decode_image(saved(slope(), kind, 1))
+    assert np.array_equal(decode_image(data, orient=False), lying)
+    assert decode_image(data, orient=False, channels=1).shape == (40, 60, 1)
+    part = decode_image(data, orient=False, part=(3, 5, 30, 52))
+    assert np.array_equal(part, lying[3:33, 5:57])
+    for channels in (None, 4):
+        img = decode_image(data, channels=channels)[:, :, :3]
+        # OpenCV's rule for what keeps its channels.
+        assert np.array_equal(img, upright(lying, orientation) if kind == "JPEG" else lying)
+        assert np.array_equal(decode_image(data, channels=channels, orient=False)[:, :, :3], lying)
+
+
+def tiff_with(data: bytes, orientation: int) -> bytes:
+    """The file with one more entry in its directory, which is moved to the end."""
+    at = int.from_bytes(data[4:8], "little")
+    count = int.from_bytes(data[at : at + 2], "little")
+    entries = [data[at + 2 + 12 * i : at + 14 + 12 * i] for i in range(count)]
+    entries.append(struct.pack("<HHIHH", 0x0112, 3, 1, orientation, 0))
+    entries.sort(key=lambda entry: int.from_bytes(entry[:2], "little"))
+    directory = struct.pack("<H", count + 1) + b"".join(entries) + bytes(4)
+    return data[:4] + struct.pack("<I", len(data)) + data[8:] + directory
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint16", "float32", "float64", "int32"])
+@pytest.mark.parametrize("channels", [(), (3,)])
+def test_deep_tiffs_that_are_left_lying(dtype: str, channels: tuple[int, ...]) -> None:
+    img = np.random.default_rng(0).integers(0, 256, (20, 30, *channels)).astype(dtype)
+    ok, data = cv2.imencode(".tiff", img)
+    assert ok
+    for orientation in range(1, 9):
+        turned = tiff_with(data.tobytes(), orientation)
+        assert image_header(turned).orientation == orientation
+        lying = decode_image(turned, channels=None, rgb=False)
+        assert np.array_equal(lying, img.reshape(20, 30, -1))
+
+
+def test_min_size_is_that_of_the_result() -> None:
+    data = saved(slope(100, 400), "JPEG", 6)
+    assert decode_image(data, min_size=(200, 50)).shape == (200, 50, 3)
+    assert decode_image(data, min_size=(50, 200), orient=False).shape == (50, 200, 3)
+    assert decode_image(data, min_size=(100, 50), orient=False).shape == (100, 400, 3)
