@@ -39,8 +39,9 @@ _COUNT_SCANS_FROM = 1 << 22
 _START, _END, _SCAN = b"\xff\xd8", b"\xff\xd9", b"\xff\xda"
 # Those that mean something among pixels, too: not stuffing, fill bytes or restarts.
 _MARKER = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
-# The most that a byte can hold: two bits are 64 pixels; deflate makes 1032 bytes of it.
-_MOST_PIXELS_PER_BYTE = {"jpeg": 256, "png": 1032 * 8}
+# The most that a byte can hold. In a progressive JPEG of one scan, each bit may be a block of 64
+# pixels; deflate makes 1032 bytes of one, each of 8 pixels.
+_MOST_PIXELS_PER_BYTE = {"jpeg": 8 * 64, "png": 1032 * 8}
 _BACK = {6: 8, 8: 6}  # the turns that undo others; the rest undo themselves
 _SKIP = 'take the file from its source again; on_error="skip" leaves out bad datapoints'
 

@@ -408,3 +408,24 @@ def test_tiffs_of_numbers_without_a_range(dtype: str, channels: int) -> None:
         assert np.array_equal(decode_image(data, channels=None), expected[:, :, ::-1])
     with pytest.raises(FormatError, match=dtype):
         DecodeRandomCrop(8)(data, np.random.default_rng(0))
+
+
+def sparse_jpeg(blocks: int) -> bytes:
+    """Progressive and grey: one scan, of which each bit is a block of 8 x 8 pixels."""
+    size = struct.pack(">HH", 8 * blocks, 8 * blocks)
+    segments = [
+        b"\xff\xd8\xff\xdb\0\x43\0" + 64 * b"\x10",
+        b"\xff\xc2\0\x0b\x08" + size + b"\x01\x01\x11\0",
+        b"\xff\xc4\0\x14\0\x01" + bytes(15) + b"\0",  # one code, of one bit: "as the one before"
+        b"\xff\xda\0\x08\x01\x01\0\0\0\0",
+        bytes(blocks * blocks // 8),
+    ]
+    return b"".join(segments) + b"\xff\xd9"
+
+
+def test_the_smallest_jpeg_of_its_size() -> None:
+    data = sparse_jpeg(256)
+    assert 2048 * 2048 / len(data) > 490
+    assert (decode_image(data, channels=1) == 128).all()
+    with pytest.raises(FormatError, match=r"but has 4\d{3} bytes"):
+        decode_image(data[: len(data) // 2 - 100], strict=False)
