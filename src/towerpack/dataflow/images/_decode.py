@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ MAX_PIXELS = 100_000_000
 """How large a picture is decoded by default: 300 MB in colour."""
 
 _JPEG_COLOURS = {1: ("GRAY", "GRAY"), 3: ("BGR", "RGB"), 4: ("BGRA", "RGBA")}
+_SUBSAMPLINGS = ("444", "422", "420", "440", "411")
 _MAX_SCANS = 100  # a progressive JPEG has about ten; each costs time, however little it holds
 _COUNT_SCANS_FROM = 1 << 22
 _START, _END, _SCAN = b"\xff\xd8", b"\xff\xd9", b"\xff\xda"
@@ -88,7 +90,7 @@ def decode_image(
 
     Raises:
         FormatError: No image file, or a damaged one, or one that is too large.
-        ConfigError: `out` does not fit, or the arguments make no sense.
+        ConfigError: `out` does not fit or is read-only, or the arguments make no sense.
         MissingExtraError: The extra `image` is not installed.
     """
     raw = as_bytes(data)
@@ -96,15 +98,29 @@ def decode_image(
     check_size(header, len(raw), max_pixels, name)
     wanted = Wanted(rgb, channels, orient, strict, name)
     if part is not None:
-        if min_size is not None or len(part) != 4:
-            raise ConfigError(
-                f"There is no part={part!r} of an image, with min_size={min_size}.",
-                expected="(top, left, height, width) at full size, without min_size",
-            )
-        return _fitted(decode_part(raw, header, wanted, CropTransform(*part)), out)
+        if min_size is not None:
+            raise _no_part(part, min_size)
+        return _fitted(decode_part(raw, header, wanted, _part(part)), out)
     seen = header if orient else header._replace(orientation=1)
     factor = 1 if min_size is None else scale_for(seen, min_size)
     return decode_known(raw, header, wanted, factor, out)
+
+
+def _part(part: Any) -> CropTransform:
+    try:
+        numbers = [operator.index(number) for number in part]
+    except TypeError:
+        numbers = []
+    if len(numbers) != 4:
+        raise _no_part(part, None)
+    return CropTransform(*numbers)
+
+
+def _no_part(part: Any, min_size: Any) -> ConfigError:
+    return ConfigError(
+        f"There is no part={part!r:.60} of an image, with min_size={min_size}.",
+        expected="(top, left, height, width) at full size, in whole numbers, without min_size",
+    )
 
 
 @dataclass(frozen=True)
@@ -198,8 +214,10 @@ def encode_jpeg(
         subsampling: Of the colours: "444", "422", "420", "440" or "411".
 
     Raises:
-        ConfigError: The image has another dtype or number of channels.
+        ConfigError: The image has another dtype or number of channels, or there is no such quality
+            or subsampling.
     """
+    _check_quality(quality, subsampling)
     img = check_image(img)
     img = img[:, :, None] if img.ndim == 2 else img
     if img.dtype != np.uint8 or img.shape[2] not in (1, 3):
@@ -213,6 +231,18 @@ def encode_jpeg(
         colorspace=colour,
         colorsubsampling="Gray" if colour == "GRAY" else subsampling,
     )
+
+
+def _check_quality(quality: Any, subsampling: Any) -> None:
+    if not isinstance(quality, (int, np.integer)) or not 1 <= quality <= 100:
+        raise ConfigError(
+            f"There is no quality={quality!r:.60}.", expected="a whole number, 1 to 100"
+        )
+    if subsampling not in _SUBSAMPLINGS:
+        raise ConfigError(
+            f"There is no subsampling={subsampling!r:.60}.",
+            expected='"444", "422", "420", "440" or "411"',
+        )
 
 
 def check_size(header: ImageHeader, nbytes: int, max_pixels: int, name: str | None) -> None:
@@ -405,6 +435,7 @@ def _fitted(img: Image, out: NDArray[np.uint8] | None) -> Image:
     """The image in the memory that was given for it, or in its own."""
     if out is None:
         return np.ascontiguousarray(img)
+    check_writeable(out)
     if img.dtype != np.uint8:
         raise ConfigError(f"The image is {img.dtype}, and out is for uint8.", fix="leave out `out`")
     if out.shape == img.shape and out.dtype == np.uint8:
@@ -420,6 +451,21 @@ def _fitted(img: Image, out: NDArray[np.uint8] | None) -> Image:
         )
     np.copyto(memory, img)
     return memory
+
+
+def check_writeable(out: NDArray[Any]) -> None:
+    """Refuse memory for a result that is read-only.
+
+    Raises:
+        ConfigError: It is.
+    """
+    if not out.flags.writeable:
+        raise ConfigError(
+            "out cannot be written.",
+            got=f"{describe(out)}, read-only",
+            expected="an array with flags.writeable",
+            fix="leave out `out`, or give memory of your own: np.empty",
+        )
 
 
 def _memory(out: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.uint8] | None:

@@ -18,6 +18,7 @@ from towerpack.dataflow.images._decode import (
     Wanted,
     before_turning,
     check_size,
+    check_writeable,
     decode_known,
     decode_part,
     upright,
@@ -86,7 +87,7 @@ class DecodeRandomCrop:
 
         Raises:
             FormatError: The file is damaged.
-            ConfigError: `out` does not fit.
+            ConfigError: `out` does not fit, or is read-only.
         """
         data = as_bytes(data)
         header = image_header(data)
@@ -149,6 +150,7 @@ class DecodeRandomCrop:
                 got=describe(out),
                 expected=f"contiguous uint8 {list(shape)}",
             )
+        check_writeable(out)
 
 
 def _reduced(part: CropTransform, factor: int, size: tuple[int, int]) -> CropTransform:

@@ -429,3 +429,63 @@ def test_the_smallest_jpeg_of_its_size() -> None:
     assert (decode_image(data, channels=1) == 128).all()
     with pytest.raises(FormatError, match=r"but has 4\d{3} bytes"):
         decode_image(data[: len(data) // 2 - 100], strict=False)
+
+
+def read_only(shape: tuple[int, ...]) -> np.ndarray:
+    memory = np.zeros(shape, np.uint8)
+    memory.flags.writeable = False
+    return memory
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_memory_that_cannot_be_written(kind: str) -> None:
+    for shape in (IMG.shape, (IMG.size,)):
+        with pytest.raises(ConfigError, match="out cannot be written") as info:
+            decode_image(FORMATS[kind], out=read_only(shape))
+        assert "writeable" in str(info.value)
+    with pytest.raises(ConfigError, match="out cannot be written"):
+        decode_image(FORMATS[kind], part=(0, 0, 9, 9), out=read_only((9, 9, 3)))
+    for img in (IMG, picture(1, 400)):
+        with pytest.raises(ConfigError, match="out cannot be written"):
+            DecodeRandomCrop(8)(saved(img, kind), out=read_only((8, 8, 3)))
+
+
+@pytest.mark.parametrize("part", [(0, 0, 10.0, 10), (0, None, 10, 10), 3, "abcd", (1, 2, 3), {}])
+@pytest.mark.parametrize("strict", [True, False])
+def test_what_is_no_part(part: Any, strict: bool) -> None:
+    with pytest.raises(ConfigError, match="There is no part=") as info:
+        decode_image(saved(), part=part, strict=strict)
+    assert "whole numbers" in str(info.value)
+
+
+def test_parts_of_numpy_numbers() -> None:
+    part: Any = np.array([3, 5, 10, 11])
+    assert np.array_equal(decode_image(saved(), part=part), decode_image(saved())[3:13, 5:16])
+
+
+@pytest.mark.parametrize(
+    "options, expected",
+    [
+        ({"quality": 101}, "1 to 100"),
+        ({"quality": 0}, "1 to 100"),
+        ({"quality": -1}, "1 to 100"),
+        ({"quality": 90.5}, "1 to 100"),
+        ({"quality": "high"}, "1 to 100"),
+        ({"quality": None}, "1 to 100"),
+        ({"subsampling": "foo"}, '"444", "422", "420", "440" or "411"'),
+        ({"subsampling": "Gray"}, '"444", "422", "420", "440" or "411"'),
+        ({"subsampling": 420}, '"444", "422", "420", "440" or "411"'),
+        ({"subsampling": []}, '"444", "422", "420", "440" or "411"'),
+    ],
+)
+def test_how_no_jpeg_is_made(options: dict[str, Any], expected: str) -> None:
+    for img in (IMG, IMG[:, :, 0]):
+        with pytest.raises(ConfigError, match=f"There is no {next(iter(options))}=") as info:
+            encode_jpeg(img, **options)
+        assert expected in str(info.value)
+
+
+@pytest.mark.parametrize("subsampling", ["444", "422", "420", "440", "411"])
+def test_subsamplings(subsampling: str) -> None:
+    data = encode_jpeg(IMG, quality=np.int64(100), subsampling=subsampling)  # type: ignore[arg-type]
+    assert close(decode_image(data), IMG)
