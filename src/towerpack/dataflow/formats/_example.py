@@ -8,7 +8,8 @@ Feature   bytes_list = 1, float_list = 2 or int64_list = 3, each with value = 1,
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -33,9 +34,12 @@ from towerpack.dataflow.formats._protobuf import (
 _BYTES, _FLOATS, _INTEGERS = 1, 2, 3
 _KINDS: Final = {_BYTES: "bytes", _FLOATS: "floats", _INTEGERS: "integers"}
 
+_STRINGS: Final = (bytes, str, bytearray, memoryview)
 _FEATURES: Final = '{"image": FixedFeature((), bytes), "ids": VariableFeature(int)}'
 
 Values = list[bytes] | NDArray[Any]
+Found = dict[str, Values | None]
+"""Features as they are stored; `None` is one of which nothing is."""
 
 
 @dataclass(frozen=True)
@@ -43,34 +47,51 @@ class FixedFeature:
     """A feature that has the same number of values in every record.
 
     Attributes:
-        shape: Of the array; `()` is a single value.
+        shape: Of the array; `()` is a single value, `n` the same as `(n,)`.
         dtype: `bytes`, `str`, or a dtype of NumPy's: floats are stored as float32, integers and
             booleans as int64.
-        default: What takes the place of a feature that is not there; by default that is an error.
+        default: What takes the place of a feature that is not there, or of which nothing is
+            stored; by default that is an error.
+
+    Raises:
+        ConfigError: There is no such shape or dtype, or `default` is not of it.
     """
 
-    shape: Sequence[int]
+    shape: int | Sequence[int]
     dtype: DTypeLike
     default: Any = None
 
+    def __post_init__(self) -> None:
+        _check_dtype(self.dtype)
+        sizes = _sizes(self.shape)
+        object.__setattr__(self, "shape", sizes)
+        try:
+            if self.default is not None:
+                self._filled(sizes)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ConfigError(
+                f"The default does not fit the feature: {error}.",
+                got=given(self.default),
+                expected=f"{self.dtype} {list(sizes)}",
+            ) from error
+
     def make(self, values: Values | None) -> Any:
         """The component of a datapoint."""
-        if values is None:
-            if self.default is None:
-                raise ValueError("it is not there")
-            return self._filled()
-        count = math.prod(self.shape)
+        sizes = _sizes(self.shape)
+        if values is None and self.default is not None:
+            return self._filled(sizes)
+        count = math.prod(sizes)
+        if values is None and count:
+            raise ValueError("it is not there")
+        values = [] if values is None else values
         if len(values) != count:
             raise ValueError(f"it has {len(values):,} values instead of {count:,}")
         array = _as_array(values, self.dtype)
-        return array[0] if len(self.shape) == 0 else array.reshape(tuple(self.shape))
+        return array[0] if len(sizes) == 0 else array.reshape(sizes)
 
-    def _filled(self) -> Any:
-        if self.dtype is bytes or self.dtype is str:
-            filled = np.full(tuple(self.shape), self.default, object)
-        else:
-            filled = np.full(tuple(self.shape), self.default, self.dtype)
-        return filled[()]
+    def _filled(self, sizes: tuple[int, ...]) -> Any:
+        strings = self.dtype is bytes or self.dtype is str
+        return np.full(sizes, self.default, object if strings else self.dtype)[()]
 
 
 @dataclass(frozen=True)
@@ -83,12 +104,47 @@ class VariableFeature:
 
     dtype: DTypeLike
 
+    def __post_init__(self) -> None:
+        _check_dtype(self.dtype)
+
     def make(self, values: Values | None) -> NDArray[Any]:
         """The component of a datapoint: an array of one axis."""
         return _as_array([] if values is None else values, self.dtype)
 
 
 Feature = FixedFeature | VariableFeature
+
+
+def _check_dtype(dtype: Any) -> None:
+    if dtype is bytes or dtype is str:
+        return
+    try:
+        known = dtype is not None and np.dtype(dtype).kind in "biuf"
+    except TypeError:
+        known = False
+    if not known:
+        raise ConfigError(
+            "There are no features of this dtype.",
+            got=given(dtype),
+            expected="bytes, str, or a dtype of NumPy's for numbers, such as np.int64",
+        )
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    try:
+        many = isinstance(shape, Iterable)
+        items: list[Any] = list(cast("Iterable[Any]", shape)) if many else [shape]
+        sizes = tuple(operator.index(size) for size in items)
+    except TypeError:
+        sizes = (-1,)
+    if min(sizes, default=0) < 0:
+        raise ConfigError(
+            "There are no features of this shape.",
+            got=given(shape),
+            expected="sizes that are known, such as (3,), or () for a single value",
+            fix="VariableFeature, if their number differs",
+        )
+    return sizes
 
 
 def checked_features(features: Any) -> dict[str, Feature]:
@@ -124,7 +180,7 @@ def parse_example(record: bytes, features: Mapping[str, Feature] | None = None) 
     except ValueError as error:
         raise _not_parsed(f"it is damaged: {error}", "the record") from error
     if features is None:
-        return found
+        return {name: [] if values is None else values for name, values in found.items()}
     parsed: dict[str, Any] = {}
     for name, feature in features.items():
         try:
@@ -152,14 +208,14 @@ def encode_example(datapoint: Mapping[str, Any]) -> bytes:
             fix='MapData(ds, lambda dp: {"image": dp[0], "label": dp[1]})',
         )
     entries = [
-        bytes_field(1, bytes_field(1, name.encode()) + bytes_field(2, _encoded(name, value)))
+        bytes_field(1, bytes_field(1, _name(name)) + bytes_field(2, _encoded(name, value)))
         for name, value in datapoint.items()
     ]
     return bytes_field(1, b"".join(entries))
 
 
-def _features(record: memoryview) -> dict[str, Values]:
-    found: dict[str, Values] = {}
+def _features(record: memoryview) -> Found:
+    found: Found = {}
     for features in _messages(record, 1):
         for entry in _messages(features, 1):
             name, values = "", memoryview(b"")
@@ -185,9 +241,9 @@ def _messages(data: memoryview, wanted: int) -> list[memoryview]:
     return found
 
 
-def _values(feature: memoryview) -> Values:
-    """The values of a feature; one of which nothing is stored has none."""
-    kind, pieces = _BYTES, list[memoryview]()
+def _values(feature: memoryview) -> Values | None:
+    """The values of a feature; `None` if it has no list, not even one without values."""
+    kind, pieces = 0, list[memoryview]()
     for field, wire, content in fields(feature):
         if field not in _KINDS:
             continue
@@ -197,6 +253,8 @@ def _values(feature: memoryview) -> Values:
         if field != kind:
             kind, pieces = field, []
         pieces.append(content)
+    if not kind:
+        return None
     return _list(kind, pieces[0] if len(pieces) == 1 else memoryview(b"".join(pieces)))
 
 
@@ -249,9 +307,21 @@ def _strings(values: Values, text: bool) -> NDArray[Any]:
     return array
 
 
+def _name(name: object) -> bytes:
+    try:
+        return str.encode(cast("str", name))
+    except (TypeError, UnicodeEncodeError) as error:
+        raise ConfigError(
+            "This is no name of a feature.", got=given(name), expected="a str that UTF-8 can write"
+        ) from error
+
+
 def _encoded(name: str, value: Any) -> bytes:
     """A feature with its list; of no values, one without a list."""
-    strings = _as_bytes(value)
+    try:
+        strings = _as_bytes(value)
+    except UnicodeEncodeError as error:
+        raise _not_written(name, str(error)) from error
     if strings is not None:
         return bytes_field(_BYTES, b"".join(bytes_field(1, item) for item in strings))
     try:
@@ -261,14 +331,24 @@ def _encoded(name: str, value: Any) -> bytes:
     kind = array.dtype.kind
     if array.size == 0:
         return b""
-    if kind == "f":
+    if kind == "f" and not (isinstance(value, (list, tuple)) and _all_integers(value)):
         return bytes_field(_FLOATS, bytes_field(1, array.astype("<f4").tobytes()))
     if kind in "bi" or (kind == "u" and array.max() < 1 << 63):
         packed = pack_varints(array.ravel().astype(np.int64))
         return bytes_field(_INTEGERS, bytes_field(1, packed))
-    raise ConfigError(
+    raise _not_written(name, describe(cast("object", value)))
+
+
+def _all_integers(value: Any) -> bool:
+    """Whether NumPy made floats of integers, as no type of its own holds all of them."""
+    items: list[Any] = np.asarray(value, object).ravel().tolist()
+    return all(isinstance(item, (int, np.integer)) for item in items)
+
+
+def _not_written(name: str, got: str) -> ConfigError:
+    return ConfigError(
         f"The feature {name!r} cannot be written.",
-        got=describe(value),
+        got=got,
         expected="bytes, str, integers of 64 bits, floats, or a list or array of one of them",
     )
 
@@ -280,7 +360,7 @@ def _as_bytes(value: Any) -> list[bytes] | None:
         items: list[Any] = array.ravel().tolist() if array.dtype.kind in "OSU" else []
     else:
         items = list(cast("list[Any]", value)) if isinstance(value, (list, tuple)) else [value]
-    if not items or not all(isinstance(item, (bytes, str)) for item in items):
+    if not items or not all(isinstance(item, _STRINGS) for item in items):
         return None
     return [item.encode() if isinstance(item, str) else bytes(item) for item in items]
 
@@ -293,9 +373,12 @@ def _not_parsed(what: str, got: str) -> FormatError:
     )
 
 
-def _listed(found: Mapping[str, Values]) -> str:
-    rows = [
-        f"{name}: {len(values):,} {'bytes' if isinstance(values, list) else values.dtype}"
-        for name, values in list(found.items())[:20]
-    ]
+def _listed(found: Found) -> str:
+    rows = [f"{name}: {_told(values)}" for name, values in list(found.items())[:20]]
     return ", ".join(rows) or "no features"
+
+
+def _told(values: Values | None) -> str:
+    if values is None:
+        return "nothing"
+    return f"{len(values):,} {'bytes' if isinstance(values, list) else values.dtype}"

@@ -51,6 +51,10 @@ def test_what_comes_out_is_what_went_in(datapoint: dict[str, Any]) -> None:
         ([1, 2], np.array([1, 2])),
         (2.5, np.array([2.5], np.float32)),
         ([1, 2.5], np.array([1, 2.5], np.float32)),
+        (bytearray(b"x"), [b"x"]),
+        (memoryview(b"xy")[::-1], [b"yx"]),
+        ([bytearray(b"x"), "y"], [b"x", b"y"]),
+        ([1 << 63, 0.5], np.array([1 << 63, 0.5], np.float32)),
         (np.arange(6, dtype=np.uint8).reshape(2, 3), np.arange(6)),
         (np.arange(6, dtype=np.float16), np.arange(6, dtype=np.float32)),
         (np.array([200, 1 << 62], np.uint64), np.array([200, 1 << 62])),
@@ -68,7 +72,11 @@ def test_values(value: Any, expected: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "value", [None, {}, 1 << 63, [1 << 64], [b"a", 1], [[1], [2, 3]], 1j, np.array([1 << 63], "u8")]
+    "value",
+    [
+        *[None, {}, 1 << 63, [1 << 64], [b"a", 1], [[1], [2, 3]], 1j, np.array([1 << 63], "u8")],
+        *[[1 << 63, -1], [np.uint64(1 << 63), np.int64(-1)], "\ud800", ["a", "\ud800"]],
+    ],
 )
 def test_values_that_cannot_be_written(value: Any) -> None:
     with pytest.raises(ConfigError, match=r"feature 'x' cannot be written"):
@@ -83,6 +91,11 @@ RECORD = encode_example(DATAPOINT)
     ("name", "feature", "expected"),
     [
         ("i", FixedFeature((3,), np.int16), np.array([1, 300, -1], np.int16)),
+        ("i", FixedFeature(3, np.int64), np.array([1, 300, -1])),
+        ("none", FixedFeature((), int, default=5), np.int64(5)),
+        ("none", FixedFeature((2,), bytes, default=b"x"), np.array([b"x", b"x"], object)),
+        ("none", FixedFeature((0, 3), np.uint8), np.zeros((0, 3), np.uint8)),
+        ("away", FixedFeature((3,), int, default=[1, 2, 3]), np.array([1, 2, 3])),
         ("i", FixedFeature((3, 1), np.int64), np.array([[1], [300], [-1]])),
         ("f", VariableFeature(np.float64), np.array([0.5, 2.0])),
         ("one", FixedFeature((), np.uint8), np.uint8(5)),
@@ -111,6 +124,7 @@ def test_features(name: str, feature: Any, expected: Any) -> None:
     ("name", "feature", "reason"),
     [
         ("away", FixedFeature((), bytes), "not there"),
+        ("none", FixedFeature((), int), "not there"),
         ("i", FixedFeature((2,), np.int64), "3 values instead of 2"),
         ("i", FixedFeature((3,), np.uint8), "do not fit uint8"),
         ("i", VariableFeature(np.uint64), "do not fit uint64"),
@@ -126,6 +140,42 @@ def test_features_that_are_others(name: str, feature: Any, reason: str) -> None:
     with pytest.raises(FormatError, match=reason) as caught:
         parse_example(RECORD, {name: feature})
     assert repr(name) in str(caught.value) and "i: 3 int64" in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [1, None, b"a", "\ud800"])
+def test_names_that_cannot_be_written(name: Any) -> None:
+    with pytest.raises(ConfigError, match="no name of a feature"):
+        encode_example({name: 2})
+
+
+def test_a_list_without_values_is_there() -> None:
+    """As with TensorFlow, a default is for features of which nothing is stored."""
+    with pytest.raises(FormatError, match="0 values instead of 1"):
+        parse_example(example((3, 2, b"")), {"x": FixedFeature((), int, default=5)})
+    assert parse_example(example(), {"x": FixedFeature((), int, default=5)}) == {"x": 5}
+
+
+class ForeignType:
+    """A dtype of another library's, as `tf.int64` is."""
+
+
+@pytest.mark.parametrize("dtype", [ForeignType(), "foo", None, object, "S3", "M8[s]", complex, 3])
+def test_features_of_no_dtype(dtype: Any) -> None:
+    for make in (lambda: FixedFeature((3,), dtype), lambda: VariableFeature(dtype)):
+        with pytest.raises(ConfigError, match="no features of this dtype"):
+            make()
+
+
+@pytest.mark.parametrize("shape", [None, -1, (2, None), (-1,), "3", 2.0, (1.5,)])
+def test_features_of_no_shape(shape: Any) -> None:
+    with pytest.raises(ConfigError, match="no features of this shape"):
+        FixedFeature(shape, int)
+
+
+@pytest.mark.parametrize("default", ["x", [1, 2], {}, 1 << 70])
+def test_defaults_that_do_not_fit(default: Any) -> None:
+    with pytest.raises(ConfigError, match="default does not fit"):
+        FixedFeature((3,), np.int64, default=default)
 
 
 def message(*parts: tuple[int, int, bytes]) -> bytes:
