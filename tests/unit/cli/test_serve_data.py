@@ -77,3 +77,5 @@ def test_keys_are_made_and_explained(tmp_path: Path) -> None:
     again = CliRunner().invoke(app, ["data", "keys", str(folder), "--client", "gpu"])
     assert isinstance(again.exception, ConfigError)
     assert os.listdir(folder / "allowed") == ["gpu.key"]
+    on_a_file = CliRunner().invoke(app, ["data", "keys", str(folder / "server.key")])
+    assert isinstance(on_a_file.exception, ConfigError)

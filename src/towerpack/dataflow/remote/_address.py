@@ -5,9 +5,11 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from typing import Final
+import stat
+from typing import Final, cast
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arguments import given
 
 Keys = str | os.PathLike[str] | None
 """Where keys lie: the folder that `generate_keys` made, or one secret file in it."""
@@ -21,6 +23,8 @@ def check_address(address: str, keys: Keys) -> None:
     Raises:
         ConfigError: The address is malformed, or other machines can reach it and there are no keys.
     """
+    if not isinstance(cast("object", address), str):
+        raise ConfigError("This is no address.", got=given(address), expected="tcp://host:port")
     scheme, _, rest = address.partition("://")
     if scheme not in ("tcp", "ipc", "inproc") or not rest:
         raise ConfigError(
@@ -41,6 +45,26 @@ def check_address(address: str, keys: Keys) -> None:
             expected="keys for everything but ipc://, inproc:// and tcp://127.0.0.1",
             fix="make keys (towerpack data keys FOLDER), copy them to both sides, and pass "
             "keys=FOLDER; or use tcp://127.0.0.1",
+        )
+
+
+def check_free(address: str) -> None:
+    """Refuse to listen at a path where something is that is no socket: ZeroMQ would delete it.
+
+    Raises:
+        ConfigError: There is.
+    """
+    scheme, _, path = address.partition("://")
+    if scheme != "ipc" or path.startswith("@"):  # of Linux: no path
+        return
+    try:
+        mode = os.lstat(path).st_mode
+    except (OSError, ValueError):
+        return
+    if not stat.S_ISSOCK(mode):
+        raise ConfigError(
+            f"{address} is a file or folder, and no socket.",
+            fix="give a path where nothing is; it is made, and deleted, with the socket",
         )
 
 

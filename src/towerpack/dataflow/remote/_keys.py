@@ -25,6 +25,8 @@ from typing import Any, Final
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
 from towerpack._core.files import write_bytes_synced
+from towerpack.dataflow._arguments import names_of
+from towerpack.dataflow._opening import path_of
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _KEY: Final = re.compile(r'^\s*(public|secret)-key\s*=\s*"([^"\s]{40})"\s*$', re.MULTILINE)
@@ -64,9 +66,10 @@ def generate_keys(path: str | os.PathLike[str], clients: Sequence[str] = ("clien
         The folder: pass it as `keys=` on both sides.
 
     Raises:
-        ConfigError: A name is not one for a file, or its keys exist.
+        ConfigError: A name is not one for a file, or its keys exist; or the folder is none.
     """
-    folder = Path(path)
+    folder = path_of(path)
+    clients = names_of(clients)
     for name in clients:
         if _NAME.fullmatch(name) is None or name == "server":
             raise ConfigError(
@@ -78,7 +81,13 @@ def generate_keys(path: str | os.PathLike[str], clients: Sequence[str] = ("clien
                 f"{_secret_file(folder, name)} exists.",
                 fix="choose another name, or delete it and its file in allowed/",
             )
-    (folder / "allowed").mkdir(parents=True, exist_ok=True)
+    try:
+        (folder / "allowed").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"The folder {folder / 'allowed'} cannot be made: {error.strerror}.",
+            expected="a folder for keys, or a path where nothing is",
+        ) from error
     if not _secret_file(folder, "server").exists():
         _write_pair(_secret_file(folder, "server"), folder / "server.key")
     for name in clients:

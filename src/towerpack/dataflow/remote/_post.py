@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.extras import require
-from towerpack.dataflow.remote._address import Keys, check_address
+from towerpack.dataflow.remote._address import Keys, check_address, check_free
 from towerpack.dataflow.remote._interrupts import keep_lost_interrupts, raise_lost_interrupt
 from towerpack.dataflow.remote._keys import Doorkeeper, client_keys, server_keys
 
@@ -202,6 +202,8 @@ class Post:
     def _attach(self, socket: Any, address: str) -> None:
         deadline = time.monotonic() + _BIND_PATIENCE_S
         while True:
+            if self.bind:
+                check_free(address)
             try:
                 socket.bind(address) if self.bind else socket.connect(address)
             except self._zmq.ZMQError as error:

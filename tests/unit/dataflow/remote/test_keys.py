@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq.auth
@@ -12,7 +14,7 @@ import zmq.auth
 from towerpack import ConfigError
 from towerpack.dataflow import DataFromList
 from towerpack.dataflow.remote import RemoteDataZMQ, generate_keys, send_dataflow_zmq
-from towerpack.dataflow.remote._address import check_address
+from towerpack.dataflow.remote._address import check_address, check_free
 from towerpack.dataflow.remote._keys import client_keys, server_keys
 
 
@@ -158,3 +160,43 @@ def test_damaged_files(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "client.key_secret").write_bytes(content)
     with pytest.raises(ConfigError, match="damaged, or no file of keys"):
         client_keys(tmp_path)
+
+
+def test_a_file_is_no_folder_of_keys(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    for path in (tmp_path / "file", tmp_path / "file" / "keys"):
+        with pytest.raises(ConfigError, match="cannot be made"):
+            generate_keys(path)
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+def test_one_name_is_one_client(tmp_path: Path) -> None:
+    generate_keys(tmp_path, "gpu")
+    assert [file.name for file in (tmp_path / "allowed").iterdir()] == ["gpu.key"]
+
+
+@pytest.mark.parametrize("address", [None, 5555, b"tcp://127.0.0.1:5555"])
+def test_an_address_is_a_str(address: Any) -> None:
+    with pytest.raises(ConfigError, match="no address"):
+        RemoteDataZMQ(address)
+
+
+def test_listening_deletes_no_file(tmp_path: Path) -> None:
+    file, link = tmp_path / "precious", tmp_path / "link"
+    file.write_text("content")
+    link.symlink_to(file)
+    for path in (file, link, tmp_path):
+        address = f"ipc://{path}"
+        with pytest.raises(ConfigError, match="no socket"):
+            next(RemoteDataZMQ(address).iterate())
+        with pytest.raises(ConfigError, match="no socket"):
+            send_dataflow_zmq(DataFromList([(1,)]), address, bind=True)
+    assert link.read_text() == "content"
+
+
+def test_a_socket_that_was_left_behind_is_replaced(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(str(tmp_path / "s"))
+    check_free(f"ipc://{tmp_path}/s")
+    for free in ("ipc://@precious", f"ipc://{tmp_path}/none", "ipc://*", "inproc://x"):
+        check_free(free)
