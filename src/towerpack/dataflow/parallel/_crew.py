@@ -210,7 +210,7 @@ class Crew(ABC):
                 part.abandoned = True
                 if part not in at_work and not part.done:
                     self.part_done(part, laid=False)
-            if unit.done or unit in idle:
+            if unit not in at_work and unit.division is None:  # done, or to be issued again
                 self.drop(unit)
         self.cancel(self._seq)
 

@@ -238,18 +238,37 @@ def test_a_worker_that_is_killed_at_a_part(
     assert divided
 
 
-@BACKENDS
-def test_slots_come_back_from_passes_that_are_broken_off(
-    backend: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    crews: set[Crew] = set()
+@pytest.fixture
+def crews(monkeypatch: pytest.MonkeyPatch) -> set[Crew]:
+    """Those that begin a pass."""
+    found: set[Crew] = set()
     begin = Crew.begin
 
     def seen(self: Crew, key: Any, job: Any) -> None:
-        crews.add(self)
+        found.add(self)
         begin(self, key, job)
 
     monkeypatch.setattr(Crew, "begin", seen)
+    return found
+
+
+def check_slots(crews: set[Crew]) -> None:
+    """When all passes are over and the workers at rest, every single slot has come back."""
+    (crew,) = crews
+    gc.collect()
+
+    def at_rest() -> bool:
+        crew.wait(0.0)
+        return not any(member.queue for member in crew.members)
+
+    assert wait_until(at_rest, 10)
+    assert crew.slots.lent == (0, 0)
+    crew.slots.trim(0)
+    assert crew.slots.total_bytes == 0
+
+
+@BACKENDS
+def test_slots_come_back_from_passes_that_are_broken_off(backend: Any, crews: set[Crew]) -> None:
     flow = PrefetchData(MADE_IN_PARTS["a map"](), num_proc=2, backend=backend)
     list(flow.iterate(seed=0, epoch=0))
     (crew,) = crews
@@ -262,17 +281,35 @@ def test_slots_come_back_from_passes_that_are_broken_off(
         del found, iterator
         assert crew.slots.total_bytes <= most * crew.slots.wanted
     list(flow.iterate(seed=0, epoch=0))
-    gc.collect()
+    check_slots(crews)
 
-    def at_rest() -> bool:
-        crew.wait(0.0)
-        return not any(member.queue for member in crew.members)
 
-    assert wait_until(at_rest, 10)
-    assert crews == {crew}
-    assert crew.slots.lent == (0, 0)
-    crew.slots.trim(0)
-    assert crew.slots.total_bytes == 0  # every single one came back
+@BACKENDS
+@pytest.mark.parametrize("ends", ["an exception", "a death"])
+@pytest.mark.parametrize("batch_size", [1, 4])
+def test_slots_come_back_from_what_failed(
+    batch_size: int, ends: str, backend: Any, crews: set[Crew]
+) -> None:
+    if (backend, ends) == ("thread", "a death"):
+        pytest.skip("that is the end of the program")
+
+    def fails(dp: Any) -> Any:
+        if dp[0] == 31 and ends == "a death":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if dp[0] == 31:
+            raise ValueError("a bad one")
+        return (np.full((50, 50), dp[0]),)
+
+    flow = BatchData(MapData(DataFromArrays(np.arange(64)), fails), batch_size)
+    ahead = PrefetchData(flow, num_proc=2, backend=backend)
+    for times in (1, 2, 3):
+        iterator = ahead.iterate(seed=0, epoch=0)
+        for _ in range(times):
+            with pytest.raises((MapError, WorkerError)):
+                list(iterator)
+        iterator.close()
+        del iterator
+    check_slots(crews)
 
 
 # ------------------------------------------------------------------ layouts
