@@ -71,6 +71,14 @@ class TowerpackError(Exception):
         return (_rebuild, (type(self), self.__dict__.copy()))
 
 
+def text_of(error: BaseException) -> str:
+    """The text of any exception; those of others may fail to give one."""
+    try:
+        return str(error)
+    except Exception as fault:  # noqa: BLE001
+        return f"(no text: its __str__ raised {type(fault).__name__})"
+
+
 def _rebuild(cls: type[TowerpackError], fields: dict[str, object]) -> TowerpackError:
     error = cls.__new__(cls)
     Exception.__init__(error, fields.get("what", ""))

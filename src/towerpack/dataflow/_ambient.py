@@ -28,8 +28,8 @@ class Ambient:
     """
 
     def __init__(self, seed: int, epoch: int) -> None:
-        self._seed = seed
-        self._epoch = epoch
+        self.seed = seed
+        self.epoch = epoch
         # Objects are kept so that their ids stay theirs.
         self._known: dict[int, tuple[object, int]] = {}
         self._passes: dict[int, int] = {}
@@ -43,13 +43,13 @@ class Ambient:
         index = self._index(flow)
         again = self._passes.get(index, 0)
         self._passes[index] = again + 1
-        return derive_seed(self._seed, "inside", index), _epoch_of(self._epoch, again)
+        return derive_seed(self.seed, "inside", index), _epoch_of(self.epoch, again)
 
     def generator(self, flow: object) -> np.random.Generator:
         """The random generator of a flow for this pass."""
         index = self._index(flow)
         if index not in self._generators:
-            self._generators[index] = stream(self._seed, "rng", index, self._epoch)
+            self._generators[index] = stream(self.seed, "rng", index, self.epoch)
         return self._generators[index]
 
     def _index(self, flow: object) -> int:

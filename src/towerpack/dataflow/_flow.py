@@ -82,13 +82,19 @@ class DataFlow:
         seed = None if seed is None else check_seed(seed)
         epoch = None if epoch is None else check_epoch(epoch)
         at, tally = None, Tally()
-        if state is not None:
+        # Code of the user's that is at work, if it is: a resume runs it again.
+        ambient = AMBIENT.get()
+        lent = ambient if state is None and stands_for_code(self) else None
+        if lent is not None:
+            seed = lent.seed if seed is None else seed
+            epoch = lent.epoch if epoch is None else epoch
+        elif state is not None:
             saved = read_state(state, signature, seed=seed, epoch=epoch)
             seed, epoch, at, tally = saved.seed, saved.epoch, saved.at, Tally(saved.skipped)
             self.__passes, self.__seed = epoch + 1, seed
         else:
             seed, epoch = self.__this_pass(seed, epoch)
-        place = Place(seed, tally=tally)
+        place = Place(seed, tally=tally, in_order=ambient is not None, ambient=lent)
         try:
             stream = open_flow(self, place, epoch, at)
         except (KeyError, TypeError, IndexError) as error:
@@ -196,6 +202,10 @@ class Place:
         tally: What the iteration counts.
         serial: Parallel stages do nothing: the caller, or a worker, reads by itself.
         workers: The parallel stage, further up, whose workers apply the maps found here.
+        in_order: What reads here may, after a resume, read again, and must find the same: workers
+            keep the order even with `ordered=False`.
+        ambient: The pass of the user's code that iterates this flow, which does nothing but hand on
+            what other code of the user's gives, as if that were iterated itself.
     """
 
     seed: int
@@ -203,10 +213,16 @@ class Place:
     tally: Tally | None = None
     serial: bool = False
     workers: ParallelStage | None = None
+    in_order: bool = False
+    ambient: Ambient | None = None
 
     def child(self, index: int) -> Place:
         """The place of input `index` of a stage with several inputs."""
         return replace(self, branch=f"{self.branch}{index}.")
+
+    def kept_in_order(self) -> Place:
+        """The place of what a stage may read again."""
+        return replace(self, in_order=True)
 
     def key(self, flow: DataFlow, own_seed: int | None = None) -> int:
         """The seed of everything random in `flow`; a seed of its own makes it alike everywhere."""
@@ -336,6 +352,15 @@ def parallel_below(flow: DataFlow) -> ParallelStage | None:
     return None
 
 
+def stands_for_code(flow: DataFlow) -> bool:
+    """Whether a flow only hands on what code of the user's gives, with which it shares its pass."""
+    if not is_exact(flow) or not cast("Stage", flow).transparent:
+        return False
+    while is_exact(flow) and cast("Stage", flow).transparent:
+        (flow,) = inputs_of(flow)
+    return not is_exact(flow) and compile_flow(flow, Place(0, serial=True)) is None
+
+
 def is_exact(flow: DataFlow) -> bool:
     """Whether a flow is a stage as it was written, with no `__iter__` of its own."""
     return isinstance(flow, Stage) and type(flow).__iter__ is DataFlow.__iter__
@@ -377,9 +402,9 @@ def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
             f"{type(flow).__name__} defines no datapoints.",
             fix="define __iter__ as a generator, or __len__ and __getitem__",
         )
-    key = place.key(flow)
+    key, lent = place.key(flow), place.ambient
     name = type(flow).__name__
-    return ReplayStream(lambda: iter(flow), lambda: Ambient(key, epoch), name, state)
+    return ReplayStream(lambda: iter(flow), lambda: lent or Ambient(key, epoch), name, state)
 
 
 def damaged_state(error: Exception) -> Exception:

@@ -70,10 +70,16 @@ class PlanStream(Stream):
         position = self._position
         if position >= self._stop:
             raise StopIteration
-        if self._chunk == 1:
-            datapoint = self._get(self._epoch, position)
-        else:
-            datapoint = self._read_ahead(position)
+        try:
+            if self._chunk == 1:
+                datapoint = self._get(self._epoch, position)
+            else:
+                datapoint = self._read_ahead(position)
+        except StopIteration as error:  # it would seem to be the end
+            raise DataFlowError(
+                f"StopIteration was raised where datapoint {position} was to be read.",
+                fix="next(iterator, default) does not raise it; see the cause above",
+            ) from error
         self._position = position + 1
         return datapoint
 
@@ -123,10 +129,10 @@ class ReplayStream(Stream):
             datapoint = next(self._iterator)
         except StopIteration:
             raise
-        except Exception as error:
+        except BaseException as error:
             # A generator that raised is finished and would seem to end here: start it again.
             self._iterator = None
-            if isinstance(error, TowerpackError):
+            if isinstance(error, TowerpackError) or not isinstance(error, Exception):
                 raise
             raise DataFlowError(
                 f"{self._name} raised {type(error).__name__} at datapoint {self._count}: {error}",
@@ -241,8 +247,9 @@ def check_count(state: State, limit: int) -> int:
         return 0
     if isinstance(state, bool) or not isinstance(state, int) or not 0 <= state <= limit:
         raise StateError(
-            f"A position of {state!r} is not within a pass.",
+            f"A position of {state!r:.200} is not within a pass.",
             expected=f"an integer in 0..{limit}",
-            fix="the state is damaged, or was taken from other data",
+            fix="the state is damaged, was taken from other data, or was taken with ordered=False, "
+            "which it then needs again",
         )
     return state

@@ -6,7 +6,7 @@ import itertools
 import traceback
 from typing import NamedTuple
 
-from towerpack._core.errors import DataFlowError, TowerpackError
+from towerpack._core.errors import DataFlowError, TowerpackError, text_of
 from towerpack.dataflow.parallel._pickling import dump, load
 
 _LONGEST_CHAIN = 10
@@ -29,7 +29,7 @@ def describe_failure(error: BaseException) -> Failure:
     chain: list[tuple[bytes | None, str, str]] = []
     one: BaseException | None = error
     while one is not None and len(chain) < _LONGEST_CHAIN:
-        chain.append((_pickled(one), type(one).__name__, str(one)))
+        chain.append((_pickled(one), type(one).__name__, text_of(one)))
         one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
     return Failure(chain, "".join(traceback.format_exception(error)).rstrip())
 
@@ -55,7 +55,7 @@ def _pickled(error: BaseException) -> bytes | None:
         again = load(data)
     except Exception:  # noqa: BLE001  whatever its own code does, its text can travel
         return None
-    return data if type(again) is type(error) and str(again) == str(error) else None
+    return data if type(again) is type(error) and text_of(again) == text_of(error) else None
 
 
 def _restored(data: bytes | None, name: str, text: str) -> BaseException:

@@ -90,7 +90,7 @@ class PlanJob(Job):
             return self._one_by_one(epoch, start, stop)
         try:
             return Result(self._node.read(epoch, range(start, stop)), stop - start)
-        except Exception:  # noqa: BLE001
+        except BaseException:  # noqa: BLE001
             # Which datapoint it was, and what those before it are, shows when they are read alone.
             return self._one_by_one(epoch, start, stop)
 

@@ -65,7 +65,8 @@ class PrefetchData(ParallelStage):
         num_prefetch: How many datapoints to be ahead; by default some for each worker.
         num_proc: How many workers; by default as many as there are CPUs. With 0 the consumer does
             the same work by itself, for debuggers.
-        ordered: Keep the order. Without, nothing waits for a slow datapoint.
+        ordered: Keep the order. Without, nothing waits for a slow datapoint; it is kept where a
+            resume reads again and must find the same: below caches, vectorised maps, and the like.
         backend: "process", or "thread" for functions that let go of the GIL most of the time. By
             default processes; threads where there are no functions, but rows of arrays to move.
         on_worker_death: "raise" a `WorkerError`, or "restart": the work is done again by another
@@ -117,12 +118,12 @@ class PrefetchData(ParallelStage):
 
     def read_ahead(self, flow: DataFlow, node: Node, place: Place) -> Node | None:
         options = self._options(flow, node)
-        if options.workers == 0:
-            return node
         if not options.ordered:
-            if place.workers is None:
+            if place.workers is None and not place.in_order:
                 return None
             options = replace(options, ordered=True)  # below what can only be read in order
+        if options.workers == 0:
+            return node
         pipeline, seed = pipeline_of(flow), place.seed
         key = (weakref.ref(flow), seed, place.branch)
 

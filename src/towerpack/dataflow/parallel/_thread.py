@@ -60,12 +60,20 @@ def _serve(
         elif rows is not None and memory is not None:
             result = Result([], int(_lay(job, work, memory, *rows)))
         else:
-            with lend(arena):
-                result = job.run(work)
+            result = _run(job, work, arena)
         needed = 0 if arena is None else max(1, arena.needed)
         results.put((number, seq, result, needed, time.perf_counter() - begin))
         # Not to be kept alive while waiting.
         del task, work, job, memory, rows, arena, result
+
+
+def _run(job: Job, work: Any, arena: Arena | None) -> Result:
+    """Whatever is raised goes to the consumer, who would wait for ever for a thread that ended."""
+    try:
+        with lend(arena):
+            return job.run(work)
+    except BaseException as error:  # noqa: BLE001
+        return Result([], 0, error)
 
 
 def _lay(job: Job, work: Any, memory: Bytes, rows: tuple[int, int], layout: Layout) -> bool:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any, cast
 
-from towerpack._core.errors import ConfigError
+from towerpack._core.errors import ConfigError, TowerpackError
 from towerpack.dataflow._arguments import given
 from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Length
-from towerpack.dataflow._plan import Node
+from towerpack.dataflow._plan import Node, not_read
 from towerpack.dataflow._sending import SENDER
 from towerpack.dataflow.sources._planned import OrderedSource
 
@@ -68,10 +68,19 @@ class ListNode(Node):
 
     def read(self, epoch: int, positions: Positions) -> Block:
         lst = self._lst
-        return [lst[position] for position in as_ints(positions)]
+        wanted = as_ints(positions)
+        try:
+            return [lst[position] for position in wanted]
+        except Exception:  # noqa: BLE001
+            return [self.get(epoch, position) for position in wanted]  # says which one it is
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        return self._lst[position]
+        try:
+            return self._lst[position]
+        except TowerpackError:
+            raise
+        except Exception as error:
+            raise not_read(self._lst, position, self.size, error) from error
 
     def __getstate__(self) -> dict[str, Any]:
         sender = SENDER.get()

@@ -159,7 +159,7 @@ class CacheStream(Stream):
         self._inner: Stream | None = None
         if self._cached is None:
             saved = None if state is None else state["inner"]
-            self._inner = open_flow(flow.ds, place, 0, saved)
+            self._inner = open_flow(flow.ds, place.kept_in_order(), 0, saved)
             if saved is None and self._position:
                 self._catch_up(self._inner)
 

@@ -53,10 +53,14 @@ class Grouping(ABC):
         except TowerpackError:
             raise
         except Exception as error:
-            raise DataFlowError(
-                f"{self.name} cannot group datapoint {number}: {type(error).__name__}: {error}",
-                got=describe_datapoint(datapoint),
-            ) from error
+            raise self.failure(error, datapoint, number) from error
+
+    def failure(self, error: Exception, datapoint: Datapoint, number: int) -> DataFlowError:
+        """The error for a datapoint of which the group cannot be told."""
+        return DataFlowError(
+            f"{self.name} cannot group datapoint {number}: {type(error).__name__}: {error}",
+            got=describe_datapoint(datapoint),
+        )
 
 
 class Waiting(NamedTuple):
@@ -83,6 +87,7 @@ class GroupStream(Stream):
         self._due: list[Hashable] = []
         self._pending: list[Waiting] = []  # read, but not sorted in yet: kept for another try
         self._read = 0
+        place = place.kept_in_order()
         node = compile_flow(ds, replace(place, serial=True))
         if state is None:
             self._inner = open_flow(ds, place, epoch, None)

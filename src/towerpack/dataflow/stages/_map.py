@@ -122,7 +122,8 @@ class MapData(Wrapper):
         return BatchedMapNode(inner, mapper) if self.batched else MapNode(inner, mapper)
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
-        inner = open_flow(self.ds, place, epoch, inner_state(state))
+        below = place.kept_in_order() if self.batched else place
+        inner = open_flow(self.ds, below, epoch, inner_state(state))
         mapper = self.mapper(place)
         if not self.batched:
             skipped = (place.tally or Tally()) if self.on_error == "skip" else None

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
-from towerpack._core.errors import ConfigError, MapError, TowerpackError
+from towerpack._core.errors import ConfigError, MapError, TowerpackError, text_of
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import Datapoint, copied, describe_datapoint
 from towerpack.dataflow._draws import position_rng
@@ -111,7 +111,7 @@ class Mapper:
     def failure(self, error: Exception, where: str, datapoint: Datapoint) -> MapError:
         """The error for a function that raised."""
         # Of an error that has these lines itself, they become ours: it is about the datapoint.
-        ours = error if isinstance(error, TowerpackError) else TowerpackError(str(error))
+        ours = error if isinstance(error, TowerpackError) else TowerpackError(text_of(error))
         return MapError(
             f"{self.name} raised {type(error).__name__} on {where}: {ours.what}",
             got="\nin ".join(filter(None, [ours.got, describe_datapoint(datapoint)])),

@@ -60,7 +60,7 @@ class RepeatedDataPoint(Wrapper):
         return None if inner is None else RepeatPointNode(inner, self.n)
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
-        inner = open_flow(self.ds, place, epoch, inner_state(state))
+        inner = open_flow(self.ds, place.kept_in_order(), epoch, inner_state(state))
         return RepeatPointStream(inner, self.n, state)
 
 

@@ -90,7 +90,7 @@ class LocallyShuffleData(Wrapper):
         def shuffled(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
             return [datapoints[i] for i in _order(key, window, len(datapoints)).tolist()]
 
-        inner = open_flow(self._source, place, epoch, inner_state(state))
+        inner = open_flow(self._source, place.kept_in_order(), epoch, inner_state(state))
         return WindowStream(inner, self._window_size, shuffled, state)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgpack
@@ -10,7 +12,21 @@ import numpy as np
 import pytest
 
 from towerpack import StateError
-from towerpack.dataflow import DataFlow, DataFromArrays, MapData, PrefetchData
+from towerpack.dataflow import (
+    BatchByLength,
+    BatchData,
+    BatchDataByShape,
+    CacheData,
+    DataFlow,
+    DataFromArrays,
+    FilterData,
+    LocallyShuffleData,
+    MapData,
+    MixData,
+    PrefetchData,
+    ProxyDataFlow,
+    RepeatedDataPoint,
+)
 from towerpack.dataflow._done import Done
 
 SIZE = 60
@@ -74,3 +90,50 @@ def test_ranges_grow_together() -> None:
     done.add(1)
     assert done.state() == 5
     assert done.gaps(10) == [(5, 10)]
+
+
+class OfTheUser(ProxyDataFlow):
+    pass
+
+
+def late(dp: Any) -> Any:
+    time.sleep(0.004 * (int(dp[0]) % 4 == 0))
+    return (int(dp[0]),)
+
+
+ABOVE: dict[str, Callable[[DataFlow], DataFlow]] = {
+    "by shape": lambda ds: BatchDataByShape(ds, 3, 0),
+    "by length": lambda ds: BatchByLength(ds, 3, boundaries=[1], length=lambda dp: 1 + dp[0] % 2),
+    "a vectorised map": lambda ds: MapData(ds, lambda block: block, batched=True),
+    "a cache": CacheData,
+    "a shuffled cache": lambda ds: CacheData(ds, shuffle=True),
+    "a window": lambda ds: LocallyShuffleData(FilterData(ds, lambda dp: dp[0] != 7), 8),
+    "repeated": lambda ds: RepeatedDataPoint(FilterData(ds, lambda dp: dp[0] != 7), 2),
+    "code of the user's": OfTheUser,
+    "a map": lambda ds: MapData(ds, lambda dp: dp),
+    "batches of code of the user's": lambda ds: BatchData(OfTheUser(ds), 3, remainder=True),
+    "mixed": lambda ds: MixData([ds, DataFromArrays(np.arange(100, 120))], [2, 1]),
+}
+
+
+@pytest.mark.parametrize("make", ABOVE.values(), ids=ABOVE)
+@pytest.mark.parametrize("num_proc", [0, 3])
+def test_nothing_is_lost_or_repeated_by_a_resume(
+    make: Callable[[DataFlow], DataFlow], num_proc: int
+) -> None:
+    """Stages that read again after a resume must find what they found before."""
+
+    def flow(workers: int) -> DataFlow:
+        ds = MapData(DataFromArrays(np.arange(40)), late)
+        return make(PrefetchData(ds, num_proc=workers, ordered=False, backend="thread"))
+
+    def numbers(datapoints: Iterable[Any]) -> list[int]:
+        return [int(n) for dp in datapoints for n in np.ravel(dp[0])]
+
+    expected = sorted(numbers(flow(0).iterate(seed=1, epoch=0)))
+    for stop in (1, 5, 9, 13):
+        with flow(3).iterate(seed=1, epoch=0) as iterator:
+            before = numbers(itertools.islice(iterator, stop))
+            state = msgpack.unpackb(msgpack.packb(iterator.state()))
+        with flow(num_proc).iterate(state=state) as iterator:
+            assert sorted(before + numbers(iterator)) == expected

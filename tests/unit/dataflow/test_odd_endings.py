@@ -1,0 +1,176 @@
+"""Code of the user's that ends in ways of its own: nothing hangs, nothing seems to be the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from towerpack import DataFlowError, MapError
+from towerpack.dataflow import (
+    BatchByLength,
+    BatchData,
+    CacheData,
+    DataFlow,
+    DataFromArrays,
+    DataFromGenerator,
+    DataFromList,
+    MapData,
+    PrefetchData,
+    ProxyDataFlow,
+    RepeatedData,
+    RNGDataFlow,
+    ShuffleData,
+    TestDataSpeed,
+)
+
+WRAPS: dict[str, Callable[[DataFlow], DataFlow]] = {
+    "serial": lambda ds: ds,
+    "threads": lambda ds: PrefetchData(ds, num_proc=2, backend="thread"),
+    "batches in threads": lambda ds: PrefetchData(BatchData(ds, 8), num_proc=2, backend="thread"),
+}
+
+
+class UnwellError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("error", [SystemExit("boo"), KeyboardInterrupt(), GeneratorExit()])
+@pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
+def test_what_is_no_exception_reaches_the_consumer(
+    wrap: Callable[[DataFlow], DataFlow], error: BaseException
+) -> None:
+    def leaves(dp: Any) -> Any:
+        if dp[0] == 70:
+            raise error
+        return dp
+
+    found = 0
+    with pytest.raises(type(error)):
+        for _ in wrap(MapData(DataFromArrays(np.arange(200)), leaves)):
+            found += 1
+    assert found in (70, 8)
+
+
+@pytest.mark.parametrize("num_proc", [0, 1])
+def test_errors_without_a_text(num_proc: int) -> None:
+    def unwell(dp: Any) -> Any:
+        raise UnwellError
+
+    with pytest.raises(MapError, match=r"UnwellError on datapoint 0 .*its __str__ raised"):
+        next(PrefetchData(MapData(DataFromList([(1,)]), unwell), num_proc=num_proc).iterate())
+
+
+class Interrupted:
+    """A generator that is interrupted once."""
+
+    def __init__(self) -> None:
+        self.left = 1
+
+    def __call__(self) -> Iterator[Any]:
+        for i in range(6):
+            if i == 3 and self.left:
+                self.left -= 1
+                raise KeyboardInterrupt
+            yield (i,)
+
+
+@pytest.mark.parametrize("above", [CacheData, lambda ds: RepeatedData(ds, 1), lambda ds: ds])
+def test_an_interrupt_is_not_the_end(above: Callable[[DataFlow], DataFlow]) -> None:
+    ds = above(DataFromGenerator(Interrupted()))
+    iterator = ds.iterate(seed=1)
+    found = [next(iterator) for _ in range(3)]
+    with pytest.raises(KeyboardInterrupt):
+        next(iterator)
+    assert [i for (i,) in [*found, *iterator]] == list(range(6))
+    assert len(list(ds.iterate(seed=1))) == 6
+
+
+class Stops:
+    """A list whose elements raise, as `next` without a default does."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __len__(self) -> int:
+        return 6
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 3:
+            raise self.error
+        return (index,)
+
+
+@pytest.mark.parametrize("error", [StopIteration(), OSError("gone"), KeyError("x")])
+@pytest.mark.parametrize(
+    "above",
+    [
+        lambda ds: ds,
+        ShuffleData,
+        lambda ds: RepeatedData(ds, 2),
+        lambda ds: BatchData(ds, 2),
+        lambda ds: PrefetchData(ds, num_proc=1),
+        lambda ds: PrefetchData(ds, num_proc=1, backend="thread", ordered=False),
+    ],
+)
+def test_lists_that_raise(above: Callable[[DataFlow], DataFlow], error: Exception) -> None:
+    with pytest.raises(DataFlowError, match=rf"Stops\[3\] raised {type(error).__name__}"):
+        list(above(DataFromList(cast("Any", Stops(error)))))
+
+
+@pytest.mark.parametrize("lengths", [None, [1, 1, 1]])
+def test_lengths_that_raise(lengths: Any) -> None:
+    def length(dp: Any) -> int:
+        return next(iter([]))
+
+    flow = BatchByLength(DataFromList([([1],)] * 3), 2, lengths=lengths, length=length)
+    with pytest.raises(DataFlowError, match="cannot group datapoint 0: StopIteration"):
+        list(flow)
+
+
+class Random(RNGDataFlow):
+    def __iter__(self) -> Iterator[Any]:
+        for i in range(6):
+            yield (i, int(self.rng.integers(1000)))
+
+
+class Every(ProxyDataFlow):
+    pass
+
+
+class Twice(ProxyDataFlow):
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.ds
+        yield from self.ds
+
+
+TRANSPARENT: dict[str, Callable[[DataFlow], DataFlow]] = {
+    "a worker": lambda ds: PrefetchData(ds, num_proc=1),
+    "no worker": lambda ds: PrefetchData(ds, num_proc=0),
+    "two stages": lambda ds: TestDataSpeed(PrefetchData(ds, num_proc=1)),
+}
+
+
+@pytest.mark.parametrize("between", TRANSPARENT.values(), ids=TRANSPARENT)
+@pytest.mark.parametrize("outer", [Every, Twice])
+@pytest.mark.parametrize(
+    "inner", [Random, lambda: Every(ShuffleData(DataFromArrays(np.arange(6), np.arange(6))))]
+)
+def test_transparent_stages_between_code_of_the_users(
+    inner: Callable[[], DataFlow],
+    outer: Callable[[DataFlow], DataFlow],
+    between: Callable[[DataFlow], DataFlow],
+) -> None:
+    def numbers(datapoints: Any) -> list[tuple[int, ...]]:
+        return [tuple(map(int, dp)) for dp in datapoints]
+
+    plain, wrapped = outer(inner()), outer(between(inner()))
+    expected = numbers(plain.iterate(seed=5, epoch=1))
+    assert numbers(wrapped.iterate(seed=5, epoch=1)) == expected
+    iterator = plain.iterate(seed=5, epoch=1)
+    next(iterator)
+    assert numbers(wrapped.iterate(state=iterator.state())) == expected[1:]
