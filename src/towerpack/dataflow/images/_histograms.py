@@ -59,7 +59,9 @@ def _stretching(histogram: NDArray[np.int64]) -> Table:
     values = np.arange(256)
     if high == low:
         return values.astype(np.uint8)
-    return np.clip((values - low) * (255 / (high - low)), 0, 255).astype(np.uint8)
+    scale = 255 / (high - low)
+    # In this order, as Pillow: it cuts fractions off, so that how they are rounded is seen.
+    return np.clip(values * scale - low * scale, 0, 255).astype(np.uint8)
 
 
 def _equalizing(histogram: NDArray[np.int64]) -> Table:

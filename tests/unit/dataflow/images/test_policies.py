@@ -44,6 +44,14 @@ def test_tables_are_pillows(img: np.ndarray) -> None:
         )
 
 
+def test_autocontrast_is_pillows_for_all_ranges() -> None:
+    for low in range(256):
+        for high in range(low, 256, 5):
+            img = np.arange(low, high + 1, dtype=np.uint8)[None]
+            expected = np.asarray(ImageOps.autocontrast(pil_image.fromarray(img)))
+            assert np.array_equal(autocontrast(img), expected), (low, high)
+
+
 def photometric(name: str, strength: float, img: np.ndarray) -> np.ndarray:
     return RandAugment().operation(name, strength, img.shape[:2]).apply_image(img)
 
