@@ -10,10 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Datapoint, describe, replaced
 from towerpack.dataflow.images._augmentor import RNG
 from towerpack.dataflow.images._flip import check_probability
 from towerpack.dataflow.images._image import Image, opencv
+from towerpack.dataflow.images._ranges import check_number
+from towerpack.dataflow.images._stages import component_of
 
 Labels = Literal["soft", "pair"]
 Ratios = NDArray[np.float32]
@@ -34,7 +37,8 @@ class BatchMix(ABC):
         num_classes: Makes [n, num_classes] of whole-numbered labels. Labels that are float
             [n, classes] already need none.
         prob: How likely an image is to be mixed at all.
-        labels: "soft" for labels mixed as the images are, float32 [n, classes]; "pair" for
+        labels: "soft" for labels mixed as the images are, [n, classes], float32 if they were whole
+            numbers and else of the dtype that they had; "pair" for
             whole-numbered labels as they are, and two more components at the end (in a dict:
             "partner_label" and "ratio"): those of the partners, and how much, float32 [n], is left
             of the images themselves. The loss is then `ratio * loss(a) + (1 - ratio) * loss(b)`.
@@ -53,11 +57,14 @@ class BatchMix(ABC):
         image: Hashable = 0,
         label: Hashable = 1,
     ) -> None:
+        check_number(alpha, "alpha")
         if alpha <= 0:
             raise ConfigError(f"Beta({alpha}, {alpha}) is no distribution.", expected="above 0")
         if labels not in ("soft", "pair"):
             raise ConfigError(f"There is no labels={labels!r}.", expected='"soft" or "pair"')
         check_probability(prob)
+        if num_classes is not None:
+            integer_of(num_classes, "num_classes")
         self.alpha = alpha
         self.num_classes = num_classes
         self.prob = prob
@@ -89,7 +96,10 @@ class BatchMix(ABC):
                 f"{type(self).__name__} mixes the images of a batch, and came before BatchData.",
                 fix=f"MapData(BatchData(ds, n), {type(self).__name__}(...), rng=True)",
             )
-        images, labels = np.asarray(batch[self.image]), np.asarray(batch[self.label])
+        images, labels = (
+            np.asarray(component_of(batch, index, "mix", "image=..., label=... say which are"))
+            for index in (self.image, self.label)
+        )
         count = _checked(images, labels)
         partners = rng.permutation(count)
         ratios = rng.beta(self.alpha, self.alpha, count).astype(np.float32)
@@ -126,6 +136,8 @@ class MixUp(BatchMix):
     def mix(
         self, images: Image, partners: NDArray[np.int64], ratios: Ratios, rng: RNG
     ) -> tuple[Image, Ratios]:
+        if not len(images):
+            return images, ratios
         cv2 = opencv()
         mixed = np.empty(images.shape, images.dtype)
         rows = images.reshape(len(images), images.shape[1], -1)

@@ -26,7 +26,9 @@ from towerpack.dataflow.images._augmentor import RNG
 from towerpack.dataflow.images._boxes import clip_boxes
 from towerpack.dataflow.images._crop import draw_crop
 from towerpack.dataflow.images._image import Image, check_image, height_and_width
+from towerpack.dataflow.images._ranges import check_number
 from towerpack.dataflow.images._resize import ResizeTransform
+from towerpack.dataflow.images._stages import component_of
 from towerpack.dataflow.images._transform import TransformList
 from towerpack.dataflow.stages._mapping import Mapper
 
@@ -59,13 +61,15 @@ class MosaicLayout:
         if min(height_and_width(self.shape, "size")) < 4:
             raise ConfigError(f"A mosaic of {self.shape} is too small.", expected="4 or more")
 
+        check_number(self.min_visible, "min_visible", 0, 1)
+
     def __call__(self, datapoints: Sequence[Datapoint], rng: RNG) -> Datapoint:
         """One datapoint made of four; components not named here are those of the first.
 
         Raises:
             ConfigError: The images differ in dtype or channels, or boxes and labels in number.
         """
-        canvas = self._canvas([check_image(dp[self.image]) for dp in datapoints])
+        canvas = self._canvas([check_image(self._part(dp, self.image)) for dp in datapoints])
         height, width = canvas.shape[:2]
         y, x = (int(size * rng.uniform(*_MIDDLE)) for size in (height, width))
         corners = [(0, y, 0, x), (0, y, x, width), (y, height, 0, x), (y, height, x, width)]
@@ -89,6 +93,10 @@ class MosaicLayout:
         shape = (*height_and_width(self.shape, "size"), *images[0].shape[2:])
         return np.empty(shape, images[0].dtype)
 
+    def _part(self, datapoint: Datapoint, index: Hashable) -> Any:
+        fix = "image=..., boxes=..., labels=... say which are; labels=None if boxes have none"
+        return component_of(datapoint, index, "put together", fix)
+
     def _per_box(self) -> list[Any]:
         if self.boxes is None:
             return []
@@ -110,12 +118,12 @@ class MosaicLayout:
         canvas[y0:y1, x0:x1] = transform.apply_image(image)
         if self.boxes is None:
             return []
-        moved = transform.apply_boxes(datapoint[self.boxes])
+        moved = transform.apply_boxes(self._part(datapoint, self.boxes))
         clipped, keep = clip_boxes(moved, y1 - y0, x1 - x0, min_area=self.min_visible)
         shift = np.array((x0, y0, x0, y0), clipped.dtype)
         return [
             (clipped + shift)[keep],
-            *(_rows(datapoint, i, len(keep))[keep] for i in self._per_box()[1:]),
+            *(_rows(self._part(datapoint, i), i, len(keep))[keep] for i in self._per_box()[1:]),
         ]
 
 
@@ -200,8 +208,8 @@ class MosaicNode(Node):
             raise self._mapper.failure(error, where, datapoints[0]) from error
 
 
-def _rows(datapoint: Datapoint, index: Hashable, count: int) -> NDArray[Any]:
-    rows = np.asarray(datapoint[index])
+def _rows(values: Any, index: Hashable, count: int) -> NDArray[Any]:
+    rows = np.asarray(values)
     if rows.ndim == 0 or len(rows) != count:
         raise ConfigError(
             f"There are {count} boxes, and component {index!r} is {describe(rows)}.",

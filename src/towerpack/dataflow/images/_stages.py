@@ -176,9 +176,9 @@ class _AugmentTogether:
     def _check_sizes(self, datapoint: Datapoint) -> None:
         images, masks = self._kinds["apply_image"], self._kinds["apply_mask"]
         for index in images:
-            _check_image(_component(datapoint, index), index)
+            _check_image(component_of(datapoint, index), index)
         for index in itertools.chain.from_iterable(self._kinds.values()):
-            _component(datapoint, index)
+            component_of(datapoint, index)
         sizes = {index: size_of(datapoint[index]) for index in (*images, *masks)}
         if len(set(sizes.values())) > 1:
             raise ConfigError(
@@ -200,12 +200,21 @@ def _check_image(img: Any, index: Hashable) -> None:
         ) from error
 
 
-def _component(datapoint: Datapoint, index: Hashable) -> Any:
+def component_of(
+    datapoint: Datapoint, index: Hashable, purpose: str = "augment", fix: str | None = None
+) -> Any:
+    """One component of a datapoint.
+
+    Raises:
+        ConfigError: There is none of that index; `purpose` says what for, and `fix` what to do.
+    """
     try:
         return datapoint[index]
     except (KeyError, IndexError, TypeError) as error:
         raise ConfigError(
-            f"There is no component {index!r} to augment.", expected=choices_of(datapoint)
+            f"There is no component {index!r} to {purpose}.",
+            expected=choices_of(datapoint),
+            fix=fix,
         ) from error
 
 

@@ -152,6 +152,37 @@ def test_arguments() -> None:
         MixUp(1.0)(flat_batch(), rng())
 
 
+def test_a_batch_of_nothing() -> None:
+    images, labels = np.zeros((0, 4, 4, 3), np.uint8), np.zeros(0, int)
+    for mix in (MixUp(1.0, 8), CutMix(1.0, 8)):
+        mixed, soft = mix((images, labels), rng())
+        assert mixed.shape == (0, 4, 4, 3) and soft.shape == (0, 8)
+    assert len(MixUp(labels="pair")((images, labels), rng())) == 4
+
+
+def test_labels_keep_their_dtype() -> None:
+    images, labels = flat_batch()
+    for dtype in (np.float32, np.float64):
+        assert MixUp(1.0)((images, np.eye(8)[labels].astype(dtype)), rng())[1].dtype == dtype
+    assert MixUp(1.0, 8)((images, labels), rng())[1].dtype == np.float32
+
+
+def test_components_that_are_missing() -> None:
+    images, labels = flat_batch()
+    with pytest.raises(ConfigError, match="no component 1 to mix") as caught:
+        MixUp(1.0, 8)((images,), rng())
+    assert "label=..." in str(caught.value)
+    with pytest.raises(ConfigError, match="no component 'image' to mix"):
+        MixUp(1.0, 8, image="image", label="label")({"a": images, "label": labels}, rng())
+    without_labels = [(img, boxes) for img, boxes, _ in SPOTTED]
+    with pytest.raises(ConfigError, match="no component 2 to put together") as caught:
+        MosaicLayout(40)(without_labels[:4], rng())
+    assert "labels=None" in str(caught.value)
+    assert len(MosaicLayout(40, labels=None)(without_labels[:4], rng())) == 2
+    with pytest.raises(ConfigError, match="no component 1 to put together"):
+        MosaicLayout(40)([(img,) for img, _, _ in SPOTTED[:4]], rng())
+
+
 # --- Mosaic
 
 
