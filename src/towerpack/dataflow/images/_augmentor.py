@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, cast
 
@@ -160,13 +160,16 @@ def check_augmentors(augmentors: Any) -> list[ImageAugmentor]:
     several: Any = [augmentors] if isinstance(augmentors, ImageAugmentor) else augmentors
     if isinstance(augmentors, AugmentorList):
         several = augmentors.augmentors
+    if not isinstance(several, Iterable):
+        raise ConfigError(f"{several!r:.60} is no augmentor.", expected="one, or a list of them")
+    several = list(cast("Iterable[Any]", several))
     for augmentor in several:
         if not isinstance(augmentor, ImageAugmentor):
             raise ConfigError(
                 f"{augmentor!r:.60} is no augmentor.",
                 fix="MapImage(f) makes one of a function; an instance, not a class, of yours",
             )
-    return list(several)
+    return several
 
 
 def _arguments(augmentor: object) -> Iterator[str]:

@@ -17,10 +17,15 @@ from towerpack.dataflow.images._augmentor import RNG, AugmentorList, ImageAugmen
 from towerpack.dataflow.images._crop import CenterCrop, RandomCrop, center_crop, too_small
 from towerpack.dataflow.images._erasing import RandomErasing
 from towerpack.dataflow.images._flip import Flip
-from towerpack.dataflow.images._image import height_and_width, opencv
+from towerpack.dataflow.images._image import (
+    channel_values,
+    height_and_width,
+    mirrored,
+    opencv,
+)
 from towerpack.dataflow.images._light import Brightness, BrightnessScale, Contrast, luma
 from towerpack.dataflow.images._meta import Identity
-from towerpack.dataflow.images._noise import RandomCutout
+from towerpack.dataflow.images._noise import RandomCutout, side_limits
 from towerpack.dataflow.images._normalize import MeanVarianceNormalize, ToFloat32, ToUint8
 from towerpack.dataflow.images._paste import CenterPaste
 from towerpack.dataflow.images._values import check_color, to_uint8
@@ -70,10 +75,10 @@ def _center_crop(aug: CenterCrop, images: Images, rng: ItemRNG) -> Images:
 
 
 def _flip(aug: Flip, images: Images, rng: ItemRNG) -> Images:
-    flip, code = opencv().flip, 1 if aug.horiz else 0
+    code = 1 if aug.horiz else 0
     flipped = images.copy()
     for i in np.flatnonzero(rng.random() < aug.prob).tolist():
-        flip(images[i], code, dst=flipped[i])
+        mirrored(images[i], code, flipped[i])
     return flipped
 
 
@@ -101,14 +106,15 @@ def _cutout(aug: RandomCutout, images: Images, rng: ItemRNG) -> Images:
     height, width = images.shape[1:3]
     sides: list[Positions] = []
     for limits, size in ((aug.h_range, height), (aug.w_range, width)):
-        low, high = (limits, limits) if isinstance(limits, int) else limits
+        low, high = side_limits(limits)
         if high > size:
             raise too_small((height, width), (high, high))
         sides.append(rng.integers(low, high + 1))
     y, x = _places((height, width), sides[0], sides[1], rng)
+    fill = _fill(aug, images)
     cut = images.copy()
     for i, part in enumerate(_parts(y, x, sides[0], sides[1])):
-        cut[i][part] = aug.fill
+        cut[i][part] = fill
     return cut
 
 
@@ -126,10 +132,11 @@ def _erasing(aug: RandomErasing, images: Images, rng: ItemRNG) -> Images:
     h[~chosen] = w[~chosen] = 0
     y, x = _places((height, width), h, w, rng)
     values = _noise(aug, images, rng) if isinstance(aug.fill, str) else None
+    fill = _fill(aug, images) if values is None else None
     erased = images.copy()
     parts = _parts(y, x, h, w)
     for i in np.flatnonzero(chosen).tolist():
-        erased[i][parts[i]] = aug.fill if values is None else values[i][parts[i]]
+        erased[i][parts[i]] = fill if values is None else values[i][parts[i]]
     return erased
 
 
@@ -209,6 +216,11 @@ def _places(
 def _parts(y: Positions, x: Positions, h: Positions, w: Positions) -> list[tuple[slice, slice]]:
     sides = zip(y.tolist(), x.tolist(), (y + h).tolist(), (x + w).tolist(), strict=True)
     return [(slice(y0, y1), slice(x0, x1)) for y0, x0, y1, x1 in sides]
+
+
+def _fill(aug: RandomCutout | RandomErasing, images: Images) -> NDArray[np.float64]:
+    """What fills a rectangle, shaped like one pixel."""
+    return channel_values(aug.fill, images[0]).reshape(images.shape[3:])
 
 
 def _noise(aug: RandomErasing, images: Images, rng: ItemRNG) -> Images:

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow.images._augmentor import RNG, PhotometricAugmentor
 from towerpack.dataflow.images._image import Image, opencv
 from towerpack.dataflow.images._light import luma
+from towerpack.dataflow.images._ranges import check_number, check_range
 from towerpack.dataflow.images._values import check_color, like, map_values
 
 
@@ -27,6 +29,9 @@ class Hue(PhotometricAugmentor):
 
     range: tuple[float, float] = (0.0, 180.0)
     rgb: bool = True
+
+    def __post_init__(self) -> None:
+        check_range(self.range, "range")
 
     def draw(self, img: Image, rng: RNG) -> float:
         return rng.uniform(*self.range)
@@ -61,6 +66,9 @@ class Saturation(PhotometricAugmentor):
     clip: bool = True
     max_value: float = 255.0
 
+    def __post_init__(self) -> None:
+        check_number(self.alpha, "alpha")
+
     def draw(self, img: Image, rng: RNG) -> float:
         return 1 + rng.uniform(-abs(self.alpha), abs(self.alpha))
 
@@ -93,6 +101,7 @@ class Lighting(PhotometricAugmentor):
     max_value: float = 255.0
 
     def __post_init__(self) -> None:
+        check_number(self.std, "std", 0)
         shapes = np.shape(self.eigval), np.shape(self.eigvec)
         if shapes != ((3,), (3, 3)):
             raise ConfigError(
@@ -123,7 +132,10 @@ class ColorSpace(PhotometricAugmentor):
     keepdims: bool = True
 
     def __post_init__(self) -> None:
-        if isinstance(self.mode, str) and not hasattr(opencv(), f"COLOR_{self.mode}"):
+        cv2 = opencv()
+        names = [name for name in dir(cv2) if name.startswith("COLOR_")]
+        modes = [getattr(cv2, name) for name in names]
+        if f"COLOR_{self.mode}" not in names and self.mode not in modes:
             raise ConfigError(
                 f"OpenCV has no conversion {self.mode!r}.", expected='"RGB2HSV", "BGR2GRAY", ...'
             )
@@ -131,7 +143,14 @@ class ColorSpace(PhotometricAugmentor):
     def change(self, img: Image, drawn: None) -> Image:
         cv2 = opencv()
         mode = getattr(cv2, f"COLOR_{self.mode}") if isinstance(self.mode, str) else self.mode
-        converted: Image = cv2.cvtColor(img, mode)
+        try:
+            converted: Image = cv2.cvtColor(img, mode)
+        except cv2.error as error:
+            raise ConfigError(
+                f"{self!r} does not convert such images.",
+                got=describe(img),
+                fix="a mode that fits how many channels they have, and their dtype",
+            ) from error
         if self.keepdims and img.ndim == 3 and converted.ndim == 2:
             return converted[..., None]
         return converted

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
 from towerpack.dataflow.images._image import (
     Image,
@@ -14,6 +15,7 @@ from towerpack.dataflow.images._image import (
     interpolation,
     size_of,
 )
+from towerpack.dataflow.images._ranges import check_range
 from towerpack.dataflow.images._resize import ResizeTransform, shortest_edge
 from towerpack.dataflow.images._transform import (
     GeometricTransform,
@@ -112,6 +114,9 @@ class RandomCropRandomShape(ImageAugmentor):
     max_aspect_ratio: float | None = None
 
     def __post_init__(self) -> None:
+        for name in ("wmin", "hmin", "wmax", "hmax"):
+            if getattr(self, name) is not None or name.endswith("min"):
+                integer_of(getattr(self, name), name)
         for low, high in ((self.wmin, self.wmax), (self.hmin, self.hmax)):
             if low < 1 or (high is not None and high < low):
                 raise ConfigError(f"{self!r} has an empty range.", expected="1 <= min <= max")
@@ -153,9 +158,8 @@ class GoogleNetRandomCropAndResize(ImageAugmentor):
     def __post_init__(self) -> None:
         height_and_width(self.target_shape, "size")
         interpolation(self.interp)
-        for limits in (self.crop_area_fraction, self.aspect_ratio_range):
-            if not 0 < limits[0] <= limits[1]:
-                raise ConfigError(f"{limits!r} is no range.", expected="0 < least <= greatest")
+        check_range(self.crop_area_fraction, "crop_area_fraction", greatest=1, above=0)
+        check_range(self.aspect_ratio_range, "aspect_ratio_range", above=0)
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         rng = self.generator(rng)

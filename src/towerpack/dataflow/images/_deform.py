@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
 from towerpack.dataflow.images._image import Image, check_image, opencv, size_of
+from towerpack.dataflow.images._ranges import check_number
 from towerpack.dataflow.images._resampling import check_sides, in_parts, pick
 from towerpack.dataflow.images._resize import check_size
 from towerpack.dataflow.images._transform import GeometricTransform, Points, Transform
@@ -121,6 +122,9 @@ class GaussianDeform(ImageAugmentor):
 
     def __post_init__(self) -> None:
         shape = np.shape(self.anchors)
+        check_number(self.sigma, "sigma")
+        if self.randrange is not None:
+            check_number(self.randrange, "randrange", 0)
         if len(shape) != 2 or shape[1] != 2 or self.sigma <= 0:
             raise ConfigError(
                 f"{self!r} is not possible.", expected="anchors of shape [n, 2], and sigma above 0"

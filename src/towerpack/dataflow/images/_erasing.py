@@ -11,8 +11,9 @@ import numpy as np
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow.images._augmentor import RNG, PhotometricAugmentor
 from towerpack.dataflow.images._flip import check_probability
-from towerpack.dataflow.images._image import Image, size_of
+from towerpack.dataflow.images._image import Image, channel_values, size_of
 from towerpack.dataflow.images._noise import draw_seed
+from towerpack.dataflow.images._ranges import check_range
 
 _TRIES = 100
 
@@ -41,12 +42,8 @@ class RandomErasing(PhotometricAugmentor):
 
     def __post_init__(self) -> None:
         check_probability(self.prob)
-        if not 0 < self.area[0] <= self.area[1] <= 1:
-            raise ConfigError(f"area is {self.area!r}.", expected="0 < least <= greatest <= 1")
-        if not 0 < self.aspect_ratio[0] <= self.aspect_ratio[1]:
-            raise ConfigError(
-                f"aspect_ratio is {self.aspect_ratio!r}.", expected="0 < least <= greatest"
-            )
+        check_range(self.area, "area", greatest=1, above=0)
+        check_range(self.aspect_ratio, "aspect_ratio", above=0)
         if isinstance(self.fill, str) and self.fill != "random":
             raise ConfigError(f"There is no fill={self.fill!r}.", expected='"random", or numbers')
 
@@ -69,13 +66,14 @@ class RandomErasing(PhotometricAugmentor):
             return img
         y, x, h, w, seed = drawn
         erased = img.copy()
-        erased[y : y + h, x : x + w] = self._values((h, w, *img.shape[2:]), img.dtype, seed)
+        erased[y : y + h, x : x + w] = self._values(img, (h, w), seed)
         return erased
 
-    def _values(self, shape: tuple[int, ...], dtype: Any, seed: int) -> Any:
+    def _values(self, img: Image, size: tuple[int, int], seed: int) -> Any:
         if not isinstance(self.fill, str):
-            return self.fill
+            return channel_values(self.fill, img).reshape(img.shape[2:])
         rng = np.random.default_rng(seed)
-        if dtype == np.uint8:
+        shape = (*size, *img.shape[2:])
+        if img.dtype == np.uint8:
             return rng.integers(256, size=shape, dtype=np.uint8)
         return rng.random(shape, np.float32) * np.float32(self.max_value)

@@ -13,6 +13,7 @@ from towerpack.dataflow.images._image import (
     size_of,
     transposed,
 )
+from towerpack.dataflow.images._ranges import check_number
 from towerpack.dataflow.images._resize import check_size
 from towerpack.dataflow.images._transform import (
     GeometricTransform,
@@ -122,5 +123,4 @@ def check_probability(prob: float) -> None:
     Raises:
         ConfigError: It is not in 0..1.
     """
-    if not 0 <= prob <= 1:
-        raise ConfigError(f"{prob!r} is no probability.", expected="0 to 1")
+    check_number(prob, "A probability", 0, 1)

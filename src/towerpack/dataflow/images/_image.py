@@ -25,6 +25,8 @@ Interpolation = int | str
 INTERPOLATIONS = {"nearest": 0, "linear": 1, "cubic": 2, "area": 3, "lanczos": 4}
 BORDERS = {"constant": 0, "replicate": 1, "reflect": 2, "wrap": 3, "reflect_101": 4}
 
+MOST_CHANNELS = 128  # that functions of OpenCV 5 take at once, where they take any number
+
 _WHOLE = (int, np.integer)
 _TRANSPOSABLE = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32}  # bytes of a pixel that OpenCV can move
 
@@ -65,12 +67,23 @@ def check_image(img: Any) -> Image:
     return image
 
 
-def mirrored(img: Image, code: int) -> Image:
+def mirrored(img: Image, code: int, out: Image | None = None) -> Image:
     """Left and right swapped (`code` 1), top and bottom (0), or both (-1).
 
     By OpenCV: copying a view with negative strides takes NumPy ten times as long.
+
+    Args:
+        img: An image.
+        code: OpenCV's, as above.
+        out: Where to write it.
     """
-    return opencv().flip(img, code).reshape(img.shape)
+    if img.ndim == 3 and img.shape[2] > MOST_CHANNELS:
+        view = img[:: -1 if code < 1 else 1, :: -1 if code else 1]
+        if out is None:
+            return np.ascontiguousarray(view)
+        np.copyto(out, view)
+        return out
+    return opencv().flip(img, code, dst=out).reshape(img.shape)
 
 
 def transposed(img: Image) -> Image:

@@ -9,6 +9,8 @@ import numpy as np
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow.images._augmentor import RNG, PhotometricAugmentor
 from towerpack.dataflow.images._image import Image, opencv
+from towerpack.dataflow.images._ranges import check_number, check_range, check_whole_range
+from towerpack.dataflow.images._resampling import in_parts
 from towerpack.dataflow.images._values import channel_means, check_color, map_values
 
 
@@ -25,6 +27,9 @@ class Brightness(PhotometricAugmentor):
     delta: float
     clip: bool = True
     max_value: float = 255.0
+
+    def __post_init__(self) -> None:
+        check_number(self.delta, "delta")
 
     def draw(self, img: Image, rng: RNG) -> float:
         return rng.uniform(-abs(self.delta), abs(self.delta))
@@ -46,6 +51,9 @@ class BrightnessScale(PhotometricAugmentor):
     range: tuple[float, float]
     clip: bool = True
     max_value: float = 255.0
+
+    def __post_init__(self) -> None:
+        check_range(self.range, "range")
 
     def draw(self, img: Image, rng: RNG) -> float:
         return rng.uniform(*self.range)
@@ -70,6 +78,9 @@ class Contrast(PhotometricAugmentor):
     rgb: bool | None = None
     clip: bool = True
     max_value: float = 255.0
+
+    def __post_init__(self) -> None:
+        check_range(self.factor_range, "factor_range")
 
     def draw(self, img: Image, rng: RNG) -> float:
         return rng.uniform(*self.factor_range)
@@ -99,8 +110,7 @@ class Gamma(PhotometricAugmentor):
     max_value: float = 255.0
 
     def __post_init__(self) -> None:
-        if min(self.range) <= -1:
-            raise ConfigError(f"gamma is in {self.range!r}.", expected="above -1")
+        check_range(self.range, "range", above=-1)
 
     def draw(self, img: Image, rng: RNG) -> float:
         return rng.uniform(*self.range)
@@ -124,6 +134,11 @@ class Clip(PhotometricAugmentor):
 
     min: float = 0.0
     max: float = 255.0
+
+    def __post_init__(self) -> None:
+        # Either of them may be infinite.
+        if not self.min <= self.max:
+            raise ConfigError(f"{self!r} leaves no values.", expected="min <= max")
 
     def change(self, img: Image, drawn: None) -> Image:
         return map_values(img, lambda values: np.clip(values, self.min, self.max), None)
@@ -149,11 +164,8 @@ class GaussianBlur(PhotometricAugmentor):
     def __post_init__(self) -> None:
         if self.max_size is not None:
             self.size_range = (0, self.max_size)
-        if not 0 <= self.size_range[0] < self.size_range[1]:
-            raise ConfigError(
-                f"size_range is {self.size_range!r}.",
-                expected="(low, high) with 0 <= low < high; (n, n + 1) is always n",
-            )
+        check_whole_range(self.size_range, "size_range", 0)
+        check_range(self.sigma_range, "sigma_range", 0)
 
     def draw(self, img: Image, rng: RNG) -> tuple[list[int], list[float]]:
         count = 1 if self.symmetric else 2
@@ -164,10 +176,12 @@ class GaussianBlur(PhotometricAugmentor):
     def change(self, img: Image, drawn: tuple[list[int], list[float]]) -> Image:
         cv2 = opencv()
         sizes, (sigma_x, sigma_y) = drawn
-        blurred: Image = cv2.GaussianBlur(
-            img, sizes, sigmaX=sigma_x, sigmaY=sigma_y, borderType=cv2.BORDER_REPLICATE
+        return in_parts(
+            img,
+            lambda part, _: cv2.GaussianBlur(
+                part, sizes, sigmaX=sigma_x, sigmaY=sigma_y, borderType=cv2.BORDER_REPLICATE
+            ),
         )
-        return blurred.reshape(img.shape)
 
 
 def luma(rgb: bool) -> np.ndarray[tuple[int], np.dtype[np.float32]]:

@@ -60,18 +60,22 @@ class RandomChooseAug(CompositeAugmentor):
     aug_lists: Sequence[ImageAugmentor | tuple[ImageAugmentor, float]]
 
     def __post_init__(self) -> None:
-        pairs = [item for item in self.aug_lists if isinstance(item, (tuple, list))]
-        if not self.aug_lists or len(pairs) not in (0, len(self.aug_lists)):
+        given: Any = self.aug_lists
+        several: list[ImageAugmentor | tuple[ImageAugmentor, float]] = (
+            [*given] if isinstance(given, (list, tuple)) else [*check_augmentors(given)]
+        )
+        pairs = [item for item in several if isinstance(item, (tuple, list))]
+        if not several or len(pairs) not in (0, len(several)):
             raise ConfigError(
                 f"{self!r}: augmentors with and without probabilities.",
                 expected="a list of augmentors, or a list of pairs (augmentor, probability)",
             )
-        count = len(self.aug_lists)
+        count = len(several)
         weights = [float(prob) for _, prob in pairs] or [1 / count] * count
         if min(weights) < 0 or abs(sum(weights) - 1) > 1e-6:
             raise ConfigError(f"The probabilities {weights} do not sum to 1.")
         self._probabilities = np.array(weights) / sum(weights)
-        self._augmentors = check_augmentors([aug for aug, _ in pairs] or self.aug_lists)
+        self._augmentors = check_augmentors([aug for aug, _ in pairs] or several)
 
     def steps(self, rng: RNG) -> Sequence[ImageAugmentor]:
         return [self._augmentors[rng.choice(len(self._augmentors), p=self._probabilities)]]
@@ -88,11 +92,11 @@ class RandomOrderAug(CompositeAugmentor):
     aug_lists: Sequence[ImageAugmentor]
 
     def __post_init__(self) -> None:
-        check_augmentors(self.aug_lists)
+        self._augmentors = check_augmentors(self.aug_lists)
 
     def steps(self, rng: RNG) -> Sequence[ImageAugmentor]:
-        order: list[int] = rng.permutation(len(self.aug_lists)).tolist()
-        return [self.aug_lists[i] for i in order]
+        order: list[int] = rng.permutation(len(self._augmentors)).tolist()
+        return [self._augmentors[i] for i in order]
 
 
 @dataclass(eq=False, repr=False)

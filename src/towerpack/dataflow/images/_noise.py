@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from towerpack._core.errors import ConfigError, InternalError
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow.images._augmentor import RNG, PhotometricAugmentor
 from towerpack.dataflow.images._crop import too_small
 from towerpack.dataflow.images._image import Image, channel_values, opencv, size_of
+from towerpack.dataflow.images._ranges import check_number, check_whole_range, pair_of
 from towerpack.dataflow.images._values import like, to_uint8
 
 
@@ -27,6 +29,9 @@ class GaussianNoise(PhotometricAugmentor):
     sigma: float = 1.0
     clip: bool = True
     max_value: float = 255.0
+
+    def __post_init__(self) -> None:
+        check_number(self.sigma, "sigma", 0)
 
     def draw(self, img: Image, rng: RNG) -> int:
         return draw_seed(rng)
@@ -53,8 +58,10 @@ class SaltPepperNoise(PhotometricAugmentor):
     max_value: float = 255.0
 
     def __post_init__(self) -> None:
-        if min(self.white_prob, self.black_prob) < 0 or self.white_prob + self.black_prob > 1:
-            raise ConfigError(f"{self!r}: these are fractions.", expected="a sum of 0 to 1")
+        check_number(self.white_prob, "white_prob", 0, 1)
+        check_number(self.black_prob, "black_prob", 0, 1)
+        if self.white_prob + self.black_prob > 1:
+            raise ConfigError(f"{self!r}: these are fractions.", expected="a sum of at most 1")
 
     def draw(self, img: Image, rng: RNG) -> int:
         return draw_seed(rng)
@@ -82,11 +89,7 @@ class JpegNoise(PhotometricAugmentor):
     max_value: float = 255.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.quality_range[0] < self.quality_range[1] <= 101:
-            raise ConfigError(
-                f"quality_range is {self.quality_range!r}.",
-                expected="(low, high) with 0 <= low < high <= 101",
-            )
+        check_whole_range(self.quality_range, "quality_range", 0, 101)
 
     def draw(self, img: Image, rng: RNG) -> int:
         return int(rng.integers(*self.quality_range))
@@ -119,7 +122,7 @@ class RandomCutout(PhotometricAugmentor):
 
     def __post_init__(self) -> None:
         for limits in (self.h_range, self.w_range):
-            low, high = _limits(limits)
+            low, high = side_limits(limits)
             if not 0 < low <= high:
                 raise ConfigError(
                     f"{limits!r} is no length of a side.",
@@ -157,10 +160,12 @@ def _through_jpeg(img: Image, quality: int) -> Image:
     return decoded.reshape(img.shape)
 
 
-def _limits(value: int | tuple[int, int]) -> tuple[int, int]:
-    return (value, value) if isinstance(value, int) else value
+def side_limits(value: int | tuple[int, int]) -> tuple[int, int]:
+    """The (least, greatest) length of a side, where one number is both."""
+    low, high = pair_of(value) or (value, value)
+    return integer_of(low, "The length of a side"), integer_of(high, "The length of a side")
 
 
 def _draw_side(limits: int | tuple[int, int], rng: RNG) -> int:
-    low, high = _limits(limits)
+    low, high = side_limits(limits)
     return int(rng.integers(low, high + 1))

@@ -99,6 +99,12 @@ class CenterPaste(ImageAugmentor):
 
     def __post_init__(self) -> None:
         height_and_width(self.background_shape, "size")
+        filler: Any = self.background_filler
+        if filler is not None and not isinstance(filler, BackgroundFiller):
+            raise ConfigError(
+                f"{filler!r:.60} is no BackgroundFiller.",
+                fix="ConstantBackgroundFiller(value) for one value everywhere",
+            )
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         shape = height_and_width(self.background_shape, "size")

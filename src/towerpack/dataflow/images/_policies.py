@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
 from towerpack.dataflow.images._color import Saturation
@@ -23,6 +24,7 @@ from towerpack.dataflow.images._image import (
     size_of,
 )
 from towerpack.dataflow.images._light import BrightnessScale, Contrast
+from towerpack.dataflow.images._ranges import check_number
 from towerpack.dataflow.images._transform import (
     NoOpTransform,
     PhotometricTransform,
@@ -98,6 +100,9 @@ class RandAugment(ImageAugmentor):
 
     def __post_init__(self) -> None:
         interpolation(self.interp)
+        integer_of(self.n, "n")
+        check_number(self.m, "m")
+        check_number(self.max_m, "max_m")
         if self.n < 0 or not 0 <= self.m <= self.max_m or self.max_m <= 0:
             raise ConfigError(
                 f"RandAugment({self.n}, {self.m}, max_m={self.max_m}) makes no sense.",

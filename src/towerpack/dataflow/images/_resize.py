@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
 from towerpack.dataflow.images._image import (
     Image,
@@ -17,6 +19,7 @@ from towerpack.dataflow.images._image import (
     interpolation,
     size_of,
 )
+from towerpack.dataflow.images._ranges import check_number, check_pair, check_range, pair_of
 from towerpack.dataflow.images._resampling import resize, resize_mask
 from towerpack.dataflow.images._transform import GeometricTransform, Points, Transform
 
@@ -46,6 +49,8 @@ class ResizeTransform(GeometricTransform):
 
     def __post_init__(self) -> None:
         interpolation(self.interp)
+        if min(self.h, self.w, self.new_h, self.new_w) < 1:
+            raise ConfigError(f"{self!r} has an empty side.", expected="1 or more pixels")
 
     def apply_image(self, img: Image) -> Image:
         self._check(img)
@@ -98,7 +103,7 @@ class ResizeShortestEdge(ImageAugmentor):
     interp: Interpolation = "linear"
 
     def __post_init__(self) -> None:
-        height_and_width(self.size, "length of an edge")
+        height_and_width(integer_of(self.size, "size"), "length of an edge")
         interpolation(self.interp)
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
@@ -114,26 +119,26 @@ class RandomResize(ImageAugmentor):
         xrange: (lowest, highest) factor for the width, as floats; as integers, the width itself in
             pixels, both ends included.
         yrange: The same for the height; by default as `xrange`.
-        minimum: Width and height are at least (x, y) pixels.
+        minimum: Width and height are at least (x, y) pixels; one number is both.
         aspect_ratio_thres: By how much (as a fraction) the aspect ratio may change; draws that
-            change it more are thrown away, and after 50 of them the image keeps its size. With 0
-            one factor is drawn for both, from `xrange`.
+            change it more are thrown away, and after 50 of them the image keeps its size, or is
+            scaled up to `minimum`. With 0 one factor is drawn for both, from `xrange`.
         interp: See `ResizeTransform`.
     """
 
     xrange: tuple[float, float]
     yrange: tuple[float, float] | None = None
-    minimum: tuple[int, int] = (0, 0)
+    minimum: int | tuple[int, int] = (0, 0)
     aspect_ratio_thres: float = 0.15
     interp: Interpolation = "linear"
 
     def __post_init__(self) -> None:
         interpolation(self.interp)
-        for limits in (self.xrange, self.yrange or self.xrange):
-            if not 0 < limits[0] <= limits[1]:
-                raise ConfigError(
-                    f"{limits!r} is no range of sizes.", expected="0 < lowest <= highest"
-                )
+        check_range(self.xrange, "xrange", above=0)
+        if self.yrange is not None:
+            check_range(self.yrange, "yrange", above=0)
+        check_pair(self._least(), "minimum", 0)
+        check_number(self.aspect_ratio_thres, "aspect_ratio_thres", 0)
         if self.aspect_ratio_thres == 0 and self.yrange is not None:
             raise ConfigError(
                 "With aspect_ratio_thres=0 the width decides the height.", fix="leave yrange out"
@@ -148,16 +153,22 @@ class RandomResize(ImageAugmentor):
             if self.aspect_ratio_thres == 0 or change <= self.aspect_ratio_thres + 1e-5:
                 return ResizeTransform(h, w, new_h, new_w, self.interp)
         log.debug("%r found no size for %d x %d pixels in %d tries", self, h, w, _TRIES)
-        return ResizeTransform(h, w, h, w, self.interp)
+        x, y = self._least()
+        factor = max(1, x / w, y / h)
+        return ResizeTransform(h, w, _whole(factor * h), _whole(factor * w), self.interp)
+
+    def _least(self) -> tuple[Any, Any]:
+        return pair_of(self.minimum) or (self.minimum, self.minimum)
 
     def _draw(self, h: int, w: int, rng: RNG) -> tuple[int, int]:
+        least_w, least_h = self._least()
         new_w = _draw_length(self.xrange, w, rng)
         if self.aspect_ratio_thres == 0:
             # One factor, so large that both sides keep to the minimum.
-            factor = max(new_w / w, self.minimum[0] / w, self.minimum[1] / h)
+            factor = max(new_w / w, least_w / w, least_h / h)
             return _whole(factor * h), _whole(factor * w)
-        new_h = _draw_length(self.yrange or self.xrange, h, rng)
-        return max(_whole(new_h), self.minimum[1]), max(_whole(new_w), self.minimum[0])
+        new_h = _draw_length(self.xrange if self.yrange is None else self.yrange, h, rng)
+        return max(_whole(new_h), least_h), max(_whole(new_w), least_w)
 
 
 def shortest_edge(h: int, w: int, size: int) -> tuple[int, int]:

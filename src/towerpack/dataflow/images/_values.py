@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import describe
-from towerpack.dataflow.images._image import Image, opencv
+from towerpack.dataflow.images._image import MOST_CHANNELS, Image, opencv
 
 Floats = NDArray[np.float32]
 
@@ -71,5 +71,7 @@ def check_color(img: Image, who: object) -> None:
 
 
 def _look_up(img: Image, table: NDArray[np.uint8]) -> Image:
+    if img.ndim == 3 and img.shape[2] > MOST_CHANNELS:
+        return table[img, np.arange(table.shape[1])]
     found: Image = opencv().LUT(img, table.reshape(1, 256, -1))
     return found.reshape(img.shape)

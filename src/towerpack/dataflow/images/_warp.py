@@ -18,6 +18,7 @@ from towerpack.dataflow.images._image import (
     interpolation,
     size_of,
 )
+from towerpack.dataflow.images._ranges import check_number, check_pair, check_range
 from towerpack.dataflow.images._resampling import warp_affine, warp_mask
 from towerpack.dataflow.images._transform import GeometricTransform, Points, Transform
 
@@ -45,6 +46,12 @@ class WarpAffineTransform(GeometricTransform):
     border: int | str = "constant"
     border_value: Any = 0
     mask_value: Any = 0
+
+    def __post_init__(self) -> None:
+        mat = np.asarray(self.mat, np.float64)
+        if mat.shape != (2, 3):
+            raise ConfigError(f"The shape of the matrix is {list(mat.shape)}.", expected="[2, 3]")
+        object.__setattr__(self, "mat", mat)
 
     def apply_image(self, img: Image) -> Image:
         return warp_affine(
@@ -88,8 +95,8 @@ class Shift(ImageAugmentor):
 
     def __post_init__(self) -> None:
         border_mode(self.border)
-        if not (0 <= self.horiz_frac <= 1 and 0 <= self.vert_frac <= 1):
-            raise ConfigError(f"{self!r}: shifts are fractions of a side.", expected="0 to 1")
+        check_number(self.horiz_frac, "horiz_frac", 0, 1)
+        check_number(self.vert_frac, "vert_frac", 0, 1)
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         h, w = size_of(img)
@@ -129,7 +136,8 @@ class Rotation(ImageAugmentor):
     def __post_init__(self) -> None:
         interpolation(self.interp)
         border_mode(self.border)
-        _check_step(self.step_deg)
+        check_range(self.center_range, "center_range")
+        _check_degrees(self.max_deg, self.step_deg)
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         rng = self.generator(rng)
@@ -162,7 +170,7 @@ class RotationAndCropValid(ImageAugmentor):
 
     def __post_init__(self) -> None:
         interpolation(self.interp)
-        _check_step(self.step_deg)
+        _check_degrees(self.max_deg, self.step_deg)
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         h, w = size_of(img)
@@ -201,16 +209,19 @@ class Affine(ImageAugmentor):
     def __post_init__(self) -> None:
         interpolation(self.interp)
         border_mode(self.border)
-        if self.scale is not None and not 0 < self.scale[0] <= self.scale[1]:
-            raise ConfigError(
-                f"{self.scale!r} is no range of factors.", expected="0 < smallest <= largest"
-            )
+        if self.scale is not None:
+            check_range(self.scale, "scale", above=0)
+        if self.translate_frac is not None:
+            check_pair(self.translate_frac, "translate_frac", 0)
+        check_number(self.rotate_max_deg, "rotate_max_deg", 0)
+        check_number(self.shear, "shear", 0)
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         rng = self.generator(rng)
         h, w = size_of(img)
-        factor = rng.uniform(*(self.scale or (1.0, 1.0)))
-        shift = draw_shift((h, w), self.translate_frac or (0.0, 0.0), rng)
+        factor = rng.uniform(*((1.0, 1.0) if self.scale is None else self.scale))
+        fractions = (0.0, 0.0) if self.translate_frac is None else self.translate_frac
+        shift = draw_shift((h, w), fractions, rng)
         lean = math.radians(rng.uniform(-self.shear, self.shear))
         degrees = rng.uniform(-self.rotate_max_deg, self.rotate_max_deg)
         sheared = np.array([[1.0, math.sin(lean)], [0.0, math.cos(lean)]])
@@ -239,9 +250,10 @@ def affine(
 
 
 def draw_shift(size: tuple[int, int], fractions: tuple[float, float], rng: RNG) -> tuple[int, int]:
-    """Whole pixels (x, y), each up to a fraction of the side either way."""
-    limits = np.array(fractions) * size[::-1]
-    x, y = np.rint(rng.uniform(-limits, limits)).astype(int).tolist()
+    """Whole pixels (x, y), each at most a fraction of the side either way."""
+    # A little more, so that 0.29 of 100 is 29.
+    limits = np.floor(np.array(fractions) * size[::-1] + 1e-9).astype(int)
+    x, y = rng.integers(-limits, limits, endpoint=True).tolist()
     return x, y
 
 
@@ -267,6 +279,10 @@ def largest_rectangle(h: int, w: int, degrees: float) -> tuple[int, int]:
     return max(1, math.floor(new_h + 1e-6)), max(1, math.floor(new_w + 1e-6))
 
 
-def _check_step(step_deg: float | None) -> None:
-    if step_deg is not None and step_deg <= 0:
+def _check_degrees(max_deg: float, step_deg: float | None) -> None:
+    check_number(max_deg, "max_deg", 0)
+    if step_deg is None:
+        return
+    check_number(step_deg, "step_deg")
+    if step_deg <= 0:
         raise ConfigError(f"step_deg is {step_deg!r}.", expected="more than 0, or None")

@@ -265,6 +265,15 @@ def test_a_shift_is_by_whole_pixels_within_its_limits() -> None:
     shifts = [at(Shift(0.2, 0.1).get_transform(image, rng(seed)), 0, 0) for seed in range(200)]
     assert {x for x, _ in shifts} == {-4, -3, -2, -1, 0, 1, 2, 3, 4}
     assert {y for _, y in shifts} == {-1, 0, 1}
+    # A quarter and a bit of ten pixels are two whole ones; all places are equally likely.
+    odd = [
+        at(Shift(0.26, 0.29).get_transform(np.zeros((100, 10)), rng(s)), 0, 0) for s in range(600)
+    ]
+    assert {y for _, y in odd} <= {*range(-29, 30)} and max(y for _, y in odd) == 29
+    counts = [sum(x == shift for x, _ in odd) for shift in range(-2, 3)]
+    assert sum(counts) == 600 and min(counts) > 80
+    for shift in (Affine(translate_frac=(0.26, 0.0)), Shift(0.04)):
+        assert abs(at(shift.get_transform(np.zeros((8, 10)), rng(1)), 0, 0)[0]) <= 2
     numbered = np.arange(200, dtype=np.uint8).reshape(10, 20)
     moved = Shift(0.5, border="constant", border_value=255).get_transform(image, rng(0))
     dx = round(at(moved, 0, 0)[0])
@@ -361,6 +370,9 @@ def test_resizes() -> None:
     assert widths == {5, 6, 7}
     assert RandomResize((0.001, 0.001), aspect_ratio_thres=0)(image).shape == (1, 1, 3)
     assert RandomResize((9.0, 9.0), (1.0, 1.0))(image).shape == image.shape  # no draw will do
+    impossible = RandomResize((9.0, 9.0), (1.0, 1.0), minimum=(90, 90))
+    assert impossible(image).shape == (90, 180, 3)
+    assert RandomResize((9.0, 9.0), (1.0, 1.0), minimum=(91, 7))(image).shape == (46, 91, 3)
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(1, 40))
