@@ -78,15 +78,11 @@ def stack_rows(
     first = rows[0]
     keys = keys_of(first)
     _check_pad(pad, first)
-    if isinstance(first, dict):
-        columns = [[row[key] for row in rows] for key in keys]
-    else:
-        columns = list(zip(*rows, strict=True))
     return rebuild(
         first,
         [
             _stack(column, key, pad_value(pad, key), into)
-            for key, column in zip(keys, columns, strict=True)
+            for key, column in zip(keys, _columns(rows), strict=True)
         ],
     )
 
@@ -94,8 +90,14 @@ def stack_rows(
 def list_rows(rows: Sequence[Datapoint]) -> Datapoint:
     """Collect each component of datapoints in a list, as it is."""
     check_structure(rows)
-    columns = zip(*(values_of(row) for row in rows), strict=True)
-    return rebuild(rows[0], [list(column) for column in columns])
+    return rebuild(rows[0], _columns(rows))
+
+
+def _columns(rows: Sequence[Datapoint]) -> list[list[Any]]:
+    """The components, in the order of the first row: dicts may have theirs in another."""
+    if isinstance(rows[0], dict):
+        return [[row[key] for row in rows] for key in keys_of(rows[0])]
+    return [list(column) for column in zip(*rows, strict=True)]
 
 
 def check_structure(rows: Sequence[Datapoint]) -> None:
@@ -113,7 +115,7 @@ def check_structure(rows: Sequence[Datapoint]) -> None:
         if (
             type(row) is not kind
             or len(row) != len(keys)
-            or (kind is dict and set(row) != set(keys))
+            or (issubclass(kind, dict) and set(row) != set(keys))
         ):
             raise BatchError(
                 f"item {index} does not stack with item 0.",
@@ -152,7 +154,7 @@ def _stack(items: Sequence[Any], key: Hashable, pad: float | None, into: Into) -
         return _stack_numbers(items, key)
     if isinstance(first, (list, tuple)):
         arrays = [_from_sequence(item, i, key, items) for i, item in enumerate(items)]
-        return _stack_arrays(arrays, key, pad, into)
+        return _stack_arrays(_empty_alike(arrays), key, pad, into)
     raise BatchError(
         f"A {type(first).__name__} does not stack.",
         got=f"{name_of(key)} {describe(first)}",
@@ -166,6 +168,11 @@ def _stack_arrays(arrays: Sequence[Array], key: Hashable, pad: float | None, int
     shape, dtype = first.shape, first.dtype
     ragged = False
     for index, array in enumerate(arrays):
+        if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
+            raise BatchError(
+                f"{name_of(key)} of item {index} is a masked array, whose mask would be lost.",
+                fix="array.filled(...), or the mask as a component of its own",
+            )
         if not isinstance(cast("object", array), np.ndarray) or array.dtype != dtype:
             raise _mismatch(index, key, array, first, "convert to one dtype before batching")
         if array.shape != shape:
@@ -189,8 +196,8 @@ def _stack_arrays(arrays: Sequence[Array], key: Hashable, pad: float | None, int
 def _stack_padded(arrays: Sequence[Array], key: Hashable, pad: float, allocate: Allocate) -> Array:
     shape = np.max([array.shape for array in arrays], axis=0).tolist()
     dtype = arrays[0].dtype
-    fill = np.array(pad).astype(dtype)
-    if dtype.kind in "biu" and fill != pad:
+    fill = _fill_of(pad, dtype)
+    if fill is None:
         raise BatchError(
             f"{name_of(key)} cannot be padded with {pad!r}.",
             expected=f"a value that {dtype} can hold",
@@ -201,6 +208,21 @@ def _stack_padded(arrays: Sequence[Array], key: Hashable, pad: float, allocate: 
     for row, array in zip(out, arrays, strict=True):
         row[tuple(slice(length) for length in array.shape)] = array
     return out
+
+
+def _fill_of(pad: float, dtype: np.dtype[Any]) -> Array | None:
+    """A value as an array's; `None` if the dtype cannot hold it."""
+    try:
+        with np.errstate(all="ignore"):  # what does not fit is told below
+            fill = np.array(pad).astype(dtype)
+    except (TypeError, ValueError, OverflowError):
+        return None
+    if dtype.kind in "biu":
+        return fill if fill == pad else None
+    if dtype.kind in "fc":
+        return fill if np.isfinite(fill) or not np.isfinite(pad) else None
+    cut = dtype.kind in "SU" and fill != np.array(pad).astype(dtype.kind)
+    return None if cut else fill
 
 
 def _stack_numbers(items: Sequence[Any], key: Hashable) -> Array:
@@ -257,6 +279,17 @@ def _from_sequence(item: Any, index: int, key: Hashable, items: Sequence[Any]) -
             fix='convert it to an array before batching, or pass stack="list"',
         )
     return _python_dtype(array, sequence)
+
+
+def _empty_alike(arrays: list[Array]) -> list[Array]:
+    """With those of empty lists, which say nothing of their items, of the kind of the others."""
+    like = next((array for array in arrays if array.size), None)
+    if like is None or all(array.size for array in arrays):
+        return arrays
+    inner = like.shape[1:]
+    return [
+        np.empty((0, *inner), like.dtype) if array.shape == (0,) else array for array in arrays
+    ]
 
 
 def _python_dtype(array: Array, sequence: Sequence[Any]) -> Array:

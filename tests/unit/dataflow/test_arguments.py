@@ -33,9 +33,13 @@ from towerpack.dataflow import (
     LMDBSerializer,
     LocallyShuffleData,
     MixData,
+    MultiProcessMapAndBatchData,
+    MultiProcessMapData,
+    MultiThreadRunner,
     NumpyData,
     NumpySerializer,
     ParquetData,
+    PrefetchData,
     PrintData,
     RandomChooseData,
     RandomMixData,
@@ -142,7 +146,29 @@ def test_weights() -> None:
             RandomChooseData(any_([pair]))
 
 
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: PrefetchData(ten(), num_proc=any_("2")),
+        lambda: PrefetchData(ten(), num_proc=any_(1.5)),
+        lambda: PrefetchData(ten(), any_(2.5)),
+        lambda: PrefetchData(ten(), max_restarts=any_(1.5)),
+        lambda: PrefetchData(ten(), stall_s=any_("x")),
+        lambda: MultiProcessMapData(ten(), 2, bool, any_("5")),
+        lambda: MultiProcessMapAndBatchData(ten(), 2, bool, 0, 5),
+        lambda: MultiThreadRunner(any_(3)),
+        lambda: MixData([ten(), ten()], any_([True, True])),
+        lambda: MixData([ten(), ten()], any_(np.array([[1.0], [2.0]]))),
+    ],
+)
+def test_of_workers_and_weights(make: Callable[[], DataFlow]) -> None:
+    with pytest.raises(ConfigError):
+        make()
+
+
 def test_max_errors() -> None:
+    for taken in (np.int64(3), np.float32(0.3)):
+        FilterData(ten(), bool, on_error="skip", max_errors=any_(taken))
     with pytest.raises(ConfigError, match="max_errors='3' is no limit"):
         FilterData(ten(), bool, on_error="skip", max_errors=any_("3"))
 

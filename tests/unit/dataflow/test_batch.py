@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -224,6 +225,49 @@ def test_pad_must_fit_the_dtype_and_rank() -> None:
         batch((np.zeros(1, np.uint8),), (np.zeros(2, np.uint8),), pad=-1)
     with pytest.raises(BatchError, match="item 1 does not stack"):
         batch((np.zeros(1),), (np.zeros((1, 1)),), pad=0)
+
+
+@pytest.mark.parametrize(
+    ("component", "pad"),
+    [
+        (np.zeros(2, np.int64), "x"),
+        (np.zeros(2, np.int64), 2**64),
+        (np.zeros(2, np.int64), np.nan),
+        (np.zeros(2, np.float16), 1e6),
+        (np.array(["ab", "c"]), -12345),
+    ],
+)
+@pytest.mark.filterwarnings("error")
+def test_pad_that_an_array_cannot_hold(component: np.ndarray, pad: Any) -> None:
+    with pytest.raises(BatchError, match="cannot be padded with"):
+        batch((component,), (component[:1],), pad=pad)
+
+
+def test_empty_lists_are_of_the_kind_of_the_others() -> None:
+    (ids,) = batch(([],), ([1, 2],), ([],), pad=7)
+    assert ids.dtype == np.int64 and ids.tolist() == [[7, 7], [1, 2], [7, 7]]
+    (boxes,) = batch(([[1.0, 2, 3, 4]],), ([],), pad=0)
+    assert boxes.dtype == np.float32 and boxes.tolist() == [[[1, 2, 3, 4]], [[0] * 4]]
+    assert batch(([],), ([],))[0].shape == (2, 0)
+    with pytest.raises(BatchError, match=r"int64 \[0\]"):
+        batch(([1, 2],), ([],))
+
+
+def test_components_of_dicts_go_by_their_keys() -> None:
+    rows = ({"a": 1, "b": 2}, {"b": 3, "a": 4})
+    assert batch(*rows, stack="list") == {"a": [1, 4], "b": [2, 3]}
+    assert batch(*rows)["a"].tolist() == [1, 4]
+    for kind in (OrderedDict, lambda **items: defaultdict(int, items)):
+        odd = (kind(a=1), kind(b=3))
+        with pytest.raises(BatchError, match=r"got +dict with 'b'"):
+            batch(*odd)
+        assert list(odd[1]) == ["b"]
+
+
+def test_masks_are_not_lost() -> None:
+    masked = np.ma.masked_array([1, 2], mask=[False, True])
+    with pytest.raises(BatchError, match="component 0 of item 1 is a masked array"):
+        batch((np.arange(2),), (masked,))
 
 
 def test_lists() -> None:

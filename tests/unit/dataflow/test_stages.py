@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from towerpack._core.errors import ConfigError, DataFlowError, MapError
+from towerpack._core.errors import ConfigError, DataFlowError, MapError, StateError
 from towerpack.dataflow import (
     BatchData,
     CacheData,
@@ -418,3 +418,25 @@ class TestCache:
     def test_endless(self) -> None:
         with pytest.raises(ConfigError, match="infinite"):
             CacheData(RepeatedData(numbers(2)))
+
+
+@pytest.mark.parametrize("source", ["a plan", "in order"])
+def test_what_a_cache_hands_out_may_be_changed(source: str) -> None:
+    items: list[Any] = [{"a": 1}, {"a": 2}]
+    ds = CacheData(DataFromList(items) if source == "a plan" else DataFromGenerator(lambda: items))
+    for _ in range(3):
+        found = list(ds.iterate(seed=1))
+        assert found == [{"a": 1}, {"a": 2}]
+        for datapoint in found:
+            datapoint["a"] = 99
+    assert items[0] == {"a": 1}
+
+
+def test_a_state_of_a_cache_of_more_data() -> None:
+    long = CacheData(generated(20))
+    list(long.iterate(seed=1))
+    iterator = long.iterate(seed=1)
+    for _ in range(10):
+        next(iterator)
+    with pytest.raises(StateError, match=r"got +3 datapoints"):
+        CacheData(generated(3)).iterate(state=iterator.state())

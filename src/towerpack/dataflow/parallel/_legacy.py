@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow.parallel._options import Backend
@@ -53,7 +54,7 @@ class MultiThreadRunner(PrefetchData):
         num_thread: int | None = None,
         **options: Any,
     ) -> None:
-        ds = get_df if isinstance(get_df, DataFlow) else get_df()
+        ds = get_df() if callable(get_df) else get_df
         super().__init__(ds, num_prefetch, num_thread, backend="thread", **options)
 
 
@@ -149,14 +150,14 @@ class MultiProcessMapAndBatchData(PrefetchData):
         remainder: bool = False,
         **options: Any,
     ) -> None:
-        if buffer_size is not None and buffer_size < batch_size:
+        mapped = MapData(ds, map_func, rng=rng)
+        batched = BatchData(mapped, batch_size, remainder=remainder)
+        if buffer_size is not None and integer_of(buffer_size, "buffer_size") < batch_size:
             raise ConfigError(
                 f"A buffer of {buffer_size} datapoints holds no batch of {batch_size}.",
                 expected=f"{batch_size} or more, or None",
             )
         batches = None if buffer_size is None else buffer_size // batch_size
-        mapped = MapData(ds, map_func, rng=rng)
-        batched = BatchData(mapped, batch_size, remainder=remainder)
         super().__init__(batched, batches, num_proc, **options)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 import os
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arguments import integer_of
 
 Backend = Literal["process", "thread"]
 OnWorkerDeath = Literal["raise", "restart"]
@@ -36,8 +38,10 @@ class Options:
         self._at_least("num_proc", self.workers, 0)
         self._at_least("num_prefetch", 1 if self.prefetch is None else self.prefetch, 1)
         self._at_least("max_restarts", self.max_restarts, 0)
-        if not self.stall_s > 0:
-            raise ConfigError(f"stall_s={self.stall_s!r} is no time to wait.", expected="above 0")
+        if not isinstance(cast("object", self.stall_s), Real) or not self.stall_s > 0:
+            raise ConfigError(
+                f"stall_s={self.stall_s!r} is no time to wait.", expected="seconds, above 0"
+            )
 
     def with_workers(self, count: int, *, gathering: bool) -> Options:
         """The same with another number of workers, and a backend.
@@ -57,7 +61,7 @@ class Options:
             raise ConfigError(f"There is no {name}={value!r}.", expected=choices)
 
     def _at_least(self, name: str, value: int, least: int) -> None:
-        if value < least:
+        if integer_of(value, name) < least:
             raise ConfigError(f"{name}={value} makes no sense.", expected=f"{least} or more")
 
 

@@ -8,10 +8,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack._core.errors import ConfigError
+from towerpack._core.errors import ConfigError, StateError
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._blocks import Block, Positions, as_ints, to_rows
-from towerpack.dataflow._datapoints import Datapoint, is_datapoint, rebuild, values_of
+from towerpack.dataflow._datapoints import Datapoint, copied, is_datapoint, rebuild, values_of
 from towerpack.dataflow._flow import (
     DataFlow,
     Place,
@@ -36,7 +36,8 @@ class CacheData(Wrapper):
     Every pass gives what epoch 0 of `ds` gives: random stages below it are frozen, those above
     are not. Over an indexable source each datapoint is kept when it is first read. Otherwise a
     pass is kept when it has been read from the beginning to the end; one that stops early leaves
-    nothing behind. Arrays are handed out read-only.
+    nothing behind. Arrays are handed out read-only; lists and dicts within components are the cached
+    ones: do not change them in place.
 
     Contract: in order, or exactly shuffled; length of `ds`; random if shuffled; thread-safe, and
     each process has its own; resumable as `ds` is.
@@ -141,7 +142,7 @@ class CacheNode(Node):
         if missing:
             rows = to_rows(self.inner.read(0, np.array(missing, np.int64)))
             cache.update(zip(missing, map(_frozen, rows), strict=True))
-        return [cache[position] for position in wanted]
+        return [copied(cache[position]) for position in wanted]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_by_position": {}, "_kept": None}
@@ -183,7 +184,7 @@ class CacheStream(Stream):
     def _from_cache(self) -> Datapoint:
         if self._cached is None or self._position >= len(self._cached):
             raise StopIteration
-        return self._cached[self._position]
+        return copied(self._cached[self._position])
 
     def _from_inner(self, inner: Stream) -> Datapoint:
         try:
@@ -192,14 +193,23 @@ class CacheStream(Stream):
             if self._seen is not None:
                 self._flow.keep(self._place, self._seen)
             raise
-        if self._seen is not None:
-            self._seen.append(datapoint)
-        return datapoint
+        if self._seen is None:
+            return datapoint
+        self._seen.append(datapoint)
+        return copied(datapoint)
 
     def _catch_up(self, inner: Stream) -> None:
         self._seen = []
         for _ in range(self._position):
-            self._seen.append(_frozen(next(inner)))
+            try:
+                self._seen.append(_frozen(next(inner)))
+            except StopIteration:
+                raise StateError(
+                    f"{self._flow} ended before the place where it is to continue.",
+                    got=f"{len(self._seen)} datapoints",
+                    expected=f"at least {self._position}",
+                    fix="the data differ from those that the state was taken from",
+                ) from None
 
 
 def _frozen(datapoint: Datapoint) -> Datapoint:

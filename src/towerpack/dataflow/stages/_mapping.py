@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+import numpy as np
+
 from towerpack._core.errors import ConfigError, MapError, TowerpackError, text_of
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import Datapoint, copied, describe_datapoint
@@ -52,9 +54,9 @@ class ErrorPolicy:
                 fix='give on_error="skip" too',
             )
         if (
-            not isinstance(cast("object", limit), (int, float))
+            not isinstance(cast("object", limit), (int, float, np.integer, np.floating))
             or isinstance(limit, bool)
-            or not 0 <= limit < (1 if isinstance(limit, float) else math.inf)
+            or not 0 <= limit < (math.inf if isinstance(limit, (int, np.integer)) else 1)
         ):
             raise ConfigError(
                 f"max_errors={limit!r} is no limit.",
@@ -66,8 +68,8 @@ class ErrorPolicy:
         limit = self.max_errors
         if limit is None:
             return False
-        if not isinstance(limit, float):
-            return bad > limit
+        if isinstance(limit, (int, np.integer)):
+            return bool(bad > limit)
         return (ended or count >= _SHARE_FROM) and bad > limit * count
 
 

@@ -48,7 +48,8 @@ def whole_weights(weights: Sequence[float]) -> tuple[int, ...]:
 
 def _mixes(weight: Any) -> bool:
     try:
-        return 0 < weight < inf
+        own = np.ndim(weight) == 0 and not isinstance(weight, (bool, np.bool_))
+        return own and bool(0 < weight < inf)
     except TypeError:
         return False
 
