@@ -18,6 +18,7 @@ from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow, ParallelStage, Place, Stage, is_exact
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream
+from towerpack.dataflow.parallel._unordered import UnorderedStream
 from towerpack.dataflow.profiling._lanes import Lanes
 from towerpack.dataflow.stages._batch import BatchData, Collate
 from towerpack.dataflow.stages._map import MapData
@@ -220,7 +221,7 @@ def _watch(clone: Stage, probe: Probe) -> None:
 
 def _watch_waiting(clone: ParallelStage, probe: Probe) -> None:
     """Charge a parallel stage for the time in which it waits for its workers."""
-    read_ahead, open_maps = clone.read_ahead, clone.open_maps
+    read_ahead, open_ahead, open_maps = clone.read_ahead, clone.open_ahead, clone.open_maps
 
     def timed_read_ahead(flow: DataFlow, node: Node, place: Place) -> Node | None:
         ahead = read_ahead(flow, node, place)
@@ -228,13 +229,21 @@ def _watch_waiting(clone: ParallelStage, probe: Probe) -> None:
             _attach(ahead, probe, _node)
         return ahead
 
+    def timed_open_ahead(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
+        stream = open_ahead(flow, place, epoch, state)
+        if isinstance(stream, UnorderedStream):  # others are timed where they are opened
+            _attach(stream, probe, _stream)
+        return stream
+
     def timed_open_maps(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream | None:
         stream = open_maps(flow, place, epoch, state)
         if stream is not None:
             _attach(stream, probe, _stream)
         return stream
 
-    vars(clone).update(read_ahead=timed_read_ahead, open_maps=timed_open_maps)
+    vars(clone).update(
+        read_ahead=timed_read_ahead, open_ahead=timed_open_ahead, open_maps=timed_open_maps
+    )
 
 
 def _timed_mapper(

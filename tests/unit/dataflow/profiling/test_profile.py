@@ -168,9 +168,10 @@ class TestFindingsAboutMicroseconds:
 
 
 class TestWorkers:
+    @pytest.mark.parametrize("ordered", [True, False])
     @pytest.mark.parametrize("backend", ["process", "thread"])
-    def test_stages_in_workers(self, backend: Any) -> None:
-        ds = PrefetchData(BatchData(SlowDisk(), 5), None, 2, backend=backend)
+    def test_stages_in_workers(self, backend: Any, ordered: bool) -> None:
+        ds = PrefetchData(BatchData(SlowDisk(), 5), None, 2, backend=backend, ordered=ordered)
         report = profile(ds, 0.6)
         assert [(one.name, one.where) for one in report.stages] == [
             ("SlowDisk(100)", "workers"),
