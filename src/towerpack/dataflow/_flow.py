@@ -267,6 +267,11 @@ class Stage(DataFlow):
         """What must agree between two runs for positions to mean the same."""
         return ""
 
+    def content(self) -> str:
+        """What tells this stage from others that give other datapoints, as far as can be seen."""
+        seed = getattr(self, "seed", None)
+        return self.arguments() if seed is None else f"{self.arguments()}, seed={seed}"
+
     def compile(self, place: Place) -> Node | None:
         """The plan, or `None` if this stage, or what it wraps, can only be read in order."""
         return None
@@ -506,20 +511,23 @@ def signature_of(flow: DataFlow) -> str:
 
 
 def content_of(flow: DataFlow) -> str:
-    """What makes the datapoints of a flow: its name without the parallel stages."""
-    return _path(flow, signature=False, parallel=False)
+    """What makes the datapoints of a flow: its stages, without the parallel ones, and its data."""
+    return _path(flow, signature=False, content=True)
 
 
-def _path(flow: DataFlow, *, signature: bool, parallel: bool = True) -> str:
+def _path(flow: DataFlow, *, signature: bool, content: bool = False) -> str:
     inputs = inputs_of(flow)
     passed_over = isinstance(flow, Stage) and flow.transparent and signature
-    if passed_over or (isinstance(flow, ParallelStage) and not parallel):
-        return _path(inputs[0], signature=signature, parallel=parallel)
-    name = name_of_stage(flow, signature=signature)
+    if passed_over or (isinstance(flow, ParallelStage) and content):
+        return _path(inputs[0], signature=signature, content=content)
+    if content and isinstance(flow, Stage):
+        name = f"{type(flow).__name__}({flow.content()})"
+    else:
+        name = name_of_stage(flow, signature=signature)
     if len(inputs) == 1:
-        return f"{_path(inputs[0], signature=signature, parallel=parallel)} > {name}"
+        return f"{_path(inputs[0], signature=signature, content=content)} > {name}"
     if inputs:
-        paths = (_path(inner, signature=signature, parallel=parallel) for inner in inputs)
+        paths = (_path(inner, signature=signature, content=content) for inner in inputs)
         return f"{name}[{' | '.join(paths)}]"
     return name
 

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import FormatError
 from towerpack.dataflow._blocks import Block, Columns, Positions
+from towerpack.dataflow._content import content_of_values
 from towerpack.dataflow._opening import PathLike
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow.datasets._dataset import Dataset
@@ -43,6 +44,11 @@ class ArrayData(Dataset):
         super().__init__(node, shuffle=shuffle, seed=seed)
         self.images = images
         self.labels = labels
+        self._white = white
+
+    def content(self) -> str:
+        read = content_of_values(self.images, self.labels, self._white)
+        return f"{super().content()}, {read}"
 
 
 class UnitNode(Node):

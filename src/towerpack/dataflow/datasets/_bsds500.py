@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import FormatError
 from towerpack.dataflow._blocks import Block, Positions, as_ints
+from towerpack.dataflow._content import content_of_files
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._opening import PathLike
 from towerpack.dataflow._plan import Node
@@ -83,6 +84,12 @@ class BSDS500(Dataset):
             raise FormatError(f"There are no images in {images}.", fix="complete the data set")
         node = _OutlineNode(images, outlines, stems, channel_order)
         super().__init__(node, shuffle=shuffle, seed=seed)
+        self._read_from = [*sorted(images.glob("*.jpg")), *sorted(outlines.glob("*.mat"))]
+        self._channel_order = channel_order
+
+    def content(self) -> str:
+        files = content_of_files(self._read_from)
+        return f"{super().content()}, {self._channel_order}, {files}"
 
 
 class _OutlineNode(Node):

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.dataflow._blocks import Block, Positions, as_ints
+from towerpack.dataflow._content import content_of_files, content_of_values
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._opening import PathLike
 from towerpack.dataflow._plan import Node
@@ -88,6 +89,13 @@ class ImageList(Dataset):
         node = ImageListNode(os.fspath(root), names, labels, channel_order)
         super().__init__(node, shuffle=shuffle, seed=seed)
         self.labels = labels
+        self._list = node
+        self._channel_order = channel_order
+
+    def content(self) -> str:
+        files = content_of_files(map(self._list.path, range(len(self))))
+        made = content_of_values(self.labels, self._channel_order)
+        return f"{super().content()}, {made}, {files}"
 
 
 def existing_folder(path: PathLike, what: str) -> Path:

@@ -38,9 +38,12 @@ class DiskCacheData(Wrapper):
     are not. A datapoint is kept when it is first read, by whichever process reads it; a run that is
     stopped loses nothing, and what it was just writing is computed again.
 
-    The directory remembers what it was made of: the stages, the names of functions and files, and,
-    if something below is random, the seed. What it cannot see is that a function does something
-    else than it did: then delete the directory, or change `version`.
+    The directory remembers what it was made of: the stages, the names of functions, the data, and,
+    if something below is random, the seed. Of files it knows where they lie, their size and when
+    they were written; of arrays, and of lists of numbers, strings, bytes and arrays, every value,
+    for which they are read once. What it cannot see is that a function does something else than it
+    did, what a generator or a flow of your own gives, and other objects in lists: when these
+    change, delete the directory, or change `version`.
 
     Contract: in order; length of `ds`; not random; thread-safe, and processes may share it;
     resumable as `ds` is.

@@ -15,6 +15,7 @@ from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._blocks import Block, Columns, Positions
+from towerpack.dataflow._content import content_of_files
 from towerpack.dataflow._opening import PathLike, PerProcess, check_expansion, file_of, reading
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow.formats._hdf5_strings import StringRows, string_rows
@@ -70,6 +71,9 @@ class HDF5Data(PlannedSource[Node]):
             raise ConfigError("HDF5Data was given no data_paths.", expected="one or more")
         node = HDF5Node(self.path, self.data_paths, trusted)
         super().__init__(node, shuffle=shuffle, seed=seed)
+
+    def content(self) -> str:
+        return f"{super().content()}, {self.data_paths}, {content_of_files([self.path])}"
 
     def arguments(self) -> str:
         return f"{self.path.name}, {', '.join(self.data_paths)}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from towerpack.dataflow._ambient import Ambient
+from towerpack.dataflow._content import content_of_files
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Length, Place, Stage
 from towerpack.dataflow._plan import Node
@@ -39,6 +40,9 @@ class IndexedFiles(Stage):
 
     def length(self) -> Length:
         return None if self.in_order_only else self._indexed().size
+
+    def content(self) -> str:
+        return f"{super().content()}, {content_of_files(self.paths)}"
 
     def arguments(self) -> str:
         more = len(self.paths) - 1

@@ -9,6 +9,7 @@ from typing import Any
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._blocks import Block, Positions, as_array, as_ints
+from towerpack.dataflow._content import content_of_files, content_of_values
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._opening import PathLike, PerProcess, file_of, path_of
@@ -65,8 +66,14 @@ class LMDBData(PlannedSource[Node]):
         records = LMDBNode(self.path)
         if keys is not None and not records.sorted_by_bytes:
             raise ConfigError(f"{self.path} orders its keys by a rule of its own.", fix=_ALL)
-        node = records if keys is None else LMDBKeysNode(records, _flat(keys))
+        self._keys = None if keys is None else _flat(keys)
+        node = records if self._keys is None else LMDBKeysNode(records, self._keys)
         super().__init__(node, shuffle=shuffle, seed=seed)
+
+    def content(self) -> str:
+        return (
+            f"{super().content()}, {content_of_values(self._keys)}, {content_of_files([self.path])}"
+        )
 
     def arguments(self) -> str:
         name = self.path.name

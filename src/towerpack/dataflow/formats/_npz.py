@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import names_of
+from towerpack.dataflow._content import content_of_files
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._opening import PathLike, check_expansion, file_of, reading
 from towerpack.dataflow._sending import HeldArrays
@@ -48,6 +49,10 @@ class NumpyData(DataFromArrays):
         self.path = file_of(path)
         self.names = None if names is None else names_of(names)
         super().__init__(_load(self.path, self.names))
+
+    def content(self) -> str:
+        # The base would read all of the arrays.
+        return f"{self.arguments()}, {self.names}, {content_of_files([self.path])}"
 
     def arguments(self) -> str:
         return self.path.name

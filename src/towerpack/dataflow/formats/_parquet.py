@@ -15,6 +15,7 @@ from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._blocks import Block, Columns, Positions, as_array, read_groups
+from towerpack.dataflow._content import content_of_files
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Length, Place, Stage
 from towerpack.dataflow._opening import PathLike, check_expansion, files_of, reading
@@ -64,6 +65,9 @@ class ParquetData(Stage):
 
     def length(self) -> Length:
         return self._node.size
+
+    def content(self) -> str:
+        return f"{super().content()}, {self.columns}, {content_of_files(self.paths)}"
 
     def arguments(self) -> str:
         more = len(self.paths) - 1

@@ -10,6 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
 from towerpack.dataflow._blocks import Block, Columns, Positions, as_array
+from towerpack.dataflow._content import content_of_files
 from towerpack.dataflow._opening import PathLike, check_expansion, file_of, reading
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow.sources._planned import PlannedSource
@@ -57,6 +58,10 @@ class SVMLightData(PlannedSource["SparseNode"]):
         """Length of the rows."""
         return self._node.num_features
 
+    def content(self) -> str:
+        rows = f"{self.num_features}, {self._node.dtype}"
+        return f"{super().content()}, {rows}, {content_of_files([self.path])}"
+
     def arguments(self) -> str:
         return self.path.name
 
@@ -85,6 +90,7 @@ class SparseNode(Node):
     def __init__(self, sparse: Any, labels: NDArray[Any]) -> None:
         self.size = len(labels)
         self.num_features = int(sparse.shape[1])
+        self.dtype: np.dtype[Any] = sparse.dtype
         self._starts = np.asarray(sparse.indptr, np.int64)
         self._indices: NDArray[Any] = sparse.indices
         self._values: NDArray[Any] = sparse.data

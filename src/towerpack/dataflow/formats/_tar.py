@@ -68,6 +68,9 @@ class TarData(IndexedFiles):
         super().__init__(files, in_order_only=any(map(is_compressed, files)))
         self.decode = decode
 
+    def content(self) -> str:
+        return f"{super().content()}, decode={self.decode}"
+
     def _index(self) -> Node:
         node = TarNode(self.paths, self.decode)
         if node.left_out:

@@ -58,6 +58,9 @@ class TFRecordData(IndexedFiles):
         self.features = None if features is None else checked_features(features)
         self.index_dir = None if index_dir is None else path_of(index_dir)
 
+    def content(self) -> str:
+        return f"{super().content()}, {self.features}"
+
     def _index(self) -> Node:
         index = index_files(self.paths, self.index_dir)
         return TFRecordNode(self.paths, index, self.features)

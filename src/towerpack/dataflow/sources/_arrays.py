@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._blocks import Block, Columns, Positions
+from towerpack.dataflow._content import content_of_values
 from towerpack.dataflow._datapoints import Datapoint, keys_of, name_of, rebuild, values_of
 from towerpack.dataflow._flow import Length, Place, Stage
 from towerpack.dataflow._plan import Node
@@ -59,6 +60,9 @@ class DataFromArrays(Stage):
 
     def identity(self) -> str:
         return str(self._size)
+
+    def content(self) -> str:
+        return f"{super().content()}, {content_of_values(self._held.data)}"
 
     def compile(self, place: Place) -> Node | None:
         return ArraysNode(self._held, self._size)

@@ -72,6 +72,10 @@ class FakeData(Stage):
     def identity(self) -> str:
         return str(self.size)
 
+    def content(self) -> str:
+        drawn = f"{self.shapes}, {self.dtypes}, {self.domains}, {self.repeats_first}"
+        return f"{super().content()}, {drawn}"
+
     def compile(self, place: Place) -> Node | None:
         return FakeNode(self, place.key(self, self.seed))
 

@@ -14,6 +14,7 @@ from towerpack._core.extras import require
 from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._arguments import given
 from towerpack.dataflow._blocks import Block, Positions, as_ints
+from towerpack.dataflow._content import content_of_files, content_of_values
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._opening import PathLike
 from towerpack.dataflow._plan import Node
@@ -39,6 +40,11 @@ class FilesStage(PlannedSource["FilesNode"]):
 
     def __init__(self, node: FilesNode, shuffle: bool, seed: int | None) -> None:
         super().__init__(node, shuffle=shuffle, seed=seed)
+
+    def content(self) -> str:
+        node = self._node
+        made = content_of_values(node.labels, repr(node.reader))
+        return f"{super().content()}, {content_of_files(self.files)}, {made}"
 
     @property
     def files(self) -> Sequence[str]:
@@ -107,6 +113,9 @@ class ImageReader:
         self._max_pixels = max_pixels
         self._rgb = rgb
 
+    def __repr__(self) -> str:
+        return f"ImageReader({self._channels}, {self._size}, rgb={self._rgb})"
+
     def __call__(self, file: str, allocate: Allocate = np.empty) -> NDArray[np.uint8]:
         """The image in one file.
 
@@ -167,7 +176,7 @@ class FilesNode(RowMaker, Node):
         self.files = files
         self.labels = labels
         self.size = len(files)
-        self._reader = reader
+        self.reader = reader
 
     def read(self, epoch: int, positions: Positions) -> Block:
         return self.make(self._made, ((position, empty_row) for position in as_ints(positions)))
@@ -177,5 +186,5 @@ class FilesNode(RowMaker, Node):
 
     def _made(self, position: int, allocate: Allocate) -> Datapoint:
         file = self.files[position]
-        component = file if self._reader is None else self._reader(file, allocate)
+        component = file if self.reader is None else self.reader(file, allocate)
         return [component] if self.labels is None else (component, int(self.labels[position]))

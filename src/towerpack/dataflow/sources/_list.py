@@ -8,6 +8,7 @@ from typing import Any, cast
 from towerpack._core.errors import ConfigError, TowerpackError
 from towerpack.dataflow._arguments import given
 from towerpack.dataflow._blocks import Block, Positions, as_ints
+from towerpack.dataflow._content import content_of_values
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Length
 from towerpack.dataflow._plan import Node, not_read
@@ -41,6 +42,9 @@ class DataFromList(OrderedSource):
 
     def length(self) -> Length:
         return len(self.lst)
+
+    def content(self) -> str:
+        return f"{super().content()}, {content_of_values(self.lst)}"
 
     def in_order(self) -> Node:
         return ListNode(self.lst)

@@ -35,6 +35,9 @@ class OrderedSource(Stage):
     def identity(self) -> str:
         return f"{self.length()}, shuffled" if self.shuffle else str(self.length())
 
+    def content(self) -> str:
+        return super().content() + (", shuffled" if self.shuffle else "")
+
     def compile(self, place: Place) -> Node | None:
         node = self.in_order()
         return ShuffleNode(node, place.key(self, self.seed)) if self.shuffle else node

@@ -3,15 +3,17 @@ from __future__ import annotations
 import itertools
 import math
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import cv2
 import numpy as np
 import pytest
 from hypothesis import given
@@ -21,14 +23,34 @@ from towerpack import ConfigError, DataFlowError
 from towerpack.dataflow import (
     BatchData,
     DataFlow,
+    DataFromArrays,
     DataFromIterable,
     DataFromList,
+    FakeData,
+    ImageFolder,
+    ImageFromFile,
     MapData,
     RepeatedData,
     ShuffleData,
 )
-from towerpack.dataflow.formats import DiskCacheData
+from towerpack.dataflow.formats import (
+    DiskCacheData,
+    HDF5Data,
+    HDF5Serializer,
+    LMDBData,
+    LMDBSerializer,
+    NumpyData,
+    NumpySerializer,
+    ParquetData,
+    TarData,
+    TarSerializer,
+    TFRecordData,
+    TFRecordSerializer,
+)
 from towerpack.dataflow.testing import check_flow
+
+pa: Any = pytest.importorskip("pyarrow")
+pq: Any = pytest.importorskip("pyarrow.parquet")
 
 COUNTS = itertools.count()
 
@@ -253,3 +275,103 @@ def test_a_file_is_no_cache(tmp_path: Path) -> None:
     ds = DiskCacheData(DataFromList([1]), tmp_path / "file" / "cache")
     with pytest.raises(ConfigError, match="cannot be made"):
         list(ds)
+
+
+def caches_apart(tmp_path: Path, *flows: DataFlow) -> None:
+    """No two of these may use one cache; each may use its own again."""
+    for flow in flows:
+        cache = tmp_path / "cache"
+        expected = list(DiskCacheData(flow, cache, seed=0))
+        np.testing.assert_equal(list(DiskCacheData(flow, cache, seed=0)), expected)
+        for other in flows:
+            if other is not flow:
+                with pytest.raises(ConfigError, match="another pipeline"):
+                    list(DiskCacheData(other, cache, seed=0))
+        shutil.rmtree(cache)
+
+
+def test_files_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    paths = [tmp_path / part / "x.npz" for part in ("train", "val")]
+    for value, path in enumerate(paths):
+        path.parent.mkdir()
+        np.savez(path, x=np.full(3, value))
+    caches_apart(tmp_path, *map(NumpyData, paths))
+
+
+SAVERS: dict[str, tuple[Callable[[DataFlow, Path], Any], Callable[[Path], DataFlow]]] = {
+    "npz": (NumpySerializer.save, NumpyData),
+    "lmdb": (LMDBSerializer.save, LMDBData),
+    "tfrecord": (TFRecordSerializer.save, TFRecordData),
+    "tar": (TarSerializer.save, TarData),
+    "h5": (lambda ds, path: HDF5Serializer.save(ds, path, "a"), lambda path: HDF5Data(path, "a")),
+    "parquet": (
+        lambda ds, path: pq.write_table(pa.table({"a": [dp["id"] for dp in ds]}), path),
+        ParquetData,
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", SAVERS)
+def test_a_file_that_was_written_again_is_told_apart(tmp_path: Path, kind: str) -> None:
+    save, load = SAVERS[kind]
+    path = tmp_path / "data"
+    for value in (1, 2):
+        save(DataFromList([{"id": value}]), path)
+        os.utime(path, ns=(value, value))
+        if value == 2:
+            with pytest.raises(ConfigError, match="another pipeline"):
+                list(DiskCacheData(load(path), tmp_path / "cache", seed=0))
+        else:
+            for _ in range(2):
+                assert len(list(DiskCacheData(load(path), tmp_path / "cache", seed=0))) == 1
+
+
+def test_values_in_memory_are_told_apart(tmp_path: Path) -> None:
+    caches_apart(tmp_path, DataFromList([1, 2, 3]), DataFromList([4, 5, 6]))
+    caches_apart(tmp_path, DataFromList([1]), DataFromList([True]), DataFromList(["1"]))
+    caches_apart(tmp_path, DataFromList([b"a", b"b"]), DataFromList([b"ab", b""]))
+    caches_apart(tmp_path, DataFromList([(1, [2])]), DataFromList([(1, (2,))]))
+    caches_apart(tmp_path, DataFromList([{"a": "\ud800"}]), DataFromList([{"b": "\ud800"}]))
+    zeros = np.zeros((4, 3), np.float32)
+    last = zeros.copy()
+    last[-1, -1] = -0.0  # equal, and yet another
+    strided = np.zeros((4, 6), np.float32)[:, ::2]
+    caches_apart(
+        tmp_path,
+        *map(DataFromArrays, (zeros, last, zeros.astype(np.int32), zeros.reshape(4, 1, 3))),
+    )
+    assert DataFromArrays(strided).content() == DataFromArrays(zeros).content()
+    objects = [np.array([value, None], object) for value in ("a", "b")]
+    caches_apart(tmp_path, *map(DataFromArrays, objects))
+    assert DataFromArrays(np.array(["a", None], object)).content() == (
+        DataFromArrays(objects[0]).content()
+    )
+
+
+def test_arguments_that_change_datapoints_are_told_apart(tmp_path: Path) -> None:
+    numbers = DataFromList(list(range(9)))
+    caches_apart(tmp_path, numbers, ShuffleData(numbers, seed=1), ShuffleData(numbers, seed=2))
+    shuffled = [DataFromList(numbers.lst, True, seed=seed) for seed in (1, 2, None)]
+    caches_apart(tmp_path, numbers, *shuffled)
+    caches_apart(tmp_path, FakeData([[2]], 3), FakeData([[3]], 3), FakeData([[2]], 3, dtype="f8"))
+
+
+def test_images_are_told_apart(tmp_path: Path) -> None:
+    for name in ("a/0.png", "a/1.png", "b/0.png"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        cv2.imwrite(str(path), np.full((4, 4, 3), 7, np.uint8))
+    files = [tmp_path / "a" / "0.png", tmp_path / "b" / "0.png"]
+    caches_apart(
+        tmp_path / "a",
+        *(ImageFromFile([file]) for file in files),
+        ImageFromFile(files[:1], 1),
+        ImageFromFile(files[:1], resize=2),
+    )
+    folders = [ImageFolder(tmp_path, classes=names) for names in (["a", "b"], ["b", "a"])]
+    caches_apart(tmp_path / "a", *folders, ImageFolder(tmp_path, classes=["a", "b"], decode=False))
+
+
+def test_objects_that_cannot_be_seen_do_not_change_the_cache(tmp_path: Path) -> None:
+    """What an object is made of is not looked at: not even where it lies in memory."""
+    assert DataFromList([object()]).content() == DataFromList([object()]).content()

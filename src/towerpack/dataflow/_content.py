@@ -1,0 +1,82 @@
+"""What tells the data of a source from others, so that a cache of them is not mistaken."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack.dataflow._opening import PathLike
+from towerpack.dataflow._strings import Strings
+
+_WRITTEN_OUT: Final = (type(None), bool, int, float, complex, str, range)
+_PIECE_BYTES: Final = 16 << 20
+
+
+def content_of_files(paths: Iterable[PathLike]) -> str:
+    """A checksum over where files lie, how large they are and when they were last written."""
+    digest = _new()
+    for path in paths:
+        where = os.path.realpath(path)
+        try:
+            found = os.stat(where)
+        except OSError:
+            told = "nothing there"
+        else:
+            told = f"{found.st_size} {found.st_mtime_ns}"
+        digest.update(f"{where!r} {told};".encode("ascii", "backslashreplace"))
+    return digest.hexdigest()
+
+
+def content_of_values(*values: Any) -> str:
+    """A checksum over values: arrays, numbers, strings, bytes, `None`, and containers of these.
+
+    Of others nothing is seen but their types, and of containers that hold them their lengths;
+    sequences that are no lists may make their items when they are read, and are not.
+    """
+    digest = _new()
+    for value in values:
+        _feed(digest, value)
+    return digest.hexdigest()
+
+
+def _new() -> Any:
+    return hashlib.blake2b(digest_size=16)
+
+
+def _feed(digest: Any, value: Any) -> None:
+    if isinstance(value, (np.ndarray, np.generic)):
+        _feed_array(digest, np.asarray(cast("Any", value)))
+    elif isinstance(value, _WRITTEN_OUT):
+        digest.update(f"{type(value).__name__} {value!r};".encode("ascii", "backslashreplace"))
+    elif isinstance(value, (bytes, bytearray)):
+        digest.update(b"bytes %d:" % len(value) + value)
+    elif isinstance(value, (list, tuple, Strings)):
+        _feed_items(digest, cast("object", value), cast("Sequence[Any]", value))
+    elif isinstance(value, Mapping):
+        pairs = list(cast("Mapping[Any, Any]", value).items())
+        _feed_items(digest, cast("object", value), pairs)
+    else:
+        length = len(value) if hasattr(value, "__len__") else ""
+        digest.update(f"{type(value).__qualname__} {length};".encode())
+
+
+def _feed_items(digest: Any, container: object, items: Sequence[Any]) -> None:
+    digest.update(f"{type(container).__name__} of {len(items)};".encode())
+    for item in items:
+        _feed(digest, item)
+
+
+def _feed_array(digest: Any, array: NDArray[Any]) -> None:
+    digest.update(f"array {array.dtype.descr!r} {array.shape};".encode())
+    if array.dtype.hasobject:
+        _feed_items(digest, array, array.ravel().tolist())
+        return
+    rows = array.reshape(1) if array.ndim == 0 else array
+    step = max(1, _PIECE_BYTES // max(1, array.nbytes // max(1, len(rows))))
+    for start in range(0, len(rows), step):  # an array that is mapped is not read as a whole
+        digest.update(rows[start : start + step].tobytes())
