@@ -9,7 +9,6 @@ import threading
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from towerpack._core.errors import MissingExtraError
 from towerpack.dataflow._datapoints import describe
@@ -20,11 +19,7 @@ from towerpack.dataflow.images._transform import (
     GeometricTransform,
     Points,
     Transform,
-    as_floats,
 )
-
-_MARGIN = 1.5  # pixels inside the border: nearer to it, points are lost most often
-_ALONG = np.linspace(0, 1, 9)  # where along each side of a box to look for points that are kept
 
 
 class Albumentations(ImageAugmentor):
@@ -103,13 +98,6 @@ class AlbumentationsTransform(GeometricTransform):
         moved: Image = self._augmentor.run(self._seed, self._img, mask=plain)["mask"]
         return moved.astype(mask.dtype, copy=False)
 
-    def apply_boxes(self, boxes: NDArray[Any]) -> NDArray[Any]:
-        moved = super().apply_boxes(boxes)
-        lost = np.isnan(moved).any(axis=1)
-        if lost.any():
-            moved[lost] = self._around_what_is_kept(as_floats(boxes, "boxes", 4)[lost])
-        return moved
-
     def move(self, points: Points) -> Points:
         """Where points come to lie; NaN for those that albumentations loses."""
         moved = np.full(points.shape, np.nan)
@@ -122,19 +110,6 @@ class AlbumentationsTransform(GeometricTransform):
         kept = np.asarray(run["keypoints"], np.float64).reshape(-1, 3)
         moved[kept[:, 2].astype(int)] = kept[:, :2] + 0.5
         return moved
-
-    def _around_what_is_kept(self, boxes: NDArray[Any]) -> NDArray[Any]:
-        """The boxes around those points of a grid over each box that are not lost."""
-        height, width = size_of(self._img)
-        limits = np.maximum((width, height, width, height) - np.array(_MARGIN), _MARGIN)
-        x0, y0, x1, y1 = np.clip(boxes, _MARGIN, limits)[..., None].swapaxes(0, 1)
-        x, y = x0 + (x1 - x0) * _ALONG, y0 + (y1 - y0) * _ALONG
-        x, y = np.broadcast_arrays(x[:, None, :], y[:, :, None])
-        moved = self.move(np.stack([x, y], axis=-1).reshape(-1, 2)).reshape(len(boxes), -1, 2)
-        # np.nanmin would warn where nothing is kept.
-        low, high = (np.where(np.isnan(moved), bound, moved) for bound in (np.inf, -np.inf))
-        around = np.concatenate([low.min(axis=1), high.max(axis=1)], axis=1)
-        return np.where(np.isinf(around), np.nan, around)
 
     def __repr__(self) -> str:
         return f"AlbumentationsTransform({describe(self._img)}, seed={self._seed})"

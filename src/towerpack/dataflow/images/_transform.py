@@ -20,6 +20,9 @@ from towerpack.dataflow.images._image import Image
 
 Points = NDArray[np.float64]
 
+# Where along the sides of a box to look for points that are not lost: most are lost at an edge.
+_ALONG = np.array([0, 0.01, 0.02, 0.05, *np.arange(1, 10) / 10, 0.95, 0.98, 0.99, 1])
+
 
 class Transform:
     """A deterministic change of an image, and of masks, coordinates and boxes alongside it.
@@ -44,12 +47,16 @@ class Transform:
     def apply_boxes(self, boxes: NDArray[Any]) -> NDArray[Any]:
         """Boxes (x0, y0, x1, y1) of shape [n, 4]: each becomes the box around its moved corners.
 
-        Not clipped to the image; see `clip_boxes`.
+        Not clipped to the image; see `clip_boxes`. Where the transform loses a corner (makes it
+        NaN), the box is that around those of its points which are left, and NaN if none is.
         """
         boxes = as_floats(boxes, "boxes", 4)
-        corners = boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 2)
-        moved = np.asarray(self.apply_coords(corners)).reshape(-1, 4, 2)
-        return np.concatenate([moved.min(axis=1), moved.max(axis=1)], axis=1).astype(boxes.dtype)
+        corners = boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
+        moved = self._around(corners)
+        lost = np.isnan(moved).any(axis=1)
+        if lost.any():
+            moved[lost] = self._around(_points_within(boxes[lost]), some=True)
+        return moved
 
     def apply_keypoints(self, keypoints: NDArray[Any]) -> NDArray[Any]:
         """Keypoints [..., 2 or more]: x and y are moved, the rest (visibility) stays."""
@@ -57,6 +64,17 @@ class Transform:
         moved = np.asarray(self.apply_coords(points[..., :2].reshape(-1, 2)))
         moved = moved.reshape(*points.shape[:-1], 2)
         return np.concatenate([moved, points[..., 2:]], axis=-1).astype(points.dtype)
+
+    def _around(self, points: NDArray[Any], *, some: bool = False) -> NDArray[Any]:
+        """Boxes around moved points [n, points, 2]; with `some`, around those that are not lost."""
+        moved = np.asarray(self.apply_coords(points.reshape(-1, 2))).reshape(points.shape)
+        low = high = moved
+        if some:
+            # np.nanmin would warn where all are lost; there they stay NaN.
+            missing = np.isnan(moved) & ~np.isnan(moved).all(axis=1, keepdims=True)
+            low, high = (np.where(missing, bound, moved) for bound in (np.inf, -np.inf))
+        around = np.concatenate([low.min(axis=1), high.max(axis=1)], axis=1)
+        return around.astype(points.dtype)
 
     def _undefined(self, what: str, method: str) -> ConfigError:
         return ConfigError(
@@ -237,6 +255,13 @@ def as_keypoints(keypoints: Any) -> NDArray[Any]:
             expected="[n, 2], [n, 3] with visibility, or [objects, n, 3]",
         )
     return points if points.dtype.kind == "f" else points.astype(np.float64)
+
+
+def _points_within(boxes: NDArray[Any]) -> NDArray[Any]:
+    """Points [n, points, 2] of a grid over each box."""
+    starts, ends = boxes[:, None, None, :2], boxes[:, None, None, 2:]
+    grid = np.stack(np.meshgrid(_ALONG, _ALONG), axis=-1)
+    return (starts * (1 - grid) + ends * grid).reshape(len(boxes), -1, 2).astype(boxes.dtype)
 
 
 def _moves_boxes_by_itself(transform: Transform) -> bool:

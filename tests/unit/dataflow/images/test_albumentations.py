@@ -19,6 +19,8 @@ from towerpack.dataflow.images import (
     AugmentorList,
     Flip,
     Resize,
+    TransformList,
+    WarpAffineTransform,
     clip_boxes,
 )
 from towerpack.dataflow.testing import check_flow
@@ -182,3 +184,13 @@ def test_masks_of_any_dtype(dtype: Any) -> None:
     for transform in (A.GridDistortion(p=1), A.Affine(rotate=30, p=1), A.HorizontalFlip(p=1)):
         moved = Albumentations(transform).get_transform(LARGE, rng()).apply_mask(mask)
         assert moved.dtype == dtype and 0.2 < moved.mean() < 0.8
+
+
+def test_boxes_in_a_list_are_moved_by_their_corners() -> None:
+    """Not as boxes around boxes."""
+    cos, sin = np.cos(0.5), np.sin(0.5)
+    turns = [np.array([[cos, s, 0], [-s, cos, 0]]) for s in (sin, -sin)]
+    there, back = (WarpAffineTransform(turn, (60, 40)) for turn in turns)
+    nothing = Albumentations(A.NoOp()).get_transform(IMG)
+    box = np.array([[10.0, 10, 20, 15]])
+    assert np.allclose(TransformList([there, nothing, back]).apply_boxes(box), box, atol=1e-3)

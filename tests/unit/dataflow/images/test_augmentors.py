@@ -347,6 +347,23 @@ def test_boxes_do_not_grow_with_every_step() -> None:
     assert np.allclose(TransformList(turns).apply_boxes(box), box)
 
 
+def test_boxes_of_which_a_corner_is_lost() -> None:
+    def lose(coords: Array) -> Array:
+        return np.where(coords[:, :1] > 10, np.nan, coords)
+
+    losing = TransformFactory("losing", apply_coords=lose)
+    boxes = np.array([[0, 0, 20, 8], [-90, 2, 11, 8], [11, 0, 12, 3], [2, 3, 4, 5]], np.float32)
+    for transform, shift in (
+        (losing, 0),
+        (TransformList([losing, images.CropTransform(1, 1, 5, 5)]), 1),
+    ):
+        moved = transform.apply_boxes(boxes) + shift
+        assert moved.dtype == np.float32
+        expected = [[0, 0, 10, 8], [-90, 2, 10, 8], [np.nan] * 4, [2, 3, 4, 5]]
+        assert np.allclose(moved, expected, atol=1, equal_nan=True)
+        assert np.isnan(transform.apply_boxes(np.full((1, 4), np.nan))).all()
+
+
 class OwnBoxes(NoOpTransform):
     """Makes boxes twice as large, and no coordinates."""
 
