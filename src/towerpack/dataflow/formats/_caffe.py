@@ -77,7 +77,7 @@ def decode_datum(key: bytes, value: bytes) -> list[Any]:
         return [_decoded(data, numbers.get(_CHANNELS), name), numbers.get(_LABEL, 0)]
     shape = tuple(numbers.get(field, 0) for field in (_CHANNELS, _HEIGHT, _WIDTH))
     flat = np.frombuffer(data, np.uint8) if len(data) else values
-    if min(shape) < 0 or shape[0] * shape[1] * shape[2] != len(flat):
+    if min(shape) < 1 or shape[0] * shape[1] * shape[2] != len(flat):
         raise FormatError(
             f"{name} is no image: its size does not fit its content.",
             got=f"{len(flat):,} values",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 import pickle
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._datapoints import Datapoint, describe_datapoint
 from towerpack.dataflow._flow import DataFlow, length_of
 from towerpack.dataflow.formats._wire import pack, unpack
 
@@ -26,15 +26,20 @@ class Codec:
     decode: Callable[[bytes], Datapoint]
 
 
-def codec_of(format: Format) -> Codec:
+def codec_of(format: str, others: Mapping[str, Codec] | None = None) -> Codec:
     """The codec of a name: "wire", or "pickle", which runs whatever code the bytes name.
+
+    Args:
+        format: The name.
+        others: What there is besides.
 
     Raises:
         ConfigError: There is no such format.
     """
-    if format not in _CODECS:
-        raise ConfigError(f"There is no format={format!r}.", expected=" or ".join(_CODECS))
-    return _CODECS[format]
+    codecs = {**_CODECS, **(others or {})}
+    if format not in codecs:
+        raise ConfigError(f"There is no format={format!r}.", expected=" or ".join(codecs))
+    return codecs[format]
 
 
 def check_finite(ds: Iterable[Datapoint]) -> None:
@@ -77,7 +82,16 @@ def _unpacked(record: bytes) -> Datapoint:
 
 
 def _pickled(datapoint: Datapoint) -> bytes:
-    return pickle.dumps(datapoint, protocol=5)
+    try:
+        return pickle.dumps(datapoint, protocol=5)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise ConfigError(
+            f"A {type(datapoint).__name__} cannot be pickled: {type(error).__name__}: {error}.",
+            got=describe_datapoint(datapoint),
+            fix="leave out what cannot: functions made in functions, open files, locks",
+        ) from error
 
 
 def _unpickled(record: bytes) -> Any:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arguments import given
 from towerpack.dataflow._blocks import Block, Positions, as_array, as_ints
 from towerpack.dataflow._content import content_of_files, content_of_values
 from towerpack.dataflow._datapoints import Datapoint
@@ -191,9 +192,7 @@ def _decoded(decoder: Callable[[bytes, bytes], Any], record: Datapoint) -> Any:
 def _flat(keys: Keys) -> Strings | str:
     """Keys without an object for each; a format, once it is known to be one."""
     if not isinstance(keys, str):
-        return Strings(
-            key if isinstance(key, str) else key.decode("utf-8", "surrogateescape") for key in keys
-        )
+        return _listed(keys)
     try:
         good = _formatted(keys, 1) != _formatted(keys, 2)
     except (ValueError, TypeError, LookupError, AttributeError):
@@ -204,6 +203,21 @@ def _flat(keys: Keys) -> Strings | str:
             expected='for example "%08d" or "{:0>8d}", or a list of keys',
         )
     return keys
+
+
+def _listed(keys: Any) -> Strings:
+    several = isinstance(keys, Iterable)
+    listed: list[Any] = list(cast("Iterable[Any]", keys)) if several else [keys]
+    for key in listed:
+        if not isinstance(key, (str, bytes)):
+            raise ConfigError(
+                "keys= lists what is no key.",
+                got=given(key),
+                expected='str or bytes, or a format for the number of a record such as "%08d"',
+            )
+    return Strings(
+        key if isinstance(key, str) else key.decode("utf-8", "surrogateescape") for key in listed
+    )
 
 
 def _formatted(pattern: str, position: int) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from towerpack._core.errors import ConfigError
+from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.extras import require
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._opening import PathLike, path_of
@@ -39,13 +41,14 @@ class LMDBSerializer:
 
         Raises:
             ConfigError: A datapoint is nothing that can be written, or there are 100 million.
+            DataFlowError: The file cannot be written; the disk is full.
         """
         records = encoded(df, codec_of(format))
         if write_frequency < 1:
             raise ConfigError(f"write_frequency={write_frequency} writes nothing.", expected="1...")
         target = path_of(path)
         target = target / "data.mdb" if target.is_dir() else target
-        with whole_file(target) as temporary, _Writer(temporary, write_frequency) as writer:
+        with whole_file(target) as temporary, _Writer(temporary, target, write_frequency) as writer:
             for record in records:
                 writer.write(record)
 
@@ -78,13 +81,17 @@ class _Writer:
     is counted beforehand, generously: the file itself is only as long as what it holds.
     """
 
-    def __init__(self, path: Path, write_frequency: int) -> None:
+    def __init__(self, path: Path, target: Path, write_frequency: int) -> None:
         lmdb: Any = require("lmdb", extra="formats", needed_for="LMDBSerializer.save")
+        self._failure: type[Exception] = lmdb.Error
+        self._target = target
         self._map_bytes = _FIRST_MAP_BYTES
-        # No lock file: nobody else knows this one.
-        self._env = lmdb.open(
-            str(path), subdir=False, map_size=self._map_bytes, lock=False, sync=False, meminit=False
-        )
+        try:
+            # No lock file: nobody else knows this one.
+            options = {"lock": False, "sync": False, "meminit": False, "subdir": False}
+            self._env = lmdb.open(str(path), map_size=self._map_bytes, **options)
+        except lmdb.Error as error:
+            raise _not_written(target, error) from error
         self._page_bytes: int = self._env.stat()["psize"]
         self._write_frequency = write_frequency
         self._txn = self._env.begin(write=True)
@@ -97,15 +104,27 @@ class _Writer:
         return self
 
     def __exit__(self, kind: object, *exc: object) -> None:
-        if kind is None:
-            self._txn.commit()
-            self._env.sync(True)
-        else:
-            self._txn.abort()
-        self._env.close()
+        # What is not committed ends with it.
+        with contextlib.closing(self._env):
+            if kind is None:
+                try:
+                    self._txn.commit()
+                    self._env.sync(True)
+                except self._failure as error:
+                    raise _not_written(self._target, error) from error
 
     def write(self, record: bytes) -> None:
-        """Append one record."""
+        """Append one record.
+
+        Raises:
+            DataFlowError: The file cannot be written.
+        """
+        try:
+            self._append(record)
+        except self._failure as error:
+            raise _not_written(self._target, error) from error
+
+    def _append(self, record: bytes) -> None:
         if self._count >= _MOST_RECORDS:
             raise ConfigError(
                 f"One file holds {_MOST_RECORDS:,} records at most.", fix="write several"
@@ -137,3 +156,11 @@ class _Writer:
             self._map_bytes *= 2
         self._env.set_mapsize(self._map_bytes)
         self._txn = self._env.begin(write=True)
+
+
+def _not_written(path: Path, error: Exception) -> DataFlowError:
+    return DataFlowError(
+        f"{path} cannot be written: {error}.",
+        got=f"{shutil.disk_usage(path.parent).free:,} bytes free in {path.parent}",
+        fix="the disk is probably full, or a quota or limit is reached: make room",
+    )

@@ -9,6 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
+from towerpack.dataflow._arguments import given, integer_of
 from towerpack.dataflow._blocks import Block, Columns, Positions, as_array
 from towerpack.dataflow._content import content_of_files
 from towerpack.dataflow._opening import PathLike, check_expansion, file_of, reading
@@ -50,6 +51,10 @@ class SVMLightData(PlannedSource["SparseNode"]):
         seed: int | None = None,
     ) -> None:
         self.path = file_of(path)
+        if num_features is not None and integer_of(num_features, "num_features") < 0:
+            raise ConfigError(
+                f"There are no rows of {num_features} features.", expected="0 or more"
+            )
         node = SparseNode(*self._load(num_features, dtype))
         super().__init__(node, shuffle=shuffle, seed=seed)
 
@@ -66,10 +71,16 @@ class SVMLightData(PlannedSource["SparseNode"]):
         return self.path.name
 
     def _load(self, num_features: int | None, dtype: DTypeLike) -> tuple[Any, NDArray[Any]]:
+        try:
+            kind = np.dtype(dtype)
+        except TypeError as error:
+            raise ConfigError(
+                "NumPy knows no such dtype.", got=given(dtype), expected='for example "float32"'
+            ) from error
         datasets: Any = require("sklearn.datasets", extra="formats", needed_for="SVMLightData")
         with reading(self.path, "an SVMLight file"):
             sparse, labels = datasets.load_svmlight_file(
-                str(self.path), dtype=np.dtype(dtype), zero_based="auto"
+                str(self.path), dtype=kind, zero_based="auto"
             )
         found = int(sparse.shape[1])
         if num_features is not None and found > num_features:

@@ -13,7 +13,12 @@ from towerpack._core.errors import ConfigError
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._opening import PathLike, path_of
 from towerpack.dataflow.formats._codecs import Codec, codec_of, encoded
-from towerpack.dataflow.formats._example import Feature, encode_example, parse_example
+from towerpack.dataflow.formats._example import (
+    Feature,
+    checked_features,
+    encode_example,
+    parse_example,
+)
 from towerpack.dataflow.formats._tfrecord import TFRecordData
 from towerpack.dataflow.formats._tfrecord_file import Compression, framed
 from towerpack.dataflow.formats._whole_file import whole_file
@@ -101,7 +106,7 @@ class TFRecordSerializer:
         Raises:
             ConfigError: A datapoint is nothing that can be written.
         """
-        records = encoded(df, _EXAMPLES if format == "example" else codec_of(format))
+        records = encoded(df, _codec(format))
         with TFRecordWriter(path, compression=compression) as writer:
             for record in records:
                 writer.write(record)
@@ -123,19 +128,27 @@ class TFRecordSerializer:
             features: What to make of examples, as for `TFRecordData`.
 
         Raises:
-            ConfigError: There is no such file.
+            ConfigError: There is no such file or format, or `features` are for another one.
             FormatError: The file or a checksum is damaged; raised while iterating.
         """
-        if format == "example":
-            decode = partial(parse_example, features=features)
-        else:
-            decode = codec_of(format).decode
+        decode = _codec(format).decode
+        if features is not None:
+            if format != "example":
+                raise ConfigError(
+                    f"features= describes examples, and not format={format!r}.",
+                    fix='format="example", or leave out features=',
+                )
+            decode = partial(parse_example, features=checked_features(features))
         ds = MapData(TFRecordData(path), partial(_decoded, decode))
         return ds if size is None else FixedSizeData(ds, size)
 
 
 _WBITS: Final[dict[Compression, int]] = {"zlib": 15, "gzip": 31}  # as zlib calls its formats
 _EXAMPLES: Final = Codec(encode_example, parse_example)
+
+
+def _codec(format: RecordFormat) -> Codec:
+    return codec_of(format, {"example": _EXAMPLES})
 
 
 def _decoded(decode: Any, datapoint: list[bytes]) -> Any:

@@ -180,3 +180,9 @@ def test_predecessors_example(tmp_path: Path) -> None:
     ds = BatchData(ds, 8)
     assert [batch[0].shape for batch in ds] == [(8, 5, 7), (8, 5, 7)]
     assert len(LMDBData(path, keys=None)) == 20
+
+
+@pytest.mark.parametrize("record", [b"", Datum(label=3).SerializeToString()])
+def test_a_record_without_an_image(record: bytes) -> None:
+    with pytest.raises(FormatError, match="is no image"):
+        decode_datum(b"key", record)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
+import resource
 import struct
 import subprocess
 import sys
@@ -437,3 +439,41 @@ def test_anything_that_iterates_can_be_saved(tmp_path: Path) -> None:
 
     LMDBSerializer.save(generate(), tmp_path / "d")  # type: ignore[arg-type]
     assert sorted(LMDBSerializer.load(tmp_path / "d")) == [1, 2.5]
+
+
+def test_a_full_disk_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "d"
+    LMDBSerializer.save(DataFromList([1, 2]), path)
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for rows, frequency in ((400, 5000), (4000, 5)):
+        ds = DataFromList([bytes(10_000)] * rows)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+        try:
+            with pytest.raises(DataFlowError, match=r"/d cannot be written(.|\n)*bytes free"):
+                LMDBSerializer.save(ds, path, frequency)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert list(tmp_path.iterdir()) == [path]
+        assert list(LMDBSerializer.load(path, False)) == [1, 2]
+    assert not [one for one in os.listdir("/proc/self/fd") if _names(one, tmp_path)]
+
+
+def _names(fd: str, folder: Path) -> bool:
+    try:
+        return str(folder) in os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("keys", [[1], [b"a", None], 5])
+def test_keys_of_another_type(tmp_path: Path, keys: Any) -> None:
+    LMDBSerializer.save(DataFromList([1, 2]), tmp_path / "d")
+    with pytest.raises(ConfigError, match="keys="):
+        LMDBData(tmp_path / "d", keys=keys)
+
+
+def test_what_cannot_be_pickled_is_told(tmp_path: Path) -> None:
+    ds = DataFromList([1, lambda: 2])
+    with pytest.raises(ConfigError, match=r"cannot be pickled(.|\n)*datapoint 1"):
+        LMDBSerializer.save(ds, tmp_path / "d", format="pickle")
+    assert list(tmp_path.iterdir()) == []

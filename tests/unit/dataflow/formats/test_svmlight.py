@@ -86,3 +86,12 @@ def test_garbage(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
             assert features.ndim == 1
     except FormatError:
         pass
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"num_features": "6"}, {"num_features": 6.0}, {"num_features": -1}, {"dtype": "x"}],
+)
+def test_arguments_that_make_no_sense(path: Path, arguments: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        SVMLightData(path, **arguments)

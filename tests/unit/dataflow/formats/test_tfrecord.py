@@ -324,3 +324,20 @@ def test_a_flow_that_fails_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(DataFlowError, match="gone"):
         TFRecordSerializer.save(MapData(DataFromList([1]), broken), tmp_path / "t")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_formats_and_features_that_do_not_agree(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    TFRecordSerializer.save(DataFromList([{"x": 1}]), path, format="example")
+    for format in ("Example", "x"):
+        with pytest.raises(ConfigError, match="example"):
+            TFRecordSerializer.load(path, format=format)  # type: ignore[arg-type]
+        with pytest.raises(ConfigError, match="wire or pickle or example"):
+            TFRecordSerializer.save(DataFromList([1]), path, format=format)  # type: ignore[arg-type]
+    features = {"x": FixedFeature((), np.int64)}
+    for format in ("wire", "pickle"):
+        with pytest.raises(ConfigError, match='format="example"'):
+            TFRecordSerializer.load(path, format=format, features=features)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="not described"):
+        TFRecordSerializer.load(path, format="example", features={"x": int})  # type: ignore[dict-item]
+    assert list(TFRecordSerializer.load(path, format="example", features=features)) == [{"x": 1}]
