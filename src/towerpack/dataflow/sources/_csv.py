@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -12,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
+from towerpack.dataflow._arguments import given
 from towerpack.dataflow._opening import PathLike, file_of, path_of
 from towerpack.dataflow._strings import Strings
 from towerpack.dataflow.images._decode import MAX_PIXELS
 from towerpack.dataflow.sources._files import FilesNode, FilesStage, ImageReader
+from towerpack.dataflow.sources._folders import class_names
 
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 _HEADINGS = ({"path", "file", "filename", "image", "image_path"}, {"label", "class", "target"})
@@ -53,7 +56,7 @@ class ImageCSV(FilesStage):
         labels: One for each line.
 
     Raises:
-        ConfigError: There is no such file.
+        ConfigError: There is no such file, or an argument makes no sense.
         FormatError: A line is bad; for images, raised while iterating.
     """
 
@@ -72,9 +75,11 @@ class ImageCSV(FilesStage):
         seed: int | None = None,
     ) -> None:
         self.path = file_of(path)
+        _check_delimiter(delimiter)
+        named = None if classes is None else class_names(classes)
         lines = list(_lines(self.path, delimiter, header))
-        base = self.path.parent if root is None else path_of(root)
-        self.classes = _names(self.path, lines) if classes is None else list(classes)
+        base = self.path.parent if root is None else Path(os.path.expanduser(path_of(root)))
+        self.classes = _names(self.path, lines) if named is None else named
         self.labels = _labels(self.path, lines, self.classes)
         files = Strings(str(base / file) for _, file, _ in lines)
         reader = ImageReader(channels, None, max_pixels) if decode else None
@@ -84,13 +89,21 @@ class ImageCSV(FilesStage):
         return self.path.name
 
 
+def _check_delimiter(delimiter: object) -> None:
+    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n':
+        raise ConfigError(
+            "This is no delimiter.", got=given(delimiter), expected='one character, such as ";"'
+        )
+
+
 def _lines(path: Path, delimiter: str, header: bool) -> Iterator[Line]:
     """The lines of a file, checked."""
     # Names of files need not be UTF-8: their bytes come through as the file system gives them.
     with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         pass_over = header
         first = True
-        for number, fields in _records(path, csv.reader(file, delimiter=delimiter, strict=True)):
+        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        for number, fields in _records(path, reader, delimiter.isspace()):
             if pass_over:
                 pass_over = first = False
                 continue
@@ -108,8 +121,14 @@ def _lines(path: Path, delimiter: str, header: bool) -> Iterator[Line]:
             yield number, image, label
 
 
-def _records(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
-    """What is not empty, with the number of the line where it begins."""
+def _records(path: Path, reader: Any, by_space: bool) -> Iterator[tuple[int, list[str]]]:
+    """What is not empty, with the number of the line where it begins.
+
+    Args:
+        path: For messages.
+        reader: Of the csv module.
+        by_space: Space is between fields: a line of it is empty, too.
+    """
     while True:
         number: int = reader.line_num + 1
         try:
@@ -118,7 +137,8 @@ def _records(path: Path, reader: Any) -> Iterator[tuple[int, list[str]]]:
             raise _bad(path, number, str(error)) from error
         if fields is None:
             return
-        if fields:
+        blank = not any(map(str.strip, fields)) and (len(fields) <= 1 or by_space)
+        if not blank:
             yield number, fields
 
 
@@ -143,8 +163,6 @@ def _labels(path: Path, lines: list[Line], classes: list[str] | None) -> NDArray
     if classes is None:
         return np.array([int(label) for _, _, label in lines], np.int64)
     index = {name: i for i, name in enumerate(classes)}
-    if len(index) != len(classes):
-        raise ConfigError("A class is named twice.", got=", ".join(classes))
     for number, _, label in lines:
         if label not in index:
             raise FormatError(

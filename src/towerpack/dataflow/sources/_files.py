@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._arena import Allocate
-from towerpack.dataflow._arguments import given
+from towerpack.dataflow._arguments import given, integer_of
 from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._content import content_of_files, content_of_values
 from towerpack.dataflow._datapoints import Datapoint
@@ -110,7 +111,7 @@ class ImageReader:
             raise ConfigError(f"There are no images of {channels} channels.", expected="3 or 1")
         self._channels = channels
         self._size = None if resize is None else height_and_width(resize, "size")
-        self._max_pixels = max_pixels
+        self._max_pixels = integer_of(max_pixels, "max_pixels")
         self._rgb = rgb
 
     def __repr__(self) -> str:
@@ -145,8 +146,11 @@ class ImageReader:
 def _read(file: str) -> bytes:
     """What an image file holds."""
     try:
-        with open(file, "rb") as opened:
-            nbytes = os.fstat(opened.fileno()).st_size
+        with open(file, "rb", opener=_opened) as opened:
+            status = os.fstat(opened.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError("it is no file, but a pipe or a device")
+            nbytes = status.st_size
             if nbytes <= _LARGEST_FILE:
                 return opened.read()
     except (OSError, ValueError) as error:
@@ -157,6 +161,11 @@ def _read(file: str) -> bytes:
     raise FormatError(
         f"The image {file} has {nbytes:_} bytes.", expected=f"at most {_LARGEST_FILE:_}"
     )
+
+
+def _opened(file: str, flags: int) -> int:
+    # A pipe would wait for somebody who writes to it.
+    return os.open(file, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 class FilesNode(RowMaker, Node):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._arguments import names_of
+from towerpack.dataflow._arguments import given, names_of
 from towerpack.dataflow._opening import PathLike, path_of
 from towerpack.dataflow._strings import Strings
 from towerpack.dataflow.images._decode import MAX_PIXELS
@@ -49,7 +50,8 @@ class ImageFolder(FilesStage):
         left_out: How many files were no images.
 
     Raises:
-        ConfigError: There is no such folder, or there are no images in it.
+        ConfigError: There is no such folder, or there are no images in it, or a class is named
+            twice.
         FormatError: A file is no whole image; raised while iterating.
     """
 
@@ -65,9 +67,9 @@ class ImageFolder(FilesStage):
         max_pixels: int = MAX_PIXELS,
         seed: int | None = None,
     ) -> None:
-        self.root = path_of(root)
+        self.root = Path(os.path.expanduser(path_of(root)))
         found = _classes(self.root)
-        self.classes = found if classes is None else names_of(classes)
+        self.classes = found if classes is None else class_names(classes)
         missing = sorted(set(self.classes) - set(found))
         if missing:
             raise ConfigError(
@@ -90,6 +92,21 @@ class ImageFolder(FilesStage):
 
     def arguments(self) -> str:
         return self.root.name
+
+
+def class_names(classes: Sequence[str]) -> list[str]:
+    """Names of classes as a list; one string is one name.
+
+    Raises:
+        ConfigError: One of them is no string, or there twice.
+    """
+    names = names_of(classes)
+    for name in names:
+        if not isinstance(cast("object", name), str):
+            raise ConfigError("This is no name of a class.", got=given(name), expected="a str")
+    if len(set(names)) != len(names):
+        raise ConfigError("A class is named twice.", got=", ".join(names)[:200])
+    return names
 
 
 def _classes(root: Path) -> list[str]:

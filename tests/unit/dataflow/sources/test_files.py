@@ -279,3 +279,55 @@ class TestImageCSV:
                 assert isinstance(file, str) and isinstance(label, int)
         except FormatError as error:
             assert "list.csv" in str(error)
+
+
+class TestArguments:
+    """Those that make no sense are told, and not what comes of them."""
+
+    @pytest.mark.parametrize("delimiter", [";;", "", 3, None, '"', "\n"])
+    def test_delimiters(self, root: Path, delimiter: Any) -> None:
+        (root / "list.csv").write_text("b/1.png,3\n")
+        with pytest.raises(ConfigError, match="no delimiter"):
+            ImageCSV(root / "list.csv", delimiter=delimiter)
+
+    @pytest.mark.parametrize("classes", [[0, 1], [None], ["a", "a"], ["a", b"b"]])
+    def test_classes(self, root: Path, classes: Any) -> None:
+        (root / "list.csv").write_text("b/1.png,a\n")
+        with pytest.raises(ConfigError, match="class"):
+            ImageCSV(root / "list.csv", classes=classes)
+        with pytest.raises(ConfigError, match="class"):
+            ImageFolder(root, classes=classes)
+
+    def test_a_string_is_one_class(self, root: Path) -> None:
+        (root / "list.csv").write_text("b/1.png,cat\n")
+        assert ImageCSV(root / "list.csv", classes="cat").classes == ["cat"]
+        assert ImageFolder(root, classes="b").classes == ["b"]
+
+    @pytest.mark.parametrize("max_pixels", [None, "9", 1.5])
+    def test_max_pixels(self, root: Path, max_pixels: Any) -> None:
+        with pytest.raises(ConfigError, match="max_pixels"):
+            ImageFromFile([root / "b/1.png"], max_pixels=max_pixels)
+
+    @pytest.mark.parametrize("delimiter", [",", " ", "\t"])
+    def test_lines_of_spaces_are_empty(self, root: Path, delimiter: str) -> None:
+        text = "  \nb/1.png,3\n \t \n\na/3.png,4\n   "
+        (root / "list.csv").write_text(text.replace(",", delimiter))
+        assert ImageCSV(root / "list.csv", delimiter=delimiter).labels.tolist() == [3, 4]
+        (root / "list.csv").write_text("b/1.png,3\n , \n")
+        with pytest.raises(FormatError, match="Line 2"):
+            ImageCSV(root / "list.csv")
+
+    def test_home(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("HOME", str(root.parent))
+        assert len(ImageFolder("~/images")) == len(ImageFolder(root))
+        (root.parent / "list.csv").write_text("b/1.png,3\n")
+        ((image, _),) = ImageCSV(root.parent / "list.csv", root="~/images")
+        assert np.array_equal(image, picture(0))
+
+    @pytest.mark.timeout(20)
+    def test_what_is_no_file_is_not_waited_for(self, tmp_path: Path) -> None:
+        os.mkfifo(tmp_path / "fifo.png")
+        (tmp_path / "zero.png").symlink_to("/dev/zero")
+        for name in ("fifo.png", "zero.png"):
+            with pytest.raises(FormatError, match="a pipe or a device"):
+                list(ImageFromFile([tmp_path / name]))
