@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import FormatError
 from towerpack.dataflow._opening import PathLike
 from towerpack.dataflow.datasets._array_data import ArrayData, checked_labels
-from towerpack.dataflow.datasets._dataset import check_choice
+from towerpack.dataflow.datasets._dataset import check_choice, part_names
 from towerpack.dataflow.datasets._download import RemoteFile
 from towerpack.dataflow.datasets._extract import fetch_member
 from towerpack.dataflow.datasets._location import own_dir
@@ -67,7 +67,8 @@ class CifarBase(ArrayData):
     def get_per_pixel_mean(self, names: Sequence[str] = ("train", "test")) -> NDArray[np.float32]:
         """The mean image [32, 32, 3] of the parts that are named; by default of all images."""
         parts = [
-            self.images if name == self.train_or_test else self._load(name)[0] for name in names
+            self.images if name == self.train_or_test else self._load(name)[0]
+            for name in part_names(names)
         ]
         total = sum(part.sum(axis=0, dtype=np.int64) for part in parts)
         return np.asarray(total / sum(map(len, parts)), np.float32)

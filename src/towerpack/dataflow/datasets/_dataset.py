@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import cast
+
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arguments import given, integer_of, names_of
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow.sources._planned import PlannedSource
@@ -15,7 +19,13 @@ class Dataset(PlannedSource[Node]):
     """
 
     def __getitem__(self, index: int) -> Datapoint:
-        return self._node.get(0, range(len(self))[index])
+        if isinstance(cast("object", index), slice):
+            raise ConfigError(
+                "A data set gives one datapoint at a time.",
+                got=given(index),
+                fix="[ds[i] for i in range(...)]; the first n in each pass: FixedSizeData(ds, n)",
+            )
+        return self._node.get(0, range(len(self))[integer_of(index, "the index")])
 
 
 def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> str:
@@ -28,3 +38,15 @@ def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> str:
         return value
     expected = ", ".join(repr(choice) for choice in choices)
     raise ConfigError(f"There is no {argument}={value!r}.", expected=expected)
+
+
+def part_names(names: Sequence[str]) -> list[str]:
+    """Names of parts of a data set; one string is one name.
+
+    Raises:
+        ConfigError: There are none.
+    """
+    listed = names_of(names)
+    if not listed:
+        raise ConfigError("No part of the data set is named.", expected="one or more")
+    return listed

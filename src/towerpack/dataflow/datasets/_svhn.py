@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import FormatError
 from towerpack.dataflow._opening import PathLike
 from towerpack.dataflow.datasets._array_data import ArrayData, checked_labels
-from towerpack.dataflow.datasets._dataset import check_choice
+from towerpack.dataflow.datasets._dataset import check_choice, part_names
 from towerpack.dataflow.datasets._download import RemoteFile
 from towerpack.dataflow.datasets._location import own_dir
 from towerpack.dataflow.datasets._mat import read_arrays
@@ -93,7 +93,7 @@ class SVHNDigit(ArrayData):
     ) -> NDArray[np.float32]:
         """The mean image [32, 32, 3] of the parts that are named; by default of all three."""
         total, count = np.zeros(_SHAPE, np.int64), 0
-        for name in names:
+        for name in part_names(names):
             images, _ = _load(name, data_dir, base_url, verify)
             total += images.sum(axis=0, dtype=np.int64)
             count += len(images)

@@ -148,6 +148,9 @@ class TestAll:
             assert np.array_equal(ds[i][0], image) and ds[i - len(ds)][1] == label
         with pytest.raises(IndexError):
             ds[len(ds)]
+        for wrong in (slice(1, 3), 1.0, "1", [1]):
+            with pytest.raises(ConfigError, match=r"one datapoint|no integer"):
+                ds[wrong]  # type: ignore[index]
 
     def test_offline(self, case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("time.sleep", lambda seconds: None)
@@ -272,6 +275,9 @@ class TestCifar:
         numbers = [0, 1] * 5 + [0, 1, 2] if count == 10 else [*range(8), 0, 1, 2]
         assert whole[0, 0, 0] == np.float32(np.mean(numbers))
         assert np.array_equal(ds.get_per_channel_mean(("test",)), [1, 51, 101])
+        assert np.array_equal(ds.get_per_channel_mean("test"), [1, 51, 101])
+        with pytest.raises(ConfigError, match="No part"):
+            ds.get_per_pixel_mean([])
 
     def test_planes_and_rows(self, tmp_path: Path) -> None:
         folder = tmp_path / "cifar-10-batches-bin"
@@ -299,6 +305,9 @@ class TestSVHN:
         assert [int(label) for _, label in ds] == [0, 1, 9]
         assert np.array_equal(ds[2][0], images[..., 2])
         mean = SVHNDigit.get_per_pixel_mean(("extra",), tmp_path)
+        assert np.array_equal(SVHNDigit.get_per_pixel_mean("extra", tmp_path), mean)
+        with pytest.raises(ConfigError, match="No part"):
+            SVHNDigit.get_per_pixel_mean([], tmp_path)
         assert np.allclose(mean, images.mean(axis=3), atol=1e-4)
 
     @pytest.mark.parametrize(
