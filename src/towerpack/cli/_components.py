@@ -47,7 +47,9 @@ def _leaves(value: Any, name: str, depth: int = 0) -> Iterator[Component]:
             yield from _leaves(inner, f"{name}.{key}" if name else str(key), depth + 1)
         return
     kind, shape, text = _told(value)
-    yield Component(name, kind, shape, text, bytes_of(value))
+    # Elsewhere a string counts as its characters, which takes no time; here it is one of few.
+    nbytes = len(value.encode("utf-8", "surrogatepass")) if isinstance(value, str) else None
+    yield Component(name, kind, shape, text, bytes_of(value) if nbytes is None else nbytes)
 
 
 def _told(value: Any) -> tuple[str, tuple[int, ...] | None, str]:

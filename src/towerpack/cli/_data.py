@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import os
 import sys
 import time
 from dataclasses import asdict
@@ -54,7 +55,7 @@ def flow_of(target: str) -> DataFlow:
     Raises:
         ConfigError: It names neither.
     """
-    path = Path(target)
+    path = Path(os.path.expanduser(target))
     if path.exists():
         if path.suffix == ".py":
             raise ConfigError(

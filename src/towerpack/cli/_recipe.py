@@ -36,6 +36,13 @@ def load_recipe(spec: str) -> DataFlow:
         raise ConfigError(f"{spec!r} is not a recipe.", expected=_FORM)
     module = _module(where)
     function = getattr(module, name, None)
+    if function is not None and not callable(function):
+        raise ConfigError(
+            f"{name!r} in {where} is no function.",
+            got=f"a {type(function).__name__}",
+            expected="a function without arguments that returns a DataFlow",
+            fix=f"def make(): return {name}" if isinstance(function, DataFlow) else None,
+        )
     if not callable(function):
         raise ConfigError(
             f"{where} has no function {name!r}.",
@@ -54,7 +61,7 @@ def load_recipe(spec: str) -> DataFlow:
 
 def _module(where: str) -> ModuleType:
     if where.endswith(".py"):
-        return _module_of_file(Path(where))
+        return _module_of_file(Path(os.path.expanduser(where)))
     # Console scripts, unlike `python -m`, do not look in the working directory.
     sys.path.insert(0, os.getcwd())
     if not all(part.isidentifier() for part in where.split(".")):

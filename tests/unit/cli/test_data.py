@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from towerpack import ConfigError
 from towerpack.cli import app
 from towerpack.cli._components import components_of
+from towerpack.cli._data import flow_of
 from towerpack.cli._data_files import open_data
 from towerpack.cli._recipe import load_recipe
 from towerpack.dataflow import DataFromList, ImageFromFile, TarSerializer
@@ -202,7 +203,7 @@ def test_speed(folder: Path) -> None:
         ("recipe_for_test:fails", "raised ZeroDivisionError: division by zero"),
         ("recipe_for_test.py:forgets", "returned a NoneType"),
         ("recipe_for_test.py:trian", "near it: train"),
-        ("recipe_for_test.py:number", "has no function 'number'"),
+        ("recipe_for_test.py:number", "'number' in recipe_for_test.py is no function"),
         ("absent.py:train", "There is no file absent.py"),
         ("absent:train", "There is no module 'absent'"),
         ("absent.deeper:train", "There is no module 'absent.deeper'"),
@@ -288,3 +289,23 @@ print({"tensorflow", "keras"} & sys.modules.keys())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.endswith("set()\n"), done.stderr
+
+
+def test_strings_count_in_bytes() -> None:
+    sizes = {one.name: one.nbytes for one in components_of(("äöü", "abc", "\ud800", b"\xff"))}
+    assert sizes == {"0": 6, "1": 3, "2": 3, "3": 1}
+
+
+def test_what_is_no_function_is_told_so(tmp_path: Path) -> None:
+    (tmp_path / "odd.py").write_text("size = 3\n")
+    with pytest.raises(ConfigError, match=r"'size' in .* is no function(.|\n)*a int"):
+        flow_of(f"{tmp_path}/odd.py:size")
+
+
+def test_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    np.save(tmp_path / "x.npy", np.zeros(3))
+    assert len(flow_of("~/x.npy")) == 3
+    program = "from towerpack.dataflow import FakeData\ndef make(): return FakeData([[2]], 4)\n"
+    (tmp_path / "at_home.py").write_text(program)
+    assert len(flow_of("~/at_home.py:make")) == 4
