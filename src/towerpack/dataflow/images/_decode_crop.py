@@ -25,12 +25,14 @@ from towerpack.dataflow.images._decode import (
 )
 from towerpack.dataflow.images._headers import Bytes, ImageHeader, as_bytes, image_header
 from towerpack.dataflow.images._image import (
+    INTERPOLATIONS,
     Image,
     Interpolation,
     height_and_width,
     interpolation,
     opencv,
 )
+from towerpack.dataflow.images._resampling import resize
 
 
 @dataclass
@@ -130,6 +132,8 @@ class DecodeRandomCrop:
         return next(larger, 1) if self.reduce else 1
 
     def _scaled(self, img: Image, out: NDArray[np.uint8] | None) -> Image:
+        if self._interp == INTERPOLATIONS["nearest"]:  # OpenCV's is another rule
+            return self._kept(resize(img, *self._target, self._interp), out)
         if out is not None:
             self._check(out)
         return opencv().resize(img, self._target[::-1], dst=out, interpolation=self._interp)

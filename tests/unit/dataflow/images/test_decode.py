@@ -334,11 +334,12 @@ def test_damaged_bytes_are_an_error_or_an_image(data: st.DataObject) -> None:
     assert result.shape[2] == (options["channels"] or result.shape[2])
 
 
-def test_fused_crop_is_decode_then_crop() -> None:
+@pytest.mark.parametrize("interp", ["linear", "nearest", "area"])
+def test_fused_crop_is_decode_then_crop(interp: Any) -> None:
     data = saved(picture(120, 161))
     for seed in range(40):
-        fused = DecodeRandomCrop(32, reduce=False)
-        plain = GoogleNetRandomCropAndResize(target_shape=32)
+        fused = DecodeRandomCrop(32, reduce=False, interp=interp)
+        plain = GoogleNetRandomCropAndResize(target_shape=32, interp=interp)
         img = fused(data, np.random.default_rng(seed))
         expected = plain.augment(decode_image(data), np.random.default_rng(seed))
         assert np.array_equal(img, expected)
