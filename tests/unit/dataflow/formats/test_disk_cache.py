@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from every_flow import SOURCES, write_files
 from towerpack import ConfigError, DataFlowError
 from towerpack.dataflow import (
     BatchData,
@@ -33,6 +34,7 @@ from towerpack.dataflow import (
     RepeatedData,
     ShuffleData,
 )
+from towerpack.dataflow._flow import content_of
 from towerpack.dataflow.formats import (
     DiskCacheData,
     HDF5Data,
@@ -375,3 +377,30 @@ def test_images_are_told_apart(tmp_path: Path) -> None:
 def test_objects_that_cannot_be_seen_do_not_change_the_cache(tmp_path: Path) -> None:
     """What an object is made of is not looked at: not even where it lies in memory."""
     assert DataFromList([object()]).content() == DataFromList([object()]).content()
+
+
+# What these hold is in memory, where every value is looked at, or comes from code, which is not.
+IN_MEMORY = (
+    *("DataFrom", "DataFlow", "RNGDataFlow", "FakeData"),
+    *("Mnist", "FashionMnist", "Cifar", "SVHN", "Caltech101", "Digits"),
+)
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("files")
+    write_files(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_every_source_knows_what_it_reads(files: Path, name: str) -> None:
+    _, make = SOURCES[name]
+    before = content_of(make(files))
+    assert content_of(make(files)) == before
+    assert content_of(cloudpickle.loads(cloudpickle.dumps(make(files)))) == before
+    for path in files.rglob("*"):
+        if path.is_file():
+            os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns + 10**9))
+    in_memory = name.startswith(IN_MEMORY)
+    assert (content_of(make(files)) == before) == in_memory
