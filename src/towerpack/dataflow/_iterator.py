@@ -75,7 +75,7 @@ class DataIterator:
     @property
     def skipped(self) -> int:
         """How many bad datapoints `on_error="skip"` has left out of this pass so far."""
-        return self._tally.skipped
+        return max(0, self._tally.skipped)
 
     def close(self) -> None:
         """Give up generators, files and workers that the pass holds."""

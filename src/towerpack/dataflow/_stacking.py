@@ -287,9 +287,7 @@ def _empty_alike(arrays: list[Array]) -> list[Array]:
     if like is None or all(array.size for array in arrays):
         return arrays
     inner = like.shape[1:]
-    return [
-        np.empty((0, *inner), like.dtype) if array.shape == (0,) else array for array in arrays
-    ]
+    return [np.empty((0, *inner), like.dtype) if array.shape == (0,) else array for array in arrays]
 
 
 def _python_dtype(array: Array, sequence: Sequence[Any]) -> Array:

@@ -34,6 +34,19 @@ class Tally:
         self.told: set[int] = set()
         self.closing: list[Callable[[], None]] = []
 
+    def uncount(self, state: dict[str, Any]) -> None:
+        """What a resume reads again will be left out again, and counted then.
+
+        The number is below 0 until then if a pass before this one had counted it.
+        """
+        self.skipped -= check_count(state.get("again"), sys.maxsize)
+
+    def part(self) -> Tally:
+        """One that counts by itself, for what may outlive this one; the rest is shared."""
+        tally = Tally()
+        tally.told, tally.closing = self.told, self.closing
+        return tally
+
 
 class Stream(ABC):
     """One running iteration of one stage."""
@@ -177,6 +190,7 @@ class WindowStream(Stream):
         size: Datapoints in a window; the last may have fewer.
         transform: From the window's index and datapoints to what is handed on.
         state: As `state()` gave it.
+        tally: What `inner` counts in.
     """
 
     def __init__(
@@ -185,12 +199,17 @@ class WindowStream(Stream):
         size: int,
         transform: Callable[[int, list[Datapoint]], list[Datapoint]],
         state: State,
+        tally: Tally | None,
     ) -> None:
         self._inner = inner
+        self._tally = tally or Tally()
         self._size = size
         self._transform = transform
         self._window, self._used = (0, 0) if state is None else (state["window"], state["used"])
         self._begin = inner.state()
+        if state is not None:
+            self._tally.uncount(state)
+        self._skipped = 0  # of this window
         self._pending: list[Datapoint] = []
         self._ready: list[Datapoint] | None = None
         self._ended = False
@@ -209,7 +228,8 @@ class WindowStream(Stream):
     def state(self) -> State:
         if self._ready is not None and self._used >= len(self._ready) and not self._ended:
             self._forward()
-        return {"window": self._window, "used": self._used, "inner": self._begin}
+        state = {"window": self._window, "used": self._used, "inner": self._begin}
+        return with_skipped(state, self._skipped)
 
     def close(self) -> None:
         self._inner.close()
@@ -217,6 +237,7 @@ class WindowStream(Stream):
     def _forward(self) -> None:
         """Everything of this window was used: the next one begins here."""
         self._begin = self._inner.state()
+        self._skipped = 0
         self._window += 1
         self._used = 0
         self._ready = None
@@ -225,15 +246,23 @@ class WindowStream(Stream):
         pending = self._pending  # kept if `inner` raises, so that nothing is lost
         ended = False
         while len(pending) < self._size:
+            before = self._tally.skipped  # which other branches of the pipeline count in, too
             try:
                 pending.append(next(self._inner))
             except StopIteration:
                 ended = True
                 break
+            finally:
+                self._skipped += self._tally.skipped - before
         ready = self._transform(self._window, pending) if pending else []
         self._pending = []
         self._ended = ended
         return ready
+
+
+def with_skipped(state: dict[str, Any], again: int) -> dict[str, Any]:
+    """A state, with how many bad datapoints a resume leaves out again. See `Tally.uncount`."""
+    return {**state, "again": again} if again else state
 
 
 def inner_state(state: State) -> State:

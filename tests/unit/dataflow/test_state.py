@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import cloudpickle
@@ -13,7 +13,9 @@ import pytest
 
 from towerpack._core.errors import ConfigError, StateError
 from towerpack.dataflow import (
+    BatchByLength,
     BatchData,
+    BatchDataByShape,
     CacheData,
     DataFlow,
     DataFromArrays,
@@ -21,10 +23,14 @@ from towerpack.dataflow import (
     DataFromList,
     FixedSizeData,
     JoinData,
+    LocallyShuffleData,
     MapData,
+    MixData,
+    PrefetchData,
     PrintData,
     ProxyDataFlow,
     RepeatedData,
+    RepeatedDataPoint,
     RNGDataFlow,
     ShuffleData,
     TestDataSpeed,
@@ -312,3 +318,69 @@ def test_closing() -> None:
             next(iterator)
             assert not closed
         assert closed
+
+
+def with_bad_ones() -> DataFlow:
+    def bad(dp: Any) -> Any:
+        if dp[0] % 2:
+            raise ValueError("odd")
+        return dp
+
+    return MapData(DataFromGenerator(lambda: ((i,) for i in range(20))), bad, on_error="skip")
+
+
+READS_AGAIN: dict[str, Callable[[DataFlow], DataFlow]] = {
+    "windows": lambda ds: LocallyShuffleData(ds, 8),
+    "a shuffled cache": lambda ds: CacheData(ds, shuffle=True),
+    "a cache": CacheData,
+    "a vectorised map": lambda ds: MapData(ds, lambda block: block, batched=True),
+    "by length": lambda ds: BatchByLength(ds, 3, [5], length=lambda dp: dp[0] % 10 + 1),
+    "by shape": lambda ds: BatchDataByShape(ds, 3, 0),
+    "batches": lambda ds: BatchData(ds, 3, remainder=True),
+    "repeated": lambda ds: RepeatedDataPoint(ds, 2),
+    "nested": lambda ds: BatchByLength(LocallyShuffleData(ds, 4), 3, [5], length=lambda dp: 1),
+    "beside others": lambda ds: MixData(
+        [LocallyShuffleData(ds, 4), MapData(ds, bool), BatchDataByShape(ds, 2, 0)]
+    ),
+    "workers": lambda ds: PrefetchData(BatchData(MapData(ds, lambda dp: dp), 3), num_proc=1),
+}
+
+
+@pytest.mark.parametrize("make", READS_AGAIN.values(), ids=READS_AGAIN)
+def test_what_is_left_out_again_counts_once(make: Callable[[DataFlow], DataFlow]) -> None:
+    for taken in range(5):
+        with make(with_bad_ones()).iterate(seed=1) as iterator:
+            for _ in range(min(taken, 3)):
+                next(iterator)
+            state, before = msgpack.unpackb(msgpack.packb(iterator.state())), iterator.skipped
+            list(iterator)
+            expected = iterator.skipped
+            assert expected >= 10
+        with make(with_bad_ones()).iterate(state=state) as iterator:
+            assert iterator.skipped <= before
+            second = iterator.state()
+            list(iterator)
+            assert iterator.skipped == expected
+        with make(with_bad_ones()).iterate(state=second) as iterator:
+            list(iterator)
+            assert iterator.skipped == expected
+
+
+@pytest.mark.parametrize("below", [lambda ds: ds, lambda ds: LocallyShuffleData(ds, 8)])
+def test_passes_of_a_fixed_size_count_what_they_leave_out(
+    below: Callable[[DataFlow], DataFlow],
+) -> None:
+    """One goes on where the one before it stopped, maybe within a window."""
+    ds = FixedSizeData(below(with_bad_ones()), 4)
+    counts: list[int] = []
+    for epoch in range(5):
+        with ds.iterate(seed=1, epoch=epoch) as iterator:
+            next(iterator)
+            state = msgpack.unpackb(msgpack.packb(iterator.state()))
+            rest = list(iterator)
+            counts.append(iterator.skipped)
+        again = FixedSizeData(below(with_bad_ones()), 4)
+        with again.iterate(state=state) as iterator:
+            assert list(iterator) == rest
+            assert iterator.skipped == counts[-1]
+    assert 19 <= sum(counts) <= 24  # of two passes below, maybe with the window that follows

@@ -10,7 +10,7 @@ import numpy as np
 
 from towerpack.dataflow._arena import lent_empty
 from towerpack.dataflow._flow import Place, compile_flow, open_flow
-from towerpack.dataflow._stream import State, Stream, Tally, check_count
+from towerpack.dataflow._stream import State, Stream, Tally, check_count, with_skipped
 from towerpack.dataflow.parallel._chain import Chain, state_below_maps, state_of_maps
 from towerpack.dataflow.parallel._chain_job import BatchJob, ChainJob
 from towerpack.dataflow.parallel._crew import Crew
@@ -45,6 +45,8 @@ class BatchStream(WorkStream):
         begin: Callable[[Job, Callable[[Crew], WorkSource]], Any],
     ) -> None:
         super().__init__(place.tally)
+        if state is not None and place.tally is not None:
+            place.tally.uncount(_batch_state(chain, state))
         window, count, below = _unpack(chain, batch, state)
         inner = replace(place, workers=None, tally=Tally())
         source = open_flow(chain.source, inner, epoch, below)
@@ -53,6 +55,7 @@ class BatchStream(WorkStream):
         # The batch that comes next, where in the source it begins, and whether it was the last.
         self._window, self._count, self._source = window, count, source.state()
         self._used = 0
+        self._again = 0  # left out of the last batch, which a resume reads again
 
         def reading(crew: Crew) -> WorkSource:
             self._work = start_reading(
@@ -66,6 +69,7 @@ class BatchStream(WorkStream):
     def state(self) -> State:
         maps = state_of_maps(self._chain.maps, self._count, self._source)
         batch = {"window": self._window, "used": self._used, "inner": maps}
+        batch = with_skipped(batch, self._again)
         return state_of_maps(self._chain.above, self._window + self._used, batch)
 
     def _forward(self) -> None:
@@ -73,6 +77,7 @@ class BatchStream(WorkStream):
         self._add_skipped(read.skipped)
         if read.size < self._batch.batch_size:  # that it is the last was seen by reading to the end
             self._used = 1
+            self._again = read.skipped
             self._end()
             return
         self._window += 1
@@ -83,8 +88,10 @@ class BatchStream(WorkStream):
         return self._work.skipped_last
 
     def _end(self) -> None:
-        if not self._window and not self._used:
-            self._batch.tell_if_too_few(self._work.left_out)
+        if not self._ended:
+            self._again += self._work.skipped_last
+            if not self._window and not self._used:
+                self._batch.tell_if_too_few(self._work.left_out)
         super()._end()
 
 

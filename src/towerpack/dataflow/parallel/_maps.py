@@ -84,6 +84,11 @@ class ChainStream(WorkStream):
     def _skipped_last(self) -> int:
         return 0 if self._work is None else self._work.skipped_last
 
+    def _end(self) -> None:
+        if self._work is not None and not self._ended:
+            self._state = self._work.state_last
+        super()._end()
+
 
 class TokenMapper(Mapper):
     """Stands in for the top map, whose work workers have done."""

@@ -74,6 +74,11 @@ class ReadWork(Adaptive, WorkSource):
         """How many bad datapoints the source left out after the last group."""
         return self._skipped_in_rest + self._buffer.skipped_last
 
+    @property
+    def state_last(self) -> State:
+        """Of the source at its end."""
+        return self._buffer.state_last
+
     def rest(self, unit: Unit) -> Piece:
         epoch, start, stop = unit.work
         done = unit.finished * self._group

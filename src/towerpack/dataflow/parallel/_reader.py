@@ -52,6 +52,8 @@ class Buffer:
         self._over = False
         self.skipped_last = 0
         """How many bad datapoints the source left out after the last good one."""
+        self.state_last: State = None
+        """Of the source at its end."""
 
     def put(self, entry: Entry) -> bool:
         """Add an entry, when there is room. Whether to go on."""
@@ -70,11 +72,11 @@ class Buffer:
             self._wait_for(lambda: self._error is None)
             return not self._closed
 
-    def end(self, skipped: int) -> None:
+    def end(self, state: State, skipped: int) -> None:
         """The source is exhausted."""
         with self._changed:
             self._ended = True
-            self.skipped_last = skipped
+            self.skipped_last, self.state_last = skipped, state
             self._tell()
 
     def take(self, count: int) -> list[Entry]:
@@ -213,7 +215,7 @@ def _read(stream: Stream, tally: Tally, buffer: Buffer) -> None:
             datapoint = next(stream)
             entry = Entry(datapoint, stream.state(), tally.skipped - counted)
         except StopIteration:
-            buffer.end(tally.skipped - counted)
+            buffer.end(stream.state(), tally.skipped - counted)
             break
         except BaseException as error:  # noqa: BLE001  it is raised in the consumer
             going = buffer.fail(error)

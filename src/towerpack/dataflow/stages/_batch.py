@@ -105,7 +105,7 @@ class BatchData(Wrapper):
             return [self.collate(datapoints)] if whole else []
 
         inner = open_flow(self.ds, place, epoch, inner_state(state))
-        return WindowStream(inner, self.batch_size, batch, state)
+        return WindowStream(inner, self.batch_size, batch, state, place.tally)
 
     def stacker(self, allocate: Allocate) -> Collate:
         """What makes its batches, for an engine that does so without `open` or a plan.

@@ -36,8 +36,7 @@ class CacheData(Wrapper):
     Every pass gives what epoch 0 of `ds` gives: random stages below it are frozen, those above
     are not. Over an indexable source each datapoint is kept when it is first read. Otherwise a
     pass is kept when it has been read from the beginning to the end; one that stops early leaves
-    nothing behind. Arrays are handed out read-only; lists and dicts within components are the cached
-    ones: do not change them in place.
+    nothing behind. Arrays are handed out read-only; do not change lists or dicts in components.
 
     Contract: in order, or exactly shuffled; length of `ds`; random if shuffled; thread-safe, and
     each process has its own; resumable as `ds` is.
@@ -87,7 +86,7 @@ class CacheData(Wrapper):
 
         # The whole pass is one window.
         inner = CacheStream(self, place, inner_state(state))
-        return WindowStream(inner, sys.maxsize, shuffled, state)
+        return WindowStream(inner, sys.maxsize, shuffled, state, place.tally)
 
     def cached(self, place: Place) -> list[Datapoint] | None:
         """The complete pass, if there is one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,7 @@ from towerpack.dataflow._flow import (
     open_flow,
 )
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import State, Stream
+from towerpack.dataflow._stream import State, Stream, Tally
 from towerpack.dataflow.stages._repeat import chunk_of, empty_error, read_turns
 
 Key = tuple[int, str, int]
@@ -54,7 +54,7 @@ class FixedSizeData(Wrapper):
         self.keep_state = keep_state
         # Streams that wait where a pass ended. They save the next pass from reading up to there,
         # and change nothing else.
-        self._waiting: dict[Key, tuple[int, Stream]] = {}
+        self._waiting: dict[Key, tuple[int, Stream, Tally]] = {}
 
     def length(self) -> Length:
         return self.size
@@ -73,14 +73,14 @@ class FixedSizeData(Wrapper):
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         return FixedStream(self, place, epoch, state)
 
-    def leave(self, place: Place, epoch: int, turn: int, stream: Stream) -> None:
+    def leave(self, place: Place, epoch: int, turn: int, left: tuple[Stream, Tally]) -> None:
         """Leave a stream to pass `epoch`, which begins where it is; one for each place and seed."""
         key = (place.seed, place.branch, epoch)
         self._waiting = {k: v for k, v in self._waiting.items() if k[:2] != key[:2]}
-        self._waiting[key] = (turn, stream)
+        self._waiting[key] = (turn, *left)
 
-    def take(self, place: Place, epoch: int) -> tuple[int, Stream] | None:
-        """The stream that was left to pass `epoch`. Only one iterator gets it."""
+    def take(self, place: Place, epoch: int) -> tuple[int, Stream, Tally] | None:
+        """Turn, stream and tally that were left to pass `epoch`. Only one iterator gets them."""
         return self._waiting.pop((place.seed, place.branch, epoch), None)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -146,13 +146,16 @@ class FixedStream(Stream):
         self._done = 0
         self._empty = True
         self._end: State = None
+        # The stream may go over to the next pass, whose tally is another one.
+        self._total = place.tally or Tally()
+        self._tally = self._total.part()
         waiting = flow.take(place, epoch) if state is None else None
         if state is not None:
             self._done, self._turn = state["done"], state["turn"]
             self._empty, self._skip = state["empty"], state["skip"]
             self._inner = self._open(state["inner"])
         elif waiting is not None:
-            self._turn, self._inner = waiting
+            self._turn, self._inner, self._tally = waiting
             self._skip = 0
             self._empty = False  # it has given something to the pass before
         else:
@@ -188,12 +191,14 @@ class FixedStream(Stream):
         if self._end is None:
             self._end = self.state()
             if self._flow.keep_state:
-                self._flow.leave(self._place, self._epoch + 1, self._turn, self._inner)
+                left = (self._inner, self._tally)
+                self._flow.leave(self._place, self._epoch + 1, self._turn, left)
             else:
                 self._inner.close()
 
     def _next(self) -> Datapoint:
         while True:
+            before = self._tally.skipped
             try:
                 datapoint = next(self._inner)
             except StopIteration:
@@ -205,7 +210,13 @@ class FixedStream(Stream):
             else:
                 self._empty = False
                 return datapoint
+            finally:
+                self._total.skipped += self._tally.skipped - before
 
     def _open(self, state: State) -> Stream:
         epoch = self._begin.first + self._turn * self._begin.step
-        return open_flow(self._flow.ds, self._place, epoch, state)
+        before = self._tally.skipped
+        place = replace(self._place, tally=self._tally)
+        stream = open_flow(self._flow.ds, place, epoch, state)
+        self._total.skipped += self._tally.skipped - before
+        return stream

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from towerpack._core.errors import DataFlowError, StateError, TowerpackError
 from towerpack.dataflow._blocks import to_rows
 from towerpack.dataflow._datapoints import Datapoint, describe_datapoint
 from towerpack.dataflow._flow import DataFlow, Place, compile_flow, open_flow
-from towerpack.dataflow._stream import State, Stream
+from towerpack.dataflow._stream import State, Stream, Tally, with_skipped
 
 
 class Grouping(ABC):
@@ -68,6 +68,7 @@ class Waiting(NamedTuple):
 
     number: int
     before: State
+    skipped: int
     datapoint: Datapoint
 
 
@@ -87,6 +88,10 @@ class GroupStream(Stream):
         self._due: list[Hashable] = []
         self._pending: list[Waiting] = []  # read, but not sorted in yet: kept for another try
         self._read = 0
+        self._tally = place.tally or Tally()
+        self._skipped = 0
+        if state is not None:
+            self._tally.uncount(state)
         place = place.kept_in_order()
         node = compile_flow(ds, replace(place, serial=True))
         if state is None:
@@ -97,7 +102,7 @@ class GroupStream(Stream):
             if numbers := state["waiting"]:
                 rows = to_rows(node.read(epoch, np.array(numbers, np.int64)))
                 for number, row in zip(numbers, rows, strict=True):
-                    self._sort_in(Waiting(number, number, row))
+                    self._sort_in(Waiting(number, number, 0, row))
         else:
             self._inner = open_flow(ds, place, epoch, state["inner"])
             self._read_again(state["read"], state["waiting"])
@@ -120,28 +125,33 @@ class GroupStream(Stream):
 
     def state(self) -> State:
         waiting = sorted(
-            ((one.number, one.before) for group in self._groups.values() for one in group),
-            key=lambda pair: pair[0],
+            (one for group in self._groups.values() for one in group), key=lambda one: one.number
         )
-        if waiting:
-            inner = waiting[0][1]
-        else:
-            inner = self._pending[0].before if self._pending else self._inner.state()
-        numbers = [number for number, _ in waiting]
-        return {"read": self._read, "waiting": numbers, "inner": inner}
+        state: dict[str, Any] = {"read": self._read, "waiting": [one.number for one in waiting]}
+        again = [*waiting, *self._pending]
+        if not again:
+            return {**state, "inner": self._inner.state()}
+        state["inner"] = again[0].before
+        return with_skipped(state, self._skipped - again[0].skipped)
 
     def close(self) -> None:
         self._inner.close()
 
     def _read_one(self) -> None:
         """Read a datapoint; at the end, the oldest group is due."""
-        before = self._inner.state()
         try:
-            self._pending = [Waiting(self._read, before, next(self._inner))]
+            self._pending = [self._next(self._read)]
         except StopIteration:
             if not self._groups or not self._grouping.remainder:
                 raise
             self._due = [next(iter(self._groups))]
+
+    def _next(self, number: int) -> Waiting:
+        state, before, skipped = self._inner.state(), self._tally.skipped, self._skipped
+        try:
+            return Waiting(number, state, skipped, next(self._inner))
+        finally:
+            self._skipped += self._tally.skipped - before
 
     def _sort_in(self, one: Waiting) -> None:
         grouping = self._grouping
@@ -157,9 +167,8 @@ class GroupStream(Stream):
     def _read_again(self, read: int, numbers: list[int]) -> None:
         wanted = set(numbers)
         for number in range(numbers[0] if numbers else read, read):
-            before = self._inner.state()
             try:
-                datapoint = next(self._inner)
+                one = self._next(number)
             except StopIteration:
                 raise StateError(
                     f"{self._grouping.name} finds {number} datapoints where it is to continue.",
@@ -167,5 +176,5 @@ class GroupStream(Stream):
                     fix="the data differ from those that the state was taken from",
                 ) from None
             if number in wanted:
-                self._sort_in(Waiting(number, before, datapoint))
+                self._sort_in(one)
         self._read = read

@@ -135,7 +135,7 @@ class MapData(Wrapper):
             first = window * _STREAM_BLOCK
             return to_rows(map_block(datapoints, epoch, range(first, first + len(datapoints))))
 
-        return WindowStream(inner, _STREAM_BLOCK, mapped, state)
+        return WindowStream(inner, _STREAM_BLOCK, mapped, state, place.tally)
 
     def mapper(self, place: Place) -> Mapper:
         """The function where it stands."""

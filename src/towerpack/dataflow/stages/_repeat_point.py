@@ -21,7 +21,7 @@ from towerpack.dataflow._flow import (
     open_flow,
 )
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import State, Stream, WindowStream, inner_state
+from towerpack.dataflow._stream import State, Stream, Tally, WindowStream, inner_state
 
 
 class RepeatedDataPoint(Wrapper):
@@ -61,7 +61,7 @@ class RepeatedDataPoint(Wrapper):
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         inner = open_flow(self.ds, place.kept_in_order(), epoch, inner_state(state))
-        return RepeatPointStream(inner, self.n, state)
+        return RepeatPointStream(inner, self.n, state, place.tally)
 
 
 class RepeatPointNode(Node):
@@ -93,12 +93,12 @@ class RepeatPointNode(Node):
 class RepeatPointStream(WindowStream):
     """Repeats what another stream gives."""
 
-    def __init__(self, inner: Stream, n: int, state: State) -> None:
+    def __init__(self, inner: Stream, n: int, state: State, tally: Tally | None) -> None:
         def repeated(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
             (datapoint,) = datapoints
             return [*(duplicate(datapoint) for _ in range(n - 1)), datapoint]
 
-        super().__init__(inner, 1, repeated, state)
+        super().__init__(inner, 1, repeated, state, tally)
 
 
 def take_copies(block: Block, order: NDArray[np.int64]) -> Block:

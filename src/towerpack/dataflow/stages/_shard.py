@@ -90,7 +90,7 @@ class ShardData(Wrapper):
             return datapoints[self.index : self.index + 1]
 
         inner = open_flow(self.ds, place, epoch, inner_state(state))
-        return WindowStream(inner, self.num_shards, part, state)
+        return WindowStream(inner, self.num_shards, part, state, place.tally)
 
     def _share(self, length: int) -> int:
         missing = {
@@ -189,7 +189,7 @@ class ShardRows(Wrapper):
             return [batches.collate(datapoints[self._rows])] if whole else []
 
         inner = open_flow(batches.ds, place, epoch, inner_state(state))
-        return WindowStream(inner, batches.batch_size, part, state)
+        return WindowStream(inner, batches.batch_size, part, state, place.tally)
 
 
 class ShardRowsNode(BatchNode):

@@ -91,7 +91,7 @@ class LocallyShuffleData(Wrapper):
             return [datapoints[i] for i in _order(key, window, len(datapoints)).tolist()]
 
         inner = open_flow(self._source, place.kept_in_order(), epoch, inner_state(state))
-        return WindowStream(inner, self._window_size, shuffled, state)
+        return WindowStream(inner, self._window_size, shuffled, state, place.tally)
 
 
 class WindowNode(Node):

@@ -33,7 +33,7 @@ def test_whole_groups_are_taken_and_at_the_end_the_rest() -> None:
     assert _taken(buffer, 3) == [0, 1, 2]
     assert _taken(buffer, 300) == [3, 4, 5]
     assert _taken(buffer, 300) == []
-    buffer.end(0)
+    buffer.end(None, 0)
     assert not buffer.ended
     assert _taken(buffer, 300) == [6, 7]
     assert buffer.ended
@@ -50,7 +50,7 @@ def test_who_waits_is_woken_for_a_whole_group_an_error_or_the_end() -> None:
     _put(buffer, 5, 6)
     assert len(woken) == 1
     assert _taken(buffer, 3) == [3, 4, 5]
-    buffer.end(0)
+    buffer.end(None, 0)
     assert len(woken) == 2
     assert _taken(buffer, 3) == [6]
 
