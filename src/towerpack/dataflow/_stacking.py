@@ -7,6 +7,7 @@
     float                float32 (also ints and floats mixed)
     str, bytes           object (fixed-width arrays would cut trailing NUL bytes)
     list, tuple          as an array of its numbers, by the rules above
+                         (an empty one is of the kind of the others)
 
 Anything else does not stack.
 """
@@ -38,6 +39,7 @@ Pad = float | Mapping[Hashable, float]
 """A value for all components, or for those that may be ragged, by index or key."""
 
 Array = NDArray[Any]
+_CONVERT = "convert to one dtype before batching"
 _RESHAPE = 'make the shapes agree before batching, or pass pad=... or stack="list"'
 
 
@@ -90,14 +92,14 @@ def stack_rows(
 def list_rows(rows: Sequence[Datapoint]) -> Datapoint:
     """Collect each component of datapoints in a list, as it is."""
     check_structure(rows)
-    return rebuild(rows[0], _columns(rows))
+    return rebuild(rows[0], map(list, _columns(rows)))
 
 
-def _columns(rows: Sequence[Datapoint]) -> list[list[Any]]:
+def _columns(rows: Sequence[Datapoint]) -> Sequence[Sequence[Any]]:
     """The components, in the order of the first row: dicts may have theirs in another."""
     if isinstance(rows[0], dict):
         return [[row[key] for row in rows] for key in keys_of(rows[0])]
-    return [list(column) for column in zip(*rows, strict=True)]
+    return list(zip(*rows, strict=True))
 
 
 def check_structure(rows: Sequence[Datapoint]) -> None:
@@ -168,13 +170,10 @@ def _stack_arrays(arrays: Sequence[Array], key: Hashable, pad: float | None, int
     shape, dtype = first.shape, first.dtype
     ragged = False
     for index, array in enumerate(arrays):
-        if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
-            raise BatchError(
-                f"{name_of(key)} of item {index} is a masked array, whose mask would be lost.",
-                fix="array.filled(...), or the mask as a component of its own",
-            )
-        if not isinstance(cast("object", array), np.ndarray) or array.dtype != dtype:
-            raise _mismatch(index, key, array, first, "convert to one dtype before batching")
+        if type(array) is not np.ndarray:
+            _check_kind(array, index, key, first)
+        if array.dtype != dtype:
+            raise _mismatch(index, key, array, first, _CONVERT)
         if array.shape != shape:
             if pad is None or array.ndim != first.ndim:
                 raise _mismatch(index, key, array, first, _RESHAPE)
@@ -191,6 +190,17 @@ def _stack_arrays(arrays: Sequence[Array], key: Hashable, pad: float | None, int
     # Twice as fast as np.stack, which makes a view of every item first.
     np.concatenate(arrays, out=out.reshape(len(arrays) * shape[0], *shape[1:]))
     return out
+
+
+def _check_kind(array: object, index: int, key: Hashable, first: Array) -> None:
+    """Refuse what is no array, and those of which more than the values counts."""
+    if not isinstance(array, np.ndarray):
+        raise _mismatch(index, key, array, first, _CONVERT)
+    if isinstance(array, np.ma.MaskedArray):
+        raise BatchError(
+            f"{name_of(key)} of item {index} is a masked array, whose mask would be lost.",
+            fix="array.filled(...), or the mask as a component of its own",
+        )
 
 
 def _stack_padded(arrays: Sequence[Array], key: Hashable, pad: float, allocate: Allocate) -> Array:

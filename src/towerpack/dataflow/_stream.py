@@ -245,15 +245,14 @@ class WindowStream(Stream):
     def _fill(self) -> list[Datapoint]:
         pending = self._pending  # kept if `inner` raises, so that nothing is lost
         ended = False
-        while len(pending) < self._size:
-            before = self._tally.skipped  # which other branches of the pipeline count in, too
-            try:
+        before = self._tally.skipped  # which other branches of the pipeline count in, too
+        try:
+            while len(pending) < self._size:
                 pending.append(next(self._inner))
-            except StopIteration:
-                ended = True
-                break
-            finally:
-                self._skipped += self._tally.skipped - before
+        except StopIteration:
+            ended = True
+        finally:
+            self._skipped += self._tally.skipped - before
         ready = self._transform(self._window, pending) if pending else []
         self._pending = []
         self._ended = ended
