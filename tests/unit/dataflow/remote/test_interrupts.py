@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -51,12 +52,27 @@ def _lost_while_freeing(error: BaseException) -> bool:
 
 @pytest.mark.parametrize("call", ["receive", "wait"])
 def test_what_a_handler_raises_while_messages_are_freed_is_raised_later(
-    post: Post, call: str
+    post: Post, call: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     lose(KeyboardInterrupt("lost"))
     with pytest.raises(KeyboardInterrupt, match="lost"):
         post.receive() if call == "receive" else post.wait(0.01)
     assert post.receive() is None  # once
+    assert capfd.readouterr().err == ""  # a program that is ended by Ctrl-C prints no traceback
+
+
+def test_what_ends_a_program_is_printed(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(
+        "towerpack.dataflow.remote._interrupts._printed", lambda *error: seen.append(error[1])
+    )
+    error = ValueError("the end")
+    sys.excepthook(ValueError, error, None)
+    try:
+        zmq.Context().socket(zmq.PUSH).send("no bytes")
+    except TypeError as wrong:
+        sys.excepthook(TypeError, wrong, wrong.__traceback__)
+        assert seen == [error, wrong]
 
 
 def test_other_things_that_cannot_be_raised_go_where_they_went(
