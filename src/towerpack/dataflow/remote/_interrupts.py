@@ -10,22 +10,25 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from functools import partial
 from types import TracebackType
 from typing import Any
 
 _PYZMQ = "zmq.backend.cython._zmq"
 
 _lost: list[BaseException] = []
-_otherwise: Callable[[Any], Any] | None = None
-_printed: Callable[..., Any] = sys.excepthook
 
 
 def keep_lost_interrupts() -> None:
-    """From now on keep what handlers raise in vain, for `raise_lost_interrupt`."""
-    global _otherwise, _printed
-    if _otherwise is None:  # once: other hooks may have been put in front of ours since
-        _otherwise, sys.unraisablehook = sys.unraisablehook, _keep
-        _printed, sys.excepthook = sys.excepthook, _print
+    """From now on keep what handlers raise in vain, for `raise_lost_interrupt`.
+
+    To be asked for by whoever opens a socket: hooks that others put in place since ours (Typer's
+    replaces all before it) would hide it.
+    """
+    if not _is_made_of(sys.unraisablehook, _keep):
+        sys.unraisablehook = partial(_keep, sys.unraisablehook)
+    if not _is_made_of(sys.excepthook, _print):
+        sys.excepthook = partial(_print, sys.excepthook)
 
 
 def raise_lost_interrupt() -> None:
@@ -34,20 +37,28 @@ def raise_lost_interrupt() -> None:
         raise _lost.pop(0)
 
 
-def _keep(unraisable: Any) -> None:
+def _is_made_of(hook: object, function: Callable[..., None]) -> bool:
+    return isinstance(hook, partial) and hook.func is function
+
+
+def _keep(otherwise: Callable[[Any], Any], unraisable: Any) -> None:
     error, place = unraisable.exc_value, unraisable.object
     if error is None or place != f"{_PYZMQ}.Frame.__dealloc__" or _is_zmqs(error):
-        if _otherwise is not None:
-            _otherwise(unraisable)
+        otherwise(unraisable)
     else:
         _lost.append(error)
 
 
-def _print(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+def _print(
+    otherwise: Callable[..., Any],
+    kind: type[BaseException],
+    error: BaseException,
+    trace: TracebackType | None,
+) -> None:
     # What ends a program came through code of the program's first, and not from pyzmq alone.
     lost = trace is not None and trace.tb_frame.f_globals.get("__name__") == _PYZMQ
     if not lost or _is_zmqs(error):
-        _printed(kind, error, trace)
+        otherwise(kind, error, trace)
 
 
 def _is_zmqs(error: BaseException) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import zmq
 
-from towerpack.dataflow.remote._interrupts import raise_lost_interrupt
+from towerpack.dataflow.remote._interrupts import keep_lost_interrupts, raise_lost_interrupt
 from towerpack.dataflow.remote._post import Post
 
 
@@ -61,11 +61,29 @@ def test_what_a_handler_raises_while_messages_are_freed_is_raised_later(
     assert capfd.readouterr().err == ""  # a program that is ended by Ctrl-C prints no traceback
 
 
-def test_what_ends_a_program_is_printed(post: Post, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hooks_of_others_that_were_put_in_place_since_do_not_hide_ours(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_and_close() -> None:
+        Post([f"ipc://{tmp_path}/s"], bind=True, keys=None, hwm=4, max_nbytes=1000).close()
+
+    open_and_close()
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)  # so does an app of Typer's
+    monkeypatch.setattr(sys, "unraisablehook", sys.__unraisablehook__)
+    open_and_close()
+    ours = sys.excepthook, sys.unraisablehook
+    lose(KeyboardInterrupt("lost"))
+    with pytest.raises(KeyboardInterrupt, match="lost"):
+        raise_lost_interrupt()
+    assert capfd.readouterr().err == ""
+    open_and_close()
+    assert (sys.excepthook, sys.unraisablehook) == ours  # they do not pile up
+
+
+def test_what_ends_a_program_is_printed(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr(
-        "towerpack.dataflow.remote._interrupts._printed", lambda *error: seen.append(error[1])
-    )
+    monkeypatch.setattr(sys, "excepthook", lambda *error: seen.append(error[1]))
+    keep_lost_interrupts()
     error = ValueError("the end")
     sys.excepthook(ValueError, error, None)
     with pytest.raises(TypeError) as caught:
@@ -75,10 +93,11 @@ def test_what_ends_a_program_is_printed(post: Post, monkeypatch: pytest.MonkeyPa
 
 
 def test_other_things_that_cannot_be_raised_go_where_they_went(
-    post: Post, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     seen: list[Any] = []
-    monkeypatch.setattr("towerpack.dataflow.remote._interrupts._otherwise", seen.append)
+    monkeypatch.setattr(sys, "unraisablehook", seen.append)
+    keep_lost_interrupts()
 
     class Bad:
         def __del__(self) -> None:
