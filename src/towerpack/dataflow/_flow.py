@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from operator import methodcaller
 from typing import Any, cast
 
 import numpy as np
@@ -22,6 +23,8 @@ from towerpack.dataflow._plan import Indexable, IndexNode, Node, Plan
 from towerpack.dataflow._stream import PlanStream, ReplayStream, State, Stream, Tally
 
 log = get_logger(__name__)
+
+_ARGUMENTS = methodcaller("arguments")
 
 Length = int | float | None
 """Datapoints in a pass: an integer, `math.inf`, or `None` for unknown."""
@@ -84,7 +87,7 @@ class DataFlow:
         at, tally = None, Tally()
         # Code of the user's that is at work, if it is: a resume runs it again.
         ambient = AMBIENT.get()
-        lent = ambient if state is None and stands_for_code(self) else None
+        lent = ambient if ambient and state is None and stands_for_code(self) else None
         if lent is not None:
             seed = lent.seed if seed is None else seed
             epoch = lent.epoch if epoch is None else epoch
@@ -502,40 +505,36 @@ def sequential_part(flow: DataFlow) -> DataFlow:
 
 def pipeline_of(flow: DataFlow) -> str:
     """How messages name a flow: `DataFromArrays(50000) > MapData(decode) > BatchData(128)`."""
-    return _path(flow, signature=False)
+    return _path(flow, _ARGUMENTS, lambda stage: False)
 
 
 def signature_of(flow: DataFlow) -> str:
     """What a state of this flow carries, to be told from states of others."""
-    return _path(flow, signature=True)
+    return _path(flow, methodcaller("identity"), lambda stage: stage.transparent)
 
 
 def content_of(flow: DataFlow) -> str:
     """What makes the datapoints of a flow: its stages, without the parallel ones, and its data."""
-    return _path(flow, signature=False, content=True)
+    return _path(flow, methodcaller("content"), lambda stage: isinstance(stage, ParallelStage))
 
 
-def _path(flow: DataFlow, *, signature: bool, content: bool = False) -> str:
-    inputs = inputs_of(flow)
-    passed_over = isinstance(flow, Stage) and flow.transparent and signature
-    if passed_over or (isinstance(flow, ParallelStage) and content):
-        return _path(inputs[0], signature=signature, content=content)
-    if content and isinstance(flow, Stage):
-        name = f"{type(flow).__name__}({flow.content()})"
-    else:
-        name = name_of_stage(flow, signature=signature)
-    if len(inputs) == 1:
-        return f"{_path(inputs[0], signature=signature, content=content)} > {name}"
-    if inputs:
-        paths = (_path(inner, signature=signature, content=content) for inner in inputs)
-        return f"{name}[{' | '.join(paths)}]"
-    return name
+def _path(
+    flow: DataFlow, told: Callable[[Stage], str], passed_over: Callable[[Stage], bool]
+) -> str:
+    """The stages of a flow, with what is `told` of each, without those that are `passed_over`."""
+    paths = [_path(inner, told, passed_over) for inner in inputs_of(flow)]
+    if isinstance(flow, Stage) and passed_over(flow):
+        return paths[0]
+    name = name_of_stage(flow, told)
+    if len(paths) == 1:
+        return f"{paths[0]} > {name}"
+    return f"{name}[{' | '.join(paths)}]" if paths else name
 
 
-def name_of_stage(flow: DataFlow, *, signature: bool = False) -> str:
+def name_of_stage(flow: DataFlow, told: Callable[[Stage], str] = _ARGUMENTS) -> str:
     """How messages name one stage: `MapData(decode)`."""
     if isinstance(flow, Stage):
-        arguments = flow.identity() if signature else flow.arguments()
+        arguments = told(flow)
     else:
         length = length_of(flow)
         arguments = str(length) if isinstance(length, int) else ""

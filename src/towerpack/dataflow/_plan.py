@@ -89,15 +89,11 @@ class IndexNode(Node):
         except TowerpackError:
             raise
         except Exception as error:
-            raise not_read(self._source, position, self.size, error) from error
-
-
-def not_read(source: object, position: int, size: int | None, error: Exception) -> DataFlowError:
-    """The error for code of the user's that raised where it was asked for a datapoint."""
-    return DataFlowError(
-        f"{type(source).__name__}[{position}] raised {type(error).__name__}: {error}",
-        fix=f"what has __len__ and __getitem__ holds 0..{size}-1; see the cause",
-    )
+            name = type(self._source).__name__
+            raise DataFlowError(
+                f"{name}[{position}] raised {type(error).__name__}: {error}",
+                fix=f"what has __len__ and __getitem__ holds 0..{self.size}-1; see the cause",
+            ) from error
 
 
 class Plan:

@@ -170,12 +170,7 @@ class ReplayStream(Stream):
             try:
                 next(iterator)
             except StopIteration:
-                raise StateError(
-                    f"{self._name} ended before the place where it is to continue.",
-                    got=f"{done} datapoints",
-                    expected=f"at least {self._count}",
-                    fix="the data differ from those that the state was taken from",
-                ) from None
+                raise ended_early(self._name, done, self._count) from None
         return iterator
 
 
@@ -262,6 +257,18 @@ class WindowStream(Stream):
 def with_skipped(state: dict[str, Any], again: int) -> dict[str, Any]:
     """A state, with how many bad datapoints a resume leaves out again. See `Tally.uncount`."""
     return {**state, "again": again} if again else state
+
+
+def ended_early(
+    name: object, found: int, wanted: int, origin: str = "the state was taken from"
+) -> StateError:
+    """The error for data that end before the place that a state is of."""
+    return StateError(
+        f"{name} ended before the place where it is to continue.",
+        got=f"{found} datapoints",
+        expected=f"at least {wanted}",
+        fix=f"the data differ from those that {origin}",
+    )
 
 
 def inner_state(state: State) -> State:

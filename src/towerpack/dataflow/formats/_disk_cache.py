@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from towerpack._core.errors import ConfigError, StateError
+from towerpack._core.errors import ConfigError
 from towerpack.dataflow._blocks import Block, Positions, as_ints, to_rows
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import (
@@ -25,7 +25,7 @@ from towerpack.dataflow._flow import (
 )
 from towerpack.dataflow._opening import PathLike, PerProcess, path_of
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import State, Stream, check_count
+from towerpack.dataflow._stream import State, Stream, check_count, ended_early
 from towerpack.dataflow.formats._disk_store import MISSING, DiskStore
 
 Identity = dict[str, Any]
@@ -176,11 +176,7 @@ class DiskCacheStream(Stream):
             try:
                 datapoint = next(inner)
             except StopIteration:
-                raise StateError(
-                    f"{self._ds} ended before the place where it is to continue.",
-                    got=f"{position} datapoints",
-                    expected=f"at least {self._position}",
-                    fix="the data differ from those that the cache or the state was made of",
-                ) from None
+                origin = "the cache or the state was made of"
+                raise ended_early(self._ds, position, self._position, origin) from None
             if not self._store.holds(position):
                 self._store.append(position, datapoint)

@@ -15,11 +15,7 @@ from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
 from towerpack.dataflow.images._image import BORDERS, Image, check_image, size_of
 from towerpack.dataflow.images._noise import draw_seed
-from towerpack.dataflow.images._transform import (
-    GeometricTransform,
-    Points,
-    Transform,
-)
+from towerpack.dataflow.images._transform import GeometricTransform, Points, Transform
 
 
 class Albumentations(ImageAugmentor):

@@ -17,12 +17,7 @@ from towerpack.dataflow.images._augmentor import RNG, AugmentorList, ImageAugmen
 from towerpack.dataflow.images._crop import CenterCrop, RandomCrop, center_crop, too_small
 from towerpack.dataflow.images._erasing import RandomErasing
 from towerpack.dataflow.images._flip import Flip
-from towerpack.dataflow.images._image import (
-    channel_values,
-    height_and_width,
-    mirrored,
-    opencv,
-)
+from towerpack.dataflow.images._image import height_and_width, mirrored, opencv, pixel_values
 from towerpack.dataflow.images._light import Brightness, BrightnessScale, Contrast, luma
 from towerpack.dataflow.images._meta import Identity
 from towerpack.dataflow.images._noise import RandomCutout, side_limits
@@ -111,7 +106,7 @@ def _cutout(aug: RandomCutout, images: Images, rng: ItemRNG) -> Images:
             raise too_small((height, width), (high, high))
         sides.append(rng.integers(low, high + 1))
     y, x = _places((height, width), sides[0], sides[1], rng)
-    fill = _fill(aug, images)
+    fill = pixel_values(aug.fill, images[0])
     cut = images.copy()
     for i, part in enumerate(_parts(y, x, sides[0], sides[1])):
         cut[i][part] = fill
@@ -132,7 +127,7 @@ def _erasing(aug: RandomErasing, images: Images, rng: ItemRNG) -> Images:
     h[~chosen] = w[~chosen] = 0
     y, x = _places((height, width), h, w, rng)
     values = _noise(aug, images, rng) if isinstance(aug.fill, str) else None
-    fill = _fill(aug, images) if values is None else None
+    fill = pixel_values(aug.fill, images[0]) if values is None else None
     erased = images.copy()
     parts = _parts(y, x, h, w)
     for i in np.flatnonzero(chosen).tolist():
@@ -216,11 +211,6 @@ def _places(
 def _parts(y: Positions, x: Positions, h: Positions, w: Positions) -> list[tuple[slice, slice]]:
     sides = zip(y.tolist(), x.tolist(), (y + h).tolist(), (x + w).tolist(), strict=True)
     return [(slice(y0, y1), slice(x0, x1)) for y0, x0, y1, x1 in sides]
-
-
-def _fill(aug: RandomCutout | RandomErasing, images: Images) -> NDArray[np.float64]:
-    """What fills a rectangle, shaped like one pixel."""
-    return channel_values(aug.fill, images[0]).reshape(images.shape[3:])
 
 
 def _noise(aug: RandomErasing, images: Images, rng: ItemRNG) -> Images:

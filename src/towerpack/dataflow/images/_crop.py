@@ -114,10 +114,10 @@ class RandomCropRandomShape(ImageAugmentor):
     max_aspect_ratio: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("wmin", "hmin", "wmax", "hmax"):
-            if getattr(self, name) is not None or name.endswith("min"):
-                integer_of(getattr(self, name), name)
-        for low, high in ((self.wmin, self.wmax), (self.hmin, self.hmax)):
+        for side, low, high in (("w", self.wmin, self.wmax), ("h", self.hmin, self.hmax)):
+            integer_of(low, f"{side}min")
+            if high is not None:
+                integer_of(high, f"{side}max")
             if low < 1 or (high is not None and high < low):
                 raise ConfigError(f"{self!r} has an empty range.", expected="1 <= min <= max")
         if self.max_aspect_ratio is not None and self.max_aspect_ratio < 1:

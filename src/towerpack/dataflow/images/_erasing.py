@@ -11,7 +11,7 @@ import numpy as np
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow.images._augmentor import RNG, PhotometricAugmentor
 from towerpack.dataflow.images._flip import check_probability
-from towerpack.dataflow.images._image import Image, channel_values, size_of
+from towerpack.dataflow.images._image import Image, pixel_values, size_of
 from towerpack.dataflow.images._noise import draw_seed
 from towerpack.dataflow.images._ranges import check_range
 
@@ -71,7 +71,7 @@ class RandomErasing(PhotometricAugmentor):
 
     def _values(self, img: Image, size: tuple[int, int], seed: int) -> Any:
         if not isinstance(self.fill, str):
-            return channel_values(self.fill, img).reshape(img.shape[2:])
+            return pixel_values(self.fill, img)
         rng = np.random.default_rng(seed)
         shape = (*size, *img.shape[2:])
         if img.dtype == np.uint8:

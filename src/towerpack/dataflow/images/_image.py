@@ -130,6 +130,11 @@ def height_and_width(shape: int | Sequence[int], of: str) -> tuple[int, int]:
     return int(pair[0]), int(pair[1])
 
 
+def pixel_values(value: Any, img: Image) -> NDArray[np.float64]:
+    """`channel_values`, shaped like one pixel of the image."""
+    return channel_values(value, img).reshape(img.shape[2:])
+
+
 def channel_values(value: Any, img: Image) -> NDArray[np.float64]:
     """A colour for an image, or a label for a mask: one number, or one for each channel.
 

@@ -11,7 +11,7 @@ from towerpack._core.errors import ConfigError, InternalError
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow.images._augmentor import RNG, PhotometricAugmentor
 from towerpack.dataflow.images._crop import too_small
-from towerpack.dataflow.images._image import Image, channel_values, opencv, size_of
+from towerpack.dataflow.images._image import Image, opencv, pixel_values, size_of
 from towerpack.dataflow.images._ranges import check_number, check_whole_range, pair_of
 from towerpack.dataflow.images._values import like, to_uint8
 
@@ -140,7 +140,7 @@ class RandomCutout(PhotometricAugmentor):
     def change(self, img: Image, drawn: tuple[int, int, int, int]) -> Image:
         y, x, h, w = drawn
         cut = img.copy()
-        cut[y : y + h, x : x + w] = channel_values(self.fill, img).reshape(img.shape[2:])
+        cut[y : y + h, x : x + w] = pixel_values(self.fill, img)
         return cut
 
 

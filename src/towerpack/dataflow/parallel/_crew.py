@@ -201,9 +201,9 @@ class Crew(ABC):
     def abandon(self, units: list[Unit]) -> None:
         """Forget units: nobody waits for them any more."""
         at_work = {unit for member in self.members for unit in member.queue}
-        idle = set(self.lost)
+        units = [*units, *self.lost]
         self.lost.clear()
-        for unit in [*units, *idle]:
+        for unit in units:
             unit.abandoned = True
             parts: list[Part] = [] if unit.division is None else unit.division.parts
             for part in parts:

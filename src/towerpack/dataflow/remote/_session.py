@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
-from towerpack._core.errors import DataFlowError, InternalError, StateError
+from towerpack._core.errors import DataFlowError, InternalError
 from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._iterator import DataIterator
+from towerpack.dataflow._stream import ended_early
 from towerpack.dataflow.formats._wire import frames_of
 from towerpack.dataflow.formats._wire_rows import Bundle
 from towerpack.dataflow.formats._wire_tree import Writer
@@ -243,10 +244,5 @@ def _begin(flow: DataFlow, order: Order, seed: int | None) -> DataIterator:
     wanted = order.number - order.base
     skipped = sum(1 for _ in islice(iterator, wanted))
     if skipped != wanted:
-        raise StateError(
-            f"{order.name} ended before the place where it is to continue.",
-            got=f"{order.base + skipped} datapoints",
-            expected=f"at least {order.number}",
-            fix="the data differ from those that the state was taken from",
-        )
+        raise ended_early(order.name, order.base + skipped, order.number)
     return iterator

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Sized
 from typing import Any, cast
 
-from towerpack._core.errors import ConfigError, TowerpackError
+from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import given
 from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._content import content_of_values
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Length
-from towerpack.dataflow._plan import Node, not_read
+from towerpack.dataflow._plan import IndexNode, Node
 from towerpack.dataflow._sending import SENDER
 from towerpack.dataflow.sources._planned import OrderedSource
 
@@ -63,30 +63,18 @@ def _checked(lst: Any) -> Sequence[Any]:
     raise ConfigError("DataFromList takes a list.", got=given(lst), fix=fix)
 
 
-class ListNode(Node):
+class ListNode(IndexNode):
     """Reads elements of a sequence."""
 
-    def __init__(self, lst: Sequence[Any]) -> None:
-        self._lst = lst
-        self.size = len(lst)
-
     def read(self, epoch: int, positions: Positions) -> Block:
-        lst = self._lst
+        lst = self._source
         wanted = as_ints(positions)
         try:
             return [lst[position] for position in wanted]
         except Exception:  # noqa: BLE001
             return [self.get(epoch, position) for position in wanted]  # says which one it is
 
-    def get(self, epoch: int, position: int) -> Datapoint:
-        try:
-            return self._lst[position]
-        except TowerpackError:
-            raise
-        except Exception as error:
-            raise not_read(self._lst, position, self.size, error) from error
-
     def __getstate__(self) -> dict[str, Any]:
         sender = SENDER.get()
-        items = self._lst if sender is None else sender.flat(self._lst)
-        return {**self.__dict__, "_lst": items}
+        items = self._source if sender is None else sender.flat(cast("Sequence[Any]", self._source))
+        return {**self.__dict__, "_source": items}

@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from towerpack._core.errors import ConfigError, DataFlowError, TowerpackError
+from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._blocks import Block, Positions, as_ints, to_rows
 from towerpack.dataflow._datapoints import Datapoint, keys_of, rebuild, values_of
@@ -189,19 +189,6 @@ class ByLength(Grouping):
             return int(cast("Any", self._length(datapoint)))
         return len(datapoint[self._length])
 
-    def measured(self, datapoint: Datapoint, number: int) -> int:
-        """How long the datapoint at position `number` is.
-
-        Raises:
-            DataFlowError: It has no length.
-        """
-        try:
-            return self.length_of(datapoint)
-        except TowerpackError:
-            raise
-        except Exception as error:
-            raise self.failure(error, datapoint, number) from error
-
     def group_of(self, datapoint: Datapoint) -> Hashable:
         length = self.length_of(datapoint)
         self.buckets.check(length)
@@ -263,9 +250,10 @@ class BucketNode(Node):
         members = self.members(epoch, position)
         rows = to_rows(self.inner.read(epoch, members))
         expected = self._lengths[members]
+        by_length = self._by_length
         found = [
-            self._by_length.measured(row, int(number))
-            for row, number in zip(rows, members, strict=True)
+            by_length.told(by_length.length_of, row, number)
+            for row, number in zip(rows, members.tolist(), strict=True)
         ]
         if found != expected.tolist():
             wrong = next(i for i, length in enumerate(found) if length != expected[i])

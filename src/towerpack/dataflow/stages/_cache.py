@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack._core.errors import ConfigError, StateError
+from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._blocks import Block, Positions, as_ints, to_rows
 from towerpack.dataflow._datapoints import Datapoint, copied, is_datapoint, rebuild, values_of
@@ -24,7 +24,14 @@ from towerpack.dataflow._flow import (
 )
 from towerpack.dataflow._permute import permute
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import State, Stream, WindowStream, check_count, inner_state
+from towerpack.dataflow._stream import (
+    State,
+    Stream,
+    WindowStream,
+    check_count,
+    ended_early,
+    inner_state,
+)
 from towerpack.dataflow.stages._shuffle import ShuffleNode
 
 Key = tuple[int, str]
@@ -203,12 +210,7 @@ class CacheStream(Stream):
             try:
                 self._seen.append(_frozen(next(inner)))
             except StopIteration:
-                raise StateError(
-                    f"{self._flow} ended before the place where it is to continue.",
-                    got=f"{len(self._seen)} datapoints",
-                    expected=f"at least {self._position}",
-                    fix="the data differ from those that the state was taken from",
-                ) from None
+                raise ended_early(self._flow, len(self._seen), self._position) from None
 
 
 def _frozen(datapoint: Datapoint) -> Datapoint:

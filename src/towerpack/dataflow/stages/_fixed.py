@@ -26,6 +26,8 @@ from towerpack.dataflow._stream import State, Stream, Tally
 from towerpack.dataflow.stages._repeat import chunk_of, empty_error, read_turns
 
 Key = tuple[int, str, int]
+Left = tuple[int, Stream, Tally]
+"""The turn, its stream, and what that counts in."""
 
 
 class FixedSizeData(Wrapper):
@@ -54,7 +56,7 @@ class FixedSizeData(Wrapper):
         self.keep_state = keep_state
         # Streams that wait where a pass ended. They save the next pass from reading up to there,
         # and change nothing else.
-        self._waiting: dict[Key, tuple[int, Stream, Tally]] = {}
+        self._waiting: dict[Key, Left] = {}
 
     def length(self) -> Length:
         return self.size
@@ -73,14 +75,14 @@ class FixedSizeData(Wrapper):
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         return FixedStream(self, place, epoch, state)
 
-    def leave(self, place: Place, epoch: int, turn: int, left: tuple[Stream, Tally]) -> None:
+    def leave(self, place: Place, epoch: int, left: Left) -> None:
         """Leave a stream to pass `epoch`, which begins where it is; one for each place and seed."""
         key = (place.seed, place.branch, epoch)
         self._waiting = {k: v for k, v in self._waiting.items() if k[:2] != key[:2]}
-        self._waiting[key] = (turn, *left)
+        self._waiting[key] = left
 
-    def take(self, place: Place, epoch: int) -> tuple[int, Stream, Tally] | None:
-        """Turn, stream and tally that were left to pass `epoch`. Only one iterator gets them."""
+    def take(self, place: Place, epoch: int) -> Left | None:
+        """What was left to pass `epoch`. Only one iterator gets it."""
         return self._waiting.pop((place.seed, place.branch, epoch), None)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -191,8 +193,8 @@ class FixedStream(Stream):
         if self._end is None:
             self._end = self.state()
             if self._flow.keep_state:
-                left = (self._inner, self._tally)
-                self._flow.leave(self._place, self._epoch + 1, self._turn, left)
+                left = (self._turn, self._inner, self._tally)
+                self._flow.leave(self._place, self._epoch + 1, left)
             else:
                 self._inner.close()
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from towerpack.dataflow._blocks import to_rows
 from towerpack.dataflow._datapoints import Datapoint, describe_datapoint
 from towerpack.dataflow._flow import DataFlow, Place, compile_flow, open_flow
 from towerpack.dataflow._stream import State, Stream, Tally, with_skipped
+
+T = TypeVar("T")
 
 
 class Grouping(ABC):
@@ -48,19 +50,23 @@ class Grouping(ABC):
         Raises:
             DataFlowError: It has none.
         """
+        return self.told(self.group_of, datapoint, number)
+
+    def told(self, ask: Callable[[Datapoint], T], datapoint: Datapoint, number: int) -> T:
+        """What `ask` says of the datapoint at position `number`.
+
+        Raises:
+            DataFlowError: It raised.
+        """
         try:
-            return self.group_of(datapoint)
+            return ask(datapoint)
         except TowerpackError:
             raise
         except Exception as error:
-            raise self.failure(error, datapoint, number) from error
-
-    def failure(self, error: Exception, datapoint: Datapoint, number: int) -> DataFlowError:
-        """The error for a datapoint of which the group cannot be told."""
-        return DataFlowError(
-            f"{self.name} cannot group datapoint {number}: {type(error).__name__}: {error}",
-            got=describe_datapoint(datapoint),
-        )
+            raise DataFlowError(
+                f"{self.name} cannot group datapoint {number}: {type(error).__name__}: {error}",
+                got=describe_datapoint(datapoint),
+            ) from error
 
 
 class Waiting(NamedTuple):

@@ -126,6 +126,6 @@ def test_arrays_in_memory_are_there_once() -> None:
 def test_long_lists_travel_flat() -> None:
     items = [(i, {"text": "x" * (i % 7)}) for i in range(5000)]
     node, _ = sent(compile_flow(DataFromList(items), Place(0)))
-    assert type(node._lst).__name__ == "FlatList"
+    assert type(node._source).__name__ == "FlatList"
     assert [node.get(0, i) for i in (0, 1, 4999)] == [items[0], items[1], items[4999]]
     assert node.read(0, range(10, 20)) == items[10:20]
