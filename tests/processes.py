@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 import threading
 import time
@@ -35,6 +36,13 @@ def memory_files() -> int:
         with contextlib.suppress(OSError):  # the one that lists them is closed by now
             count += "/memfd:" in os.readlink(path)
     return count
+
+
+def free_port() -> int:
+    """A TCP port of this machine at which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:

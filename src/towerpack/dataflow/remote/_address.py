@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import ipaddress
 import os
 import re
+import socket
 import stat
 from typing import Final, cast
 
@@ -49,10 +51,13 @@ def check_address(address: str, keys: Keys) -> None:
 
 
 def check_free(address: str) -> None:
-    """Refuse to listen at a path where something is that is no socket: ZeroMQ would delete it.
+    """Refuse to listen at a path where something is: ZeroMQ would delete it.
+
+    (But for a socket at which nobody listens any more, which ends of processes leave behind.)
 
     Raises:
-        ConfigError: There is.
+        ConfigError: There is a file or folder.
+        OSError: Somebody listens there (`EADDRINUSE`, as of other addresses).
     """
     scheme, _, path = address.partition("://")
     if scheme != "ipc" or path.startswith("@"):  # of Linux: no path
@@ -66,6 +71,20 @@ def check_free(address: str) -> None:
             f"{address} is a file or folder, and no socket.",
             fix="give a path where nothing is; it is made, and deleted, with the socket",
         )
+    if _is_heard(path):
+        raise OSError(errno.EADDRINUSE, "somebody listens there")
+
+
+def _is_heard(path: str) -> bool:
+    with socket.socket(socket.AF_UNIX) as visitor:
+        visitor.settimeout(0)
+        try:
+            visitor.connect(path)
+        except BlockingIOError:
+            return True  # and many wait there to be let in
+        except OSError:
+            return False
+        return True
 
 
 def _is_loopback(host: str) -> bool:

@@ -243,7 +243,6 @@ class Consumer(Side):
         self._post.admit()
         if self._post.refused > self._dropped["connections without an allowed key"]:
             self._dropped["connections without an allowed key"] = self._post.refused
-            self._tell("keys", f"Connections without an allowed key: {self._post.refused}")
         spoken = {peer.route for peer in self._sessions.values()}
         for route in self._post.routes():
             if route not in spoken:

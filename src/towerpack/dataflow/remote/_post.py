@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.extras import require
 from towerpack.dataflow.remote._address import Keys, check_address, check_free
+from towerpack.dataflow.remote._handshakes import Handshakes
 from towerpack.dataflow.remote._interrupts import keep_lost_interrupts, raise_lost_interrupt
 from towerpack.dataflow.remote._keys import Doorkeeper, client_keys, server_keys
 
@@ -65,7 +66,7 @@ class Post:
         self._own: Any = self._zmq.Context()
         self._poller: Any = self._zmq.Poller()
         self._links: list[Any] = []
-        self._monitors: list[Any] = []
+        self._handshakes = Handshakes(bind=bind, keys=keys is not None)
         self._door: Doorkeeper | None = None
         self._turn = 0
         keep_lost_interrupts()
@@ -128,28 +129,24 @@ class Post:
     def wait(self, seconds: float) -> None:
         """Wait until something arrives, at most so long; let in who may come in."""
         raise_lost_interrupt()
-        ready = dict(self._poller.poll(max(1, int(seconds * 1000))))
-        for monitor in self._monitors:
-            if monitor in ready:
-                monitor.recv_multipart()
-                self.connected = True
+        self._poller.poll(max(1, int(seconds * 1000)))
         self.admit()
 
     def admit(self) -> None:
-        """Let in who waits and may come in."""
+        """Let in who waits and may come in, and take note of connections."""
         if self._door is not None:
             self._door.answer()
+        if self._handshakes.heed() and not self.bind:
+            self.connected = True
 
     def close(self, *, linger_s: float = 1.0) -> None:
         """Close the sockets; what was sent gets so long to leave."""
         if os.getpid() != self._pid:
             return  # a fork's copy: the sockets are the parent's
+        self._handshakes.close()
         for link in self._links:
-            link.disable_monitor()
             link.close(linger=int(linger_s * 1000))
-        for monitor in self._monitors:
-            monitor.close(linger=0)
-        self._links, self._monitors = [], []
+        self._links = []
         if self._door is not None:
             self._door.socket.close()
             self._door = None
@@ -190,23 +187,19 @@ class Post:
             socket.curve_serverkey = self._client.server
         if self.bind:
             socket.router_mandatory = True
-        elif not shared:  # inproc:// has no such events
-            # (PROBE_ROUTER tells of the first connection only; with IMMEDIATE of all, but then what
-            # came last before a connection ends is dropped.)
-            monitor = socket.get_monitor_socket(self._zmq.EVENT_HANDSHAKE_SUCCEEDED)
-            self._monitors.append(monitor)
-            self._poller.register(monitor, self._zmq.POLLIN)
+        if not shared:  # inproc:// has no handshakes
+            self._poller.register(self._handshakes.watch(socket, address), self._zmq.POLLIN)
         self._attach(socket, address)
         self._poller.register(socket, self._zmq.POLLIN)
 
     def _attach(self, socket: Any, address: str) -> None:
         deadline = time.monotonic() + _BIND_PATIENCE_S
         while True:
-            if self.bind:
-                check_free(address)
             try:
+                if self.bind:
+                    check_free(address)
                 socket.bind(address) if self.bind else socket.connect(address)
-            except self._zmq.ZMQError as error:
+            except (self._zmq.ZMQError, OSError) as error:
                 if error.errno != errno.EADDRINUSE or time.monotonic() > deadline:
                     raise _cannot_open(address, error) from error
             else:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import zmq
 
+from processes import free_port
 from scaling import scaled
 from towerpack.dataflow import DataFromList, MapData, RemoteDataZMQ
 from towerpack.dataflow.formats._wire import pack_frames
@@ -36,9 +37,7 @@ READY = b"\x04" + bytes([len(_READY)]) + _READY
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    return free_port()
 
 
 @pytest.fixture

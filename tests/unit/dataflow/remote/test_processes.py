@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -16,7 +15,7 @@ from typing import Any
 import msgpack
 import pytest
 
-from processes import communicate, wait_until
+from processes import communicate, free_port, wait_until
 from scaling import scaled
 from towerpack import DataFlowError, WorkerError
 from towerpack.dataflow import RemoteDataZMQ
@@ -51,9 +50,7 @@ def ipc(tmp_path: Path) -> str:
 
 
 def tcp() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    return f"tcp://127.0.0.1:{free_port()}"
 
 
 @pytest.mark.parametrize("ordered", [False, True])

@@ -18,7 +18,7 @@ import cloudpickle
 import numpy as np
 import pytest
 
-from processes import stopwatch
+from processes import free_port, stopwatch
 from towerpack import ConfigError, DataFlowError, StateError, WorkerError
 from towerpack.dataflow import (
     BatchData,
@@ -40,12 +40,6 @@ from towerpack.dataflow.remote._remote import RemoteStream
 from towerpack.dataflow.testing import check_length, check_pass, check_resume
 
 pytestmark = pytest.mark.timeout(60)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @pytest.fixture(params=["tcp", "ipc", "inproc"])
@@ -309,6 +303,19 @@ def test_an_address_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
             next(ds.iterate())
     with pytest.raises(ConfigError, match="cannot be opened"):
         next(RemoteDataZMQ(f"ipc://{tmp_path}/{'x' * 200}").iterate())
+
+
+def test_a_socket_that_is_listened_at_is_not_taken_over(
+    ipc: str, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_post, "_BIND_PATIENCE_S", 0.2)
+    serve(RepeatedData(pipeline()), ipc)
+    first = RemoteDataZMQ(ipc).iterate()
+    next(first)
+    with pytest.raises(DataFlowError, match="is in use"):
+        Post([ipc], bind=True, keys=None, hwm=4, max_nbytes=1000)
+    assert len([next(first) for _ in range(200)]) == 200
+    first.close()
 
 
 def test_nothing_is_left(serve: Serve, tmp_path: Path) -> None:
