@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import itertools
 import logging
@@ -146,6 +147,65 @@ def test_workers_do_not_outlive_a_parent_that_dies_in_a_thread() -> None:
     time.sleep(0.2)
     assert len(list(iterators[0])) == 399
     iterators.clear()
+
+
+HOLDS_THE_GIL = """
+import ctypes, os, signal, sys, threading, time
+from towerpack.dataflow import DataFromList, MapData, PrefetchData
+marks, case = sys.argv[1:]
+
+def hold(dp):
+    if case == "replaced" and not os.path.exists(f"{marks}/died-{dp[0]}"):
+        open(f"{marks}/died-{dp[0]}", "w").close()
+        os.kill(os.getpid(), signal.SIGKILL)
+    open(f"{marks}/{os.getpid()}", "w").close()
+    ctypes.PyDLL(None).sleep(30)  # it does not let go of the GIL
+    return dp
+
+def fork():
+    while sum(name.isdecimal() for name in os.listdir(marks)) < 3:
+        time.sleep(0.01)
+    if not (pid := os.fork()):
+        time.sleep(30)
+        os._exit(0)
+    open(f"{marks}/fork-{pid}", "w").close()
+
+start = "fork" if case == "fork" else "fresh"
+flow = MapData(DataFromList([(i,) for i in range(3)]), hold)
+flow = PrefetchData(flow, num_proc=3, start=start, on_worker_death="restart").iterate(seed=0)
+if case == "forked":
+    threading.Thread(target=fork, daemon=True).start()
+if case == "thread":
+    threading.Thread(target=next, args=(flow,)).start()
+else:
+    next(flow)
+"""
+
+
+@pytest.mark.parametrize("case", ["fresh", "fork", "replaced", "thread", "forked"])
+def test_workers_that_hold_the_gil_do_not_outlive_their_parent(case: str, tmp_path: Path) -> None:
+    def at_work() -> list[int]:
+        return [int(path.name) for path in tmp_path.iterdir() if path.name.isdecimal()]
+
+    def forked() -> list[int]:
+        return [int(path.name[5:]) for path in tmp_path.glob("fork-*")]
+
+    command = [sys.executable, "-c", HOLDS_THE_GIL, str(tmp_path), case]
+    process = subprocess.Popen(command, env=environment())
+    try:
+        assert wait_until(lambda: len(at_work()) == 3, 30)
+        assert wait_until(lambda: len(forked()) == (case == "forked"), 5)
+        time.sleep(0.1)  # what they do after they have said so
+        process.kill()
+        process.wait()
+        assert wait_until(lambda: not any(map(is_alive, at_work())), WITHIN_S), case
+        assert all(map(is_alive, forked()))
+    finally:
+        process.kill()
+        process.wait()
+        for pid in [*at_work(), *forked()]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
 
 def test_interrupt() -> None:

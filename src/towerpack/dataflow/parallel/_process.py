@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import os
 import selectors
 import signal
@@ -47,9 +48,19 @@ _SUGGESTIONS = {
 
 
 class ProcessMember(Member):
-    """A worker process."""
+    """A worker process.
 
-    def __init__(self, number: int, channel: Channel, process: Process, words_fd: int) -> None:
+    Args:
+        number: Names it.
+        channel: To it.
+        process: The process.
+        words_fd: The file for its last words.
+        life_fd: The writing end of its pipe: it is killed when that is closed.
+    """
+
+    def __init__(
+        self, number: int, channel: Channel, process: Process, words_fd: int, life_fd: int
+    ) -> None:
         super().__init__(number)
         self.channel = channel
         self.process = process
@@ -58,6 +69,7 @@ class ProcessMember(Member):
         self.ready = False
         self._words_fd = words_fd
         self._words_read = 0
+        self._life_fd = life_fd
 
     def stacks(self) -> str:
         if not self.ready:  # the signal would end it
@@ -76,12 +88,23 @@ class ProcessMember(Member):
         self._words_read += len(words)
         return words.decode(errors="replace")
 
-    def close(self) -> None:
+    def dismiss(self) -> None:
         """Close the channel: an idle worker ends."""
         self.channel.close()
-        if self._words_fd >= 0:
-            os.close(self._words_fd)
-            self._words_fd = -1
+        words_fd, self._words_fd = self._words_fd, -1
+        if words_fd >= 0:
+            os.close(words_fd)
+
+    def close(self) -> None:
+        """Close what there is between us. Were it not over, that would end it at once."""
+        self.dismiss()
+        self.let_live()
+
+    def let_live(self) -> None:
+        """Close the pipe by which it notices our end, in a process that is not its parent."""
+        life_fd, self._life_fd = self._life_fd, -1
+        if life_fd >= 0:
+            os.close(life_fd)
 
 
 class ProcessCrew(Crew):
@@ -94,12 +117,12 @@ class ProcessCrew(Crew):
         self._bell = socket.socketpair()
         self._bell[0].setblocking(False)
         self._selector.register(self._bell[0], selectors.EVENT_READ, None)
-        self._life_read, self._life_write = os.pipe()
         self._image: JobImage | None = None
         self._count = 0
         if not _CREWS:
             atexit.unregister(close_all)
             atexit.register(close_all)
+        _look_after_forks()
         _CREWS.add(self)
 
     @property
@@ -139,20 +162,21 @@ class ProcessCrew(Crew):
             member.channel.send(message, tuple(image.fds))
 
     def _start(self) -> ProcessMember:
-        ours, theirs = socket.socketpair()
-        words = memory_file("words")
-        slots = self.slots
-        fds = (theirs.fileno(), getattr(slots, "fd", -1), self._life_read, words)
-        try:
+        with contextlib.ExitStack() as failed, contextlib.ExitStack() as handed_over:
+            ours, theirs = socket.socketpair()
+            failed.callback(ours.close)
+            handed_over.callback(theirs.close)
+            words = memory_file("words")
+            failed.callback(os.close, words)
+            # A pipe for each: of one that they shared, the kernel would tell only one of them.
+            lives, life = os.pipe()
+            failed.callback(os.close, life)
+            handed_over.callback(os.close, lives)
+            fds = (theirs.fileno(), getattr(self.slots, "fd", -1), lives, words)
             process = self._launch(fds)
-        except BaseException:
-            ours.close()
-            os.close(words)
-            raise
-        finally:
-            theirs.close()
+            failed.pop_all()
         self._count += 1
-        member = ProcessMember(self._count, Channel(ours), process, words)
+        member = ProcessMember(self._count, Channel(ours), process, words, life)
         self._selector.register(member.channel, selectors.EVENT_READ, member)
         return member
 
@@ -394,8 +418,6 @@ class ProcessCrew(Crew):
         self._selector.close()
         for end in self._bell:
             end.close()
-        os.close(self._life_read)
-        os.close(self._life_write)
         self.slots.close()
         self._image = None
         _CREWS.discard(self)
@@ -407,7 +429,7 @@ class ProcessCrew(Crew):
         for member in members:
             with contextlib.suppress(KeyError, ValueError):
                 self._selector.unregister(member.channel)
-            member.close()
+            member.dismiss()
         end = time.monotonic() + _EXIT_S
         for member in members:
             if member.queue:  # it is at work, and would not hear of the end until it is done
@@ -417,8 +439,14 @@ class ProcessCrew(Crew):
             if member.process.poll() is None:
                 member.process.kill()
                 member.process.wait()
+            member.close()
             for unit in member.queue:
                 self.drop(unit)
+
+    def let_live(self) -> None:
+        """In a fork of the workers' parent: they are to end with that, and not with the fork."""
+        for member in self._members():
+            member.let_live()
 
 
 def _not_sent(error: Exception) -> DataFlowError:
@@ -440,3 +468,14 @@ def close_all() -> None:
     """End all workers of this process."""
     for crew in list(_CREWS):
         crew.close()
+
+
+@functools.cache
+def _look_after_forks() -> None:
+    """Have forks of this process let go of the pipes by which workers notice its end."""
+    os.register_at_fork(after_in_child=_forked)
+
+
+def _forked() -> None:
+    for crew in _CREWS:
+        crew.let_live()

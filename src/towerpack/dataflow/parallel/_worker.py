@@ -42,7 +42,7 @@ def main(
     Args:
         channel_fd: The socket to the consumer.
         slots_fd: The file with the slots.
-        life_fd: The pipe that ends with the parent.
+        life_fd: The pipe that ends with the parent, of this worker alone.
         words_fd: The file for last words.
         parent: The process that started this one.
         known: A job that need not be sent, after a fork.
@@ -72,13 +72,15 @@ def die_with_parent(life_fd: int, parent: int) -> None:
     """End when the parent does, however it ends.
 
     The kernel sends SIGIO when the last writer of the pipe is gone, and its default action ends
-    this process even within code that never lets go of the GIL. A process that the parent forked
-    may hold the pipe open too: hence the thread.
+    this process even within code that never lets go of the GIL. It sends it to one process for
+    each pipe. Not all systems do, and a process that the parent forked in C may hold the pipe open
+    too: hence the thread.
     """
     fcntl: Any = None
     with contextlib.suppress(ImportError):
         import fcntl
     if fcntl is not None and hasattr(os, "O_ASYNC"):
+        signal.signal(signal.SIGIO, signal.SIG_DFL)  # a fork has its parent's handlers
         fcntl.fcntl(life_fd, fcntl.F_SETOWN, os.getpid())
         flags = fcntl.fcntl(life_fd, fcntl.F_GETFL)
         fcntl.fcntl(life_fd, fcntl.F_SETFL, flags | os.O_ASYNC | os.O_NONBLOCK)

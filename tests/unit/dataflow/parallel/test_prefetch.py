@@ -440,6 +440,39 @@ def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
     assert [int(dp[0]) for dp in flow] == list(range(60))
 
 
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads /proc")
+def test_nothing_stays_open_of_workers_that_died_or_did_not_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_files() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    path = tmp_path / "deaths"
+    flow = MapData(numbers(60), lambda dp: die(dp, str(path)))
+    flow = PrefetchData(flow, num_proc=2, on_worker_death="restart")
+    before = open_files()
+    list(flow)
+    with_workers = open_files()
+    for _ in range(3):
+        path.unlink()
+        list(flow)
+        assert open_files() == with_workers
+    del flow
+    gc.collect()
+    assert open_files() == before
+
+    def fails(fds: Any) -> Any:
+        raise OSError("cannot start")
+
+    monkeypatch.setattr("towerpack.dataflow.parallel._process.start_fresh", fails)
+    flow = PrefetchData(MapData(numbers(6), large), num_proc=2)
+    with pytest.raises(OSError, match="cannot start"):
+        list(flow)
+    del flow
+    gc.collect()
+    assert open_files() == before
+
+
 def test_work_that_kills_every_worker_is_an_error() -> None:
     flow = MapData(numbers(10), lambda dp: os._exit(3) if dp[0] == 5 else dp)
     flow = PrefetchData(flow, num_proc=1, on_worker_death="restart")
