@@ -19,7 +19,9 @@ from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._done import RestStream
 from towerpack.dataflow._iterator import DataIterator, Identity, read_state
-from towerpack.dataflow._plan import Indexable, IndexNode, Node, Plan
+from towerpack.dataflow._overriding import with_method
+from towerpack.dataflow._plan import Node, Plan
+from towerpack.dataflow._ready import Items, ItemsNode, make_ready, note_reset
 from towerpack.dataflow._stream import PlanStream, ReplayStream, State, Stream, Tally
 
 log = get_logger(__name__)
@@ -34,8 +36,12 @@ class DataFlow:
     """A stream of datapoints that can be iterated again and again.
 
     A subclass needs `__iter__`, a generator, and if it knows its length, `__len__`. One that has
-    `__len__` and `__getitem__` (the i-th datapoint, for i in 0..len-1) is *indexable*: it needs no
-    `__iter__`, can be shuffled exactly, and resumes at once.
+    `__len__` and `__getitem__` (the i-th datapoint, for i in 0..len-1), and no `__iter__`, is
+    *indexable*: it can be shuffled exactly, and resumes at once. An `__iter__` is what counts where
+    there is one; in it, `super().__iter__()` gives what there would be without it.
+
+    What a `reset_state` of a subclass opens is there before its first datapoint is asked for: it is
+    called once in each process that reads the flow, by itself or by the program.
 
     The n-th pass of a flow is its epoch n, and everything random in a pass is a function of
     (seed, epoch, position).
@@ -49,7 +55,8 @@ class DataFlow:
     __seed: int | None = None
 
     def __iter__(self) -> Iterator[Datapoint]:
-        return self.iterate()
+        # In a subclass that has one of its own, this is its `super().__iter__()`.
+        return with_method(self, DataFlow.__iter__).iterate()
 
     def __len__(self) -> int:
         # Not the whole pipeline: naming it would ask for the length again.
@@ -63,7 +70,11 @@ class DataFlow:
         return pipeline_of(self)
 
     def reset_state(self) -> None:
-        """Do nothing; programs written for the predecessor call it."""
+        """Call those of the flows that are wrapped; programs need not call it."""
+        note_reset(self)
+        for inner in dict.fromkeys(inputs_of(self)):
+            inner.reset_state()
+            note_reset(inner)
 
     def iterate(
         self, *, state: State = None, epoch: int | None = None, seed: int | None = None
@@ -118,7 +129,8 @@ class DataFlow:
             raise ConfigError(
                 f"{self} has no plan: {pipeline_of(sequential_part(self))} can only be read in "
                 "order.",
-                expected="a source with __len__ and __getitem__, and stages that keep to a plan",
+                expected="a source with __len__ and __getitem__, and no __iter__; stages that keep "
+                "to a plan",
             )
         return Plan(root, seed=seed, signature=signature_of(self), pipeline=pipeline_of(self))
 
@@ -162,7 +174,7 @@ class ProxyDataFlow(DataFlow):
         self.ds = require_flow(ds, self)
 
     def __iter__(self) -> Iterator[Datapoint]:
-        return iter(self.ds)
+        return self.iterate() if _is_indexable(self) else iter(self.ds)
 
     def __len__(self) -> int:
         return len(self.ds)
@@ -341,6 +353,9 @@ class ParallelStage(Wrapper):
     def open_maps(self, flow: DataFlow, place: Place, epoch: int, state: State) -> Stream | None:
         """A pass over `flow`, further down, if it is something that workers can do."""
 
+    def reset_state(self) -> None:
+        """Do nothing: what is wrapped is made ready where it is read, and may then not travel."""
+
     def compile(self, place: Place) -> Node | None:
         return compile_flow(self.ds, place)
 
@@ -371,7 +386,23 @@ def stands_for_code(flow: DataFlow) -> bool:
 
 def is_exact(flow: DataFlow) -> bool:
     """Whether a flow is a stage as it was written, with no `__iter__` of its own."""
-    return isinstance(flow, Stage) and type(flow).__iter__ is DataFlow.__iter__
+    return isinstance(flow, Stage) and not _has_iter(type(flow))
+
+
+def _has_iter(cls: type[DataFlow]) -> bool:
+    return cls.__iter__ is not DataFlow.__iter__
+
+
+def has_items(cls: type[DataFlow]) -> bool:
+    """Whether flows of a class are read by number: an `__iter__` of the user's would count more."""
+    return hasattr(cls, "__getitem__") and cls.__iter__ in _LIBRARYS_ITERS
+
+
+_LIBRARYS_ITERS = (DataFlow.__iter__, ProxyDataFlow.__iter__)
+
+
+def _is_indexable(flow: DataFlow) -> bool:
+    return has_items(type(flow)) and isinstance(length_of(flow), int)
 
 
 def compile_flow(flow: DataFlow, place: Place) -> Node | None:
@@ -382,8 +413,8 @@ def compile_flow(flow: DataFlow, place: Place) -> Node | None:
         return None if node is None else parallel.read_ahead(flow, node, place)
     if is_exact(flow):
         return cast("Stage", flow).compile(place)
-    if hasattr(type(flow), "__getitem__") and isinstance(length_of(flow), int):
-        return IndexNode(cast("Indexable", flow))
+    if _is_indexable(flow):
+        return ItemsNode(cast("Items", flow))
     return None
 
 
@@ -405,14 +436,18 @@ def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
             return stream
     if is_exact(flow):
         return cast("Stage", flow).open(place, epoch, state)
-    if type(flow).__iter__ is DataFlow.__iter__:
+    if not _has_iter(type(flow)):
         raise ConfigError(
             f"{type(flow).__name__} defines no datapoints.",
             fix="define __iter__ as a generator, or __len__ and __getitem__",
         )
     key, lent = place.key(flow), place.ambient
-    name = type(flow).__name__
-    return ReplayStream(lambda: iter(flow), lambda: lent or Ambient(key, epoch), name, state)
+
+    def begin() -> Iterator[Datapoint]:
+        make_ready(flow)
+        return iter(flow)
+
+    return ReplayStream(begin, lambda: lent or Ambient(key, epoch), type(flow).__name__, state)
 
 
 def damaged_state(error: Exception) -> Exception:

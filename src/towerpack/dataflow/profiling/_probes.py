@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._blocks import Block, Positions
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import DataFlow, ParallelStage, Place, Stage, is_exact
+from towerpack.dataflow._flow import DataFlow, ParallelStage, Place, Stage, has_items, is_exact
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow.parallel._unordered import UnorderedStream
@@ -290,13 +290,13 @@ def _stack(cls: type[Collate]) -> dict[str, Any]:
 def _plain(cls: type[Any]) -> dict[str, Any]:
     """Flows of the user's: timed where they give datapoints."""
     methods: dict[str, Any] = {}
-    if hasattr(cls, "__getitem__"):
+    if has_items(cls):
 
         def item(self: Any, index: int) -> Datapoint:
             return _give(_probe_of(self), cls.__getitem__, self, index)
 
         methods["__getitem__"] = item
-    if cls.__iter__ is not DataFlow.__iter__:
+    else:
 
         def iterate(self: Any) -> Iterator[Datapoint]:
             return _TimedIterator(cls.__iter__(self), _probe_of(self))

@@ -16,6 +16,7 @@ from towerpack.dataflow._datapoints import Datapoint, keys_of, name_of, rebuild,
 from towerpack.dataflow._flow import Length, Place, Stage
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._sending import HeldArrays
+from towerpack.dataflow.sources._planned import items_of
 
 _CHUNK = 256
 _CHUNK_BYTES = 1 << 20
@@ -65,7 +66,7 @@ class DataFromArrays(Stage):
         return f"{super().content()}, {content_of_values(self._held.data)}"
 
     def compile(self, place: Place) -> Node | None:
-        return ArraysNode(self._held, self._size)
+        return items_of(self) or ArraysNode(self._held, self._size)
 
     @staticmethod
     def _datapoint(arrays: tuple[Any, ...]) -> Datapoint:

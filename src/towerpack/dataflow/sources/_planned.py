@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from towerpack.dataflow._flow import Length, Place, Stage, check_seed
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._ready import Items, ItemsNode
 from towerpack.dataflow.stages._shuffle import ShuffleNode
 
 N = TypeVar("N", bound=Node)
+
+
+def items_of(source: Stage) -> Node | None:
+    """Reads a source by an `__getitem__` that a class outside the library has given it."""
+    owner = next((cls for cls in type(source).__mro__ if "__getitem__" in vars(cls)), Stage)
+    own = owner.__module__.partition(".")[0] == __name__.partition(".")[0]
+    return None if own else ItemsNode(cast("Items", source))
 
 
 class OrderedSource(Stage):
@@ -39,7 +47,7 @@ class OrderedSource(Stage):
         return super().content() + (", shuffled" if self.shuffle else "")
 
     def compile(self, place: Place) -> Node | None:
-        node = self.in_order()
+        node = items_of(self) or self.in_order()
         return ShuffleNode(node, place.key(self, self.seed)) if self.shuffle else node
 
 

@@ -63,7 +63,8 @@ class ShuffleData(Wrapper):
             raise ConfigError(
                 f"ShuffleData needs random access, and {pipeline_of(sequential_part(ds))} can only "
                 "be read in order.",
-                expected="a source with __len__ and __getitem__, and stages that keep to a plan",
+                expected="a source with __len__ and __getitem__, and no __iter__; stages that keep "
+                "to a plan",
                 fix="LocallyShuffleData(ds, buffer_size), or load it: DataFromList(list(ds))",
             )
 

@@ -44,7 +44,7 @@ from towerpack.dataflow import (
     TestDataSpeed,
 )
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._plan import IndexNode
+from towerpack.dataflow._ready import ItemsNode
 from towerpack.dataflow.profiling import _calibrate, _lanes
 from towerpack.dataflow.profiling._calibrate import Cost, cost_of_probes
 from towerpack.dataflow.profiling._lanes import (
@@ -351,6 +351,6 @@ def test_a_pause_of_the_machine_is_no_cost_of_probes(monkeypatch: pytest.MonkeyP
 
 def test_nodes_keep_their_class(tmp_path: Path) -> None:
     node = probed(Indexed(), str(tmp_path)).flow.plan(seed=0).root
-    assert type(node) is IndexNode  # timed in the source itself, which is the user's
+    assert type(node) is ItemsNode  # timed in the source itself, which is the user's
     node = probed(MapData(arrays(), lambda dp: dp), str(tmp_path)).flow.plan(seed=0).root
     assert type(node).__name__ == "MapNode" and type(node).__mro__[1].__name__ == "MapNode"

@@ -1,0 +1,307 @@
+"""What subclasses override counts, under every stage: `__iter__`, `__getitem__`, `reset_state`."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+
+from towerpack import ConfigError, DataFlowError
+from towerpack.dataflow import (
+    BatchData,
+    CacheData,
+    DataFlow,
+    DataFromArrays,
+    DataFromGenerator,
+    DataFromList,
+    JoinData,
+    MapData,
+    MultiThreadMapData,
+    PrefetchData,
+    ProxyDataFlow,
+    ShuffleData,
+    profile,
+)
+from towerpack.dataflow._overriding import with_method
+from towerpack.dataflow.datasets import Digits
+from towerpack.dataflow.testing import check_flow
+
+LIST = [(i,) for i in range(8)]
+
+
+class Later:
+    """Mixed in: one more than what the class gives by itself."""
+
+    def __iter__(self) -> Iterator[Any]:
+        for dp in super().__iter__():  # type: ignore[misc]
+            yield (dp[0] + 100,)
+
+
+class ByNumber:
+    def __getitem__(self, index: int) -> Any:
+        return (super().__getitem__(index)[0] + 100,)  # type: ignore[misc]
+
+
+class ListLater(Later, DataFromList):
+    pass
+
+
+class ListLaterStill(ListLater):
+    def __iter__(self) -> Iterator[Any]:
+        return ((dp[0] + 100,) for dp in super().__iter__())
+
+
+class ArraysLater(Later, DataFromArrays):
+    pass
+
+
+class MapLater(Later, MapData):
+    pass
+
+
+class CacheLater(Later, CacheData):
+    pass
+
+
+class GeneratorLater(Later, DataFromGenerator):
+    pass
+
+
+class Files(DataFlow):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return (self.decode(index),)
+
+    def decode(self, index: int) -> int:
+        return index
+
+
+class FilesLater(Later, Files):
+    pass
+
+
+class FilesDecoded(Files):
+    def decode(self, index: int) -> int:
+        return index + 50
+
+    def __iter__(self) -> Iterator[Any]:
+        return ((dp[0] + 50,) for dp in super().__iter__())
+
+
+class Both(DataFlow):
+    def __len__(self) -> int:
+        return 8
+
+    def __getitem__(self, index: int) -> Any:
+        return (index,)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter([(i + 100,) for i in range(8)])
+
+
+class ListByNumber(ByNumber, DataFromList):
+    pass
+
+
+class ArraysByNumber(ByNumber, DataFromArrays):
+    pass
+
+
+class LaterByNumber(ListLater):
+    """Python goes by `__iter__`, so everything does."""
+
+    def __getitem__(self, index: int) -> Any:
+        return (index,)
+
+
+class ProxyByNumber(ProxyDataFlow):
+    def __getitem__(self, index: int) -> Any:
+        return (index + 100,)
+
+
+def minus(dp: tuple[int]) -> tuple[int]:
+    return (-dp[0],)
+
+
+OVERRIDING: list[Callable[[], DataFlow]] = [
+    lambda: ListLater(LIST),
+    lambda: ListLaterStill([(i - 100,) for i in range(8)]),
+    lambda: ArraysLater(np.arange(8)),
+    lambda: MapLater(DataFromList([(-i,) for i in range(8)]), minus),
+    lambda: CacheLater(DataFromList(LIST)),
+    lambda: GeneratorLater(lambda: iter(LIST)),
+    FilesLater,
+    FilesDecoded,
+    Both,
+    lambda: ListByNumber(LIST),
+    lambda: ArraysByNumber(np.arange(8)),
+    lambda: LaterByNumber(LIST),
+    lambda: ProxyByNumber(DataFromList(LIST)),
+]
+
+
+@pytest.mark.parametrize("make", OVERRIDING)
+@pytest.mark.parametrize("num_proc", [None, 0, 2])
+def test_what_is_overridden_counts_under_every_stage(
+    make: Callable[[], DataFlow], num_proc: int | None
+) -> None:
+    ds = make()
+    if num_proc is not None:
+        ds = PrefetchData(MapData(ds, lambda dp: dp), num_proc=num_proc)
+    assert [int(dp[0]) for dp in ds] == list(range(100, 108))
+    batches = BatchData(ds, 4)
+    assert [dp[0].tolist() for dp in batches] == [[100, 101, 102, 103], [104, 105, 106, 107]]
+    assert [int(a[0]) for a in JoinData([ds])] == list(range(100, 108))
+
+
+@pytest.mark.parametrize("make", OVERRIDING)
+def test_the_laws_hold(make: Callable[[], DataFlow]) -> None:
+    check_flow(make)
+
+
+@pytest.mark.parametrize("cls", [ListLater, ListByNumber])
+def test_the_shuffle_below_stays(cls: type[DataFromList]) -> None:
+    ds = cls(LIST, shuffle=True)
+    first, second = ([dp[0] for dp in ds.iterate(seed=1, epoch=epoch)] for epoch in (0, 1))
+    assert sorted(first) == sorted(second) == list(range(100, 108))
+    assert first != second
+    assert [dp[0] for dp in ds.iterate(seed=1, epoch=0)] == first
+    assert [dp[0] for dp in ds] != [dp[0] for dp in ds]  # another pass each time
+
+
+def test_by_number_needs_no_iter_of_its_own() -> None:
+    assert ListByNumber(LIST).plan(seed=0).get(3) == (103,)
+    assert sorted(dp[0] for dp in ShuffleData(ListByNumber(LIST))) == list(range(100, 108))
+    for ds in (ListLater(LIST), LaterByNumber(LIST), Both()):
+        with pytest.raises(ConfigError, match="no __iter__"):
+            ds.plan(seed=0)
+        with pytest.raises(ConfigError, match="no __iter__"):
+            ShuffleData(ds).iterate()
+
+
+def test_a_data_set_with_an_iter_of_its_own() -> None:
+    class Negative(Digits):
+        def __iter__(self) -> Iterator[Any]:
+            for image, label in super().__iter__():
+                yield image, -label
+
+    labels = next(iter(BatchData(Negative("test"), 64)))[1]
+    assert (labels <= 0).all() and labels.any()
+
+
+@pytest.mark.parametrize("make", OVERRIDING)
+def test_profiling_changes_nothing(make: Callable[[], DataFlow]) -> None:
+    seen = []
+    ds = MapData(make(), lambda dp: seen.append(int(dp[0])) or dp)
+    profile(ds, seconds=0.05)
+    assert set(seen) == set(range(100, 108))
+
+
+# ---------------------------------------------------------------------------- reset_state
+
+
+class OpensFirst(DataFlow):
+    """What opens its files in `reset_state`, as flows for the predecessor do."""
+
+    calls = 0
+    pid = 0
+
+    def reset_state(self) -> None:
+        super().reset_state()
+        self.calls += 1
+        self.pid = os.getpid()
+
+
+class Opens(OpensFirst):
+    def __iter__(self) -> Iterator[Any]:
+        for i in range(4):
+            yield (self.calls, self.pid, i)
+
+
+class OpensByNumber(OpensFirst):
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return (self.calls, self.pid, index)
+
+
+class Doubles(ProxyDataFlow):
+    calls = 0
+
+    def reset_state(self) -> None:
+        super().reset_state()
+        self.calls += 1
+
+    def __iter__(self) -> Iterator[Any]:
+        for dp in self.ds:
+            yield (*dp, self.calls)
+
+
+@pytest.mark.parametrize("cls", [Opens, OpensByNumber])
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_it_is_called_once_in_a_process(cls: type[OpensFirst], by_hand: bool) -> None:
+    opens = cls()
+    ds = BatchData(Doubles(opens), 2)
+    if by_hand:
+        ds.reset_state()
+    for _ in range(3):
+        for calls, _, _, outer in ds:
+            assert calls.tolist() == [1, 1] and outer.tolist() == [1, 1]
+    assert (opens.calls, opens.pid) == (1, os.getpid())
+
+
+def test_plain_python_over_a_proxy_needs_the_call_only() -> None:
+    ds = Doubles(Opens())
+    ds.reset_state()
+    assert [dp[0] for dp in ds] == [1] * 4
+
+
+def test_it_is_called_in_each_worker() -> None:
+    opens = OpensByNumber()
+    ds = PrefetchData(opens, num_proc=2)
+    ds.reset_state()
+    for _ in range(2):
+        got = list(ds)
+        assert {dp[0] for dp in got} == {1} and os.getpid() not in {dp[1] for dp in got}
+    assert opens.calls == 0  # what is open here could not be sent to workers
+
+
+def test_threads_wait_for_it() -> None:
+    class Slow(OpensByNumber):
+        def reset_state(self) -> None:
+            self.calls += 1
+            threading.Event().wait(0.2)
+            self.pid = os.getpid()
+
+    for _ in range(2):
+        got = list(MultiThreadMapData(Slow(), 4, lambda dp: dp))
+        assert {dp[:2] for dp in got} == {(1, os.getpid())}
+
+
+@pytest.mark.parametrize("cls", [Opens, OpensByNumber])
+def test_one_that_fails_is_called_again(cls: type[OpensFirst]) -> None:
+    class Fails(cls):  # type: ignore[misc, valid-type]
+        def reset_state(self) -> None:
+            self.calls += 1
+            if self.calls == 1:
+                raise OSError("not there yet")
+
+    iterator = Fails().iterate()
+    with pytest.raises((DataFlowError, OSError), match="not there yet"):
+        next(iterator)
+    assert next(iterator)[0] == 2
+
+
+def test_a_view_without_the_override_travels() -> None:
+    view = with_method(ListLater(LIST), DataFlow.__iter__)
+    for again in (cloudpickle.loads(cloudpickle.dumps(view)), view):
+        assert list(again) == list(BatchData(again, 1, stack="list").ds) == LIST
+        assert repr(again) == "ListLater(8)"
