@@ -104,7 +104,8 @@ class MapImage(ImageAugmentor):
     """An augmentor that is not random, made of functions.
 
     Args:
-        func: From an image to an image; may not change the one that it gets.
+        func: From an image to an image. In a stage with `copy=True`, the default, it may work in
+            place; elsewhere it may not.
         coord_func: What becomes of coordinates [n, 2]; without it they are refused.
         mask_func: What becomes of masks; without it they are refused.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy as copies
 import itertools
 from collections.abc import Hashable, Sequence
 from typing import Any, cast
@@ -12,8 +13,11 @@ from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import Datapoint, choices_of, describe, name_of, replaced
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._rows import empty_row
+from towerpack.dataflow.images._albumentations import Albumentations
 from towerpack.dataflow.images._augmentor import RNG, AugmentorList, ImageAugmentor
 from towerpack.dataflow.images._image import Image, check_image, size_of
+from towerpack.dataflow.images._meta import MapImage
+from towerpack.dataflow.images._paste import BackgroundFiller
 from towerpack.dataflow.stages._map import MapData, MapDataComponent
 
 Augmentors = ImageAugmentor | Sequence[ImageAugmentor]
@@ -31,8 +35,9 @@ class AugmentImageComponent(MapDataComponent):
         ds: What to augment.
         augmentors: One, or several to be applied one after the other.
         index: Which component: an index, or the key of a dict.
-        copy: The result shares no memory with the datapoint of `ds`. Augmentors never change their
-            input, but some (crops) return a part of it.
+        copy: The datapoint of `ds` stays as it is, and the result shares no memory with it.
+            Functions and augmentors of your own get a copy, and may work in place. Those here never
+            change their input, but some (crops) return a part of it.
         catch_exceptions: Leave out datapoints that cannot be augmented, log and count them
             (`on_error="skip"`).
     """
@@ -149,9 +154,11 @@ class _AugmentOne:
     def __init__(self, augmentors: ImageAugmentor, copy: bool) -> None:
         self._augmentors = augmentors
         self._copy = copy
+        self._lend = not (copy and may_change_input(augmentors))
 
     def __call__(self, img: Image, rng: RNG) -> Image:
-        return _owned(self._augmentors.augment(img, rng), img, self._copy)
+        given = img if self._lend else _copied(img)
+        return _owned(self._augmentors.augment(given, rng), img, self._copy)
 
 
 class _AugmentTogether:
@@ -159,15 +166,17 @@ class _AugmentTogether:
         self._augmentors = augmentors
         self._kinds = kinds
         self._copy = copy
+        self._lend = not (copy and may_change_input(augmentors))
 
     def __call__(self, datapoint: Datapoint, rng: RNG) -> Datapoint:
         self._check_sizes(datapoint)
+        methods = {i: method for method, indices in self._kinds.items() for i in indices}
+        given = {i: datapoint[i] if self._lend else _copied(datapoint[i]) for i in methods}
         first = self._kinds["apply_image"][0]
-        image, transform = self._augmentors.augment_with_transform(datapoint[first], rng)
+        image, transform = self._augmentors.augment_with_transform(given[first], rng)
         changed = {
-            index: image if index == first else getattr(transform, method)(datapoint[index])
-            for method, indices in self._kinds.items()
-            for index in indices
+            index: image if index == first else getattr(transform, method)(given[index])
+            for index, method in methods.items()
         }
         for index, value in changed.items():
             changed[index] = _owned(value, datapoint[index], self._copy)
@@ -223,6 +232,21 @@ def as_one(augmentors: Augmentors) -> ImageAugmentor:
     return augmentors if isinstance(augmentors, ImageAugmentor) else AugmentorList(augmentors)
 
 
+def may_change_input(part: object) -> bool:
+    """Whether code of the user's is in an augmentor, or in a list of them.
+
+    Such code may work in place, as it may in the predecessor.
+    """
+    if isinstance(part, (list, tuple)):
+        return any(map(may_change_input, cast("Sequence[object]", part)))
+    if not isinstance(part, (ImageAugmentor, BackgroundFiller)):
+        return False
+    ours = type(part).__module__.startswith("towerpack.")
+    if not ours or isinstance(part, (MapImage, Albumentations)):
+        return True
+    return may_change_input(list(vars(part).values()))
+
+
 def names_of(augmentor: ImageAugmentor) -> str:
     """How messages name augmentors: `[Resize, Flip]`."""
     several = augmentor.augmentors if isinstance(augmentor, AugmentorList) else [augmentor]
@@ -232,6 +256,12 @@ def names_of(augmentor: ImageAugmentor) -> str:
 def _as_list(indices: Indices) -> list[Any]:
     several = isinstance(indices, (list, tuple))
     return list(cast("Sequence[Hashable]", indices)) if several else [indices]
+
+
+def _copied(value: Any) -> Any:
+    """What code of the user's may write to; what is no array is refused elsewhere."""
+    changeable = isinstance(value, (np.ndarray, list))
+    return copies.deepcopy(cast("Any", value)) if changeable else value
 
 
 def _owned(result: Image, given: Any, copy: bool) -> Image:

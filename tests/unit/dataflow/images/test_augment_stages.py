@@ -13,6 +13,7 @@ from towerpack.dataflow import (
     AugmentImageComponents,
     AugmentImageCoordinates,
     BatchData,
+    CacheData,
     DataFlow,
     DataFromArrays,
     DataFromGenerator,
@@ -140,6 +141,101 @@ def test_what_the_source_holds_is_not_changed_or_shared() -> None:
     assert all(np.array_equal(kept, PICTURES[0]) for kept in data[0])
     (view,) = AugmentImageComponent(DataFromList(data), imgaug.CenterCrop(4), copy=False)
     assert np.shares_memory(view[0], data[0][0])
+
+
+def inverted(values: Array) -> Array:
+    """As users write it: in place."""
+    values[...] = 255 - values
+    return values
+
+
+class InPlace(imgaug.Transform):
+    apply_image = apply_mask = apply_coords = staticmethod(inverted)  # type: ignore[assignment]
+
+
+class Returning(imgaug.ImageAugmentor):
+    def __init__(self, transform: imgaug.Transform) -> None:
+        self.transform = transform
+
+    def get_transform(self, img: Array, rng: Any = None) -> imgaug.Transform:
+        return self.transform
+
+
+class Changing(imgaug.PhotometricAugmentor):
+    def change(self, img: Array, drawn: Any) -> Array:
+        return inverted(img)
+
+
+class Peeking(imgaug.Identity):
+    def get_transform(self, img: Array, rng: Any = None) -> imgaug.Transform:
+        inverted(img)
+        return super().get_transform(img, rng)
+
+
+class Leftover(imgaug.BackgroundFiller):
+    def fill(self, background_shape: tuple[int, int], img: Array) -> Array:
+        inverted(img)
+        return np.zeros((*background_shape, 3), img.dtype)
+
+
+by_function = imgaug.MapImage(inverted, inverted, inverted)
+IN_PLACE: dict[str, imgaug.ImageAugmentor | list[imgaug.ImageAugmentor]] = {
+    "MapImage": by_function,
+    "TransformFactory": Returning(imgaug.TransformFactory(
+        apply_image=inverted, apply_mask=inverted, apply_coords=inverted
+    )),
+    "PhotometricTransform": Returning(imgaug.PhotometricTransform(inverted)),
+    "Transform": Returning(InPlace()),
+    "PhotometricAugmentor": Changing(),
+    "get_transform": Peeking(),
+    "BackgroundFiller": imgaug.CenterPaste(20, Leftover()),
+    "in a list": [imgaug.Identity(), imgaug.AugmentorList([by_function])],
+    "behind a crop": [imgaug.CenterCrop(2), by_function],
+    "RandomApplyAug": imgaug.RandomApplyAug(by_function, 1),
+    "RandomChooseAug": imgaug.RandomChooseAug([by_function]),
+    "RandomChooseAug, weighted": imgaug.RandomChooseAug([(by_function, 1.0)]),
+    "RandomOrderAug": imgaug.RandomOrderAug([by_function]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", IN_PLACE)
+@pytest.mark.parametrize("cached", [False, True])
+def test_code_of_the_users_may_work_in_place(kind: str, cached: bool) -> None:
+    picture, points = np.zeros((4, 4, 3), np.uint8), np.zeros((1, 2))
+    source = DataFromList([[picture, picture.copy(), points]])
+    for ds in (
+        AugmentImageComponent(CacheData(source) if cached else source, IN_PLACE[kind]),
+        AugmentImageComponents(CacheData(source) if cached else source, IN_PLACE[kind], (0, 1), 2),
+        AugmentImageCoordinates(CacheData(source) if cached else source, IN_PLACE[kind], 0, 2),
+    ):
+        passes = [[component.tobytes() for dp in ds for component in dp] for _ in range(3)]
+        assert passes[0] == passes[1] == passes[2]
+        assert not picture.any() and not points.any()
+    masked = AugmentImageComponents(
+        CacheData(source) if cached else source, by_function, 0, masks=1
+    )
+    assert [int(dp[1].max()) for _ in range(2) for dp in masked] == [255, 255]
+
+
+def test_in_place_without_a_copy() -> None:
+    picture = np.zeros((4, 4, 3), np.uint8)
+    ds = AugmentImageComponent(DataFromList([[picture]]), by_function, copy=False)
+    (dp,) = ds
+    assert np.shares_memory(dp[0], picture) and picture.min() == 255
+
+
+def test_our_own_augmentors_get_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Array] = []
+
+    def spying(self: Any, img: Array, rng: Any = None) -> imgaug.Transform:
+        seen.append(img)
+        return imgaug.NoOpTransform()
+
+    monkeypatch.setattr(imgaug.Flip, "get_transform", spying)
+    chain = [imgaug.RandomApplyAug(imgaug.Flip(horiz=True), 1), imgaug.CenterPaste(40), *AUGMENTORS]
+    picture = PICTURES[0]
+    list(AugmentImageComponent(DataFromList([[picture]]), chain))
+    assert seen[0] is picture
 
 
 def test_bad_images() -> None:

@@ -130,8 +130,10 @@ def test_bright_dot(aug: ImageAugmentor, size: tuple[int, int], seed: int) -> No
     image = np.exp(-distance / (2 * 1.5**2)).astype(np.float32)
     transform = aug.get_transform(image, rng(seed))
     shown = transform.apply_image(image)
-    (moved,) = transform.apply_coords(dot[None])
-    scale = math.sqrt(shown.size / image.size)
+    moved, right, below = transform.apply_coords(dot + np.array([(0, 0), (1, 0), (0, 1)]))
+    # Not by the sizes of the images alone: a crop may show a small part of one, enlarged.
+    scales = math.sqrt(shown.size / image.size), math.dist(moved, right), math.dist(moved, below)
+    scale = max(scales)
     if inner(moved[None], *shown.shape, margin=7 * max(scale, 1.6))[0]:
         centre = np.average(places(*shown.shape).reshape(-1, 2), axis=0, weights=shown.ravel())
         # A deformation bends the dot itself.
