@@ -40,7 +40,9 @@ Pad = float | Mapping[Hashable, float]
 
 Array = NDArray[Any]
 _CONVERT = "convert to one dtype before batching"
-_RESHAPE = 'make the shapes agree before batching, or pass pad=... or stack="list"'
+# Not every stage that stacks takes them.
+_LISTS = 'BatchData(stack="list")'
+_RESHAPE = f"make the shapes agree before batching, or see BatchData(pad=...) or {_LISTS}"
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def _stack(items: Sequence[Any], key: Hashable, pad: float | None, into: Into) -
         f"A {type(first).__name__} does not stack.",
         got=f"{name_of(key)} {describe(first)}",
         expected="arrays, numbers, str or bytes",
-        fix='convert it before batching, select other components, or pass stack="list"',
+        fix=f"convert it before batching, select other components, or see {_LISTS}",
     )
 
 
@@ -286,7 +288,7 @@ def _from_sequence(item: Any, index: int, key: Hashable, items: Sequence[Any]) -
     if array.dtype.kind in "OUS":
         raise BatchError(
             f"{name_of(key)} of item {index} is a list of what does not stack.",
-            fix='convert it to an array before batching, or pass stack="list"',
+            fix=f"convert it to an array before batching, or see {_LISTS}",
         )
     return _python_dtype(array, sequence)
 

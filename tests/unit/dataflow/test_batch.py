@@ -163,7 +163,8 @@ def test_ragged_items_show_both_shapes() -> None:
         "item 7 does not stack with item 0.",
         "  got       image uint8 [375, 500, 3]",
         "  expected  image uint8 [480, 640, 3], as item 0",
-        '  to fix    make the shapes agree before batching, or pass pad=... or stack="list"',
+        "  to fix    make the shapes agree before batching, or see BatchData(pad=...) or "
+        'BatchData(stack="list")',
         "  pipeline  DataFromList(8) > MapData(<lambda>) > BatchData(8)",
     ]
     assert isinstance(caught.value, ValueError)

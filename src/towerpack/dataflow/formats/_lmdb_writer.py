@@ -67,7 +67,9 @@ class LMDBSerializer:
             FormatError: It is no LMDB file, or a damaged one.
             MapError: A record is damaged; raised while iterating.
         """
-        return LMDBDataDecoder(LMDBData(path, shuffle), partial(_decoded, codec_of(format)))
+        ds = LMDBDataDecoder(LMDBData(path, shuffle), partial(_decoded, codec_of(format)))
+        ds.skipping = None  # which is an argument of the decoder, and not of this
+        return ds
 
 
 def _decoded(codec: Codec, key: bytes, value: bytes) -> Any:

@@ -78,7 +78,8 @@ def npy_header(start: bytes, nbytes: int, path: PathLike, what: str) -> NpyHeade
             f"{path} holds Python objects, which only pickle could read, and that runs code.",
             got=f"{what} of dtype {header.dtype}",
             expected="numbers, booleans, fixed-size strings",
-            fix="store lists of arrays as one array and an array of offsets",
+            fix="store lists of arrays as one array and an array of offsets; or read it with "
+            "np.load(..., allow_pickle=True), if you trust the file as you trust a program",
         )
     if header.offset + header.nbytes != nbytes:
         raise FormatError(

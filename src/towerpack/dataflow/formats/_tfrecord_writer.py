@@ -140,6 +140,7 @@ class TFRecordSerializer:
                 )
             decode = partial(parse_example, features=checked_features(features))
         ds = MapData(TFRecordData(path), partial(_decoded, decode))
+        ds.skipping = None  # which is an argument of the map, and not of this
         return ds if size is None else FixedSizeData(ds, size)
 
 

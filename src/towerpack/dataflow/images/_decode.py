@@ -45,7 +45,7 @@ _MARKER = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
 # pixels; deflate makes 1032 bytes of one, each of 8 pixels.
 _MOST_PIXELS_PER_BYTE = {"jpeg": 8 * 64, "png": 1032 * 8}
 _BACK = {6: 8, 8: 6}  # the turns that undo others; the rest undo themselves
-_SKIP = 'take the file from its source again; on_error="skip" leaves out bad datapoints'
+_AGAIN = "take the file from its source again"
 
 
 def decode_image(
@@ -262,7 +262,7 @@ def check_size(header: ImageHeader, nbytes: int, max_pixels: int, name: str | No
         raise FormatError(
             f"{what}, but has {nbytes} bytes.",
             expected=f"at least {pixels // most} bytes",
-            fix=_SKIP,
+            fix=_AGAIN,
         )
 
 
@@ -481,7 +481,8 @@ def _memory(out: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.uint8]
 def _damaged(name: str | None, kind: str, why: str) -> FormatError:
     return FormatError(
         f"{name or 'The image'} is a damaged {kind.upper()} file: {why.strip().rstrip('.')}.",
-        fix=_SKIP + ("; strict=False takes what can be decoded" if kind == "jpeg" else ""),
+        fix=_AGAIN
+        + ("; decode_image(strict=False) takes what can be decoded" if kind == "jpeg" else ""),
     )
 
 

@@ -85,7 +85,7 @@ def image_header(data: Bytes, *, name: str | None = None) -> ImageHeader:
         raise FormatError(
             f"The header of {name or 'this image'} is damaged: {error}.",
             got=f"{len(data)} bytes that begin with {data[:16]!r}",
-            fix='take the file from its source again; on_error="skip" leaves out bad datapoints',
+            fix="take the file from its source again",
         ) from error
     return header
 

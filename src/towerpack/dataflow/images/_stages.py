@@ -205,7 +205,7 @@ def _check_image(img: Any, index: Hashable) -> None:
             error.what,
             got=f"{name_of(index)}: {describe(img)}",
             expected=error.expected,
-            fix="; ".join(filter(None, ["index= says which components are images", error.fix])),
+            fix="; ".join(filter(None, ["give the indices of images", error.fix])),
         ) from error
 
 

@@ -11,7 +11,14 @@ from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, open_flow
 from towerpack.dataflow._stream import State, Stream, Tally, inner_state
 from towerpack.dataflow.stages._map import function_name
-from towerpack.dataflow.stages._mapping import ErrorPolicy, Limit, Mapper, MapStream, OnError
+from towerpack.dataflow.stages._mapping import (
+    ErrorPolicy,
+    Limit,
+    Mapper,
+    MapStream,
+    OnError,
+    skipping_of,
+)
 
 log = get_logger(__name__)
 
@@ -66,7 +73,8 @@ class FilterData(Wrapper):
         verdicts = inner_state(state)
         inner = open_flow(self.ds, place, epoch, inner_state(verdicts))
         name = f"{type(self).__name__}({self.arguments()})"
-        mapper = Mapper(Verdict(self.predicate), name, place.key(self) if self.rng else None)
+        key = place.key(self) if self.rng else None
+        mapper = Mapper(Verdict(self.predicate), name, key, skipping_of(type(self)))
         skipped = (place.tally or Tally()) if self.policy.on_error == "skip" else None
         judged = MapStream(inner, mapper, epoch, verdicts, skipped, self.policy)
         return FilterStream(judged, name, epoch, state)

@@ -46,6 +46,7 @@ from towerpack.dataflow.stages._mapping import (
     Mapper,
     MapStream,
     OnError,
+    skipping_of,
 )
 
 _STREAM_BLOCK = 32
@@ -99,6 +100,7 @@ class MapData(Wrapper):
         self.batched = batched
         self.on_error = on_error
         self.policy = ErrorPolicy(on_error, max_errors)
+        self.skipping = None if batched else skipping_of(type(self))
         self._check()
 
     def length(self) -> Length:
@@ -140,7 +142,8 @@ class MapData(Wrapper):
     def mapper(self, place: Place) -> Mapper:
         """The function where it stands."""
         name = f"{type(self).__name__}({self.arguments()})"
-        return Mapper(self.function(), name, place.key(self) if self.rng else None)
+        key = place.key(self) if self.rng else None
+        return Mapper(self.function(), name, key, self.skipping)
 
     def _check(self) -> None:
         if not callable(cast("object", self.f)):

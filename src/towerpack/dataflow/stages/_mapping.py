@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,6 +23,8 @@ _LOG_FIRST = 5
 _LOG_EVERY = 1000
 _GIVE_UP_AFTER = 10_000  # in a row; an endless flow of bad datapoints would hang
 _SHARE_FROM = 1000  # datapoints: one bad one among the first ten says nothing about a share
+
+_SKIPPING = {"on_error": 'on_error="skip"', "catch_exceptions": "catch_exceptions=True"}
 
 OnError = Literal["raise", "skip"]
 Limit = int | float | None
@@ -73,6 +76,12 @@ class ErrorPolicy:
         return (ended or count >= _SHARE_FROM) and bad > limit * count
 
 
+def skipping_of(stage: Callable[..., Any]) -> str | None:
+    """The argument by which a stage leaves out bad datapoints, if it takes one."""
+    taken = inspect.signature(stage).parameters
+    return next((words for name, words in _SKIPPING.items() if name in taken), None)
+
+
 class Mapper:
     """A map function at its place.
 
@@ -80,12 +89,16 @@ class Mapper:
         f: Called with a datapoint, and with a generator if `key` is given.
         name: Of the stage, for messages.
         key: What the generators are a function of, with epoch and position.
+        skipping: What messages advise to leave out bad datapoints; see `skipping_of`.
     """
 
-    def __init__(self, f: Callable[..., Any], name: str, key: int | None) -> None:
+    def __init__(
+        self, f: Callable[..., Any], name: str, key: int | None, skipping: str | None = None
+    ) -> None:
         self.f = f
         self.name = name
         self.key = key
+        self.skipping = skipping
 
     def __call__(self, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
         """Map one datapoint.
@@ -105,8 +118,10 @@ class Mapper:
             raise MapError(
                 f"{self.name} returned None for datapoint {position} of epoch {epoch}.",
                 expected="a datapoint",
-                fix='return it at the end of the function; on_error="skip" leaves out and counts '
-                "datapoints for which it raises or returns None",
+                fix=self._advice(
+                    "return it at the end of the function",
+                    "datapoints for which it raises or returns None",
+                ),
             )
         return result
 
@@ -118,9 +133,11 @@ class Mapper:
             f"{self.name} raised {type(error).__name__} on {where}: {ours.what}",
             got="\nin ".join(filter(None, [ours.got, describe_datapoint(datapoint)])),
             expected=ours.expected,
-            fix=f"{ours.fix or 'see the cause above'}; "
-            'on_error="skip" leaves out and counts bad datapoints',
+            fix=self._advice(ours.fix or "see the cause above", "bad datapoints"),
         )
+
+    def _advice(self, fix: str, bad: str) -> str:
+        return f"{fix}; {self.skipping} leaves out and counts {bad}" if self.skipping else fix
 
 
 class MapStream(Stream):

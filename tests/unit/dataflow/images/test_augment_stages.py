@@ -275,7 +275,7 @@ def test_errors_tell_which_component() -> None:
             ("img", "label"),
             "not of type int.\n  got       label: int\n            in {img: uint8 [9",
         ),
-        (("img", "label"), "fix    index= says which components are images; decode it first"),
+        (("img", "label"), "fix    give the indices of images; decode it first"),
         ("absent", "no component 'absent' to augment.\n"),
         ("absent", "  expected  'img' or 'label'\n"),
         (0, "no component 0 to augment.\n"),
