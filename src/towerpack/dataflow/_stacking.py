@@ -9,7 +9,8 @@
     list, tuple          as an array of its numbers, by the rules above
                          (an empty one is of the kind of the others)
 
-Anything else does not stack.
+Numbers of Python's and NumPy scalars stack if these are of the dtype that those become. Anything
+else does not stack.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ Pad = float | Mapping[Hashable, float]
 """A value for all components, or for those that may be ragged, by index or key."""
 
 Array = NDArray[Any]
+_NUMBERS = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float32)}
 _CONVERT = "convert to one dtype before batching"
+_ONE_TYPE = "convert to one type before batching"
 # Not every stage that stacks takes them.
 _LISTS = 'BatchData(stack="list")'
 _RESHAPE = f"make the shapes agree before batching, or see BatchData(pad=...) or {_LISTS}"
@@ -150,12 +153,15 @@ def _stack(items: Sequence[Any], key: Hashable, pad: float | None, into: Into) -
         return _stack_arrays(cast("Sequence[Array]", items), key, pad, into)
     if isinstance(first, (str, bytes)):  # before np.generic: np.str_ is both
         return _stack_texts(items, key)
-    if isinstance(first, np.generic):
+    if isinstance(first, (np.generic, bool, int, float)):
+        kinds = {cast("type[Any]", type(item)) for item in items}
+        if kinds <= _NUMBERS.keys():
+            return _stack_numbers(items, kinds, key)
+        if not kinds.isdisjoint(_NUMBERS):
+            return _stack_scalars(items, kinds, key)
         return _stack_arrays(
             [_numpy(item, i, key, items) for i, item in enumerate(items)], key, pad, into
         )
-    if isinstance(first, (bool, int, float)):
-        return _stack_numbers(items, key)
     if isinstance(first, (list, tuple)):
         arrays = [_from_sequence(item, i, key, items) for i, item in enumerate(items)]
         return _stack_arrays(_empty_alike(arrays), key, pad, into)
@@ -237,35 +243,48 @@ def _fill_of(pad: float, dtype: np.dtype[Any]) -> Array | None:
     return None if cut else fill
 
 
-def _stack_numbers(items: Sequence[Any], key: Hashable) -> Array:
-    kinds = {cast("type[Any]", type(item)) for item in items}
+def _stack_numbers(items: Sequence[Any], kinds: set[type[Any]], key: Hashable) -> Array:
+    if bool not in kinds:
+        return _array_of(items, _NUMBERS[float if float in kinds else int], key)
     if kinds == {bool}:
         return np.array(items, np.bool_)
-    if kinds == {int}:
-        try:
-            return np.array(items, np.int64)
-        except OverflowError as error:
-            raise BatchError(
-                f"{name_of(key)} holds an integer beyond 64 bits.",
-                fix="convert it before batching",
-            ) from error
-    if kinds <= {int, float}:
-        return np.array(items, np.float32)
-    odd = next(i for i, item in enumerate(items) if _odd(item, items[0]))
-    raise _mismatch(odd, key, items[odd], items[0], "convert to one type before batching")
+    first_is_bool = isinstance(items[0], bool)
+    odd = next(i for i, item in enumerate(items) if isinstance(item, bool) != first_is_bool)
+    raise _mismatch(odd, key, items[odd], items[0], _ONE_TYPE)
 
 
-def _odd(item: object, first: object) -> bool:
-    if isinstance(first, bool) or isinstance(item, bool):
-        return type(item) is not type(first)
-    return type(item) not in (int, float)
+def _stack_scalars(items: Sequence[Any], kinds: set[type[Any]], key: Hashable) -> Array:
+    """Numbers of Python's and NumPy's among each other."""
+    becomes = {**_NUMBERS, int: _NUMBERS[float]} if float in kinds else _NUMBERS
+    dtypes = [_scalar_dtype(item, becomes) for item in items]
+    for index, dtype in enumerate(dtypes):
+        if dtype is None or dtype != dtypes[0]:
+            raise _mismatch(index, key, items[index], items[0], _ONE_TYPE)
+    return _array_of(items, dtypes[0], key)
+
+
+def _scalar_dtype(item: Any, becomes: dict[type[Any], np.dtype[Any]]) -> np.dtype[Any] | None:
+    """The dtype of a number, or of a scalar of NumPy's; `None` if it is neither."""
+    if not isinstance(item, (np.generic, np.ndarray)):
+        return becomes.get(type(cast("object", item)))
+    scalar = cast("Array", item)
+    return None if scalar.shape else scalar.dtype
+
+
+def _array_of(items: Sequence[Any], dtype: np.dtype[Any] | None, key: Hashable) -> Array:
+    try:
+        return np.array(items, dtype)
+    except OverflowError as error:
+        raise BatchError(
+            f"{name_of(key)} holds an integer beyond 64 bits.", fix="convert it before batching"
+        ) from error
 
 
 def _stack_texts(items: Sequence[Any], key: Hashable) -> Array:
     kind = str if isinstance(items[0], str) else bytes
     for index, item in enumerate(items):
         if not isinstance(item, kind):
-            raise _mismatch(index, key, item, items[0], "convert to one type before batching")
+            raise _mismatch(index, key, item, items[0], _ONE_TYPE)
     out = np.empty(len(items), object)
     out[:] = [kind(item) for item in items]  # np.str_ and np.bytes_ become str and bytes
     return out
@@ -273,13 +292,13 @@ def _stack_texts(items: Sequence[Any], key: Hashable) -> Array:
 
 def _numpy(item: Any, index: int, key: Hashable, items: Sequence[Any]) -> Array:
     if not isinstance(item, (np.generic, np.ndarray)):
-        raise _mismatch(index, key, item, items[0], "convert to one type before batching")
+        raise _mismatch(index, key, item, items[0], _ONE_TYPE)
     return np.asarray(cast("Array", item))
 
 
 def _from_sequence(item: Any, index: int, key: Hashable, items: Sequence[Any]) -> Array:
     if not isinstance(item, (list, tuple)):
-        raise _mismatch(index, key, item, items[0], "convert to one type before batching")
+        raise _mismatch(index, key, item, items[0], _ONE_TYPE)
     sequence = cast("Sequence[Any]", item)
     try:
         array = np.asarray(sequence)

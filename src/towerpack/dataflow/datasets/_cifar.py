@@ -39,7 +39,7 @@ class CifarBase(ArrayData):
     def __init__(
         self,
         train_or_test: str,
-        shuffle: bool = True,
+        shuffle: bool | None = None,
         dir: PathLike | None = None,
         *,
         seed: int | None = None,
@@ -50,6 +50,7 @@ class CifarBase(ArrayData):
         self._dir = own_dir(dir, self._dir_name)
         self._source = self._remote.at(base_url, verify=verify)
         images, labels = self._load(train_or_test)
+        shuffle = train_or_test == "train" if shuffle is None else shuffle
         super().__init__(images, labels, shuffle=shuffle, seed=seed)
 
     def get_label_names(self) -> list[str]:
@@ -114,7 +115,7 @@ class Cifar10(CifarBase):
 
     Args:
         train_or_test: "train" or "test".
-        shuffle: Give every pass another order.
+        shuffle: Give every pass another order; by default for "train".
         dir: Where the folder `cifar-10-batches-bin` lies or shall lie; by default `cifar10_data`
             in `data_dir()`.
         seed: For the shuffle alone; by default the run's.

@@ -39,10 +39,10 @@ class FakeData(Stage):
         self,
         shapes: Sequence[Sequence[int]],
         size: int = 1000,
-        *,
         random: bool = True,
         dtype: DTypeLike | Sequence[DTypeLike] = "float32",
         domain: Domain | Sequence[Domain] = (0, 1),
+        *,
         seed: int | None = None,
     ) -> None:
         self.shapes = _checked_shapes(shapes)

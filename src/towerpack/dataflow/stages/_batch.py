@@ -63,8 +63,8 @@ class BatchData(Wrapper):
         self,
         ds: DataFlow,
         batch_size: int,
-        *,
         remainder: bool = False,
+        *,
         pad: float | Mapping[Hashable, float] | None = None,
         stack: Stack = "array",
     ) -> None:

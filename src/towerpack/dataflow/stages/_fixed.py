@@ -47,7 +47,7 @@ class FixedSizeData(Wrapper):
         keep_state: Go on rather than begin again.
     """
 
-    def __init__(self, ds: DataFlow, size: int, *, keep_state: bool = True) -> None:
+    def __init__(self, ds: DataFlow, size: int, keep_state: bool = True) -> None:
         super().__init__(ds)
         size = integer_of(size, "size")
         if size < 1:

@@ -40,8 +40,7 @@ class PrintData(Wrapper):
         self,
         ds: DataFlow,
         num: int = 1,
-        *,
-        name: str = "",
+        name: str | None = None,
         max_depth: int = 3,
         max_list: int = 3,
     ) -> None:

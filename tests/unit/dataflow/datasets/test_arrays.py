@@ -279,6 +279,23 @@ class TestCifar:
         with pytest.raises(ConfigError, match="No part"):
             ds.get_per_pixel_mean([])
 
+    @pytest.mark.parametrize(("kind", "count"), [(Cifar10, 10), (Cifar100, 100)])
+    def test_only_train_is_shuffled_by_itself(
+        self, tmp_path: Path, kind: type[Cifar10], count: int
+    ) -> None:
+        def shuffled(part: str, *shuffle: bool | None) -> bool:
+            ds = kind(part, *shuffle, dir=tmp_path)
+            in_order = np.stack([ds[i][0] for i in range(len(ds))]).tobytes()
+            passes = {np.stack([dp[0] for dp in ds.iterate(seed=s)]).tobytes() for s in range(9)}
+            return passes != {in_order}
+
+        with serving(cifar_files(count)) as served:
+            kind("test", dir=tmp_path, base_url=served.url, verify=False)
+        for shuffle in ((), (None,)):
+            assert shuffled("train", *shuffle) and not shuffled("test", *shuffle)
+        for part in ("train", "test"):
+            assert shuffled(part, True) and not shuffled(part, False)
+
     def test_planes_and_rows(self, tmp_path: Path) -> None:
         folder = tmp_path / "cifar-10-batches-bin"
         folder.mkdir()
