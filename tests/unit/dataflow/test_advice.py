@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cv2
 import lmdb
 import numpy as np
 import pytest
@@ -93,6 +94,11 @@ def damaged_picture(folder: Path) -> Path:
     return path
 
 
+def float_picture(folder: Path) -> Path:
+    cv2.imwrite(str(folder / "a.tiff"), np.zeros((4, 4), np.float32))
+    return folder / "a.tiff"
+
+
 def csv_of(picture: Path) -> Path:
     path = picture.parent / "list.csv"
     path.write_text(f"{picture},1\n")
@@ -133,6 +139,12 @@ FILES: dict[str, tuple[Callable[[Path], DataFlow], Callable[..., Any], str | Non
         lambda d: TFRecordData(tfrecords(d), {"a": FixedFeature((), np.int64)}), TFRecordData, None
     ),
     "ImageFromFile": (lambda d: ImageFromFile([str(damaged_picture(d))]), ImageFromFile, None),
+    "ImageFromFile, floats": (
+        lambda d: ImageFromFile([str(float_picture(d))]), ImageFromFile, None
+    ),
+    "ImageFromFile, many pixels": (
+        lambda d: ImageFromFile([str(damaged_picture(d))], max_pixels=9), ImageFromFile, None
+    ),
     "ImageFolder": (lambda d: ImageFolder(damaged_picture(d).parents[1]), ImageFolder, None),
     "ImageCSV": (lambda d: ImageCSV(csv_of(damaged_picture(d))), ImageCSV, None),
 }  # fmt: skip
@@ -172,7 +184,7 @@ def test_files(case: str, tmp_path: Path) -> None:
     with pytest.raises(TowerpackError) as caught:
         next(make(tmp_path).iterate())
     check(caught.value, taker, expected)
-    assert (caught.value.fix or "").count("leaves out") <= 1
+    assert "skip" not in (caught.value.fix or "") or expected
 
 
 @pytest.mark.parametrize("case", STACKING)

@@ -255,7 +255,7 @@ def check_size(header: ImageHeader, nbytes: int, max_pixels: int, name: str | No
     what = f"{name or 'The image'} claims {header.height} x {header.width} pixels"
     if pixels > max_pixels:
         raise FormatError(
-            f"{what}.", expected=f"at most max_pixels={max_pixels:_}", fix="allow more, or skip it"
+            f"{what}.", expected=f"at most max_pixels={max_pixels:_}", fix="allow more, or leave it out"
         )
     most = _MOST_PIXELS_PER_BYTE.get(header.format)
     if most is not None and pixels > most * nbytes:
@@ -404,7 +404,7 @@ def _check_range(img: Image | None, name: str | None) -> None:
         raise FormatError(
             f"Pixels of {name or 'the image'} are {img.dtype}, which have no known range.",
             expected="8 or 16 bits without a sign",
-            fix="channels=None gives them as they are",
+            fix="decode_image(channels=None) gives them as they are",
         )
 
 
