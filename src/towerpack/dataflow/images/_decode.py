@@ -255,7 +255,9 @@ def check_size(header: ImageHeader, nbytes: int, max_pixels: int, name: str | No
     what = f"{name or 'The image'} claims {header.height} x {header.width} pixels"
     if pixels > max_pixels:
         raise FormatError(
-            f"{what}.", expected=f"at most max_pixels={max_pixels:_}", fix="allow more, or leave it out"
+            f"{what}.",
+            expected=f"at most max_pixels={max_pixels:_}",
+            fix="allow more, or leave it out",
         )
     most = _MOST_PIXELS_PER_BYTE.get(header.format)
     if most is not None and pixels > most * nbytes:
