@@ -77,3 +77,21 @@ def test_a_component_that_is_not_there_is_told(
         "  pipeline  DataFromList(1)",
     ]
     assert not (tmp_path / "x.png").exists()
+
+
+def test_a_label_is_no_mask(
+    recipe: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["data", "grid", f"{recipe}:tuples", str(tmp_path / "x.png"), "--mask", "1"]
+    monkeypatch.setattr(sys, "argv", ["towerpack", *command])
+    with pytest.raises(SystemExit, match="1"):
+        main()
+    assert capsys.readouterr().err.splitlines() == [
+        "ConfigError: This is no mask to show.",
+        "  got       int",
+        "  expected  a whole number for each pixel: [height, width] or [height, width, 1]",
+        "  to fix    name the component that is one: mask=..., or on the command line --mask ...",
+    ]

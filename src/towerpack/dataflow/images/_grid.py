@@ -28,6 +28,7 @@ from towerpack.dataflow.images._transform import as_floats, as_keypoints
 _BACKGROUND = 32
 _GAP = 4
 _TEXT_HEIGHT = 18
+_LARGEST_LABEL = 1 << 53  # of floats that are whole numbers
 # Told apart by most people, on light and dark pictures (Okabe & Ito 2008).
 _COLOURS = (
     (230, 159, 0),
@@ -163,7 +164,7 @@ class _Drawer:
         smooth = 3 if scale < 1 else 0  # area, or nearest: pixels that are enlarged stay visible
         img = opencv().resize(img, size, interpolation=smooth)
         if "mask" in sample:
-            img = _with_mask(img, np.asarray(sample["mask"]))
+            img = _with_mask(img, _as_mask(sample["mask"]))
         if "boxes" in sample:
             _draw_boxes(img, as_floats(sample["boxes"], "boxes", 4) * scale)
         if "keypoints" in sample:
@@ -222,8 +223,32 @@ def _levels(values: NDArray[np.float64]) -> NDArray[np.uint8]:
     return np.rint((values - low) * (255 / max(high - low, 1e-12))).astype(np.uint8)
 
 
+def _as_mask(mask: Any) -> NDArray[Any]:
+    try:
+        array: NDArray[Any] = np.asarray(mask)
+    except ValueError as error:  # lists of different lengths
+        raise _no_mask(describe(mask)) from error
+    if array.ndim == 3 and array.shape[2] == 1:
+        array = array[:, :, 0]
+    if array.ndim != 2 or 0 in array.shape or array.dtype.kind not in "uifb":
+        raise _no_mask(describe(mask))
+    if array.dtype.kind == "f":
+        strange = array[~(np.abs(array) < _LARGEST_LABEL)]
+        if strange.size:
+            raise _no_mask(f"{describe(array)} with {strange[0]} in it")
+    return array
+
+
+def _no_mask(got: str) -> ConfigError:
+    return ConfigError(
+        "This is no mask to show.",
+        got=got,
+        expected="a whole number for each pixel: [height, width] or [height, width, 1]",
+        fix="name the component that is one: mask=..., or on the command line --mask ...",
+    )
+
+
 def _with_mask(img: NDArray[np.uint8], mask: NDArray[Any]) -> NDArray[np.uint8]:
-    mask = mask[:, :, 0] if mask.ndim == 3 else mask
     labels = resize_mask(mask, img.shape[0], img.shape[1]).astype(np.int64)
     colours = np.array(_COLOURS)[(labels - 1) % len(_COLOURS)]
     mixed = np.where((labels != 0)[:, :, None], img * 0.5 + colours * 0.5, img)
@@ -279,7 +304,20 @@ def _split(sample: dict[str, Any]) -> list[dict[str, Any]]:
     if not isinstance(images, list) and np.ndim(images) != 4:
         return [sample]
     count = len(cast("Sequence[Any]", images))
+    for name, value in sample.items():
+        if not _is_many(value) or len(value) != count:
+            raise ConfigError(
+                f"There are {count} images, and not as many of what is to show as {name}.",
+                got=describe(value),
+                expected=f"{count} of them, stacked or in a list, as BatchData makes it",
+                fix=f"name the component with {name}=..., or on the command line with --{name} ...",
+            )
     return [{name: value[i] for name, value in sample.items()} for i in range(count)]
+
+
+def _is_many(value: Any) -> bool:
+    """Whether a batch can hold it; its items need not be alike."""
+    return isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim > 0)
 
 
 def _write(grid: NDArray[np.uint8], path: Path) -> None:

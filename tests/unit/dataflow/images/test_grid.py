@@ -10,6 +10,7 @@ import pytest
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow import BatchData, DataFromArrays, DataFromList, MapDataComponent
+from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow.images import decode_image, image_grid
 from towerpack.dataflow.images._grid import _BACKGROUND as DARK
 from towerpack.dataflow.images._grid import displayable
@@ -183,3 +184,66 @@ def test_no_points_to_draw() -> None:
     flow = DataFromList([(IMAGES[0], np.array([]))])
     for grid in (image_grid(flow, keypoints=1), image_grid(flow, boxes=1)):
         assert np.array_equal(grid, bare)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    "mask",
+    [
+        3,
+        np.int64(3),
+        None,
+        "a mask",
+        {"x": 1},
+        np.zeros(20, int),
+        np.zeros((1, 20, 20, 1), int),
+        np.zeros((0, 0), int),
+        np.zeros((20, 0), int),
+        np.zeros((20, 20, 0), int),
+        np.zeros((20, 20, 3), np.uint8),
+        np.full((20, 20), np.nan),
+        np.full((20, 20), -np.inf, np.float32),
+        np.full((20, 20), 1e300),
+        np.zeros((20, 20), complex),
+        np.full((2, 2), "a"),
+        np.full((2, 2), None),
+        [[1, 2], [3]],
+    ],
+    ids=describe,
+)
+def test_what_is_no_mask(mask: Any) -> None:
+    with pytest.raises(ConfigError, match="no mask to show") as caught:
+        image_grid(DataFromList([(IMAGES[0], mask)]), mask=1)
+    assert "mask=..." in str(caught.value) and "[height, width]" in str(caught.value)
+
+
+@pytest.mark.filterwarnings("error")
+def test_what_is_a_mask() -> None:
+    labels = np.arange(100).reshape(10, 10) % 3
+    grids = [
+        image_grid([(IMAGES[0], mask)], mask=1)
+        for mask in (labels, labels[:, :, None], labels.astype(np.float32), labels.tolist())
+    ]
+    assert all(np.array_equal(grid, grids[0]) for grid in grids)
+    assert not np.array_equal(grids[0], image_grid([(IMAGES[0], labels)]))
+    some = image_grid([(IMAGES[0], labels > 0)], mask=1)
+    assert np.array_equal(some, image_grid([(IMAGES[0], (labels > 0) * 1)], mask=1))
+    for dtype in (np.uint64, np.int64):
+        info = np.iinfo(dtype)
+        image_grid([(IMAGES[0], np.array([[info.min, info.max]], dtype))], mask=1)
+
+
+@pytest.mark.parametrize("part", ["mask", "label", "boxes", "keypoints"])
+@pytest.mark.parametrize("value", [3, None, np.array(3), [], np.zeros((2, 20, 20), int), {"a": 1}])
+def test_parts_that_are_not_of_the_batch(part: str, value: Any) -> None:
+    source = DataFromList([(IMAGES, value)])
+    with pytest.raises(ConfigError, match=f"5 images, and not as many .*{part}") as caught:
+        image_grid(source, **{part: 1})
+    assert f"{part}=..." in str(caught.value)
+
+
+def test_parts_of_a_batch_need_not_be_alike() -> None:
+    datapoints = [(IMAGES[n], np.full((n, 4), n)) for n in range(5)]
+    batches = BatchData(DataFromList(datapoints), 5, stack="list")
+    grids = [image_grid(ds, boxes=1) for ds in (DataFromList(datapoints), batches)]
+    assert np.array_equal(*grids)
