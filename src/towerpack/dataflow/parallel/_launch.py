@@ -29,6 +29,7 @@ _ONE_THREAD = (
     "MKL_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
     "NUMEXPR_NUM_THREADS",
+    "OPENCV_FOR_THREADS_NUM",
 )
 
 # How long a source may take for one datapoint while a fork waits for it.

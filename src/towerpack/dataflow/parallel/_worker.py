@@ -123,6 +123,7 @@ class Worker:
         """
         while True:
             kind, *fields = self._next()
+            self._quiet_cv2()
             if kind == "unit":
                 self._unit(*fields)
             elif kind == "part":
@@ -179,7 +180,6 @@ class Worker:
         with lend(arena):
             result = self._run(known, work)
             result.block = bundle(result.block)
-        self._quiet_cv2()
         try:
             parcel = self._pack(seq, result, arena)
         except (EOFError, OSError):
@@ -212,7 +212,6 @@ class Worker:
                 laid = "laid" if known.lay(work, rows, arena) else "misfit"
             if drawn_since(seed):
                 laid = "drew"
-            self._quiet_cv2()
         self._channel.send(("part", seq, laid, time.perf_counter() - begin))
 
     def _pack(self, seq: int, result: Result, arena: Arena) -> Parcel | None:
@@ -265,6 +264,8 @@ class Worker:
         return Result(rows, len(rows))
 
     def _quiet_cv2(self) -> None:
+        # Before work: it may be there since the fork, or since the job was loaded. What imports it
+        # within a unit is told by the environment.
         if not self._cv2_told and "cv2" in sys.modules:
             self._cv2_told = True
             sys.modules["cv2"].setNumThreads(0)

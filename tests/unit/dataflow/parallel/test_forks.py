@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 BEGIN = """
 import itertools, os, signal, sys, threading, time
 from towerpack.dataflow import DataFromGenerator, DataFromList, MapData, PrefetchData
@@ -39,6 +41,17 @@ except Exception as error:
     print(error)
 """)
     assert "2 threads run (MainThread, mine)" in said
+
+
+def test_opencv_has_one_thread_from_the_first_datapoint_on() -> None:
+    pytest.importorskip("cv2")
+    run("""
+import cv2
+cv2.setNumThreads(4)
+flow = MapData(DataFromList([(i,) for i in range(20)]), lambda dp: (cv2.getNumThreads(),))
+assert set(PrefetchData(flow, num_proc=2, start="fork")) == {(1,)}
+assert cv2.getNumThreads() == 4
+""")
 
 
 def test_while_the_thread_of_the_last_pass_is_still_in_its_source() -> None:

@@ -440,6 +440,20 @@ def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
     assert [int(dp[0]) for dp in flow] == list(range(60))
 
 
+def test_opencv_has_one_thread_from_the_first_datapoint_on() -> None:
+    pytest.importorskip("cv2")
+
+    def threads(dp: Any) -> Any:
+        import cv2
+
+        return (os.getpid(), cv2.getNumThreads())
+
+    found = list(PrefetchData(MapData(numbers(40), threads), num_proc=2))
+    assert {count for _, count in found} == {1}
+    found = list(PrefetchData(BatchData(MapData(numbers(40), threads), 4), num_proc=2))
+    assert {int(count) for _, counts in found for count in counts} == {1}
+
+
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads /proc")
 def test_nothing_stays_open_of_workers_that_died_or_did_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
