@@ -9,6 +9,7 @@ import typer
 
 from towerpack import __version__
 from towerpack._core.errors import TowerpackError
+from towerpack.cli._tracebacks import cause_of
 
 app = typer.Typer(
     name="towerpack",
@@ -37,10 +38,14 @@ def _options(  # pyright: ignore[reportUnusedFunction]
 def main() -> None:
     """Run the command line; the entry point of the `towerpack` script.
 
-    An error that we raise on purpose is told without a traceback and gives exit code 1.
+    An error that we raise on purpose gives exit code 1, and is told without a traceback; but if
+    the user's code raised, with that which leads into it.
     """
     try:
         app()
     except TowerpackError as error:
+        cause = cause_of(error)
+        if cause is not None:
+            typer.echo(cause, err=True)
         typer.echo(f"{type(error).__name__}: {error}", err=True)
         sys.exit(1)

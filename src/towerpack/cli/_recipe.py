@@ -7,12 +7,12 @@ import importlib
 import importlib.util
 import os
 import sys
-import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from towerpack._core.errors import ConfigError, TowerpackError
+from towerpack.cli._tracebacks import traceback_of
 
 if TYPE_CHECKING:
     from towerpack.dataflow import DataFlow
@@ -108,13 +108,10 @@ def _run(function: Any, what: str) -> Any:
     except TowerpackError:
         raise
     except Exception as error:
-        # Without this function's own frame.
-        own = error.__traceback__
-        lines = traceback.format_exception(type(error), error, own and own.tb_next)
         raise ConfigError(
             f"{what} {type(error).__name__}: {error}",
             fix="see the traceback below",
-            details="".join(lines).rstrip(),
+            details=traceback_of(error),
         ) from error
 
 

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from towerpack import ConfigError
-from towerpack.cli import app
+from towerpack.cli import app, main
 from towerpack.cli._components import components_of
 from towerpack.cli._data import flow_of
 from towerpack.cli._data_files import open_data
@@ -283,7 +284,7 @@ def test_components() -> None:
 def test_it_loads_no_framework(folder: Path) -> None:
     program = """
 import sys
-from towerpack.cli import app
+from towerpack.cli import app, main
 app(["data", "inspect", "recipe_for_test.py:train"], standalone_mode=False)
 print({"tensorflow", "keras"} & sys.modules.keys())
 """
@@ -309,3 +310,150 @@ def test_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = "from towerpack.dataflow import FakeData\ndef make(): return FakeData([[2]], 4)\n"
     (tmp_path / "at_home.py").write_text(program)
     assert len(flow_of("~/at_home.py:make")) == 4
+
+
+BAD_RECIPE = """
+import numpy as np
+from towerpack.dataflow import (
+    DataFromGenerator, DataFromList, MapData, MapDataComponent, MultiProcessRunner,
+    MultiThreadMapData, BatchData, RepeatedData
+)
+from towerpack.dataflow.images import decode_image
+
+picture = np.zeros((4, 4, 3), np.uint8)
+ten = DataFromList([(picture, i) for i in range(10)])
+
+def look_up():
+    return {"a": 1}["b"]
+
+def load(dp):
+    return look_up(),
+
+def reload(dp):
+    try:
+        look_up()
+    except KeyError as error:
+        raise ValueError("not that") from error
+
+def decode(dp):
+    return decode_image(b"nothing"),
+
+def mapped():
+    return MapData(ten, load)
+
+def streamed():
+    return BatchData(RepeatedData(MapData(DataFromGenerator(lambda: iter(ten)), load)), 2)
+
+def generated():
+    def rows():
+        yield picture, 0
+        yield load(1)
+    return DataFromGenerator(rows)
+
+def chained():
+    return MapData(ten, reload)
+
+def threads():
+    return MultiThreadMapData(ten, 2, load)
+
+def workers():
+    return MultiProcessRunner(MapData(ten, load), 2, 1)
+
+def left_out():
+    return MapData(ten, load, on_error="skip", max_errors=3)
+
+def built_in():
+    return MapData(ten, int)
+
+def refused():
+    return MapData(ten, decode)
+
+def refused_by_ours():
+    return MapDataComponent(ten, decode_image)
+
+def fails():
+    return look_up()
+
+def misused():
+    decode_image(None, strict=True, wrong=1)
+"""
+
+
+@pytest.fixture
+def told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., list[str]]:
+    (folder / "bad_recipe.py").write_text(BAD_RECIPE)
+    monkeypatch.delitem(sys.modules, "bad_recipe", raising=False)
+
+    def run(command: str, recipe: str, *more: str) -> list[str]:
+        arguments = ["towerpack", "data", command, f"bad_recipe.py:{recipe}", *more]
+        monkeypatch.setattr(sys, "argv", arguments)
+        with pytest.raises(SystemExit, match="1"):
+            main()
+        return capfd.readouterr().err.splitlines()
+
+    return run
+
+
+def functions_in(lines: list[str]) -> list[str]:
+    return [line.rpartition(" in ")[2] for line in lines if line.startswith("  File ")]
+
+
+@pytest.mark.parametrize("command", ["inspect", "speed", "profile", "grid"])
+@pytest.mark.parametrize("recipe", ["mapped", "streamed", "threads"])
+def test_the_cause_of_an_error_leads_into_the_recipe(
+    told: Callable[..., list[str]], command: str, recipe: str
+) -> None:
+    lines = told(command, recipe, *(["x.png"] if command == "grid" else []))
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines.count(lines[0]) == 1
+    assert functions_in(lines) == ["load", "look_up"]
+    end = lines.index("KeyError: 'b'")
+    assert lines[end + 1].startswith("MapError: Map") or "MapData(load) raised" in lines[end + 1]
+    assert "see the cause above" in "".join(lines[end + 1 :])
+
+
+def test_the_cause_in_a_generator(told: Callable[..., list[str]]) -> None:
+    lines = told("inspect", "generated", "--num", "2")
+    assert functions_in(lines) == ["rows", "load", "look_up"]
+    assert "DataFlowError: DataFromGenerator" in lines[lines.index("KeyError: 'b'") + 1]
+
+
+def test_the_cause_of_a_cause(told: Callable[..., list[str]]) -> None:
+    lines = told("inspect", "chained")
+    assert functions_in(lines) == ["reload", "look_up", "reload"]
+    assert lines.index("KeyError: 'b'") < lines.index("ValueError: not that")
+
+
+def test_the_cause_in_a_worker_is_told_once(told: Callable[..., list[str]]) -> None:
+    text = "\n".join(told("inspect", "workers"))
+    assert text.count("KeyError: 'b'") == 1 and text.count("in look_up") == 1
+    assert text.count("Traceback in the worker") == 1
+
+
+def test_the_cause_of_the_last_one_that_was_left_out(told: Callable[..., list[str]]) -> None:
+    lines = told("inspect", "left_out")
+    assert functions_in(lines) == ["load", "look_up"] and lines.count("KeyError: 'b'") == 1
+    assert any("found 4 bad datapoints" in line for line in lines)
+
+
+def test_the_cause_in_what_has_no_frames(told: Callable[..., list[str]]) -> None:
+    lines = told("inspect", "built_in")
+    assert lines[0].startswith("TypeError: int() argument") and lines[1].startswith("MapError")
+    assert functions_in(lines) == [] and "Traceback" not in "".join(lines)
+
+
+def test_causes_that_are_our_own(told: Callable[..., list[str]]) -> None:
+    lines = told("inspect", "refused")
+    assert functions_in(lines) == ["decode"]
+    assert any(line.startswith("MapError: MapData(decode) raised FormatError") for line in lines)
+    lines = told("inspect", "refused_by_ours")
+    assert functions_in(lines) == [] and lines[0].startswith("MapError: ")
+
+
+def test_recipes_that_fail_are_told_once(told: Callable[..., list[str]]) -> None:
+    lines = told("inspect", "fails")
+    assert lines[0].startswith("ConfigError: ") and lines[-1] == "KeyError: 'b'"
+    assert functions_in(lines) == ["fails", "look_up"]
+    assert functions_in(told("inspect", "misused")) == ["misused"]

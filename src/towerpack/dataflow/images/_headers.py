@@ -76,6 +76,7 @@ def image_header(data: Bytes, *, name: str | None = None) -> ImageHeader:
             f"{name or 'This'} is no image file.",
             got=f"{len(data)} bytes that begin with {data[:8]!r}",
             expected="a JPEG, PNG, WebP, GIF, BMP or TIFF file",
+            fix="leave it out, or take it from its source again if it should be one",
         )
     try:
         header = _PARSERS[start](data)
