@@ -274,6 +274,10 @@ class Crew(ABC):
         """End a `wait`, from another thread."""
 
     @abstractmethod
+    def set_apart(self, value: Any) -> Any:
+        """An object that is no array and no container, safe from later changes where possible."""
+
+    @abstractmethod
     def cancel(self, seq: int) -> None:
         """Tell workers that units up to `seq` need not be done."""
 

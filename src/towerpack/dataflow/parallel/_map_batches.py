@@ -59,7 +59,7 @@ class BatchStream(WorkStream):
 
         def reading(crew: Crew) -> WorkSource:
             self._work = start_reading(
-                source, inner.tally or Tally(), crew,
+                chain.source, source, inner.tally or Tally(), crew,
                 epoch=epoch, count=count, group=batch.batch_size, remainder=batch.remainder,
             )  # fmt: skip
             return self._work

@@ -65,7 +65,7 @@ class ChainStream(WorkStream):
 
         def reading(crew: Crew) -> WorkSource:
             tally = inner.tally or Tally()
-            self._work = start_reading(source, tally, crew, epoch=epoch, count=count)
+            self._work = start_reading(chain.source, source, tally, crew, epoch=epoch, count=count)
             return self._work
 
         self._pass = begin(job, reading)

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import time
-from typing import cast
+from typing import Any, cast
 
 from towerpack._core.errors import DataFlowError, InternalError, TowerpackError, WorkerError
 from towerpack._core.logs import get_logger
@@ -27,6 +27,7 @@ from towerpack.dataflow.parallel._layout import Laid, Layout
 from towerpack.dataflow.parallel._memory import SharedSlots, Slot, memory_file
 from towerpack.dataflow.parallel._options import Options
 from towerpack.dataflow.parallel._packing import WORTH_LENDING, Packed, Parcel, unbundle, unpack
+from towerpack.dataflow.parallel._set_apart import pickled
 from towerpack.dataflow.parallel._unit import Division, Part, Unit
 
 log = get_logger(__name__)
@@ -346,6 +347,9 @@ class ProcessCrew(Crew):
         batch = layout.batch(slot.anchor().copy())
         self.slots.give_back(slot)
         return batch
+
+    def set_apart(self, value: Any) -> Any:
+        return pickled(value)
 
     def cancel(self, seq: int) -> None:
         for member in self._members():

@@ -6,10 +6,13 @@ from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._stream import State, Stream, Tally
 from towerpack.dataflow.parallel._crew import Crew
 from towerpack.dataflow.parallel._reader import Buffer, Entry, read_ahead
 from towerpack.dataflow.parallel._run import Adaptive, Piece, WorkSource
+from towerpack.dataflow.parallel._set_apart import may_write_over, set_apart
 from towerpack.dataflow.parallel._unit import Unit
 
 _BUFFER = 256
@@ -102,6 +105,7 @@ def _read_for(group: Sequence[Entry]) -> Read:
 
 
 def start_reading(
+    flow: DataFlow,
     source: Stream,
     tally: Tally,
     crew: Crew,
@@ -114,7 +118,8 @@ def start_reading(
     """Have a thread read a source ahead.
 
     Args:
-        source: The thread closes it.
+        flow: What is read.
+        source: A pass over it; the thread closes it.
         tally: Where the source counts what it leaves out.
         crew: Who waits for what is read.
         epoch: The pass.
@@ -124,5 +129,13 @@ def start_reading(
     """
     buffer = Buffer(max(_BUFFER, group), crew.wake, group)
     work = ReadWork(epoch, count, buffer, remainder)
-    read_ahead(source, tally, buffer)
+
+    def apart(datapoint: Datapoint) -> Datapoint:
+        return set_apart(datapoint, crew.set_apart)
+
+    read_ahead(source, tally, buffer, apart if may_write_over(flow) else _as_it_is)
     return work
+
+
+def _as_it_is(datapoint: Datapoint) -> Datapoint:
+    return datapoint

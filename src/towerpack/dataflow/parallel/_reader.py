@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._stream import State, Stream, Tally
 
+Keep = Callable[[Datapoint], Datapoint]
+
 
 class Entry(NamedTuple):
     """What was read.
@@ -157,15 +159,16 @@ _BUFFERS: weakref.WeakKeyDictionary[threading.Thread, Buffer] = weakref.WeakKeyD
 """Of all threads that were started, while they last."""
 
 
-def read_ahead(stream: Stream, tally: Tally, buffer: Buffer) -> None:
+def read_ahead(stream: Stream, tally: Tally, buffer: Buffer, keep: Keep) -> None:
     """Start the thread.
 
     Args:
         stream: What is read; the thread closes it.
         tally: Where the stream counts what it leaves out.
         buffer: Where to.
+        keep: Makes of a datapoint what is kept of it while the stream goes on.
     """
-    arguments: tuple[Any, ...] = (stream, tally, buffer)
+    arguments: tuple[Any, ...] = (stream, tally, buffer, keep)
     thread = threading.Thread(
         target=_run, args=arguments, name="towerpack-data-reader", daemon=True
     )
@@ -200,20 +203,22 @@ def readers_at_rest(timeout_s: float) -> Generator[int]:
             buffer.let_go()
 
 
-def _run(stream: Stream, tally: Tally, buffer: Buffer) -> None:
+def _run(stream: Stream, tally: Tally, buffer: Buffer, keep: Keep) -> None:
     try:
-        _read(stream, tally, buffer)
+        _read(stream, tally, buffer, keep)
     finally:
         buffer.over()
 
 
-def _read(stream: Stream, tally: Tally, buffer: Buffer) -> None:
+def _read(stream: Stream, tally: Tally, buffer: Buffer, keep: Keep) -> None:
     counted = 0
+    read: list[Datapoint] = []  # one, which is not lost if it cannot be kept at first
     going = not buffer.closed
     while going:
         try:
-            datapoint = next(stream)
-            entry = Entry(datapoint, stream.state(), tally.skipped - counted)
+            if not read:
+                read.append(next(stream))
+            entry = Entry(keep(read[0]), stream.state(), tally.skipped - counted)
         except StopIteration:
             buffer.end(stream.state(), tally.skipped - counted)
             break
@@ -221,6 +226,7 @@ def _read(stream: Stream, tally: Tally, buffer: Buffer) -> None:
             going = buffer.fail(error)
         else:
             counted = tally.skipped
+            read.clear()
             going = buffer.put(entry)
-            del datapoint, entry
+            del entry
     stream.close()

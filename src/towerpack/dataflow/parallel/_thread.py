@@ -166,6 +166,9 @@ class ThreadCrew(Crew):
         unit.seconds, unit.nbytes = seconds, needed
         self.stats.count(unit)
 
+    def set_apart(self, value: Any) -> Any:
+        return value  # it might be a file, a lock, or what the program goes on with
+
     def cancel(self, seq: int) -> None:
         for member in self._by_number.values():
             member.cancelled[0] = seq

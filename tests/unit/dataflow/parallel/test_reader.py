@@ -10,8 +10,10 @@ import pytest
 
 from processes import wait_until
 from towerpack import DataFlowError
-from towerpack.dataflow import DataFromGenerator, MapData, PrefetchData
-from towerpack.dataflow.parallel._reader import Buffer, Entry
+from towerpack.dataflow import DataFromGenerator, DataFromList, MapData, PrefetchData
+from towerpack.dataflow._flow import Place, open_flow
+from towerpack.dataflow._stream import Tally
+from towerpack.dataflow.parallel._reader import Buffer, Entry, read_ahead
 
 
 def _entry(number: int) -> Entry:
@@ -70,6 +72,28 @@ def test_an_error_is_raised_when_nothing_whole_is_left_before_it() -> None:
     assert not thread.is_alive(), "the source may try again"
     _put(buffer, 3)
     assert _taken(buffer, 2) == [2, 3]
+
+
+def test_a_datapoint_that_cannot_be_kept_at_first_is_not_lost() -> None:
+    failures = [MemoryError("no room"), MemoryError("still none")]
+
+    def keep(dp: Any) -> Any:
+        if dp[0] == 1 and failures:
+            raise failures.pop()
+        return dp
+
+    stream = open_flow(DataFromList([(i,) for i in range(3)]), Place(0), 0, None)
+    buffer = Buffer(100, lambda: None)
+    read: list[Entry] = []
+    read_ahead(stream, Tally(), buffer, keep)
+    for _ in range(2):
+        assert wait_until(lambda: buffer._error is not None, 5)
+        read += buffer.take(100)
+        with pytest.raises(MemoryError):
+            buffer.raise_error()
+    assert wait_until(lambda: buffer._ended, 5)
+    read += buffer.take(100)
+    assert read == [Entry((i,), i + 1, 0) for i in range(3)]
 
 
 def test_a_source_that_fails_while_workers_end_what_nobody_waits_for() -> None:
