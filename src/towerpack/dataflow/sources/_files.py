@@ -26,6 +26,7 @@ from towerpack.dataflow.images._image import height_and_width
 from towerpack.dataflow.sources._planned import PlannedSource
 
 _LARGEST_FILE = 1 << 30
+_DECODING = 'lambda file: decode_image(Path(file).read_bytes()), on_error="skip"'
 
 
 class FilesStage(PlannedSource["FilesNode"]):
@@ -195,5 +196,17 @@ class FilesNode(RowMaker, Node):
 
     def _made(self, position: int, allocate: Allocate) -> Datapoint:
         file = self.files[position]
-        component = file if self.reader is None else self.reader(file, allocate)
+        try:
+            component = file if self.reader is None else self.reader(file, allocate)
+        except FormatError as error:
+            error.fix = "; ".join(filter(None, [error.fix, self._leaving_out()]))
+            raise
         return [component] if self.labels is None else (component, int(self.labels[position]))
+
+    def _leaving_out(self) -> str:
+        """What leaves out bad files: sources do not."""
+        if self.labels is None:
+            begin, ds = "to leave out bad files: ", "DataFromList([[file] for file in files])"
+        else:
+            begin, ds = "to leave out bad files: decode=False here, then ", "ds"
+        return f"{begin}MapDataComponent({ds}, {_DECODING})"

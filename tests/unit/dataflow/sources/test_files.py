@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import struct
 import tracemalloc
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,17 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from towerpack import ConfigError, FormatError
-from towerpack.dataflow import BatchData, ImageCSV, ImageFolder, ImageFromFile, ShuffleData
+from towerpack.dataflow import (
+    BatchData,
+    DataFlow,
+    DataFromList,
+    ImageCSV,
+    ImageFolder,
+    ImageFromFile,
+    MapDataComponent,
+    ShuffleData,
+)
+from towerpack.dataflow.images import decode_image, encode_jpeg
 from towerpack.dataflow.testing import check_flow
 
 
@@ -331,3 +343,54 @@ class TestArguments:
         for name in ("fifo.png", "zero.png"):
             with pytest.raises(FormatError, match="a pipe or a device"):
                 list(ImageFromFile([tmp_path / name]))
+
+
+@pytest.mark.parametrize("damage", ["cut", "header", "none", "text", "absent", "large"])
+@pytest.mark.parametrize("kind", ["ImageFromFile", "ImageFolder", "ImageCSV"])
+def test_what_a_bad_file_is_left_out_by(tmp_path: Path, kind: str, damage: str) -> None:
+    folder = tmp_path / "class"
+    folder.mkdir()
+    data = encode_jpeg(picture(0, 60, 80))
+    contents = {"cut": data[:900], "header": data[:12], "none": b"", "text": b"no", "absent": b""}
+    files = [folder / f"{name}.jpg" for name in "abc"]
+    for file in files:
+        file.write_bytes(data)
+    files[1].write_bytes(contents.get(damage, encode_jpeg(picture(0, 200, 60))))
+    lines = tmp_path / "list.csv"
+    lines.write_text("".join(f"{file},3\n" for file in files))
+    limit = 200 * 50
+
+    def make(**arguments: Any) -> DataFlow:
+        if kind == "ImageFromFile":
+            return ImageFromFile(files, **arguments)
+        return (ImageCSV if kind == "ImageCSV" else ImageFolder)(
+            lines if kind == "ImageCSV" else tmp_path, **arguments
+        )
+
+    source = make(max_pixels=limit)
+    if damage == "absent":
+        files[1].unlink()
+    with pytest.raises(FormatError) as caught:
+        list(source)
+    fix = caught.value.fix or ""
+    assert ("decode=False" in fix) == (kind != "ImageFromFile")
+    assert ("DataFromList([[file] for file in files])" in fix) == (kind == "ImageFromFile")
+    (code,) = re.findall(r"MapDataComponent\(.*on_error=\"skip\"\)", fix)
+    assert code.startswith(("MapDataComponent(ds, ", "MapDataComponent(DataFromList"))
+    if damage == "absent":
+        return
+    # As told, word for word.
+    names = {
+        "ds": make(decode=False) if kind != "ImageFromFile" else None,
+        "files": files,
+        "DataFromList": DataFromList,
+        "MapDataComponent": MapDataComponent,
+        "Path": Path,
+        "decode_image": partial(decode_image, max_pixels=limit),
+    }
+    found = list(eval(code, names))
+    assert len(found) == 2 and type(found[0]) is (list if kind == "ImageFromFile" else tuple)
+    assert all(np.array_equal(dp[0], decode_image(data)) for dp in found)
+    if damage == "cut":
+        names["decode_image"] = partial(decode_image, strict=False)
+        assert len(list(eval(code, names))) == 3 and "decode_image(strict=False)" in fix
