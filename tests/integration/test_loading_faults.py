@@ -122,6 +122,38 @@ def test_a_killed_worker_is_an_error_at_once() -> None:
     iterator.close()
 
 
+@pytest.mark.parametrize("batch_size", [1, 10])
+def test_a_killed_worker_is_an_error_though_another_hangs_before_it(
+    tmp_path: Path, batch_size: int
+) -> None:
+    """And after it nothing is missing. Slow batches of 10 are made in parts, by both."""
+    from towerpack import WorkerError
+
+    hanging, release = tmp_path / "hanging", tmp_path / "release"
+
+    def hang(dp: Any) -> Any:
+        if dp[0] == 60 and not release.exists():
+            hanging.write_text(str(os.getpid()))
+            while not release.exists():
+                time.sleep(0.01)
+        time.sleep(0.02)
+        return dp
+
+    before = children_of(os.getpid())
+    flow = BatchData(MapData(DataFromArrays(np.arange(100)), hang), batch_size)
+    with PrefetchData(flow, num_proc=2).iterate(seed=0) as iterator:
+        got = [next(iterator)[0].tolist() for _ in range(60 // batch_size)]
+        assert wait_until(lambda: hanging.exists() and hanging.read_text() != "", 20)
+        (other,) = (pid for pid in own_workers(before) if str(pid) != hanging.read_text())
+        os.kill(other, signal.SIGKILL)
+        with stopwatch() as watch, pytest.raises(WorkerError, match="SIGKILL"):
+            next(iterator)
+        assert watch.seconds < WITHIN_S
+        release.touch()
+        got += [dp[0].tolist() for dp in iterator]
+    assert list(itertools.chain(*got)) == list(range(100))
+
+
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_workers_do_not_outlive_their_parent(how: signal.Signals) -> None:
     process = run("forever")

@@ -78,6 +78,18 @@ class TestTurns:
             given[flow] += 1
         assert turns.taken(until).tolist() == given
 
+    def test_what_is_rounded_is_told(self, caplog: pytest.LogCaptureFixture) -> None:
+        whole_weights([0.7, 0.2, 0.1])
+        whole_weights([1, 65_535])
+        assert caplog.messages == []
+        sizes = [1_281_167, 50_000, 3_000_000]
+        rounded = whole_weights(sizes)
+        (message,) = caplog.messages
+        shares = [
+            w / sum(rounded) - size / sum(sizes) for w, size in zip(rounded, sizes, strict=True)
+        ]
+        assert f"a datapoint in {1 / max(map(abs, shares)):.0f}" in message
+
     def test_weights(self) -> None:
         assert whole_weights([0.1] * 10) == (1,) * 10
         assert whole_weights([0.7, 0.2, 0.1]) == (7, 2, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from itertools import chain
 from typing import Any
@@ -19,6 +20,7 @@ from towerpack.dataflow import (
     FilterData,
     LocallyShuffleData,
     MapData,
+    PrefetchData,
     RepeatedData,
     RepeatedDataPoint,
     ShardData,
@@ -180,6 +182,24 @@ class TestRepeatedDataPoint:
         for _, rows in BatchData(RepeatedDataPoint(MapData(source, make), 3), 6):
             assert rows.shape == (6, 2)
         assert made == [0, 1, 2, 3]
+
+    @pytest.mark.parametrize("num_proc", [None, 0, 2])
+    def test_also_what_lies_within_lists_is_ones_own(self, num_proc: int | None) -> None:
+        def add(dp: Any) -> Any:
+            dp["boxes"][0][0] += 1
+            dp["more"][0]["n"].append(1)
+            return dp
+
+        source = [{"boxes": [np.array([10 * i])], "more": ({"n": []},)} for i in range(3)]
+        ds: Any = MapData(RepeatedDataPoint(MapData(DataFromList(source), copy.deepcopy), 3), add)
+        ds = ds if num_proc is None else PrefetchData(ds, num_proc=num_proc)
+        whole = list(ds)
+        assert [dp["boxes"][0].tolist() for dp in whole] == [[1]] * 3 + [[11]] * 3 + [[21]] * 3
+        assert all(dp["more"][0]["n"] == [1] for dp in whole)
+        iterator = ds.iterate(seed=0)
+        next(iterator)
+        resumed = list(ds.iterate(state=iterator.state()))
+        assert str(resumed) == str(whole[1:])
 
     def test_scattered_reads(self) -> None:
         ds = ShuffleData(RepeatedDataPoint(numbers(50), 4))

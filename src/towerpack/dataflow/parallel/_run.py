@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from towerpack._core.errors import WorkerError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow.parallel._crew import Crew, Stats
@@ -20,6 +21,8 @@ log = get_logger(__name__)
 
 _POLL_S = 0.5
 _START_S = 30.0
+# A worker's death is raised in its turn, unless what comes before it takes longer.
+_DEATH_PATIENCE_S = 0.5
 _SPARE_SLOTS = 4
 # A unit costs some 50 µs besides its work; results that take long or are large go alone.
 _WORTHWHILE_S = 8e-3
@@ -176,6 +179,7 @@ class Run:
         """
         self._count_full()
         self._crew.wait(0.0)
+        waited_since: float | None = None
         while True:
             self._issue()
             if not self._order:
@@ -186,6 +190,8 @@ class Run:
                 unit = self._ready()
                 if unit is not None:
                     return self._deliver(unit)
+                self._raise_death(waited_since)
+            waited_since = waited_since or time.monotonic()
             self._wait()
 
     def close(self) -> None:
@@ -205,6 +211,18 @@ class Run:
         if self._crew.options.ordered:
             return self._order[0] if self._order[0].done else None
         return next((unit for unit in self._order if unit.done), None)
+
+    def _raise_death(self, waited_since: float | None) -> None:
+        """Raise the death of a worker, if what comes before is not done soon."""
+        if waited_since is None or time.monotonic() - waited_since < _DEATH_PATIENCE_S:
+            return
+        for unit in self._order:
+            if isinstance(unit.error, WorkerError):
+                self._deliver(unit)
+            for part in [] if unit.division is None else unit.division.parts:
+                if isinstance(part.error, WorkerError):
+                    error, part.error = part.error, None  # one worker then makes all of it
+                    raise error
 
     def _deliver(self, unit: Unit) -> list[Datapoint]:
         if unit.error is not None and unit.finished == 0:

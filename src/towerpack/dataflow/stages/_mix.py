@@ -39,7 +39,9 @@ class MixData(Stage):
     """Takes turns between flows, so that each has its share of every stretch of the mix.
 
     The order of turns is fixed, and as even as can be: of the first n datapoints, for any n, a flow
-    with share w has given w * n, to within one. Shuffle the flows, not the mix.
+    with share w has given w * n, to within one. Shuffle the flows, not the mix. Shares are exact
+    where the smallest integers in their proportion sum up to no more than 65,536; others are
+    rounded to that, which a warning tells.
 
     Contract: each flow in its own order; length by `stop`; not random; thread- and fork-safe as the
     flows are; resumable as they are, at once if all are indexable.

@@ -114,11 +114,15 @@ def take_copies(block: Block, order: NDArray[np.int64]) -> Block:
 
 
 def duplicate(datapoint: Datapoint) -> Datapoint:
-    """The same datapoint with arrays of its own."""
+    """The same datapoint with arrays, lists and dicts of its own, also within others."""
     if not is_datapoint(datapoint):
         return _copy(datapoint)
     return rebuild(datapoint, map(_copy, values_of(datapoint)))
 
 
 def _copy(value: Any) -> Any:
-    return cast("NDArray[Any]", value).copy() if isinstance(value, np.ndarray) else value
+    if isinstance(value, np.ndarray):
+        return cast("NDArray[Any]", value).copy()
+    if type(value) not in (list, tuple, dict):
+        return value
+    return rebuild(value, map(_copy, values_of(value)))

@@ -18,6 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
+from towerpack._core.logs import get_logger
+
+log = get_logger(__name__)
 
 _FINEST = 1 << 16
 
@@ -28,7 +31,7 @@ def whole_weights(weights: Sequence[float]) -> tuple[int, ...]:
     """Weights as the smallest integers in the same proportion.
 
     Decimal fractions are taken as they are written: ten times 0.1 are ten equal weights. What would
-    need a sum above 65,536 is rounded to that.
+    need a sum above 65,536 is rounded to that, with a warning.
 
     Raises:
         ConfigError: A weight is not positive and finite, or rounds to nothing.
@@ -69,6 +72,14 @@ def _rounded(weights: Sequence[int]) -> tuple[int, ...]:
             f"A weight of {weights[parts.index(0)]} in {total} is too small.",
             expected=f"a share of at least 1 in {_FINEST}",
         )
+    off = max(
+        abs(weight / total - part / _FINEST) for weight, part in zip(weights, parts, strict=True)
+    )
+    log.warning(
+        "The weights of a mix are rounded to parts of %d: one share is off by a datapoint in %.0f",
+        _FINEST,
+        1 / off,
+    )
     return tuple(part // gcd(*parts) for part in parts)
 
 

@@ -395,6 +395,21 @@ def test_a_function_that_does_not_pickle_is_named() -> None:
     assert len(list(PrefetchData(MapData(numbers(8), guarded), num_proc=1, backend="thread"))) == 8
 
 
+def test_an_open_file_is_not_sent(tmp_path: Path) -> None:
+    (tmp_path / "numbers.txt").write_text("0\n1\n2\n")
+    with (tmp_path / "numbers.txt").open() as file:
+        ds = PrefetchData(MapData(numbers(3), lambda dp: (file.readline(),)), num_proc=1)
+        words = r"(?s)the open file '.*numbers.txt': open it where.*file of .*<lambda>"
+        with pytest.raises(ConfigError, match=words):
+            next(ds.iterate())
+
+        def says(dp: Any) -> Any:
+            print("said", file=sys.stderr)
+            return dp
+
+        assert len(list(PrefetchData(MapData(numbers(3), says), num_proc=1))) == 3
+
+
 def test_a_result_that_does_not_pickle_is_named() -> None:
     flow = MapData(numbers(8), lambda dp: (dp[0], threading.Lock()))
     with pytest.raises(DataFlowError, match=r"(?s)position.*lock"):
