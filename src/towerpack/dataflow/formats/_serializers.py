@@ -61,7 +61,7 @@ class NumpySerializer:
             rows = list(df)
             if not rows:
                 raise _no_datapoints(df)
-            stacked = stack_rows(rows)
+            stacked = _stacked(rows)
             names = _member_names(stacked)
             columns = [_fixed(_strings_or_numbers(column)) for column in values_of(stacked)]
             _write_npz(temporary, dict(zip(names, columns, strict=True)))
@@ -126,6 +126,16 @@ class HDF5Serializer:
         return HDF5Data(path, data_paths, shuffle)
 
 
+def _stacked(rows: list[Datapoint]) -> Datapoint:
+    """As `stack_rows`, whose errors are about batches."""
+    try:
+        return stack_rows(rows)
+    except BatchError as error:
+        if "batching" in (error.fix or ""):
+            error.fix = f"convert components, or leave some out, before saving; or {_RAGGED}"
+        raise
+
+
 def _no_datapoints(df: DataFlow) -> ConfigError:
     return ConfigError(f"{df} has no datapoints, and so no components to store.")
 
@@ -182,7 +192,7 @@ def _blocks(ds: DataFlow, components: int) -> Iterator[list[Any]]:
                     f"Datapoints do not have {components} components, as data_paths has names.",
                     got=describe_datapoint(row),
                 )
-        yield values_of(stack_rows(rows))
+        yield values_of(_stacked(rows))
 
 
 def _create(file: Any, names: Sequence[str], columns: list[NDArray[Any]], size: int | None) -> None:

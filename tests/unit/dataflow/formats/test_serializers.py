@@ -211,3 +211,39 @@ def test_records_are_bytes(tmp_path: Path) -> None:
     ):
         writer.write("text")  # pyright: ignore[reportArgumentType]
     assert not os.listdir(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [(np.zeros(2), None), (np.ones(2), None)],
+        [(np.zeros(2), 0), (np.ones(3), 1)],
+        [([1, "a"], 0), ([2, "b"], 1)],
+        [({"nested": 1}, 0)],
+    ],
+    ids=["None", "ragged", "mixed", "dicts"],
+)
+@pytest.mark.parametrize("to", ["numpy", "hdf5"])
+def test_what_does_not_stack_can_be_stored_as_it_is_told(
+    tmp_path: Path, rows: list[Any], to: str
+) -> None:
+    ds = DataFromList(rows)
+    with pytest.raises(BatchError) as caught:
+        if to == "numpy":
+            NumpySerializer.save(ds, tmp_path / "x")
+        else:
+            HDF5Serializer.save(ds, tmp_path / "x", ["a", "b"])
+    fix = caught.value.fix or ""
+    assert "stack=" not in fix and "pad=" not in fix and "batch" not in fix.lower()
+    for serializer in (LMDBSerializer, TFRecordSerializer):
+        assert serializer.__name__ in fix
+        path = tmp_path / f"{serializer.__name__}.lmdb"
+        serializer.save(ds, path)
+        order = {"shuffle": False} if serializer is LMDBSerializer else {}
+        np.testing.assert_equal(list(serializer.load(path, **order)), rows)
+
+
+def test_advice_that_is_about_the_data_is_kept(tmp_path: Path) -> None:
+    masked = DataFromList([(np.ma.masked_array([1, 2]),)] * 2)
+    with pytest.raises(BatchError, match=r"array\.filled"):
+        NumpySerializer.save(masked, tmp_path / "x")
