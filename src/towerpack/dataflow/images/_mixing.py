@@ -85,22 +85,28 @@ class BatchMix(ABC):
             rng: What else is random.
         """
 
-    def __call__(self, batch: Datapoint, rng: RNG) -> Datapoint:
+    def __call__(self, batch: Datapoint, rng: RNG | None = None) -> Datapoint:
         """Mix one batch.
 
+        Args:
+            batch: Of images and labels.
+            rng: What draws; `MapData(..., rng=True)` gives it.
+
         Raises:
-            ConfigError: The images or labels are not as they should be.
+            ConfigError: The images or labels are not as they should be, or there is no generator.
         """
-        if not isinstance(cast("object", rng), np.random.Generator):
+        if rng is None:
             raise ConfigError(
-                f"{type(self).__name__} mixes the images of a batch, and came before BatchData.",
-                fix=f"MapData(BatchData(ds, n), {type(self).__name__}(...), rng=True)",
+                f"{type(self).__name__} draws, and was called without a generator.",
+                fix=f"MapData(ds, {type(self).__name__}(...), rng=True)",
             )
+        if not isinstance(cast("object", rng), np.random.Generator):
+            raise self._before_batches()
         images, labels = (
-            np.asarray(component_of(batch, index, "mix", "image=..., label=... say which are"))
-            for index in (self.image, self.label)
+            _stacked(component_of(batch, index, "mix", "image=..., label=... say which are"), what)
+            for what, index in (("images", self.image), ("labels", self.label))
         )
-        count = _checked(images, labels)
+        count = self._count(images, labels)
         partners = rng.permutation(count)
         ratios = rng.beta(self.alpha, self.alpha, count).astype(np.float32)
         ratios[rng.random(count) >= self.prob] = 1
@@ -113,6 +119,35 @@ class BatchMix(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.alpha})"
+
+    def _count(self, images: NDArray[Any], labels: NDArray[Any]) -> int:
+        """How many images there are, if they and the labels can be mixed."""
+        if not labels.ndim:
+            raise self._before_batches(f"images {describe(images)}, labels {describe(labels)}")
+        if images.ndim not in (3, 4) or images.dtype.name not in ("uint8", "float32"):
+            raise ConfigError(
+                "These are no images to mix.",
+                got=describe(images),
+                expected="uint8 or float32, [n, height, width] or [n, height, width, channels]",
+                fix=f"{self._after_batches()}; image=... says which component they are",
+            )
+        if len(labels) != len(images):
+            raise ConfigError(
+                f"There are {len(images)} images, and labels that are {labels.shape}.",
+                expected="a batch, with a label for each image",
+                fix=f"{self._after_batches()}; label=... says which component they are",
+            )
+        return len(images)
+
+    def _before_batches(self, got: str | None = None) -> ConfigError:
+        return ConfigError(
+            f"{type(self).__name__} mixes the images of a batch, and came before BatchData.",
+            got=got,
+            fix=self._after_batches(),
+        )
+
+    def _after_batches(self) -> str:
+        return f"MapData(BatchData(ds, n), {type(self).__name__}(...), rng=True)"
 
     def _put(self, batch: Datapoint, images: Image, labels: Any, *more: Any) -> Datapoint:
         changed = {self.image: images, self.label: labels}
@@ -202,16 +237,14 @@ def _span(size: int, fraction: Ratios, rng: RNG) -> tuple[NDArray[np.int64], NDA
     return np.maximum(first, 0), np.minimum(first + length, size)
 
 
-def _checked(images: Any, labels: NDArray[Any]) -> int:
-    """How many images there are."""
-    array: NDArray[Any] = np.asarray(images)
-    if array.ndim not in (3, 4) or array.dtype.name not in ("uint8", "float32"):
+def _stacked(component: Any, what: str) -> NDArray[Any]:
+    """One component of a batch; in a list, its items have to agree."""
+    try:
+        return np.asarray(component)
+    except ValueError as error:
+        kinds = dict.fromkeys(describe(item) for item in component)
         raise ConfigError(
-            "These are no images to mix.",
-            got=describe(images),
-            expected="uint8 or float32, [n, height, width] or [n, height, width, channels]",
-            fix="use it after BatchData, with rng=True",
-        )
-    if labels.ndim == 0 or len(labels) != len(array):
-        raise ConfigError(f"There are {len(array)} images, and labels that are {labels.shape}.")
-    return len(array)
+            f"The {what} of this batch differ in shape, and cannot be mixed.",
+            got=" and ".join(list(kinds)[:2]),
+            fix="make them alike before BatchData: Resize, RandomCrop or CenterPaste for images",
+        ) from error

@@ -297,3 +297,55 @@ def test_mosaic_errors() -> None:
     with pytest.raises(MapError, match="2 boxes") as info:
         list(Mosaic(DataFromList(bad), 16))
     assert "datapoints 0, " in str(info.value)
+
+
+MIXES = [MixUp(1.0, 10), CutMix(1.0, 10), MixUp(labels="pair")]
+
+
+@pytest.mark.parametrize("mix", MIXES, ids=repr)
+def test_without_a_generator(mix: BatchMix) -> None:
+    batches = BatchData(DataFromArrays(*flat_batch(8)), 4)
+    with pytest.raises(MapError, match="rng=True") as caught:
+        list(MapData(batches, mix))
+    assert (caught.value.fix or "").startswith(f"MapData(ds, {type(mix).__name__}(...), rng=True)")
+    with pytest.raises(ConfigError, match="rng=True"):
+        mix(flat_batch(8))
+    assert len(list(MapData(batches, mix, rng=True))) == 2
+
+
+@pytest.mark.parametrize("mix", MIXES, ids=repr)
+@pytest.mark.parametrize(
+    "shape, label",
+    [((4, 5, 3), 1), ((4, 5), 1), ((4, 5, 3), np.eye(10)[3]), ((4, 5, 3), np.float32(1))],
+)
+def test_before_batches(mix: BatchMix, shape: tuple[int, ...], label: Any) -> None:
+    ds = DataFromList([(np.zeros(shape, np.uint8), label)] * 4)
+    for rng_of in ({"rng": True}, {"rng": True, "batched": True}):
+        with pytest.raises(MapError) as caught:
+            list(MapData(ds, mix, **rng_of))
+        assert f"MapData(BatchData(ds, n), {type(mix).__name__}(...), rng=True)" in str(
+            caught.value
+        )
+
+
+@pytest.mark.parametrize("mix", MIXES, ids=repr)
+def test_batches_of_lists(mix: BatchMix) -> None:
+    def batches(*shapes: tuple[int, ...], stack: str = "list") -> BatchData:
+        rows = [(np.full(shape, i, np.uint8), i) for i, shape in enumerate(shapes)]
+        return BatchData(DataFromList(rows), len(shapes), stack=stack)  # type: ignore[arg-type]
+
+    alike = [(4, 5, 3)] * 6
+    as_list, stacked = (
+        next(MapData(batches(*alike, stack=stack), mix, rng=True).iterate(seed=3))
+        for stack in ("list", "array")
+    )
+    np.testing.assert_equal(as_list, stacked)
+    for shapes in ([(4, 5, 3), (6, 5, 3)], [(4, 5, 3), (4, 6, 3)], [(4, 5, 3), (4, 5)]):
+        with pytest.raises(MapError, match="differ in shape") as caught:
+            list(MapData(batches(*shapes), mix, rng=True))
+        assert "before BatchData" in str(caught.value) and "homogeneous" not in str(caught.value)
+        assert all(str(list(shape)) in str(caught.value) for shape in shapes)
+    for ragged in ([np.zeros(2), np.zeros(3)], [[[1], [1, 2]], [[1], [1, 2]]]):
+        labels = DataFromList([(np.zeros((4, 5)), label) for label in ragged])
+        with pytest.raises(MapError, match="labels of this batch differ in shape"):
+            list(MapData(BatchData(labels, 2, stack="list"), mix, rng=True))
