@@ -39,8 +39,9 @@ class ImageCSV(FilesStage):
 
     Args:
         path: The file; fields may be quoted.
-        header: Pass over the first line. A first line that looks like a header is an error
-            without it, so that none becomes a datapoint.
+        header: Pass over the first line; one that names a file is an error, as no image is to be
+            lost. Without it, a first line that looks like a header is an error, so that none
+            becomes a datapoint.
         root: What paths are relative to; by default the folder of the file.
         decode: Give images, uint8 [height, width, channels], RGB; otherwise the file's name.
         channels: 3 for colour, 1 for grey.
@@ -56,7 +57,8 @@ class ImageCSV(FilesStage):
         labels: One for each line.
 
     Raises:
-        ConfigError: There is no such file, or an argument makes no sense.
+        ConfigError: There is no such file, or no image in it; the first line should be a header
+            and is an image's; or an argument makes no sense.
         FormatError: A line is bad; for images, raised while iterating.
     """
 
@@ -77,8 +79,14 @@ class ImageCSV(FilesStage):
         self.path = file_of(path)
         _check_delimiter(delimiter)
         named = None if classes is None else class_names(classes)
-        lines = list(_lines(self.path, delimiter, header))
         base = self.path.parent if root is None else Path(os.path.expanduser(path_of(root)))
+        lines = list(_lines(self.path, delimiter, base if header else None))
+        if not lines:
+            raise ConfigError(
+                f"There are no images in {self.path}.",
+                got="a header alone" if header else "a file without lines",
+                expected="lines path,label",
+            )
         self.classes = _names(self.path, lines) if named is None else named
         self.labels = _labels(self.path, lines, self.classes)
         files = Strings(str(base / file) for _, file, _ in lines)
@@ -96,29 +104,50 @@ def _check_delimiter(delimiter: object) -> None:
         )
 
 
-def _lines(path: Path, delimiter: str, header: bool) -> Iterator[Line]:
-    """The lines of a file, checked."""
+def _lines(path: Path, delimiter: str, header_for: Path | None) -> Iterator[Line]:
+    """The lines of a file, checked.
+
+    Args:
+        path: The file.
+        delimiter: Between path and label.
+        header_for: Pass over the first line, which must name no file in this folder.
+    """
     # Names of files need not be UTF-8: their bytes come through as the file system gives them.
     with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
-        pass_over = header
         first = True
         reader = csv.reader(file, delimiter=delimiter, strict=True)
         for number, fields in _records(path, reader, delimiter.isspace()):
-            if pass_over:
-                pass_over = first = False
+            if first and header_for is not None:
+                first = False
+                _check_header(path, number, fields, header_for)
                 continue
             if len(fields) != 2 or not fields[0].strip() or not fields[1].strip():
                 raise _bad(path, number, f"{len(fields)} fields: {fields!r:.80}")
             image, label = (field.strip() for field in fields)
             if "\0" in image:
                 raise _bad(path, number, f"a NUL in {image!r:.80}")
-            if first and image.lower() in _HEADINGS[0] and label.lower() in _HEADINGS[1]:
+            if first and _are_headings(fields):
                 raise FormatError(
                     f"Line {number} of {path} looks like a header: {image},{label}.",
                     fix="header=True",
                 )
             first = False
             yield number, image, label
+
+
+def _check_header(path: Path, number: int, fields: list[str], base: Path) -> None:
+    """Refuse what is no header but a picture, which would be lost."""
+    file = base / fields[0].strip()
+    if os.path.isfile(file) and not _are_headings(fields):
+        raise ConfigError(
+            f"Line {number} of {path} is no header: there is a file {file}.",
+            fix="leave out header=True",
+        )
+
+
+def _are_headings(fields: list[str]) -> bool:
+    names = [field.strip().lower() for field in fields]
+    return len(names) == 2 and names[0] in _HEADINGS[0] and names[1] in _HEADINGS[1]
 
 
 def _records(path: Path, reader: Any, by_space: bool) -> Iterator[tuple[int, list[str]]]:
