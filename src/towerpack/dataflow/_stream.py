@@ -202,9 +202,11 @@ class WindowStream(Stream):
         self._transform = transform
         self._window, self._used = (0, 0) if state is None else (state["window"], state["used"])
         self._begin = inner.state()
-        if state is not None:
-            self._tally.uncount(state)
         self._skipped = 0  # of this window
+        # Not uncounted before it is read again, which whatever stands above may never ask for.
+        self._resumed = state
+        if state is not None:
+            self._skipped = check_count(state.get("again"), sys.maxsize)
         self._pending: list[Datapoint] = []
         self._ready: list[Datapoint] | None = None
         self._ended = False
@@ -240,6 +242,9 @@ class WindowStream(Stream):
     def _fill(self) -> list[Datapoint]:
         pending = self._pending  # kept if `inner` raises, so that nothing is lost
         ended = False
+        if self._resumed is not None:
+            self._tally.uncount(self._resumed)
+            self._resumed, self._skipped = None, 0
         before = self._tally.skipped  # which other branches of the pipeline count in, too
         try:
             while len(pending) < self._size:

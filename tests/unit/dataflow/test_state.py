@@ -384,3 +384,26 @@ def test_passes_of_a_fixed_size_count_what_they_leave_out(
             assert list(iterator) == rest
             assert iterator.skipped == counts[-1]
     assert 19 <= sum(counts) <= 24  # of two passes below, maybe with the window that follows
+
+
+@pytest.mark.parametrize(
+    "below", [lambda ds: LocallyShuffleData(ds, 4), lambda ds: RepeatedDataPoint(ds, 3)]
+)
+def test_a_pass_that_ends_within_a_window_keeps_its_count(
+    below: Callable[[DataFlow], DataFlow],
+) -> None:
+    def ds() -> DataFlow:
+        return FixedSizeData(below(with_bad_ones()), 8)
+
+    with ds().iterate(seed=1) as iterator:
+        states = [iterator.state()] + [iterator.state() for _ in iterator]
+        expected = iterator.skipped
+    assert expected > 0
+    for state in states:
+        with ds().iterate(state=state) as iterator:
+            again = iterator.state()
+            list(iterator)
+            assert iterator.skipped == expected
+        with ds().iterate(state=again) as iterator:
+            list(iterator)
+            assert iterator.skipped == expected

@@ -134,6 +134,8 @@ class MultiProcessMapAndBatchData(PrefetchData):
         batch_size: Datapoints in a batch.
         buffer_size: How many *datapoints of* `ds` to be ahead; by default some batches.
         rng: As for `MapData`.
+        on_error: As for `MapData`.
+        max_errors: As for `MapData`.
         remainder: As for `BatchData`.
         options: As for `PrefetchData`.
     """
@@ -147,10 +149,12 @@ class MultiProcessMapAndBatchData(PrefetchData):
         buffer_size: int | None = None,
         *,
         rng: bool = False,
+        on_error: OnError = "raise",
+        max_errors: Limit = None,
         remainder: bool = False,
         **options: Any,
     ) -> None:
-        mapped = MapData(ds, map_func, rng=rng)
+        mapped = MapData(ds, map_func, rng=rng, on_error=on_error, max_errors=max_errors)
         batched = BatchData(mapped, batch_size, remainder=remainder)
         if buffer_size is not None and integer_of(buffer_size, "buffer_size") < batch_size:
             raise ConfigError(

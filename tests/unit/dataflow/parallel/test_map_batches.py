@@ -21,6 +21,7 @@ from towerpack.dataflow import (
     BatchData,
     DataFlow,
     DataFromGenerator,
+    DataFromList,
     LocallyShuffleData,
     MapData,
     MultiProcessMapAndBatchData,
@@ -492,6 +493,20 @@ def test_a_batch_does_not_wait_for_what_comes_after_it() -> None:
     assert [next(iterator)[0].tolist() for _ in range(2)] == [[0, 2, 4, 6], [8, 10, 12, 14]]
     gate.set()
     assert [dp[0].tolist() for dp in iterator] == [[16, 18, 20, 22]]
+
+
+def test_the_predecessors_stage_leaves_out_bad_ones() -> None:
+    def even(dp: Any) -> Any:
+        if dp[0] % 2:
+            raise ValueError("odd")
+        return dp
+
+    ten = DataFromList([(i,) for i in range(10)])
+    flow = MultiProcessMapAndBatchData(ten, 1, even, 2, on_error="skip", remainder=True)
+    assert [dp[0].tolist() for dp in flow] == [[0, 2], [4, 6], [8]]
+    flow = MultiProcessMapAndBatchData(ten, 1, even, 2, on_error="skip", max_errors=3)
+    with pytest.raises(DataFlowError, match="4"):
+        list(flow)
 
 
 @BACKENDS
