@@ -217,7 +217,7 @@ class Run:
         if waited_since is None or time.monotonic() - waited_since < _DEATH_PATIENCE_S:
             return
         for unit in self._order:
-            if isinstance(unit.error, WorkerError):
+            if isinstance(unit.error, WorkerError) and unit.finished == 0:
                 self._deliver(unit)
             for part in [] if unit.division is None else unit.division.parts:
                 if isinstance(part.error, WorkerError):
