@@ -45,8 +45,6 @@ class BatchStream(WorkStream):
         begin: Callable[[Job, Callable[[Crew], WorkSource]], Any],
     ) -> None:
         super().__init__(place.tally)
-        if state is not None and place.tally is not None:
-            place.tally.uncount(_batch_state(chain, state))
         window, count, below = _unpack(chain, batch, state)
         inner = replace(place, workers=None, tally=Tally())
         source = open_flow(chain.source, inner, epoch, below)
@@ -55,7 +53,11 @@ class BatchStream(WorkStream):
         # The batch that comes next, where in the source it begins, and whether it was the last.
         self._window, self._count, self._source = window, count, source.state()
         self._used = 0
-        self._again = 0  # left out of the last batch, which a resume reads again
+        # What was left out of the last batch, which a resume reads again; see `WindowStream`.
+        self._resumed = None if state is None else _batch_state(chain, state)
+        self._again = (
+            0 if self._resumed is None else check_count(self._resumed.get("again"), 1 << 62)
+        )
 
         def reading(crew: Crew) -> WorkSource:
             self._work = start_reading(
@@ -73,6 +75,7 @@ class BatchStream(WorkStream):
         return state_of_maps(self._chain.above, self._window + self._used, batch)
 
     def _forward(self) -> None:
+        self._uncount()
         read = self._work.reads.popleft()
         self._add_skipped(read.skipped)
         if read.size < self._batch.batch_size:  # that it is the last was seen by reading to the end
@@ -84,10 +87,16 @@ class BatchStream(WorkStream):
         self._count += read.size
         self._source = read.state
 
+    def _uncount(self) -> None:
+        if self._resumed is not None:
+            (self._tally or Tally()).uncount(self._resumed)
+            self._resumed, self._again = None, 0
+
     def _skipped_last(self) -> int:
         return self._work.skipped_last
 
     def _end(self) -> None:
+        self._uncount()
         if not self._ended:
             self._again += self._work.skipped_last
             if not self._window and not self._used:
