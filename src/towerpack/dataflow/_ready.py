@@ -9,6 +9,7 @@ import os
 import threading
 from typing import Protocol, cast
 
+from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._plan import Indexable, IndexNode
 
@@ -59,8 +60,16 @@ class ItemsNode(IndexNode):
 
     _ready_in: int | None = None
 
+    def read(self, epoch: int, positions: Positions) -> Block:
+        self._prepare()
+        get = super().get
+        return [get(epoch, position) for position in as_ints(positions)]
+
     def get(self, epoch: int, position: int) -> Datapoint:
+        self._prepare()
+        return super().get(epoch, position)
+
+    def _prepare(self) -> None:
         if self._ready_in != os.getpid():
             make_ready(cast("Items", self._source))
             self._ready_in = os.getpid()
-        return super().get(epoch, position)

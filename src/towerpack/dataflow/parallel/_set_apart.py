@@ -49,7 +49,27 @@ def set_apart(datapoint: Datapoint, others: Others) -> Datapoint:
         datapoint: Not changed.
         others: What is to become of objects of other kinds.
     """
+    if type(datapoint) is tuple:
+        copied = _copies_of_arrays(cast("tuple[Any, ...]", datapoint))
+        if copied is not None:
+            return tuple(copied)
     return _copy(datapoint, others, {})
+
+
+def _copies_of_arrays(values: tuple[Any, ...]) -> list[Any] | None:
+    """The same with copies of arrays, if there is nothing else to copy: in half the time."""
+    made: list[Any] = []
+    arrays: set[int] = set()
+    for value in values:
+        kind = cast("type[Any]", type(value))
+        if kind in _UNCHANGING:
+            made.append(value)
+        elif kind is np.ndarray and not value.dtype.hasobject and id(value) not in arrays:
+            arrays.add(id(value))
+            made.append(value.copy(order="K"))
+        else:
+            return None
+    return made
 
 
 def _copy(value: Any, others: Others, done: dict[int, Any]) -> Any:
