@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any
 
 _PYZMQ = "zmq.backend.cython._zmq"
+_FILE = f"{_PYZMQ.replace('.', '/')}.py"
 
 _lost: list[BaseException] = []
 
@@ -56,7 +57,8 @@ def _print(
     trace: TracebackType | None,
 ) -> None:
     # What ends a program came through code of the program's first, and not from pyzmq alone.
-    lost = trace is not None and trace.tb_frame.f_globals.get("__name__") == _PYZMQ
+    # (By the file: since Python 3.13, frames of compiled code have no globals.)
+    lost = trace is not None and trace.tb_frame.f_code.co_filename.endswith(_FILE)
     if not lost or _is_zmqs(error):
         otherwise(kind, error, trace)
 
