@@ -12,6 +12,7 @@ import numpy as np
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import Datapoint, choices_of, describe, name_of, replaced
 from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._overriding import is_ours
 from towerpack.dataflow._rows import empty_row
 from towerpack.dataflow.images._albumentations import Albumentations
 from towerpack.dataflow.images._augmentor import RNG, AugmentorList, ImageAugmentor
@@ -241,8 +242,7 @@ def may_change_input(part: object) -> bool:
         return any(map(may_change_input, cast("Sequence[object]", part)))
     if not isinstance(part, (ImageAugmentor, BackgroundFiller)):
         return False
-    ours = type(part).__module__.startswith("towerpack.")
-    if not ours or isinstance(part, (MapImage, Albumentations)):
+    if not is_ours(type(part)) or isinstance(part, (MapImage, Albumentations)):
         return True
     return may_change_input(list(vars(part).values()))
 

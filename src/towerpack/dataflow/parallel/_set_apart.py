@@ -17,6 +17,7 @@ import numpy as np
 
 from towerpack.dataflow._datapoints import Datapoint, rebuild
 from towerpack.dataflow._flow import DataFlow, Place, compile_flow, inputs_of, is_exact
+from towerpack.dataflow._overriding import is_ours
 from towerpack.dataflow.parallel._pickling import dump, dump_code, load
 from towerpack.dataflow.sources._generator import DataFromGenerator, DataFromIterable
 
@@ -28,7 +29,6 @@ _UNCHANGING: Final = frozenset(
     - {np.void, np.object_}
 )
 _CONTAINERS: Final = (list, dict, OrderedDict, defaultdict)
-_LIBRARY: Final = __name__.partition(".")[0] + "."
 
 
 def may_write_over(flow: DataFlow) -> bool:
@@ -36,7 +36,7 @@ def may_write_over(flow: DataFlow) -> bool:
 
     The sources and stages of the library never do.
     """
-    if not is_exact(flow) or not type(flow).__module__.startswith(_LIBRARY):
+    if not is_exact(flow) or not is_ours(type(flow)):
         return compile_flow(flow, Place(0, serial=True)) is None
     iterates = isinstance(flow, (DataFromGenerator, DataFromIterable))
     return iterates or any(map(may_write_over, inputs_of(flow)))

@@ -16,6 +16,7 @@ from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._blocks import Block, Positions
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow, ParallelStage, Place, Stage, has_items, is_exact
+from towerpack.dataflow._overriding import alike
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow.parallel._unordered import UnorderedStream
@@ -138,9 +139,7 @@ def _timed(cls: type[Any], methods: Methods) -> type[Any]:
         bare.__dict__.update(self.__dict__)
         return _restored, (bare, bare.__dict__.pop(_PROBE), methods)
 
-    names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
-    made: Any = type(cls)  # a metaclass, often ABCMeta
-    return made(cls.__name__, (cls,), {**names, "__reduce_ex__": reduce, **methods(cls)})
+    return alike(cls, {"__reduce_ex__": reduce, **methods(cls)})
 
 
 def _restored(bare: Any, probe: Probe, methods: Methods) -> Any:

@@ -20,6 +20,7 @@ from towerpack.dataflow.remote._protocol import (
     with_facts,
 )
 from towerpack.dataflow.remote._roster import RefusedError, Roster
+from towerpack.dataflow.remote._seldom import Seldom
 from towerpack.dataflow.remote._side import Side
 
 log = get_logger(__name__)
@@ -27,7 +28,6 @@ log = get_logger(__name__)
 _TICK_S: Final = 0.2
 _BEAT_S: Final = 1.0
 _LOOK_S: Final = 0.5
-_QUIET_S: Final = 10.0
 _SILENT_S: Final = 30.0
 _MOST_NAME: Final = 200
 _MOST_REMEMBERED: Final = 1024
@@ -83,7 +83,7 @@ class Consumer(Side):
         self._tick_due = 0.0
         self._beat_due = 0.0
         self._dropped = dropped
-        self._told: dict[str, float] = {}
+        self._seldom = Seldom(log, clock)
 
     def pump(self, wait_s: float) -> None:
         """Take one message, or wait for one."""
@@ -118,7 +118,7 @@ class Consumer(Side):
             self._welcome(route, message)
         elif message.kind is Kind.REFUSE:
             why = plain(message.fact("why", str, _MOST_NAME))
-            self._tell("refused", f"A producer refuses this consumer: {why}")
+            self._seldom.warn("refused", f"A producer refuses this consumer: {why}")
         elif message.kind not in _FROM_SESSIONS:
             raise FormatError(f"{message.kind.name} is not for a consumer.")
         elif message.session in self._sessions:
@@ -255,7 +255,7 @@ class Consumer(Side):
                 self._acknowledge(peer, Kind.ACK)
                 peer.heard_s = now if paused else peer.heard_s
                 if now > peer.heard_s + _SILENT_S and not peer.lost:
-                    self._tell(
+                    self._seldom.warn(
                         f"silence of {peer.name}",
                         f"{plain(peer.name)} has been silent for {now - peer.heard_s:.0f} s: its "
                         "flow takes that long for a datapoint, or its machine is gone",
@@ -294,14 +294,9 @@ class Consumer(Side):
 
     def _drop(self, what: str, detail: str) -> None:
         self._dropped[what] += 1
-        self._tell(what, f"Messages {what} were dropped: {self._dropped[what]}. {plain(detail)}")
-
-    def _tell(self, what: str, text: str) -> None:
-        """Log, but not as often as somebody may like to make us."""
-        now = self._clock()
-        if now >= self._told.get(what, float("-inf")) + _QUIET_S:
-            self._told[what] = now
-            log.warning("%s", text)
+        self._seldom.warn(
+            what, f"Messages {what} were dropped: {self._dropped[what]}. {plain(detail)}"
+        )
 
 
 def plain(text: str) -> str:

@@ -14,11 +14,11 @@ from typing import Any, Final
 
 from towerpack._core.extras import require
 from towerpack._core.logs import get_logger
+from towerpack.dataflow.remote._seldom import Seldom
 
 log = get_logger(__name__)
 
 _AGAIN_S: Final = 1.0
-_QUIET_S: Final = 10.0
 # A side that is ended while it shakes hands leaves one such event; other keys some in a second.
 _FEW: Final = 3
 _ENDED_WITH_KEYS: Final = "the other side has another key than server.key says, or has none"
@@ -54,7 +54,7 @@ class Handshakes:
         self._keys = keys
         self._clock = clock
         self._watched: list[_Watched] = []
-        self._told: dict[tuple[str, str], float] = {}
+        self._seldom = Seldom(log, clock)
 
     def watch(self, socket: Any, address: str) -> Any:
         """Watch a socket that is about to be bound or connected.
@@ -131,9 +131,5 @@ class Handshakes:
         return f"the other end does not keep to ZeroMQ's protocol ({event['value']!r})"
 
     def _tell(self, watched: _Watched, why: str) -> None:
-        """Log, but not as often as somebody may like to make us."""
-        now = self._clock()
-        key = watched.address, why
-        if now >= self._told.get(key, float("-inf")) + _QUIET_S:
-            self._told[key] = now
-            log.warning("%s: a connection was refused: %s", watched.address, why)
+        text = f"{watched.address}: a connection was refused: {why}"
+        self._seldom.warn(text, text)

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from typing import Generic, TypeVar, cast
 
 from towerpack.dataflow._flow import Length, Place, Stage, check_seed
+from towerpack.dataflow._overriding import is_ours
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._ready import Items, ItemsNode
 from towerpack.dataflow.stages._shuffle import ShuffleNode
@@ -16,8 +17,7 @@ N = TypeVar("N", bound=Node)
 def items_of(source: Stage) -> Node | None:
     """Reads a source by an `__getitem__` that a class outside the library has given it."""
     owner = next((cls for cls in type(source).__mro__ if "__getitem__" in vars(cls)), Stage)
-    own = owner.__module__.partition(".")[0] == __name__.partition(".")[0]
-    return None if own else ItemsNode(cast("Items", source))
+    return None if is_ours(owner) else ItemsNode(cast("Items", source))
 
 
 class OrderedSource(Stage):
