@@ -54,6 +54,7 @@ class SmallHost:
         self.calls: list[int] = []
         self.watches_cost = False
         self.bad_batch: Mapping[str, Any] | None = None
+        self.expects_saves = False
         self.stopping = False
         self.polls = 0
         self.interrupt: BaseException | None = None
@@ -62,8 +63,15 @@ class SmallHost:
 
     # ------------------------------------------------------------- the protocol
 
+    @property
+    def in_epoch(self) -> bool:
+        return 0 < self.local_step < self.steps_per_epoch
+
     def save(self, *, keep: int | None = None, best: str | None = None) -> None:
         self.saves.append((self.global_step, {"keep": keep, "best": best}))
+
+    def will_save(self) -> None:
+        self.expects_saves = True
 
     def hyper_param(self, name: str) -> Any:
         if name not in self.params:

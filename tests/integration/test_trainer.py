@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import threading
 import time
@@ -36,12 +37,13 @@ from towerpack import ConfigError, LayerError
 from towerpack.callbacks import (
     Callback,
     InferenceRunner,
+    MinSaver,
     ModelSaver,
     PeriodicTrigger,
     ScalarStats,
     ScheduledHyperParamSetter,
 )
-from towerpack.callbacks.monitors import JSONLMonitor, Monitor
+from towerpack.callbacks.monitors import JSONLMonitor, Monitor, read_stats
 from towerpack.checkpoint import list_checkpoints, load_checkpoint
 from towerpack.dataflow import BatchData, DataFlow, DataFromArrays, DataFromGenerator, ShuffleData
 from towerpack.inputs import DummyConstantInput, FeedInput, QueueInput, TensorInput
@@ -269,6 +271,38 @@ def test_the_end_is_saved_where_a_run_saves(tmp_path: Path) -> None:
     assert [row.step for row in list_checkpoints(tmp_path / "b")] == [5, 6]
     train(tmp_path / "c", max_epoch=1)
     assert list_checkpoints(tmp_path / "c") == []
+
+
+@pytest.mark.parametrize("saver", [ModelSaver(), MinSaver("val/none")])
+@pytest.mark.parametrize(
+    ("period", "end"),
+    [
+        ({"every_k_steps": 1000}, 12),
+        ({"every_k_epochs": 4}, 12),
+        ({"every_k_steps": 1000, "data": QueueInput(flow(), infinite=False)}, 6),
+        ({"every_k_steps": 1000, "at": 3}, 4),
+    ],
+)
+def test_the_end_is_saved_though_no_save_was_due(
+    paced: Any, tmp_path: Path, saver: Callback, period: dict[str, Any], end: int
+) -> None:
+    paced(4)
+    kwargs = {k: period[k] for k in ("data",) if k in period}
+    every = {k: v for k, v in period.items() if k.startswith("every")}
+    best = Do("trigger", lambda self: None)
+    best.produces = lambda: ["val/none"]  # type: ignore[method-assign]
+    stopper = Do("after_step", stop, period.get("at", -1))
+    train(tmp_path, [best, PeriodicTrigger(saver, **every), stopper], steps_per_epoch=6, **kwargs)
+    assert load_checkpoint(tmp_path).step == end
+
+
+def test_a_failure_before_the_first_save_costs_no_step_either(paced: Any, tmp_path: Path) -> None:
+    paced(4)
+    with pytest.raises(KeyError):
+        train(
+            tmp_path, [PeriodicTrigger(ModelSaver(), every_k_steps=99), Do("after_call", fail, 4)]
+        )
+    assert load_checkpoint(tmp_path).step == 4
 
 
 def fail(callback: Callback) -> None:
@@ -588,6 +622,47 @@ def test_callbacks_keep_their_state_by_name_and_others_may_come_and_go(tmp_path:
     back = Counts()
     train(tmp_path, [back, ModelSaver()], max_epoch=4)
     assert back.count == 6
+
+
+@pytest.mark.parametrize("hook", ["after_epoch", "trigger"])
+def test_numbers_after_a_kill_at_the_end_of_an_epoch(paced: Any, tmp_path: Path, hook: str) -> None:
+    """A save by steps falls on the epoch's last one; the process is killed among its triggers."""
+    paced(4)
+
+    def run(name: str, *more: Callback) -> SimpleTrainer:
+        schedule = ScheduledHyperParamSetter("learning_rate", [(1, 0.02), (2, 0.01)])
+        saver = PeriodicTrigger(ModelSaver(), every_k_steps=6)
+        stats = JSONLMonitor(tmp_path / name / "stats.jsonl")
+        return train(tmp_path / name, [saver, schedule, *more], monitors=[stats], max_epoch=3)
+
+    def copy(callback: Callback) -> None:
+        callback.trainer.monitors.flush()
+        callback.trainer._saves.store.wait()
+        shutil.copytree(tmp_path / "undisturbed", tmp_path / "killed")
+
+    undisturbed = run("undisturbed", Do(hook, copy, at=6))
+    assert load_checkpoint(tmp_path / "killed").step == 6
+    killed = run("killed")
+    assert_same(killed.get_weights(), undisturbed.get_weights())
+    for name in ("learning_rate", "cost", "mean"):
+        assert killed.monitors.history(name) == undisturbed.monitors.history(name)
+    records = read_stats(tmp_path / "killed" / "stats.jsonl")
+    assert [record.step for record in records] == [6, 12, 18]
+    assert [record.scalars["learning_rate"] for record in records] == pytest.approx(
+        [0.05, 0.02, 0.01]
+    )
+
+
+def test_a_program_may_change_its_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path)
+    leave = Do("before_epoch", lambda self: os.chdir(tmp_path / "elsewhere"))
+    monitors = [JSONLMonitor(tmp_path / "stats.jsonl")]
+    train(Path("run"), [leave, ModelSaver()], monitors=monitors)
+    assert os.listdir("../elsewhere") == []
+    assert load_checkpoint(tmp_path / "run").step == 12
 
 
 # ---------------------------------------------------------------------- SIGTERM

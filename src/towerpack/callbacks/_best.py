@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from towerpack._core.logs import get_logger
 from towerpack.callbacks._base import Callback
 from towerpack.callbacks._watch import Mode, Watch, check_mode, is_better
+
+if TYPE_CHECKING:
+    from towerpack.callbacks._host import TrainerHost
 
 _log = get_logger(__name__)
 
@@ -14,8 +17,9 @@ _log = get_logger(__name__)
 class BestSaver(Callback):
     """Keeps the checkpoint at which a monitored value was best, besides the ordinary ones.
 
-    It needs no `ModelSaver`: it saves on its own. The best score so far is part of each checkpoint,
-    so a resumed run does not take its first score for the best. NaN is never best; it is logged.
+    It needs no `ModelSaver`: it saves on its own, the end of training included. The best score so
+    far is part of each checkpoint, so a resumed run does not take its first score for the best. NaN
+    is never best; it is logged.
 
     Args:
         name: The monitored name, for example `'val/error'`. What produces it must stand earlier in
@@ -38,6 +42,10 @@ class BestSaver(Callback):
         self._name = name
         self._mode: Mode = mode
         self._watch = Watch(name, repr(self))
+
+    def setup(self, trainer: TrainerHost) -> None:
+        """Have the end saved too."""
+        trainer.will_save()
 
     def trigger(self) -> None:
         """Save if there is a new value and it is the best."""

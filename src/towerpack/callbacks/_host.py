@@ -30,6 +30,7 @@ class TrainerHost(Protocol):
         global_step: Steps done since the very start.
         epoch: Number of the current epoch, from 1; 0 before the first.
         local_step: Steps done in the current epoch.
+        in_epoch: An epoch has begun, and its last triggers are not over.
         steps_per_epoch: Steps in an epoch.
         max_epoch: Number of the last epoch.
         seed: The run's seed.
@@ -41,6 +42,7 @@ class TrainerHost(Protocol):
     global_step: int
     epoch: int
     local_step: int
+    in_epoch: bool
     steps_per_epoch: int
     max_epoch: int
     seed: int
@@ -55,6 +57,10 @@ class TrainerHost(Protocol):
             keep: How many ordinary checkpoints to keep; None for all.
             best: Also keep it as the best by this monitored name.
         """
+        ...
+
+    def will_save(self) -> None:
+        """During setup: this run is to be saved, its end included, even if no save is ever due."""
         ...
 
     def hyper_param(self, name: str) -> HyperParam:

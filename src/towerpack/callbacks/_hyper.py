@@ -184,7 +184,6 @@ class StatMonitorParamSetter(HyperParamSetter):
 
 
 def epochs_done(callback: Callback) -> int:
-    """Epochs that are complete, also where a resumed run starts inside one."""
+    """Epochs whose triggers are over, also where a resumed run starts inside one or among them."""
     trainer = callback.trainer
-    inside = 0 < trainer.local_step < trainer.steps_per_epoch
-    return max(0, trainer.epoch - 1) if inside else trainer.epoch
+    return trainer.epoch - 1 if trainer.in_epoch else trainer.epoch

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from towerpack._core.errors import ConfigError
 from towerpack.callbacks._base import Callback
+
+if TYPE_CHECKING:
+    from towerpack.callbacks._host import TrainerHost
 
 
 class ModelSaver(Callback):
     """Saves a checkpoint when triggered: after each epoch, or as `PeriodicTrigger` says.
 
     The checkpoint is written in the background once all callbacks of the same moment have acted, so
-    it holds their state too, and the place in the list does not matter.
+    it holds their state too, and the place in the list does not matter. The end of training is
+    saved as well, however it comes and whether or not a save is due there.
 
     Args:
         keep: How many of the newest to keep; None for all. The best ones that `BestSaver` keeps do
@@ -27,6 +33,10 @@ class ModelSaver(Callback):
                 expected="at least 1, or None for all",
             )
         self._keep = keep
+
+    def setup(self, trainer: TrainerHost) -> None:
+        """Have the end saved too."""
+        trainer.will_save()
 
     def trigger(self) -> None:
         """Save."""

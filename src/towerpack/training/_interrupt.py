@@ -1,4 +1,4 @@
-"""SIGTERM: noticed wherever the run is.
+"""SIGTERM and Ctrl-C: noticed wherever the run is.
 
 While the model is built it leaves the code at once; later, between two calls of TensorFlow, in
 evaluations and while data are waited for.
@@ -15,8 +15,7 @@ from types import FrameType
 from towerpack._core.logs import get_logger
 
 _LOG = get_logger(__name__)
-
-EXIT_CODE = 128 + signal.SIGTERM
+_SAID = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C (once more ends it at once)"}
 
 
 class Interrupted(BaseException):
@@ -35,25 +34,35 @@ class StopTraining(Exception):  # noqa: N818 - no error; the name is the predece
 
 
 class InterruptFlag:
-    """Remembers that SIGTERM came."""
+    """Remembers that SIGTERM or Ctrl-C came."""
 
     def __init__(self) -> None:
-        self._set = False
+        self._signal: int | None = None
         self._at_once = False
 
+    @property
+    def exit_code(self) -> int:
+        """Status of a process that the signal has ended: 143 for SIGTERM, 130 for Ctrl-C."""
+        return 128 + (self._signal or 0)
+
     def check(self) -> None:
-        """Leave the loop if the signal came.
+        """Leave the loop if a signal came.
 
         Raises:
             Interrupted: It did.
         """
-        if self._set:
+        if self._signal is not None:
             raise Interrupted
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        if not self._set:
-            _LOG.warning("SIGTERM: the run is saved and ends; the same command continues it.")
-        self._set = True
+        if self._signal is None:
+            self._signal = number
+            _LOG.warning(
+                "%s: the run is saved and ends; the same command continues it.", _SAID[number]
+            )
+        if number == signal.SIGINT:
+            # A second one ends the process, even inside of TensorFlow.
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
         if self._at_once:
             raise Interrupted
 
@@ -70,12 +79,19 @@ class InterruptFlag:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Handle SIGTERM inside. Only the main thread can; elsewhere the program keeps its own."""
+        """Handle the signals inside. Only the main thread can; elsewhere the program keeps its own.
+
+        A handler of the program's own for Ctrl-C stays, and so does its being ignored.
+        """
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = signal.signal(signal.SIGTERM, self._on_signal)
+        signals = [signal.SIGTERM]
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signals.append(signal.SIGINT)
+        before = {number: signal.signal(number, self._on_signal) for number in signals}
         try:
             yield
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before.items():
+                signal.signal(number, handler)

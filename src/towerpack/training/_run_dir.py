@@ -68,7 +68,8 @@ class RunDir:
                 f"on_existing={on_existing!r}. {did_you_mean(on_existing, get_args(OnExisting))}"
             )
         self._clock = clock
-        wanted = default_run_dir() if path is None else Path(path)
+        # Absolute, as a program may change its directory while the run goes on.
+        wanted = (default_run_dir() if path is None else Path(path)).absolute()
         try:
             self.path, self._lock = _claim(wanted, on_existing)
             self._log = LogFile(self.log)

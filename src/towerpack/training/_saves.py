@@ -27,6 +27,7 @@ class Saves:
     def __init__(self, capture: Callable[[], Snapshot], latest: Callable[[str], float]) -> None:
         self._capture = capture
         self._latest = latest
+        self._expected = False
         self._ordinary = False
         self._keep: int | None = None
         self._best: list[str] = []
@@ -49,6 +50,10 @@ class Saves:
         """The run goes on from a checkpoint; if it lies in this directory, it is saved already."""
         if path.resolve().parent == self.store.directory.resolve():
             self._saved = place
+
+    def expect(self) -> None:
+        """This run is to be saved, even if no save is ever due."""
+        self._expected = True
 
     def want(self, *, keep: int | None, best: str | None) -> None:
         """Save once all callbacks of this moment have acted; see `Trainer.save`."""
@@ -75,7 +80,7 @@ class Saves:
 
     def at_the_end(self, place: tuple[Any, ...]) -> None:
         """Where a run saves at all, its end is saved too, however it came."""
-        if self._saved not in (None, place):
+        if self._unsaved(place):
             self._save()
 
     def at_last(self) -> None:
@@ -94,7 +99,7 @@ class Saves:
         Saved besides the checkpoints that are there: what failed may have failed for a reason that
         lies further back.
         """
-        if isinstance(error, CheckpointError) or self._saved in (None, place):
+        if isinstance(error, CheckpointError) or place[0] == 0 or not self._unsaved(place):
             return
         self.store.keep = None
         try:
@@ -103,6 +108,9 @@ class Saves:
             _LOG.exception("The state before the failure could not be saved:")
         else:
             _LOG.warning("Saved at step %d, before the failure.", place[0])
+
+    def _unsaved(self, place: tuple[Any, ...]) -> bool:
+        return (self._expected or self._saved is not None) and self._saved != place
 
     def _save(self, tag: str | None = None, info: Mapping[str, Any] | None = None) -> int:
         taken = self._capture()

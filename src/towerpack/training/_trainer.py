@@ -30,7 +30,7 @@ from towerpack.training._averages import StepAverages
 from towerpack.training._clock import EpochClock
 from towerpack.training._config import POLICIES, TrainConfig
 from towerpack.training._hyper import VariableParam
-from towerpack.training._interrupt import EXIT_CODE, Interrupted, InterruptFlag, StopTraining
+from towerpack.training._interrupt import Interrupted, InterruptFlag, StopTraining
 from towerpack.training._loop import Loop
 from towerpack.training._optimizer import adapt
 from towerpack.training._program import CallResult, StepProgram, stateful_draws
@@ -56,6 +56,7 @@ class Trainer:
         global_step: Steps done since the very start.
         epoch: Number of the current epoch, from 1; 0 before the first.
         local_step: Steps done in the current epoch.
+        in_epoch: An epoch has begun, and its last triggers are not over.
         steps_per_epoch: Steps in an epoch.
         max_epoch: Number of the last epoch.
         seed: The run's seed.
@@ -101,7 +102,8 @@ class Trainer:
         """Train to the last epoch, or until the data or a callback end it.
 
         Raises:
-            SystemExit: SIGTERM came; the run has been saved and can be continued. Code 143.
+            SystemExit: SIGTERM (code 143) or Ctrl-C (130) came; the run has been saved and can be
+                continued.
             Exception: Whatever failed, in the model, a callback, a feeding thread or on the disk.
         """
         if self._trained:
@@ -117,7 +119,7 @@ class Trainer:
             # It may have come after the last step: the run is complete, but the program is to end.
             self._interrupt.check()
         except Interrupted:
-            raise SystemExit(EXIT_CODE) from None
+            raise SystemExit(self._interrupt.exit_code) from None
 
     def _run(self, stack: ExitStack) -> None:
         on_existing = self.config.on_existing
@@ -380,6 +382,10 @@ class Trainer:
         """
         self._saves.want(keep=keep, best=best)
 
+    def will_save(self) -> None:
+        """Save the end of this run, even if no save is ever due."""
+        self._saves.expect()
+
     def hyper_param(self, name: str) -> VariableParam:
         """A number that the running graph reads: the learning rate, or a scalar variable.
 
@@ -440,7 +446,7 @@ class Trainer:
         self.stopping = True
 
     def check_interrupt(self) -> None:
-        """Leave the run here if SIGTERM has come.
+        """Leave the run here if SIGTERM or Ctrl-C has come.
 
         Inside the hooks of single steps it does nothing: they are as good as done. Where it leaves
         a callback's `trigger`, that is called again when the run is continued.

@@ -1,4 +1,4 @@
-"""SIGTERM is remembered, and leaves only where it may."""
+"""SIGTERM and Ctrl-C are remembered, and leave only where they may."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from towerpack.training._interrupt import EXIT_CODE, Interrupted, InterruptFlag
+from towerpack.training._interrupt import Interrupted, InterruptFlag
 
 
 def terminate() -> None:
@@ -26,7 +26,7 @@ def test_it_is_noticed_when_asked() -> None:
         with pytest.raises(Interrupted):
             flag.check()
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    assert EXIT_CODE == 143
+    assert flag.exit_code == 143
 
 
 def test_at_once() -> None:
@@ -72,3 +72,22 @@ def test_a_handler_of_the_program_is_put_back() -> None:
         assert signal.getsignal(signal.SIGTERM) is own
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_ctrl_c_is_remembered_too_unless_the_program_has_a_plan_for_it() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        flag = InterruptFlag()
+        with flag.listening():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.001)
+            with pytest.raises(Interrupted):
+                flag.check()
+            assert flag.exit_code == 130
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_DFL  # the next one ends at once
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        with InterruptFlag().listening():
+            assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)

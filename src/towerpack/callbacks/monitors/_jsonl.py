@@ -15,7 +15,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -133,9 +133,10 @@ class JSONLMonitor(Monitor):
 
 
 def read_stats(path: str | os.PathLike[str]) -> list[Record]:
-    """The records of a `stats.jsonl` that count, oldest first.
+    """The records of a `stats.jsonl` that count, one for each step, oldest first.
 
-    A torn last line is left out. A damaged line elsewhere is left out with a warning.
+    What was written of a step in parts, or again after a resume, is put together; the value written
+    last holds. A torn last line is left out. A damaged line elsewhere is left out with a warning.
     """
     records: list[Record] = []
     with open(path, "rb") as file:
@@ -148,6 +149,8 @@ def read_stats(path: str | os.PathLike[str]) -> list[Record]:
                 _logger.warning("%s, line %d is left out: %s.", path, number, error)
                 continue
             if isinstance(entry, Record):
+                if records and records[-1].step == entry.step:
+                    entry = replace(entry, scalars={**records.pop().scalars, **entry.scalars})
                 records.append(entry)
             else:
                 records = [record for record in records if record.step <= entry]

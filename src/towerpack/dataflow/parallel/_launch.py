@@ -50,12 +50,18 @@ class Process(Protocol):
 def start_fresh(fds: Fds) -> Process:
     """A fresh interpreter that finds the modules which this one finds."""
     arguments = [*fds, os.getpid(), *sys.path]
-    return subprocess.Popen(
-        [sys.executable, "-c", _BOOT, *map(str, arguments)],
-        pass_fds=fds,
-        stdin=subprocess.DEVNULL,
-        env={**os.environ, **dict.fromkeys(_ONE_THREAD, "1")},
-    )
+    # A child inherits the mask of the thread that starts it; the worker unblocks them when it has
+    # its handlers (`leave_signals_to_parent`).
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-c", _BOOT, *map(str, arguments)],
+            pass_fds=fds,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, **dict.fromkeys(_ONE_THREAD, "1")},
+        )
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 class _Forked:

@@ -48,7 +48,7 @@ def main(
         known: A job that need not be sent, after a fork.
     """
     die_with_parent(life_fd, parent)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the consumer's to handle
+    leave_signals_to_parent()
     faulthandler.enable(words_fd)
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, words_fd)
@@ -88,6 +88,18 @@ def die_with_parent(life_fd: int, parent: int) -> None:
             if os.read(life_fd, 1) == b"":  # it ended before we watched
                 os._exit(1)
     threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def leave_signals_to_parent() -> None:
+    """Do nothing on Ctrl-C and SIGTERM, which schedulers and terminals send to all processes.
+
+    They are the consumer's to handle, and workers end with it. SIGTERM is handled rather than
+    ignored, as programs that a map function starts would inherit that, and `terminate()` be lost on
+    them. Both were blocked while this interpreter started.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
 def _watch(parent: int) -> None:
