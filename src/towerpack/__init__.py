@@ -28,6 +28,7 @@ _NAMES: dict[str, list[str]] = {
         "MapError",
         "MissingExtraError",
         "NumericsError",
+        "StepError",
         "SpecError",
         "StateError",
         "TowerpackError",

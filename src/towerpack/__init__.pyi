@@ -19,6 +19,7 @@ from towerpack._core.errors import (
     NumericsError as NumericsError,
     SpecError as SpecError,
     StateError as StateError,
+    StepError as StepError,
     TowerpackError as TowerpackError,
     WorkerError as WorkerError,
 )

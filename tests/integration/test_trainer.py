@@ -33,7 +33,7 @@ from small_training import (
     threads,
     train,
 )
-from towerpack import ConfigError, LayerError
+from towerpack import ConfigError, LayerError, NumericsError, StepError
 from towerpack.callbacks import (
     Callback,
     InferenceRunner,
@@ -663,6 +663,77 @@ def test_a_program_may_change_its_directory(
     train(Path("run"), [leave, ModelSaver()], monitors=monitors)
     assert os.listdir("../elsewhere") == []
     assert load_checkpoint(tmp_path / "run").step == 12
+
+
+# ---------------------------------------------------------------------- failed steps, lost files
+
+
+@pytest.mark.parametrize("source", [FeedInput, QueueInput])
+@pytest.mark.parametrize("at", [0, 3, 5])
+def test_a_step_that_tensorflow_fails_is_named_and_its_batch_kept(
+    paced: Any, tmp_path: Path, source: Any, at: int
+) -> None:
+    paced(3)
+    labels = np.zeros(48, np.int64)
+    labels[8 * at + 2] = 12
+    batches = BatchData(ShuffleData(DataFromArrays(X, labels)), 8)
+    at = [12 in batch[1] for batch in batches.iterate(seed=5, epoch=0)].index(True)
+
+    def build(x: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
+        logits = FullyConnected("fc", x, 10)
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(label, logits))
+
+    model = ([SPECS[0], tf.TensorSpec([None], tf.int64, "label")], build, keras.optimizers.SGD)
+    with pytest.raises(StepError, match=rf"Step {at + 1} failed") as caught:
+        train(tmp_path, [ModelSaver()], model=model, data=source(batches))
+    assert str(caught.value.got).startswith("Received a label value of 12 which is outside")
+    assert str(tmp_path) in str(caught.value.fix)
+    assert f"build ({__file__}" in str(caught.value)
+    wanted = list(batches.iterate(seed=5, epoch=0))[at]
+    np.testing.assert_array_equal(kept_batch(tmp_path)["label"], wanted[1])
+
+
+def kept_batch(run_dir: Path) -> dict[str, np.ndarray]:
+    [path] = run_dir.glob("failed-step-*.npz")
+    with np.load(path) as kept:
+        return dict(kept)
+
+
+def test_weights_that_became_nan_unseen_end_no_run_well(tmp_path: Path) -> None:
+    x = X.copy()
+    x[3] = np.nan
+
+    def build(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean(tf.nn.relu(FullyConnected("fc", x, 1)))
+
+    model = (SPECS, build, lambda: keras.optimizers.SGD(0.1))
+    trainer = SimpleTrainer(config(tmp_path, model=model, dataflow=flow(x=x)))
+    with pytest.raises(NumericsError, match="NaN"):
+        trainer.train()
+    assert not trainer.complete
+
+
+def test_checkpoints_that_are_deleted_while_the_run_goes_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def delete(callback: Callback) -> None:
+        callback.trainer._saves.store.wait()
+        shutil.rmtree(tmp_path / "checkpoints")
+
+    train(tmp_path, [ModelSaver(), Do("before_epoch", delete, at=6)], max_epoch=2)
+    assert [row.step for row in list_checkpoints(tmp_path)] == [12]
+    assert "deleted during the run" in caplog.text
+
+
+def test_a_run_that_begins_anew_though_it_got_somewhere_says_so(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(tmp_path, [ModelSaver()], monitors=None)
+    assert "begins at step 0" not in caplog.text
+    shutil.rmtree(tmp_path / "checkpoints")
+    train(tmp_path, [ModelSaver()], monitors=None)
+    assert "came to step 12" in caplog.text
+    assert "begins at step 0" in caplog.text
 
 
 # ---------------------------------------------------------------------- SIGTERM

@@ -12,6 +12,7 @@ TowerpackError
 ├── ConfigError (ValueError)          an argument that makes no sense
 ├── CallbackError (RuntimeError)      callbacks that cannot work together
 ├── NumericsError (ArithmeticError)   a cost that is not finite
+├── StepError (RuntimeError)          a step that failed inside TensorFlow
 ├── CheckpointError (RuntimeError)    nothing (valid) to load, or a save that failed
 │   └── CheckpointMismatchError       a checkpoint of another model
 ├── MissingExtraError (ImportError)   an optional dependency is not installed
@@ -128,6 +129,10 @@ class CallbackError(TowerpackError, RuntimeError):
 
 class NumericsError(TowerpackError, ArithmeticError):
     """A cost or gradient that is not finite."""
+
+
+class StepError(TowerpackError, RuntimeError):
+    """A step that failed inside TensorFlow, for example at a label out of range."""
 
 
 class CheckpointError(TowerpackError, RuntimeError):

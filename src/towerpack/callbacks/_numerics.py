@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import io
-import zipfile
 from collections.abc import Mapping
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from towerpack._core.errors import NumericsError
-from towerpack._core.files import replace_file
+from towerpack._core.npz import save_arrays
 from towerpack.callbacks._base import Callback
 
 if TYPE_CHECKING:
@@ -45,11 +42,10 @@ class CheckNumerics(Callback):
         if batch is None:
             return
         step = self.trainer.global_step + 1
-        arrays = {name: _plain(value) for name, value in batch.items()}
         path = self.trainer.run_dir / f"nonfinite-step-{step:08d}.npz"
-        odd = [f"input '{n}' has {k} such values itself" for n, k in _nonfinite(arrays).items()]
+        odd = [f"input '{n}' has {k} such values itself" for n, k in _nonfinite(batch).items()]
         try:
-            _save(path, arrays)
+            save_arrays(path, batch)
             look = f"look at the batch that led there, in {path}"
         except OSError as error:
             look = f"look at your data (the batch could not be saved in {path}: {error})"
@@ -64,27 +60,7 @@ class CheckNumerics(Callback):
         )
 
 
-def _plain(value: Any) -> np.ndarray:
-    """As an array that NumPy can store without pickle."""
-    array = np.asarray(value)
-    if array.dtype == object:
-        return array.astype(np.bytes_)
-    if array.dtype.kind == "V":  # bfloat16 and float8 are no NumPy types; float32 holds them
-        return array.astype(np.float32)
-    return array
-
-
 def _nonfinite(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
-    found = {n: int((~np.isfinite(a)).sum()) for n, a in arrays.items() if a.dtype.kind in "fc"}
+    floats = {n: a for n, a in arrays.items() if a.dtype.kind in "fcV"}  # V: bfloat16
+    found = {name: int((~np.isfinite(a)).sum()) for name, a in floats.items()}
     return {name: count for name, count in found.items() if count}
-
-
-def _save(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    # Not np.savez: it takes names as keywords, where 'file' is its own.
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    replace_file(path, buffer.getvalue())

@@ -279,6 +279,13 @@ class CheckpointStore:
 
     def _write(self, content: Content) -> None:
         what = f"The checkpoint of step {content.step} was not saved"
+        if not self.directory.is_dir():
+            _logger.warning(
+                "%s was deleted during the run, with all checkpoints in it; it is made anew.",
+                self.directory,
+            )
+            self._lock.release()
+            self._lock = self._open_directory()
         try:
             write_checkpoint(self.directory, content)
         except Exception as error:
@@ -337,13 +344,14 @@ class CheckpointStore:
     def _failure(
         self, what: str, error: BaseException, *, needed: int | None = None
     ) -> CheckpointError:
+        gone = isinstance(error, FileNotFoundError)
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         return CheckpointError(
             f"{what}: {reason}.",
             got=f"{type(error).__name__}: {error}",
             expected=None if needed is None else self._room(needed),
-            fix="make room or mend the disk, and run the same command again: it continues from "
-            "the newest checkpoint",
+            fix=("see what removes files there" if gone else "make room or mend the disk")
+            + ", and run the same command again: it continues from the newest checkpoint",
             details=self._intact(),
         )
 

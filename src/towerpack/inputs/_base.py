@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -56,6 +57,20 @@ class InputSource(ABC):
 
     def consumed(self, steps: int) -> None:  # noqa: B027 - optional
         """Steps of the last reservation that were really run."""
+
+    def read_again(self, steps: int) -> list[np.ndarray] | None:
+        """The batches of one step that has failed, of all replicas in a row.
+
+        Args:
+            steps: Steps between the last consumed one and the failed one.
+
+        Returns:
+            None where they cannot be had once more.
+
+        Raises:
+            Exception: Whatever went wrong where the data come from.
+        """
+        return None
 
     def state(self) -> Any:
         """Where the last *consumed* batch stands; None for sources without a position."""

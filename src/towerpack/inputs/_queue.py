@@ -82,9 +82,22 @@ class _FlowInput(InputSource):
         self._ready.clear()
         self._state = state
         self._position = 0
+        self._iterator = self._iterate(state)
+
+    def _iterate(self, state: Any) -> DataIterator:
         # A state knows its seed and epoch. The first pass is always epoch 0, also after a stop.
         fresh = {"seed": self._seed, "epoch": 0} if state is None else {}
-        self._iterator = self._flow.iterate(state=state, **fresh)
+        return self._flow.iterate(state=state, **fresh)
+
+    def read_again(self, steps: int) -> list[np.ndarray] | None:
+        """Iterate the flow once more, from the state before the failed step."""
+        taken = steps * self._replicas
+        iterator = self._iterate(self._ready[taken - 1][0] if taken else self._state)
+        try:
+            batches = [self._check(next(iterator), 0) for _ in range(self._replicas)]
+        finally:
+            iterator.close()
+        return [array for batch in batches for array in batch]
 
     def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
         """Take one batch from the queue."""

@@ -15,7 +15,10 @@ from types import FrameType
 from towerpack._core.logs import get_logger
 
 _LOG = get_logger(__name__)
-_SAID = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "Ctrl-C (once more ends it at once)"}
+_SAID: dict[int, str] = {
+    signal.SIGTERM: "SIGTERM",
+    signal.SIGINT: "Ctrl-C (once more ends it at once)",
+}
 
 
 class Interrupted(BaseException):

@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+import tensorflow as tf
+
 from towerpack.callbacks import Callback
 from towerpack.training._interrupt import StopTraining
 from towerpack.training._pace import Pace
@@ -93,7 +95,10 @@ class Loop:
             self._each(self._before_step, "before_step")
             if self._reason is not None:
                 self._settle()
-        result = trainer.program.run_heavy() if heavy else trainer.program.run(steps)
+        try:
+            result = trainer.program.run_heavy() if heavy else trainer.program.run(steps)
+        except tf.errors.OpError as error:
+            raise trainer.failed_step(error) from None
         seconds = time.perf_counter() - started
         trainer.clock.ran(result.steps, seconds)
         if not heavy:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from towerpack._core.errors import ConfigError
+from towerpack._core.errors import ConfigError, StepError
 from towerpack._core.logs import console, get_logger
 from towerpack._core.naming import did_you_mean
 from towerpack._core.randomness import derive_seed, fresh_seed
@@ -20,6 +20,7 @@ from towerpack.callbacks.monitors import (
     JSONLMonitor,
     Monitors,
     TensorBoardMonitor,
+    read_stats,
 )
 from towerpack.checkpoint import Checkpoint
 from towerpack.inputs import as_input
@@ -29,6 +30,7 @@ from towerpack.training import _snapshot
 from towerpack.training._averages import StepAverages
 from towerpack.training._clock import EpochClock
 from towerpack.training._config import POLICIES, TrainConfig
+from towerpack.training._failed_step import step_error
 from towerpack.training._hyper import VariableParam
 from towerpack.training._interrupt import Interrupted, InterruptFlag, StopTraining
 from towerpack.training._loop import Loop
@@ -128,6 +130,8 @@ class Trainer:
         directory = stack.enter_context(RunDir(self.config.run_dir, on_existing=on_existing))
         self.run_dir = directory.path
         checkpoint = _snapshot.find_checkpoint(self.run_dir, self.config.resume)
+        if checkpoint is None and self.config.resume == "auto":
+            _warn_of_lost_steps(directory)
         self.seed = self._choose_seed(directory, checkpoint)
         if self.config.deterministic:
             tf.config.experimental.enable_op_determinism()
@@ -167,7 +171,10 @@ class Trainer:
         try:
             self._run_loop()
             self.check_interrupt()
+            if self._check_finite:
+                _snapshot.check_no_nan(self.get_weights(), self.global_step)
             self._saves.at_the_end(self._place())
+            self.complete = self.epoch >= self.max_epoch and not self.in_epoch
         except Interrupted:
             self._saves.at_last()
             _LOG.warning("Saved at step %d in %s.", self.global_step, self.run_dir)
@@ -182,7 +189,6 @@ class Trainer:
             Loop(self).run()
         except StopTraining as reason:
             _LOG.info("Training ends at step %d: %s", self.global_step, str(reason) or "as asked")
-        self.complete = self.epoch >= self.max_epoch and not self.in_epoch
 
     def _after_train(self, failure: BaseException | None) -> BaseException | None:
         """Each callback gets its turn, whatever the others do; gives what ended the training."""
@@ -432,14 +438,27 @@ class Trainer:
 
     def nonfinite(self) -> dict[str, Any] | None:
         """The inputs of the step whose cost was not finite, by name, if there was one."""
-        if self.last_nonfinite is None:
-            return None
+        return None if self.last_nonfinite is None else self._named(self.last_nonfinite)
+
+    def _named(self, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """The inputs of one step, by name."""
         names = [
             name if replica == 0 else f"{name}-replica{replica}"
             for replica in range(len(self._devices))
             for name in self.tower.input_names
         ]
-        return dict(zip(names, self.last_nonfinite, strict=True))
+        return dict(zip(names, inputs, strict=True))
+
+    def failed_step(self, error: tf.errors.OpError) -> StepError:
+        """Describe a call that TensorFlow has given up; its first steps may have been applied."""
+        done = int(self._step_variable.numpy()) - self.global_step
+        return step_error(
+            error,
+            self.global_step + done + 1,
+            self.run_dir,
+            lambda: self.source.read_again(done),
+            self._named,
+        )
 
     def request_stop(self) -> None:
         """End training normally after the current step or epoch's triggers."""
@@ -539,6 +558,17 @@ class Trainer:
         self._saves.resumed_from(checkpoint.path, self._place())
         _LOG.info("Resumed at step %d, epoch %d, from %s.", self.global_step, self.epoch, where)
         return state["data"]
+
+
+def _warn_of_lost_steps(directory: RunDir) -> None:
+    records = read_stats(directory.stats) if directory.stats.exists() else []
+    if records:
+        _LOG.warning(
+            "An earlier start in %s came to step %d, but there is no checkpoint of it (was there a "
+            "ModelSaver? were checkpoints deleted?): this one begins at step 0.",
+            directory.path,
+            records[-1].step,
+        )
 
 
 def _as_list(callbacks: Sequence[Callback] | Callbacks) -> list[Callback]:

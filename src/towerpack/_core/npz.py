@@ -1,0 +1,37 @@
+"""Arrays in an `.npz` for a person to look at."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from towerpack._core.files import replace_file
+
+
+def save_arrays(path: Path, arrays: Mapping[str, Any]) -> None:
+    """Write arrays under their names, whole or not at all and without pickle.
+
+    Objects become bytes, and types that NumPy lacks (bfloat16) float32.
+    """
+    # Not np.savez: it takes names as keywords, where 'file' is its own.
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, _plain(array), allow_pickle=False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, buffer.getvalue())
+
+
+def _plain(value: Any) -> np.ndarray:
+    array: np.ndarray = np.asarray(value)
+    if array.dtype == object:
+        return array.astype(np.bytes_)
+    if array.dtype.kind == "V":  # bfloat16 and float8 are no NumPy types; float32 holds them
+        return array.astype(np.float32)
+    return array
