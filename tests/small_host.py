@@ -45,6 +45,7 @@ class SmallHost:
         self.global_step = self.epoch = self.local_step = 0
         self.steps_per_epoch, self.max_epoch = steps_per_epoch, max_epoch
         self.seed = 1
+        self.given_anew: set[str] = set()
         self.run_dir = run_dir
         self.tower = tower
         self.monitors = Monitors()

@@ -562,7 +562,8 @@ def test_a_drawn_seed_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) 
     again = train(tmp_path, [ModelSaver()], seed=None)
     assert again.seed == first.seed == load_checkpoint(tmp_path).state["seed"]
     train(tmp_path, seed=first.seed + 1, max_epoch=3)
-    assert f"begun with seed={first.seed}" in caplog.text
+    [row] = [line.split() for line in caplog.text.splitlines() if line.startswith("  seed")]
+    assert row[1:3] == [str(first.seed), str(first.seed + 1)]
 
 
 def test_a_seed_is_drawn_once_even_if_nothing_was_saved(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -34,6 +34,7 @@ class TrainerHost(Protocol):
         steps_per_epoch: Steps in an epoch.
         max_epoch: Number of the last epoch.
         seed: The run's seed.
+        given_anew: Hyper-parameters for which the program of a continued run gives a new value.
         run_dir: Where everything of this run is.
         tower: The tower function, with its variables.
         monitors: Takes numbers and pictures; keeps their history.
@@ -46,6 +47,7 @@ class TrainerHost(Protocol):
     steps_per_epoch: int
     max_epoch: int
     seed: int
+    given_anew: Collection[str]
     run_dir: Path
     tower: TowerFunction
     monitors: Monitors

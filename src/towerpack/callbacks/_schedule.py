@@ -72,6 +72,8 @@ class ScheduledHyperParamSetter(HyperParamSetter):
     def before_train(self) -> None:
         """Set what is due at the start."""
         now = self.trainer.global_step if self._step_based else epochs_done(self)
+        if self.param_name in self.trainer.given_anew:
+            self._last = None  # the table stands above the optimizer's own value
         if self.due(now) != self._last:
             self._set_due(now)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from operator import methodcaller
 from typing import Any, cast
@@ -16,6 +17,7 @@ from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed, fresh_seed
 from towerpack.dataflow._ambient import AMBIENT, Ambient
 from towerpack.dataflow._arguments import integer_of
+from towerpack.dataflow._content import sampled
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._done import RestStream
 from towerpack.dataflow._iterator import DataIterator, Identity, read_state
@@ -548,8 +550,18 @@ def signature_of(flow: DataFlow) -> str:
     return _path(flow, methodcaller("identity"), lambda stage: stage.transparent)
 
 
-def content_of(flow: DataFlow) -> str:
-    """What makes the datapoints of a flow: its stages, without the parallel ones, and its data."""
+def content_of(flow: DataFlow, *, sample: bool = False) -> str:
+    """What makes the datapoints of a flow: its stages, without the parallel ones, and its data.
+
+    Args:
+        flow: Described, not read.
+        sample: Look at a part of long data only, so that it takes milliseconds.
+    """
+    with sampled() if sample else nullcontext():
+        return _content_of(flow)
+
+
+def _content_of(flow: DataFlow) -> str:
     return _path(flow, methodcaller("content"), lambda stage: isinstance(stage, ParallelStage))
 
 

@@ -156,7 +156,7 @@ class RunDir:
             "versions": library_versions(),
         }
         starts = [*self.recorded().get("starts", []), start]
-        tree = {"seed": seed, "config": _plain(config or {}), "starts": starts}
+        tree = {"seed": seed, "config": plain(config or {}), "starts": starts}
         text = json.dumps(tree, indent=2, allow_nan=False) + "\n"
         replace_file(self.path / _RUN, text.encode())
 
@@ -263,15 +263,15 @@ def _empty(path: Path, names: list[str]) -> None:
     _logger.info("Deleted the earlier run in %s.", path)
 
 
-def _plain(value: Any) -> Any:
-    """`value` as JSON, for reading by people."""
+def plain(value: Any) -> Any:
+    """`value` as JSON, for reading by people; what JSON cannot hold as its `repr`."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else repr(float(value))
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value)
-        return {str(key): _plain(item) for key, item in items.items()}
+        return {str(key): plain(item) for key, item in items.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in cast("Sequence[Any]", value)]
+        return [plain(item) for item in cast("Sequence[Any]", value)]
     return str(value) if isinstance(value, Path) else repr(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -38,6 +38,7 @@ from towerpack.training._optimizer import adapt
 from towerpack.training._program import CallResult, StepProgram, stateful_draws
 from towerpack.training._run_dir import RunDir
 from towerpack.training._saves import Saves
+from towerpack.training._settings import changes, changes_text, settings_of
 
 _LOG = get_logger(__name__)
 
@@ -65,6 +66,7 @@ class Trainer:
         run_dir: Where everything of this run is.
         tower: The tower function, with its variables.
         monitors: Takes numbers and pictures; keeps their history.
+        given_anew: Hyper-parameters for which the program of a continued run gives a new value.
         complete: True once the last epoch is done.
         was_complete: The run was complete already when it was started.
     """
@@ -96,6 +98,8 @@ class Trainer:
         self._inference_trace: TowerTrace | None = None
         self._hyper_params: dict[str, VariableParam] = {}
         self._hyper_variables: dict[str, dict[str, tf.Variable]] = {}
+        self._settings: dict[str, Any] = {}
+        self.given_anew: Collection[str] = ()
         self._trained = False
 
     # ------------------------------------------------------------------ lifecycle
@@ -239,6 +243,13 @@ class Trainer:
         trainable = {n: v for n, v in self.tower.store.trainable().items() if n in used}
         self._optimizer.build(trainable)
         self._find_hyper_params()
+        self._settings = {
+            **settings_of(self.config, self.source, trace, optimizer),
+            "seed": self.seed,
+            "steps_per_epoch": self.steps_per_epoch,
+            "replicas": len(self._devices),
+            **{name: param.get() for name, param in self._hyper_params.items()},
+        }
         zero = tf.constant(0, tf.int64)
         self._step_variable = tf.Variable(zero, trainable=False, name="global_step")
         self.program = StepProgram(
@@ -283,14 +294,6 @@ class Trainer:
 
     def _choose_seed(self, directory: RunDir, checkpoint: Checkpoint | None) -> int:
         if self.config.seed is not None:
-            saved = None if checkpoint is None else int(checkpoint.state["seed"])
-            if saved not in (None, self.config.seed):
-                _LOG.warning(
-                    "seed=%d, but the run was begun with seed=%d: its data keep to that, and what "
-                    "comes is neither run undisturbed.",
-                    self.config.seed,
-                    saved,
-                )
             return self.config.seed
         if checkpoint is not None:
             return int(checkpoint.state["seed"])
@@ -530,6 +533,7 @@ class Trainer:
             "scalars": self._last_scalars,
             "data": self.source.state(),
             "callbacks": callbacks,
+            "settings": self._settings,
         }
         tensors = {"model": model, "optimizer": optimizer}
         return _snapshot.Snapshot(self.global_step, self._place(), tensors, state)
@@ -557,7 +561,23 @@ class Trainer:
         self.callbacks.restore(state["callbacks"])
         self._saves.resumed_from(checkpoint.path, self._place())
         _LOG.info("Resumed at step %d, epoch %d, from %s.", self.global_step, self.epoch, where)
+        self._take_new_settings(state["settings"])
         return state["data"]
+
+    def _take_new_settings(self, old: Mapping[str, Any]) -> None:
+        """Tell what the program asks for now and did not before; take its hyper-parameters."""
+        changed = changes(old, self._settings)
+        params = {
+            c.name: self._hyper_params[c.name] for c in changed if c.name in self._hyper_params
+        }
+        self.given_anew = frozenset(params)
+        if changed:
+            _LOG.warning(
+                "Settings that differ from those of the run that is continued:\n%s",
+                changes_text(changed),
+            )
+        for name, param in params.items():
+            param.set(self._settings[name])
 
 
 def _warn_of_lost_steps(directory: RunDir) -> None:
