@@ -103,7 +103,13 @@ def keras_fit(name: str, case: Case, gate: Gate) -> None:
 
 
 def towerpack(
-    name: str, case: Case, gate: Gate, *, shuffle: bool = False, batch: int | None = None
+    name: str,
+    case: Case,
+    gate: Gate,
+    *,
+    shuffle: bool = False,
+    batch: int | None = None,
+    line: bool = False,
 ) -> None:
     """A SimpleTrainer with everything that it does unless told otherwise.
 
@@ -113,8 +119,9 @@ def towerpack(
         gate: Between turns.
         shuffle: Shuffle anew in each epoch.
         batch: What the model's `inputs()` say about the size of a batch.
+        line: The learning rate changes after each step.
     """
-    from towerpack.callbacks import Callback
+    from towerpack.callbacks import Callback, ScheduledHyperParamSetter
     from towerpack.dataflow import BatchData, DataFromArrays, ShuffleData
     from towerpack.model import ModelDesc
     from towerpack.nn import Conv2D, FullyConnected, LinearWrap, argscope
@@ -158,6 +165,8 @@ def towerpack(
             if not gate.epoch_done(lambda: self.trainer.monitors.latest("cost")):
                 self.trainer.request_stop()
 
+    points = [(0, RATE), (10**8, RATE / 2)]
+    schedule = ScheduledHyperParamSetter("learning_rate", points, "linear", step_based=True)
     flow = DataFromArrays(*case.arrays())
     if shuffle:
         flow = ShuffleData(flow)
@@ -165,7 +174,7 @@ def towerpack(
         config = TrainConfig(
             model=Model(),
             dataflow=BatchData(flow, case.batch),
-            callbacks=[Turns()],
+            callbacks=[Turns(), schedule] if line else [Turns()],
             max_epoch=10**9,
             seed=0,
             run_dir=directory + "/run",
@@ -179,6 +188,7 @@ CONTENDERS = {
     "keras-fit": keras_fit,
     "towerpack": towerpack,
     "towerpack-shuffled": lambda *args: towerpack(*args, shuffle=True),
+    "towerpack-line": lambda *args: towerpack(*args, line=True),
     "towerpack-fixed": lambda name, case, gate: towerpack(name, case, gate, batch=case.batch),
 }
 

@@ -10,8 +10,9 @@ Tensorpack 0.11 is installed into a temporary environment that sees this one's p
 fails, it is left out and the report says so.
 
 Aims: on `lenet` at least 0.97 of the steps/s of the loop by hand, and no fewer than Keras and
-Tensorpack; on `mlp` at most 1.3 times the CPU time of a loop by hand of 50 steps per call, and 3
-times the steps/s of Keras `fit`.
+Tensorpack; on `mlp` at most 1.3 times the CPU time of a loop by hand of 50 steps per call, 3 times
+the steps/s of Keras `fit`, and with a learning rate that changes after each step 0.8 of the steps/s
+without.
 """
 
 from __future__ import annotations
@@ -42,6 +43,7 @@ TITLES = {
     HAND_MANY: "loop by hand, 50 steps per call",
     "towerpack": "**Towerpack** `SimpleTrainer`",
     "towerpack-shuffled": "**Towerpack**, with `ShuffleData`",
+    "towerpack-line": "**Towerpack**, the learning rate on a line by steps",
     "towerpack-fixed": "**Towerpack**, batch size known to the model",
     "keras-fit": "Keras `fit` (shuffles)",
     "tensorpack-queue": "Tensorpack 0.11, `QueueInput`",
@@ -77,6 +79,10 @@ def aims(case: str, turns: dict[str, list[Turn]]) -> list[Aim]:
         ratio = measure.paired(ours, turns[HAND_MANY], cpu)
         text = f"CPU time ≤ 1.3 × {TITLES[HAND_MANY]}"
         found.append(Aim(text, ratio, ratio.median <= 1.3))
+        if "towerpack-line" in turns:
+            ratio = measure.paired(turns["towerpack-line"], ours, rate)
+            text = "a line by steps: steps/s ≥ 0.8 × without a schedule"
+            found.append(Aim(text, ratio, ratio.median >= 0.8))
     for other, factor in others.items():
         if other in turns:
             ratio = measure.paired(ours, turns[other], rate)
@@ -129,6 +135,8 @@ def commands(case: str, tensorpack: Path | None, steps: list[str]) -> dict[str, 
     """What starts the contenders of a case, with other numbers of steps if any are given."""
     ours = str(HERE / "_training_contenders.py")
     names = [HAND, HAND_MANY, "towerpack", "towerpack-shuffled", "towerpack-fixed", "keras-fit"]
+    if case == "mlp":
+        names.append("towerpack-line")
     started = {name: [sys.executable, ours, case, name, *steps] for name in names}
     if tensorpack is not None:
         theirs = str(HERE / "_tensorpack_contender.py")

@@ -51,6 +51,7 @@ class SmallHost:
         self.monitors = Monitors()
         self.params = {"learning_rate": Param(0.1)} if params is None else dict(params)
         self.callbacks = Callbacks(list(callbacks))
+        self.schedules: list[tuple[str, Callable[[int], float | None]]] = []
         self.saves: list[tuple[int, dict[str, Any]]] = []
         self.calls: list[int] = []
         self.watches_cost = False
@@ -81,6 +82,9 @@ class SmallHost:
 
     def hyper_param_names(self) -> Sequence[str]:
         return list(self.params)
+
+    def schedule(self, name: str, schedule: Callable[[int], float | None]) -> None:
+        self.schedules.append((name, schedule))
 
     def predict_function(self, outputs: Sequence[str]) -> tuple[Callable[..., Any], list[str]]:
         function, names = self.tower.trace(is_training=False).function(outputs)
@@ -162,6 +166,10 @@ class SmallHost:
             self._hook("before_step")
             self.global_step += 1
             self.local_step += 1
+            for name, schedule in self.schedules:
+                value = schedule(self.global_step)
+                if value is not None:
+                    self.params[name].set(value)
             values = self._outputs(self.global_step)
             for c in each:
                 if c.acts_in("after_step"):

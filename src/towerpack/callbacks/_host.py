@@ -77,6 +77,17 @@ class TrainerHost(Protocol):
         """Names that `hyper_param` knows."""
         ...
 
+    def schedule(self, name: str, schedule: Callable[[int], float | None]) -> None:
+        """During setup: have a hyper-parameter set after each step, without ending the call.
+
+        Args:
+            name: Of the hyper-parameter.
+            schedule: Takes the number of steps done; gives the value for the next step, or None to
+                leave it as it is. Asked for several steps ahead, so the number must be all that it
+                depends on.
+        """
+        ...
+
     def predict_function(
         self, outputs: Sequence[str]
     ) -> tuple[Callable[..., list[Any]], list[str]]:

@@ -50,6 +50,14 @@ class HyperParamSetter(Callback):
             return self.trainer.hyper_param(self._given)
         return self._given
 
+    def before_train(self) -> None:
+        """Find the hyper-parameter, so that a wrong name does not wait for its first change.
+
+        Raises:
+            ConfigError: The trainer has none of this name.
+        """
+        self.param.get()
+
     def set(self, value: float) -> None:
         """Set it; a change is logged.
 
@@ -96,6 +104,7 @@ class HyperParamSetterWithFunc(HyperParamSetter):
 
     def before_train(self) -> None:
         """Set the first value; a resumed run has it already."""
+        super().before_train()
         if self._epoch is None:
             self._ask(epochs_done(self))
 

@@ -11,7 +11,7 @@ from towerpack._core.errors import ConfigError
 from towerpack.callbacks._hyper import HyperParamSetter, epochs_done
 
 if TYPE_CHECKING:
-    from towerpack.callbacks._host import HyperParam
+    from towerpack.callbacks._host import HyperParam, TrainerHost
 
 
 class ScheduledHyperParamSetter(HyperParamSetter):
@@ -27,8 +27,8 @@ class ScheduledHyperParamSetter(HyperParamSetter):
         schedule: Points `(epoch, value)`, or `(step, value)`; sorted, each epoch once.
         interp: None to keep each value until the next point; 'linear' for a straight line
             between two points.
-        step_based: The points are at global steps. A line by steps sets the value after each step,
-            and so makes every step a call of its own; by epochs it costs nothing.
+        step_based: The points are at global steps. A line by steps is drawn inside the compiled
+            loop; for an object instead of a name, it makes every step a call of its own.
 
     Raises:
         ConfigError: The table is empty, not sorted, or holds something else than numbers.
@@ -69,8 +69,21 @@ class ScheduledHyperParamSetter(HyperParamSetter):
         share = (now - start) / (end - start)
         return self._values[i] + share * (self._values[i + 1] - self._values[i])
 
+    @property
+    def _in_graph(self) -> bool:
+        return self._step_based and self._linear and isinstance(self._given, str)
+
+    def setup(self, trainer: TrainerHost) -> None:
+        """Hand a line by steps to the compiled loop."""
+        if self._in_graph:
+            trainer.schedule(self.param_name, self._on_the_line)
+
+    def _on_the_line(self, step: int) -> float | None:
+        return self.due(step) if self._places[0] <= step <= self._places[-1] else None
+
     def before_train(self) -> None:
         """Set what is due at the start."""
+        super().before_train()
         now = self.trainer.global_step if self._step_based else epochs_done(self)
         if self.param_name in self.trainer.given_anew:
             self._last = None  # the table stands above the optimizer's own value
@@ -95,11 +108,12 @@ class ScheduledHyperParamSetter(HyperParamSetter):
 
     def acts_in(self, hook: str) -> bool:
         """Steps matter only to tables by steps."""
-        return super().acts_in(hook) and (hook != "trigger_step" or self._step_based)
+        acts = self._step_based and not self._in_graph
+        return super().acts_in(hook) and (hook != "trigger_step" or acts)
 
     def next_stop(self, step: int) -> int | None:
         """The next point by steps; within a line, the next step."""
-        if not self._step_based:
+        if not self._step_based or self._in_graph:
             return None
         i = bisect.bisect_right(self._places, step)
         if i == len(self._places):
@@ -108,7 +122,8 @@ class ScheduledHyperParamSetter(HyperParamSetter):
 
     def state(self) -> dict[str, Any]:
         """The value set last."""
-        return {"last": self._last}
+        last = self.due(self.trainer.global_step) if self._in_graph else self._last
+        return {"last": last}
 
     def restore(self, state: Any) -> None:
         """Take it back."""

@@ -95,8 +95,9 @@ class Loop:
             self._each(self._before_step, "before_step")
             if self._reason is not None:
                 self._settle()
+        program, after = trainer.program, trainer.global_step
         try:
-            result = trainer.program.run_heavy() if heavy else trainer.program.run(steps)
+            result = program.run_heavy(after=after) if heavy else program.run(steps, after=after)
         except tf.errors.OpError as error:
             raise trainer.failed_step(error) from None
         seconds = time.perf_counter() - started

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from towerpack._core.errors import InternalError, LayerError
+from towerpack._core.errors import CallbackError, InternalError, LayerError
 from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
 from towerpack.inputs import InputSource
@@ -18,6 +18,8 @@ from towerpack.tower import COST, TowerFunction, TowerTrace
 from towerpack.training._optimizer import OptimizerAdapter
 
 _LOG = get_logger(__name__)
+# Takes the number of steps done; gives a hyper-parameter's value for the next one, or None.
+Schedule = Callable[[int], float | None]
 _HEAVY = ("histogram", "image")
 _READERS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape")
 _STATEFUL_DRAWS = {
@@ -64,6 +66,7 @@ class StepProgram:
         global_step: int64; counts applied steps. Ours, since a Keras optimizer's own count can lose
             increments where updates are asynchronous.
         fetches: Outputs to give back for each step.
+        schedules: Variables that are set after each step.
         devices: One replica on each; `None` is TensorFlow's choice.
         check_finite: End the call at a cost that is not finite, and do not apply that step.
         xla: Compile forward and backward.
@@ -82,6 +85,7 @@ class StepProgram:
         trainable: dict[str, tf.Variable],
         global_step: tf.Variable,
         fetches: Sequence[str],
+        schedules: Sequence[tuple[tf.Variable, Schedule]] = (),
         devices: Sequence[str | None] = (None,),
         check_finite: bool = True,
         xla: bool = False,
@@ -99,6 +103,7 @@ class StepProgram:
         self._optimizer = optimizer
         self._trainable = trainable
         self._global_step = global_step
+        self._schedules = schedules
         self._devices = devices
         self._check = check_finite
         summaries = trace.result.summaries
@@ -111,10 +116,9 @@ class StepProgram:
         self.one_step_only = any(t.shape.rank is None for t in self._templates)
         self._moved = _moved_by_the_model(tower, trace)
         self._xla = xla
-        self._run = tf.function(
-            self._many_steps, input_signature=[tf.TensorSpec([], tf.int32)], autograph=False
-        )
-        self._run_heavy = tf.function(self._heavy_step, input_signature=[], autograph=False)
+        due = tf.TensorSpec([len(schedules), None], tf.float64)
+        self._run = tf.function(self._many_steps, input_signature=[due], autograph=False)
+        self._run_heavy = tf.function(self._heavy_step, input_signature=[due], autograph=False)
 
     @property
     def has_heavy(self) -> bool:
@@ -127,15 +131,37 @@ class StepProgram:
         if self._heavy:
             self._run_heavy.get_concrete_function()
 
-    def run(self, steps: int) -> CallResult:
-        """Run steps; fewer if a cost was not finite."""
-        done, finite, scalars, stacked, batch = self._run(tf.constant(steps, tf.int32))
+    def run(self, steps: int, *, after: int) -> CallResult:
+        """Run steps; fewer if a cost was not finite.
+
+        Args:
+            steps: How many.
+            after: The global step.
+        """
+        done, finite, scalars, stacked, batch = self._run(self._due(steps, after))
         return self._result(int(done), bool(finite), scalars, stacked, batch, [])
 
-    def run_heavy(self) -> CallResult:
+    def run_heavy(self, *, after: int) -> CallResult:
         """Run one step, with the summaries that are too dear for every step."""
-        done, finite, scalars, stacked, batch, heavy = self._run_heavy()
+        done, finite, scalars, stacked, batch, heavy = self._run_heavy(self._due(1, after))
         return self._result(int(done), bool(finite), scalars, stacked, batch, heavy)
+
+    def _due(self, steps: int, after: int) -> np.ndarray:
+        """The value that each schedule's variable has after each step, [schedules, steps]."""
+        due = np.empty([len(self._schedules), steps])
+        for row, (variable, schedule) in zip(due, self._schedules, strict=True):
+            changes = [schedule(step) for step in range(after + 1, after + 1 + steps)]
+            # NumPy makes NaN of None; it stands for the value before.
+            values = np.array([variable.numpy(), *changes], np.float64)
+            set_at = np.where(np.isfinite(values), np.arange(steps + 1), 0)
+            if steps - np.count_nonzero(set_at) != changes.count(None):
+                raise CallbackError(
+                    f"A schedule of '{variable.name}' gives numbers that are not finite.",
+                    got=f"{changes} for the steps after {after}",
+                    expected="a number, or None",
+                )
+            row[:] = values[np.maximum.accumulate(set_at)][1:]
+        return due
 
     def _result(
         self, done: int, finite: bool, scalars: Any, stacked: Any, batch: Any, heavy: Any
@@ -159,7 +185,9 @@ class StepProgram:
 
     # ------------------------------------------------------------------ in the graph
 
-    def _many_steps(self, steps: tf.Tensor) -> Any:
+    def _many_steps(self, due: tf.Tensor) -> Any:
+        steps = tf.shape(due)[1]
+        rows = self._rows(due)
         scalars = tf.TensorArray(tf.float32, size=steps, element_shape=[1 + len(self._scalars)])
         arrays = [
             tf.TensorArray(dtype, 0, dynamic_size=True, infer_shape=False, element_shape=[None])
@@ -175,7 +203,7 @@ class StepProgram:
         def body(i: tf.Tensor, _: tf.Tensor, scalars: Any, arrays: Any, _batch: Any) -> Any:
             before = self._before_step()
             inputs, step = self._one_step()
-            finite = self._apply(step, before)
+            finite = self._apply(step, before, [tf.gather(row, i) for row in rows])
             scalars = scalars.write(i, step.row)
             vectors = self._vectors(step.fetched, finite)
             arrays = [a.write(i, vector) for a, vector in zip(arrays, vectors, strict=True)]
@@ -192,10 +220,10 @@ class StepProgram:
         applied = tf.range(done)
         return done, finite, scalars.gather(applied), [a.concat() for a in arrays], batch
 
-    def _heavy_step(self) -> Any:
+    def _heavy_step(self, due: tf.Tensor) -> Any:
         before = self._before_step()
         inputs, step = self._one_step()
-        finite = self._apply(step, before)
+        finite = self._apply(step, before, [row[0] for row in self._rows(due)])
         done = tf.cast(finite, tf.int32)
         vectors = self._vectors(step.fetched, finite)
         return done, finite, step.row[None][:done], vectors, inputs, step.heavy
@@ -269,10 +297,16 @@ class StepProgram:
     def _before_step(self) -> list[tf.Tensor]:
         return [v.read_value() for v in self._moved] if self._check else []
 
-    def _apply(self, step: _Step, before: list[tf.Tensor]) -> tf.Tensor:
+    def _rows(self, due: tf.Tensor) -> list[tf.Tensor]:
+        pairs = zip(tf.unstack(due), self._schedules, strict=True)
+        return [tf.cast(row, variable.dtype) for row, (variable, _) in pairs]
+
+    def _apply(self, step: _Step, before: list[tf.Tensor], due: list[tf.Tensor]) -> tf.Tensor:
         def update() -> tf.Tensor:
             self._optimizer.apply(step.gradients)
             self._global_step.assign_add(1, read_value=False)
+            for value, (variable, _) in zip(due, self._schedules, strict=True):
+                variable.assign(value, read_value=False)
             return tf.constant(True)
 
         if not self._check:

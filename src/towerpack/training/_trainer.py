@@ -35,7 +35,7 @@ from towerpack.training._hyper import VariableParam
 from towerpack.training._interrupt import Interrupted, InterruptFlag, StopTraining
 from towerpack.training._loop import Loop
 from towerpack.training._optimizer import adapt
-from towerpack.training._program import CallResult, StepProgram, stateful_draws
+from towerpack.training._program import CallResult, Schedule, StepProgram, stateful_draws
 from towerpack.training._run_dir import RunDir
 from towerpack.training._saves import Saves
 from towerpack.training._settings import changes, changes_text, settings_of
@@ -97,6 +97,7 @@ class Trainer:
         self._predictors: dict[tuple[str, ...], Any] = {}
         self._inference_trace: TowerTrace | None = None
         self._hyper_params: dict[str, VariableParam] = {}
+        self._schedules: dict[str, Schedule] = {}
         self._hyper_variables: dict[str, dict[str, tf.Variable]] = {}
         self._settings: dict[str, Any] = {}
         self.given_anew: Collection[str] = ()
@@ -260,6 +261,7 @@ class Trainer:
             trainable=trainable,
             global_step=self._step_variable,
             fetches=[name for c in self.callbacks.callbacks for name in c.fetches],
+            schedules=[(self.hyper_param(n).variable, f) for n, f in self._schedules.items()],
             devices=self._devices,
             check_finite=self._check_finite,
             xla=config.xla,
@@ -409,6 +411,23 @@ class Trainer:
                 fix=did_you_mean(name, known) if known else "ask in before_train or later",
             )
         return known[name]
+
+    def schedule(self, name: str, schedule: Schedule) -> None:
+        """During setup: have a hyper-parameter set after each step, without ending the call.
+
+        Args:
+            name: Of the hyper-parameter.
+            schedule: Takes the number of steps done; gives the value for the next step, or None to
+                leave it as it is. Asked for several steps ahead, so the number must be all that it
+                depends on. Of two for one name, the later one decides first.
+        """
+        earlier = self._schedules.get(name)
+
+        def latest(step: int) -> float | None:
+            value = schedule(step)
+            return value if value is not None or earlier is None else earlier(step)
+
+        self._schedules[name] = latest
 
     def hyper_param_names(self) -> list[str]:
         """Names that `hyper_param` knows."""

@@ -87,14 +87,26 @@ def test_by_steps(tmp_path: Path) -> None:
     assert [record.values[i] for i in (0, 3, 7)] == [0.5, 0.25, 0.125]
 
 
-def test_a_line_by_steps_is_set_at_each_step(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("by_name", "calls"), [(True, [8, 2]), (False, [2, 1, 1, 1, 1, 4])])
+def test_a_line_by_steps_is_set_at_each_step(
+    tmp_path: Path, by_name: bool, calls: list[int]
+) -> None:
+    param = Param(0.1)
     points = [(2, 1.0), (6, 0.0)]
-    setter = ScheduledHyperParamSetter(LR, points, "linear", step_based=True)
+    setter = ScheduledHyperParamSetter(LR if by_name else param, points, "linear", step_based=True)
     record = Record()
-    host = SmallHost(tmp_path, [setter, record], steps_per_epoch=10, max_epoch=1, steps_per_call=8)
+    host = SmallHost(
+        tmp_path,
+        [setter, record],
+        steps_per_epoch=10,
+        max_epoch=1,
+        steps_per_call=8,
+        params={LR: param},
+    )
     host.run()
-    assert host.calls == [2, 1, 1, 1, 1, 4]
+    assert host.calls == calls
     assert record.values == [0.1, 0.1, 1.0, 0.75, 0.5, 0.25, 0.0, 0.0, 0.0, 0.0]
+    assert setter.state() == {"last": 0.0}
 
 
 def test_steps_matter_only_to_tables_by_steps() -> None:

@@ -1,0 +1,135 @@
+"""Hyper-parameters that change after each step, inside the compiled loop."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import pytest
+
+from small_training import Do, Model, PacedBy, Recorded, assert_same, train
+from towerpack import CallbackError, ConfigError
+from towerpack.callbacks import (
+    Callback,
+    HumanHyperParamSetter,
+    ModelSaver,
+    PeriodicTrigger,
+    ScheduledHyperParamSetter,
+)
+from towerpack.training import SimpleTrainer, _loop
+
+LR = "learning_rate"
+# Of 24 steps in 4 epochs; with a flat piece, and places at the end and in the middle of an epoch.
+LINE = [(2, 0.3), (6, 0.1), (8, 0.1), (15, 0.07)]
+
+
+@pytest.fixture(autouse=True)
+def _four_steps_per_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_loop, "Pace", PacedBy)
+
+
+class RateOf:
+    """The learning rate as an object: its line is drawn on the host, one step per call."""
+
+    trainer: Any
+
+    def get(self) -> float:
+        return self.trainer.hyper_param(LR).get()
+
+    def set(self, value: float) -> None:
+        self.trainer.hyper_param(LR).set(value)
+
+
+def trained(run_dir: Path, *more: Callback, host: bool = False, epochs: int = 4) -> SimpleTrainer:
+    rate: Any = RateOf() if host else LR
+
+    def bind(callback: Callback) -> None:
+        rate.trainer = callback.trainer
+
+    callbacks = [
+        Do("before_train", bind if host else lambda _: None),
+        ScheduledHyperParamSetter(rate, LINE, "linear", step_based=True),
+        HumanHyperParamSetter(),
+        ModelSaver(),
+    ]
+    model = Model(lambda: keras.optimizers.SGD(0.05))
+    return train(run_dir, [*callbacks, *more], model=model, max_epoch=epochs)
+
+
+def assert_alike(one: SimpleTrainer, other: SimpleTrainer) -> None:
+    assert_same(one.get_weights(), other.get_weights())
+    last = one.monitors.history(LR)
+    assert last == other.monitors.history(LR)[-len(last) :]
+
+
+@pytest.mark.parametrize(("steps", "calls"), [(1, [1, 2, 3]), (4, [4, 6, 10]), (100, [6, 12, 18])])
+def test_a_line_by_steps_is_that_of_single_steps_and_cuts_no_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, calls: list[int]
+) -> None:
+    monkeypatch.setattr(PacedBy, "fixed", steps)
+    recorded = Recorded()
+    inside = trained(tmp_path / "graph", recorded)
+    assert_alike(inside, trained(tmp_path / "host", host=True))
+    assert [step for hook, _, step in recorded.log if hook == "after_call"][:3] == calls
+
+
+@pytest.mark.parametrize("stop", [1, 7, 15, 19])
+def test_it_resumes_inside_and_beside_the_line(tmp_path: Path, stop: int) -> None:
+    whole = trained(tmp_path / "whole")
+    saver = PeriodicTrigger(ModelSaver(), every_k_steps=stop)
+    ends = Do("trigger_step", lambda self: self.trainer.request_stop(), at=stop)
+    ends.next_stop = lambda step: stop if step < stop else None  # type: ignore[method-assign]
+    trained(tmp_path / "parts", saver, ends)
+    assert_alike(trained(tmp_path / "parts"), whole)
+
+
+def by_hand(epochs: tuple[int, ...]) -> Callback:
+    """The file says 0.5 while those epochs end."""
+
+    def write(self: Callback) -> None:
+        file = self.trainer.run_dir / "hyper.yaml"
+        file.write_text("learning_rate: 0.5" if self.trainer.epoch in epochs else "")
+
+    return Do("after_epoch", write)
+
+
+@pytest.mark.parametrize("epochs", [(3,), (2, 3)])
+def test_what_is_set_by_hand_holds_after_the_line(tmp_path: Path, epochs: tuple[int, ...]) -> None:
+    inside = trained(tmp_path / "graph", by_hand(epochs))
+    assert_alike(inside, trained(tmp_path / "host", by_hand(epochs), host=True))
+    assert inside.monitors.latest(LR) == 0.5
+
+
+class Own(Callback):
+    """A schedule of one's own."""
+
+    def __init__(self, value: Callable[[int], float | None], name: str = LR) -> None:
+        self._name, self._value = name, value
+
+    def setup(self, trainer: Any) -> None:
+        trainer.schedule(self._name, self._value)
+
+
+def test_a_schedule_of_ones_own(tmp_path: Path) -> None:
+    rates = [0.5**step for step in range(13)]
+    used = Recorded()
+    one = train(tmp_path / "one", [Own(rates.__getitem__), used], max_epoch=2)
+    # Of several, the last that has a value decides.
+    halves = [lambda step: 7.0, lambda step: rates[step] if step % 2 else None]
+    halves.append(lambda step: None if step % 2 else rates[step])
+    several = train(tmp_path / "several", [Own(f) for f in halves], max_epoch=2)
+    assert_alike(several, one)
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_schedule_must_give_numbers(tmp_path: Path, bad: float) -> None:
+    with pytest.raises(CallbackError, match="learning_rate"):
+        train(tmp_path, [Own(lambda step: bad if step == 3 else None)])
+
+
+def test_a_schedule_of_a_name_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="Did you mean 'learning_rate'"):
+        train(tmp_path, [Own(lambda step: 0.1, "learning_rte")])
