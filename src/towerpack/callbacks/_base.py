@@ -148,12 +148,15 @@ class Callbacks(Callback):
         return keys
 
     def check_order(self, known: Sequence[str]) -> None:
-        """Every need must be met by the model's own summaries or by an earlier callback.
+        """Every need must be met by an earlier callback, or by what is there without one.
+
+        Args:
+            known: What the trainer itself puts, the model's summaries included.
 
         Raises:
-            CallbackError: A need is met too late, or not at all; or two produce the same name.
+            CallbackError: A need is met too late, or not at all; or a name is produced twice.
         """
-        self._check_produced_once()
+        self._check_produced_once(known)
         there = list(known)
         later = {name: c for c in self.callbacks for name in c.produces()}
         for callback in self.callbacks:
@@ -167,17 +170,18 @@ class Callbacks(Callback):
                     )
                 raise CallbackError(
                     f"{callback!r} needs '{need}', which nothing produces.",
-                    fix=did_you_mean(need, [*there, *later]),
+                    fix=f"{did_you_mean(need, [*there, *later])} A callback of your own that puts "
+                    "it names it in produces().",
                 )
             there.extend(callback.produces())
 
-    def _check_produced_once(self) -> None:
-        by_name: dict[str, Callback] = {}
+    def _check_produced_once(self, known: Sequence[str]) -> None:
+        by_name: dict[str, object] = dict.fromkeys(known, "the trainer")
         for callback in self.callbacks:
             for name in callback.produces():
                 if name in by_name:
                     raise CallbackError(
-                        f"{by_name[name]!r} and {callback!r} both produce '{name}'.",
+                        f"{by_name[name]!s} and {callback!r} both produce '{name}'.",
                         fix="give one of them another name or prefix",
                     )
                 by_name[name] = callback

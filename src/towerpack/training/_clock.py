@@ -13,6 +13,8 @@ class EpochClock:
         now: A monotonic clock in seconds.
     """
 
+    NAMES = ("throughput/steps_per_s", "time/compute_share", "time/data_wait_share")
+
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
         self._now = now
         self.reset()
@@ -38,8 +40,5 @@ class EpochClock:
         total = self._now() - self._began
         if self._steps == 0 or total <= 0:
             return {}
-        return {
-            "throughput/steps_per_s": self._steps / total,
-            "time/compute_share": self._ran_s / total,
-            "time/data_wait_share": self._waited_s / total,
-        }
+        values = (self._steps / total, self._ran_s / total, self._waited_s / total)
+        return dict(zip(self.NAMES, values, strict=True))

@@ -20,7 +20,7 @@ from towerpack.training._optimizer import OptimizerAdapter
 _LOG = get_logger(__name__)
 # Takes the number of steps done; gives a hyper-parameter's value for the next one, or None.
 Schedule = Callable[[int], float | None]
-_HEAVY = ("histogram", "image")
+HEAVY = ("histogram", "image")
 _READERS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape")
 _STATEFUL_DRAWS = {
     "Multinomial",
@@ -107,8 +107,8 @@ class StepProgram:
         self._devices = devices
         self._check = check_finite
         summaries = trace.result.summaries
-        self._scalars = [s.name for s in summaries if s.kind not in _HEAVY]
-        self._heavy = [s.name for s in summaries if s.kind in _HEAVY]
+        self._scalars = [s.name for s in summaries if s.kind not in HEAVY]
+        self._heavy = [s.name for s in summaries if s.kind in HEAVY]
         self._fetches = [COST, *(n for n in fetches if n != COST)]
         self._templates = [outputs[n] for n in self._fetches]
         self._told_none = False

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from towerpack._core.errors import ConfigError, StepError
+from towerpack._core.errors import ConfigError, LayerError, StepError
 from towerpack._core.logs import console, get_logger
 from towerpack._core.naming import did_you_mean
 from towerpack._core.randomness import derive_seed, fresh_seed
@@ -34,22 +34,14 @@ from towerpack.training._failed_step import step_error
 from towerpack.training._hyper import VariableParam
 from towerpack.training._interrupt import Interrupted, InterruptFlag, StopTraining
 from towerpack.training._loop import Loop
-from towerpack.training._optimizer import adapt
-from towerpack.training._program import CallResult, Schedule, StepProgram, stateful_draws
+from towerpack.training._optimizer import LEARNING_RATE, adapt
+from towerpack.training._program import HEAVY, CallResult, Schedule, StepProgram, stateful_draws
 from towerpack.training._run_dir import RunDir
 from towerpack.training._saves import Saves
 from towerpack.training._settings import changes, changes_text, settings_of
 
 _LOG = get_logger(__name__)
-
-_OWN_NAMES = (
-    "cost",
-    "learning_rate",
-    "queue/fill",
-    "throughput/steps_per_s",
-    "time/compute_share",
-    "time/data_wait_share",
-)
+_FILL = "queue/fill"
 
 
 class Trainer:
@@ -97,6 +89,7 @@ class Trainer:
         self._predictors: dict[tuple[str, ...], Any] = {}
         self._inference_trace: TowerTrace | None = None
         self._hyper_params: dict[str, VariableParam] = {}
+        self._hyper_params_known = False
         self._schedules: dict[str, Schedule] = {}
         self._hyper_variables: dict[str, dict[str, tf.Variable]] = {}
         self._settings: dict[str, Any] = {}
@@ -237,13 +230,13 @@ class Trainer:
         self._averages = StepAverages(
             {s.name: s.decay for s in summaries if s.kind == "moving_average"}
         )
-        self.callbacks.check_order([*_OWN_NAMES, *self._summary_kinds])
         optimizer = self.model.optimizer() if config.optimizer is None else config.optimizer
         self._optimizer = adapt(optimizer, scale_loss=config.precision == "float16")
         used = set(trace.used_names())
         trainable = {n: v for n, v in self.tower.store.trainable().items() if n in used}
         self._optimizer.build(trainable)
         self._find_hyper_params()
+        self._check_names(trace)
         self._settings = {
             **settings_of(self.config, self.source, trace, optimizer),
             "seed": self.seed,
@@ -267,6 +260,26 @@ class Trainer:
             xla=config.xla,
         )
         self.program.compile()
+
+    def _check_names(self, trace: TowerTrace) -> None:
+        """Each monitored name must have one meaning, and be put where a callback needs it."""
+        own = [COST, *EpochClock.NAMES]
+        if LEARNING_RATE in self.hyper_param_names():
+            own.append(LEARNING_RATE)
+        if self.source.fill() is not None:
+            own.append(_FILL)
+        numbers = [s for s in trace.result.summaries if s.kind not in HEAVY]
+        for s in numbers:
+            if s.name in own and s.value is not trace.result.cost:
+                raise LayerError(
+                    f"summary.{s.kind}('{s.name}', …) has the name of a number that every trainer "
+                    "reports.",
+                    expected=f"another name than {own}",
+                    fix=f"summary.{s.kind}('my_{s.name}', …)",
+                )
+        self.callbacks.check_order(
+            list(dict.fromkeys([*own, *self.hyper_param_names(), *(s.name for s in numbers)]))
+        )
 
     def _make_monitors(self, directory: RunDir) -> list[Any]:
         if self.config.monitors is not None:
@@ -372,10 +385,10 @@ class Trainer:
         for name, value in self._last_scalars.items():
             numbers.setdefault(name, value)
         for name in self.hyper_param_names():
-            numbers[name] = self.hyper_param(name).get()
+            numbers.setdefault(name, self.hyper_param(name).get())
         fill = self.source.fill()
         if fill is not None:
-            numbers["queue/fill"] = fill
+            numbers[_FILL] = fill
         return {**numbers, **self.clock.report()}
 
     def say_data_ended(self) -> None:
@@ -404,11 +417,20 @@ class Trainer:
             ConfigError: There is none of this name.
         """
         known = self._hyper_params
+        if not self._hyper_params_known:
+            raise ConfigError(
+                f"Whether there is a hyper-parameter '{name}' is not known before the model is "
+                "built.",
+                fix="ask in before_train or later, or use schedule() during setup",
+            )
         if name not in known:
             raise ConfigError(
                 f"There is no hyper-parameter '{name}' that can be changed.",
                 expected="'learning_rate' (not a schedule), or a scalar tf.Variable of the model",
-                fix=did_you_mean(name, known) if known else "ask in before_train or later",
+                fix=did_you_mean(name, known)
+                if known
+                else "give the optimizer a number as its learning rate; keep other numbers in a "
+                "tf.Variable(…, trainable=False) of the model",
             )
         return known[name]
 
@@ -514,6 +536,7 @@ class Trainer:
             if variable.shape.rank == 0 and not variable.trainable and variable.dtype.is_floating
         }
         self._hyper_params = {**own, **self._optimizer.hyper_params()}
+        self._hyper_params_known = True
         wanted = {id(p.variable) for p in self._hyper_params.values()}
         groups = {"model": model, "optimizer": self._optimizer.variables()}
         self._hyper_variables = {
