@@ -7,9 +7,26 @@ from typing import TYPE_CHECKING, Any
 
 from towerpack._core.errors import CallbackError
 from towerpack._core.naming import did_you_mean
+from towerpack.callbacks import _old_hooks
 
 if TYPE_CHECKING:
     from towerpack.callbacks._host import TrainerHost
+
+
+_OLD_HOOKS = {
+    "_setup_graph": ("setup", 0),
+    "_before_train": ("before_train", 0),
+    "_before_epoch": ("before_epoch", 0),
+    "_trigger_step": ("trigger_step", 0),
+    "_after_epoch": ("after_epoch", 0),
+    "_trigger_epoch": ("trigger_epoch", 0),
+    "_trigger": ("trigger", 0),
+    "_after_train": ("after_train", 0),
+}
+_NO_HOOKS = {
+    "_before_run": "ask for outputs by name: self.fetch('name') in setup(self, trainer)",
+    "_after_run": "read them, as outputs['name'], in after_step(self, outputs)",
+}
 
 
 class Callback:
@@ -28,6 +45,10 @@ class Callback:
     *act* between two steps sets `acts_between_steps`; one that must act at certain steps says which
     in `next_stop`.
 
+    Hooks by Tensorpack's names (`_trigger_epoch`, …) are called where they have a successor. A
+    class that has others (`_before_run`, `_after_run`), or both names of one hook, has no
+    instances.
+
     Attributes:
         acts_between_steps: True forces one step per call.
         needs: Names of monitored values that must be there when the callback is triggered, for
@@ -38,6 +59,25 @@ class Callback:
     acts_between_steps: bool = False
     needs: Sequence[str] = ()
     trainer: TrainerHost
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _old_hooks.adopt(cls, _OLD_HOOKS, _NO_HOOKS)
+
+    @property
+    def epoch_num(self) -> int:
+        """The trainer's `epoch`."""
+        return self.trainer.epoch
+
+    @property
+    def global_step(self) -> int:
+        """The trainer's."""
+        return self.trainer.global_step
+
+    @property
+    def local_step(self) -> int:
+        """The trainer's."""
+        return self.trainer.local_step
 
     def produces(self) -> Sequence[str]:
         """Names of the monitored values that this callback puts when it is triggered."""

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
 from towerpack._core.errors import CallbackError, ConfigError
+from towerpack.callbacks import _old_hooks
+
+_NO_HOOKS = {
+    "_before_inference": "begin(self)",
+    "_get_fetches": "outputs(self)",
+    "_on_fetches": "update(self, outputs, batch_size); outputs is a dict by name",
+    "_after_inference": "finish(self), and names(self) for the names of what it gives",
+}
 
 
 class Inferencer(ABC):
@@ -16,6 +25,10 @@ class Inferencer(ABC):
     Subclass it with `outputs`, `names`, `begin`, `update` and `finish`, and hand it to
     `InferenceRunner`.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _old_hooks.adopt(cls, {}, _NO_HOOKS)
 
     @abstractmethod
     def outputs(self) -> Sequence[str]:

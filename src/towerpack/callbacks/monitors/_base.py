@@ -11,8 +11,22 @@ import numpy as np
 
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack._core.naming import did_you_mean
+from towerpack.callbacks import _old_hooks
 
 HISTORY_LENGTH: Final = 100_000
+
+
+_NO_HOOKS = {
+    "process": "put_scalar(self, name, value, step)",
+    "process_image": "put_image(self, name, image, step), for one picture at a time",
+    "process_summary": "put_scalar, put_image and put_histogram",
+    "process_event": "put_scalar, put_image and put_histogram",
+    "_setup_graph": "__init__(self), or at(self, step, epoch)",
+    "_before_train": "__init__(self), or at(self, step, epoch)",
+    "_trigger_epoch": "end_epoch(self)",
+    "_trigger": "end_epoch(self)",
+    "_after_train": "close(self)",
+}
 
 
 class Scalar(NamedTuple):
@@ -28,6 +42,10 @@ class Monitor:
 
     Values of one step come between two calls of `at`. An exception goes up and ends training.
     """
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        _old_hooks.adopt(cls, {"process_scalar": ("put_scalar", 2)}, _NO_HOOKS)
 
     def at(self, step: int, epoch: int) -> None:
         """What comes next belongs to this step and epoch."""

@@ -1,0 +1,50 @@
+"""Hooks by the names that they had in Tensorpack: taken for ours, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from towerpack._core.errors import CallbackError
+
+
+def adopt(
+    cls: type, renamed: Mapping[str, tuple[str, int]], refused: Mapping[str, str] | None = None
+) -> None:
+    """Have hooks by old names called; a class with one that has no successor has no instances.
+
+    Args:
+        cls: A new subclass.
+        renamed: By the old name, ours and how many of its arguments the old one takes.
+        refused: By the old name, what to write instead.
+    """
+    wrong = {old: text for old, text in (refused or {}).items() if getattr(cls, old, None)}
+    for old, (new, arguments) in renamed.items():
+        owner = next(c for c in cls.__mro__ if old in vars(c) or new in vars(c))
+        if old not in vars(owner):
+            continue
+        ours = vars(owner).get(new)
+        if ours is None:
+            setattr(cls, new, _calls(old, arguments))
+        elif getattr(ours, "__name__", None) != old:
+            wrong[old] = f"it is {new} that is called: leave out {old}, or rename it"
+    if wrong:
+        cls.__new__ = _refuses(wrong)
+
+
+def _calls(old: str, arguments: int) -> Callable[..., Any]:
+    def hook(self: Any, *given: Any) -> Any:
+        return getattr(self, old)(*given[:arguments])
+
+    hook.__name__ = old
+    return hook
+
+
+def _refuses(wrong: Mapping[str, str]) -> Callable[..., Any]:
+    def refuse(cls: type, *_: Any, **__: Any) -> Any:
+        raise CallbackError(
+            f"{cls.__name__} has hooks that are never called: {', '.join(wrong)}.",
+            fix="\n".join(f"{old}: {text}" for old, text in wrong.items()),
+        )
+
+    return refuse
