@@ -285,10 +285,10 @@ class StepProgram:
             loss = self._optimizer.scale_loss(cost)
         gradients = tape.gradient(loss, variables)
         self._report_untrained(gradients)
-        values = {s.name: s.value for s in result.summaries}
         # Replicas but the first report no summaries; zeros keep the rows alike.
-        zero = tf.constant(0.0)
-        scalars = [tf.cast(values.get(name, zero), tf.float32) for name in self._scalars]
+        values = dict.fromkeys(self._scalars, tf.constant(0.0)) if index else {}
+        values.update({s.name: s.value for s in result.summaries})
+        scalars = [tf.cast(values[name], tf.float32) for name in self._scalars]
         row = tf.stack([tf.cast(cost, tf.float32), *scalars])
         fetched = [result.outputs[name] for name in self._fetches[1:]]
         heavy = [values[name] for name in self._heavy if name in values]

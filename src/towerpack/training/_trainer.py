@@ -25,6 +25,7 @@ from towerpack.callbacks.monitors import (
 from towerpack.checkpoint import Checkpoint
 from towerpack.inputs import as_input
 from towerpack.model import as_model
+from towerpack.nn import summary
 from towerpack.tower import COST, TowerFunction, TowerTrace
 from towerpack.training import _snapshot
 from towerpack.training._averages import StepAverages
@@ -216,6 +217,15 @@ class Trainer:
         for text in trace.unused_regularizers():
             _LOG.warning(
                 "%s was computed but is not part of the cost: add it, or take it out.", text
+            )
+        lost = summary.lost_in(trace.result.outputs[COST].graph)
+        if lost:
+            raise LayerError(
+                f"tf.summary in a tower reports nothing: {', '.join(lost)}.",
+                expected="summaries for the monitors",
+                fix="from towerpack.nn import summary; summary.scalar(name, value), .histogram and "
+                ".image, not inside of a tf.function or a branch; or make a writer of your own the "
+                "default before train(): tf.summary.create_file_writer(…).set_as_default()",
             )
         draws = stateful_draws(trace)
         if draws:

@@ -125,6 +125,8 @@ def test_an_unknown_name_is_an_error_with_the_near_one(ask: str) -> None:
         (np.full((2, 3, 4), 0.5), (2, 3, 4), 128),
         (np.full((2, 3, 1), 2.0, np.float32), (2, 3, 1), 255),
         (np.full((2, 3, 1), np.nan), (2, 3, 1), 0),
+        (np.full((2, 3, 1), np.inf), (2, 3, 1), 255),
+        (np.full((2, 3, 1), -np.inf), (2, 3, 1), 0),
     ],
 )
 def test_pictures(image: np.ndarray, shape: tuple[int, ...], value: int) -> None:
@@ -133,6 +135,27 @@ def test_pictures(image: np.ndarray, shape: tuple[int, ...], value: int) -> None
     ((_, picture, _),) = recorder.calls
     assert (picture.shape, picture.dtype) == (shape, np.uint8)
     assert (picture == value).all()
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        ([0, 0.25, 0.5], [0, 64, 128]),
+        ([0, 51, 255], [0, 51, 255]),
+        ([0, 1, 4], [0, 64, 255]),
+        ([-1, 0, 0.5], [0, 127, 191]),
+        ([-1, 0, 4], [95, 127, 254]),
+        ([0, 4, np.nan], [0, 255, 0]),
+    ],
+)
+def test_floats_outside_of_0_to_1_are_scaled(
+    row: list[float], expected: list[int], dtype: Any
+) -> None:
+    recorder = Recorder()
+    Monitors([recorder]).put_image("x", np.array([row], dtype), step=1)
+    ((_, picture, _),) = recorder.calls
+    assert picture[0, :, 0].tolist() == expected
 
 
 @pytest.mark.parametrize(

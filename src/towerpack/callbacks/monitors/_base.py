@@ -134,6 +134,9 @@ class Monitors:
     def put_image(self, name: str, image: Any, step: int | None = None) -> None:
         """Put a picture: height × width (× 1, 3 or 4), uint8, or floats from 0 to 1.
 
+        Floats beyond 1 are divided by the largest. Where some are negative, 0 becomes a mid-grey
+        (127), and the largest or smallest value white or black.
+
         Raises:
             ConfigError: It is not a picture.
         """
@@ -267,13 +270,18 @@ def _picture(name: str, image: Any) -> np.ndarray:
     elif not floating and picture.dtype != np.uint8:
         problem = "uint8, or floats from 0 to 1"
     else:
-        if floating:
-            finite = np.nan_to_num(picture, nan=0.0, posinf=1.0, neginf=0.0)
-            picture = (np.clip(finite, 0, 1) * 255 + 0.5).astype(np.uint8)
-        return np.ascontiguousarray(picture)
+        return np.ascontiguousarray(_as_bytes(picture) if floating else picture)
     raise ConfigError(
         f"put_image({name!r}, …) takes a picture.",
         got=f"{array.dtype} {list(array.shape)}",
         expected=problem,
         fix="put one image of a batch, and scale its values",
     )
+
+
+def _as_bytes(picture: np.ndarray) -> np.ndarray:
+    values = picture.astype(np.float64)
+    finite = values[np.isfinite(values)]
+    low, high = finite.min(initial=0), finite.max(initial=0)
+    values = values / max(-low, high) * 127 + 127 if low < 0 else values / max(high, 1) * 255
+    return (np.nan_to_num(np.clip(values, 0, 255), nan=0) + 0.5).astype(np.uint8)
