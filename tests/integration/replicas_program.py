@@ -115,6 +115,10 @@ def devices_are_checked(where: Path) -> None:
         (["CPU:0", "CPU:7"], "no device 'CPU:7'"),
         (["CPU:0", "/device:cpu:0"], "each listed once"),
         ([], "at least one"),
+        (0, "at least one"),
+        (2, "no device 'GPU:0'"),
+        (np.int64(2), "no device 'GPU:0'"),
+        ([1, 0], "no device 'GPU:1'"),
     ):
         try:
             SyncMultiGPUTrainer(config(where), devices=devices)

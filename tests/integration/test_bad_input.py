@@ -94,7 +94,7 @@ def parts(error: BaseException) -> str:
 BAD: dict[str, tuple[Any, list[str]]] = {
     "shape": ((np.zeros((8, 4), np.float32), Y[:8]), ["Datapoint 4", "'x'", "[8, 4]", "[None, 3]"]),
     "rank": ((np.zeros(3, np.float32), Y[:8]), ["Datapoint 4", "'x'", "BatchData"]),
-    "dtype": ((X[:8].astype(np.float64), Y[:8]), ["float64", "float32", "astype"]),
+    "dtype": ((X[:8].astype(np.complex64), Y[:8]), ["complex64", "float32", "astype"]),
     "number": ((X[:8],), ["tuple of 1", "['x', 'y']", "SelectComponent"]),
     "name": ({"x": X[:8], "label": Y[:8]}, ["'y'", "label"]),
 }

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack.callbacks._base import Callback
+from towerpack.dataflow._arguments import integer_of
 
 if TYPE_CHECKING:
     from towerpack.callbacks._host import TrainerHost
@@ -42,7 +43,8 @@ class PeriodicTrigger(Callback):
                 f"PeriodicTrigger({callback!r}) would never trigger it.",
                 fix="give every_k_steps, every_k_epochs or before_train",
             )
-        for name, k in (("every_k_steps", every_k_steps), ("every_k_epochs", every_k_epochs)):
+        periods = (("every_k_steps", every_k_steps), ("every_k_epochs", every_k_epochs))
+        for name, k in periods:
             if k is not None and k < 1:
                 raise ConfigError(
                     f"PeriodicTrigger({callback!r}, {name}={k}) makes no sense.",
@@ -55,8 +57,9 @@ class PeriodicTrigger(Callback):
                 fix="call the class: ModelSaver()" if isinstance(callback, type) else None,
             )
         self.callback = callback
-        self._every_k_steps = every_k_steps
-        self._every_k_epochs = every_k_epochs
+        self._every_k_steps, self._every_k_epochs = (
+            None if k is None else integer_of(k, name) for name, k in periods
+        )
         self._before_train = before_train
         self._triggered_at: int | None = None
         self.needs = callback.needs

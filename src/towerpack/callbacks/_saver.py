@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from towerpack._core.errors import ConfigError
 from towerpack.callbacks._base import Callback
+from towerpack.dataflow._arguments import integer_of
 
 if TYPE_CHECKING:
     from towerpack.callbacks._host import TrainerHost
@@ -32,7 +33,7 @@ class ModelSaver(Callback):
                 f"ModelSaver(keep={keep}) would keep no checkpoint.",
                 expected="at least 1, or None for all",
             )
-        self._keep = keep
+        self._keep = None if keep is None else integer_of(keep, "keep")
 
     def setup(self, trainer: TrainerHost) -> None:
         """Have the end saved too."""

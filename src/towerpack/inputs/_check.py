@@ -9,11 +9,17 @@ import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import SpecError
+from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
+
+_LOG = get_logger(__name__)
 
 
 class SpecChecker:
     """Turns datapoints into lists of arrays that fit the specs.
+
+    Integers become other integers or floats where every value stays what it is, and floats other
+    floats; where these have fewer digits, that is logged once.
 
     Args:
         specs: The model's inputs.
@@ -23,10 +29,12 @@ class SpecChecker:
     def __init__(self, specs: Sequence[tf.TensorSpec], pipeline: str) -> None:
         self._names = [spec.name for spec in specs]
         self._dtypes = [np.dtype(spec.dtype.as_numpy_dtype) for spec in specs]
+        self._floats = [spec.dtype.is_floating for spec in specs]
         self._shapes = [
             None if spec.shape.rank is None else tuple(spec.shape.as_list()) for spec in specs
         ]
         self._pipeline = pipeline
+        self._told: set[int] = set()
 
     def __call__(self, datapoint: Any, position: int) -> list[np.ndarray]:
         """The components as arrays, in the order of the specs.
@@ -91,15 +99,40 @@ class SpecChecker:
                 fix="give all its rows the same length, for example by padding",
                 pipeline=self._pipeline,
             ) from error
+        kind = array.dtype.kind
         if wanted == np.dtype(object):
-            array = array.astype(object) if array.dtype.kind in "SU" else array
+            array = array.astype(object) if kind in "SU" else array
             if array.dtype == wanted and all(isinstance(s, str | bytes) for s in array.flat):
                 return array
-        elif array.dtype == wanted:
-            return array
-        elif array.dtype.newbyteorder("=") == wanted:
+        elif array.dtype == wanted or np.can_cast(array.dtype, wanted, "safe"):
+            return array.astype(wanted, copy=False)
+        elif kind in "iu":
+            with np.errstate(invalid="ignore"):
+                converted = array.astype(wanted)
+                same = converted.astype(array.dtype) == array
+            # Signs, since what an unsigned integer cannot hold comes back as it was.
+            if (same & ((converted < 0) == (array < 0))).all():
+                return converted
+            raise self._wrong("range", i, array, position)
+        elif kind == "f" and self._floats[i]:
+            if isinstance(component, np.ndarray):
+                self._tell(array.dtype, i)
             return array.astype(wanted)
         raise self._wrong("dtype", i, array, position)
+
+    def _tell(self, dtype: np.dtype, i: int) -> None:
+        if i not in self._told:
+            self._told.add(i)
+            _LOG.warning(
+                "Component %d ('%s') comes as %s, and each batch of it is converted to %s. "
+                "To spare that, convert it where it is made, or once: x.astype('%s'). (%s)",
+                i,
+                self._names[i],
+                dtype,
+                self._dtypes[i],
+                self._dtypes[i],
+                self._pipeline,
+            )
 
     def _shape_fits(self, shape: tuple[int, ...], i: int) -> bool:
         wanted = self._shapes[i]
@@ -111,16 +144,27 @@ class SpecChecker:
     def _wrong(self, what: str, i: int, array: np.ndarray, position: int) -> SpecError:
         wanted = self._shapes[i]
         expected = f"{self._dtypes[i].name} {list(wanted) if wanted is not None else 'any shape'}"
-        fixes = {
-            "dtype": f"convert it: MapDataComponent(ds, lambda x: x.astype('{self._dtypes[i]}'), "
-            f"{i}), or change the dtype in the model's inputs()",
-            "shape": "batch the flow (BatchData) if the batch dimension is missing; otherwise "
-            "reshape the component or change the shape in the model's inputs()",
-        }
+        dtype = self._dtypes[i]
+        problem, fix = {
+            "range": (
+                f"values that {dtype} cannot hold",
+                "change the values, or the dtype in the model's inputs()",
+            ),
+            "dtype": (
+                "the wrong dtype",
+                f"convert it: MapDataComponent(ds, lambda x: x.astype('{dtype}'), {i}), or change "
+                "the dtype in the model's inputs()",
+            ),
+            "shape": (
+                "the wrong shape",
+                "batch the flow (BatchData) if the batch dimension is missing; otherwise reshape "
+                "the component or change the shape in the model's inputs()",
+            ),
+        }[what]
         return SpecError(
-            f"Datapoint {position}: component {i} ('{self._names[i]}') has the wrong {what}.",
+            f"Datapoint {position}: component {i} ('{self._names[i]}') has {problem}.",
             got=f"{array.dtype.name} {list(array.shape)}",
             expected=expected,
-            fix=fixes[what],
+            fix=fix,
             pipeline=self._pipeline,
         )

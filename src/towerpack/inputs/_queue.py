@@ -15,6 +15,7 @@ from towerpack._core.errors import DataFlowError, InternalError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow import DataFlow, DataIterator, RepeatedData
 from towerpack.dataflow.parallel import is_lent
+from towerpack.dataflow.stages._repeat import tell_if_short
 from towerpack.inputs._base import InputSource
 from towerpack.inputs._check import SpecChecker
 
@@ -53,6 +54,7 @@ class _FlowInput(InputSource):
         self._specs: Sequence[tf.TensorSpec] = ()
         self._iterator: DataIterator | None = None
         self._position = 0
+        self._whole = False
         self._state: Any = None
         # One entry for each batch in the queue: the flow's state after it, and its shapes.
         self._ready: deque[tuple[Any, _Signature]] = deque()
@@ -82,6 +84,7 @@ class _FlowInput(InputSource):
         self._ready.clear()
         self._state = state
         self._position = 0
+        self._whole = state is None
         self._iterator = self._iterate(state)
 
     def _iterate(self, state: Any) -> DataIterator:
@@ -130,7 +133,14 @@ class _FlowInput(InputSource):
         """One checked batch, the state after it and its shapes. StopIteration at the end."""
         if iterator is None:
             raise InternalError("a batch was asked for before start()")
-        batch = self._check(next(iterator), self._position)
+        try:
+            datapoint = next(iterator)
+        except StopIteration:
+            if self._whole:
+                tell_if_short(self.dataflow, self._position)
+            self._whole = False
+            raise
+        batch = self._check(datapoint, self._position)
         self._position += 1
         return batch, iterator.state(), tuple(array.shape for array in batch)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, SupportsIndex
 
 from towerpack._core.errors import ConfigError
 from towerpack.callbacks import Callback, Callbacks
@@ -71,6 +72,10 @@ class TrainConfig:
                 got="both dataflow= and data=" if self.data is not None else "neither",
                 expected="dataflow=a DataFlow, or data=an InputSource",
             )
+        for name in ("steps_per_epoch", "max_epoch", "seed"):
+            value = getattr(self, name)
+            if isinstance(value, SupportsIndex):  # NumPy's integers too
+                setattr(self, name, operator.index(value))
         for name in ("steps_per_epoch", "max_epoch"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):

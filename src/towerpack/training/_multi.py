@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 import tensorflow as tf
 
@@ -24,35 +26,36 @@ class SyncMultiGPUTrainer(Trainer):
 
     Args:
         config: What to train.
-        devices: For example `['GPU:0', 'GPU:1']`; None for all GPUs. "GPU" is the usual case, not a
-            condition: any device that TensorFlow lists will do. Without any GPU the CPU trains
-            alone.
+        devices: For example `['GPU:0', 'GPU:1']`, or `[0, 1]`, or 2 for the first two GPUs; None
+            for all. "GPU" is the usual case, not a condition: any device that TensorFlow lists will
+            do. Without any GPU the CPU trains alone.
 
     Raises:
         ConfigError: A device does not exist, or is listed twice.
     """
 
-    def __init__(self, config: TrainConfig, devices: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, config: TrainConfig, devices: Sequence[str | int] | int | None = None
+    ) -> None:
         super().__init__(config, devices=_checked(devices))
 
 
-def _checked(devices: Sequence[str] | None) -> list[str]:
+def _checked(devices: Sequence[str | int] | int | None) -> list[str]:
     known = [_short(device.name) for device in tf.config.list_logical_devices()]
     if devices is None:
         gpus = [name for name in known if name.startswith("GPU")]
         if not gpus:
             _LOG.warning("SyncMultiGPUTrainer found no GPU: it trains on the CPU alone.")
         return gpus or ["CPU:0"]
-    chosen = [_short(device) for device in devices]
+    listed = range(operator.index(devices)) if isinstance(devices, SupportsIndex) else devices
+    chosen = [_short(d) if isinstance(d, str) else f"GPU:{operator.index(d)}" for d in listed]
     if not chosen or len(set(chosen)) != len(chosen):
-        raise ConfigError(
-            f"devices={list(devices)!r}.", expected="at least one device, each listed once"
-        )
+        raise ConfigError(f"devices={devices!r}.", expected="at least one device, each listed once")
     for name in chosen:
         if name not in known:
             raise ConfigError(
                 f"TensorFlow has no device '{name}'.",
-                got=f"devices={list(devices)!r}",
+                got=f"devices={devices!r}",
                 fix=did_you_mean(name, known),
             )
     return chosen

@@ -91,7 +91,10 @@ def test_only_what_is_needed_must_be_there(tmp_path: Path) -> None:
     ("bad", "complaint"),
     [
         ((X, LABEL, X), r"Datapoint 1 .*(?s:.)*got +tuple of 3"),
-        ((X, LABEL.astype(np.int32)), r"Datapoint 1: component 1 \('label'\) has the wrong dtype"),
+        (
+            (X, LABEL.astype(np.float32)),
+            r"Datapoint 1: component 1 \('label'\) has the wrong dtype",
+        ),
         ((X[:, None], LABEL), r"Datapoint 1: component 0 \('x'\) has the wrong shape"),
         ((np.float32(1), LABEL), r"Datapoint 1: component 0 \('x'\) has the wrong shape"),
         ((X[:3], LABEL), "Datapoint 1: 'label' has not as many rows as the first component"),

@@ -500,9 +500,12 @@ WRONG: dict[str, tuple[Any, str]] = {
         {"x": GOOD[0], "labels": GOOD[1]},
         "no component 'label'.*\n.*\n.*\n.*'labels'",
     ),
-    "float64": ((GOOD[0].astype("f8"), GOOD[1]), r"component 0 \('x'\) has the wrong dtype"),
-    "Python floats": (([[1.0, 2.0]] * 3, GOOD[1]), r"got       float64 \[3, 2\]"),
-    "int32": ((GOOD[0], GOOD[1].astype("i4")), r"component 1 \('label'\) has the wrong dtype"),
+    "floats": ((GOOD[0], GOOD[1].astype("f4")), r"component 1 \('label'\) has the wrong dtype"),
+    "large integers": (
+        (np.full([3, 2], 2**24 + 1), GOOD[1]),
+        r"values that float32 cannot hold.*\n.*got       int64 \[3, 2\]",
+    ),
+    "unsigned integers": ((GOOD[0], np.full(3, 2**63, "u8")), "values that int64 cannot hold"),
     "unbatched": ((GOOD[0][0], GOOD[1]), "wrong shape.*\n.*\n.*\n.*BatchData"),
     "size": ((np.zeros([3, 4], "f4"), GOOD[1]), r"got       float32 \[3, 4\]"),
     "rank": ((GOOD[0][None], GOOD[1]), r"expected  float32 \[None, 2\]"),
@@ -523,6 +526,98 @@ def test_a_datapoint_that_does_not_fit(kind, case: str) -> None:
                 take(source, 1)
         assert caught.value.what.startswith("Datapoint 1")
         assert "DataFromList" in str(caught.value)
+
+
+TO_INT32 = [tf.TensorSpec([None], tf.int32, "n")]
+TO_FLOATS = [tf.TensorSpec([None], tf.float32, "x")]
+
+
+@pytest.mark.parametrize(
+    ("given", "specs"),
+    [
+        (np.array([-1, 2**31 - 1]), TO_INT32),
+        ([1, 2], TO_INT32),
+        (np.array([1, 255], "u1"), TO_FLOATS),
+        (np.array([True, False]), TO_FLOATS),
+        (np.array([1, -(2**24)]), TO_FLOATS),
+        ([1, 2.5], TO_FLOATS),
+        (np.array([1, 2.5], "f2"), TO_FLOATS),
+    ],
+)
+def test_what_loses_nothing_is_converted(
+    kind, given: Any, specs: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(kind(DataFromList([(given,)] * 3, shuffle=False)), specs) as source:
+        got = take_all(source, 3)
+    assert got[0].dtype == specs[0].dtype.as_numpy_dtype
+    assert [x.tolist() for x in got[:3]] == [np.asarray(given).tolist()] * 3
+    assert caplog.records == []
+
+
+def test_what_does_not_fit_int32_is_no_int32(kind) -> None:
+    flow = DataFromList([(np.array([2**31]),)], shuffle=False)
+    with pytest.raises(SpecError, match="values that int32 cannot hold"):
+        with running(kind(flow), TO_INT32) as source:
+            take(source, 1)
+
+
+def test_negative_integers_are_no_unsigned_ones(kind) -> None:
+    flow = DataFromList([(np.array([-1]),)], shuffle=False)
+    with pytest.raises(SpecError, match="values that uint64 cannot hold"):
+        with running(kind(flow), [tf.TensorSpec([None], tf.uint64, "n")]) as source:
+            take(source, 1)
+
+
+@pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bfloat16])
+def test_floats_become_shorter_ones_and_that_is_told_once(
+    kind, dtype: tf.DType, caplog: pytest.LogCaptureFixture
+) -> None:
+    flow = DataFromList([(np.array([0.1, np.nan, 3.0]),)] * 5, shuffle=False)
+    with running(kind(flow), [tf.TensorSpec([None], dtype, "x")]) as source:
+        got = take_all(source, 7)[0]
+    assert got.tobytes() == np.array([0.1, np.nan, 3.0]).astype(dtype.as_numpy_dtype).tobytes()
+    (record,) = caplog.records
+    assert "'x') comes as float64, and each batch of it is converted" in record.message
+
+
+class Shorter(DataFlow):
+    """Its length is no promise."""
+
+    def __init__(self, says: int, gives: int) -> None:
+        self.says, self.gives = says, gives
+
+    def __len__(self) -> int:
+        return self.says
+
+    def __iter__(self) -> Iterator[Any]:
+        for i in range(self.gives):
+            yield (np.int64(i),)
+
+
+@pytest.mark.parametrize("infinite", [True, False])
+def test_a_flow_that_ends_before_its_length_is_told_once(
+    kind, infinite: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    with running(kind(Shorter(320, 99), infinite=infinite)) as source:
+        take_all(source, 300)
+        take(source, 1)
+    (record,) = caplog.records
+    assert "is 320" in record.message and "after 99 datapoints" in record.message
+
+
+def test_lengths_that_hold_and_passes_that_are_gone_on_with_are_not_told(
+    kind, caplog: pytest.LogCaptureFixture
+) -> None:
+    for flow in (Shorter(9, 9), Shorter(8, 9)):
+        with running(kind(flow)) as source:
+            take_all(source, 5)
+            state = source.state()
+        for infinite in (True, False):
+            with running(kind(flow, infinite=infinite)) as source:
+                take_all(source, 30)
+        with running(kind(flow), state=state) as source:
+            take_all(source, 30)
+    assert caplog.records == []
 
 
 def test_objects_that_are_no_strings(kind) -> None:

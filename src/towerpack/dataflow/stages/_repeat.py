@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from towerpack._core.errors import ConfigError, DataFlowError
+from towerpack._core.logs import get_logger
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._blocks import Block, Positions, read_groups
 from towerpack.dataflow._datapoints import Datapoint
@@ -22,6 +23,8 @@ from towerpack.dataflow._flow import (
 )
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream
+
+log = get_logger(__name__)
 
 
 class RepeatedData(Wrapper):
@@ -48,6 +51,12 @@ class RepeatedData(Wrapper):
         if n != -1 and n < 1:
             raise ConfigError(f"Nothing can be repeated {n} times.", expected="-1, or 1 or more")
         self.n = n
+        self._told = False
+
+    def tell_if_short(self, datapoints: int) -> None:
+        """Warn, once, if a pass has given fewer datapoints than the flow's length says."""
+        if not self._told:
+            self._told = tell_if_short(self.ds, datapoints)
 
     def length(self) -> Length:
         length = length_of(self.ds)
@@ -124,6 +133,9 @@ class RepeatStream(Stream):
         self._first = 0 if flow.n == -1 else epoch * flow.n
         self._turn, self._empty = (0, True) if state is None else (state["turn"], state["empty"])
         self._inner = self._open(None if state is None else state["inner"])
+        # Of this pass, unless it was begun in the middle.
+        self._given = 0
+        self._whole = state is None
 
     def __next__(self) -> Datapoint:
         while True:
@@ -132,6 +144,9 @@ class RepeatStream(Stream):
             except StopIteration:
                 if self._empty and self._flow.n == -1:
                     raise empty_error(self._flow.ds) from None
+                if self._whole:
+                    self._flow.tell_if_short(self._given)
+                self._given, self._whole = 0, True
                 if self._turn + 1 == self._flow.n:
                     raise
                 self._turn += 1
@@ -139,6 +154,7 @@ class RepeatStream(Stream):
                 self._inner = self._open(None)
             else:
                 self._empty = False
+                self._given += 1
                 return datapoint
 
     def state(self) -> State:
@@ -158,3 +174,18 @@ def empty_error(ds: DataFlow) -> DataFlowError:
         got=f"nothing from {pipeline_of(ds)}",
         fix="check its source; a BatchData that is larger than a pass drops all of it",
     )
+
+
+def tell_if_short(ds: DataFlow, datapoints: int) -> bool:
+    """Warn if that many datapoints are fewer than a flow's length says; gives whether they are."""
+    length = length_of(ds)
+    if length is None or datapoints >= length:
+        return False
+    log.warning(
+        "len() of the flow is %d, but a pass over it ended after %d datapoints. Correct its "
+        "__len__: an epoch goes by that where steps_per_epoch is not given. (%s)",
+        length,
+        datapoints,
+        pipeline_of(ds),
+    )
+    return True
