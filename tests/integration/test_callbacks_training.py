@@ -179,6 +179,8 @@ def test_saves_by_steps(tmp_path: Path) -> None:
 
 def test_a_line_by_steps_reaches_each_step(tmp_path: Path) -> None:
     class Rates(Callback):
+        acts_between_steps = True
+
         def __init__(self) -> None:
             self.seen: list[float] = []
 
