@@ -21,8 +21,9 @@ from towerpack._core.errors import LayerError, SpecError
 from towerpack._core.naming import did_you_mean
 from towerpack.nn import Summary as Summary
 from towerpack.nn import TowerContext as TowerContext
-from towerpack.nn import VariableStore, owners_of, summary
+from towerpack.nn import VariableStore, owners_of
 from towerpack.nn import get_current_tower_context as get_current_tower_context
+from towerpack.nn._tf_summaries import taken_from_tensorflow
 
 COST = "cost"
 
@@ -92,7 +93,7 @@ class TowerFunction:
         """
         inputs = self._checked_inputs(tensors)
         context = TowerContext(self.store, is_training, index=index, total=total, step=step)
-        with context.entered(), summary.from_tensorflow():
+        with context.entered(), taken_from_tensorflow():
             cost = self._func(*inputs)
         if cost is not None:
             cost = self._checked_cost(cost)

@@ -11,10 +11,6 @@ them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import tensorflow as tf
 
 from towerpack._core.errors import LayerError
@@ -64,44 +60,6 @@ def image(name: str, value: tf.Tensor, *, max_images: int = 4) -> None:
     _add("image", name, tensor[:max_images], rank=4)
 
 
-@contextmanager
-def from_tensorflow() -> Iterator[None]:
-    """Report, at its end, what a tower has reported by `tf.compat.v1.summary` inside."""
-    if tf.executing_eagerly():
-        yield
-        return
-    graph = tf.compat.v1.get_default_graph()
-    known, scope = len(graph.get_operations()), graph.get_name_scope()
-    yield
-    _take(graph.get_operations()[known:], f"{scope}/" if scope else "")
-
-
-def _take(operations: Iterable[tf.Operation], scope: str) -> None:
-    for op in operations:
-        if op.type in _TAKEN:
-            name = tf.get_static_value(op.inputs[0]).item().decode().removeprefix(scope)
-            more: dict[str, Any] = {}
-            if op.type == "ImageSummary":
-                more["max_images"] = op.get_attr("max_images")
-            _TAKEN[op.type](name, op.inputs[1], **more)
-
-
-def lost_in(graph: tf.Graph) -> list[str]:
-    """Names of TensorFlow's summaries in a tower's graph that nobody would ever receive."""
-    definition = graph.as_graph_def()
-    inner = [node for function in definition.library.function for node in function.node_def]
-    lost = [node for node in definition.node if node.op in _UNKNOWN]
-    lost += [node for node in inner if node.op in _UNKNOWN or node.op in _TAKEN]
-    lost += [node for node in (*definition.node, *inner) if _is_empty(node)]
-    return sorted({node.name.removesuffix(_EMPTY) for node in lost})
-
-
-def _is_empty(node: Any) -> bool:
-    # All that `tf.summary.scalar(…)` leaves where there is no writer is the constant False.
-    found = node.op == "Const" and node.name.endswith(_EMPTY)
-    return found and not tf.make_ndarray(node.attr["value"].tensor).any()
-
-
 def _add(
     kind: str, name: str, value: tf.Tensor, rank: int | None = None, decay: float = 0.0
 ) -> None:
@@ -119,8 +77,3 @@ def _add(
     if any(known.name == path for known in context.summaries):
         raise LayerError(f"A summary '{path}' exists already in this tower.")
     context.summaries.append(Summary(kind, path, tensor, decay))
-
-
-_TAKEN = {"ScalarSummary": scalar, "HistogramSummary": histogram, "ImageSummary": image}
-_UNKNOWN = ("AudioSummary", "AudioSummaryV2", "TensorSummary", "TensorSummaryV2")
-_EMPTY = "/write_summary/Const"

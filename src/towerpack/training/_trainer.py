@@ -25,7 +25,7 @@ from towerpack.callbacks.monitors import (
 from towerpack.checkpoint import Checkpoint
 from towerpack.inputs import as_input
 from towerpack.model import as_model
-from towerpack.nn import summary
+from towerpack.nn._tf_summaries import lost_in
 from towerpack.tower import COST, TowerFunction, TowerTrace
 from towerpack.training import _snapshot
 from towerpack.training._averages import StepAverages
@@ -218,7 +218,7 @@ class Trainer:
             _LOG.warning(
                 "%s was computed but is not part of the cost: add it, or take it out.", text
             )
-        lost = summary.lost_in(trace.result.outputs[COST].graph)
+        lost = lost_in(trace.result.outputs[COST].graph)
         if lost:
             raise LayerError(
                 f"tf.summary in a tower reports nothing: {', '.join(lost)}.",
