@@ -222,7 +222,14 @@ class TowerTrace:
         reached = _ancestors(fetches)
         needed = [name for name in names if placeholders[name].op in reached]
         chosen = self._chosen_inputs(needed, inputs, outputs)
-        pruned = self._wrapped.prune([placeholders[name] for name in chosen], fetches)
+        specs = dict(zip(names, self._tower.specs, strict=True))
+        pruned = self._wrapped.prune(
+            [placeholders[name] for name in chosen],
+            fetches,
+            # Without it each call fails to bind its arguments, writes them out for an error that
+            # is dropped, and goes another way.
+            input_signature=(tuple(specs[name] for name in chosen), {}),
+        )
         return lambda *arrays: pruned(*map(tf.convert_to_tensor, arrays)), chosen
 
     def _chosen_inputs(

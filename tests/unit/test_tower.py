@@ -132,6 +132,18 @@ def test_a_prediction_changes_nothing(tower: TowerFunction) -> None:
     np.testing.assert_array_equal(tower.store.named_variables()["bn/moving_mean"], before)
 
 
+def test_a_prediction_does_not_write_its_inputs_out_as_text(
+    tower: TowerFunction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # TensorFlow does, for an error that it then drops, where the arguments fit no signature.
+    function, _ = tower.trace(is_training=False).function(["prob", "wrong"])
+    for text in ("__repr__", "__str__"):
+        monkeypatch.setattr(type(tf.constant(0)), text, lambda _: pytest.fail("written out"))
+    image, label = data()
+    for x in (image, tf.constant(image)):
+        assert function(x, label)[0].shape == (4, 3)
+
+
 def test_given_inputs_keep_their_order_even_if_not_needed(tower: TowerFunction) -> None:
     function, names = tower.trace(is_training=False).function(["prob"], ["label", "image"])
     assert names == ["label", "image"]
