@@ -1,0 +1,228 @@
+"""What a prediction and an evaluation cost besides the model: Towerpack and a bare `tf.function`.
+
+    python benchmarks/inference.py [--quick] [--rounds N] [--out DIR]
+
+A network so small that nearly everything is overhead, 8 → 32 → 10. NumPy goes in and NumPy comes
+out of `Predictor`, and of a `tf.function` of the same computation on variables of its own. An
+`InferenceRunner` evaluates 200 batches of 64; so does a loop by hand around another `tf.function`.
+All take turns in one process; what counts are ratios within a round.
+
+Aim: at most 1.2 times the time of the bare function.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import _measure as measure
+import keras
+import numpy as np
+import tensorflow as tf
+
+from towerpack.callbacks import (
+    Callback,
+    ClassificationError,
+    InferenceRunner,
+    ModelSaver,
+    ScalarStats,
+)
+from towerpack.dataflow import DataFromList
+from towerpack.inference import Predictor
+from towerpack.model import ModelDesc
+from towerpack.nn import FullyConnected, expose
+from towerpack.training import SimpleTrainer, TrainConfig
+
+REPORTS = Path(__file__).parent / "reports"
+AIM = 1.2
+BATCH = 64
+BATCHES = 200
+SPECS = [tf.TensorSpec([None, 8], tf.float32, "x"), tf.TensorSpec([None], tf.int64, "y")]
+
+
+class Model(ModelDesc):
+    """Two layers."""
+
+    def inputs(self) -> list[tf.TensorSpec]:
+        return SPECS
+
+    def build_graph(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        logits = FullyConnected("fc1", FullyConnected("fc0", x, 32, activation=tf.nn.relu), 10)
+        expose("prob", tf.nn.softmax(logits))
+        expose("incorrect", tf.argmax(logits, 1) != y)
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+
+    def optimizer(self) -> keras.optimizers.Optimizer:
+        return keras.optimizers.Adam(1e-3)
+
+
+class Bare:
+    """The same by hand.
+
+    Args:
+        weights: Of the trained model, by name.
+    """
+
+    def __init__(self, weights: dict[str, np.ndarray]) -> None:
+        self._w = {name: tf.Variable(value) for name, value in weights.items()}
+
+    def _logits(self, x: tf.Tensor) -> tf.Tensor:
+        hidden = tf.nn.relu(x @ self._w["fc0/kernel"] + self._w["fc0/bias"])
+        return hidden @ self._w["fc1/kernel"] + self._w["fc1/bias"]
+
+    @tf.function(input_signature=SPECS[:1])
+    def prob(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.nn.softmax(self._logits(x))
+
+    @tf.function(input_signature=SPECS)
+    def measures(self, x: tf.Tensor, y: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        logits = self._logits(x)
+        costs = tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits)
+        return tf.reduce_mean(costs), tf.argmax(logits, 1) != y
+
+    def evaluate(self, batches: list[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float]:
+        cost = wrong = count = 0.0
+        for x, y in batches:
+            mean, incorrect = self.measures(x, y)
+            cost += float(mean) * len(x)
+            wrong += np.count_nonzero(incorrect.numpy())
+            count += len(x)
+        return cost / count, wrong / count
+
+
+def seconds_of(call: Callable[[], Any], times: int) -> float:
+    """Of one call, on average."""
+    began = time.perf_counter()
+    for _ in range(times):
+        call()
+    return (time.perf_counter() - began) / times
+
+
+def alternate(
+    ours: Callable[[], Any], bare: Callable[[], Any], *, rounds: int, times: int
+) -> dict[str, list[float]]:
+    """Seconds of both in each round; who begins changes."""
+    found: dict[str, list[float]] = {"towerpack": [], "bare": []}
+    contenders = [("towerpack", ours), ("bare", bare)]
+    for number in range(-1, rounds):  # the first one warms up
+        for name, call in contenders[:: 1 if number % 2 else -1]:
+            seconds = seconds_of(call, times)
+            if number >= 0:
+                found[name].append(seconds)
+    return found
+
+
+class Evaluations(Callback):
+    """Lets both evaluate, once the model has been trained.
+
+    Args:
+        rounds: How often.
+    """
+
+    def __init__(self, batches: list[tuple[np.ndarray, np.ndarray]], rounds: int) -> None:
+        self._batches = batches
+        self._rounds = rounds
+        self.runner = InferenceRunner(batches, [ScalarStats("cost"), ClassificationError()])
+        self.found: dict[str, list[float]] = {}
+
+    def trigger(self) -> None:
+        bare = Bare(self.trainer.get_weights())
+        self.runner.trigger()
+        latest = self.trainer.monitors.latest
+        both = latest("val/cost"), latest("val/error")
+        np.testing.assert_allclose(both, bare.evaluate(self._batches), rtol=1e-5)
+        self.found = alternate(
+            self.runner.trigger, lambda: bare.evaluate(self._batches), rounds=self._rounds, times=1
+        )
+
+
+def measured(rounds: int, times: int, batches: int) -> dict[str, dict[str, list[float]]]:
+    """Seconds of both contenders in each round, by what was done."""
+    rng = np.random.default_rng(0)
+    data = [
+        (rng.normal(size=(BATCH, 8)).astype(np.float32), rng.integers(0, 10, BATCH))
+        for _ in range(batches)
+    ]
+    evaluations = Evaluations(data, rounds)
+    with tempfile.TemporaryDirectory() as directory:
+        config = TrainConfig(
+            model=Model(),
+            dataflow=DataFromList(data),
+            callbacks=[evaluations.runner, evaluations, ModelSaver()],
+            extra_callbacks=[],
+            monitors=[],
+            steps_per_epoch=min(batches, 20),
+            max_epoch=1,
+            seed=0,
+            run_dir=directory,
+        )
+        trainer = SimpleTrainer(config)
+        trainer.train()
+        predictor = Predictor(Model(), directory, outputs="prob")
+    bare = Bare(trainer.get_weights())
+    found = {}
+    for size in (1, BATCH):
+        x = data[0][0][:size].copy()
+        np.testing.assert_allclose(predictor(x), bare.prob(x).numpy(), rtol=1e-5)
+        found[f"`Predictor`, batch {size}"] = alternate(
+            lambda x=x: predictor(x), lambda x=x: bare.prob(x).numpy(), rounds=rounds, times=times
+        )
+    found[f"`InferenceRunner`, {batches} batches of {BATCH}"] = evaluations.found
+    return found
+
+
+def report(found: dict[str, Any]) -> str:
+    """Everything in words and a table."""
+    rows, verdicts = [], []
+    for name, seconds in found["seconds"].items():
+        ours, bare = seconds["towerpack"], seconds["bare"]
+        ratios = [a / b for a, b in zip(ours, bare, strict=True)]
+        ratio = measure.Ratio(statistics.median(ratios), min(ratios), max(ratios))
+        micros = [measure.digits(1e6 * statistics.median(times)) for times in (ours, bare)]
+        rows.append([name, *micros, str(ratio)])
+        met = "met" if ratio.median <= AIM else "**not met**"
+        verdicts.append(f"- {met}: time ≤ {AIM:g} × a bare `tf.function`: {name}: {ratio}")
+    rounds = len(next(iter(found["seconds"].values()))["bare"])
+    parts = [
+        "# What a prediction costs besides the model",
+        f"`{found['command']}`",
+        measure.described(found["circumstances"]),
+        f"One process, in turns, {rounds} rounds. Medians; ratios are taken within a round and "
+        "given as median (lowest–highest). NumPy in, NumPy out.",
+        measure.table(["", "Towerpack, µs", "bare `tf.function`, µs", "ratio"], rows),
+        "\n".join(verdicts),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def main() -> None:
+    """Measure, print, write the report."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="does it run?")
+    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--out", type=Path, default=REPORTS, help="directory for the report")
+    options = parser.parse_args()
+    circumstances = measure.circumstances(["tensorflow", "keras", "numpy"])
+    rounds, times, batches = (2, 2, 3) if options.quick else (options.rounds, 200, BATCHES)
+    found = {
+        "command": shlex.join(["python", "benchmarks/inference.py", *sys.argv[1:]]),
+        "circumstances": circumstances,
+        "seconds": measured(rounds, times, batches),
+    }
+    text = report(found)
+    print(text)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "inference.md").write_text(text)
+    (options.out / "inference.json").write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

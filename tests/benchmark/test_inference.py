@@ -1,0 +1,23 @@
+"""The benchmark runs, and both contenders compute the same. No times are asserted."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "inference.py"
+
+
+@pytest.mark.slow
+def test_both_compute_the_same(tmp_path: Path) -> None:
+    command = [sys.executable, str(SCRIPT), "--quick", "--out", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    seconds = json.loads((tmp_path / "inference.json").read_text())["seconds"]
+    assert len(seconds) == 3
+    assert all(len(own) == 2 for found in seconds.values() for own in found.values())
+    assert "bare `tf.function`" in (tmp_path / "inference.md").read_text()
