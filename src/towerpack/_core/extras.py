@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import sys
 from collections.abc import Generator
 from types import ModuleType
 
 from towerpack._core.errors import MissingExtraError
+from towerpack._core.native_log import quiet_start
 
 # The extra that brings a package, for packages that whole modules of Towerpack need.
 _EXTRA_OF = {
@@ -34,6 +36,9 @@ def require(module: str, *, extra: str, needed_for: str) -> ModuleType:
         MissingExtraError: The module, or something that it needs, is not installed.
     """
     try:
+        if module == "tensorflow" and module not in sys.modules:
+            with quiet_start():
+                return importlib.import_module(module)
         return importlib.import_module(module)
     except ImportError as error:
         raise MissingExtraError(

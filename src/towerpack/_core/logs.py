@@ -10,6 +10,8 @@ import logging
 import sys
 from pathlib import Path
 
+from towerpack._core.native_log import take_kept
+
 ROOT = "towerpack"
 _FORMAT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
 
@@ -32,7 +34,10 @@ def console(level: int = logging.INFO) -> None:
 
 
 class LogFile:
-    """Appends the library's log to a file while open. Use as a context manager."""
+    """Appends the library's log to a file while open. Use as a context manager.
+
+    What TensorFlow has said while it started is written first.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -45,6 +50,10 @@ class LogFile:
         self._handler = logging.FileHandler(self._path, encoding="utf-8")
         self._handler.setFormatter(logging.Formatter(_FORMAT))
         logger.addHandler(self._handler)
+        for line in take_kept():
+            self._handler.handle(
+                logging.LogRecord("tensorflow", logging.INFO, "", 0, line, None, None)
+            )
         return self
 
     def __exit__(self, *exc: object) -> None:

@@ -10,6 +10,10 @@ directories, `_codec` and `_manifest` describe the files.
     weights = checkpoint.model["conv0/kernel"]
 """
 
+from towerpack._core.extras import require
+
+require("safetensors", extra="tf", needed_for="towerpack.checkpoint")
+
 from towerpack.checkpoint._codec import decode_state as decode_state
 from towerpack.checkpoint._codec import encode_state as encode_state
 from towerpack.checkpoint._compare import compare_names as compare_names

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
@@ -18,9 +17,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="Of the whole run.")] = 0,
 ) -> None:
     """Train LeNet on handwritten digits, evaluate, predict, draw."""
-    # TensorFlow is loaded here and not with the command line; what it says about itself while it
-    # loads is of no use to whoever wants to see a demonstration.
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    # TensorFlow is loaded here and not with the command line.
     from towerpack._core.extras import require
 
     require("tensorflow", extra="tf", needed_for="The demonstration")

@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from towerpack._core.errors import ConfigError, SpecError
 from towerpack._core.naming import did_you_mean
+from towerpack._core.native_log import quiet_start
 from towerpack.checkpoint import Checkpoint, compare_names, load_checkpoint
 from towerpack.inputs import SpecChecker
 from towerpack.model import as_model
@@ -68,6 +69,8 @@ class Predictor:
         self.step = checkpoint.step
         self._batch_size = batch_size
         desc = as_model(model)
+        with quiet_start():
+            tf.config.list_logical_devices()
         tower = TowerFunction(desc.build_graph, desc.inputs())
         trace = tower.trace(is_training=False)
         self._function, self.input_names = trace.function(self.output_names, inputs)

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from towerpack._core.extras import require
+
 if TYPE_CHECKING:
     from towerpack.training._config import TrainConfig as TrainConfig
     from towerpack.training._hyper import ObjAttrParam as ObjAttrParam
@@ -45,12 +47,16 @@ _HOME = {
     "SimpleTrainer": "_simple",
     "Trainer": "_trainer",
 }
+_WITHOUT_TENSORFLOW = {"_config", "_interrupt", "_run_dir"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}", name=name)
-    value = getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    home = _HOME[name]
+    if home not in _WITHOUT_TENSORFLOW:
+        require("tensorflow", extra="tf", needed_for=f"{__name__}.{name}")
+    value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
     globals()[name] = value
     return value
 

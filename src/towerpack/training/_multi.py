@@ -11,6 +11,7 @@ import tensorflow as tf
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
+from towerpack._core.native_log import quiet_start
 from towerpack.training._config import TrainConfig
 from towerpack.training._trainer import Trainer
 
@@ -41,7 +42,8 @@ class SyncMultiGPUTrainer(Trainer):
 
 
 def _checked(devices: Sequence[str | int] | int | None) -> list[str]:
-    known = [_short(device.name) for device in tf.config.list_logical_devices()]
+    with quiet_start():
+        known = [_short(device.name) for device in tf.config.list_logical_devices()]
     if devices is None:
         gpus = [name for name in known if name.startswith("GPU")]
         if not gpus:

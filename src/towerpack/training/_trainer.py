@@ -13,6 +13,7 @@ import tensorflow as tf
 from towerpack._core.errors import ConfigError, LayerError, StepError
 from towerpack._core.logs import console, get_logger
 from towerpack._core.naming import did_you_mean
+from towerpack._core.native_log import quiet_start
 from towerpack._core.randomness import derive_seed, fresh_seed
 from towerpack.callbacks import Callback, Callbacks, CheckNumerics, ProgressBar
 from towerpack.callbacks.monitors import (
@@ -116,6 +117,8 @@ class Trainer:
         try:
             with ExitStack() as stack:
                 stack.enter_context(self._interrupt.listening())
+                with quiet_start():
+                    tf.config.list_logical_devices()
                 self._run(stack)
             # It may have come after the last step: the run is complete, but the program is to end.
             self._interrupt.check()
