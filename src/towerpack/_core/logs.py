@@ -13,6 +13,10 @@ from pathlib import Path
 from towerpack._core.native_log import take_kept
 
 ROOT = "towerpack"
+ONLY_FILE = {"towerpack_only": "file"}
+"""`extra=` of what the run's log keeps and the console does not show."""
+ONLY_CONSOLE = {"towerpack_only": "console"}
+"""`extra=` of what is shown for the moment, since the file has more."""
 _FORMAT = "%(asctime)s %(levelname).1s %(name)s: %(message)s"
 
 
@@ -30,6 +34,7 @@ def console(level: int = logging.INFO) -> None:
         return
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter(_FORMAT, datefmt="%H:%M:%S"))
+    handler.addFilter(lambda record: _goes_to(record, "console"))
     logger.addHandler(handler)
 
 
@@ -49,6 +54,7 @@ class LogFile:
             logger.setLevel(logging.INFO)
         self._handler = logging.FileHandler(self._path, encoding="utf-8")
         self._handler.setFormatter(logging.Formatter(_FORMAT))
+        self._handler.addFilter(lambda record: _goes_to(record, "file"))
         logger.addHandler(self._handler)
         for line in take_kept():
             self._handler.handle(
@@ -61,3 +67,7 @@ class LogFile:
             logging.getLogger(ROOT).removeHandler(self._handler)
             self._handler.close()
             self._handler = None
+
+
+def _goes_to(record: logging.LogRecord, place: str) -> bool:
+    return getattr(record, "towerpack_only", place) == place

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from towerpack._core.logs import get_logger
+from towerpack._core.logs import ONLY_FILE, get_logger
 from towerpack.callbacks._base import Callback
 from towerpack.callbacks._watch import Mode, Watch, check_mode, is_better
 
@@ -52,8 +52,12 @@ class BestSaver(Callback):
         fresh = self._watch.fresh(self.trainer.monitors)
         if fresh is None or not is_better(fresh[1], self.best, self._mode):
             return
+        shown = self.trainer.monitors.remark(f"best {self._name} so far")
         before = "" if self.best is None else f", before {self.best:.6g}"
-        _log.info("%s is best so far: %.6g at step %d%s.", self._name, fresh[1], fresh[0], before)
+        _log.info(
+            "%s is best so far: %.6g at step %d%s.", self._name, fresh[1], fresh[0], before,
+            extra=ONLY_FILE if shown else None,
+        )  # fmt: skip
         self.best_step, self.best = fresh
         self.trainer.save(best=self._name)
 

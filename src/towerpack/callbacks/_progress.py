@@ -25,8 +25,10 @@ _REDRAW_S = 0.2
 class ProgressBar(Callback):
     """Epoch, steps, time left of the epoch and of the run, speed, and numbers of your choice.
 
-    A bar in a terminal; elsewhere one line of log for each epoch. It is drawn at most five times a
-    second and costs the steps nothing, unless `names` are given: then a little per step.
+    A bar in a terminal. Elsewhere each epoch has one line of log: that of the monitor that shows
+    its values, to which this adds what only it knows, or without such a monitor its own. It is
+    drawn at most five times a second and costs the steps nothing, unless `names` are given: then a
+    little per step.
 
     Args:
         names: Scalar outputs of the training tower to show, such as `'cost'`.
@@ -80,7 +82,7 @@ class ProgressBar(Callback):
         now = self._clock()
         self._meter.end(now, self.trainer.global_step)
         self._hide()
-        if self._screen is None:
+        if self._screen is None and not self.trainer.monitors.remark(", ".join(self._outlook())):
             _log.info("%s", self._report(now))
 
     def after_train(self) -> None:
@@ -127,17 +129,19 @@ class ProgressBar(Callback):
     def _report(self, now: float) -> str:
         trainer = self.trainer
         began, step = self._began_at
-        left = self._run_left()
-        rest = [] if left is None else [f"{clock_text(left)} left"]
         return ", ".join(
             [
                 f"Epoch {trainer.epoch:,}/{trainer.max_epoch:,}: "
                 f"{trainer.global_step - step:,} steps in {clock_text(now - began)}",
                 speed_text(self._meter.rate),
-                *rest,
-                *self._numbers(),
+                *self._outlook(),
             ]
         )
+
+    def _outlook(self) -> list[str]:
+        left = self._run_left()
+        rest = [] if left is None else [f"{clock_text(left)} left"]
+        return [*rest, *self._numbers()]
 
     def _run_left(self) -> float | None:
         trainer = self.trainer

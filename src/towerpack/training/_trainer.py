@@ -41,6 +41,7 @@ from towerpack.training._program import HEAVY, CallResult, Schedule, StepProgram
 from towerpack.training._run_dir import RunDir
 from towerpack.training._saves import Saves
 from towerpack.training._settings import changes, changes_text, settings_of
+from towerpack.training._tables import say_ending, show_variables
 
 _LOG = get_logger(__name__)
 _FILL = "queue/fill"
@@ -97,6 +98,7 @@ class Trainer:
         self._settings: dict[str, Any] = {}
         self.given_anew: Collection[str] = ()
         self._trained = False
+        self._ending = "Stopped"
 
     # ------------------------------------------------------------------ lifecycle
 
@@ -131,6 +133,10 @@ class Trainer:
             on_existing = "resume" if self.config.resume == "auto" else "new"
         directory = stack.enter_context(RunDir(self.config.run_dir, on_existing=on_existing))
         self.run_dir = directory.path
+        _LOG.info(
+            "The run is in %s: %d epochs of %d steps.",
+            self.run_dir, self.max_epoch, self.steps_per_epoch,
+        )  # fmt: skip
         checkpoint = _snapshot.find_checkpoint(self.run_dir, self.config.resume)
         if checkpoint is None and self.config.resume == "auto":
             _warn_of_lost_steps(directory)
@@ -149,6 +155,7 @@ class Trainer:
         with self._interrupt.at_once():
             self._build()
         store = self._saves.open(directory.checkpoints)
+        stack.push(self._say_ending)
         stack.callback(store.close)
         data_state = None if checkpoint is None else self._restore(checkpoint)
         # What lies in the directory after this point belongs to another course of events.
@@ -156,7 +163,6 @@ class Trainer:
         self.monitors.resume(self.global_step)
         if self.epoch >= self.max_epoch and not self.in_epoch and self.phase == "steps":
             self.complete = self.was_complete = True
-            _LOG.info("Complete: epoch %d of %d, in %s.", self.epoch, self.max_epoch, self.run_dir)
             return
         self.source.start(data_state)
         stack.callback(self.source.stop)
@@ -190,7 +196,17 @@ class Trainer:
         try:
             Loop(self).run()
         except StopTraining as reason:
-            _LOG.info("Training ends at step %d: %s", self.global_step, str(reason) or "as asked")
+            self._ending = f"Stopped ({reason})" if str(reason) else "Stopped"
+
+    def _say_ending(self, failure: type[BaseException] | None, *_: object) -> None:
+        if failure is None:
+            say_ending(
+                "Complete" if self.complete else self._ending,
+                epoch=self.epoch,
+                max_epoch=self.max_epoch,
+                step=self.global_step,
+                run_dir=self.run_dir,
+            )
 
     def _after_train(self, failure: BaseException | None) -> BaseException | None:
         """Each callback gets its turn, whatever the others do; gives what ended the training."""
@@ -247,6 +263,7 @@ class Trainer:
         self._optimizer = adapt(optimizer, scale_loss=config.precision == "float16")
         used = set(trace.used_names())
         trainable = {n: v for n, v in self.tower.store.trainable().items() if n in used}
+        show_variables(self.tower.store.named_variables(), trainable)
         self._optimizer.build(trainable)
         self._find_hyper_params()
         self._check_names(trace)
@@ -406,7 +423,7 @@ class Trainer:
 
     def say_data_ended(self) -> None:
         """The source has no more batches."""
-        _LOG.info("The data ended at step %d, epoch %d.", self.global_step, self.epoch)
+        self._ending = "The data ended"
 
     # ------------------------------------------------------------------ for callbacks
 

@@ -59,6 +59,10 @@ class Monitor:
     def put_histogram(self, name: str, values: np.ndarray, step: int) -> None:
         """The values (float64, flat) whose distribution is of interest."""
 
+    def remark(self, text: str) -> bool:
+        """A few words on this epoch; True if they will be shown with its values."""
+        return False
+
     def end_epoch(self) -> None:
         """An epoch's values are complete."""
 
@@ -173,6 +177,14 @@ class Monitors:
             ConfigError: There is no number of this name; names what comes close.
         """
         return self._values(name)[-1][1]
+
+    def remark(self, text: str) -> bool:
+        """Have a few words shown with the epoch's values; False if no monitor does that."""
+        shown = False
+        for monitor in self._monitors:
+            with _blame(monitor):
+                shown = monitor.remark(text) or shown
+        return shown
 
     def end_epoch(self) -> None:
         """An epoch's values are complete: show them, and flush."""

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from towerpack._core.logs import get_logger
+from towerpack._core.logs import ONLY_FILE, get_logger
 from towerpack.callbacks.monitors._base import Monitor
 
 _GAP: Final = 4
@@ -22,7 +22,7 @@ _logger = get_logger(__name__)
 class ConsoleMonitor(Monitor):
     """Shows the newest numbers at the end of each epoch, with their change since the last.
 
-    A table on a terminal; elsewhere one line of log per epoch.
+    A table on a terminal, and a line in the run's log; elsewhere one line of log per epoch.
 
     Args:
         include: Regular expressions; names that none of them is found in are not shown.
@@ -47,6 +47,7 @@ class ConsoleMonitor(Monitor):
         self._step, self._epoch = 0, 0
         self._now: dict[str, float] = {}
         self._before: dict[str, float] = {}
+        self._remarks: list[str] = []
 
     def at(self, step: int, epoch: int) -> None:
         """Note where we are."""
@@ -57,22 +58,28 @@ class ConsoleMonitor(Monitor):
         if self._wanted(name):
             self._now[name] = value
 
+    def remark(self, text: str) -> bool:
+        """Show it in the heading."""
+        self._remarks.append(text)
+        return True
+
     def end_epoch(self) -> None:
         """Show what came since the last epoch."""
         seconds = self._clock() - self._started
         self._started += seconds
-        if self._console.is_terminal:
+        terminal = self._console.is_terminal
+        if terminal:
             self._console.print(self._heading(seconds))
             if self._now:
                 self._console.print(self._table())
-        else:
-            values = ", ".join(f"{name} {_number(value)}" for name, value in self._now.items())
-            _logger.info(
-                "Epoch %d, step %d, %s: %s",
-                self._epoch, self._step, _duration(seconds), values or "no numbers",
-            )  # fmt: skip
+        head = [f"Epoch {self._epoch}", f"step {self._step}", _duration(seconds), *self._remarks]
+        values = ", ".join(f"{name} {_number(value)}" for name, value in self._now.items())
+        _logger.info(
+            "%s: %s", ", ".join(head), values or "no numbers", extra=ONLY_FILE if terminal else None
+        )
         self._before.update(self._now)
         self._now = {}
+        self._remarks = []
 
     def _wanted(self, name: str) -> bool:
         included = not self._include or any(p.search(name) for p in self._include)
@@ -82,6 +89,7 @@ class ConsoleMonitor(Monitor):
         return Text.assemble(
             (f"Epoch {self._epoch}", "bold"),
             (f"  step {self._step:,}  {_duration(seconds)}", "dim"),
+            *(f"  {text}" for text in self._remarks),
         )
 
     def _table(self) -> Table:
@@ -102,7 +110,8 @@ class ConsoleMonitor(Monitor):
 
     def _cell(self, name: str, value: float) -> tuple[Text, Text, Text]:
         before = self._before.get(name)
-        change = "" if before is None else _change(value - before, value)
+        signs = "+-" if self._console.options.ascii_only else "▲▼"
+        change = "" if before is None else _change(value - before, value, signs)
         return (
             Text(f"  {name}", "cyan"),
             Text(_number(value), "bold" if math.isfinite(value) else "bold red"),
@@ -116,12 +125,12 @@ def _number(value: float) -> str:
     return f"{value:#.4g}" if 1e-4 <= abs(value) < 1e6 else f"{value:.3e}"
 
 
-def _change(change: float, value: float) -> str:
+def _change(change: float, value: float, signs: str) -> str:
     if not math.isfinite(change):
         return ""
     if abs(change) <= 1e-6 * abs(value):
         return "="
-    return ("▲ " if change > 0 else "▼ ") + f"{abs(change):.2g}"
+    return f"{signs[change < 0]} {abs(change):.2g}"
 
 
 def _duration(seconds: float) -> str:
