@@ -9,6 +9,7 @@ import typer
 
 from towerpack import __version__
 from towerpack._core.errors import TowerpackError
+from towerpack.cli._console import write_plainly
 from towerpack.cli._tracebacks import cause_of
 
 app = typer.Typer(
@@ -41,11 +42,13 @@ def main() -> None:
     An error that we raise on purpose gives exit code 1, and is told without a traceback; but if
     the user's code raised, with that which leads into it.
     """
+    write_plainly()
     try:
         app()
     except TowerpackError as error:
         cause = cause_of(error)
+        # Not `typer.echo`, which writes UTF-8 to terminals that take ASCII.
         if cause is not None:
-            typer.echo(cause, err=True)
-        typer.echo(f"{type(error).__name__}: {error}", err=True)
+            print(cause, file=sys.stderr)
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
         sys.exit(1)

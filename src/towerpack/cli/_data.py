@@ -21,6 +21,7 @@ from rich.table import Table
 
 from towerpack._core.errors import ConfigError
 from towerpack.cli._components import Component, components_of
+from towerpack.cli._console import console
 from towerpack.cli._data_files import open_data
 from towerpack.cli._machine import size_text
 from towerpack.cli._recipe import load_recipe
@@ -41,7 +42,6 @@ Target = Annotated[
 Seed = Annotated[int | None, typer.Option(help="Of everything random in it.")]
 
 _PROGRESS_S = 0.1
-_WIDTH_OF_PIPES = 160
 
 
 @data_app.callback()
@@ -86,12 +86,12 @@ def inspect(
     if as_json:
         typer.echo(json.dumps(_as_json(flow, shown)))
         return
-    console = _console()
-    console.print(_summary(flow))
+    out = console()
+    out.print(_summary(flow))
     for position, components in shown:
-        console.print(_component_table(position, components))
+        out.print(_component_table(position, components))
     if not shown:
-        console.print("[yellow]There are no datapoints here.")
+        out.print("[yellow]There are no datapoints here.")
 
 
 @data_app.command()
@@ -111,7 +111,7 @@ def speed(
     if as_json:
         typer.echo(json.dumps(asdict(report)))
     else:
-        _console().print(_speed_table(report, warmup))
+        console().print(_speed_table(report, warmup))
 
 
 class _Watch:
@@ -140,12 +140,6 @@ class _Watch:
 
 def _watched() -> bool:
     return sys.stderr.isatty()
-
-
-def _console() -> Console:
-    console = Console(highlight=False)
-    # Rich cuts tables to 80 columns where there is no terminal; files and pipes have no edge.
-    return console if console.is_terminal else Console(highlight=False, width=_WIDTH_OF_PIPES)
 
 
 def _grid(rows: list[tuple[str, str]]) -> Table:

@@ -116,7 +116,7 @@ def doctor(
     console = Console(highlight=False, soft_wrap=not sys.stdout.isatty())
     findings = [*machine(), *packages(), *surroundings(os.environ)]
     if tensorflow and version_of("tensorflow") is not None:
-        with Console(stderr=True).status("Loading TensorFlow …"):
+        with Console(stderr=True).status("Loading TensorFlow …", spinner="line"):
             findings += probe_tensorflow(timeout_s)
     if as_json:
         for finding in findings:

@@ -48,7 +48,7 @@ def grid(
         rgb=not bgr,
         seed=seed or 0,
     )
-    typer.echo(f"{out}: {drawn.shape[1]} x {drawn.shape[0]} pixels")
+    print(f"{out}: {drawn.shape[1]} x {drawn.shape[0]} pixels")
 
 
 def _index(text: str | None) -> int | str | None:

@@ -34,4 +34,4 @@ def profile(
     if as_json:
         typer.echo(json.dumps(asdict(report)))
     else:
-        typer.echo(report.text(min(Console().width, _WIDTH)), nl=False)
+        print(report.text(min(Console().width, _WIDTH)), end="")

@@ -60,10 +60,17 @@ def test_ls(run: Path) -> None:
 def test_ls_finds_flipped_bits_on_request(run: Path) -> None:
     flip(run / "checkpoints" / "step-00002000" / "model.safetensors")
     assert "damaged" not in towerpack("ckpt", "ls", run)[1]
-    _, text = towerpack("ckpt", "ls", run / "checkpoints", "--check")
+    assert towerpack("ckpt", "ls", run, "--check", "--json")[0] == 1
+    code, text = towerpack("ckpt", "ls", run / "checkpoints", "--check")
+    assert code == 1
     assert "damaged: model.safetensors is damaged (its checksum does not fit)" in text
     assert "A resume would go on from step 1,000. 1 damaged." in text
     assert "--check does" not in text
+
+
+def test_ls_of_whole_ones_with_check(run: Path) -> None:
+    code, text = towerpack("ckpt", "ls", run, "--check")
+    assert (code, text.count(" valid")) == (0, 3)
 
 
 def test_ls_of_nothing_loadable(run: Path) -> None:
