@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
+
+from towerpack.cli._console import console
 
 
 def demo(
@@ -26,11 +27,11 @@ def demo(
     from towerpack.apps import digits
 
     result = digits.run(run_dir, seed=seed)
-    console = Console()
+    out = console()
     if result.was_complete:
-        console.print("This run was complete already; delete its directory to start afresh.")
+        out.print("This run was complete already; delete its directory to start afresh.")
     right = result.num_test - result.num_wrong
-    console.print(
+    out.print(
         f"Test accuracy [bold]{100 * result.accuracy:.2f} %[/] "
         f"({right} of {result.num_test} digits), predicted from the checkpoint of step "
         f"{result.step}."
@@ -45,5 +46,5 @@ def demo(
         ("command, seed", result.run_dir / "run.json"),
     ):
         table.add_row(what, str(where))
-    console.print(table)
-    console.print(f"See them: towerpack ckpt ls {result.run_dir}")
+    out.print(table)
+    out.print(f"See them: towerpack ckpt ls {result.run_dir}")
