@@ -38,6 +38,8 @@ class Model(ModelDesc):
         self.keras_part = keras.Sequential(
             [keras.layers.Dense(32, activation="relu"), keras.layers.Dropout(0.3)]
         )
+        # Made, and its weights drawn, before there is a run with a seed.
+        self.keras_head = keras.Sequential([keras.Input((32,)), keras.layers.Dense(16)])
 
     def inputs(self):
         return [
@@ -51,7 +53,7 @@ class Model(ModelDesc):
         x = MaxPooling("pool0", x, 2)
         x = FullyConnected("fc0", x, 256, activation=tf.nn.relu)
         x = Dropout("drop0", x, 0.4)
-        x = self.keras_part(x)
+        x = self.keras_head(self.keras_part(x))
         logits = FullyConnected("fc1", x, 4)
         wrong = tf.cast(tf.argmax(logits, 1) != label, tf.float32)
         expose("incorrect", wrong)
@@ -83,7 +85,6 @@ def data(n: int, seed: int):
 
 
 def main(run_dir: str, output: str) -> None:
-    keras.utils.set_random_seed(1)  # For the Keras part, which is made outside of the tower.
     flow = ShuffleData(DataFromArrays(*data(1000, 1)))
     flow = BatchData(LocallyShuffleData(flow, 100), 16)
     flow = MapData(flow, jitter, rng=True)

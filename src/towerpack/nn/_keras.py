@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, cast
 
 import keras
 from keras.src.backend.common import global_state
@@ -105,6 +105,47 @@ def seeded_initializers(seed: int) -> Iterator[None]:
         yield
     finally:
         random.setstate(before)
+
+
+def inner_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
+    """A layer and all below it, in an order that each process repeats."""
+    return layer._flatten_layers()
+
+
+def own_variables(layer: keras.layers.Layer) -> list[Any]:
+    """The weights of a layer itself, without those of layers below it."""
+    return [*layer._trainable_variables, *layer._non_trainable_variables]
+
+
+def unseeded_initializers(layer: keras.layers.Layer) -> dict[str, Any]:
+    """A layer's initializers whose seeds Keras has drawn, by the attribute."""
+    found = {role.strip("_"): value for role, value in vars(layer).items()}
+    kind = keras.initializers.Initializer
+    return {
+        role: value
+        for role, value in found.items()
+        if isinstance(value, kind) and getattr(value, "_init_seed", 0) is None
+    }
+
+
+def seed_generators(layer: keras.layers.Layer) -> list[keras.random.SeedGenerator]:
+    """The seed generators of a layer itself."""
+    return list(layer._seed_generators)
+
+
+def is_fresh(generator: keras.random.SeedGenerator) -> bool:
+    """Whether Keras has drawn the generator's seed, and nothing has been drawn from it."""
+    state: Any = generator.state
+    return generator._initial_seed is None and int(state.numpy()[1]) == 0
+
+
+def give_seed(drawing: Any, seed: int) -> None:
+    """Give an initializer or a seed generator a seed in place of the one that Keras drew."""
+    if isinstance(drawing, keras.random.SeedGenerator):
+        drawing._initial_seed = seed
+        cast("Any", drawing.state).assign([seed, 0])
+    else:
+        drawing._init_seed = drawing.seed = seed
 
 
 def variable_alias(variable: object, path: str) -> keras.Variable:

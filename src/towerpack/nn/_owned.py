@@ -19,7 +19,7 @@ import keras
 import tensorflow as tf
 
 from towerpack._core.naming import unique
-from towerpack.nn._keras import automatic_names
+from towerpack.nn._keras import automatic_names, inner_layers
 from towerpack.nn._registry import RegisteredLayer
 
 _NUMBERED = re.compile(r"_\d+$")
@@ -59,6 +59,30 @@ def find_variables(owners: Mapping[str, object]) -> dict[str, tf.Variable]:
 def keras_layers(owners: Mapping[str, object]) -> list[keras.layers.Layer]:
     """The Keras layers and models on the owners."""
     return [value for _, value in _items(owners) if isinstance(value, keras.layers.Layer)]
+
+
+def layers_by_name(owners: Mapping[str, object]) -> dict[str, keras.layers.Layer]:
+    """Every Keras layer on the owners and below, by the attribute and its own name."""
+    found: dict[str, keras.layers.Layer] = {}
+    seen: set[int] = set()
+    for name, value in _items(owners):
+        if not isinstance(value, keras.layers.Layer):
+            continue
+        automatic = automatic_names(value)
+        renamed: dict[str, str] = {}
+        for layer in inner_layers(value):
+            if id(layer) in seen:
+                continue
+            seen.add(id(layer))
+            own = _counted(layer.name, renamed) if layer.name in automatic else layer.name
+            found[unique(name if layer is value else f"{name}/{own}", found)] = layer
+    return found
+
+
+def seed_generators(owners: Mapping[str, object]) -> dict[str, keras.random.SeedGenerator]:
+    """Keras seed generators on the owners, those of layers apart."""
+    kind = keras.random.SeedGenerator
+    return {name: value for name, value in _items(owners) if isinstance(value, kind)}
 
 
 def frozen_ids(owners: Mapping[str, object]) -> set[int]:

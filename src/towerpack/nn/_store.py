@@ -25,6 +25,7 @@ from tensorflow.python.eager import lift_to_graph
 from tensorflow.python.ops import variable_scope
 
 from towerpack._core.errors import LayerError
+from towerpack._core.logs import get_logger
 from towerpack._core.naming import unique
 from towerpack._core.randomness import derive_seed
 from towerpack.nn import _owned
@@ -34,7 +35,10 @@ from towerpack.nn._keras import (
     seeded_initializers,
     variable_path,
 )
-from towerpack.nn._scope import full_name, is_reusing
+from towerpack.nn._scope import compat_scope, full_name, is_reusing
+from towerpack.nn._seeding import seed_layers
+
+_LOG = get_logger(__name__)
 
 
 @dataclass
@@ -67,6 +71,9 @@ class VariableStore:
         find_owners: Gives the objects that may hold Keras layers, models and variables made
             outside of the tower, by name.
         dtype_policy: Keras dtype policy for layers by name, for example `mixed_bfloat16`.
+
+    Raises:
+        LayerError: TensorFlow does not run eagerly.
     """
 
     def __init__(
@@ -76,6 +83,7 @@ class VariableStore:
         find_owners: Callable[[], Mapping[str, object]] = dict,
         dtype_policy: str | None = None,
     ) -> None:
+        _check_eager()
         self.seed = seed
         self.dtype_policy = dtype_policy
         self._find_owners = find_owners
@@ -85,6 +93,7 @@ class VariableStore:
         # Keras layers made inside the tower: only they know whether they are frozen.
         self._spot: dict[int, keras.layers.Layer] = {}
         self._calling = _Calling()
+        self._prepared = False
 
     # ---------------------------------------------------------------- names
 
@@ -183,6 +192,7 @@ class VariableStore:
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Catch variables that the code inside creates; give back those of earlier calls."""
+        self._prepare()
         before, self._calling.trace = self._calling.trace, _Trace()
         forget_losses(self.keras_layers())
         try:
@@ -196,6 +206,25 @@ class VariableStore:
                 yield
         finally:
             self._calling.trace = before
+
+    def _prepare(self) -> None:
+        """What is done once, before the first call."""
+        if self._prepared:
+            return
+        self._prepared = True
+        owners = self._find_owners()
+        for name, variable in _owned.find_variables(owners).items():
+            if getattr(variable, "_in_graph_mode", False):
+                raise LayerError(
+                    f"The variable '{name}' of the model was made in a tf.Graph.",
+                    fix="make the model without `with tf.Graph().as_default()`",
+                )
+        with tf.init_scope():
+            redrawn, kept = seed_layers(owners, self.seed)
+        if redrawn:
+            _LOG.info("Initial values of %s come from the run's seed.", _listed(redrawn))
+        if kept:
+            _LOG.info("Initial values of %s stay as they were before the run.", _listed(kept))
 
     @contextmanager
     def _passing_through(self, layer: str | None = None) -> Iterator[None]:
@@ -241,8 +270,25 @@ class VariableStore:
         return _lifted(value, name)
 
 
+def _check_eager() -> None:
+    with tf.init_scope():
+        if not tf.executing_eagerly():
+            raise LayerError(
+                "TensorFlow does not run eagerly, which towers need.",
+                got="tf.compat.v1.disable_v2_behavior() or disable_eager_execution() was called, "
+                "or this is inside of `with tf.Graph().as_default()`",
+                fix="take it out; `import tensorflow.compat.v1 as tf` alone does no harm",
+            )
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+
+
 def _claim(trace: _Trace, keras_path: str, name: str) -> str:
-    parts = [full_name(), keras_path, name.split(":")[0].strip("/")]
+    # `tf.compat.v1.get_variable` puts its scope before the name itself.
+    name = name.split(":")[0].strip("/").removeprefix(f"{compat_scope()}/")
+    parts = [full_name(), keras_path, name]
     path = "/".join(part for part in parts if part)
     if path in trace.claimed:
         if is_reusing():

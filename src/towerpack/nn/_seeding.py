@@ -1,0 +1,103 @@
+"""Initial values of Keras layers that a user made outside of the tower, from the run's seed.
+
+Keras seeds an initializer that was given no seed from Python's global generator when the layer is
+made, long before a run has a seed: two starts of one program would differ. So these seeds are
+replaced, and what has been drawn with them is drawn anew. But only values that nobody has touched:
+those that are, bit for bit, what the layer's own initializer draws. Loaded weights are not, nor is
+what `set_weights` has set, nor what Keras drew with an initializer that it has not kept (in an
+`EinsumDense`, or by default in a user's own layer). Where such a value has been copied to another
+variable of the model (a target network that is to start equal), both stay as they are.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import keras
+import numpy as np
+
+from towerpack._core.naming import unique
+from towerpack._core.randomness import derive_seed
+from towerpack.nn import _owned
+from towerpack.nn._keras import (
+    give_seed,
+    is_fresh,
+    own_variables,
+    seed_generators,
+    unseeded_initializers,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class _Draw:
+    """A value that is what an initializer of its layer draws."""
+
+    layer: str
+    variable: Any
+    initializer: Any
+
+    def anew(self) -> Any:
+        return self.initializer(self.variable.shape, dtype=self.variable.dtype)
+
+
+def seed_layers(owners: Mapping[str, object], seed: int) -> tuple[list[str], list[str]]:
+    """Make what the owners' Keras layers and seed generators draw a function of a seed.
+
+    Seeds are keyed by the names of attribute, layer and role; what shared a seed goes on to share
+    one. To be called eagerly, before anything is trained.
+
+    Returns:
+        Names of layers whose values were drawn anew, and of those that kept what they had.
+    """
+    layers = _owned.layers_by_name(owners)
+    draws = list(_draws(layers))
+    untouched = [d for d in draws if _content(d.variable) == _content(d.anew())]
+    drawn = {id(d.variable.value) for d in untouched}
+    variables = _owned.find_variables(owners).values()
+    others = {_content(v) for v in variables if id(v) not in drawn} if drawn else set()
+    redrawn = [d for d in untouched if _content(d.variable) not in others]
+    seeds: dict[int, int] = {}
+    for name, layer in layers.items():
+        for role, initializer in unseeded_initializers(layer).items():
+            new = derive_seed(seed, "init", name, role) >> 32
+            give_seed(initializer, seeds.setdefault(initializer.seed, new))
+    for name, generator in _generators(owners, layers).items():
+        give_seed(generator, derive_seed(seed, "init", name) >> 32)
+    for draw in redrawn:
+        draw.variable.assign(draw.anew())
+    done = {id(d.variable) for d in redrawn}
+    return _names(redrawn), _names(d for d in draws if id(d.variable) not in done)
+
+
+def _draws(layers: Mapping[str, keras.layers.Layer]) -> Iterable[_Draw]:
+    for name, layer in layers.items():
+        initializers = unseeded_initializers(layer)
+        for variable in own_variables(layer) if initializers else ():
+            for role, initializer in initializers.items():
+                # Not every initializer can draw a vector.
+                if len(variable.shape) > 1 or role.startswith(variable.name):
+                    yield _Draw(name, variable, initializer)
+
+
+def _generators(
+    owners: Mapping[str, object], layers: Mapping[str, keras.layers.Layer]
+) -> dict[str, keras.random.SeedGenerator]:
+    """Seed generators that have no seed of the user's and have drawn nothing yet, by name."""
+    found: dict[str, keras.random.SeedGenerator] = {}
+    held = [(name, g) for name, layer in layers.items() for g in seed_generators(layer)]
+    for name, generator in [*held, *_owned.seed_generators(owners).items()]:
+        if is_fresh(generator):
+            found[unique(name, found)] = generator
+    return found
+
+
+def _content(variable: Any) -> bytes:
+    array = np.asarray(variable)
+    return hashlib.blake2b(f"{array.shape} {array.dtype}".encode() + array.tobytes()).digest()
+
+
+def _names(draws: Iterable[_Draw]) -> list[str]:
+    return list(dict.fromkeys(d.layer for d in draws))
