@@ -266,3 +266,17 @@ def test_the_example_of_ones_own_loop_learns(capsys: pytest.CaptureFixture[str])
     runpy.run_path(str(path), run_name="__main__")
     last = capsys.readouterr().out.strip().splitlines()[-1]
     assert float(last.rpartition(" ")[2].rstrip("%")) > 90
+
+
+# ------------------------------------------------------------------ graphs of TensorFlow 1
+
+
+def test_a_tower_in_a_graph_of_tensorflow_1_is_refused() -> None:
+    with tf.Graph().as_default():
+        layer = keras.layers.Dense(3)
+        layer.build((None, 6))
+        with pytest.raises(LayerError, match="does not run eagerly"):
+            TowerFunction(classify, SPECS)
+    tower = TowerFunction(lambda x: tf.reduce_mean(layer(x)), [spec(None, 6)])
+    with pytest.raises(LayerError, match=r"'layer/kernel' of the model was made in a tf\.Graph"):
+        tower.trace(is_training=True)

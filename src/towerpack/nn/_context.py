@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGraph
 
 from towerpack._core.errors import LayerError
 from towerpack._core.randomness import derive_seed
@@ -75,6 +77,25 @@ class TowerContext:
         It exists only in there and cannot be asked for.
         """
         return tf.is_tensor(tensor) and getattr(tensor, "graph", None) is self._graph
+
+    def refuse_inner_functions(self, what: str) -> None:
+        """Refuse to build a layer in a `tf.function` inside of the tower.
+
+        TensorFlow traces such a function twice where it makes variables, and then never again: not
+        for evaluation either, which would run what was traced for training.
+
+        Raises:
+            LayerError: The graph that is being built is of such a function.
+        """
+        graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        while graph is not self._graph and isinstance(graph, FuncGraph):
+            if not isinstance(graph, ControlFlowFuncGraph):
+                raise LayerError(
+                    f"{what} is called in a tf.function inside of the tower.",
+                    got=f"the function '{graph.name}'",
+                    fix="take @tf.function away: the tower is compiled as a whole",
+                )
+            graph = graph.outer_graph
 
     def own(self, what: str, value: Any) -> tf.Tensor:
         """`value` as a tensor of the tower itself.

@@ -56,7 +56,7 @@ class LinearWrap:
     def __getattr__(self, name: str) -> Callable[..., LinearWrap]:
         if name.startswith("_"):
             raise AttributeError(name)
-        layer = _registry.find(name)
+        layer = _registry.find(name)  # An AttributeError, too: TensorFlow asks with hasattr().
 
         def call(*args: Any, **kwargs: Any) -> LinearWrap:
             if args and isinstance(args[0], str) and layer.use_scope is not False:

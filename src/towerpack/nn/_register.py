@@ -61,6 +61,7 @@ def _apply(layer: RegisteredLayer, *args: Any, **kwargs: Any) -> Any:
 def _scoped(layer: RegisteredLayer, name: str, arguments: inspect.BoundArguments) -> Any:
     context = get_current_tower_context()
     path = full_name(name)
+    context.refuse_inner_functions(f"{layer.name}('{path}')")
     repeated = path in context.used_names
     if repeated and not is_reusing():
         raise LayerError(

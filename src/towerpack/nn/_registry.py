@@ -11,6 +11,10 @@ from towerpack._core.errors import LayerError
 from towerpack._core.naming import did_you_mean
 
 
+class UnknownLayerError(LayerError, AttributeError):
+    """There is no layer of this name."""
+
+
 class RegisteredLayer:
     """A function over tensors that is called with a name first.
 
@@ -68,5 +72,5 @@ def find(name: str) -> RegisteredLayer:
         LayerError: There is none.
     """
     if name not in _layers:
-        raise LayerError(f"There is no layer '{name}'.", fix=did_you_mean(name, _layers))
+        raise UnknownLayerError(f"There is no layer '{name}'.", fix=did_you_mean(name, _layers))
     return _layers[name]

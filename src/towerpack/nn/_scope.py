@@ -10,7 +10,9 @@ import tensorflow as tf
 
 from towerpack._core.errors import LayerError
 
-_path: ContextVar[tuple[str, ...]] = ContextVar("scope", default=())
+# The path, and the `tf.compat.v1.variable_scope` at the time when it was entered: what has been
+# opened of those since then comes after it.
+_path: ContextVar[tuple[tuple[str, ...], str]] = ContextVar("scope", default=((), ""))
 _reusing: ContextVar[bool] = ContextVar("reuse_scope", default=False)
 
 
@@ -29,7 +31,7 @@ def scope(name: str) -> Iterator[None]:
         raise LayerError(
             f"{name!r} is not a scope name.", expected="a non-empty name such as 'block1'"
         )
-    token = _path.set(_path.get() + parts)
+    token = _path.set(((*_parts(), *parts), compat_scope()))
     try:
         # TensorFlow's scope is for reading graphs and profiles; nothing of ours depends on it.
         with tf.name_scope("/".join(parts)):
@@ -49,11 +51,28 @@ def reuse_scope() -> Iterator[None]:
 
 
 def is_reusing() -> bool:
-    """True inside `reuse_scope`."""
-    return _reusing.get()
+    """True inside `reuse_scope`, or in a `tf.compat.v1.variable_scope(…, reuse=True)`."""
+    # AUTO_REUSE is what TensorFlow sets wherever it has run eagerly: nobody need have asked for it.
+    return _reusing.get() or tf.compat.v1.get_variable_scope().reuse is True
 
 
 def full_name(name: str = "") -> str:
     """The current scope's path, with `name` appended if given."""
-    path = _path.get()
-    return "/".join((*path, name) if name else path)
+    return "/".join((*_parts(), name) if name else _parts())
+
+
+def compat_scope() -> str:
+    """The path of the `tf.compat.v1.variable_scope`s that are open, `''` without any."""
+    return tf.compat.v1.get_variable_scope().name
+
+
+def _parts() -> tuple[str, ...]:
+    ours, before = _path.get()
+    now = compat_scope()
+    if now == before:
+        return ours
+    opened = tuple(now.split("/"))
+    entered = tuple(before.split("/")) if before else ()
+    if opened[: len(entered)] == entered:
+        return (*ours, *opened[len(entered) :])
+    return opened  # A scope object that was kept goes back to its own place.

@@ -63,6 +63,26 @@ def test_scopes_nest_and_name_layers_variables_and_outputs() -> None:
     assert output_names(tower)[:2] == [f"{path}/fc/output", f"{path}/here"]
 
 
+def test_variable_scopes_of_tensorflow_1_count_as_scopes() -> None:
+    v1 = tf.compat.v1
+
+    def build(x: tf.Tensor) -> tf.Tensor:
+        with v1.variable_scope("outer") as kept, scope("left"), v1.variable_scope("inner"):
+            x = FullyConnected("fc", x, 6)
+            x = x * v1.get_variable("w", [6]) * tf.Variable(1.0, name="gain")
+            expose("here", x)
+        with v1.variable_scope("outer/left/inner", reuse=True):
+            x = FullyConnected("fc", x, 6)
+        with v1.variable_scope("other"), scope("elsewhere"), v1.variable_scope(kept):
+            return FullyConnected("last", x, 3)
+
+    tower = tower_of(build)
+    path = "outer/left/inner"
+    layers = [f"{path}/fc/kernel", f"{path}/fc/bias", "outer/last/kernel", "outer/last/bias"]
+    assert traced(tower) == traced(tower) == [*layers, f"{path}/w", f"{path}/gain"]
+    assert output_names(tower)[:2] == [f"{path}/fc/output", f"{path}/here"]
+
+
 @pytest.mark.parametrize("name", ["", "a//b", "/a", "a/", 3, None])
 def test_what_is_no_scope_name(name: Any) -> None:
     with pytest.raises(LayerError, match="is not a scope name"), scope(name):
@@ -472,6 +492,7 @@ def test_an_unknown_layer_in_a_chain() -> None:
 def test_a_chain_answers_protocols_it_does_not_know() -> None:
     assert not hasattr(LinearWrap(tf.zeros([1])), "__array__")
     assert not hasattr(LinearWrap(tf.zeros([1])), "_private")
+    assert not hasattr(LinearWrap(tf.zeros([1])), "autograph_info__")
 
 
 def test_a_module_in_a_chain_is_no_function() -> None:
@@ -504,3 +525,13 @@ def test_the_printed_lenet_runs_as_it_is_printed() -> None:
 def test_dropout_takes_part_in_argscopes() -> None:
     with argscope(Dropout, rate=0.0):
         assert run(lambda x: Dropout("d", x)) == 1
+
+
+def test_a_function_inside_of_the_tower_is_refused() -> None:
+    # It would keep what was traced first: dropout in evaluation.
+    @tf.function
+    def net(x: tf.Tensor) -> tf.Tensor:
+        return LinearWrap(x).FullyConnected("a", 4).Dropout("d", 0.5)()
+
+    with pytest.raises(Exception, match=r"FullyConnected\('a'\) is called in a tf.function"):
+        tower_of(net).trace(is_training=True)
