@@ -10,6 +10,8 @@ from towerpack.nn._context import Summary as Summary
 from towerpack.nn._context import TowerContext as TowerContext
 from towerpack.nn._context import find_tower_context as find_tower_context
 from towerpack.nn._context import get_current_tower_context as get_current_tower_context
+from towerpack.nn._global_step import find_global_step as find_global_step
+from towerpack.nn._global_step import global_step as global_step
 from towerpack.nn._keras import variable_alias as variable_alias
 from towerpack.nn._layers import BatchNorm as BatchNorm
 from towerpack.nn._layers import Conv2D as Conv2D
@@ -17,6 +19,7 @@ from towerpack.nn._layers import Conv2DTranspose as Conv2DTranspose
 from towerpack.nn._layers import Deconv2D as Deconv2D
 from towerpack.nn._layers import FullyConnected as FullyConnected
 from towerpack.nn._linear_wrap import LinearWrap as LinearWrap
+from towerpack.nn._owned import find_variables as find_variables
 from towerpack.nn._owned import owners_of as owners_of
 from towerpack.nn._register import expose as expose
 from towerpack.nn._register import register_layer as register_layer

@@ -14,6 +14,7 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGra
 
 from towerpack._core.errors import LayerError
 from towerpack._core.randomness import derive_seed
+from towerpack.nn._global_step import found_as_global_step
 from towerpack.nn._keras import fresh_names, layers_see_training
 from towerpack.nn._store import VariableStore
 
@@ -121,6 +122,7 @@ class TowerContext:
             with ExitStack() as stack:
                 stack.enter_context(layers_see_training(self.is_training))
                 stack.enter_context(fresh_names())
+                stack.enter_context(found_as_global_step(self.store.global_step()))
                 stack.enter_context(self.store.recording())
                 yield self
         finally:

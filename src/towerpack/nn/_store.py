@@ -29,6 +29,7 @@ from towerpack._core.logs import get_logger
 from towerpack._core.naming import unique
 from towerpack._core.randomness import derive_seed
 from towerpack.nn import _owned
+from towerpack.nn._global_step import find_global_step, new_step
 from towerpack.nn._keras import (
     forget_losses,
     layers_being_built,
@@ -94,6 +95,7 @@ class VariableStore:
         self._spot: dict[int, keras.layers.Layer] = {}
         self._calling = _Calling()
         self._prepared = False
+        self._step: tf.Variable | None = None
 
     # ---------------------------------------------------------------- names
 
@@ -136,10 +138,19 @@ class VariableStore:
     def adopt(self, variables: list[tf.Variable]) -> None:
         """Take in variables that a trace used and that nothing else knows."""
         known = {id(v) for v in self.named_variables().values()}
+        known.add(id(self.global_step()))  # The run's, not the model's.
         for variable in variables:
             if id(variable) not in known:
                 name = variable.name.split(":")[0] or "variable"
                 self._outside[unique(name, [*self._inside, *self._outside])] = variable
+
+    def global_step(self) -> Any:
+        """What `tf.compat.v1.train.get_global_step()` is to find: the run's; 0 without a run."""
+        known = find_global_step()
+        if known is None and self._step is None:
+            with self._passing_through():
+                self._step = new_step()
+        return self._step if known is None else known
 
     def _by_layer(self) -> dict[str, tf.Variable]:
         found = {}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import keras
@@ -12,15 +13,18 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.naming import unique
 from towerpack.nn import variable_alias
 from towerpack.training._hyper import VariableParam
+from towerpack.training._rate import LEARNING_RATE, RateFunction
 
-LEARNING_RATE = "learning_rate"
+_Schedule = keras.optimizers.schedules.LearningRateSchedule
 
 
 class OptimizerAdapter(Protocol):
     """What the training step needs of an optimizer."""
 
-    def build(self, variables: Mapping[str, tf.Variable]) -> None:
-        """Create slots for these trainable variables."""
+    def build(
+        self, variables: Mapping[str, tf.Variable], saved_elsewhere: Iterable[tf.Variable] = ()
+    ) -> None:
+        """Create slots for these trainable variables; `variables` leaves out what others save."""
         ...
 
     def scale_loss(self, cost: tf.Tensor) -> tf.Tensor:
@@ -37,6 +41,10 @@ class OptimizerAdapter(Protocol):
 
     def hyper_params(self) -> dict[str, VariableParam]:
         """What can be changed while training goes on."""
+        ...
+
+    def scheduled(self) -> dict[str, float]:
+        """What a schedule has given for the last step."""
         ...
 
 
@@ -74,14 +82,24 @@ def adapt(optimizer: Any, *, scale_loss: bool = False) -> OptimizerAdapter:
 class _KerasOptimizer:
     def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
         self._optimizer = optimizer
+        self._inner: Any = getattr(optimizer, "inner_optimizer", optimizer)
         self._aliases: list[keras.Variable] = []
+        self._elsewhere: set[int] = set()
+        rate = getattr(self._inner, "_learning_rate", None)
+        self._function: RateFunction | None = None
+        if callable(rate) and not isinstance(rate, _Schedule):
+            self._function = function = RateFunction(rate)
+            self._inner._learning_rate = lambda: function.rate
 
-    def build(self, variables: Mapping[str, tf.Variable]) -> None:
+    def build(
+        self, variables: Mapping[str, tf.Variable], saved_elsewhere: Iterable[tf.Variable] = ()
+    ) -> None:
         if self._optimizer.built:
             raise ConfigError(
                 f"This {type(self._optimizer).__name__} optimizer has been used already.",
                 fix="make a new one for each trainer, for example in ModelDesc.optimizer()",
             )
+        self._elsewhere = {id(v) for v in saved_elsewhere}
         # Keras names slots by the path of their variable; our aliases carry our names.
         self._aliases = [variable_alias(v, name) for name, v in variables.items()]
         self._optimizer.build(self._aliases)
@@ -90,6 +108,8 @@ class _KerasOptimizer:
         return self._optimizer.scale_loss(cost)
 
     def apply(self, gradients: Sequence[Any]) -> None:
+        if self._function is not None:
+            self._function.update()
         pairs = [p for p in zip(gradients, self._aliases, strict=True) if p[0] is not None]
         self._optimizer.apply([g for g, _ in pairs], [v for _, v in pairs])
 
@@ -98,32 +118,58 @@ class _KerasOptimizer:
         for variable in self._optimizer.variables:
             # The first part is the optimizer's own automatic name.
             name = variable.path.split("/", 1)[-1]
+            # Keras counts variables without a name over the whole process.
+            name = re.sub(r"^variable_\d+$", "variable", name)
             found[unique(name, found)] = variable.value
-        return found
+        return _with_rate(found, self._function, self._elsewhere)
 
     def hyper_params(self) -> dict[str, VariableParam]:
-        inner = getattr(self._optimizer, "inner_optimizer", self._optimizer)
-        rate = getattr(inner, "_learning_rate", None)
-        if isinstance(rate, keras.Variable):
-            return {LEARNING_RATE: VariableParam(LEARNING_RATE, rate.value)}
-        return {}
+        rates = [getattr(o, "_learning_rate", None) for o in self._optimizers()]
+        found: dict[str, VariableParam] = {}
+        for number, rate in enumerate(rates, start=len(rates) > 1):
+            if isinstance(rate, keras.Variable):
+                name = f"{LEARNING_RATE}_{number}" if number else LEARNING_RATE
+                found[name] = VariableParam(name, rate.value)
+        return found if self._function is None else self._function.hyper_params()
+
+    def _optimizers(self) -> list[Any]:
+        """The optimizers that move weights: those of a `MultiOptimizer`, or this one."""
+        return getattr(self._inner, "optimizers", None) or [self._inner]
+
+    def scheduled(self) -> dict[str, float]:
+        if self._function is not None:
+            return self._function.scheduled()
+        schedule = getattr(self._inner, "_learning_rate", None)
+        if not isinstance(schedule, _Schedule):
+            return {}
+        last = max(int(self._inner._iterations.numpy()) - 1, 0)
+        return {LEARNING_RATE: float(tf.convert_to_tensor(schedule(last)))}
 
 
 class _CompatOptimizer:
-    """A `tf.compat.v1.train` optimizer; its learning rate becomes a variable if it was a number."""
+    """A `tf.compat.v1.train` optimizer; its learning rate becomes a variable unless it is one."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
         self._variables: dict[str, tf.Variable] = {}
+        self._elsewhere: set[int] = set()
         self._rate: tf.Variable | None = None
+        self._function: RateFunction | None = None
         for attribute in ("_lr", "_learning_rate"):
             value = getattr(optimizer, attribute, None)
-            if isinstance(value, int | float):
-                start = tf.constant(float(value))
-                self._rate = tf.Variable(start, trainable=False, name=LEARNING_RATE)
+            if isinstance(value, tf.Variable):
+                self._rate = value
+            elif callable(value):
+                self._function = RateFunction(value)
+                setattr(optimizer, attribute, self._function.rate)
+            elif value is not None:
+                self._rate = tf.Variable(_number(value), trainable=False, name=LEARNING_RATE)
                 setattr(optimizer, attribute, self._rate)
 
-    def build(self, variables: Mapping[str, tf.Variable]) -> None:
+    def build(
+        self, variables: Mapping[str, tf.Variable], saved_elsewhere: Iterable[tf.Variable] = ()
+    ) -> None:
+        self._elsewhere = {id(v) for v in saved_elsewhere}
         self._variables = dict(variables)
         # Eagerly, so that the slots exist before a checkpoint is restored.
         self._optimizer._create_slots(list(variables.values()))
@@ -132,12 +178,14 @@ class _CompatOptimizer:
         return cost
 
     def apply(self, gradients: Sequence[Any]) -> None:
+        if self._function is not None:
+            self._function.update()
         pairs = zip(gradients, self._variables.values(), strict=True)
         self._optimizer.apply_gradients([(g, v) for g, v in pairs if g is not None])
 
     def variables(self) -> dict[str, tf.Variable]:
         found: dict[str, tf.Variable] = {}
-        if self._rate is not None:
+        if self._rate is not None and id(self._rate) not in self._elsewhere:
             found[LEARNING_RATE] = self._rate
         slots: set[int] = set()
         for name, variable in self._variables.items():
@@ -149,9 +197,41 @@ class _CompatOptimizer:
         for variable in self._optimizer.variables():
             if id(variable) not in slots:
                 found[unique(variable.name.split(":")[0], found)] = variable
-        return found
+        return _with_rate(found, self._function, self._elsewhere)
 
     def hyper_params(self) -> dict[str, VariableParam]:
+        if self._function is not None:
+            return self._function.hyper_params()
         if self._rate is None:
             return {}
         return {LEARNING_RATE: VariableParam(LEARNING_RATE, self._rate)}
+
+    def scheduled(self) -> dict[str, float]:
+        return {} if self._function is None else self._function.scheduled()
+
+
+def _number(value: Any) -> tf.Tensor:
+    """A learning rate as a constant.
+
+    Raises:
+        ConfigError: It is a tensor of some graph.
+    """
+    if isinstance(value, tf.Tensor) and not hasattr(value, "numpy"):
+        raise ConfigError(
+            "The optimizer's learning rate is a tensor of a graph that is not the step's.",
+            got=f"{value}",
+            expected="a number, a variable, or a function such as the schedules of "
+            "tf.compat.v1.train, which are made eagerly",
+            fix="make it in optimizer(), from tf.compat.v1.train.get_or_create_global_step()",
+        )
+    return tf.constant(float(value))
+
+
+def _with_rate(
+    found: dict[str, tf.Variable], function: RateFunction | None, elsewhere: set[int]
+) -> dict[str, tf.Variable]:
+    known = elsewhere | {id(variable) for variable in found.values()}
+    for name, variable in ({} if function is None else function.variables()).items():
+        if id(variable) not in known:
+            found[unique(name, found)] = variable
+    return found

@@ -26,6 +26,7 @@ from towerpack.callbacks.monitors import (
 from towerpack.checkpoint import Checkpoint
 from towerpack.inputs import as_input
 from towerpack.model import as_model
+from towerpack.nn import global_step
 from towerpack.nn._tf_summaries import lost_in
 from towerpack.tower import COST, TowerFunction, TowerTrace
 from towerpack.training import _snapshot
@@ -151,6 +152,8 @@ class Trainer:
         )
         self.monitors = Monitors(self._make_monitors(directory))
         stack.callback(self.monitors.close)
+        self._step_variable = stack.enter_context(global_step())
+        self._step_variable.assign(0)
         # Nothing has happened yet that would have to be saved.
         with self._interrupt.at_once():
             self._build()
@@ -264,7 +267,9 @@ class Trainer:
         used = set(trace.used_names())
         trainable = {n: v for n, v in self.tower.store.trainable().items() if n in used}
         show_variables(self.tower.store.named_variables(), trainable)
-        self._optimizer.build(trainable)
+        self._optimizer.build(
+            trainable, saved_elsewhere=self.tower.store.named_variables().values()
+        )
         self._find_hyper_params()
         self._check_names(trace)
         self._settings = {
@@ -274,8 +279,6 @@ class Trainer:
             "replicas": len(self._devices),
             **{name: param.get() for name, param in self._hyper_params.items()},
         }
-        zero = tf.constant(0, tf.int64)
-        self._step_variable = tf.Variable(zero, trainable=False, name="global_step")
         self.program = StepProgram(
             tower=self.tower,
             trace=trace,
@@ -416,6 +419,7 @@ class Trainer:
             numbers.setdefault(name, value)
         for name in self.hyper_param_names():
             numbers.setdefault(name, self.hyper_param(name).get())
+        numbers.update(self._optimizer.scheduled())
         fill = self.source.fill()
         if fill is not None:
             numbers[_FILL] = fill

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -48,6 +52,67 @@ def test_slots_carry_the_names_of_their_variables_in_every_process_alike() -> No
     compat = adapt(tf.compat.v1.train.AdamOptimizer(0.1))
     compat.build(variables())
     assert {"learning_rate", "a/kernel/m", "b/kernel/v", "beta1_power"} <= {*compat.variables()}
+
+
+def every_keras_optimizer() -> dict[str, Any]:
+    """By class, with what makes more slots than usual."""
+    base = keras.optimizers.Optimizer
+    made: dict[str, Any] = {}
+    for name, cls in vars(keras.optimizers).items():
+        if name == "LossScaleOptimizer":
+            made[name] = cls(keras.optimizers.Nadam(0.1))
+        elif name == "MultiOptimizer":
+            sgd = keras.optimizers.SGD(0.1, momentum=0.9)
+            choice = keras.optimizers.OptimizerMap(keras.optimizers.Nadam(0.1), {"a/.*": sgd})
+            made[name] = cls(choice)
+        elif isinstance(cls, type) and issubclass(cls, base) and cls is not base:
+            made[name] = cls(0.1)
+            made[f"{name}, averaged"] = cls(0.1, use_ema=True, gradient_accumulation_steps=2)
+    return made
+
+
+def slots(optimizer: Any) -> dict[str, list[int]]:
+    adapter = adapt(optimizer)
+    ours = {"a/kernel": tf.Variable(tf.ones([4, 3])), "b/kernel": tf.Variable(tf.ones([4, 3]))}
+    adapter.build(ours)
+    return {name: variable.shape.as_list() for name, variable in adapter.variables().items()}
+
+
+def test_slots_of_every_keras_optimizer_have_the_names_they_have_in_a_fresh_process() -> None:
+    program = f"""
+import json, sys
+sys.path[:0] = {[str(Path(__file__).parent), *sys.path]!r}
+from {Path(__file__).stem} import every_keras_optimizer, slots
+print(json.dumps({{name: slots(made) for name, made in every_keras_optimizer().items()}}))
+"""
+    for _ in range(3):  # What a process has made before.
+        keras.layers.Dense(3).build((None, 2))
+        keras.random.SeedGenerator()
+        slots(keras.optimizers.Nadam(0.1))
+        keras.Variable(1.0)
+    fresh = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    ).stdout
+    here = {name: slots(made) for name, made in every_keras_optimizer().items()}
+    assert {"Nadam", "Muon", "Adafactor", "Ftrl", "LossScaleOptimizer", "MultiOptimizer"} <= {*here}
+    assert json.loads(fresh) == here
+
+
+def test_each_rate_of_several_optimizers_can_be_set() -> None:
+    inner = [keras.optimizers.SGD(0.5), keras.optimizers.SGD(0.25)]
+    choice = keras.optimizers.OptimizerMap(inner[0], {"a/.*": inner[1]})
+    adapter = adapt(keras.optimizers.MultiOptimizer(choice))
+    ours = variables()
+    adapter.build(ours)
+    rates = adapter.hyper_params()
+    assert {name: rate.get() for name, rate in rates.items()} == {
+        "learning_rate_1": 0.25,
+        "learning_rate_2": 0.5,
+    }
+    rates["learning_rate_1"].set(1.0)
+    step(adapter, [tf.constant([[1.0, 2.0]]), tf.constant([2.0])])
+    np.testing.assert_array_equal(ours["a/kernel"].numpy(), [[0.0, 0.0]])
+    np.testing.assert_array_equal(ours["b/kernel"].numpy(), [2.0])
 
 
 def test_a_schedule_is_no_number_to_set() -> None:

@@ -1,0 +1,194 @@
+"""Learning rates of old programs: schedules on the v1 global step, and rates in variables."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from small_training import Do, train
+from towerpack import ConfigError
+from towerpack.callbacks import HyperParamSetterWithFunc, ModelSaver
+from towerpack.checkpoint import load_checkpoint
+from towerpack.model import ModelDesc
+from towerpack.nn import FullyConnected
+from towerpack.tower import TowerFunction
+from towers import spec
+
+v1 = tf.compat.v1
+
+
+class Slope(ModelDesc):
+    """The gradient of its one weight is 1: the weight is minus the sum of all rates."""
+
+    def __init__(self, optimizer: Callable[[], Any]) -> None:
+        self._make = optimizer
+
+    def inputs(self) -> list[tf.TensorSpec]:
+        return [spec(None, 3, name="x"), spec(None, name="y")]
+
+    def build_graph(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        return tf.Variable(0.0, name="w") + 0.0 * tf.reduce_sum(x)
+
+    def optimizer(self) -> Any:
+        return self._make()
+
+
+def decayed() -> Any:
+    return v1.train.exponential_decay(0.1, v1.train.get_or_create_global_step(), 6, 0.5)
+
+
+def stairs() -> Any:
+    step = v1.train.get_or_create_global_step()
+    return v1.train.piecewise_constant(step, [5, 11], [0.1, 0.01, 0.001])
+
+
+def exponential(step: int) -> float:
+    return 0.1 * 0.5 ** (step / 6)
+
+
+def constant_in_pieces(step: int) -> float:
+    return 0.1 if step <= 5 else 0.01 if step <= 11 else 0.001
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [v1.train.GradientDescentOptimizer, keras.optimizers.SGD],
+    ids=["compat", "keras"],
+)
+@pytest.mark.parametrize(
+    ("schedule", "rate"), [(decayed, exponential), (stairs, constant_in_pieces)]
+)
+def test_a_schedule_on_the_global_step_decays_also_after_a_resume(
+    optimizer: Any, schedule: Callable[[], Any], rate: Callable[[int], float], tmp_path: Path
+) -> None:
+    def run(epochs: int) -> Any:
+        model = Slope(lambda: optimizer(schedule()))
+        return train(tmp_path, [ModelSaver()], model=model, max_epoch=epochs, monitors=None)
+
+    run(1)
+    trainer = run(3)
+    np.testing.assert_allclose(trainer.get_weights()["w"], -sum(map(rate, range(18))), rtol=1e-5)
+    told = trainer.monitors.history("learning_rate")
+    np.testing.assert_allclose(told, [(n, rate(n - 1)) for n in (6, 12, 18)], rtol=1e-5)
+    assert v1.train.get_global_step() is None
+
+
+def test_a_keras_schedule_is_reported(tmp_path: Path) -> None:
+    schedule = keras.optimizers.schedules.ExponentialDecay(0.1, 6, 0.5)
+    trainer = train(tmp_path, model=Slope(lambda: keras.optimizers.SGD(schedule)))
+    told = trainer.monitors.history("learning_rate")
+    np.testing.assert_allclose(told, [(n, exponential(n - 1)) for n in (6, 12)], rtol=1e-5)
+
+
+def test_the_global_step_inside_of_the_model_is_the_run_s(tmp_path: Path) -> None:
+    class Reads(Slope):
+        def build_graph(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+            step = v1.train.get_or_create_global_step()
+            assert step is v1.train.get_global_step()
+            FullyConnected("unused", x, 1)
+            return tf.cast(step, tf.float32) * tf.Variable(1.0, name="w")
+
+    seen: list[float] = []
+
+    def look(callback: Any) -> None:
+        cost, _ = callback.trainer.predict_function(["cost"])
+        seen.append(float(cost()[0]))
+
+    model = Reads(lambda: v1.train.GradientDescentOptimizer(0.0))
+    trainer = train(tmp_path, [Do("trigger", look), ModelSaver()], model=model)
+    assert [value for _, value in trainer.monitors.history("cost")] == [2.5, 8.5]
+    assert seen == [6.0, 12.0]
+    assert "global_step" not in {*trainer.get_weights(), *load_checkpoint(tmp_path).model}
+    # Without a run there is a step, too, and it is no part of the model.
+    tower = TowerFunction(model.build_graph, model.inputs())
+    tower.trace(is_training=False)
+    assert list(tower.store.named_variables()) == ["unused/kernel", "unused/bias", "w"]
+
+
+def test_a_step_made_by_the_program_is_the_run_s_or_is_refused(tmp_path: Path) -> None:
+    def program() -> None:
+        optimizer = v1.train.GradientDescentOptimizer(decayed())
+        weights.update(
+            train(tmp_path, optimizer=optimizer, model=Slope(lambda: None)).get_weights()
+        )
+
+    weights: dict[str, np.ndarray] = {}
+    thread = threading.Thread(target=program)  # TensorFlow keeps a global step for each thread.
+    thread.start()
+    thread.join()
+    np.testing.assert_allclose(weights["w"], -sum(map(exponential, range(12))), rtol=1e-5)
+    step = tf.Variable(0, name="global_step")
+    other = v1.train.GradientDescentOptimizer(lambda: tf.cast(step, tf.float32))
+    with pytest.raises(ConfigError, match="global step that is not the run's"):
+        train(tmp_path / "other", model=Slope(lambda: other))
+
+
+# ------------------------------------------------------------------ rates in variables
+
+
+def in_get_variable() -> Any:
+    rate = v1.get_variable("learning_rate", initializer=0.5, trainable=False)
+    return v1.train.GradientDescentOptimizer(rate)
+
+
+def in_a_variable() -> Any:
+    return v1.train.GradientDescentOptimizer(tf.Variable(0.5, name="learning_rate"))
+
+
+def in_a_function() -> Any:
+    rate = tf.Variable(0.5, name="learning_rate")
+    return keras.optimizers.SGD(lambda: rate)
+
+
+class OnTheModel(Slope):
+    def __init__(self) -> None:
+        self.rate = tf.Variable(0.5, name="learning_rate")
+
+    def optimizer(self) -> Any:
+        return v1.train.GradientDescentOptimizer(self.rate)
+
+
+@pytest.mark.parametrize("make", [in_get_variable, in_a_variable, in_a_function, OnTheModel])
+def test_a_rate_in_a_variable_is_found_saved_once_and_reported(
+    make: Callable[[], Any], tmp_path: Path
+) -> None:
+    def run(epochs: int) -> Any:
+        model = OnTheModel() if make is OnTheModel else Slope(make)
+        halve = HyperParamSetterWithFunc("learning_rate", lambda e, now: now / 2 if e else None)
+        return train(tmp_path, [halve, ModelSaver()], model=model, max_epoch=epochs, monitors=None)
+
+    run(1)
+    trainer = run(3)
+    assert trainer.monitors.history("learning_rate") == [(6, 0.5), (12, 0.25), (18, 0.125)]
+    assert float(trainer.get_weights()["w"]) == -6 * (0.5 + 0.25 + 0.125)
+    saved = load_checkpoint(tmp_path)
+    values = {**saved.model, **saved.optimizer}
+    assert len(values) == len(saved.model) + len(saved.optimizer)
+    rates = [name for name in values if name in ("learning_rate", "rate")]
+    assert [float(values[name]) for name in rates] == [0.0625]
+
+
+def test_a_rate_from_a_graph_is_refused(tmp_path: Path) -> None:
+    class FromTheTower(Slope):
+        def build_graph(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+            self.rate = decayed()
+            return super().build_graph(x, y)
+
+    model = FromTheTower(lambda: v1.train.GradientDescentOptimizer(model.rate))
+    with pytest.raises(ConfigError, match="tensor of a graph"):
+        train(tmp_path, model=model)
+
+
+def test_numbers_of_any_kind_are_rates(tmp_path: Path) -> None:
+    for value in (np.float32(0.5), tf.constant(0.5), 0.5):
+        model = Slope(lambda v=value: v1.train.GradientDescentOptimizer(v))
+        trainer = train(tmp_path / type(value).__name__, model=model, max_epoch=1)
+        assert trainer.hyper_param("learning_rate").get() == 0.5
+        assert float(trainer.get_weights()["w"]) == -3.0
