@@ -187,6 +187,7 @@ _NAMES: dict[str, list[str]] = {
     "towerpack.training": [
         "ObjAttrParam",
         "SimpleTrainer",
+        "SmartInit",
         "StopTraining",
         "SyncMultiGPUTrainer",
         "TrainConfig",

@@ -176,6 +176,7 @@ from towerpack.tower import (
 from towerpack.training import (
     ObjAttrParam as ObjAttrParam,
     SimpleTrainer as SimpleTrainer,
+    SmartInit as SmartInit,
     StopTraining as StopTraining,
     SyncMultiGPUTrainer as SyncMultiGPUTrainer,
     TrainConfig as TrainConfig,

@@ -25,3 +25,4 @@ from towerpack.checkpoint._read import list_checkpoints as list_checkpoints
 from towerpack.checkpoint._read import load_checkpoint as load_checkpoint
 from towerpack.checkpoint._store import CheckpointStore as CheckpointStore
 from towerpack.checkpoint._tensors import Tensors as Tensors
+from towerpack.checkpoint._weights import read_weights as read_weights

@@ -54,8 +54,8 @@ def compare_names(
         f"{len(changed)} of another shape or dtype",
         expected=f"{len(expected)} tensors with the model's names, shapes and dtypes",
         fix=fix
-        or "build the model as it was when it was saved, start in another run directory, or load "
-        "only the weights that fit with a loader that maps names",
+        or "build the model as it was when it was saved; or start anew from the weights that fit: "
+        "TrainConfig(resume='never', init=SmartInit(PATH, ignore_mismatch=True))",
         details="\n".join(rows),
     )
 

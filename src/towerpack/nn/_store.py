@@ -95,7 +95,7 @@ class VariableStore:
         self._spot: dict[int, keras.layers.Layer] = {}
         self._calling = _Calling()
         self._prepared = False
-        self._step: tf.Variable | None = None
+        self._step: Any = None
 
     # ---------------------------------------------------------------- names
 
@@ -146,11 +146,11 @@ class VariableStore:
 
     def global_step(self) -> Any:
         """What `tf.compat.v1.train.get_global_step()` is to find: the run's; 0 without a run."""
-        known = find_global_step()
-        if known is None and self._step is None:
+        if self._step is None:
+            known = find_global_step()
             with self._passing_through():
-                self._step = new_step()
-        return self._step if known is None else known
+                self._step = new_step() if known is None else known
+        return self._step
 
     def _by_layer(self) -> dict[str, tf.Variable]:
         found = {}

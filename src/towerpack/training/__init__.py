@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from towerpack.training._config import TrainConfig as TrainConfig
     from towerpack.training._hyper import ObjAttrParam as ObjAttrParam
     from towerpack.training._hyper import VariableParam as VariableParam
+    from towerpack.training._init import SmartInit as SmartInit
     from towerpack.training._interrupt import StopTraining as StopTraining
     from towerpack.training._multi import SyncMultiGPUTrainer as SyncMultiGPUTrainer
     from towerpack.training._run_dir import OnExisting as OnExisting
@@ -27,6 +28,7 @@ __all__ = [
     "OnExisting",
     "RunDir",
     "SimpleTrainer",
+    "SmartInit",
     "StopTraining",
     "SyncMultiGPUTrainer",
     "TrainConfig",
@@ -39,6 +41,7 @@ _HOME = {
     "TrainConfig": "_config",
     "ObjAttrParam": "_hyper",
     "VariableParam": "_hyper",
+    "SmartInit": "_init",
     "StopTraining": "_interrupt",
     "SyncMultiGPUTrainer": "_multi",
     "OnExisting": "_run_dir",

@@ -10,6 +10,7 @@ from typing import Any, Literal, SupportsIndex
 
 from towerpack._core.errors import ConfigError
 from towerpack.callbacks import Callback, Callbacks
+from towerpack.training._init import as_init
 
 Precision = Literal["float32", "bfloat16", "float16"]
 OnExisting = Literal["resume", "new", "error", "delete"]
@@ -43,6 +44,10 @@ class TrainConfig:
         on_existing: What to do about a run that is in `run_dir` already; None follows `resume`:
             'resume' for 'auto', 'new' (a new directory beside it) for the others.
 
+        init: Weights that a run starts from where it starts from nothing: a `SmartInit`, or what
+            one is made of (a run directory, a checkpoint, a file, a dict). By name.
+        session_init: The predecessor's word for it.
+
     Raises:
         ConfigError: Arguments that contradict each other or make no sense.
     """
@@ -63,6 +68,8 @@ class TrainConfig:
     run_dir: str | Path | None = None
     resume: str | Path = "auto"
     on_existing: OnExisting | None = None
+    init: Any = None
+    session_init: Any = None
 
     def __post_init__(self) -> None:
         """Check what can be checked without building anything."""
@@ -76,6 +83,10 @@ class TrainConfig:
             value = getattr(self, name)
             if isinstance(value, SupportsIndex):  # NumPy's integers too
                 setattr(self, name, operator.index(value))
+        if self.init is not None and self.session_init is not None:
+            raise ConfigError("init= and session_init= are the same.", fix="give one of them")
+        self.init = as_init(self.session_init if self.init is None else self.init)
+        self.session_init = None
         for name in ("steps_per_epoch", "max_epoch"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):

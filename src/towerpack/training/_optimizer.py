@@ -88,8 +88,8 @@ class _KerasOptimizer:
         rate = getattr(self._inner, "_learning_rate", None)
         self._function: RateFunction | None = None
         if callable(rate) and not isinstance(rate, _Schedule):
-            self._function = function = RateFunction(rate)
-            self._inner._learning_rate = lambda: function.rate
+            self._function = RateFunction(rate)
+            self._inner._learning_rate = variable_alias(self._function.rate, LEARNING_RATE)
 
     def build(
         self, variables: Mapping[str, tf.Variable], saved_elsewhere: Iterable[tf.Variable] = ()

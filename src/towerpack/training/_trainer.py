@@ -35,6 +35,7 @@ from towerpack.training._clock import EpochClock
 from towerpack.training._config import POLICIES, TrainConfig
 from towerpack.training._failed_step import step_error
 from towerpack.training._hyper import VariableParam
+from towerpack.training._init import start_from
 from towerpack.training._interrupt import Interrupted, InterruptFlag, StopTraining
 from towerpack.training._loop import Loop
 from towerpack.training._optimizer import LEARNING_RATE, adapt
@@ -156,7 +157,7 @@ class Trainer:
         self._step_variable.assign(0)
         # Nothing has happened yet that would have to be saved.
         with self._interrupt.at_once():
-            self._build()
+            self._build(resumed=checkpoint is not None)
         store = self._saves.open(directory.checkpoints)
         stack.push(self._say_ending)
         stack.callback(store.close)
@@ -225,7 +226,7 @@ class Trainer:
 
     # ------------------------------------------------------------------ building
 
-    def _build(self) -> None:
+    def _build(self, *, resumed: bool) -> None:
         config = self.config
         self.tower = TowerFunction(
             self.model.build_graph,
@@ -257,6 +258,8 @@ class Trainer:
                 "tf.random.stateless_* with get_current_tower_context().step_seed(name).",
                 ", ".join(draws),
             )
+        # Before the optimizer is built: some keep copies of the weights that they start with.
+        start_from(config.init, self.tower.store.named_variables(), resumed=resumed)
         summaries = trace.result.summaries
         self._summary_kinds = {s.name: s.kind for s in summaries}
         self._averages = StepAverages(

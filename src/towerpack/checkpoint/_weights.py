@@ -1,0 +1,73 @@
+"""Weights to start from, by name: of our checkpoints, of safetensors and npz files, of dicts."""
+
+from __future__ import annotations
+
+import os
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+import numpy as np
+
+from towerpack._core.errors import CheckpointError
+from towerpack.checkpoint._manifest import FormatError
+from towerpack.checkpoint._read import Checkpoint, load_checkpoint
+from towerpack.checkpoint._tensors import Tensors
+
+_TENSORFLOW: Final = (".index", ".meta", ".ckpt", ".data-00000-of-00001")
+
+
+def read_weights(source: Any) -> tuple[str, Mapping[str, np.ndarray]]:
+    """What a source is, in words, and its arrays by name.
+
+    Args:
+        source: A run directory (its newest valid checkpoint), one checkpoint, a safetensors or npz
+            file, or a dict of arrays. `:0` at the end of a name is dropped.
+
+    Raises:
+        CheckpointError: It is nothing of these, or damaged. Pickled data are not read.
+    """
+    if isinstance(source, Checkpoint):
+        return str(source.path), source.model
+    if isinstance(source, Mapping):
+        return "the given dict", _named(cast("Mapping[Any, Any]", source))
+    if not isinstance(source, str | os.PathLike):
+        raise CheckpointError(
+            f"{type(source).__name__} {source!r:.80} gives no weights.",
+            expected="a path, a Checkpoint, or a dict of arrays by name",
+        )
+    path = Path(cast("str", source))
+    if path.suffix == ".safetensors":
+        try:
+            return str(path), Tensors(path)
+        except (OSError, FormatError) as error:
+            raise CheckpointError(f"{path} cannot be read: {error}.") from error
+    if path.suffix == ".npz":
+        return str(path), _named(_read_npz(path))
+    if path.is_dir():
+        checkpoint = load_checkpoint(path)
+        return str(checkpoint.path), checkpoint.model
+    found = Path(f"{path}.index").exists() or path.name.endswith(_TENSORFLOW)
+    raise CheckpointError(
+        f"There are no weights at {path}." if not path.exists() else f"{path} gives no weights.",
+        expected="a run directory, a checkpoint, or a .safetensors or .npz file",
+        fix="give a checkpoint of TensorFlow as a dict: r = tf.train.load_checkpoint(path); "
+        "{name: r.get_tensor(name) for name in r.get_variable_to_shape_map()}"
+        if found
+        else None,
+    )
+
+
+def _read_npz(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except (OSError, ValueError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise CheckpointError(
+            f"{path} cannot be read: {error}.", fix="arrays of numbers alone are read, no pickle"
+        ) from error
+
+
+def _named(arrays: Mapping[Any, Any]) -> dict[str, np.ndarray]:
+    return {str(name).removesuffix(":0"): np.asarray(value) for name, value in arrays.items()}
