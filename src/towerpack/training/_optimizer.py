@@ -116,6 +116,8 @@ class _KerasOptimizer:
     def variables(self) -> dict[str, tf.Variable]:
         found: dict[str, tf.Variable] = {}
         for variable in self._optimizer.variables:
+            if self._function is not None and variable.value is self._function.rate:
+                continue
             # The first part is the optimizer's own automatic name.
             name = variable.path.split("/", 1)[-1]
             # Keras counts variables without a name over the whole process.
