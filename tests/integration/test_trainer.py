@@ -891,7 +891,6 @@ def test_plain_functions(undisturbed: SimpleTrainer, tmp_path: Path) -> None:
 class KerasOnly(Model):
     def __init__(self) -> None:
         super().__init__()
-        keras.utils.set_random_seed(3)
         self.net = keras.Sequential([keras.Input([3]), keras.layers.Dense(4, "relu"),
                                      keras.layers.BatchNormalization(), keras.layers.Dropout(0.2),
                                      keras.layers.Dense(1)])  # fmt: skip

@@ -5,8 +5,9 @@ made, long before a run has a seed: two starts of one program would differ. So t
 replaced, and what has been drawn with them is drawn anew. But only values that nobody has touched:
 those that are, bit for bit, what the layer's own initializer draws. Loaded weights are not, nor is
 what `set_weights` has set, nor what Keras drew with an initializer that it has not kept (in an
-`EinsumDense`, or by default in a user's own layer). Where such a value has been copied to another
-variable of the model (a target network that is to start equal), both stay as they are.
+`EinsumDense`, or by default in a user's own layer). Frozen layers stay as they are, and so does a
+value that has been copied to another variable of the model (a target network that is to start
+equal).
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def seed_layers(owners: Mapping[str, object], seed: int) -> tuple[list[str], lis
     drawn = {id(d.variable.value) for d in untouched}
     variables = _owned.find_variables(owners).values()
     others = {_content(v) for v in variables if id(v) not in drawn} if drawn else set()
-    redrawn = [d for d in untouched if _content(d.variable) not in others]
+    redrawn = [d for d in untouched if d.variable.trainable and _content(d.variable) not in others]
     seeds: dict[int, int] = {}
     for name, layer in layers.items():
         for role, initializer in unseeded_initializers(layer).items():
