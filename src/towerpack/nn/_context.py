@@ -129,3 +129,15 @@ def get_current_tower_context() -> TowerContext:
 def find_tower_context() -> TowerContext | None:
     """The tower that is being built, or None."""
     return _current.get()
+
+
+def get_global_step_var() -> tf.Tensor | tf.Variable:
+    """The global step, for schedules of `tf.compat.v1.train`: int64 scalar.
+
+    In a tower that of the step (0 outside of training), elsewhere TensorFlow's own variable of the
+    purpose, which trainers move.
+    """
+    context = find_tower_context()
+    if context is None:
+        return tf.compat.v1.train.get_or_create_global_step()
+    return tf.constant(0, tf.int64) if context.step is None else context.step

@@ -13,7 +13,12 @@ if TYPE_CHECKING:
     from towerpack.training._hyper import ObjAttrParam as ObjAttrParam
     from towerpack.training._hyper import VariableParam as VariableParam
     from towerpack.training._interrupt import StopTraining as StopTraining
+    from towerpack.training._launch import launch_train_with_config as launch_train_with_config
     from towerpack.training._multi import SyncMultiGPUTrainer as SyncMultiGPUTrainer
+    from towerpack.training._multi import (
+        SyncMultiGPUTrainerParameterServer as SyncMultiGPUTrainerParameterServer,
+    )
+    from towerpack.training._multi import get_num_gpu as get_num_gpu
     from towerpack.training._run_dir import OnExisting as OnExisting
     from towerpack.training._run_dir import RunDir as RunDir
     from towerpack.training._run_dir import default_run_dir as default_run_dir
@@ -27,10 +32,13 @@ __all__ = [
     "SimpleTrainer",
     "StopTraining",
     "SyncMultiGPUTrainer",
+    "SyncMultiGPUTrainerParameterServer",
     "TrainConfig",
     "Trainer",
     "VariableParam",
     "default_run_dir",
+    "get_num_gpu",
+    "launch_train_with_config",
 ]
 
 _HOME = {
@@ -39,6 +47,9 @@ _HOME = {
     "VariableParam": "_hyper",
     "StopTraining": "_interrupt",
     "SyncMultiGPUTrainer": "_multi",
+    "SyncMultiGPUTrainerParameterServer": "_multi",
+    "get_num_gpu": "_multi",
+    "launch_train_with_config": "_launch",
     "OnExisting": "_run_dir",
     "RunDir": "_run_dir",
     "default_run_dir": "_run_dir",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 
 import tensorflow as tf
 
@@ -14,6 +15,8 @@ from towerpack.training._trainer import Trainer
 
 _LOG = get_logger(__name__)
 
+Devices = int | Sequence[str | int]
+
 
 class SyncMultiGPUTrainer(Trainer):
     """Trains one replica on each device; gradients are averaged, then applied once.
@@ -23,20 +26,41 @@ class SyncMultiGPUTrainer(Trainer):
     batch normalisation follow the first replica.
 
     Args:
-        config: What to train.
-        devices: For example `['GPU:0', 'GPU:1']`; None for all GPUs. "GPU" is the usual case, not a
-            condition: any device that TensorFlow lists will do. Without any GPU the CPU trains
-            alone.
+        config: What to train; None to leave that to `launch_train_with_config`. What stands here
+            instead of a configuration are the devices, as the predecessor had them.
+        devices: For example `['GPU:0', 'GPU:1']`, or `[0, 1]` or a number of GPUs; None for all
+            GPUs. "GPU" is the usual case, not a condition: any device that TensorFlow lists will
+            do. Without any GPU the CPU trains alone.
 
     Raises:
         ConfigError: A device does not exist, or is listed twice.
     """
 
-    def __init__(self, config: TrainConfig, devices: Sequence[str] | None = None) -> None:
+    def __init__(
+        self, config: TrainConfig | Devices | None = None, devices: Devices | None = None
+    ) -> None:
+        if not (config is None or isinstance(config, TrainConfig)):
+            if devices is not None:
+                raise ConfigError(f"{config!r} is no TrainConfig.")
+            config, devices = None, config
         super().__init__(config, devices=_checked(devices))
 
 
-def _checked(devices: Sequence[str] | None) -> list[str]:
+SyncMultiGPUTrainerParameterServer = SyncMultiGPUTrainer
+"""The predecessor's longer name of the same; the variables lie where TensorFlow puts them."""
+
+
+def get_num_gpu() -> int:
+    """The number of GPUs that TensorFlow sees."""
+    return len(tf.config.list_physical_devices("GPU"))
+
+
+def _checked(devices: Devices | None) -> list[str]:
+    if isinstance(devices, Integral):
+        # Programs ask for max(get_num_gpu(), 1).
+        devices = None if devices == 1 and not get_num_gpu() else range(int(devices))
+    if devices is not None:
+        devices = [f"GPU:{name}" if isinstance(name, int) else name for name in devices]
     known = [_short(device.name) for device in tf.config.list_logical_devices()]
     if devices is None:
         gpus = [name for name in known if name.startswith("GPU")]

@@ -71,7 +71,25 @@ class Trainer:
         was_complete: The run was complete already when it was started.
     """
 
-    def __init__(self, config: TrainConfig, *, devices: Sequence[str | None] = (None,)) -> None:
+    def __init__(
+        self, config: TrainConfig | None = None, *, devices: Sequence[str | None] = (None,)
+    ) -> None:
+        self._devices = list(devices)
+        self._trained = False
+        if config is not None:
+            self.configure(config)
+
+    def configure(self, config: TrainConfig) -> None:
+        """Say what to train, to a trainer that was made without a configuration.
+
+        Raises:
+            ConfigError: It has one already.
+        """
+        if hasattr(self, "config"):
+            raise ConfigError(
+                f"This {type(self).__name__} has a configuration already.",
+                fix=f"{type(self).__name__}() for launch_train_with_config(config, trainer)",
+            )
         self.config = config
         self.model = as_model(config.model)
         self.source = as_input(config.dataflow if config.data is None else config.data)
@@ -79,7 +97,7 @@ class Trainer:
         usual = [CheckNumerics(), ProgressBar()] if extra is None else list(extra)
         self.callbacks = Callbacks([Callbacks(_as_list(config.callbacks)), *usual])
         self.max_epoch = config.max_epoch
-        self.steps_per_epoch = config.steps_per_epoch or self._default_steps(len(devices))
+        self.steps_per_epoch = config.steps_per_epoch or self._default_steps(len(self._devices))
         self.global_step = self.epoch = self.local_step = 0
         self.in_epoch = False
         self.phase = "steps"
@@ -88,7 +106,6 @@ class Trainer:
         self.complete = self.was_complete = False
         self.last_nonfinite: list[np.ndarray] | None = None
         self.clock = EpochClock()
-        self._devices = list(devices)
         self._interrupt = InterruptFlag()
         self._check_finite = False
         self._saves = Saves(self._capture, lambda name: self.monitors.latest(name))
@@ -100,7 +117,6 @@ class Trainer:
         self._hyper_variables: dict[str, dict[str, tf.Variable]] = {}
         self._settings: dict[str, Any] = {}
         self.given_anew: Collection[str] = ()
-        self._trained = False
 
     # ------------------------------------------------------------------ lifecycle
 
@@ -112,6 +128,12 @@ class Trainer:
                 continued.
             Exception: Whatever failed, in the model, a callback, a feeding thread or on the disk.
         """
+        if not hasattr(self, "config"):
+            raise ConfigError(
+                f"This {type(self).__name__} has no configuration.",
+                fix=f"{type(self).__name__}(config).train(), or "
+                "launch_train_with_config(config, trainer)",
+            )
         if self._trained:
             raise ConfigError(
                 "This trainer has been used.", fix="make a new one to train again or to continue"
