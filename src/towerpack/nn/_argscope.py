@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
 
 import keras
 
@@ -93,7 +93,7 @@ def _parameters(layer: Any) -> frozenset[str]:
     if isinstance(layer, RegisteredLayer):
         return layer.parameters
     if isinstance(layer, type) and issubclass(layer, keras.layers.Layer):
-        return _asking(layer)
+        return _asking(cast("Any", layer))
     raise LayerError(
         f"argscope got {layer!r}, which is not a layer.",
         expected="registered layers such as Conv2D, or Keras classes such as keras.layers.Conv2D",

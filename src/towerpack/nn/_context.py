@@ -51,6 +51,7 @@ class TowerContext:
     used_names: set[str] = field(default_factory=set)
     _draws: dict[str, int] = field(default_factory=dict)
     _graph: Any = None
+    _scope_around: str = ""
 
     @property
     def is_main_training_tower(self) -> bool:
@@ -91,11 +92,18 @@ class TowerContext:
             )
         return tensor
 
+    def name_of(self, tensor: tf.Tensor) -> str:
+        """The name that TensorFlow knows a tensor by, the same wherever the tower is built."""
+        return tensor.op.name.removeprefix(self._scope_around)
+
     @contextmanager
     def entered(self) -> Iterator[TowerContext]:
         """Build a tower inside: layers, scopes and variables find this context."""
         token = _current.set(self)
         self._graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        # That of the loop over steps, for example.
+        if self._graph is not None and (around := self._graph.get_name_scope()):
+            self._scope_around = f"{around}/"
         try:
             with ExitStack() as stack:
                 stack.enter_context(layers_see_training(self.is_training))

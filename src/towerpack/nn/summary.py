@@ -79,7 +79,7 @@ def _name_of(tensor: tf.Tensor) -> str:
             expected="a tensor of a graph: tf.reduce_mean(x, name='accuracy')",
             fix="summary.moving_average('accuracy', x)",
         )
-    return tensor.op.name
+    return get_current_tower_context().name_of(tensor)
 
 
 def add_moving_summary(*scalars: tf.Tensor, decay: float = 0.95) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
 
 import tensorflow as tf
 
@@ -56,7 +55,7 @@ def get_num_gpu() -> int:
 
 
 def _checked(devices: Devices | None) -> list[str]:
-    if isinstance(devices, Integral):
+    if devices is not None and not isinstance(devices, Sequence):
         # Programs ask for max(get_num_gpu(), 1).
         devices = None if devices == 1 and not get_num_gpu() else range(int(devices))
     if devices is not None:

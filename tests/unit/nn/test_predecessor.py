@@ -201,3 +201,22 @@ def test_argscope_over_keras_classes() -> None:
     with pytest.raises(LayerError, match="not a layer"):
         with argscope(keras.layers.add, kernel_size=3):  # type: ignore[arg-type]
             pass
+
+
+def test_names_of_tensors_are_the_same_in_every_place() -> None:
+    def build(x: Any) -> Any:
+        y = tf.reduce_mean(x, name="mean")
+        add_moving_summary(y)
+        return y
+
+    tower = TowerFunction(build, [IMAGE])
+    names = []
+
+    def step(i: tf.Tensor) -> tf.Tensor:
+        with tf.name_scope("around"):
+            result = tower(tf.ones([1, 6, 6, 2]), is_training=True)
+        names.extend(s.name for s in result.summaries)
+        return i + 1
+
+    tf.function(lambda: tf.while_loop(lambda i: i < 2, step, [tf.constant(0)]))()
+    assert set(names) == {"mean"}
