@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tensorflow.python.eager.context import eager_mode
+
 from towerpack.training._config import TrainConfig
 from towerpack.training._trainer import Trainer
 
@@ -18,4 +20,6 @@ def launch_train_with_config(config: TrainConfig, trainer: Trainer | type[Traine
     """
     trainer = trainer() if isinstance(trainer, type) else trainer
     trainer.configure(config)
-    trainer.train()
+    # Programs of the predecessor do all this inside of `with tf.Graph().as_default()`.
+    with eager_mode():
+        trainer.train()
