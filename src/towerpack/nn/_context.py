@@ -92,6 +92,35 @@ class TowerContext:
             )
         return tensor
 
+    def report(
+        self,
+        kind: str,
+        path: str,
+        value: tf.Tensor,
+        rank: int | None = None,
+        decay: float = 0.0,
+    ) -> None:
+        """Take in a summary, if this is the tower that reports them.
+
+        Raises:
+            LayerError: The value has another rank, or belongs to an inner graph; there is a
+                summary of this name; or the decay makes no sense.
+        """
+        if not 0 <= decay < 1:
+            raise LayerError(f"summary.{kind}('{path}'): decay {decay} is not in [0, 1).")
+        if not self.is_main_training_tower:
+            return
+        tensor = self.own(f"summary.{kind}('{path}')", value)
+        if rank is not None and tensor.shape.rank != rank:
+            raise LayerError(
+                f"summary.{kind}('{path}') got a value of the wrong rank.",
+                got=f"shape {tensor.shape}",
+                expected=f"rank {rank}",
+            )
+        if any(known.name == path for known in self.summaries):
+            raise LayerError(f"A summary '{path}' exists already in this tower.")
+        self.summaries.append(Summary(kind, path, tensor, decay))
+
     def name_of(self, tensor: tf.Tensor) -> str:
         """The name that TensorFlow knows a tensor by, the same wherever the tower is built."""
         return tensor.op.name.removeprefix(self._scope_around)

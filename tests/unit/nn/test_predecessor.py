@@ -139,6 +139,8 @@ def test_old_names_of_variables_get_the_new_ones(ask: Callable[[], Any], ours: s
     assert f"kernel and bias here: '{ours}'" in str(caught.value)
     with pytest.raises(LayerError, match="no summary of type 'max'"):
         traced(lambda x: summary.add_tensor_summary(x, ["max"]))
+    with pytest.raises(LayerError, match=r"decay 1\.0 is not in"):
+        traced(lambda x: add_moving_summary(tf.reduce_mean(x), decay=1.0))
     with pytest.raises(LayerError, match="has no name"):
         TowerFunction(add_moving_summary, [IMAGE])(tf.ones([1, 6, 6, 2]))
 
