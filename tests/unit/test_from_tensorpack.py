@@ -88,3 +88,13 @@ def test_what_the_page_names_is_there() -> None:
                 resolve(name, row.modules)
         elif row.names and not SPAN.search(row.here):
             assert row.here.strip().startswith(NONE), row
+
+
+def test_star_imports_give_what_programs_use() -> None:
+    data: dict[str, Any] = {}
+    exec("from towerpack.dataflow import *", data)
+    assert data["dataset"].Mnist and data["imgaug"].Flip
+    everything: dict[str, Any] = {}
+    exec("from towerpack import *", everything)
+    assert everything["logger"].auto_set_dir and everything["summary"].add_moving_summary
+    assert everything.keys() >= {"dataset", "imgaug", "launch_train_with_config", "BNReLU"}

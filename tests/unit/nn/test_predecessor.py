@@ -222,3 +222,24 @@ def test_names_of_tensors_are_the_same_in_every_place() -> None:
 
     tf.function(lambda: tf.while_loop(lambda i: i < 2, step, [tf.constant(0)]))()
     assert set(names) == {"mean"}
+
+
+def test_many_layers_with_initializers_of_tensorflow_are_made_without_a_word(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def build(x: Any) -> Any:
+        initializer = tf.compat.v1.variance_scaling_initializer(scale=2.0, mode="fan_out")
+        with argscope(Conv2D, kernel_initializer=initializer, filters=2, kernel_size=3):
+            for i in range(8):
+                x = Conv2D(f"conv{i}", x)
+        return tf.reduce_sum(x)
+
+    logger = tf.get_logger()
+    logger.addHandler(caplog.handler)
+    try:
+        tower, _ = traced(build)
+    finally:
+        logger.removeHandler(caplog.handler)
+    kernels = [v.numpy() for n, v in tower.store.trainable().items() if n.endswith("kernel")]
+    assert len({kernel.tobytes() for kernel in kernels}) == 8
+    assert not caplog.records
