@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
+from typing import SupportsIndex
 
 import tensorflow as tf
 
@@ -14,7 +16,7 @@ from towerpack.training._trainer import Trainer
 
 _LOG = get_logger(__name__)
 
-Devices = int | Sequence[str | int]
+Devices = Sequence[str | int] | int
 
 
 class SyncMultiGPUTrainer(Trainer):
@@ -27,8 +29,8 @@ class SyncMultiGPUTrainer(Trainer):
     Args:
         config: What to train; None to leave that to `launch_train_with_config`. What stands here
             instead of a configuration are the devices, as the predecessor had them.
-        devices: For example `['GPU:0', 'GPU:1']`, or `[0, 1]` or a number of GPUs; None for all
-            GPUs. "GPU" is the usual case, not a condition: any device that TensorFlow lists will
+        devices: For example `['GPU:0', 'GPU:1']`, or `[0, 1]`, or 2 for the first two GPUs; None
+            for all. "GPU" is the usual case, not a condition: any device that TensorFlow lists will
             do. Without any GPU the CPU trains alone.
 
     Raises:
@@ -42,6 +44,8 @@ class SyncMultiGPUTrainer(Trainer):
             if devices is not None:
                 raise ConfigError(f"{config!r} is no TrainConfig.")
             config, devices = None, config
+        if devices == 1 and not get_num_gpu():
+            devices = None  # Programs ask for max(get_num_gpu(), 1).
         super().__init__(config, devices=_checked(devices))
 
 
@@ -55,27 +59,21 @@ def get_num_gpu() -> int:
 
 
 def _checked(devices: Devices | None) -> list[str]:
-    if devices is not None and not isinstance(devices, Sequence):
-        # Programs ask for max(get_num_gpu(), 1).
-        devices = None if devices == 1 and not get_num_gpu() else range(int(devices))
-    if devices is not None:
-        devices = [f"GPU:{name}" if isinstance(name, int) else name for name in devices]
     known = [_short(device.name) for device in tf.config.list_logical_devices()]
     if devices is None:
         gpus = [name for name in known if name.startswith("GPU")]
         if not gpus:
             _LOG.warning("SyncMultiGPUTrainer found no GPU: it trains on the CPU alone.")
         return gpus or ["CPU:0"]
-    chosen = [_short(device) for device in devices]
+    listed = range(operator.index(devices)) if isinstance(devices, SupportsIndex) else devices
+    chosen = [_short(d) if isinstance(d, str) else f"GPU:{operator.index(d)}" for d in listed]
     if not chosen or len(set(chosen)) != len(chosen):
-        raise ConfigError(
-            f"devices={list(devices)!r}.", expected="at least one device, each listed once"
-        )
+        raise ConfigError(f"devices={devices!r}.", expected="at least one device, each listed once")
     for name in chosen:
         if name not in known:
             raise ConfigError(
                 f"TensorFlow has no device '{name}'.",
-                got=f"devices={list(devices)!r}",
+                got=f"devices={devices!r}",
                 fix=did_you_mean(name, known),
             )
     return chosen
