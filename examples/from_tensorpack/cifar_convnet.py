@@ -19,7 +19,7 @@ class Model(ModelDesc):
     def inputs(self):
         return [
             tf.TensorSpec((None, 30, 30, 3), tf.float32, "input"),
-            tf.TensorSpec((None,), tf.int64, "label"),
+            tf.TensorSpec((None,), tf.int32, "label"),
         ]
 
     def build_graph(self, image, label):

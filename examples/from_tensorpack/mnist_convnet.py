@@ -18,7 +18,7 @@ class Model(ModelDesc):
     def inputs(self):
         return [
             tf.TensorSpec((None, SIDE, SIDE), tf.float32, "input"),
-            tf.TensorSpec((None,), tf.int64, "label"),
+            tf.TensorSpec((None,), tf.int32, "label"),
         ]
 
     def build_graph(self, image, label):

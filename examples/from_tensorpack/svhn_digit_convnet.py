@@ -14,7 +14,7 @@ class Model(ModelDesc):
     def inputs(self):
         return [
             tf.TensorSpec([None, 40, 40, 3], tf.float32, "input"),
-            tf.TensorSpec([None], tf.int64, "label"),
+            tf.TensorSpec([None], tf.int32, "label"),
         ]
 
     def build_graph(self, image, label):
@@ -68,13 +68,12 @@ def get_data():
         imgaug.Resize((40, 40)),
         imgaug.Brightness(30),
         imgaug.Contrast((0.5, 1.5)),
-        imgaug.ToFloat32(),
     ]
     train = BatchData(AugmentImageComponent(train, augmentors), 128)
     train = MultiProcessRunner(train, 5, 2)
 
     test = dataset.SVHNDigit("test", shuffle=False)
-    test = AugmentImageComponent(test, [imgaug.Resize((40, 40)), imgaug.ToFloat32()])
+    test = AugmentImageComponent(test, [imgaug.Resize((40, 40))])
     return train, BatchData(test, 128, remainder=True)
 
 
