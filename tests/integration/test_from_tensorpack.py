@@ -66,6 +66,16 @@ def test_mnist_reaches_what_it_should(tmp_path: Path, all_digits: Path) -> None:
 
 
 @pytest.mark.slow
+def test_weights_that_are_given_to_the_finished_configuration(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir(), second.mkdir()
+    before = run(first, tmp_path, "boilerplate", "--epochs", "4")
+    run_dir = str(first / "runs" / "boilerplate")
+    after = run(second, tmp_path, "boilerplate", "--epochs", "1", "--load", run_dir)
+    assert after["cost"][0] < before["cost"][0] / 2
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "arguments", "reported"),
     [

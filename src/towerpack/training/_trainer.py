@@ -83,14 +83,15 @@ class Trainer:
         """Say what to train, to a trainer that was made without a configuration.
 
         Raises:
-            ConfigError: It has one already.
+            ConfigError: It has one already, or the configuration makes no sense.
         """
         if hasattr(self, "config"):
             raise ConfigError(
                 f"This {type(self).__name__} has a configuration already.",
                 fix=f"{type(self).__name__}() for launch_train_with_config(config, trainer)",
             )
-        self.config = config
+        # What was set after it was made is checked as well: `config.session_init = …`.
+        self.config = config = dataclasses.replace(config)
         self.model = as_model(config.model)
         self.source = as_input(config.dataflow if config.data is None else config.data)
         extra = config.extra_callbacks
