@@ -156,6 +156,7 @@ _NAMES: dict[str, list[str]] = {
     ],
     "towerpack.nn": [
         "AvgPooling",
+        "BNReLU",
         "BatchNorm",
         "Conv2D",
         "Conv2DTranspose",
@@ -169,8 +170,13 @@ _NAMES: dict[str, list[str]] = {
         "ReLU",
         "Sigmoid",
         "Tanh",
+        "add_activation_summary",
+        "add_moving_summary",
+        "add_param_summary",
+        "add_tensor_summary",
         "argscope",
         "expose",
+        "get_global_step_var",
         "l1_regularizer",
         "l2_regularizer",
         "register_layer",
@@ -190,13 +196,16 @@ _NAMES: dict[str, list[str]] = {
         "SmartInit",
         "StopTraining",
         "SyncMultiGPUTrainer",
+        "SyncMultiGPUTrainerParameterServer",
         "TrainConfig",
         "Trainer",
+        "get_num_gpu",
+        "launch_train_with_config",
     ],
 }
 # Packages and modules that are public as a whole: `tp.dataflow`.
-_MODULES: list[str] = ["callbacks", "dataflow", "inputs", "nn", "training"]
+_MODULES: list[str] = ["callbacks", "dataflow", "inputs", "logger", "nn", "training"]
 
-# The version is no part of the table.
+# The version is no part of the table; programs of the predecessor expect `logger` of `import *`.
 __getattr__, __dir__, _everyday = lazy(__name__, _NAMES, _MODULES)
-__all__ = ["__version__", *_everyday]  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = ["__version__", "logger", *_everyday]  # pyright: ignore[reportUnsupportedDunderAll]

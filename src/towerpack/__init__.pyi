@@ -2,6 +2,7 @@
 from towerpack import callbacks as callbacks
 from towerpack import dataflow as dataflow
 from towerpack import inputs as inputs
+from towerpack import logger as logger
 from towerpack import nn as nn
 from towerpack import training as training
 from towerpack._core.errors import (
@@ -145,6 +146,7 @@ from towerpack.model import (
 )
 from towerpack.nn import (
     AvgPooling as AvgPooling,
+    BNReLU as BNReLU,
     BatchNorm as BatchNorm,
     Conv2D as Conv2D,
     Conv2DTranspose as Conv2DTranspose,
@@ -158,8 +160,13 @@ from towerpack.nn import (
     ReLU as ReLU,
     Sigmoid as Sigmoid,
     Tanh as Tanh,
+    add_activation_summary as add_activation_summary,
+    add_moving_summary as add_moving_summary,
+    add_param_summary as add_param_summary,
+    add_tensor_summary as add_tensor_summary,
     argscope as argscope,
     expose as expose,
+    get_global_step_var as get_global_step_var,
     l1_regularizer as l1_regularizer,
     l2_regularizer as l2_regularizer,
     register_layer as register_layer,
@@ -179,8 +186,11 @@ from towerpack.training import (
     SmartInit as SmartInit,
     StopTraining as StopTraining,
     SyncMultiGPUTrainer as SyncMultiGPUTrainer,
+    SyncMultiGPUTrainerParameterServer as SyncMultiGPUTrainerParameterServer,
     TrainConfig as TrainConfig,
     Trainer as Trainer,
+    get_num_gpu as get_num_gpu,
+    launch_train_with_config as launch_train_with_config,
 )
 
 __version__: str

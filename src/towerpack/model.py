@@ -12,6 +12,7 @@ require("tensorflow", extra="tf", needed_for="towerpack.model")
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
+from towerpack.nn import get_current_tower_context
 
 
 class ModelDesc:
@@ -41,6 +42,15 @@ class ModelDesc:
         In inference (`get_current_tower_context().is_training` is False) it may give None.
         """
         raise NotImplementedError(f"{type(self).__name__} must define build_graph()")
+
+    @property
+    def training(self) -> bool:
+        """Whether the tower that is being built is one of training: `if self.training:`.
+
+        Raises:
+            LayerError: Asked for outside of `build_graph`.
+        """
+        return get_current_tower_context().is_training
 
     def optimizer(self) -> Any:
         """A Keras optimizer; a `tf.compat.v1.train` optimizer is accepted where it works."""

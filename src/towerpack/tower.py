@@ -255,13 +255,17 @@ class TowerTrace:
 
     def _output(self, name: str) -> tf.Tensor:
         outputs = self.result.outputs
-        if name not in outputs:
+        if name in outputs:
+            return outputs[name]
+        try:
+            return self._wrapped.graph.get_tensor_by_name(f"{name}:0")
+        except (KeyError, ValueError):
             raise LayerError(
                 f"The tower has no output '{name}'.",
-                expected="a layer's output ('conv0/output') or a name given to expose()",
+                expected="a layer's output ('conv0/output'), or a name given to expose() or to "
+                "TensorFlow: tf.reduce_mean(x, name='accuracy')",
                 fix=did_you_mean(name, outputs),
-            )
-        return outputs[name]
+            ) from None
 
 
 def check_specs(specs: Iterable[tf.TensorSpec]) -> list[tf.TensorSpec]:

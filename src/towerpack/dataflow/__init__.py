@@ -121,4 +121,6 @@ _NAMES: dict[str, list[str]] = {
 }
 _MODULES: list[str] = ["dataset", "datasets", "formats", "images", "imgaug", "remote"]
 
-__getattr__, __dir__, __all__ = lazy(__name__, _NAMES, _MODULES)
+__getattr__, __dir__, _names = lazy(__name__, _NAMES, _MODULES)
+# Programs write `dataset.Mnist("train")` and `imgaug.Flip()` after `import *`.
+__all__ = [*_names, "dataset", "imgaug"]  # pyright: ignore[reportUnsupportedDunderAll]

@@ -10,10 +10,12 @@ from towerpack.nn._context import Summary as Summary
 from towerpack.nn._context import TowerContext as TowerContext
 from towerpack.nn._context import find_tower_context as find_tower_context
 from towerpack.nn._context import get_current_tower_context as get_current_tower_context
+from towerpack.nn._context import get_global_step_var as get_global_step_var
 from towerpack.nn._global_step import find_global_step as find_global_step
 from towerpack.nn._global_step import global_step as global_step
 from towerpack.nn._keras import variable_alias as variable_alias
 from towerpack.nn._layers import BatchNorm as BatchNorm
+from towerpack.nn._layers import BNReLU as BNReLU
 from towerpack.nn._layers import Conv2D as Conv2D
 from towerpack.nn._layers import Conv2DTranspose as Conv2DTranspose
 from towerpack.nn._layers import Deconv2D as Deconv2D
@@ -38,3 +40,7 @@ from towerpack.nn._stateless import ReLU as ReLU
 from towerpack.nn._stateless import Sigmoid as Sigmoid
 from towerpack.nn._stateless import Tanh as Tanh
 from towerpack.nn._store import VariableStore as VariableStore
+from towerpack.nn.summary import add_activation_summary as add_activation_summary
+from towerpack.nn.summary import add_moving_summary as add_moving_summary
+from towerpack.nn.summary import add_param_summary as add_param_summary
+from towerpack.nn.summary import add_tensor_summary as add_tensor_summary

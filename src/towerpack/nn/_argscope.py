@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, cast
+
+import keras
 
 from towerpack._core.errors import LayerError
 from towerpack._core.naming import did_you_mean
@@ -25,45 +29,43 @@ ALIASES = {
     "decay": "momentum",
 }
 
-_Defaults = Mapping[RegisteredLayer, Mapping[str, Any]]
+Layer = RegisteredLayer | type[keras.layers.Layer]
+_Defaults = Mapping[Layer, Mapping[str, Any]]
 _defaults: ContextVar[_Defaults] = ContextVar("argscope", default={})  # noqa: B039 - never mutated
 
 
 @contextmanager
-def argscope(
-    layers: RegisteredLayer | Sequence[RegisteredLayer], **defaults: Any
-) -> Iterator[None]:
+def argscope(layers: Layer | Sequence[Layer], **defaults: Any) -> Iterator[None]:
     """Give arguments to every call of the layers inside; a call's own arguments win.
 
     Scopes nest; the inner one wins. An argument that a listed layer does not have is left out for
     that layer, but at least one of them must have it.
 
+    A Keras class gives them to the layers of that very class that are made inside. For that, the
+    first scope over a class wraps its constructor, for the rest of the process; outside of scopes,
+    and in threads without one, it does what it did.
+
     Args:
-        layers: Registered layers, such as `Conv2D` or `[Conv2D, FullyConnected]`.
+        layers: Registered layers, such as `Conv2D` or `[Conv2D, FullyConnected]`, or Keras classes,
+            such as `keras.layers.Conv2D`.
         **defaults: Arguments by name, old spellings (`nl=`, `out_channel=`) included.
 
     Raises:
-        LayerError: Not a registered layer, or an argument that none of them has.
+        LayerError: Not a layer, or an argument that none of them has.
     """
     chosen = list(layers) if isinstance(layers, Sequence) else [layers]
-    for layer in chosen:
-        if not isinstance(layer, RegisteredLayer):
-            raise LayerError(
-                f"argscope got {layer!r}, which is not a layer.",
-                expected="registered layers such as Conv2D",
-                fix="decorate the function with @register_layer",
-            )
+    parameters = {layer: _parameters(layer) for layer in chosen}
     for key in defaults:
-        if not any(canonical(layer, key) in layer.parameters for layer in chosen):
-            known = {name for layer in chosen for name in layer.parameters}
+        if not any(_canonical(own, key) in own for own in parameters.values()):
+            names = [getattr(layer, "name", getattr(layer, "__name__", "")) for layer in chosen]
             raise LayerError(
-                f"argscope: none of {[layer.name for layer in chosen]} has an argument '{key}'.",
-                fix=did_you_mean(key, known),
+                f"argscope: none of {names} has an argument '{key}'.",
+                fix=did_you_mean(key, frozenset().union(*parameters.values())),
             )
     merged = dict(_defaults.get())
-    for layer in chosen:
-        fitting = {canonical(layer, k): v for k, v in defaults.items()}
-        fitting = {k: v for k, v in fitting.items() if k in layer.parameters}
+    for layer, own in parameters.items():
+        fitting = {_canonical(own, k): v for k, v in defaults.items()}
+        fitting = {k: v for k, v in fitting.items() if k in own}
         merged[layer] = {**merged.get(layer, {}), **fitting}
     token = _defaults.set(merged)
     try:
@@ -74,10 +76,47 @@ def argscope(
 
 def canonical(layer: RegisteredLayer, key: str) -> str:
     """The layer's own name for an argument that may be given in an old spelling."""
+    return _canonical(layer.parameters, key)
+
+
+def _canonical(parameters: frozenset[str], key: str) -> str:
     word = ALIASES.get(key)
-    return word if word and key not in layer.parameters and word in layer.parameters else key
+    return word if word and key not in parameters and word in parameters else key
 
 
-def defaults_for(layer: RegisteredLayer) -> Mapping[str, Any]:
+def defaults_for(layer: Layer) -> Mapping[str, Any]:
     """What the enclosing argscopes give to `layer`."""
     return _defaults.get().get(layer, {})
+
+
+def _parameters(layer: Any) -> frozenset[str]:
+    if isinstance(layer, RegisteredLayer):
+        return layer.parameters
+    if isinstance(layer, type) and issubclass(layer, keras.layers.Layer):
+        return _asking(cast("Any", layer))
+    raise LayerError(
+        f"argscope got {layer!r}, which is not a layer.",
+        expected="registered layers such as Conv2D, or Keras classes such as keras.layers.Conv2D",
+        fix="decorate the function with @register_layer",
+    )
+
+
+@functools.cache
+def _asking(layer: type[keras.layers.Layer]) -> frozenset[str]:
+    """Make the class ask for its defaults when it is called; gives its arguments."""
+    construct = layer.__init__
+    signature = inspect.signature(construct)
+
+    @functools.wraps(construct)
+    def ask(self: Any, *args: Any, **kwargs: Any) -> None:
+        if type(self) is layer:
+            given = signature.bind_partial(self, *args, **kwargs).arguments
+            missing = {k: v for k, v in defaults_for(layer).items() if k not in given}
+            kwargs = {**missing, **kwargs}
+        construct(self, *args, **kwargs)
+
+    # Keras reads it without following `__wrapped__`.
+    ask.__signature__ = signature  # type: ignore[attr-defined]
+    layer.__init__ = ask
+    _, *rest = signature.parameters.values()
+    return frozenset(p.name for p in rest if p.kind is not p.VAR_KEYWORD)

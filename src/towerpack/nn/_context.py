@@ -54,6 +54,7 @@ class TowerContext:
     used_names: set[str] = field(default_factory=set)
     _draws: dict[str, int] = field(default_factory=dict)
     _graph: Any = None
+    _scope_around: str = ""
 
     @property
     def is_main_training_tower(self) -> bool:
@@ -113,11 +114,47 @@ class TowerContext:
             )
         return tensor
 
+    def report(
+        self,
+        kind: str,
+        path: str,
+        value: tf.Tensor,
+        rank: int | None = None,
+        decay: float = 0.0,
+    ) -> None:
+        """Take in a summary, if this is the tower that reports them.
+
+        Raises:
+            LayerError: The value has another rank, or belongs to an inner graph; there is a
+                summary of this name; or the decay makes no sense.
+        """
+        if not 0 <= decay < 1:
+            raise LayerError(f"summary.{kind}('{path}'): decay {decay} is not in [0, 1).")
+        if not self.is_main_training_tower:
+            return
+        tensor = self.own(f"summary.{kind}('{path}')", value)
+        if rank is not None and tensor.shape.rank != rank:
+            raise LayerError(
+                f"summary.{kind}('{path}') got a value of the wrong rank.",
+                got=f"shape {tensor.shape}",
+                expected=f"rank {rank}",
+            )
+        if any(known.name == path for known in self.summaries):
+            raise LayerError(f"A summary '{path}' exists already in this tower.")
+        self.summaries.append(Summary(kind, path, tensor, decay))
+
+    def name_of(self, tensor: tf.Tensor) -> str:
+        """The name that TensorFlow knows a tensor by, the same wherever the tower is built."""
+        return tensor.op.name.removeprefix(self._scope_around)
+
     @contextmanager
     def entered(self) -> Iterator[TowerContext]:
         """Build a tower inside: layers, scopes and variables find this context."""
         token = _current.set(self)
         self._graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+        # That of the loop over steps, for example.
+        if self._graph is not None and (around := self._graph.get_name_scope()):
+            self._scope_around = f"{around}/"
         try:
             with ExitStack() as stack:
                 stack.enter_context(layers_see_training(self.is_training))
@@ -152,3 +189,15 @@ def get_current_tower_context() -> TowerContext:
 def find_tower_context() -> TowerContext | None:
     """The tower that is being built, or None."""
     return _current.get()
+
+
+def get_global_step_var() -> tf.Tensor | tf.Variable:
+    """The global step, for schedules of `tf.compat.v1.train`: int64 scalar.
+
+    In a tower that of the step (0 outside of training), elsewhere TensorFlow's own variable of the
+    purpose, which trainers move.
+    """
+    context = find_tower_context()
+    if context is None:
+        return tf.compat.v1.train.get_or_create_global_step()
+    return tf.constant(0, tf.int64) if context.step is None else context.step

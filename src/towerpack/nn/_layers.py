@@ -274,6 +274,15 @@ def BatchNorm(
     return layer(x, training=training)
 
 
+@register_layer(use_scope=None)
+def BNReLU(x: tf.Tensor) -> tf.Tensor:
+    """`BatchNorm` called `bn`, then ReLU: as an activation, `Conv2D(…, activation=BNReLU)`.
+
+    `argscope(BatchNorm, …)` gives it its arguments.
+    """
+    return tf.nn.relu(BatchNorm("bn", x))
+
+
 def _normalised(x: tf.Tensor, layer: keras.layers.Layer, channels: int) -> tf.Tensor:
     """Normalisation by the batch's own statistics that leaves the moving averages alone."""
     others = [axis for axis in range(x.shape.rank) if axis != channels]

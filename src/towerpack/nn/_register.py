@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, overload
+from types import SimpleNamespace
+from typing import Any, cast, overload
 
 import keras
 import tensorflow as tf
@@ -31,7 +32,8 @@ def register_layer(
 
     The layer is called as `Layer('name', x, …)`. Everything that it creates lives in the scope
     `name/`, its result can be asked for as `'name/output'`, `argscope` gives it defaults, and
-    `LinearWrap` knows it.
+    `LinearWrap` knows it. Results of the layers here with weights carry them:
+    `Conv2D('conv0', x, 8, 3).variables.kernel`.
 
     Args:
         func: Its first argument is the input.
@@ -78,6 +80,10 @@ def _scoped(layer: RegisteredLayer, name: str, arguments: inspect.BoundArguments
         result = layer.func(*arguments.args, **arguments.kwargs)
     # A layer in a branch of `tf.cond` works, but its output exists only there.
     if isinstance(result, tf.Tensor) and context.reaches(result):
+        if path in (layers := context.store.layers()):
+            cast("Any", result).variables = SimpleNamespace(
+                **{v.name: v.value for v in layers[path].variables}
+            )
         context.outputs[unique(f"{path}/output", context.outputs)] = result
     return result
 

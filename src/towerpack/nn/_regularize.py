@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -33,7 +34,7 @@ def regularize_cost(regex: str, func: Regularizer, name: str = "regularize_cost"
     Args:
         regex: Searched in the variable's name, for example `'.*/kernel'`.
         func: For example `l2_regularizer(1e-4)`.
-        name: Only for messages and graphs.
+        name: Of the term: for messages, and for `summary.add_moving_summary`.
 
     Returns:
         float32 scalar.
@@ -44,15 +45,36 @@ def regularize_cost(regex: str, func: Regularizer, name: str = "regularize_cost"
     context = get_current_tower_context()
     if not context.is_training:
         return tf.constant(0.0, name=name)
-    trainable = context.store.trainable()
-    matching = [v for n, v in trainable.items() if re.search(regex, n)]
-    if not matching:
-        raise LayerError(
-            f"regularize_cost: no trainable variable matches {regex!r}.",
-            fix=did_you_mean(regex, trainable),
-        )
-    with tf.name_scope(name):
-        total = tf.add_n([func(tf.cast(v, tf.float32)) for v in matching])
+    matching = matching_variables("regularize_cost", regex, re.search).values()
+    with tf.name_scope(name) as scope:
+        # The scope's own name makes this the name of the term as well.
+        total = tf.add_n([func(tf.cast(v, tf.float32)) for v in matching], name=scope)
     if context.reaches(total):
         context.regularizers.append((f"{name}({regex!r})", total))
     return total
+
+
+def matching_variables(
+    who: str, regex: str, match: Callable[[str, str], Any]
+) -> dict[str, tf.Variable]:
+    """The trainable variables of the tower, by name, that a regular expression finds.
+
+    Args:
+        who: The function that was asked, for messages.
+        regex: Regular expression.
+        match: `re.search` or `re.fullmatch`.
+
+    Raises:
+        LayerError: None of them.
+    """
+    trainable = get_current_tower_context().store.trainable()
+    found = {name: v for name, v in trainable.items() if match(regex, name)}
+    if not found:
+        ours = re.sub(r"\bb\b", "bias", re.sub(r"\bW\b", "kernel", regex))
+        raise LayerError(
+            f"{who}: no trainable variable matches {regex!r}.",
+            fix=did_you_mean(regex, trainable)
+            if ours == regex
+            else f"W and b are called kernel and bias here: {ours!r}",
+        )
+    return found

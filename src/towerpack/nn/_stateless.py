@@ -65,25 +65,27 @@ def GlobalAvgPooling(x: tf.Tensor, *, data_format: str = "channels_last") -> tf.
     return tf.reduce_mean(x, [2, 3] if first else [1, 2])
 
 
-@register_layer
-def Dropout(x: tf.Tensor, rate: float = 0.5) -> tf.Tensor:
+@register_layer(use_scope=None)
+def Dropout(x: tf.Tensor, rate: float | tf.Tensor = 0.5) -> tf.Tensor:
     """Set a random share of the values to zero while training, and scale up the others.
 
     The mask is a function of the run's seed, the layer's name, the replica and the global step.
+    Without a name it is that of the scope, and the number of the draw in it.
 
     Args:
         x: Any shape.
-        rate: The share that is **dropped**, as in Keras. (The predecessor's first positional
-            argument was the share *kept*: its `Dropout('d', x, 0.8)` is `Dropout('d', x, 0.2)`
-            here. At 0.5 they agree.)
+        rate: The share that is **dropped**, as in Keras; a number or a scalar tensor. (The
+            predecessor's first positional argument was the share *kept*: its `Dropout('d', x, 0.8)`
+            is `Dropout('d', x, 0.2)` here. At 0.5 they agree.)
     """
-    if not 0 <= rate < 1:
+    known = tf.get_static_value(rate) if tf.is_tensor(rate) else rate
+    if known is not None and not 0 <= known < 1:
         raise LayerError(
-            f"Dropout '{full_name()}': a rate of {rate} makes no sense.",
+            f"Dropout '{full_name()}': a rate of {known} makes no sense.",
             expected="the share to drop: at least 0 and below 1",
         )
     context = get_current_tower_context()
-    if not context.is_training or rate == 0:
+    if not context.is_training or known == 0:
         return tf.identity(x)
     return tf.nn.experimental.stateless_dropout(x, rate, seed=context.step_seed(full_name()))
 

@@ -341,7 +341,8 @@ def run_seeded(value: Callable[[], Any], seed: int) -> Any:
         graph.seed = seed
         return tf.convert_to_tensor(value())
 
-    return tf.function(run, autograph=False)()
+    # Called in this way TensorFlow does not warn that functions are traced again and again.
+    return tf.function(run, autograph=False).get_concrete_function()()
 
 
 def _check_fits(name: str, known: tf.Variable, value: Any, dtype: Any) -> None:

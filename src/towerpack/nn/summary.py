@@ -14,8 +14,12 @@ from __future__ import annotations
 import tensorflow as tf
 
 from towerpack._core.errors import LayerError
-from towerpack.nn._context import Summary, get_current_tower_context
+from towerpack.nn._context import get_current_tower_context
 from towerpack.nn._scope import full_name
+from towerpack.nn._tensor_summaries import add_activation_summary as add_activation_summary
+from towerpack.nn._tensor_summaries import add_moving_summary as add_moving_summary
+from towerpack.nn._tensor_summaries import add_param_summary as add_param_summary
+from towerpack.nn._tensor_summaries import add_tensor_summary as add_tensor_summary
 
 
 def scalar(name: str, value: tf.Tensor) -> None:
@@ -31,8 +35,6 @@ def moving_average(name: str, value: tf.Tensor, *, decay: float = 0.95) -> None:
         value: Scalar.
         decay: Share of the old average that is kept in each step.
     """
-    if not 0 <= decay < 1:
-        raise LayerError(f"moving_average('{name}'): decay {decay} is not in [0, 1).")
     _add("moving_average", name, value, rank=0, decay=decay)
 
 
@@ -63,17 +65,4 @@ def image(name: str, value: tf.Tensor, *, max_images: int = 4) -> None:
 def _add(
     kind: str, name: str, value: tf.Tensor, rank: int | None = None, decay: float = 0.0
 ) -> None:
-    context = get_current_tower_context()
-    if not context.is_main_training_tower:
-        return
-    path = full_name(name)
-    tensor = context.own(f"summary.{kind}('{path}')", value)
-    if rank is not None and tensor.shape.rank != rank:
-        raise LayerError(
-            f"summary.{kind}('{path}') got a value of the wrong rank.",
-            got=f"shape {tensor.shape}",
-            expected=f"rank {rank}",
-        )
-    if any(known.name == path for known in context.summaries):
-        raise LayerError(f"A summary '{path}' exists already in this tower.")
-    context.summaries.append(Summary(kind, path, tensor, decay))
+    get_current_tower_context().report(kind, full_name(name), value, rank, decay)

@@ -16,7 +16,12 @@ if TYPE_CHECKING:
     from towerpack.training._hyper import VariableParam as VariableParam
     from towerpack.training._init import SmartInit as SmartInit
     from towerpack.training._interrupt import StopTraining as StopTraining
+    from towerpack.training._launch import launch_train_with_config as launch_train_with_config
     from towerpack.training._multi import SyncMultiGPUTrainer as SyncMultiGPUTrainer
+    from towerpack.training._multi import (
+        SyncMultiGPUTrainerParameterServer as SyncMultiGPUTrainerParameterServer,
+    )
+    from towerpack.training._multi import get_num_gpu as get_num_gpu
     from towerpack.training._run_dir import OnExisting as OnExisting
     from towerpack.training._run_dir import RunDir as RunDir
     from towerpack.training._run_dir import default_run_dir as default_run_dir
@@ -31,10 +36,13 @@ __all__ = [
     "SmartInit",
     "StopTraining",
     "SyncMultiGPUTrainer",
+    "SyncMultiGPUTrainerParameterServer",
     "TrainConfig",
     "Trainer",
     "VariableParam",
     "default_run_dir",
+    "get_num_gpu",
+    "launch_train_with_config",
 ]
 
 _HOME = {
@@ -44,6 +52,9 @@ _HOME = {
     "SmartInit": "_init",
     "StopTraining": "_interrupt",
     "SyncMultiGPUTrainer": "_multi",
+    "SyncMultiGPUTrainerParameterServer": "_multi",
+    "get_num_gpu": "_multi",
+    "launch_train_with_config": "_launch",
     "OnExisting": "_run_dir",
     "RunDir": "_run_dir",
     "default_run_dir": "_run_dir",

@@ -18,7 +18,7 @@ OnExisting = Literal["resume", "new", "error", "delete"]
 POLICIES = {"float32": None, "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 
-@dataclass(kw_only=True)
+@dataclass(kw_only=True, slots=True)  # So that a misspelt setting is an error
 class TrainConfig:
     """Everything that a trainer needs.
 

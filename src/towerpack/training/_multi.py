@@ -17,6 +17,8 @@ from towerpack.training._trainer import Trainer
 
 _LOG = get_logger(__name__)
 
+Devices = Sequence[str | int] | int
+
 
 class SyncMultiGPUTrainer(Trainer):
     """Trains one replica on each device; gradients are averaged, then applied once.
@@ -26,7 +28,8 @@ class SyncMultiGPUTrainer(Trainer):
     batch normalisation follow the first replica.
 
     Args:
-        config: What to train.
+        config: What to train; None to leave that to `launch_train_with_config`. What stands here
+            instead of a configuration are the devices, as the predecessor had them.
         devices: For example `['GPU:0', 'GPU:1']`, or `[0, 1]`, or 2 for the first two GPUs; None
             for all. "GPU" is the usual case, not a condition: any device that TensorFlow lists will
             do. Without any GPU the CPU trains alone.
@@ -36,12 +39,27 @@ class SyncMultiGPUTrainer(Trainer):
     """
 
     def __init__(
-        self, config: TrainConfig, devices: Sequence[str | int] | int | None = None
+        self, config: TrainConfig | Devices | None = None, devices: Devices | None = None
     ) -> None:
+        if not (config is None or isinstance(config, TrainConfig)):
+            if devices is not None:
+                raise ConfigError(f"{config!r} is no TrainConfig.")
+            config, devices = None, config
+        if devices == 1 and not get_num_gpu():
+            devices = None  # Programs ask for max(get_num_gpu(), 1).
         super().__init__(config, devices=_checked(devices))
 
 
-def _checked(devices: Sequence[str | int] | int | None) -> list[str]:
+SyncMultiGPUTrainerParameterServer = SyncMultiGPUTrainer
+"""The predecessor's longer name of the same; the variables lie where TensorFlow puts them."""
+
+
+def get_num_gpu() -> int:
+    """The number of GPUs that TensorFlow sees."""
+    return len(tf.config.list_physical_devices("GPU"))
+
+
+def _checked(devices: Devices | None) -> list[str]:
     with quiet_start():
         known = [_short(device.name) for device in tf.config.list_logical_devices()]
     if devices is None:

@@ -183,15 +183,35 @@ class RunDir:
         return f"RunDir({str(self.path)!r})"
 
 
-def default_run_dir() -> Path:
-    """`runs/<name of the program>` below the current directory; `runs/interactive` without one.
+_chosen: Path | None = None
 
-    The name does not change from start to start, so that the same command continues its run.
+
+def choose_run_dir(path: Path | None) -> None:
+    """Make `path` the run directory of this process's trainers whose configuration names none."""
+    global _chosen
+    _chosen = path
+
+
+def chosen_run_dir() -> Path | None:
+    """What `choose_run_dir` was given last."""
+    return _chosen
+
+
+def default_run_dir() -> Path:
+    """The directory that was chosen (`towerpack.logger`), or `runs/<name of the program>`.
+
+    The latter is below the current directory, and `runs/interactive` without a program. The name
+    does not change from start to start, so that the same command continues its run.
     """
+    return _chosen or Path("runs") / program_name()
+
+
+def program_name() -> str:
+    """The name of the script or package that was started; `interactive` without one."""
     program = Path(sys.argv[0] if sys.argv else "")
     name = program.parent.name if program.name == "__main__.py" else program.stem
     interactive = name in ("", "-c", "-", "-m", "ipython", "ipykernel_launcher")
-    return Path("runs") / ("interactive" if interactive else name)
+    return "interactive" if interactive else name
 
 
 def _claim(wanted: Path, on_existing: OnExisting) -> tuple[Path, FileLock]:

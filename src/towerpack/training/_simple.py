@@ -10,8 +10,8 @@ class SimpleTrainer(Trainer):
     """Trains one replica of the model, on the device that TensorFlow chooses.
 
     Args:
-        config: What to train.
+        config: What to train; None to leave that to `launch_train_with_config`.
     """
 
-    def __init__(self, config: TrainConfig) -> None:
+    def __init__(self, config: TrainConfig | None = None) -> None:
         super().__init__(config)

@@ -68,15 +68,34 @@ class Trainer:
         was_complete: The run was complete already when it was started.
     """
 
-    def __init__(self, config: TrainConfig, *, devices: Sequence[str | None] = (None,)) -> None:
-        self.config = config
+    def __init__(
+        self, config: TrainConfig | None = None, *, devices: Sequence[str | None] = (None,)
+    ) -> None:
+        self._devices = list(devices)
+        self._trained = False
+        if config is not None:
+            self.configure(config)
+
+    def configure(self, config: TrainConfig) -> None:
+        """Say what to train, to a trainer that was made without a configuration.
+
+        Raises:
+            ConfigError: It has one already, or the configuration makes no sense.
+        """
+        if hasattr(self, "config"):
+            raise ConfigError(
+                f"This {type(self).__name__} has a configuration already.",
+                fix=f"{type(self).__name__}() for launch_train_with_config(config, trainer)",
+            )
+        # What was set after it was made is checked as well: `config.session_init = …`.
+        self.config = config = dataclasses.replace(config)
         self.model = as_model(config.model)
         self.source = as_input(config.dataflow if config.data is None else config.data)
         extra = config.extra_callbacks
         usual = [CheckNumerics(), ProgressBar()] if extra is None else list(extra)
         self.callbacks = Callbacks([Callbacks(_as_list(config.callbacks)), *usual])
         self.max_epoch = config.max_epoch
-        self.steps_per_epoch = config.steps_per_epoch or self._default_steps(len(devices))
+        self.steps_per_epoch = config.steps_per_epoch or self._default_steps(len(self._devices))
         self.global_step = self.epoch = self.local_step = 0
         self.in_epoch = False
         self.phase = "steps"
@@ -85,7 +104,6 @@ class Trainer:
         self.complete = self.was_complete = False
         self.last_nonfinite: list[np.ndarray] | None = None
         self.clock = EpochClock()
-        self._devices = list(devices)
         self._interrupt = InterruptFlag()
         self._check_finite = False
         self._saves = Saves(self._capture, lambda name: self.monitors.latest(name))
@@ -99,7 +117,6 @@ class Trainer:
         self._hyper_variables: dict[str, dict[str, tf.Variable]] = {}
         self._settings: dict[str, Any] = {}
         self.given_anew: Collection[str] = ()
-        self._trained = False
         self._ending = "Stopped"
 
     # ------------------------------------------------------------------ lifecycle
@@ -112,6 +129,12 @@ class Trainer:
                 continued.
             Exception: Whatever failed, in the model, a callback, a feeding thread or on the disk.
         """
+        if not hasattr(self, "config"):
+            raise ConfigError(
+                f"This {type(self).__name__} has no configuration.",
+                fix=f"{type(self).__name__}(config).train(), or "
+                "launch_train_with_config(config, trainer)",
+            )
         if self._trained:
             raise ConfigError(
                 "This trainer has been used.", fix="make a new one to train again or to continue"

@@ -1,0 +1,100 @@
+"""The page for those who come from Tensorpack: no name is left out, and what it names is there.
+
+`tensorpack_names.txt` has the predecessor's public names, one a line.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+PAGE = Path(__file__).parents[2] / "docs" / "from-tensorpack.md"
+NAMES = Path(__file__).with_name("tensorpack_names.txt").read_text().split()
+# What stands in for a successor.
+NONE = ("not there yet", "will not be", "not needed")
+SPAN = re.compile(r"`([^`]+)`")
+# A name, perhaps with arguments: `TrainConfig(init=…)`, `towerpack.logger.info`.
+NAME = re.compile(r"([A-Za-z_][\w.]*)(?:\((.*)\))?")
+
+
+class Row(NamedTuple):
+    modules: list[str]
+    there: str
+    here: str
+    names: bool  # Three columns: names, what is there, what differs. Two are about behaviour.
+
+
+def rows() -> Iterator[Row]:
+    """Rows of all tables, with the modules that the heading above names."""
+    modules: list[str] = []
+    inside = False
+    for line in PAGE.read_text().splitlines():
+        inside = line.startswith("| there |") or (inside and line.startswith("|"))
+        if line.startswith("#"):
+            modules = [span for span in SPAN.findall(line) if span.startswith("towerpack")]
+        elif inside and not line.startswith(("| there |", "|---", "| **")):
+            there, here, *more = re.split(r"(?<!\\)\|", line)[1:-1]
+            yield Row(modules, there, here, bool(more))
+
+
+ROWS = list(rows())
+
+
+def names_in(cell: str) -> Iterator[tuple[str, str]]:
+    for span in SPAN.findall(cell):
+        match = NAME.fullmatch(span)
+        if match:
+            yield match[1], match[2] or ""
+
+
+def resolve(name: str, modules: list[str]) -> Any:
+    """What a name of the page stands for."""
+    first, *rest = name.split(".")
+    places = [importlib.import_module(module) for module in [*modules, "towerpack"]]
+    found: Any
+    if first in ("towerpack", "tf", "keras", "numpy"):
+        found = importlib.import_module({"tf": "tensorflow"}.get(first, first))
+    else:
+        homes = [place for place in [*places, builtins] if hasattr(place, first)]
+        if not homes:
+            raise AttributeError(f"{name} is not in {modules}")
+        found = getattr(homes[0], first)
+    for part in rest:
+        if not hasattr(found, part) and inspect.ismodule(found):
+            importlib.import_module(f"{found.__name__}.{part}")
+        found = getattr(found, part)
+    return found
+
+
+def test_every_name_of_tensorpack_has_a_row() -> None:
+    found = {name.split(".")[-1] for row in ROWS for name, _ in names_in(row.there)}
+    assert not [name for name in NAMES if name not in found]
+
+
+def test_what_the_page_names_is_there() -> None:
+    for row in ROWS:
+        for name, arguments in names_in(row.here):
+            thing = resolve(name, row.modules)
+            for argument in re.findall(r"(\w+)=", re.sub(r"\(.*\)", "", arguments)):
+                known = inspect.signature(thing).parameters
+                assert argument in known, f"{name} has no argument {argument}"
+        if re.match(r"\s*the same", row.here):
+            for name, _ in names_in(row.there):
+                resolve(name, row.modules)
+        elif row.names and not SPAN.search(row.here):
+            assert row.here.strip().startswith(NONE), row
+
+
+def test_star_imports_give_what_programs_use() -> None:
+    data: dict[str, Any] = {}
+    exec("from towerpack.dataflow import *", data)
+    assert data["dataset"].Mnist and data["imgaug"].Flip
+    everything: dict[str, Any] = {}
+    exec("from towerpack import *", everything)
+    assert everything["logger"].auto_set_dir and everything["summary"].add_moving_summary
+    assert everything.keys() >= {"dataset", "imgaug", "launch_train_with_config", "BNReLU"}
