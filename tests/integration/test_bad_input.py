@@ -163,7 +163,6 @@ class Normalised(Model):
 
     def __init__(self) -> None:
         super().__init__()
-        keras.utils.set_random_seed(1)
         self.keras_part = keras.Sequential(
             [keras.Input([3]), keras.layers.BatchNormalization(), keras.layers.Dropout(0.1)]
         )
