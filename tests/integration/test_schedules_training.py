@@ -133,3 +133,9 @@ def test_a_schedule_must_give_numbers(tmp_path: Path, bad: float) -> None:
 def test_a_schedule_of_a_name_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="Did you mean 'learning_rate'"):
         train(tmp_path, [Own(lambda step: 0.1, "learning_rte")])
+
+
+def test_a_schedule_that_comes_too_late(tmp_path: Path) -> None:
+    late = Do("before_train", lambda self: self.trainer.schedule(LR, lambda step: 0.1))
+    with pytest.raises(ConfigError, match=r"(?s)too late.*setup\(self, trainer\)"):
+        train(tmp_path, [late])

@@ -502,7 +502,15 @@ class Trainer:
             schedule: Takes the number of steps done; gives the value for the next step, or None to
                 leave it as it is. Asked for several steps ahead, so the number must be all that it
                 depends on. Of two for one name, the later one decides first.
+
+        Raises:
+            ConfigError: Setup is over.
         """
+        if self._hyper_params_known:
+            raise ConfigError(
+                f"The schedule of '{name}' comes too late: the loop is compiled.",
+                fix="call trainer.schedule in the callback's setup(self, trainer)",
+            )
         earlier = self._schedules.get(name)
 
         def latest(step: int) -> float | None:
