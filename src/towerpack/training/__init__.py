@@ -61,7 +61,7 @@ _HOME = {
     "SimpleTrainer": "_simple",
     "Trainer": "_trainer",
 }
-_WITHOUT_TENSORFLOW = {"_config", "_interrupt", "_run_dir"}
+_WITHOUT_TENSORFLOW = {"_config", "_init", "_interrupt", "_run_dir"}
 
 
 def __getattr__(name: str) -> Any:

@@ -56,7 +56,8 @@ SyncMultiGPUTrainerParameterServer = SyncMultiGPUTrainer
 
 def get_num_gpu() -> int:
     """The number of GPUs that TensorFlow sees."""
-    return len(tf.config.list_physical_devices("GPU"))
+    with quiet_start():
+        return len(tf.config.list_physical_devices("GPU"))
 
 
 def _checked(devices: Devices | None) -> list[str]:
