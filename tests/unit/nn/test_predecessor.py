@@ -170,7 +170,8 @@ def test_the_global_step_of_schedules() -> None:
     assert float(rate_at(tf.constant(9, tf.int64))) == 1
     assert float(rate_at(tf.constant(25, tf.int64))) == 0.25
     assert float(tf.function(lambda: tower(ones, is_training=False).cost)()) == 1
-    assert get_global_step_var() is tf.compat.v1.train.get_or_create_global_step()
+    with tf.Graph().as_default():  # whose collections go with it
+        assert get_global_step_var() is tf.compat.v1.train.get_or_create_global_step()
 
 
 class MyDense(keras.layers.Dense):
