@@ -102,6 +102,9 @@ class SmallHost:
     def nonfinite(self) -> Mapping[str, Any] | None:
         return self.bad_batch
 
+    def get_weights(self) -> Mapping[str, np.ndarray]:
+        return {name: v.numpy() for name, v in self.tower.store.named_variables().items()}
+
     def request_stop(self) -> None:
         self.stopping = True
 

@@ -600,6 +600,10 @@ def test_what_the_run_was_is_written_down(tmp_path: Path) -> None:
     assert (tmp_path / "log.txt").read_text().count("Complete: ") == 2
 
 
+def slots(trainer: SimpleTrainer) -> dict[str, tf.Variable]:
+    return trainer._step.optimizers["optimizer"].variables()
+
+
 class Counts(Callback):
     def __init__(self) -> None:
         self.count = 0
@@ -911,7 +915,7 @@ def test_frozen_layers_stay(tmp_path: Path) -> None:
     before = model.net.layers[0].kernel.numpy()
     trainer = train(tmp_path, model=model)
     np.testing.assert_array_equal(trainer.get_weights()["net/dense/kernel"], before)
-    assert not any("dense/" in name for name in trainer._optimizer.variables())
+    assert not any("dense/" in name for name in slots(trainer))
 
 
 def test_variables_that_the_cost_does_not_reach(
@@ -970,7 +974,7 @@ def test_hyper_parameters(tmp_path: Path) -> None:
 def test_float16_resumes(tmp_path: Path) -> None:
     trainer = assert_resumes(tmp_path, [7], precision="float16")
     assert {a.dtype.name for a in trainer.get_weights().values()} == {"float32"}
-    assert any("dynamic_scale" in name for name in trainer._optimizer.variables())
+    assert any("dynamic_scale" in name for name in slots(trainer))
 
 
 def test_precision_and_compilation(tmp_path: Path) -> None:
@@ -998,7 +1002,7 @@ def test_float16_survives_an_overflow_of_the_scaled_gradients(tmp_path: Path) ->
         )
 
     trainer = train(tmp_path, model=Model(make), precision="float16", max_epoch=6)
-    scale = [v for n, v in trainer._optimizer.variables().items() if "scale" in n]
+    scale = [v for n, v in slots(trainer).items() if "scale" in n]
     assert float(scale[0].numpy()) < 2.0**40
     assert all(np.isfinite(a).all() for a in trainer.get_weights().values())
 

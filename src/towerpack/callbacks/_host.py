@@ -6,6 +6,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
+
 if TYPE_CHECKING:
     from towerpack.callbacks.monitors import Monitors
     from towerpack.tower import TowerFunction
@@ -40,17 +42,28 @@ class TrainerHost(Protocol):
         monitors: Takes numbers and pictures; keeps their history.
     """
 
-    global_step: int
-    epoch: int
-    local_step: int
-    in_epoch: bool
-    steps_per_epoch: int
-    max_epoch: int
-    seed: int
-    given_anew: Collection[str]
-    run_dir: Path
-    tower: TowerFunction
-    monitors: Monitors
+    @property
+    def global_step(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def local_step(self) -> int: ...
+    @property
+    def in_epoch(self) -> bool: ...
+    @property
+    def steps_per_epoch(self) -> int: ...
+    @property
+    def max_epoch(self) -> int: ...
+    @property
+    def seed(self) -> int: ...
+    @property
+    def given_anew(self) -> Collection[str]: ...
+    @property
+    def run_dir(self) -> Path: ...
+    @property
+    def tower(self) -> TowerFunction: ...
+    @property
+    def monitors(self) -> Monitors: ...
 
     def save(self, *, keep: int | None = None, best: str | None = None) -> None:
         """Have a checkpoint written once all callbacks of this moment have acted.
@@ -107,6 +120,10 @@ class TrainerHost(Protocol):
 
     def nonfinite(self) -> Mapping[str, Any] | None:
         """The inputs of the step whose cost was not finite, by name, if there was one."""
+        ...
+
+    def get_weights(self) -> Mapping[str, np.ndarray]:
+        """The model's variables by name, as copies."""
         ...
 
     def request_stop(self) -> None:

@@ -3,41 +3,71 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from towerpack.callbacks import Callback
+from towerpack.callbacks.monitors import Monitors
+from towerpack.inputs import InputSource
+from towerpack.training._executor import CallResult, Executor
 from towerpack.training._interrupt import StopTraining
+from towerpack.training._numbers import Numbers
 from towerpack.training._pace import Pace
-from towerpack.training._program import CallResult
-
-if TYPE_CHECKING:
-    from towerpack.training._trainer import Trainer
+from towerpack.training._run_state import Phase, RunState
+from towerpack.training._saves import Saves
 
 
 class Loop:
-    """Runs epochs for a trainer.
+    """Runs epochs.
 
     Args:
-        trainer: Its counters (`global_step`, `epoch`, `local_step`) are moved here and only here.
+        executor: Runs the steps.
+        source: Gives them their data.
+        callbacks: In their order.
+        state: Moved here and only here.
+        saver: Writes what callbacks want saved.
+        numbers: Takes in what the steps report.
+        monitors: Receive values.
+        poll: Leaves the loop if the run is to end early.
+        explain: Makes an error of one of TensorFlow's that ended a call.
     """
 
-    def __init__(self, trainer: Trainer) -> None:
-        self._trainer = trainer
+    def __init__(
+        self,
+        executor: Executor,
+        source: InputSource,
+        callbacks: Sequence[Callback],
+        state: RunState,
+        saver: Saves,
+        *,
+        numbers: Numbers,
+        monitors: Monitors,
+        poll: Callable[[], None],
+        explain: Callable[[tf.errors.OpError], Exception],
+    ) -> None:
+        self._executor = executor
+        self._source = source
+        self._callbacks = list(callbacks)
+        self._state = state
+        self._saver = saver
+        self._numbers = numbers
+        self._monitors = monitors
+        self._poll = poll
+        self._explain = explain
         self._pace = Pace()
-        callbacks = trainer.callbacks.callbacks
-        self._callbacks = callbacks
         # Hooks that nobody overrides cost nothing.
-        self._before_step = _acting(callbacks, "before_step")
-        self._after_step = _acting(callbacks, "after_step")
-        self._trigger_step = _acting(callbacks, "trigger_step")
-        self._after_call = _acting(callbacks, "after_call")
+        self._before_step = self._acting("before_step")
+        self._after_step = self._acting("after_step")
+        self._trigger_step = self._acting("trigger_step")
+        self._after_call = self._acting("after_call")
         # The next step at which a callback has asked to act, and why one has stopped training.
         self._due: int | None = None
         self._reason: StopTraining | None = None
-        self._single = trainer.program.one_step_only or any(c.acts_between_steps for c in callbacks)
+        acting = any(callback.acts_between_steps for callback in callbacks)
+        self._single = executor.one_step_only or acting
+        self.data_ended = False
 
     def run(self) -> None:
         """`before_train`, and all epochs that are left. Returns where training ended normally.
@@ -45,21 +75,22 @@ class Loop:
         Raises:
             StopTraining: A callback did, and the other callbacks of that moment have acted.
         """
-        trainer = self._trainer
+        state = self._state
         self._each(self._callbacks, "before_train")
-        trainer.check_interrupt()
+        self._poll()
         self._settle()
-        if trainer.phase == "step triggers":
+        if state.phase is Phase.STEP_TRIGGERS:
             self._trigger_step_that_is_due()
             self._settle()
-        elif trainer.phase == "triggers":
+        elif state.phase is Phase.TRIGGERS:
             self._end_epoch()
-        while trainer.epoch < trainer.max_epoch or trainer.in_epoch:
-            if trainer.stopping:
+        while state.epoch < state.max_epoch or state.in_epoch:
+            if state.stopping:
                 return
-            if not trainer.in_epoch:
-                trainer.settled = False
-                trainer.begin_epoch()
+            if not state.in_epoch:
+                state.settled = False
+                state.begin_epoch()
+                self._numbers.begin_epoch()
                 self._each(self._callbacks, "before_epoch")
                 self._settle()
             if not self._steps():
@@ -68,125 +99,141 @@ class Loop:
 
     def _steps(self) -> bool:
         """The steps that are left of this epoch; False where training ends inside it."""
-        trainer = self._trainer
-        while trainer.local_step < trainer.steps_per_epoch:
-            trainer.check_interrupt()
-            if trainer.stopping:
+        state = self._state
+        while state.local_step < state.steps_per_epoch:
+            self._poll()
+            if state.stopping:
                 return False
             if not self._call():
-                trainer.say_data_ended()
+                self.data_ended = True
                 return False
         return True
 
     def _call(self) -> bool:
         """One call with the hooks of its steps; False at the end of the data."""
-        trainer = self._trainer
+        state = self._state
         wanted, heavy = self._how_many()
         waiting = time.perf_counter()
-        steps = trainer.source.reserve(wanted, trainer.check_interrupt)
+        steps = self._source.reserve(wanted, self._poll)
         started = time.perf_counter()
-        trainer.clock.waited(started - waiting)
+        self._numbers.clock.waited(started - waiting)
         if steps == 0:
             return False
         # Until counters, hooks and data position have caught up with the weights, there is nothing
         # that could be saved.
-        trainer.settled = False
+        state.settled = False
         if steps == 1:
             self._each(self._before_step, "before_step")
             if self._reason is not None:
                 self._settle()
-        program, after = trainer.program, trainer.global_step
         try:
-            result = program.run_heavy(after=after) if heavy else program.run(steps, after=after)
+            if heavy:
+                result = self._executor.run_heavy(after=state.step)
+            else:
+                result = self._executor.run(steps, after=state.step)
         except tf.errors.OpError as error:
-            raise trainer.failed_step(error) from None
+            raise self._explain(error) from None
         seconds = time.perf_counter() - started
-        trainer.clock.ran(result.steps, seconds)
+        self._numbers.clock.ran(result.steps, seconds)
         if not heavy:
             self._pace.ran(result.steps, seconds)
-        trainer.source.consumed(result.steps)
-        trainer.last_nonfinite = result.nonfinite
-        trainer.report_steps(result)
+        self._source.consumed(result.steps)
+        state.nonfinite = result.nonfinite
+        self._numbers.add(result, state.step + result.steps)
         self._step_hooks(result, before=self._before_step if steps > 1 else [])
         self._settle()
         self._each(self._after_call, "after_call")
         if result.nonfinite is not None:
             # Nobody minded. Its batch is passed over.
-            trainer.source.consumed(1)
+            self._source.consumed(1)
         self._settle()
         return True
 
     def _settle(self) -> None:
         """Everything has caught up: save what was asked for, end if a callback wants to."""
-        self._trainer.settled = True
-        self._trainer.write_saves()
+        self._state.settled = True
+        self._saver.write()
         if self._reason is not None:
             raise self._reason
 
     def _how_many(self) -> tuple[int, bool]:
         """Steps for the next call at most, and whether it is the one with heavy summaries."""
-        trainer = self._trainer
-        now = trainer.global_step
-        stops = [c.next_stop(now) for c in self._callbacks]
-        self._due = min((max(now + 1, stop) for stop in stops if stop is not None), default=None)
-        left = trainer.steps_per_epoch - trainer.local_step
-        if trainer.program.has_heavy:
+        state = self._state
+        stops = [c.next_stop(state.step) for c in self._callbacks]
+        due = (max(state.step + 1, stop) for stop in stops if stop is not None)
+        self._due = min(due, default=None)
+        left = state.steps_per_epoch - state.local_step
+        if self._executor.has_heavy:
             if left == 1:
                 return 1, True
             left -= 1
         if self._due is not None:
-            left = min(left, self._due - now)
+            left = min(left, self._due - state.step)
         return (1 if self._single else min(left, self._pace.steps)), False
 
     def _step_hooks(self, result: CallResult, before: list[Callback]) -> None:
-        trainer = self._trainer
+        state = self._state
         if not (before or self._after_step or self._trigger_step):
-            trainer.advance(result.steps)
+            state.advance(result.steps)
             return
         for i in range(result.steps):
             self._each(before, "before_step")
-            trainer.advance(1)
+            state.advance(1)
             for callback in self._after_step:
                 try:
                     callback.after_step(_of_step(result.outputs, callback, i))
                 except StopTraining as reason:
                     self._reason = self._reason or reason
-            if i == result.steps - 1 and trainer.global_step == self._due:
+            if i == result.steps - 1 and state.step == self._due:
                 self._trigger_step_that_is_due()
             else:
                 self._each(self._trigger_step, "trigger_step")
 
     def _trigger_step_that_is_due(self) -> None:
         """`trigger_step` where a callback asked to act: it may take long, and be interrupted."""
-        trainer = self._trainer
-        trainer.begin_triggers("step triggers")
+        self._begin_triggers(Phase.STEP_TRIGGERS)
         self._each(self._trigger_step, "trigger_step", poll=True)
-        trainer.end_triggers()
+        self._end_triggers()
 
     def _end_epoch(self) -> None:
-        trainer = self._trainer
-        trainer.begin_triggers("triggers")
-        trainer.put_epoch_numbers()
+        self._begin_triggers(Phase.TRIGGERS)
+        self._numbers.put()
         self._each(self._callbacks, "after_epoch")
         self._each(self._callbacks, "trigger_epoch", poll=True)
-        trainer.end_triggers()
-        trainer.end_epoch()
+        self._end_triggers()
+        self._state.in_epoch = False
+        self._monitors.end_epoch()
         self._settle()
 
-    def _each(self, callbacks: list[Callback], hook: str, *args: Any, poll: bool = False) -> None:
+    def _begin_triggers(self, phase: Phase) -> None:
+        """Callbacks will be triggered, which may take long.
+
+        A run that is interrupted among them is saved as of now, and goes through all of them again
+        when it is continued.
+        """
+        self._saver.contents.hold()
+        self._state.phase = phase
+        self._state.settled = True
+        self._monitors.at(self._state.step, self._state.epoch)
+
+    def _end_triggers(self) -> None:
+        self._state.settled = False
+        self._state.phase = Phase.STEPS
+        self._saver.contents.let_go()
+
+    def _acting(self, hook: str) -> list[Callback]:
+        return [callback for callback in self._callbacks if callback.acts_in(hook)]
+
+    def _each(self, callbacks: list[Callback], hook: str, *, poll: bool = False) -> None:
         """Fire a hook of some callbacks. One that stops training stops no other callback."""
         for callback in callbacks:
             if poll:
-                self._trainer.check_interrupt()
+                self._poll()
             try:
-                getattr(callback, hook)(*args)
+                getattr(callback, hook)()
             except StopTraining as reason:
                 self._reason = self._reason or reason
 
 
 def _of_step(outputs: Mapping[str, Any], callback: Callback, i: int) -> dict[str, Any]:
     return {name: outputs[name][i] for name in callback.fetches}
-
-
-def _acting(callbacks: list[Callback], hook: str) -> list[Callback]:
-    return [callback for callback in callbacks if callback.acts_in(hook)]

@@ -13,6 +13,7 @@ from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
 from towerpack._core.native_log import quiet_start
 from towerpack.training._config import TrainConfig
+from towerpack.training._distribution import SharedVariables
 from towerpack.training._trainer import Trainer
 
 _LOG = get_logger(__name__)
@@ -47,7 +48,7 @@ class SyncMultiGPUTrainer(Trainer):
             config, devices = None, config
         if devices == 1 and not get_num_gpu():
             devices = None  # Programs ask for max(get_num_gpu(), 1).
-        super().__init__(config, devices=_checked(devices))
+        super().__init__(config, distribution=SharedVariables(_checked(devices)))
 
 
 SyncMultiGPUTrainerParameterServer = SyncMultiGPUTrainer

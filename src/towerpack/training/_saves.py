@@ -11,7 +11,7 @@ import numpy as np
 from towerpack._core.errors import CheckpointError, InternalError
 from towerpack._core.logs import get_logger
 from towerpack.checkpoint import CheckpointStore
-from towerpack.training._snapshot import Snapshot
+from towerpack.training._contents import Contents
 
 _LOG = get_logger(__name__)
 
@@ -20,12 +20,10 @@ class Saves:
     """Collects what callbacks want saved, and saves it when all of them have acted.
 
     Args:
-        capture: Gives the state of the run, now.
         latest: Gives the newest value of a monitored name.
     """
 
-    def __init__(self, capture: Callable[[], Snapshot], latest: Callable[[str], float]) -> None:
-        self._capture = capture
+    def __init__(self, latest: Callable[[str], float]) -> None:
         self._latest = latest
         self._expected = False
         self._ordinary = False
@@ -33,6 +31,7 @@ class Saves:
         self._best: list[str] = []
         self._saved: tuple[Any, ...] | None = None
         self._store: CheckpointStore | None = None
+        self._contents: Contents | None = None
 
     @property
     def store(self) -> CheckpointStore:
@@ -41,9 +40,17 @@ class Saves:
             raise InternalError("a checkpoint was to be saved before the run's directory was open")
         return self._store
 
-    def open(self, directory: Path) -> CheckpointStore:
+    @property
+    def contents(self) -> Contents:
+        """What is saved, from `open` on."""
+        if self._contents is None:
+            raise InternalError("a checkpoint was to be saved before the run was built")
+        return self._contents
+
+    def open(self, directory: Path, contents: Contents) -> CheckpointStore:
         """Begin to write into a directory; the caller closes what this gives."""
         self._store = CheckpointStore(directory)
+        self._contents = contents
         return self._store
 
     def resumed_from(self, path: Path, place: tuple[Any, ...]) -> None:
@@ -56,7 +63,7 @@ class Saves:
         self._expected = True
 
     def want(self, *, keep: int | None, best: str | None) -> None:
-        """Save once all callbacks of this moment have acted; see `Trainer.save`."""
+        """Save once all callbacks of this moment have acted; see `RunContext.save`."""
         if best is None:
             self._ordinary, self._keep = True, keep
         else:
@@ -113,7 +120,7 @@ class Saves:
         return (self._expected or self._saved is not None) and self._saved != place
 
     def _save(self, tag: str | None = None, info: Mapping[str, Any] | None = None) -> int:
-        taken = self._capture()
+        taken = self.contents.capture()
         self.store.save(taken.step, taken.tensors, taken.state, tag=tag, info=info)
         if tag is None:
             self._saved = taken.place

@@ -1,0 +1,126 @@
+"""What a checkpoint of a run holds: taken from the parts of the run, and put back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from towerpack._core.logs import get_logger
+from towerpack.callbacks import Callbacks
+from towerpack.checkpoint import Checkpoint
+from towerpack.inputs import InputSource
+from towerpack.training import _snapshot
+from towerpack.training._hyper_params import Groups, HyperParams
+from towerpack.training._numbers import Numbers
+from towerpack.training._run_state import RunState
+from towerpack.training._settings import Settings, changes, changes_text
+
+_LOG = get_logger(__name__)
+
+
+class Contents:
+    """The whole state of a run.
+
+    Args:
+        state: Where the run stands.
+        numbers: Of the current epoch.
+        callbacks: Their states.
+        source: The position in the data.
+        hyper_params: What callbacks may have changed.
+        groups: Gives the variables, in groups; the model's as `'model'`.
+        settings: What the run is asked for; `'seed'` is among them.
+        check_nan: Refuse to save weights that are NaN.
+        flush: Brings to disk what must be there before a checkpoint is.
+    """
+
+    def __init__(
+        self,
+        *,
+        state: RunState,
+        numbers: Numbers,
+        callbacks: Callbacks,
+        source: InputSource,
+        hyper_params: HyperParams,
+        groups: Callable[[], Groups],
+        settings: Settings,
+        check_nan: bool,
+        flush: Callable[[], None],
+    ) -> None:
+        self._state = state
+        self._numbers = numbers
+        self._callbacks = callbacks
+        self._source = source
+        self._hyper_params = hyper_params
+        self._groups = groups
+        self._settings = settings
+        self._check_nan = check_nan
+        self._flush = flush
+        self._held: tuple[dict[str, Any], Mapping[str, Mapping[str, np.ndarray]]] | None = None
+
+    def hold(self) -> None:
+        """Until `let_go`, capture callbacks and hyper-parameters as they are now."""
+        self._held = self._callbacks.state(), self._hyper_params.arrays()
+
+    def let_go(self) -> None:
+        """Capture everything as it is."""
+        self._held = None
+
+    def check(self) -> None:
+        """Look at the weights, if that is wanted.
+
+        Raises:
+            NumericsError: Some are NaN.
+        """
+        if self._check_nan:
+            _snapshot.check_no_nan(_snapshot.arrays_of(self._groups()["model"]), self._state.step)
+
+    def capture(self) -> _snapshot.Snapshot:
+        """Take a checkpoint's contents."""
+        self._flush()
+        tensors = {name: _snapshot.arrays_of(group) for name, group in self._groups().items()}
+        if self._check_nan:
+            _snapshot.check_no_nan(tensors["model"], self._state.step)
+        callbacks, held = self._held or (self._callbacks.state(), {})
+        for name, arrays in held.items():
+            tensors[name].update(arrays)
+        state = {
+            **self._state.state(),
+            **self._numbers.state(),
+            "seed": self._settings["seed"],
+            "data": self._source.state(),
+            "callbacks": callbacks,
+            "settings": dict(self._settings),
+        }
+        return _snapshot.Snapshot(self._state.step, self._state.place, tensors, state)
+
+    def restore(self, checkpoint: Checkpoint) -> Any:
+        """Take a checkpoint over; gives the data's state.
+
+        Raises:
+            CheckpointMismatchError: It belongs to another model or optimizer.
+        """
+        where = str(checkpoint.path)
+        for name, group in self._groups().items():
+            _snapshot.assign(group, checkpoint.group(name), f"the {name} in {where}")
+        saved = checkpoint.state
+        self._state.restore(saved)
+        self._numbers.restore(saved)
+        self._callbacks.restore(saved["callbacks"])
+        _LOG.info(
+            "Resumed at step %d, epoch %d, from %s.", self._state.step, self._state.epoch, where
+        )
+        self._compare(saved.get("settings", self._settings))
+        return saved["data"]
+
+    def _compare(self, old: Settings) -> None:
+        """Tell what the program asks for now and did not before; take its hyper-parameters."""
+        changed = changes(old, self._settings)
+        if changed:
+            _LOG.warning(
+                "Settings that differ from those of the run that is continued:\n%s",
+                changes_text(changed),
+            )
+        names = self._hyper_params.names()
+        self._hyper_params.take({c.name: c.new for c in changed if c.name in names})

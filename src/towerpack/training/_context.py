@@ -1,0 +1,170 @@
+"""What callbacks see of a training: `towerpack.callbacks.TrainerHost`, over the parts of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from towerpack.callbacks.monitors import Monitors
+from towerpack.tower import TowerFunction, TowerTrace
+from towerpack.training._hyper import VariableParam
+from towerpack.training._hyper_params import HyperParams
+from towerpack.training._run_state import RunState
+from towerpack.training._saves import Saves
+from towerpack.training._schedules import Schedule
+from towerpack.training._snapshot import arrays_of
+
+
+class RunContext:
+    """The run, for its callbacks.
+
+    Args:
+        tower: The tower function, with its variables.
+        monitors: Takes numbers and pictures; keeps their history.
+        run_dir: Where everything of this run is.
+        seed: The run's seed.
+        replicas: How many batches a step takes.
+        state: Where the run stands.
+        hyper_params: What can be changed.
+        saves: Writes checkpoints.
+        check_interrupt: Leaves a callback where the run is to end early.
+
+    Attributes:
+        checks_finite: A callback wants calls to end at a cost that is not finite.
+    """
+
+    def __init__(
+        self,
+        *,
+        tower: TowerFunction,
+        monitors: Monitors,
+        run_dir: Path,
+        seed: int,
+        replicas: int,
+        state: RunState,
+        hyper_params: HyperParams,
+        saves: Saves,
+        check_interrupt: Callable[[], None],
+    ) -> None:
+        self.tower = tower
+        self.monitors = monitors
+        self.run_dir = run_dir
+        self.seed = seed
+        self.checks_finite = False
+        self.check_interrupt = check_interrupt
+        self._replicas = replicas
+        self._state = state
+        self._hyper_params = hyper_params
+        self._saves = saves
+        self._predictors: dict[tuple[str, ...], Any] = {}
+        self._inference_trace: TowerTrace | None = None
+
+    @property
+    def global_step(self) -> int:
+        """Steps done since the very start."""
+        return self._state.step
+
+    @property
+    def epoch(self) -> int:
+        """Number of the current epoch, from 1; 0 before the first."""
+        return self._state.epoch
+
+    @property
+    def local_step(self) -> int:
+        """Steps done in the current epoch."""
+        return self._state.local_step
+
+    @property
+    def in_epoch(self) -> bool:
+        """An epoch has begun, and its last triggers are not over."""
+        return self._state.in_epoch
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in an epoch."""
+        return self._state.steps_per_epoch
+
+    @property
+    def max_epoch(self) -> int:
+        """Number of the last epoch."""
+        return self._state.max_epoch
+
+    @property
+    def given_anew(self) -> Collection[str]:
+        """Hyper-parameters for which the program of a continued run gives a new value."""
+        return self._hyper_params.given_anew
+
+    def save(self, *, keep: int | None = None, best: str | None = None) -> None:
+        """Have a checkpoint written once all callbacks of this moment have acted.
+
+        Args:
+            keep: How many ordinary checkpoints to keep; None for all.
+            best: Keep it as the best by this monitored name instead.
+        """
+        self._saves.want(keep=keep, best=best)
+
+    def will_save(self) -> None:
+        """Save the end of this run, even if no save is ever due."""
+        self._saves.expect()
+
+    def hyper_param(self, name: str) -> VariableParam:
+        """A number that the running graph reads; see `HyperParams.get`."""
+        return self._hyper_params.get(name)
+
+    def hyper_param_names(self) -> list[str]:
+        """Names that `hyper_param` knows."""
+        return self._hyper_params.names()
+
+    def schedule(self, name: str, schedule: Schedule) -> None:
+        """Have a hyper-parameter set after each step; see `HyperParams.schedule`."""
+        self._hyper_params.schedule(name, schedule)
+
+    def predict_function(
+        self, outputs: Sequence[str]
+    ) -> tuple[Callable[..., list[Any]], list[str]]:
+        """The tower in inference mode, on the current weights, cut to some outputs.
+
+        Returns:
+            A function over arrays that gives tensors, and the names of its arguments in order.
+
+        Raises:
+            LayerError: There is no output of some name.
+        """
+        key = tuple(outputs)
+        if key not in self._predictors:
+            self._predictors[key] = self.trace_inference().function(outputs)
+        return self._predictors[key]
+
+    def trace_inference(self) -> TowerTrace:
+        """The tower in inference mode; it may make variables that training does not have."""
+        if self._inference_trace is None:
+            self._inference_trace = self.tower.trace(is_training=False)
+        return self._inference_trace
+
+    def stop_on_nonfinite(self) -> None:
+        """End a call of several steps at a cost that is not finite; do not apply that step."""
+        self.checks_finite = True
+
+    def nonfinite(self) -> dict[str, Any] | None:
+        """The inputs of the step whose cost was not finite, by name, if there was one."""
+        return None if self._state.nonfinite is None else self.named(self._state.nonfinite)
+
+    def named(self, inputs: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """The inputs of one step, of all replicas in a row, by name."""
+        names = [
+            name if replica == 0 else f"{name}-replica{replica}"
+            for replica in range(self._replicas)
+            for name in self.tower.input_names
+        ]
+        return dict(zip(names, inputs, strict=True))
+
+    def get_weights(self) -> dict[str, np.ndarray]:
+        """The model's variables by name, as copies."""
+        return arrays_of(self.tower.store.named_variables())
+
+    def request_stop(self) -> None:
+        """End training normally after the current step or epoch's triggers."""
+        self._state.stopping = True

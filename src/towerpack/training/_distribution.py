@@ -1,0 +1,98 @@
+"""Where the replicas of a step run, and how what they give becomes one step."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import tensorflow as tf
+
+from towerpack.inputs import InputSource
+
+
+class Computed(NamedTuple):
+    """Tensors of one step: cost and scalar summaries in a row, outputs, heavy ones, gradients."""
+
+    row: tf.Tensor
+    fetched: list[tf.Tensor]
+    heavy: list[tf.Tensor]
+    gradients: list[list[Any]]
+
+
+Compute = Callable[..., Computed]
+
+
+class Distribution(ABC):
+    """Runs a step on some replicas.
+
+    Attributes:
+        replicas: How many; each takes its own batch.
+    """
+
+    replicas: int
+
+    @abstractmethod
+    def replicate(
+        self, compute: Compute, source: InputSource, step: tf.Variable
+    ) -> tuple[list[tf.Tensor], Computed]:
+        """In the graph: the inputs of all replicas in a row, and the averages of what they gave.
+
+        Args:
+            compute: Takes a replica's number and its batch.
+            source: Gives each replica its batch.
+            step: The global step.
+        """
+
+
+class SharedVariables(Distribution):
+    """Replicas on several devices over the same variables, which lie where TensorFlow puts them.
+
+    Args:
+        devices: One replica on each; `None` is TensorFlow's choice.
+    """
+
+    def __init__(self, devices: Sequence[str | None] = (None,)) -> None:
+        self.devices = list(devices)
+        self.replicas = len(self.devices)
+
+    def replicate(
+        self, compute: Compute, source: InputSource, step: tf.Variable
+    ) -> tuple[list[tf.Tensor], Computed]:
+        """Build one replica after the other."""
+        inputs: list[tf.Tensor] = []
+        steps: list[Computed] = []
+        for index, device in enumerate(self.devices):
+            batch = source.get(step)
+            with tf.device(device):
+                steps.append(compute(index, *batch))
+            inputs.extend(batch)
+        return inputs, steps[0] if len(steps) == 1 else _averaged(steps)
+
+
+def _averaged(steps: list[Computed]) -> Computed:
+    """Averages of costs and gradients, never sums; scalar summaries are the first replica's."""
+    costs = tf.reduce_mean([step.row[0] for step in steps])
+    fetched = zip(*(step.fetched for step in steps), strict=True)
+    return Computed(
+        row=tf.concat([costs[None], steps[0].row[1:]], axis=0),
+        fetched=[_joined(list(values)) for values in fetched],
+        heavy=steps[0].heavy,
+        gradients=[
+            [_mean(list(column)) for column in zip(*replicas, strict=True)]
+            for replicas in zip(*(step.gradients for step in steps), strict=True)
+        ],
+    )
+
+
+def _joined(values: list[tf.Tensor]) -> tf.Tensor:
+    if values[0].shape.rank == 0:
+        return tf.add_n(values) / len(values) if values[0].dtype.is_floating else values[0]
+    return tf.concat(values, axis=0)
+
+
+def _mean(gradients: list[Any]) -> Any:
+    if any(g is None for g in gradients):
+        return None
+    dense = [tf.convert_to_tensor(g) for g in gradients]
+    return tf.add_n(dense) / tf.cast(len(dense), dense[0].dtype)

@@ -1,0 +1,241 @@
+"""Many steps in one call of TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from towerpack._core.errors import InternalError, LayerError
+from towerpack._core.logs import get_logger
+from towerpack._core.naming import did_you_mean
+from towerpack.inputs import InputSource
+from towerpack.tower import COST, TowerFunction, TowerTrace
+from towerpack.training._distribution import Computed, Distribution
+from towerpack.training._guard import Guard, moved_by_the_model
+from towerpack.training._optimizer import OptimizerAdapter
+from towerpack.training._packing import Packing
+from towerpack.training._schedules import Schedules
+from towerpack.training._step import StepContext, TrainStep
+
+_LOG = get_logger(__name__)
+HEAVY = ("histogram", "image")
+
+
+@dataclass(frozen=True)
+class CallResult:
+    """What one call gave.
+
+    Attributes:
+        steps: Steps that were applied.
+        outputs: By name, then by step: an array, or a list of arrays that may differ in shape.
+        summaries: Scalar summaries by name, [steps].
+        heavy: Histograms and images of the last step, if they were asked for.
+        nonfinite: The inputs of the step that was not applied because its cost was not finite.
+    """
+
+    steps: int
+    outputs: dict[str, Any]
+    summaries: dict[str, np.ndarray]
+    heavy: dict[str, np.ndarray]
+    nonfinite: list[np.ndarray] | None
+
+
+class Executor:
+    """Runs a step `n` times in a row inside one `tf.function`.
+
+    Args:
+        step: What one step is; built already.
+        distribution: Where its replicas run.
+        tower: The model.
+        trace: A training tower of it: shapes, dtypes and summaries are read off it.
+        source: Gives each replica its batches.
+        global_step: int64; counts applied steps. Ours, since a Keras optimizer's own count can lose
+            increments where updates are asynchronous.
+        fetches: Outputs to give back for each step.
+        schedules: Variables that are set after each step.
+        check_finite: End the call at a cost that is not finite, and do not apply that step.
+        xla: Compile forward and backward of each replica.
+
+    Raises:
+        LayerError: A fetch is no output of the tower.
+    """
+
+    def __init__(
+        self,
+        *,
+        step: TrainStep,
+        distribution: Distribution,
+        tower: TowerFunction,
+        trace: TowerTrace,
+        source: InputSource,
+        global_step: tf.Variable,
+        fetches: Sequence[str] = (),
+        schedules: Schedules | None = None,
+        check_finite: bool = True,
+        xla: bool = False,
+    ) -> None:
+        outputs = trace.result.outputs
+        for name in fetches:
+            if name not in outputs:
+                raise LayerError(
+                    f"A callback asked for the output '{name}', which the tower does not have.",
+                    expected="a layer's output ('conv0/output') or a name given to expose()",
+                    fix=did_you_mean(name, outputs),
+                )
+        self._step = step
+        self._distribution = distribution
+        self._tower = tower
+        self._source = source
+        self._global_step = global_step
+        self._schedules = schedules or Schedules()
+        self._guard = Guard(moved_by_the_model(tower, trace)) if check_finite else None
+        self._xla = xla
+        summaries = trace.result.summaries
+        self._scalars = [s.name for s in summaries if s.kind not in HEAVY]
+        self._heavy = [s.name for s in summaries if s.kind in HEAVY]
+        wanted = [name for name in dict.fromkeys(fetches) if name != COST]
+        self._packing = Packing(wanted, [outputs[name] for name in wanted])
+        self._optimizers: list[OptimizerAdapter] = []
+        self._untrained: list[str] = []
+        spec = self._schedules.spec
+        self._run = tf.function(self._many_steps, input_signature=[spec], autograph=False)
+        self._run_heavy = tf.function(self._heavy_step, input_signature=[spec], autograph=False)
+
+    @property
+    def one_step_only(self) -> bool:
+        """A call must not run more than one step."""
+        return self._packing.one_step_only
+
+    @property
+    def has_heavy(self) -> bool:
+        """The model has histograms or images, for the last step of each epoch."""
+        return bool(self._heavy)
+
+    def compile(self) -> None:
+        """Trace what the loop runs, so that mistakes show before the first step."""
+        self._run.get_concrete_function()
+        if self._heavy:
+            self._run_heavy.get_concrete_function()
+        if self._untrained:
+            names = ", ".join(self._untrained)
+            _LOG.warning("The cost does not depend on %s: not trained.", names)
+
+    def run(self, steps: int, *, after: int) -> CallResult:
+        """Run steps; fewer if a cost was not finite.
+
+        Args:
+            steps: How many.
+            after: The global step.
+        """
+        done, finite, rows, packed, batch = self._run(self._schedules.due(steps, after))
+        return self._result(int(done), bool(finite), rows, packed, batch, [])
+
+    def run_heavy(self, *, after: int) -> CallResult:
+        """Run one step, with the summaries that are too dear for every step."""
+        done, finite, rows, packed, batch, heavy = self._run_heavy(self._schedules.due(1, after))
+        return self._result(int(done), bool(finite), rows, packed, batch, heavy)
+
+    def _result(
+        self, done: int, finite: bool, rows: Any, packed: Any, batch: Any, heavy: Any
+    ) -> CallResult:
+        table = rows.numpy()
+        return CallResult(
+            steps=done,
+            outputs={COST: table[:, 0], **self._packing.unpack(packed, done)},
+            summaries={name: table[:, i + 1] for i, name in enumerate(self._scalars)},
+            heavy={n: v.numpy() for n, v in zip(self._heavy, heavy, strict=False) if done},
+            nonfinite=None if finite else [tensor.numpy() for tensor in batch],
+        )
+
+    # ------------------------------------------------------------------ in the graph
+
+    def _many_steps(self, due: tf.Tensor) -> Any:
+        steps = tf.shape(due)[1]
+        values = self._schedules.rows(due)
+        rows = tf.TensorArray(tf.float32, size=steps, element_shape=[1 + len(self._scalars)])
+        arrays = [
+            tf.TensorArray(dtype, 0, dynamic_size=True, infer_shape=False, element_shape=[None])
+            for dtype in self._packing.dtypes()
+        ]
+        # The inputs of the last step leave the loop, for the one that was not applied.
+        kept = self._tower.specs * self._distribution.replicas if self._guard else []
+        batch = [tf.zeros([0] * (spec.shape.rank or 0), spec.dtype) for spec in kept]
+        free = [_any_of_rank(spec.shape.rank) for spec in kept]
+
+        def going_on(i: tf.Tensor, finite: tf.Tensor, *_: Any) -> tf.Tensor:
+            return (i < steps) & finite
+
+        def body(i: tf.Tensor, _: tf.Tensor, rows: Any, arrays: Any, _batch: Any) -> Any:
+            inputs, computed, finite = self._one_step([tf.gather(row, i) for row in values])
+            vectors = self._packing.pack(computed.fetched, finite if self._guard else None)
+            arrays = [a.write(i, vector) for a, vector in zip(arrays, vectors, strict=True)]
+            i_next = i + tf.cast(finite, tf.int32)
+            return i_next, finite, rows.write(i, computed.row), arrays, inputs if kept else []
+
+        scalar = tf.TensorShape([])
+        done, finite, rows, arrays, batch = tf.while_loop(
+            going_on,
+            body,
+            (tf.constant(0), tf.constant(True), rows, arrays, batch),
+            shape_invariants=(scalar, scalar, scalar, [scalar] * len(arrays), free),
+        )
+        return done, finite, rows.gather(tf.range(done)), [a.concat() for a in arrays], batch
+
+    def _heavy_step(self, due: tf.Tensor) -> Any:
+        inputs, computed, finite = self._one_step([row[0] for row in self._schedules.rows(due)])
+        done = tf.cast(finite, tf.int32)
+        vectors = self._packing.pack(computed.fetched, finite if self._guard else None)
+        return done, finite, computed.row[None][:done], vectors, inputs, computed.heavy
+
+    def _one_step(self, due: Sequence[tf.Tensor]) -> tuple[list[tf.Tensor], Computed, tf.Tensor]:
+        """Inputs of all replicas, what they gave, and whether it was applied."""
+        before = self._guard.before() if self._guard else []
+        compute = self._compute
+        if self._xla:
+            compute = tf.function(compute, jit_compile=True, autograph=False)
+        inputs, computed = self._distribution.replicate(compute, self._source, self._global_step)
+
+        def update() -> None:
+            for optimizer, gradients in zip(self._optimizers, computed.gradients, strict=True):
+                optimizer.apply(gradients)
+            self._global_step.assign_add(1, read_value=False)
+            self._schedules.assign(due)
+
+        if self._guard:
+            return inputs, computed, self._guard.apply(computed.row[0], before, update)
+        update()
+        return inputs, computed, tf.constant(True)
+
+    def _compute(self, index: int, *batch: tf.Tensor) -> Computed:
+        """Forward and backward of one replica."""
+        context = StepContext(
+            self._tower,
+            index=index,
+            total=self._distribution.replicas,
+            step=self._global_step,
+            watched=list(self._step.trained.values()),
+        )
+        self._step(context, batch)
+        result = context.result
+        if result is None or result.cost is None:
+            raise InternalError("a training tower without a cost went unnoticed")
+        self._optimizers = [minimized.optimizer for minimized in context.minimized]
+        gradients = [minimized.gradients for minimized in context.minimized]
+        self._untrained = [n for of in gradients for n, value in of.items() if value is None]
+        # Replicas but the first report no summaries; zeros keep the rows alike.
+        values = dict.fromkeys(self._scalars, tf.constant(0.0)) if index else {}
+        values.update({s.name: s.value for s in result.summaries})
+        scalars = [tf.cast(values[name], tf.float32) for name in self._scalars]
+        row = tf.stack([tf.cast(result.cost, tf.float32), *scalars])
+        fetched = [result.outputs[name] for name in self._packing.names]
+        heavy = [values[name] for name in self._heavy if name in values]
+        return Computed(row, fetched, heavy, [list(of.values()) for of in gradients])
+
+
+def _any_of_rank(rank: int | None) -> tf.TensorShape:
+    dims: Any = None if rank is None else [None] * rank
+    return tf.TensorShape(dims)

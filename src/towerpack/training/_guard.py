@@ -1,0 +1,56 @@
+"""A step whose cost is not finite is not applied."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from towerpack.tower import COST, TowerFunction, TowerTrace
+
+_READERS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape")
+
+
+class Guard:
+    """Applies a step's update only if its cost is finite, and takes back what the model has moved.
+
+    Args:
+        moved: Variables that the model itself changes, before the cost is known.
+    """
+
+    def __init__(self, moved: Sequence[tf.Variable]) -> None:
+        self._moved = list(moved)
+
+    def before(self) -> list[tf.Tensor]:
+        """In the graph, before the step: what `apply` may have to put back."""
+        return [variable.read_value() for variable in self._moved]
+
+    def apply(
+        self, cost: tf.Tensor, before: Sequence[tf.Tensor], update: Callable[[], None]
+    ) -> tf.Tensor:
+        """In the graph: whether the update was applied."""
+
+        def done() -> tf.Tensor:
+            update()
+            return tf.constant(True)
+
+        def undone() -> tf.Tensor:
+            for variable, value in zip(self._moved, before, strict=True):
+                variable.assign(value, read_value=False)
+            return tf.constant(False)
+
+        return tf.cond(tf.math.is_finite(cost), done, undone)
+
+
+def moved_by_the_model(tower: TowerFunction, trace: TowerTrace) -> list[tf.Variable]:
+    """Variables that a training tower itself changes, such as moving averages."""
+    graph: Any = trace.result.outputs[COST].graph
+    inner = {id(outside): inside for outside, inside in graph.captures}
+    found = []
+    for variable in tower.store.named_variables().values():
+        handle = inner.get(id(variable.handle))
+        users = [] if handle is None else handle.consumers()
+        if any(op.type not in _READERS for op in users):
+            found.append(variable)
+    return found

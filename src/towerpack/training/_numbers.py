@@ -1,0 +1,100 @@
+"""Numbers and pictures of the steps, on their way to the monitors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from towerpack._core.errors import LayerError
+from towerpack.callbacks.monitors import Monitors
+from towerpack.nn import Summary
+from towerpack.tower import COST, TowerResult
+from towerpack.training._averages import StepAverages
+from towerpack.training._clock import EpochClock
+from towerpack.training._executor import HEAVY, CallResult
+from towerpack.training._rate import LEARNING_RATE
+
+FILL = "queue/fill"
+
+
+class Numbers:
+    """Takes in what each call reports, and hands the monitors what an epoch has given.
+
+    Args:
+        summaries: Of the training tower.
+        monitors: Where they go.
+        more: Gives further numbers at the end of an epoch; those of the steps stand above them.
+    """
+
+    def __init__(
+        self,
+        summaries: Sequence[Summary],
+        monitors: Monitors,
+        more: Callable[[], Mapping[str, float]],
+    ) -> None:
+        self.clock = EpochClock()
+        self._monitors = monitors
+        self._more = more
+        self._kinds = {s.name: s.kind for s in summaries}
+        self._averages = StepAverages(
+            {s.name: s.decay for s in summaries if s.kind == "moving_average"}
+        )
+        self._last: dict[str, float] = {}
+
+    def begin_epoch(self) -> None:
+        """Forget the last epoch."""
+        self._averages.begin_epoch()
+        self.clock.reset()
+
+    def add(self, result: CallResult, step: int) -> None:
+        """Take in a call; `step` is the global step after it."""
+        self._averages.add(result.outputs[COST], result.summaries)
+        if result.steps:
+            self._last = {n: float(v[-1]) for n, v in result.summaries.items()}
+        for name, value in result.heavy.items():
+            if self._kinds[name] == "histogram":
+                self._monitors.put_histogram(name, value, step)
+            else:
+                for i, picture in enumerate(value):
+                    self._monitors.put_image(f"{name}/{i}", picture, step)
+
+    def put(self) -> None:
+        """Hand the monitors the epoch's numbers."""
+        numbers = self._averages.end_epoch()
+        for further in (self._last, self._more()):
+            for name, value in further.items():
+                numbers.setdefault(name, value)
+        for name, value in {**numbers, **self.clock.report()}.items():
+            self._monitors.put_scalar(name, value)
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"averages": self._averages.state(), "scalars": self._last}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` gave."""
+        self._averages.restore(state["averages"])
+        self._last = dict(state["scalars"])
+
+
+def names_of_numbers(result: TowerResult, others: Sequence[str]) -> list[str]:
+    """Names of all numbers that a trainer puts, each with one meaning.
+
+    Args:
+        result: Of the training tower.
+        others: Names of what is not the tower's.
+
+    Raises:
+        LayerError: A summary has the name of something else.
+    """
+    own = [COST, *EpochClock.NAMES, *(n for n in others if n in (LEARNING_RATE, FILL))]
+    numbers = [s for s in result.summaries if s.kind not in HEAVY]
+    for s in numbers:
+        if s.name in own and s.value is not result.cost:
+            raise LayerError(
+                f"summary.{s.kind}('{s.name}', …) has the name of a number that every trainer "
+                "reports.",
+                expected=f"another name than {own}",
+                fix=f"summary.{s.kind}('my_{s.name}', …)",
+            )
+    return list(dict.fromkeys([*own, *others, *(s.name for s in numbers)]))

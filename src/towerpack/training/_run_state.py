@@ -1,0 +1,84 @@
+"""Where a training stands: moved by the loop, kept by checkpoints, read by everybody else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+
+
+class Phase(StrEnum):
+    """What the loop is at."""
+
+    STEPS = "steps"
+    STEP_TRIGGERS = "step triggers"
+    """Callbacks act after a step that one of them waits for."""
+    TRIGGERS = "triggers"
+    """Callbacks act after an epoch."""
+
+
+@dataclass
+class RunState:
+    """Counters of a training.
+
+    Attributes:
+        steps_per_epoch: Steps in an epoch.
+        max_epoch: Number of the last epoch.
+        step: Steps done since the very start.
+        epoch: Number of the current epoch, from 1; 0 before the first.
+        local_step: Steps done in the current epoch.
+        in_epoch: An epoch has begun, and its last triggers are not over.
+        phase: What the loop is at.
+        settled: Counters, callbacks and data position have caught up with the weights, so that the
+            run may be saved or left here.
+        stopping: A callback has asked to end.
+        nonfinite: Inputs of the step that was not applied because its cost was not finite.
+    """
+
+    steps_per_epoch: int
+    max_epoch: int
+    step: int = 0
+    epoch: int = 0
+    local_step: int = 0
+    in_epoch: bool = False
+    phase: Phase = Phase.STEPS
+    settled: bool = True
+    stopping: bool = False
+    nonfinite: Sequence[np.ndarray] | None = None
+
+    @property
+    def place(self) -> tuple[int, bool, str]:
+        """Equal places of a run have equal states."""
+        return self.step, self.in_epoch, self.phase
+
+    @property
+    def at_the_end(self) -> bool:
+        """The last epoch is over, its triggers included."""
+        return self.epoch >= self.max_epoch and not self.in_epoch and self.phase is Phase.STEPS
+
+    def begin_epoch(self) -> None:
+        """The next epoch's first step comes next."""
+        self.epoch += 1
+        self.local_step = 0
+        self.in_epoch = True
+
+    def advance(self, steps: int) -> None:
+        """Steps have been applied."""
+        self.step += steps
+        self.local_step += steps
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        names = ("step", "epoch", "local_step", "in_epoch")
+        return {**{name: getattr(self, name) for name in names}, "phase": str(self.phase)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Take back what `state` gave."""
+        self.step = int(state["step"])
+        self.epoch = int(state["epoch"])
+        self.local_step = int(state["local_step"])
+        self.in_epoch = bool(state["in_epoch"])
+        self.phase = Phase(state["phase"])
