@@ -53,7 +53,7 @@ class ModelDesc:
         return get_current_tower_context().is_training
 
     def optimizer(self) -> Any:
-        """A Keras optimizer; a `tf.compat.v1.train` optimizer is accepted where it works."""
+        """A Keras optimizer, or one of `tf.compat.v1.train`; a dict of them for an own step."""
         raise NotImplementedError(
             f"{type(self).__name__} must define optimizer(), or TrainConfig be given optimizer="
         )

@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from towerpack.training._run_dir import RunDir as RunDir
     from towerpack.training._run_dir import default_run_dir as default_run_dir
     from towerpack.training._simple import SimpleTrainer as SimpleTrainer
+    from towerpack.training._step import StepContext as StepContext
+    from towerpack.training._step import StepSetup as StepSetup
+    from towerpack.training._step import SupervisedStep as SupervisedStep
+    from towerpack.training._step import TrainStep as TrainStep
     from towerpack.training._trainer import Trainer as Trainer
 
 __all__ = [
@@ -34,10 +38,14 @@ __all__ = [
     "RunDir",
     "SimpleTrainer",
     "SmartInit",
+    "StepContext",
+    "StepSetup",
     "StopTraining",
+    "SupervisedStep",
     "SyncMultiGPUTrainer",
     "SyncMultiGPUTrainerParameterServer",
     "TrainConfig",
+    "TrainStep",
     "Trainer",
     "VariableParam",
     "default_run_dir",
@@ -59,6 +67,10 @@ _HOME = {
     "RunDir": "_run_dir",
     "default_run_dir": "_run_dir",
     "SimpleTrainer": "_simple",
+    "StepContext": "_step",
+    "StepSetup": "_step",
+    "SupervisedStep": "_step",
+    "TrainStep": "_step",
     "Trainer": "_trainer",
 }
 _WITHOUT_TENSORFLOW = {"_config", "_init", "_interrupt", "_run_dir"}

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from towerpack._core.errors import CheckpointMismatchError
 from towerpack._core.logs import get_logger
 from towerpack.callbacks import Callbacks
 from towerpack.checkpoint import Checkpoint
@@ -102,7 +103,16 @@ class Contents:
             CheckpointMismatchError: It belongs to another model or optimizer.
         """
         where = str(checkpoint.path)
-        for name, group in self._groups().items():
+        groups = self._groups()
+        if set(checkpoint.tensors) != set(groups):
+            raise CheckpointMismatchError(
+                f"The checkpoint {where} was saved by another kind of step.",
+                got=f"groups of variables {sorted(checkpoint.tensors)}",
+                expected=f"{sorted(groups)}",
+                fix="train with the step that it was saved with, or start from its weights alone: "
+                "TrainConfig(resume='never', init=…)",
+            )
+        for name, group in groups.items():
             _snapshot.assign(group, checkpoint.group(name), f"the {name} in {where}")
         saved = checkpoint.state
         self._state.restore(saved)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,7 @@ class Executor:
 
     Args:
         step: What one step is; built already.
+        trained: Variables that its optimizers move.
         distribution: Where its replicas run.
         tower: The model.
         trace: A training tower of it: shapes, dtypes and summaries are read off it.
@@ -68,6 +69,7 @@ class Executor:
         self,
         *,
         step: TrainStep,
+        trained: Mapping[str, tf.Variable],
         distribution: Distribution,
         tower: TowerFunction,
         trace: TowerTrace,
@@ -87,6 +89,7 @@ class Executor:
                     fix=did_you_mean(name, outputs),
                 )
         self._step = step
+        self._trained = list(trained.values())
         self._distribution = distribution
         self._tower = tower
         self._source = source
@@ -217,7 +220,7 @@ class Executor:
             index=index,
             total=self._distribution.replicas,
             step=self._global_step,
-            watched=list(self._step.trained.values()),
+            watched=self._trained,
         )
         self._step(context, batch)
         result = context.result

@@ -29,6 +29,7 @@ class HyperParams:
         self._params: dict[str, VariableParam] | None = None
         self._variables: dict[str, dict[str, tf.Variable]] = {}
         self._schedules: dict[str, Schedule] = {}
+        self._optimizers: Mapping[str, OptimizerAdapter] = {}
 
     def find(self, groups: Groups, optimizers: Mapping[str, OptimizerAdapter]) -> None:
         """Learn what there is, once the model and the optimizers are built.
@@ -37,18 +38,17 @@ class HyperParams:
 
         Args:
             groups: All variables of the run; the model's as `'model'`.
-            optimizers: By name. A rate of the second is known as `'<name>/learning_rate'`.
+            optimizers: By name. The rates of several are known as `'<name>/learning_rate'`.
         """
         found = {
             name: VariableParam(name, variable)
             for name, variable in groups["model"].items()
             if variable.shape.rank == 0 and not variable.trainable and variable.dtype.is_floating
         }
-        taken: set[str] = set()
+        self._optimizers = optimizers
         for of, optimizer in optimizers.items():
-            for name, param in optimizer.hyper_params().items():
-                found[f"{of}/{name}" if name in taken else name] = param
-                taken.add(name)
+            prefix = self._prefix(of)
+            found.update({prefix + n: param for n, param in optimizer.hyper_params().items()})
         self._params = found
         wanted = {id(param.variable) for param in found.values()}
         self._variables = {
@@ -87,6 +87,17 @@ class HyperParams:
     def values(self) -> dict[str, float]:
         """All of them."""
         return {name: param.get() for name, param in (self._params or {}).items()}
+
+    def scheduled(self) -> dict[str, float]:
+        """What schedules of the optimizers' own have given for the last step."""
+        return {
+            self._prefix(of) + name: value
+            for of, optimizer in self._optimizers.items()
+            for name, value in optimizer.scheduled().items()
+        }
+
+    def _prefix(self, optimizer: str) -> str:
+        return f"{optimizer}/" if len(self._optimizers) > 1 else ""
 
     def take(self, values: Mapping[str, float]) -> None:
         """Set those that the program gives anew."""

@@ -14,6 +14,7 @@ from towerpack._core.naming import did_you_mean
 from towerpack._core.native_log import quiet_start
 from towerpack.training._config import TrainConfig
 from towerpack.training._distribution import SharedVariables
+from towerpack.training._step import TrainStep
 from towerpack.training._trainer import Trainer
 
 _LOG = get_logger(__name__)
@@ -34,13 +35,18 @@ class SyncMultiGPUTrainer(Trainer):
         devices: For example `['GPU:0', 'GPU:1']`, or `[0, 1]`, or 2 for the first two GPUs; None
             for all. "GPU" is the usual case, not a condition: any device that TensorFlow lists will
             do. Without any GPU the CPU trains alone.
+        step: What one step is; None for one cost and one optimizer.
 
     Raises:
         ConfigError: A device does not exist, or is listed twice.
     """
 
     def __init__(
-        self, config: TrainConfig | Devices | None = None, devices: Devices | None = None
+        self,
+        config: TrainConfig | Devices | None = None,
+        devices: Devices | None = None,
+        *,
+        step: TrainStep | None = None,
     ) -> None:
         if not (config is None or isinstance(config, TrainConfig)):
             if devices is not None:
@@ -48,7 +54,7 @@ class SyncMultiGPUTrainer(Trainer):
             config, devices = None, config
         if devices == 1 and not get_num_gpu():
             devices = None  # Programs ask for max(get_num_gpu(), 1).
-        super().__init__(config, distribution=SharedVariables(_checked(devices)))
+        super().__init__(config, step=step, distribution=SharedVariables(_checked(devices)))
 
 
 SyncMultiGPUTrainerParameterServer = SyncMultiGPUTrainer

@@ -32,15 +32,13 @@ def settings_of(config: Any, source: InputSource, trace: TowerTrace, optimizer: 
         config: The `TrainConfig`.
         source: Where its data come from.
         trace: A training tower.
-        optimizer: As the user gave it.
+        optimizer: As the user gave it: one, or a dict.
     """
-    if isinstance(optimizer, str):
-        optimizer = keras.optimizers.get(optimizer)
     names = ("precision", "deterministic", "xla")
     found = {
         **{name: getattr(config, name) for name in names},
         **_data(source),
-        **_optimizer(optimizer),
+        **_optimizers(optimizer),
         **_model(trace),
     }
     return plain(found)
@@ -90,13 +88,23 @@ def _data(source: InputSource) -> Settings:
     return {"data": str(flow), "data.content": content_of(flow, sample=True)}
 
 
-def _optimizer(optimizer: Any) -> Settings:
+def _optimizers(given: Any) -> Settings:
+    by_name = given if isinstance(given, Mapping) else {"optimizer": given}
+    found: dict[str, Any] = {}
+    for name, optimizer in by_name.items():
+        found.update(_optimizer(name, optimizer))
+    return found
+
+
+def _optimizer(name: str, optimizer: Any) -> Settings:
+    if isinstance(optimizer, str):
+        optimizer = keras.optimizers.get(optimizer)
     if isinstance(optimizer, keras.optimizers.Optimizer):
         config = optimizer.get_config()
     else:
         kinds = (bool, int, float, str)
         config = {k.strip("_"): v for k, v in vars(optimizer).items() if isinstance(v, kinds)}
-    return {"optimizer": type(optimizer).__name__, **_flat("optimizer", config)}
+    return {name: type(optimizer).__name__, **_flat(name, config)}
 
 
 def _flat(prefix: str, tree: Mapping[str, Any]) -> dict[str, Any]:

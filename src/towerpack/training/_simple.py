@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from towerpack.training._config import TrainConfig
+from towerpack.training._step import TrainStep
 from towerpack.training._trainer import Trainer
 
 
@@ -11,7 +12,8 @@ class SimpleTrainer(Trainer):
 
     Args:
         config: What to train; None to leave that to `launch_train_with_config`.
+        step: What one step is; None for one cost and one optimizer.
     """
 
-    def __init__(self, config: TrainConfig | None = None) -> None:
-        super().__init__(config)
+    def __init__(self, config: TrainConfig | None = None, *, step: TrainStep | None = None) -> None:
+        super().__init__(config, step=step)

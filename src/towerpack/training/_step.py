@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from towerpack._core.errors import InternalError, LayerError
+from towerpack._core.errors import ConfigError, LayerError
 from towerpack.tower import TowerFunction, TowerResult, TowerTrace
 from towerpack.training._optimizer import OptimizerAdapter, adapt
 
@@ -63,15 +63,26 @@ class StepContext:
         return self.result
 
     def minimize(
-        self, cost: tf.Tensor, variables: Mapping[str, tf.Variable], optimizer: OptimizerAdapter
+        self,
+        cost: tf.Tensor | None,
+        variables: Mapping[str, tf.Variable],
+        optimizer: OptimizerAdapter,
     ) -> None:
-        """Have an optimizer that was built for these variables move them to lessen the cost.
+        """Have an optimizer move its variables to lessen a cost.
 
-        Gradients are averaged over the replicas before they are applied.
+        Gradients are averaged over the replicas, and applied when all that is to be minimized has
+        been computed, in the order of these calls.
+
+        Args:
+            cost: Scalar, made of what `tower` gave in this call.
+            variables: Those that the optimizer was asked for with, in that order.
+            optimizer: From `StepSetup.optimizer`.
 
         Raises:
-            LayerError: The cost depends on none of the variables.
+            LayerError: There is no cost, or it depends on none of the variables.
         """
+        if cost is None:
+            raise LayerError("There is no cost to minimize.", fix="return it from build_graph")
         with self._tape:
             loss = optimizer.scale_loss(cost)
         gradients = self._tape.gradient(loss, dict(variables))
@@ -84,58 +95,106 @@ class StepContext:
         self.minimized.append(Minimized(optimizer, gradients))
 
 
-class TrainStep(ABC):
-    """What one step of training is.
+class StepSetup:
+    """What a step may use to make its optimizers, eagerly, before it is compiled.
+
+    Args:
+        tower: The model; its variables have been made.
+        trace: A training tower of it.
+        given: What the configuration's `optimizer=`, or else the model's `optimizer()`, has given:
+            one, or a dict of several.
+        scale_loss: Scale losses dynamically (for float16).
 
     Attributes:
-        optimizers: Built ones, by name, from `build` on; a checkpoint holds each as a group of that
-            name, beside `'model'`.
-        trained: All variables that are trained, by name, from `build` on.
+        trainable: The trainable variables that the tower reads, by name.
+        trained: Those of them that have an optimizer.
+        optimizers: Those that were asked for. A checkpoint holds each as a group of its name,
+            beside `'model'`.
     """
 
-    optimizers: Mapping[str, OptimizerAdapter]
-    trained: Mapping[str, tf.Variable]
+    def __init__(
+        self, tower: TowerFunction, trace: TowerTrace, given: Any, *, scale_loss: bool = False
+    ) -> None:
+        used = set(trace.used_names())
+        self.trainable = {n: v for n, v in tower.store.trainable().items() if n in used}
+        self.trained: dict[str, tf.Variable] = {}
+        self.optimizers: dict[str, OptimizerAdapter] = {}
+        self._everything = tower.store.named_variables().values()
+        self._given = given if isinstance(given, Mapping) else {"optimizer": given}
+        self._scale_loss = scale_loss
 
-    @abstractmethod
-    def build(self, tower: TowerFunction, trace: TowerTrace) -> None:
-        """Make the optimizers, eagerly, before the step is compiled.
+    def optimizer(
+        self, name: str = "optimizer", variables: Mapping[str, tf.Variable] | None = None
+    ) -> OptimizerAdapter:
+        """Take one of the given optimizers for some variables, and make its slots.
 
         Args:
-            tower: The model.
-            trace: A training tower of it, which has made the model's variables.
+            name: Its key, where the model gives a dict.
+            variables: By name; None for all that are trainable.
+
+        Raises:
+            ConfigError: There is none of this name, it has been taken, or it is no optimizer.
         """
+        if name not in self._given or name in self.optimizers:
+            raise ConfigError(
+                f"The step asks for the optimizer '{name}'"
+                + (", which it has taken already." if name in self.optimizers else "."),
+                got=f"optimizer() gives {sorted(self._given)}",
+                fix="have the model's optimizer() return a dict of optimizers by these names",
+            )
+        variables = self.trainable if variables is None else variables
+        adapter = adapt(self._given[name], scale_loss=self._scale_loss)
+        adapter.build(variables, saved_elsewhere=self._everything)
+        self.optimizers[name] = adapter
+        self.trained.update(variables)
+        return adapter
+
+    def check(self) -> None:
+        """Refuse optimizers that the step has not asked for.
+
+        Raises:
+            ConfigError: There are some.
+        """
+        idle = sorted(set(self._given) - set(self.optimizers))
+        if idle:
+            raise ConfigError(
+                f"The step does not use the optimizers {idle}.",
+                got=f"optimizer() gives {sorted(self._given)}",
+                fix="give those that it asks for, or train with Trainer(config, step=…) for it",
+            )
+
+
+class TrainStep(ABC):
+    """One step of training, as `Trainer(config, step=…)` takes it.
+
+    class TwoCosts(TrainStep):
+        def build(self, setup):
+            names = setup.trainable
+            self.first = {n: v for n, v in names.items() if n.startswith("first/")}
+            self.optimizer = setup.optimizer("optimizer", self.first)
+
+        def __call__(self, context, batch):
+            outputs = context.tower(*batch).outputs
+            context.minimize(outputs["first_cost"], self.first, self.optimizer)
+    """
+
+    @abstractmethod
+    def build(self, setup: StepSetup) -> None:
+        """Ask for optimizers, eagerly, before the step is compiled."""
 
     @abstractmethod
     def __call__(self, context: StepContext, batch: Sequence[tf.Tensor]) -> None:
-        """In the graph, once for each replica: compute, and say what to minimize."""
+        """In the graph, once for each replica: call the tower, and say what to minimize."""
 
 
 class SupervisedStep(TrainStep):
-    """One cost, one optimizer.
+    """The tower's cost, minimized by one optimizer."""
 
-    Args:
-        optimizer: Of Keras or `tf.compat.v1.train`.
-        scale_loss: Scale the loss dynamically (for float16).
-
-    Raises:
-        ConfigError: It is no optimizer.
-    """
-
-    def __init__(self, optimizer: Any, *, scale_loss: bool = False) -> None:
-        self._optimizer = adapt(optimizer, scale_loss=scale_loss)
-
-    def build(self, tower: TowerFunction, trace: TowerTrace) -> None:
-        """Make the optimizer's slots for the trainable variables that the tower reads."""
-        used = set(trace.used_names())
-        trainable = tower.store.trainable()
-        self.trained = {name: v for name, v in trainable.items() if name in used}
-        everything = tower.store.named_variables().values()
-        self._optimizer.build(self.trained, saved_elsewhere=everything)
-        self.optimizers = {"optimizer": self._optimizer}
+    def build(self, setup: StepSetup) -> None:
+        """Take the optimizer for all trainable variables that the tower reads."""
+        self._variables = setup.trainable
+        self._optimizer = setup.optimizer()
 
     def __call__(self, context: StepContext, batch: Sequence[tf.Tensor]) -> None:
-        """Minimize the tower's cost."""
-        result = context.tower(*batch)
-        if result.cost is None:
-            raise InternalError("a training tower without a cost went unnoticed")
-        context.minimize(result.cost, self.trained, self._optimizer)
+        """Minimize the cost."""
+        context.minimize(context.tower(*batch).cost, self._variables, self._optimizer)

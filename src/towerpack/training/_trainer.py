@@ -46,7 +46,7 @@ from towerpack.training._starting import (
     usual_monitors,
     warn_of_lost_steps,
 )
-from towerpack.training._step import SupervisedStep
+from towerpack.training._step import StepSetup, SupervisedStep, TrainStep
 from towerpack.training._tables import say_ending, show_variables
 
 _LOG = get_logger(__name__)
@@ -57,6 +57,7 @@ class Trainer:
 
     Args:
         config: What to train; None to leave that to `launch_train_with_config`.
+        step: What one step is; None for one cost and one optimizer.
         distribution: Where the replicas run; None for one on the device that TensorFlow chooses.
 
     Attributes:
@@ -74,8 +75,13 @@ class Trainer:
     monitors: Monitors
 
     def __init__(
-        self, config: TrainConfig | None = None, *, distribution: Distribution | None = None
+        self,
+        config: TrainConfig | None = None,
+        *,
+        step: TrainStep | None = None,
+        distribution: Distribution | None = None,
     ) -> None:
+        self._step = step or SupervisedStep()
         self._distribution = distribution or SharedVariables()
         self._trained = False
         self.complete = self.was_complete = False
@@ -322,25 +328,29 @@ class Trainer:
         # Before the optimizer is built: some keep copies of the weights that they start with.
         start_from(config.init, tower.store.named_variables(), resumed=resumed)
         optimizer = self.model.optimizer() if config.optimizer is None else config.optimizer
-        self._step = step = SupervisedStep(optimizer, scale_loss=config.precision == "float16")
-        step.build(tower, trace)
-        show_variables(tower.store.named_variables(), step.trained)
+        self._setup = setup = StepSetup(
+            tower, trace, optimizer, scale_loss=config.precision == "float16"
+        )
+        self._step.build(setup)
+        setup.check()
+        show_variables(tower.store.named_variables(), setup.trained)
 
         def groups() -> Groups:
-            slots = {name: o.variables() for name, o in step.optimizers.items()}
+            slots = {name: o.variables() for name, o in setup.optimizers.items()}
             return {"model": tower.store.named_variables(), **slots}
 
         def further_numbers() -> Mapping[str, float]:
-            scheduled = {n: v for o in step.optimizers.values() for n, v in o.scheduled().items()}
+            scheduled = self._hyper_params.scheduled()
             fill = source.fill()
             filled = {} if fill is None else {FILL: fill}
             return {**self._hyper_params.values(), **scheduled, **filled}
 
-        self._hyper_params.find(groups(), step.optimizers)
+        self._hyper_params.find(groups(), setup.optimizers)
         numbers = Numbers(trace.result.summaries, self.monitors, further_numbers)
         callbacks.check_order(names_of_numbers(trace.result, [*further_numbers()]))
         executor = Executor(
-            step=step,
+            step=self._step,
+            trained=setup.trained,
             distribution=self._distribution,
             tower=tower,
             trace=trace,
