@@ -11,8 +11,9 @@ import pytest
 import tensorflow as tf
 
 from small_training import SPECS, Model, X, Y, config, train
+from towerpack import StateError
 from towerpack.callbacks import ModelSaver, ScheduledHyperParamSetter
-from towerpack.dataflow import BatchData, DataFromArrays
+from towerpack.dataflow import BatchData, DataFromArrays, MapData, PrefetchData
 from towerpack.nn import FullyConnected, l2_regularizer, regularize_cost
 from towerpack.training import SimpleTrainer
 
@@ -40,6 +41,26 @@ def data(x: np.ndarray, batch: int = 8) -> dict[str, Any]:
     return {"dataflow": BatchData(DataFromArrays(x, Y), batch)}
 
 
+def mapped(factor: float, workers: int = 2) -> dict[str, Any]:
+    flow = MapData(DataFromArrays(X, Y), lambda point: (point[0] * factor, point[1]))
+    return {"dataflow": PrefetchData(BatchData(flow, 8), num_proc=workers)}
+
+
+def table(*points: tuple[int, float]) -> dict[str, Any]:
+    return {"extra_callbacks": [ScheduledHyperParamSetter("learning_rate", points)]}
+
+
+def decayed(rate: float) -> dict[str, Any]:
+    step = tf.compat.v1.train.get_or_create_global_step
+    compat = tf.compat.v1.train
+
+    def make() -> Any:
+        return compat.GradientDescentOptimizer(compat.exponential_decay(0.1, step(), 5, rate))
+
+    return {"model": Model(make)}
+
+
+SCHEDULE = "callback ScheduledHyperParamSetter('learning_rate')#0"
 DROPPED, DECAY = "drop/stateless_dropout/GreaterEqual/y", "regularize_cost/mul/x"
 decay = keras.optimizers.schedules.ExponentialDecay
 CASES = [
@@ -56,8 +77,16 @@ CASES = [
     ({}, {"model": Model(rate=0.5)}, {f"model.{DROPPED}": ["0.25", "0.5"]}),
     ({"model": model()}, {"model": model(1e-3)}, {f"model.{DECAY}": ["0.0001", "0.001"]}),
     ({"model": model()}, {"model": model(activation=tf.tanh)}, {"model.Relu": ["operations", "1"]}),
+    (
+        {"model": model(activation=lambda x: tf.nn.leaky_relu(x, 0.2))},
+        {"model": model(activation=lambda x: tf.nn.leaky_relu(x, 0.3))},
+        {"model.LeakyRelu(alpha=0.30000001192092896)": ["-", "1"]},
+    ),
+    (mapped(2.0), mapped(3.0), {"data.functions": None}),
+    (decayed(0.5), decayed(0.9), {"optimizer.learning_rate": None}),
+    (table((0, 0.03)), table((0, 0.02)), {SCHEDULE: ["0:", "0.03"]}),
+    (table((0, 0.03)), {"extra_callbacks": []}, {SCHEDULE: ["0:", "0.03"]}),
     (data(X), data(X[::-1].copy()), {"data.content": None}),
-    (data(X), data(X, 4), {"data": None}),
 ]  # fmt: skip
 
 
@@ -72,8 +101,53 @@ def test_what_was_changed_is_told_before_the_first_step(
     assert trainer.was_complete or "steps_per_epoch" in then or "dataflow" in then
     told = caplog.text.partition("in effect\n")[2]
     for name, values in rows.items():
-        [line] = [line.split() for line in told.splitlines() if line.split()[:1] == [name]]
-        assert values is None or line[1:3] == values
+        [line] = [
+            line.strip() for line in told.splitlines() if f"{line.strip()} ".startswith(f"{name} ")
+        ]
+        assert values is None or line.removeprefix(name).split()[:2] == values
+
+
+class Holder(Model):
+    """Keras layers on the model, whose names Keras counts over the process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers = [keras.layers.Dense(4), keras.layers.Dropout(0.2), keras.layers.Dense(3)]
+        self.part = keras.Sequential(layers)
+
+    def build_graph(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        return super().build_graph(self.part(x), y)
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (lambda: {"model": Holder()}, lambda: {"model": Holder()}),
+        (lambda: mapped(2.0, 1), lambda: mapped(2.0, 3)),
+        (lambda: decayed(0.5), lambda: decayed(0.5)),
+    ],
+)
+def test_nothing_is_told_where_nothing_was_changed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, first: Any, then: Any
+) -> None:
+    train(tmp_path, [ModelSaver()], **first())
+    train(tmp_path, [ModelSaver()], **then())
+    assert "in effect" not in caplog.text
+
+
+def test_a_rate_may_become_a_schedule(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train(tmp_path, [ModelSaver()], optimizer=keras.optimizers.SGD(0.1), max_epoch=1)
+    train(tmp_path, [ModelSaver()], optimizer=keras.optimizers.SGD(decay(0.1, 10, 0.5)))
+    assert "optimizer.learning_rate" in caplog.text
+    trainer = train(tmp_path, [ModelSaver()], optimizer=keras.optimizers.SGD(0.02), max_epoch=3)
+    assert rate_of(trainer) == pytest.approx(0.02)
+
+
+def test_other_data_are_told_how_to_go_on(tmp_path: Path) -> None:
+    train(tmp_path, [ModelSaver()], max_epoch=1)
+    with pytest.raises(StateError) as caught:
+        train(tmp_path, [ModelSaver()], **data(X, 4))
+    assert "init=" in str(caught.value.fix)
 
 
 def rate_of(trainer: SimpleTrainer) -> float:

@@ -36,6 +36,7 @@ from small_training import (
 from towerpack import ConfigError, LayerError, NumericsError, StepError
 from towerpack.callbacks import (
     Callback,
+    CheckNumerics,
     InferenceRunner,
     MinSaver,
     ModelSaver,
@@ -557,6 +558,14 @@ def test_on_existing(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "checkpoints" / "step-00000006").exists()
 
 
+@pytest.mark.parametrize("source", ["init", "resume"])
+def test_what_a_run_starts_from_is_not_deleted(tmp_path: Path, source: str) -> None:
+    train(tmp_path / "run", [ModelSaver()], max_epoch=1)
+    with pytest.raises(ConfigError, match="would delete"):
+        train(tmp_path / "run", on_existing="delete", **{source: tmp_path / "run" / "checkpoints"})
+    assert load_checkpoint(tmp_path / "run").step == 6
+
+
 def test_a_drawn_seed_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     first = train(tmp_path, [ModelSaver()], seed=None, max_epoch=1)
     again = train(tmp_path, [ModelSaver()], seed=None)
@@ -698,8 +707,30 @@ def test_a_step_that_tensorflow_fails_is_named_and_its_batch_kept(
     np.testing.assert_array_equal(kept_batch(tmp_path)["label"], wanted[1])
 
 
-def kept_batch(run_dir: Path) -> dict[str, np.ndarray]:
-    [path] = run_dir.glob("failed-step-*.npz")
+def test_an_evaluation_that_tensorflow_fails_keeps_its_batch(tmp_path: Path) -> None:
+    labels = np.arange(8)
+
+    def build(x: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
+        logits = FullyConnected("fc", x, 5)
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(label % 5, logits))
+
+    def evaluated(x: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
+        if get_current_tower_context().is_training:
+            return build(x, label)
+        tf.debugging.assert_less(label, tf.constant(5, tf.int64))
+        return build(x, tf.where(label < 5, label, tf.cast(tf.strings.to_number("x"), tf.int64)))
+
+    specs = [SPECS[0], tf.TensorSpec([None], tf.int64, "label")]
+    batches = BatchData(DataFromArrays(X[:8], labels), 8)
+    runner = InferenceRunner(batches, ScalarStats("cost"))
+    with pytest.raises(StepError, match="evaluation at step 1 ") as caught:
+        train(tmp_path, [runner], model=(specs, evaluated, keras.optimizers.SGD), dataflow=batches)
+    assert "failed-evaluation-00000001.npz" in str(caught.value.fix)
+    np.testing.assert_array_equal(kept_batch(tmp_path, "evaluation")["label"], labels)
+
+
+def kept_batch(run_dir: Path, what: str = "step") -> dict[str, np.ndarray]:
+    [path] = run_dir.glob(f"failed-{what}-*.npz")
     with np.load(path) as kept:
         return dict(kept)
 
@@ -716,6 +747,18 @@ def test_weights_that_became_nan_unseen_end_no_run_well(tmp_path: Path) -> None:
     with pytest.raises(NumericsError, match="NaN"):
         trainer.train()
     assert not trainer.complete
+
+
+def test_weights_that_became_nan_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def poisoned(callback: Callback) -> None:
+        callback.trainer.tower.store.named_variables()["fc1/bias"].assign([np.nan])
+
+    poison = Do("trigger", poisoned, 6)
+    with pytest.raises(NumericsError, match="NaN"):
+        train(tmp_path, [poison, ModelSaver()], extra_callbacks=[CheckNumerics()])
+    assert "Traceback" not in caplog.text
 
 
 def test_checkpoints_that_are_deleted_while_the_run_goes_on(

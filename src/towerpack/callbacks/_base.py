@@ -145,6 +145,10 @@ class Callback:
         """The next global step after `step` whose `trigger_step` must not be late; None if any."""
         return None
 
+    def settings(self) -> Any:
+        """What a continued run tells if the program has changed it, as JSON; None for nothing."""
+        return None
+
     def state(self) -> Any:
         """What a checkpoint must keep: numbers, strings, bytes, lists, dicts. None for nothing."""
         return None

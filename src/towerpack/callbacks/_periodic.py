@@ -144,6 +144,10 @@ class PeriodicTrigger(Callback):
         end = (step // self._every_k_steps + 1) * self._every_k_steps
         return end if wanted is None else min(end, wanted)
 
+    def settings(self) -> Any:
+        """The callback's."""
+        return self.callback.settings()
+
     def state(self) -> Any:
         """The callback's state."""
         return self.callback.state()

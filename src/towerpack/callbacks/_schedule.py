@@ -120,6 +120,11 @@ class ScheduledHyperParamSetter(HyperParamSetter):
             return None
         return step + 1 if self._linear and i > 0 else self._places[i]
 
+    def settings(self) -> list[str]:
+        """The table."""
+        pairs = zip(self._places, self._values, strict=True)
+        return [f"{place}: {value:g}" for place, value in pairs]
+
     def state(self) -> dict[str, Any]:
         """The value set last."""
         last = self.due(self.trainer.global_step) if self._in_graph else self._last

@@ -118,7 +118,10 @@ def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     # The library writes the memory behind the array, whatever its strides say.
     whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
     try:
+        path.touch()  # with the mode that files of this process have; the library's is 0600
+        mode = path.stat().st_mode
         save_file(whole, path)
+        path.chmod(mode)
     except SafetensorError as error:
         number = _OS_ERROR.search(str(error))
         code = int(number[1]) if number else errno.EIO

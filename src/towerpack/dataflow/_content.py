@@ -7,6 +7,7 @@ import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, cast
 
 import numpy as np
@@ -18,6 +19,9 @@ from towerpack.dataflow._strings import Strings
 _WRITTEN_OUT: Final = (type(None), bool, int, float, complex, str, range)
 _PIECE_BYTES: Final = 16 << 20
 _SAMPLES: Final = 64
+_DEPTH: Final = 4
+# Their objects hold numbers that differ from start to start.
+_OPAQUE: Final = {"keras", "logging", "tensorflow", "threading", "torch"}
 _sampling: ContextVar[bool] = ContextVar("sampling", default=False)
 
 
@@ -60,6 +64,57 @@ def content_of_values(*values: Any) -> str:
     for value in values:
         _feed(digest, value)
     return digest.hexdigest()
+
+
+def content_of_code(*values: Any) -> str:
+    """A checksum over functions (their code, defaults and what they close over) and plain values.
+
+    Of other objects their type and attributes are seen, but for those with an underscore.
+    """
+    digest = _new()
+    for value in values:
+        _feed_code(digest, value, _DEPTH)
+    return digest.hexdigest()
+
+
+def _feed_code(digest: Any, value: Any, depth: int) -> None:
+    if isinstance(value, MethodType):
+        _feed_code(digest, value.__func__, depth)
+        _feed_code(digest, value.__self__, depth)
+    elif isinstance(value, CodeType):
+        digest.update(value.co_code + repr(value.co_names).encode())
+        for constant in value.co_consts:
+            _feed_code(digest, constant, depth)
+    elif isinstance(value, FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_full(cell)]
+        for part in (value.__code__, value.__defaults__, value.__kwdefaults__, *cells):
+            _feed_code(digest, part, depth - 1)
+    elif isinstance(value, (frozenset, set)):
+        digest.update(repr(sorted(map(repr, cast("set[Any]", value)))).encode())
+    elif isinstance(value, (list, tuple)) and depth > 0:
+        for item in _some(cast("Sequence[Any]", value)):
+            _feed_code(digest, item, depth - 1)
+    elif depth > 0 and _has_attributes(cast("object", value)):
+        digest.update(type(cast("object", value)).__qualname__.encode())
+        for name, inner in sorted(vars(cast("object", value)).items()):
+            if name[0] != "_":
+                digest.update(name.encode())
+                _feed_code(digest, inner, depth - 1)
+    else:
+        _feed(digest, value)
+
+
+def _has_attributes(value: object) -> bool:
+    library = type(value).__module__.partition(".")[0] in _OPAQUE
+    return hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType)) and not library
+
+
+def _is_full(cell: Any) -> bool:
+    try:
+        cell.cell_contents  # noqa: B018 - raises where the variable has no value yet
+    except ValueError:
+        return False
+    return True
 
 
 def _new() -> Any:

@@ -17,7 +17,7 @@ from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed, fresh_seed
 from towerpack.dataflow._ambient import AMBIENT, Ambient
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._content import sampled
+from towerpack.dataflow._content import content_of_code, sampled
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._done import RestStream
 from towerpack.dataflow._iterator import DataIterator, Identity, read_state
@@ -548,6 +548,35 @@ def pipeline_of(flow: DataFlow) -> str:
 def signature_of(flow: DataFlow) -> str:
     """What a state of this flow carries, to be told from states of others."""
     return _path(flow, methodcaller("identity"), lambda stage: stage.transparent)
+
+
+_TOLD = (type(None), bool, int, float, str, np.ndarray)
+
+
+def serial_pipeline_of(flow: DataFlow) -> str:
+    """`pipeline_of` without the parallel stages, which change no datapoint."""
+    return _path(flow, _ARGUMENTS, lambda stage: isinstance(stage, ParallelStage))
+
+
+def functions_of(flow: DataFlow) -> str:
+    """A checksum over the code of a pipeline's functions, and over plain attributes of objects.
+
+    Of what a stage of the library keeps for itself, and of attributes with an underscore, nothing
+    is seen.
+    """
+    found: list[Any] = []
+    waiting = [flow]
+    while waiting:
+        here = waiting.pop()
+        waiting.extend(inputs_of(here))
+        given = [v for k, v in sorted(vars(here).items()) if k[0] != "_"]
+        if isinstance(here, ParallelStage):  # how many workers there are changes no datapoint
+            given = [v for v in given if callable(v)]
+        elif isinstance(here, Stage):  # its numbers stand in its description
+            given = [v for v in given if not isinstance(v, _TOLD)]
+        found += [v for v in given if not isinstance(v, DataFlow)]
+    with sampled():
+        return content_of_code(*found)
 
 
 def content_of(flow: DataFlow, *, sample: bool = False) -> str:

@@ -16,16 +16,30 @@ from typing import Any, cast
 import keras
 from keras.src.backend.common import global_state
 from keras.src.backend.common.name_scope import current_path
+from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.layers.layer import CallContext
 from keras.src.utils.naming import to_snake_case
 
 _CALL_CONTEXT = "current_call_ctx"
 _NAME_COUNTERS = "object_name_uids"
 _NAME_SCOPES = "name_scope_stack"
+_WAITING = "uninitialized_variables"
 
 
-def variable_path() -> str:
-    """The path of Keras layers that are being built right now, `''` outside of any."""
+def variable_path(name: str = "") -> str:
+    """The path of Keras layers that are being built right now, `''` outside of any.
+
+    Keras builds layers that have no `build` of their own by a trial call, and makes the variables
+    of those inside when it is over; then the path is that of the variable.
+
+    Args:
+        name: Of the variable that is being made.
+    """
+    if not in_stateless_scope():
+        waiting: Iterable[Any] = global_state.get_global_attribute(_WAITING) or ()
+        for variable in waiting:
+            if variable._value is None and variable.name == name:
+                return variable.path.rpartition("/")[0]
     return current_path()
 
 

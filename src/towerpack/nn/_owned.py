@@ -102,9 +102,10 @@ def frozen_ids(owners: Mapping[str, object]) -> set[int]:
 
 def _places(func: Any, seen: set[int]) -> Iterator[tuple[str, object]]:
     """Names and values that a function can reach without being given them."""
-    if id(func) in seen or len(seen) > _LONGEST:
+    key = hash((id(func.__self__), id(func.__func__))) if inspect.ismethod(func) else id(func)
+    if key in seen or len(seen) > _LONGEST:
         return
-    seen.add(id(func))
+    seen.add(key)
     if isinstance(func, functools.partial):
         yield from ((f"arg{i}", value) for i, value in enumerate(func.args))
         yield from func.keywords.items()
@@ -112,9 +113,14 @@ def _places(func: Any, seen: set[int]) -> Iterator[tuple[str, object]]:
     elif isinstance(func, _LEAVES):
         yield "model", func
     elif inspect.ismethod(func):
-        if not isinstance(func.__self__, type):
-            yield from _attributes(func.__self__)
+        owner = func.__self__
+        if not isinstance(owner, type):
+            yield from _attributes(owner)
         yield from _places(func.__func__, seen)
+        for name in _names_in(func.__func__):  # helpers: self.net(x)
+            helper = inspect.getattr_static(type(owner), name, None)
+            if inspect.isfunction(helper) and not _of_library(helper.__module__):
+                yield from _places(helper.__get__(owner), seen)
     elif inspect.isfunction(inspect.unwrap(func)):
         yield from _closure(inspect.unwrap(func), seen)
     elif callable(func):
@@ -122,6 +128,10 @@ def _places(func: Any, seen: set[int]) -> Iterator[tuple[str, object]]:
         call = inspect.getattr_static(type(func), "__call__", None)
         if inspect.isfunction(call):
             yield from _closure(call, seen)
+
+
+def _names_in(func: Any) -> tuple[str, ...]:
+    return getattr(getattr(func, "__code__", None), "co_names", ())
 
 
 def _closure(func: Any, seen: set[int]) -> Iterator[tuple[str, object]]:

@@ -250,12 +250,12 @@ class VariableStore:
     def _create(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
         trace = self._calling.trace
         if self._calling.layer is not None:
-            inner = variable_path().partition("/")[2]
+            inner = variable_path(str(kwargs.get("name") or "")).partition("/")[2]
             parts = (self._calling.layer, inner, str(kwargs.get("name") or "variable"))
             kwargs["name"] = "/".join(part for part in parts if part) + "/"
         if self._calling.creating or trace is None:
             return next_creator(**kwargs)
-        keras_path = variable_path()
+        keras_path = variable_path(str(kwargs.get("name") or ""))
         name = _claim(trace, keras_path, str(kwargs.get("name") or "variable"))
         value = kwargs["initial_value"]
         known = self._inside.get(name)
@@ -352,7 +352,9 @@ def _check_fits(name: str, known: tf.Variable, value: Any, dtype: Any) -> None:
         LayerError: Shape or dtype differ.
     """
     if callable(value):
-        with tf.Graph().as_default():
+        graph: Any = tf.Graph()
+        with graph.as_default():
+            graph.seed = 0  # Only the shape counts, but deterministic ops insist on a seed.
             value = cast("Callable[[], Any]", value)()
     if not hasattr(value, "shape") or not hasattr(value, "dtype"):
         value = np.asarray(value)

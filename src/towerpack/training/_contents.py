@@ -15,6 +15,7 @@ from towerpack.inputs import InputSource
 from towerpack.training import _snapshot
 from towerpack.training._hyper_params import Groups, HyperParams
 from towerpack.training._numbers import Numbers
+from towerpack.training._rate import RATES
 from towerpack.training._run_state import RunState
 from towerpack.training._settings import Settings, changes, changes_text
 
@@ -113,7 +114,14 @@ class Contents:
                 "TrainConfig(resume='never', init=…)",
             )
         for name, group in groups.items():
-            _snapshot.assign(group, checkpoint.group(name), f"the {name} in {where}")
+            values = checkpoint.group(name)
+            # A rate may have become a schedule, or the other way round: its settings are compared.
+            gone = {n for n in group.keys() ^ values.keys() if n in RATES}
+            _snapshot.assign(
+                {n: v for n, v in group.items() if n not in gone},
+                {n: a for n, a in values.items() if n not in gone},
+                f"the {name} in {where}",
+            )
         saved = checkpoint.state
         self._state.restore(saved)
         self._numbers.restore(saved)

@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from towerpack.callbacks.monitors import Monitors
 from towerpack.tower import TowerFunction, TowerTrace
+from towerpack.training._failed_step import step_error
 from towerpack.training._hyper import VariableParam
 from towerpack.training._hyper_params import HyperParams
 from towerpack.training._run_state import RunState
@@ -132,10 +134,22 @@ class RunContext:
 
         Raises:
             LayerError: There is no output of some name.
+            StepError: From the function: TensorFlow has failed it.
         """
         key = tuple(outputs)
         if key not in self._predictors:
-            self._predictors[key] = self.trace_inference().function(outputs)
+            function, names = self.trace_inference().function(outputs)
+
+            def checked(*arrays: Any) -> list[Any]:
+                try:
+                    return function(*arrays)
+                except tf.errors.OpError as error:
+                    inputs = dict(zip(names, map(np.asarray, arrays), strict=True))
+                    what = f"An evaluation at step {self.global_step}"
+                    path = self.run_dir / f"failed-evaluation-{self.global_step:08d}.npz"
+                    raise step_error(error, what, path, lambda: inputs) from None
+
+            self._predictors[key] = checked, names
         return self._predictors[key]
 
     def trace_inference(self) -> TowerTrace:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,38 +21,31 @@ _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+), in (?P<functio
 
 def step_error(
     error: tf.errors.OpError,
-    step: int,
-    run_dir: Path,
-    read_again: Callable[[], Sequence[np.ndarray] | None],
-    name: Callable[[Sequence[np.ndarray]], Mapping[str, np.ndarray]],
+    what: str,
+    path: Path,
+    read_again: Callable[[], Mapping[str, np.ndarray] | None],
 ) -> StepError:
     """What to raise in place of TensorFlow's error, whose text is mostly its own call stack.
 
     Args:
         error: TensorFlow's.
-        step: The number of the step that failed.
-        run_dir: The step's inputs are kept there.
-        read_again: Gives the inputs once more, or None; may take long or fail.
-        name: Puts their names to them.
+        what: For the message, such as 'Step 12'.
+        path: Where to keep the inputs.
+        read_again: Gives the inputs by name, or None; may take long or fail.
     """
     stack, _, essence = (error.message or str(error)).rstrip().rpartition("\n\n")
     frames = list(_FRAME.finditer(stack))
+    made = "Made by {function} ({file}, line {line})."
     return StepError(
-        f"Step {step} failed inside TensorFlow: {type(error).__name__}.",
+        f"{what} failed inside TensorFlow: {type(error).__name__}.",
         got=re.sub(r"\s*\[\[.*", "", essence, flags=re.DOTALL).strip() or essence,
-        expected="a step that can be computed; it was not applied",
-        fix=_kept(run_dir / f"failed-step-{step:08d}.npz", read_again, name),
-        details=""
-        if not frames
-        else "Made by {function} ({file}, line {line}).".format(**frames[-1].groupdict()),
+        expected="what can be computed; it was not applied",
+        fix=_kept(path, read_again),
+        details=made.format(**frames[-1].groupdict()) if frames else "",
     )
 
 
-def _kept(
-    path: Path,
-    read_again: Callable[[], Sequence[np.ndarray] | None],
-    name: Callable[[Sequence[np.ndarray]], Mapping[str, np.ndarray]],
-) -> str:
+def _kept(path: Path, read_again: Callable[[], Mapping[str, np.ndarray] | None]) -> str:
     found: list[Any] = []
 
     def read() -> None:
@@ -70,7 +63,7 @@ def _kept(
     try:
         if isinstance(batch, BaseException):
             raise batch
-        save_arrays(path, name(batch))
+        save_arrays(path, batch)
     except Exception as error:  # noqa: BLE001 - told beside the error that it belongs to
         return f"look at the data of this step (not kept: {type(error).__name__}: {error})"
     return f"look at its batch, in {path}"

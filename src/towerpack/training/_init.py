@@ -6,6 +6,7 @@ import difflib
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -55,6 +56,16 @@ class SmartInit:
         self._sources = list(source) if several else [source]
         self._ignore_mismatch = ignore_mismatch
         self._rename = rename
+
+    def paths(self) -> list[Path]:
+        """Files and directories that it reads."""
+        found: list[Path] = []
+        for source in self._sources:
+            if isinstance(source, SmartInit):
+                found += source.paths()
+            elif isinstance(source, str | os.PathLike) and os.fspath(source):
+                found.append(Path(source))
+        return found
 
     def load(self, variables: Mapping[str, Any]) -> None:
         """Set variables of a model, by name.

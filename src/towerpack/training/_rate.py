@@ -13,6 +13,8 @@ from towerpack.nn import find_global_step, find_variables, owners_of
 from towerpack.training._hyper import VariableParam
 
 LEARNING_RATE = "learning_rate"
+# What an optimizer's rate is called among its variables: a number, or what a function gave last.
+RATES = (LEARNING_RATE, f"scheduled_{LEARNING_RATE}")
 
 
 class RateFunction:

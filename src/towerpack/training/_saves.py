@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from towerpack._core.errors import CheckpointError, InternalError
+from towerpack._core.errors import CheckpointError, InternalError, NumericsError
 from towerpack._core.logs import get_logger
 from towerpack.checkpoint import CheckpointStore
 from towerpack.training._contents import Contents
@@ -111,6 +111,8 @@ class Saves:
         self.store.keep = None
         try:
             self.at_last()
+        except NumericsError:
+            _LOG.warning("The state before the failure is not saved, as its weights are NaN.")
         except Exception:  # noqa: BLE001 - what ended the training is raised by the caller
             _LOG.exception("The state before the failure could not be saved:")
         else:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import re
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import keras
-import numpy as np
 import tensorflow as tf
 
+from towerpack.callbacks import Callbacks
 from towerpack.dataflow import DataFlow
-from towerpack.dataflow._flow import content_of
+from towerpack.dataflow._flow import content_of, functions_of, serial_pipeline_of
 from towerpack.inputs import InputSource
 from towerpack.tower import COST, TowerTrace
 from towerpack.training._run_dir import plain
@@ -22,15 +24,23 @@ Settings = Mapping[str, Any]
 _LARGEST_CONSTANT = 16
 _WIDEST = 60
 # Keras and TensorFlow count names over the whole process.
-_COUNTED = re.compile(r"_\d+(?=/|$)")
+_COUNTED = re.compile(r"(?:_\d+)+(?=/|$)")
+_COMPARED = {
+    t.as_datatype_enum for t in (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32)
+}
+# Attributes of operations that differ from start to start, or tell nothing.
+_UNTOLD = {"container", "debug_name", "parallel_iterations", "seed", "seed2", "shared_name"}
 
 
-def settings_of(config: Any, source: InputSource, trace: TowerTrace, optimizer: Any) -> Settings:
+def settings_of(
+    config: Any, source: InputSource, callbacks: Callbacks, trace: TowerTrace, optimizer: Any
+) -> Settings:
     """Settings that decide how a training goes on, by name, as JSON values.
 
     Args:
         config: The `TrainConfig`.
         source: Where its data come from.
+        callbacks: All of them.
         trace: A training tower.
         optimizer: As the user gave it: one, or a dict.
     """
@@ -38,6 +48,7 @@ def settings_of(config: Any, source: InputSource, trace: TowerTrace, optimizer: 
     found = {
         **{name: getattr(config, name) for name in names},
         **_data(source),
+        **_callbacks(callbacks),
         **_optimizers(optimizer),
         **_model(trace),
     }
@@ -85,7 +96,17 @@ def _data(source: InputSource) -> Settings:
     flow = getattr(source, "dataflow", None)
     if not isinstance(flow, DataFlow):
         return {"data": type(source).__name__}
-    return {"data": str(flow), "data.content": content_of(flow, sample=True)}
+    return {
+        "data": serial_pipeline_of(flow),
+        "data.content": content_of(flow, sample=True),
+        "data.functions": functions_of(flow),
+    }
+
+
+def _callbacks(callbacks: Callbacks) -> Settings:
+    pairs = zip(callbacks.keys(), callbacks.callbacks, strict=True)
+    told = {key: callback.settings() for key, callback in pairs}
+    return {f"callback {key}": value for key, value in told.items() if value is not None}
 
 
 def _optimizers(given: Any) -> Settings:
@@ -99,11 +120,15 @@ def _optimizers(given: Any) -> Settings:
 def _optimizer(name: str, optimizer: Any) -> Settings:
     if isinstance(optimizer, str):
         optimizer = keras.optimizers.get(optimizer)
-    if isinstance(optimizer, keras.optimizers.Optimizer):
+    inner = getattr(optimizer, "inner_optimizer", optimizer)
+    rate = getattr(inner, "_learning_rate", None)
+    schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)
+    if isinstance(optimizer, keras.optimizers.Optimizer) and (schedule or not callable(rate)):
         config = optimizer.get_config()
-    else:
+    else:  # Keras cannot describe functions.
         kinds = (bool, int, float, str)
-        config = {k.strip("_"): v for k, v in vars(optimizer).items() if isinstance(v, kinds)}
+        values = {k.strip("_"): _numbers_of(v) for k, v in vars(optimizer).items()}
+        config = {k: v for k, v in values.items() if isinstance(v, (*kinds, list))}
     return {name: type(optimizer).__name__, **_flat(name, config)}
 
 
@@ -118,19 +143,39 @@ def _flat(prefix: str, tree: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
+def _numbers_of(value: Any) -> Any:
+    """Of a schedule of `tf.compat.v1.train` the numbers that it was made with, else the value."""
+    if not isinstance(value, functools.partial):
+        return value
+    made_with = getattr(value.func, "__dict__", {})
+    given = [*made_with.values(), *value.args, *value.keywords.values()]
+    return [v for v in given if isinstance(v, bool | int | float | list)]
+
+
 def _model(trace: TowerTrace) -> Settings:
-    """The operations of the tower, counted, and its small constants of floating point."""
+    """The operations of the tower, counted by kind and attributes, and its constants."""
     graph: Any = trace.result.outputs[COST].graph.as_graph_def()
     nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
     constants: dict[str, list[Any]] = defaultdict(list)
     for node in nodes:
-        if node.op == "Const" and tf.as_dtype(node.attr["dtype"].type).is_floating:
+        # Other integers are mostly seeds and sizes.
+        if node.op == "Const" and node.attr["dtype"].type in _COMPARED:
             value = tf.make_ndarray(node.attr["value"].tensor)
-            if value.size <= _LARGEST_CONSTANT:
-                name = _COUNTED.sub("", node.name)
-                constants[f"model.{name}"].extend(np.asarray(value, float).ravel().tolist())
-    counts = Counter(node.op for node in nodes)
+            small = value.size <= _LARGEST_CONSTANT
+            told = value.ravel().tolist() if small else [hashlib.md5(value.tobytes()).hexdigest()]  # noqa: S324 - no secret
+            constants[f"model.{_COUNTED.sub('', node.name)}"].extend(told)
+    counts = Counter(_kind_of(node) for node in nodes if node.op != "Const")
     return {
-        **{f"model.{op} operations": count for op, count in sorted(counts.items())},
-        **{name: sorted(set(values)) for name, values in constants.items()},
+        **{f"model.{kind}": count for kind, count in sorted(counts.items())},
+        **{n: v[:1] if len(set(v)) == 1 else v for n, v in constants.items()},
     }
+
+
+def _kind_of(node: Any) -> str:
+    told = []
+    for name, attr in sorted(node.attr.items()):
+        which = attr.WhichOneof("value")
+        if which in ("f", "b", "i", "list", "s") and name not in _UNTOLD and name[0] != "_":
+            numbers = [*attr.list.i, *attr.list.f] if which == "list" else [getattr(attr, which)]
+            told += [f"{name}={v.decode() if isinstance(v, bytes) else v}" for v in numbers]
+    return f"{node.op}({', '.join(told)})" if told else f"{node.op} operations"

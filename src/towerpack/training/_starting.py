@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from towerpack._core.errors import ConfigError
@@ -15,7 +16,8 @@ from towerpack.callbacks.monitors import (
 )
 from towerpack.checkpoint import Checkpoint
 from towerpack.inputs import InputSource
-from towerpack.training._run_dir import RunDir
+from towerpack.training._config import TrainConfig
+from towerpack.training._run_dir import RunDir, default_run_dir
 
 _LOG = get_logger(__name__)
 
@@ -41,6 +43,24 @@ def steps_of_one_pass(source: InputSource, replicas: int) -> int:
             fix="a smaller batch size, or BatchData(…, remainder=True)",
         )
     return steps
+
+
+def refuse_to_delete_sources(config: TrainConfig) -> None:
+    """Refuse to empty a run directory that the new run is to start from.
+
+    Raises:
+        ConfigError: `init` or `resume` lies in it.
+    """
+    doomed = (default_run_dir() if config.run_dir is None else Path(config.run_dir)).resolve()
+    sources = [] if config.init is None else config.init.paths()
+    if config.resume not in ("auto", "never"):
+        sources.append(Path(config.resume))
+    for source in sources:
+        if source.resolve().is_relative_to(doomed):
+            raise ConfigError(
+                f"on_existing='delete' would delete {source} before the run starts from it.",
+                fix="on_existing='new' takes another directory beside it",
+            )
 
 
 def choose_seed(given: int | None, directory: RunDir, checkpoint: Checkpoint | None) -> int:

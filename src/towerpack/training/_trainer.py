@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from towerpack._core.errors import ConfigError
+from towerpack._core.errors import ConfigError, StateError
 from towerpack._core.logs import console, get_logger
 from towerpack._core.native_log import quiet_start
 from towerpack._core.randomness import derive_seed
@@ -42,6 +42,7 @@ from towerpack.training._settings import settings_of
 from towerpack.training._snapshot import arrays_of, find_checkpoint
 from towerpack.training._starting import (
     choose_seed,
+    refuse_to_delete_sources,
     steps_of_one_pass,
     usual_monitors,
     warn_of_lost_steps,
@@ -199,6 +200,8 @@ class Trainer:
     def _run(self, stack: ExitStack) -> None:
         config, state = self.config, self._state
         on_existing = config.on_existing or ("resume" if config.resume == "auto" else "new")
+        if on_existing == "delete":
+            refuse_to_delete_sources(config)
         directory = stack.enter_context(RunDir(config.run_dir, on_existing=on_existing))
         self.run_dir = directory.path
         _LOG.info(
@@ -235,7 +238,7 @@ class Trainer:
         if state.at_the_end:
             self.complete = self.was_complete = True
             return
-        self.source.start(data_state)
+        self._start_data(data_state)
         stack.callback(self.source.stop)
         failure: BaseException | None = None
         try:
@@ -327,7 +330,8 @@ class Trainer:
         check_graph(trace)
         # Before the optimizer is built: some keep copies of the weights that they start with.
         start_from(config.init, tower.store.named_variables(), resumed=resumed)
-        optimizer = self.model.optimizer() if config.optimizer is None else config.optimizer
+        optimizer = self._make_optimizer() if config.optimizer is None else config.optimizer
+        settings = settings_of(config, source, callbacks, trace, optimizer)
         self._setup = setup = StepSetup(
             tower, trace, optimizer, scale_loss=config.precision == "float16"
         )
@@ -370,10 +374,11 @@ class Trainer:
             hyper_params=self._hyper_params,
             groups=groups,
             settings={
-                **settings_of(config, source, trace, optimizer),
+                **settings,
                 "seed": self.seed,
                 "steps_per_epoch": self.steps_per_epoch,
                 "replicas": replicas,
+                "trained variables": len(setup.trained),
                 **self._hyper_params.values(),
             },
             check_nan=context.checks_finite,
@@ -392,6 +397,19 @@ class Trainer:
         )
         return loop, contents
 
+    def _make_optimizer(self) -> Any:
+        try:
+            return self.model.optimizer()
+        except ValueError as error:
+            if "functools.partial" in str(error):
+                raise ConfigError(
+                    "The model's optimizer() uses a schedule of tf.compat.v1.train as a number.",
+                    got=str(error).partition("\n")[0],
+                    fix="hand it to the optimizer as it is, and leave out tf.summary.scalar of it: "
+                    "'learning_rate' is monitored by itself",
+                ) from error
+            raise
+
     def _restore(self, checkpoint: Checkpoint) -> Any:
         """Take a checkpoint over; gives the data's state."""
         if not checkpoint.model.keys() <= self.tower.store.named_variables().keys():
@@ -402,12 +420,27 @@ class Trainer:
         self._saves.resumed_from(checkpoint.path, self._state.place)
         return data_state
 
+    def _start_data(self, state: Any) -> None:
+        try:
+            self.source.start(state)
+        except StateError as error:
+            error.fix = (
+                f"{error.fix}; or begin a new run with these weights and other data: "
+                f"TrainConfig(resume='never', init={str(self.run_dir)!r}, …)"
+            )
+            raise
+
     def _explain(self, error: tf.errors.OpError) -> Exception:
         """Describe a call that TensorFlow has given up; its first steps may have been applied."""
         done = int(self._step_variable.numpy()) - self._state.step
         number = self._state.step + done + 1
-        read = self.source.read_again
-        return step_error(error, number, self.run_dir, lambda: read(done), self._context.named)
+
+        def read_again() -> dict[str, np.ndarray] | None:
+            inputs = self.source.read_again(done)
+            return None if inputs is None else self._context.named(inputs)
+
+        path = self.run_dir / f"failed-step-{number:08d}.npz"
+        return step_error(error, f"Step {number}", path, read_again)
 
 
 def _as_list(callbacks: Sequence[Callback] | Callbacks) -> list[Callback]:

@@ -108,13 +108,26 @@ def functional() -> keras.Model:
     return keras.Model(image, Dense(2)(x))
 
 
+class Subclassed(keras.Model):
+    """Keras builds what is inside by a trial call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Dense(4), Dense(2)
+
+    def call(self, x: tf.Tensor) -> tf.Tensor:
+        return self.second(self.first(x))
+
+
 KINDS = {
+    "subclassed": Subclassed,
     "built": lambda: keras.Sequential([keras.Input([6]), Dense(4), Dense(2)]),
     "lazy": lambda: keras.Sequential([Dense(4), Dense(2)]),
     "functional": functional,
     "layer": lambda: Dense(2),
 }
 NAMES = {
+    "subclassed": ["net/dense/kernel", "net/dense/bias", "net/dense_1/kernel", "net/dense_1/bias"],
     "built": ["net/dense/kernel", "net/dense/bias", "net/dense_1/kernel", "net/dense_1/bias"],
     "lazy": ["net/dense/kernel", "net/dense/bias", "net/dense_1/kernel", "net/dense_1/bias"],
     "functional": [
@@ -165,6 +178,26 @@ def helper(x: tf.Tensor) -> tf.Tensor:
 @register_layer
 def WithGlobals(x: tf.Tensor) -> tf.Tensor:
     return helper(x)
+
+
+class UsesHelper:
+    def helper(self, x: tf.Tensor) -> tf.Tensor:
+        return helper(x)
+
+    def build_graph(self, x: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean(self.helper(x))
+
+
+def test_a_global_that_a_helper_method_uses() -> None:
+    tower = TowerFunction(UsesHelper().build_graph, [spec(None, 6)])
+    assert sorted(traced(tower)) == ["COUNT", "GLOBAL/dense/bias", "GLOBAL/dense/kernel"]
+
+
+def test_a_subclassed_model_made_on_the_spot() -> None:
+    tower = tower_of(lambda x: Subclassed()(x))
+    names = [n.removeprefix("subclassed/") for n in traced(tower)]
+    assert names == [n.removeprefix("net/") for n in NAMES["subclassed"]]
+    assert all(moved(tower).values())
 
 
 @pytest.mark.parametrize("use", [helper, lambda x: helper(x), lambda x: WithGlobals("w", x)])

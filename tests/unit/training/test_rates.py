@@ -192,3 +192,15 @@ def test_numbers_of_any_kind_are_rates(tmp_path: Path) -> None:
         trainer = train(tmp_path / type(value).__name__, model=model, max_epoch=1)
         assert trainer.hyper_param("learning_rate").get() == 0.5
         assert float(trainer.get_weights()["w"]) == -3.0
+
+
+@pytest.mark.filterwarnings("ignore:Cannot activate TF2")
+def test_a_summary_of_a_schedule_in_optimizer_says_what_to_do(tmp_path: Path) -> None:
+    def make() -> Any:
+        rate = decayed()
+        v1.summary.scalar("lr", rate)
+        return v1.train.GradientDescentOptimizer(rate)
+
+    with pytest.raises(ConfigError, match="as a number") as caught:
+        train(tmp_path, model=Slope(make))
+    assert "tf.summary" in str(caught.value.fix)

@@ -186,6 +186,11 @@ class Monitors:
                 shown = monitor.remark(text) or shown
         return shown
 
+    get_history = history
+    """The predecessor's name of it."""
+    get_latest = latest
+    """The predecessor's name of it."""
+
     def end_epoch(self) -> None:
         """An epoch's values are complete: show them, and flush."""
         for monitor in self._monitors:
