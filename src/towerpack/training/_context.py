@@ -14,13 +14,13 @@ from towerpack.tower import TowerFunction, TowerTrace
 from towerpack.training._failed_step import step_error
 from towerpack.training._hyper import VariableParam
 from towerpack.training._hyper_params import HyperParams
-from towerpack.training._run_state import RunState
+from towerpack.training._run_state import RunState, ShowsState
 from towerpack.training._saves import Saves
 from towerpack.training._schedules import Schedule
 from towerpack.training._snapshot import arrays_of
 
 
-class RunContext:
+class RunContext(ShowsState):
     """The run, for its callbacks.
 
     Args:
@@ -63,36 +63,6 @@ class RunContext:
         self._saves = saves
         self._predictors: dict[tuple[str, ...], Any] = {}
         self._inference_trace: TowerTrace | None = None
-
-    @property
-    def global_step(self) -> int:
-        """Steps done since the very start."""
-        return self._state.step
-
-    @property
-    def epoch(self) -> int:
-        """Number of the current epoch, from 1; 0 before the first."""
-        return self._state.epoch
-
-    @property
-    def local_step(self) -> int:
-        """Steps done in the current epoch."""
-        return self._state.local_step
-
-    @property
-    def in_epoch(self) -> bool:
-        """An epoch has begun, and its last triggers are not over."""
-        return self._state.in_epoch
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Steps in an epoch."""
-        return self._state.steps_per_epoch
-
-    @property
-    def max_epoch(self) -> int:
-        """Number of the last epoch."""
-        return self._state.max_epoch
 
     @property
     def given_anew(self) -> Collection[str]:

@@ -82,3 +82,39 @@ class RunState:
         self.local_step = int(state["local_step"])
         self.in_epoch = bool(state["in_epoch"])
         self.phase = Phase(state["phase"])
+
+
+class ShowsState:
+    """Where a run stands, for those who may only look."""
+
+    _state: RunState
+
+    @property
+    def global_step(self) -> int:
+        """Steps done since the very start."""
+        return self._state.step
+
+    @property
+    def epoch(self) -> int:
+        """Number of the current epoch, from 1; 0 before the first."""
+        return self._state.epoch
+
+    @property
+    def local_step(self) -> int:
+        """Steps done in the current epoch."""
+        return self._state.local_step
+
+    @property
+    def in_epoch(self) -> bool:
+        """An epoch has begun, and its last triggers are not over."""
+        return self._state.in_epoch
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in an epoch."""
+        return self._state.steps_per_epoch
+
+    @property
+    def max_epoch(self) -> int:
+        """Number of the last epoch."""
+        return self._state.max_epoch

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -22,23 +22,16 @@ from towerpack.inputs import as_input
 from towerpack.model import as_model
 from towerpack.nn import global_step
 from towerpack.tower import TowerFunction
-from towerpack.training._config import POLICIES, TrainConfig
-from towerpack.training._contents import Contents
-from towerpack.training._context import RunContext
+from towerpack.training._assembly import Assembly, Materials
+from towerpack.training._config import TrainConfig
 from towerpack.training._distribution import Distribution, SharedVariables
-from towerpack.training._executor import Executor
-from towerpack.training._failed_step import step_error
-from towerpack.training._graph_checks import check_graph
 from towerpack.training._hyper import VariableParam
-from towerpack.training._hyper_params import Groups, HyperParams
-from towerpack.training._init import start_from
+from towerpack.training._hyper_params import HyperParams
 from towerpack.training._interrupt import Interrupted, InterruptFlag, StopTraining
 from towerpack.training._loop import Loop
-from towerpack.training._numbers import FILL, Numbers, names_of_numbers
 from towerpack.training._run_dir import RunDir
-from towerpack.training._run_state import RunState
+from towerpack.training._run_state import RunState, ShowsState
 from towerpack.training._saves import Saves
-from towerpack.training._settings import settings_of
 from towerpack.training._snapshot import arrays_of, find_checkpoint
 from towerpack.training._starting import (
     choose_seed,
@@ -47,13 +40,13 @@ from towerpack.training._starting import (
     usual_monitors,
     warn_of_lost_steps,
 )
-from towerpack.training._step import StepSetup, SupervisedStep, TrainStep
-from towerpack.training._tables import say_ending, show_variables
+from towerpack.training._step import SupervisedStep, TrainStep
+from towerpack.training._tables import say_ending
 
 _LOG = get_logger(__name__)
 
 
-class Trainer:
+class Trainer(ShowsState):
     """Trains a model as a `TrainConfig` says. Use `SimpleTrainer` or another one by name.
 
     Args:
@@ -116,31 +109,6 @@ class Trainer:
         self._ending = "Stopped"
 
     # ------------------------------------------------------------------ what programs ask
-
-    @property
-    def global_step(self) -> int:
-        """Steps done since the very start."""
-        return self._state.step
-
-    @property
-    def epoch(self) -> int:
-        """Number of the current epoch, from 1; 0 before the first."""
-        return self._state.epoch
-
-    @property
-    def local_step(self) -> int:
-        """Steps done in the current epoch."""
-        return self._state.local_step
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Steps in an epoch."""
-        return self._state.steps_per_epoch
-
-    @property
-    def max_epoch(self) -> int:
-        """Number of the last epoch."""
-        return self._state.max_epoch
 
     def hyper_param(self, name: str) -> VariableParam:
         """A number that the running graph reads: the learning rate, or a scalar variable.
@@ -227,8 +195,9 @@ class Trainer:
         self._step_variable.assign(0)
         # Nothing has happened yet that would have to be saved.
         with self._interrupt.at_once():
-            loop, contents = self._build(resumed=checkpoint is not None)
-        store = self._saves.open(directory.checkpoints, contents)
+            self._parts = parts = Assembly(self._materials(), resumed=checkpoint is not None)
+        self.tower = parts.tower
+        store = self._saves.open(directory.checkpoints, parts.contents)
         stack.push(self._say_ending)
         stack.callback(store.close)
         data_state = None if checkpoint is None else self._restore(checkpoint)
@@ -242,12 +211,30 @@ class Trainer:
         stack.callback(self.source.stop)
         failure: BaseException | None = None
         try:
-            self._train(loop)
+            self._train(parts.loop)
         except BaseException as error:  # noqa: BLE001 - raised below
             failure = error
         failure = self._after_train(failure)
         if failure is not None:
             raise failure
+
+    def _materials(self) -> Materials:
+        return Materials(
+            config=self.config,
+            model=self.model,
+            source=self.source,
+            callbacks=self.callbacks,
+            step=self._step,
+            distribution=self._distribution,
+            state=self._state,
+            hyper_params=self._hyper_params,
+            saves=self._saves,
+            monitors=self.monitors,
+            run_dir=self.run_dir,
+            seed=self.seed,
+            step_variable=self._step_variable,
+            check_interrupt=self._check_interrupt,
+        )
 
     def _train(self, loop: Loop) -> None:
         state = self._state
@@ -302,119 +289,13 @@ class Trainer:
                     _LOG.exception("%r failed too, after the training:", callback)
         return failure
 
-    # ------------------------------------------------------------------ parts
-
-    def _build(self, *, resumed: bool) -> tuple[Loop, Contents]:
-        config, callbacks, source = self.config, self.callbacks, self.source
-        replicas = self._distribution.replicas
-        self.tower = tower = TowerFunction(
-            self.model.build_graph,
-            self.model.inputs(),
-            seed=self.seed,
-            dtype_policy=POLICIES[config.precision],
-        )
-        source.setup(tower.specs, seed=self.seed, replicas=replicas)
-        self._context = context = RunContext(
-            tower=tower,
-            monitors=self.monitors,
-            run_dir=self.run_dir,
-            seed=self.seed,
-            replicas=replicas,
-            state=self._state,
-            hyper_params=self._hyper_params,
-            saves=self._saves,
-            check_interrupt=self._check_interrupt,
-        )
-        callbacks.setup(context)
-        trace = tower.trace(is_training=True)
-        check_graph(trace)
-        # Before the optimizer is built: some keep copies of the weights that they start with.
-        start_from(config.init, tower.store.named_variables(), resumed=resumed)
-        optimizer = self._make_optimizer() if config.optimizer is None else config.optimizer
-        settings = settings_of(config, source, callbacks, trace, optimizer)
-        self._setup = setup = StepSetup(
-            tower, trace, optimizer, scale_loss=config.precision == "float16"
-        )
-        self._step.build(setup)
-        setup.check()
-        show_variables(tower.store.named_variables(), setup.trained)
-
-        def groups() -> Groups:
-            slots = {name: o.variables() for name, o in setup.optimizers.items()}
-            return {"model": tower.store.named_variables(), **slots}
-
-        def further_numbers() -> Mapping[str, float]:
-            scheduled = self._hyper_params.scheduled()
-            fill = source.fill()
-            filled = {} if fill is None else {FILL: fill}
-            return {**self._hyper_params.values(), **scheduled, **filled}
-
-        self._hyper_params.find(groups(), setup.optimizers)
-        numbers = Numbers(trace.result.summaries, self.monitors, further_numbers)
-        callbacks.check_order(names_of_numbers(trace.result, [*further_numbers()]))
-        executor = Executor(
-            step=self._step,
-            trained=setup.trained,
-            distribution=self._distribution,
-            tower=tower,
-            trace=trace,
-            source=source,
-            global_step=self._step_variable,
-            fetches=[name for c in callbacks.callbacks for name in c.fetches],
-            schedules=self._hyper_params.schedules(),
-            check_finite=context.checks_finite,
-            xla=config.xla,
-        )
-        executor.compile()
-        contents = Contents(
-            state=self._state,
-            numbers=numbers,
-            callbacks=callbacks,
-            source=source,
-            hyper_params=self._hyper_params,
-            groups=groups,
-            settings={
-                **settings,
-                "seed": self.seed,
-                "steps_per_epoch": self.steps_per_epoch,
-                "replicas": replicas,
-                "trained variables": len(setup.trained),
-                **self._hyper_params.values(),
-            },
-            check_nan=context.checks_finite,
-            flush=self.monitors.flush,
-        )
-        loop = Loop(
-            executor,
-            source,
-            callbacks.callbacks,
-            self._state,
-            self._saves,
-            numbers=numbers,
-            monitors=self.monitors,
-            poll=self._check_interrupt,
-            explain=self._explain,
-        )
-        return loop, contents
-
-    def _make_optimizer(self) -> Any:
-        try:
-            return self.model.optimizer()
-        except ValueError as error:
-            if "functools.partial" in str(error):
-                raise ConfigError(
-                    "The model's optimizer() uses a schedule of tf.compat.v1.train as a number.",
-                    got=str(error).partition("\n")[0],
-                    fix="hand it to the optimizer as it is, and leave out tf.summary.scalar of it: "
-                    "'learning_rate' is monitored by itself",
-                ) from error
-            raise
+    # ------------------------------------------------------------------ restoring
 
     def _restore(self, checkpoint: Checkpoint) -> Any:
         """Take a checkpoint over; gives the data's state."""
         if not checkpoint.model.keys() <= self.tower.store.named_variables().keys():
             # Evaluation may have made variables that training does not have.
-            self._context.trace_inference()
+            self._parts.context.trace_inference()
         data_state = self._saves.contents.restore(checkpoint)
         self._step_variable.assign(self._state.step)
         self._saves.resumed_from(checkpoint.path, self._state.place)
@@ -429,18 +310,6 @@ class Trainer:
                 f"TrainConfig(resume='never', init={str(self.run_dir)!r}, …)"
             )
             raise
-
-    def _explain(self, error: tf.errors.OpError) -> Exception:
-        """Describe a call that TensorFlow has given up; its first steps may have been applied."""
-        done = int(self._step_variable.numpy()) - self._state.step
-        number = self._state.step + done + 1
-
-        def read_again() -> dict[str, np.ndarray] | None:
-            inputs = self.source.read_again(done)
-            return None if inputs is None else self._context.named(inputs)
-
-        path = self.run_dir / f"failed-step-{number:08d}.npz"
-        return step_error(error, f"Step {number}", path, read_again)
 
 
 def _as_list(callbacks: Sequence[Callback] | Callbacks) -> list[Callback]:

@@ -1,0 +1,203 @@
+"""The parts of a run, made from its configuration and joined."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from towerpack._core.errors import ConfigError
+from towerpack.callbacks import Callbacks
+from towerpack.callbacks.monitors import Monitors
+from towerpack.inputs import InputSource
+from towerpack.model import ModelDesc
+from towerpack.tower import TowerFunction
+from towerpack.training._config import POLICIES, TrainConfig
+from towerpack.training._contents import Contents
+from towerpack.training._context import RunContext
+from towerpack.training._distribution import Distribution
+from towerpack.training._executor import Executor
+from towerpack.training._failed_step import step_error
+from towerpack.training._graph_checks import check_graph
+from towerpack.training._hyper_params import Groups, HyperParams
+from towerpack.training._init import start_from
+from towerpack.training._loop import Loop
+from towerpack.training._numbers import FILL, Numbers, names_of_numbers
+from towerpack.training._run_state import RunState
+from towerpack.training._saves import Saves
+from towerpack.training._settings import settings_of
+from towerpack.training._step import StepSetup, TrainStep
+from towerpack.training._tables import show_variables
+
+
+@dataclass(frozen=True, kw_only=True)
+class Materials:
+    """What a run is assembled from.
+
+    Attributes:
+        config: What to train.
+        model: The model.
+        source: Where data come from.
+        callbacks: All of them.
+        step: What one step is.
+        distribution: Where its replicas run.
+        state: Where the run stands.
+        hyper_params: What can be changed; found while assembling.
+        saves: Writes checkpoints.
+        monitors: Receive values.
+        run_dir: Where everything of the run is.
+        seed: The run's seed.
+        step_variable: The global step in the graph.
+        check_interrupt: Leaves the run where it is to end early.
+    """
+
+    config: TrainConfig
+    model: ModelDesc
+    source: InputSource
+    callbacks: Callbacks
+    step: TrainStep
+    distribution: Distribution
+    state: RunState
+    hyper_params: HyperParams
+    saves: Saves
+    monitors: Monitors
+    run_dir: Path
+    seed: int
+    step_variable: tf.Variable
+    check_interrupt: Callable[[], None]
+
+
+class Assembly:
+    """A run, ready to be restored and trained.
+
+    Args:
+        of: The materials.
+        resumed: The run goes on from a checkpoint.
+
+    Attributes:
+        tower: The tower function, with its variables.
+        context: What callbacks see.
+        setup: The step's optimizers.
+        contents: What checkpoints hold.
+        loop: Runs the epochs.
+    """
+
+    def __init__(self, of: Materials, *, resumed: bool) -> None:
+        self._of = of
+        config, callbacks = of.config, of.callbacks
+        self.tower = TowerFunction(
+            of.model.build_graph,
+            of.model.inputs(),
+            seed=of.seed,
+            dtype_policy=POLICIES[config.precision],
+        )
+        of.source.setup(self.tower.specs, seed=of.seed, replicas=of.distribution.replicas)
+        self.context = RunContext(
+            tower=self.tower,
+            monitors=of.monitors,
+            run_dir=of.run_dir,
+            seed=of.seed,
+            replicas=of.distribution.replicas,
+            state=of.state,
+            hyper_params=of.hyper_params,
+            saves=of.saves,
+            check_interrupt=of.check_interrupt,
+        )
+        callbacks.setup(self.context)
+        trace = self.tower.trace(is_training=True)
+        check_graph(trace)
+        # Before the optimizer is built: some keep copies of the weights that they start with.
+        start_from(config.init, self.tower.store.named_variables(), resumed=resumed)
+        optimizer = _optimizer_of(of.model) if config.optimizer is None else config.optimizer
+        settings = settings_of(config, of.source, callbacks, trace, optimizer)
+        scale_loss = config.precision == "float16"
+        self.setup = StepSetup(self.tower, trace, optimizer, scale_loss=scale_loss)
+        of.step.build(self.setup)
+        self.setup.check()
+        show_variables(self.tower.store.named_variables(), self.setup.trained)
+        of.hyper_params.find(self._groups(), self.setup.optimizers)
+        numbers = Numbers(trace.result.summaries, of.monitors, self._further_numbers)
+        callbacks.check_order(names_of_numbers(trace.result, [*self._further_numbers()]))
+        executor = Executor(
+            step=of.step,
+            trained=self.setup.trained,
+            distribution=of.distribution,
+            tower=self.tower,
+            trace=trace,
+            source=of.source,
+            global_step=of.step_variable,
+            fetches=[name for c in callbacks.callbacks for name in c.fetches],
+            schedules=of.hyper_params.schedules(),
+            check_finite=self.context.checks_finite,
+            xla=config.xla,
+        )
+        executor.compile()
+        self.contents = Contents(
+            state=of.state,
+            numbers=numbers,
+            callbacks=callbacks,
+            source=of.source,
+            hyper_params=of.hyper_params,
+            groups=self._groups,
+            settings={
+                **settings,
+                "seed": of.seed,
+                "steps_per_epoch": of.state.steps_per_epoch,
+                "replicas": of.distribution.replicas,
+                "trained variables": len(self.setup.trained),
+                **of.hyper_params.values(),
+            },
+            check_nan=self.context.checks_finite,
+            flush=of.monitors.flush,
+        )
+        self.loop = Loop(
+            executor,
+            of.source,
+            callbacks.callbacks,
+            of.state,
+            of.saves,
+            numbers=numbers,
+            monitors=of.monitors,
+            poll=of.check_interrupt,
+            explain=self._explain,
+        )
+
+    def _groups(self) -> Groups:
+        slots = {name: o.variables() for name, o in self.setup.optimizers.items()}
+        return {"model": self.tower.store.named_variables(), **slots}
+
+    def _further_numbers(self) -> Mapping[str, float]:
+        fill = self._of.source.fill()
+        filled = {} if fill is None else {FILL: fill}
+        params = self._of.hyper_params
+        return {**params.values(), **params.scheduled(), **filled}
+
+    def _explain(self, error: tf.errors.OpError) -> Exception:
+        """Describe a call that TensorFlow has given up; its first steps may have been applied."""
+        done = int(self._of.step_variable.numpy()) - self._of.state.step
+        number = self._of.state.step + done + 1
+
+        def read_again() -> dict[str, np.ndarray] | None:
+            inputs = self._of.source.read_again(done)
+            return None if inputs is None else self.context.named(inputs)
+
+        path = self._of.run_dir / f"failed-step-{number:08d}.npz"
+        return step_error(error, f"Step {number}", path, read_again)
+
+
+def _optimizer_of(model: ModelDesc) -> Any:
+    try:
+        return model.optimizer()
+    except ValueError as error:
+        if "functools.partial" in str(error):
+            raise ConfigError(
+                "The model's optimizer() uses a schedule of tf.compat.v1.train as a number.",
+                got=str(error).partition("\n")[0],
+                fix="hand it to the optimizer as it is, and leave out tf.summary.scalar of it: "
+                "'learning_rate' is monitored by itself",
+            ) from error
+        raise
