@@ -1,14 +1,12 @@
-"""Digits by Keras layers in a tower, with `argscope` over a Keras class.
+"""Digits by `tf.layers`, which Keras 3 took away and `towerpack.tf1` has.
 
-The idea is that of Tensorpack's examples/basics/mnist-tflayers.py; Keras 3 has no `tf.layers`.
+The idea is that of Tensorpack's examples/basics/mnist-tflayers.py: the same calls in their order.
 """
 
 import argparse
 
-import keras
-import tensorflow.compat.v1 as tf
-
 from towerpack import *
+from towerpack import tf1 as tf
 
 SIDE = 28
 
@@ -23,17 +21,17 @@ class Model(ModelDesc):
     def build_graph(self, image, label):
         x = tf.expand_dims(image, 3) * 2 - 1
 
-        with argscope([keras.layers.Conv2D], padding="same", activation=tf.nn.relu):
-            x = keras.layers.Conv2D(32, 3, name="conv0")(x)
-            x = keras.layers.MaxPooling2D(2, 2)(x)
-            x = keras.layers.Conv2D(32, 3, name="conv1")(x)
-            x = keras.layers.Conv2D(32, 3, name="conv2")(x)
-            x = keras.layers.MaxPooling2D(2, 2)(x)
-            x = keras.layers.Conv2D(32, 3, name="conv3")(x)
-            x = keras.layers.Flatten()(x)
-            x = keras.layers.Dense(512, activation=tf.nn.relu, name="fc0")(x)
-            x = keras.layers.Dropout(0.5)(x)
-        logits = keras.layers.Dense(10, name="fc1")(x)
+        with argscope([tf.layers.conv2d], padding="same", activation=tf.nn.relu):
+            x = tf.layers.conv2d(x, 32, 3, name="conv0")
+            x = tf.layers.max_pooling2d(x, 2, 2, padding="valid")
+            x = tf.layers.conv2d(x, 32, 3, name="conv1")
+            x = tf.layers.conv2d(x, 32, 3, name="conv2")
+            x = tf.layers.max_pooling2d(x, 2, 2, padding="valid")
+            x = tf.layers.conv2d(x, 32, 3, name="conv3")
+            x = tf.layers.flatten(x)
+            x = tf.layers.dense(x, 512, activation=tf.nn.relu, name="fc0")
+            x = tf.layers.dropout(x, rate=0.5, training=self.training)
+        logits = tf.layers.dense(x, 10, activation=tf.identity, name="fc1")
 
         cost = tf.nn.sparse_softmax_cross_entropy_with_logits(logits=logits, labels=label)
         cost = tf.reduce_mean(cost, name="cross_entropy_loss")
