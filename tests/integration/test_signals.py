@@ -81,20 +81,22 @@ def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
 
 
 STARTING = """
-import signal, time
+import signal, sys
 from towerpack.dataflow import DataFromList, PrefetchData
 signal.signal(signal.SIGTERM, lambda *_: None)
 flow = PrefetchData(DataFromList(list(range(100)), shuffle=False), 2)
 print("starting", flush=True)
 assert list(flow) == list(range(100))
+sys.stdin.readline()  # an interpreter that ends has no handlers
 """
 
 
 @pytest.mark.parametrize("delay_ms", [0, 20, 60, 150])
 def test_workers_that_have_hardly_started_are_not_ended(delay_ms: int) -> None:
     process = subprocess.Popen(
-        [sys.executable, "-c", STARTING], stdout=subprocess.PIPE, start_new_session=True
-    )
+        [sys.executable, "-c", STARTING],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True,
+    )  # fmt: skip
     assert process.stdout is not None
     process.stdout.readline()
     assert wait_until(lambda: len(children_of(process.pid)) == 2, 10)
