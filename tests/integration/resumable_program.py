@@ -54,7 +54,7 @@ class Model(ModelDesc):
         x = FullyConnected("fc0", x, 256, activation=tf.nn.relu)
         x = Dropout("drop0", x, 0.4)
         x = self.keras_head(self.keras_part(x))
-        logits = FullyConnected("fc1", x, 4)
+        logits = FullyConnected("fc1", x, 4) + tf.compat.v1.get_variable("offset", [4])
         wrong = tf.cast(tf.argmax(logits, 1) != label, tf.float32)
         expose("incorrect", wrong)
         summary.moving_average("train_error", tf.reduce_mean(wrong))

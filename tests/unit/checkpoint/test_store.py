@@ -398,3 +398,9 @@ def test_importing_loads_no_framework() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout == "set()\n"
+
+
+def test_all_files_have_the_mode_that_files_of_the_process_have(tmp_path: Path) -> None:
+    with CheckpointStore(tmp_path) as store:
+        path = store.save(1, {"model": {"w": np.zeros(3, np.float32)}}, {}, blocking=True)
+    assert len({file.stat().st_mode for file in path.iterdir()}) == 1
