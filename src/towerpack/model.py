@@ -45,7 +45,7 @@ class ModelDesc:
 
     @property
     def training(self) -> bool:
-        """Whether the tower that is being built is one of training: `if self.training:`.
+        """True while a tower for training is being built: `if self.training:`.
 
         Raises:
             LayerError: Asked for outside of `build_graph`.

@@ -135,6 +135,15 @@ def test_nothing_is_told_where_nothing_was_changed(
     assert "in effect" not in caplog.text
 
 
+def test_a_schedule_that_is_taken_out_leaves_what_it_has_set(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(tmp_path, [ModelSaver()], max_epoch=1, **table((0, 0.03)))
+    trainer = train(tmp_path, [ModelSaver()], extra_callbacks=[])
+    assert "what it has set stays" in caplog.text
+    assert rate_of(trainer) == pytest.approx(0.03)
+
+
 def test_a_rate_may_become_a_schedule(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     train(tmp_path, [ModelSaver()], optimizer=keras.optimizers.SGD(0.1), max_epoch=1)
     train(tmp_path, [ModelSaver()], optimizer=keras.optimizers.SGD(decay(0.1, 10, 0.5)))

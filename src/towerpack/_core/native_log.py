@@ -1,4 +1,4 @@
-"""What TensorFlow's native code writes to stderr while it starts, kept for the run's log.
+"""Lines of TensorFlow's native code on stderr while it starts, kept for the run's log.
 
 It writes to file descriptor 2, past `sys.stderr` and `logging`, so that is what has to be turned
 aside, for the few seconds of its import and of its first look for devices.

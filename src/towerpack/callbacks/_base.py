@@ -146,7 +146,7 @@ class Callback:
         return None
 
     def settings(self) -> Any:
-        """What a continued run tells if the program has changed it, as JSON; None for nothing."""
+        """Settings, as JSON, whose change a continued run tells; None for nothing."""
         return None
 
     def state(self) -> Any:

@@ -19,7 +19,7 @@ _TENSORFLOW: Final = (".index", ".meta", ".ckpt", ".data-00000-of-00001")
 
 
 def read_weights(source: Any) -> tuple[str, Mapping[str, np.ndarray]]:
-    """What a source is, in words, and its arrays by name.
+    """Read the arrays of a source; gives what it is, in words, and them by name.
 
     Args:
         source: A run directory (its newest valid checkpoint), one checkpoint, a safetensors or npz

@@ -580,18 +580,14 @@ def functions_of(flow: DataFlow) -> str:
 
 
 def content_of(flow: DataFlow, *, sample: bool = False) -> str:
-    """What makes the datapoints of a flow: its stages, without the parallel ones, and its data.
+    """Description of a flow's stages, without the parallel ones, and of their data.
 
     Args:
         flow: Described, not read.
         sample: Look at a part of long data only, so that it takes milliseconds.
     """
     with sampled() if sample else nullcontext():
-        return _content_of(flow)
-
-
-def _content_of(flow: DataFlow) -> str:
-    return _path(flow, methodcaller("content"), lambda stage: isinstance(stage, ParallelStage))
+        return _path(flow, methodcaller("content"), lambda stage: isinstance(stage, ParallelStage))
 
 
 def _path(

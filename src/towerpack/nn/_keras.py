@@ -148,7 +148,7 @@ def seed_generators(layer: keras.layers.Layer) -> list[keras.random.SeedGenerato
 
 
 def is_fresh(generator: keras.random.SeedGenerator) -> bool:
-    """Whether Keras has drawn the generator's seed, and nothing has been drawn from it."""
+    """True if Keras has drawn the generator's seed, and nothing has been drawn from it."""
     state: Any = generator.state
     return generator._initial_seed is None and int(state.numpy()[1]) == 0
 

@@ -86,9 +86,15 @@ class Saves:
                 self._save(tag=f"best-{name}", info=info)
 
     def at_the_end(self, place: tuple[Any, ...]) -> None:
-        """Where a run saves at all, its end is saved too, however it came."""
+        """Where a run saves at all, its end is saved too, however it came.
+
+        Raises:
+            NumericsError: The weights have become NaN, saved or not.
+        """
         if self._unsaved(place):
-            self._save()
+            self._save()  # looks at them
+        else:
+            self.contents.check()
 
     def at_last(self) -> None:
         """Save, and wait until it is on disk: the process is about to end."""

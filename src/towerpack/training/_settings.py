@@ -68,10 +68,15 @@ def changes(old: Settings, new: Settings) -> list[Change]:
     """The settings that differ."""
     names = [*new, *(name for name in old if name not in new)]
     found = [Change(n, old.get(n), new.get(n)) for n in names if old.get(n) != new.get(n)]
-    return [
-        c._replace(holds="new (the order of the data: old)") if c.name == "seed" else c
-        for c in found
-    ]
+    return [c._replace(holds=_holds(c)) for c in found]
+
+
+def _holds(change: Change) -> str:
+    if change.name == "seed":
+        return "new (the order of the data: old)"
+    if change.new is None and change.name.startswith("callback "):
+        return "what it has set stays"
+    return "new"
 
 
 def changes_text(changed: Sequence[Change]) -> str:
@@ -138,7 +143,7 @@ def _flat(prefix: str, tree: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(value, Mapping):
             found.update(_flat(f"{prefix}.{key}", value))
         # A rate that is a number is in a variable, and told as a hyper-parameter.
-        elif key != "name" and not (key == "learning_rate" and isinstance(value, float)):
+        elif key != "name" and not (key in ("learning_rate", "lr") and isinstance(value, float)):
             found[f"{prefix}.{key}"] = value
     return found
 

@@ -167,15 +167,17 @@ class StepSetup:
 class TrainStep(ABC):
     """One step of training, as `Trainer(config, step=…)` takes it.
 
-    class TwoCosts(TrainStep):
-        def build(self, setup):
-            names = setup.trainable
-            self.first = {n: v for n, v in names.items() if n.startswith("first/")}
-            self.optimizer = setup.optimizer("optimizer", self.first)
+        class TwoCosts(TrainStep):
+            def build(self, setup):
+                names = setup.trainable
+                self.first = {n: v for n, v in names.items() if n.startswith("first/")}
+                self.optimizer = setup.optimizer("optimizer", self.first)
 
-        def __call__(self, context, batch):
-            outputs = context.tower(*batch).outputs
-            context.minimize(outputs["first_cost"], self.first, self.optimizer)
+            def __call__(self, context, batch):
+                outputs = context.tower(*batch).outputs
+                context.minimize(outputs["first_cost"], self.first, self.optimizer)
+
+    It may keep what it likes: one object is one training's.
     """
 
     @abstractmethod

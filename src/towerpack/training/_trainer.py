@@ -246,9 +246,8 @@ class Trainer(ShowsState):
             if loop.data_ended:
                 self._ending = "The data ended"
             self._check_interrupt()
-            self._saves.contents.check()
             self._saves.at_the_end(state.place)
-            self.complete = state.epoch >= state.max_epoch and not state.in_epoch
+            self.complete = state.at_the_end
         except Interrupted:
             self._saves.at_last()
             _LOG.warning("Saved at step %d in %s.", state.step, self.run_dir)
