@@ -197,6 +197,7 @@ _NAMES: dict[str, list[str]] = {
         "StopTraining",
         "SyncMultiGPUTrainer",
         "SyncMultiGPUTrainerParameterServer",
+        "SyncMultiGPUTrainerReplicated",
         "TrainConfig",
         "Trainer",
         "get_num_gpu",

@@ -187,6 +187,7 @@ from towerpack.training import (
     StopTraining as StopTraining,
     SyncMultiGPUTrainer as SyncMultiGPUTrainer,
     SyncMultiGPUTrainerParameterServer as SyncMultiGPUTrainerParameterServer,
+    SyncMultiGPUTrainerReplicated as SyncMultiGPUTrainerReplicated,
     TrainConfig as TrainConfig,
     Trainer as Trainer,
     get_num_gpu as get_num_gpu,

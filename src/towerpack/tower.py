@@ -21,7 +21,7 @@ from towerpack._core.errors import LayerError, SpecError
 from towerpack._core.naming import did_you_mean
 from towerpack.nn import Summary as Summary
 from towerpack.nn import TowerContext as TowerContext
-from towerpack.nn import VariableStore, owners_of
+from towerpack.nn import VariableStore, components_of, owners_of
 from towerpack.nn import get_current_tower_context as get_current_tower_context
 from towerpack.nn._tf_summaries import taken_from_tensorflow
 
@@ -136,11 +136,16 @@ class TowerFunction:
         return tensor
 
 
+_READERS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape")
+
+
 class TowerTrace:
     """A tower function on placeholders.
 
     Attributes:
         result: Symbolic tensors of this trace: for names, shapes and dtypes.
+        used: Names of the variables that this trace reads.
+        moved: Names of those that it changes itself, such as moving averages.
     """
 
     result: TowerResult
@@ -156,18 +161,22 @@ class TowerTrace:
         # `wrap_function` can be cut to some of its outputs, and orders nothing that they do not
         # need: no update of moving averages, no check of a label that is not fed.
         self._wrapped = tf.compat.v1.wrap_function(call, list(tower.specs))
-        tower.store.adopt(self._used_variables())
-
-    def _used_variables(self) -> list[tf.Variable]:
         graph = self._wrapped.graph
-        by_handle = {id(v.handle): v for v in graph._watched_variables}
-        handles = [external for external, _ in graph.captures]
-        return [by_handle[id(h)] for h in handles if id(h) in by_handle]
-
-    def used_names(self) -> list[str]:
-        """Names of the variables that this trace reads."""
-        used = {id(v) for v in self._used_variables()}
-        return [n for n, v in self._tower.store.named_variables().items() if id(v) in used]
+        handles = {id(outer): inner for outer, inner in graph.captures}
+        # A distributed variable is seen as one of its components, which have handles.
+        read = [v for v in graph._watched_variables if id(v.handle) in handles]
+        tower.store.adopt(read)
+        self._handles: dict[str, tf.Tensor] = {}
+        for name, variable in tower.store.named_variables().items():
+            for component in components_of(variable):
+                if id(component.handle) in handles:
+                    self._handles[name] = handles[id(component.handle)]
+        self.used = list(self._handles)
+        self.moved = [
+            name
+            for name, handle in self._handles.items()
+            if any(op.type not in _READERS for op in handle.consumers())
+        ]
 
     def unused_regularizers(self) -> list[str]:
         """Regularisation on which the cost does not depend: our terms, and those of Keras."""
@@ -179,12 +188,13 @@ class TowerTrace:
 
     def _unused_keras_regularizers(self, reached: set[tf.Operation]) -> list[str]:
         regularized = {
-            id(cast("Any", variable).value): variable
+            id(cast("Any", variable).value)
             for layer in self._tower.store.keras_layers()
             for variable in layer.variables
             if cast("Any", variable).regularizer is not None
         }
-        used = {id(v): v for v in self._used_variables() if id(v) in regularized}
+        known = self._tower.store.named_variables().items()
+        used = [name for name, v in known if id(v) in regularized and name in self._handles]
         if not used:
             return []
         # A term is a scalar that is made of weights alone: what is left of the cost's graph without
@@ -192,12 +202,10 @@ class TowerTrace:
         fed = _descendants(self._wrapped.inputs[: len(self._tower.specs)])
         terms = [t for op in reached - fed for t in op.outputs if _is_term(t)]
         counted = _ancestors(terms)
-        handles = {id(outer): inner.op for outer, inner in self._wrapped.graph.captures}
-        names = {id(v): name for name, v in self._tower.store.named_variables().items()}
         return [
-            f"The Keras regularizer of '{names.get(key, variable.name)}'"
-            for key, variable in used.items()
-            if handles.get(id(variable.handle)) not in counted
+            f"The Keras regularizer of '{name}'"
+            for name in used
+            if self._handles[name].op not in counted
         ]
 
     def function(

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import keras
 import numpy as np
+import pytest
 import tensorflow as tf
 
 tf.config.set_logical_device_configuration(
@@ -23,15 +24,27 @@ tf.config.set_logical_device_configuration(
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from small_training import SPECS, Model, Recorded, X, Y, assert_same, config, flow
-from towerpack import ConfigError, NumericsError
+from towerpack import ConfigError, LayerError, NumericsError
 from towerpack.callbacks import ModelSaver
 from towerpack.checkpoint import load_checkpoint
 from towerpack.dataflow import BatchData, DataFromArrays
 from towerpack.inputs import QueueInput
-from towerpack.nn import Dropout, FullyConnected, expose
-from towerpack.training import SimpleTrainer, SyncMultiGPUTrainer
+from towerpack.nn import (
+    BatchNorm,
+    Dropout,
+    FullyConnected,
+    expose,
+    get_current_tower_context,
+    summary,
+)
+from towerpack.training import (
+    SimpleTrainer,
+    SyncMultiGPUTrainer,
+    SyncMultiGPUTrainerParameterServer,
+)
 
 TWO = ["CPU:0", "CPU:1"]
+KINDS = [SyncMultiGPUTrainer, SyncMultiGPUTrainerParameterServer]
 
 
 def sgd() -> Any:
@@ -42,8 +55,9 @@ def plain(**kwargs: Any) -> dict[str, Any]:
     return {"model": Model(sgd, rate=0.0), "max_epoch": 3, **kwargs}
 
 
-def two(run_dir: Path, callbacks: Any = (), **kwargs: Any) -> SyncMultiGPUTrainer:
-    trainer = SyncMultiGPUTrainer(config(run_dir, callbacks, **kwargs), devices=TWO)
+def two(run_dir: Path, callbacks: Any = (), **kwargs: Any) -> Any:
+    kind = next(kind for kind in KINDS if kind.__name__ in run_dir.parts)
+    trainer = kind(config(run_dir, callbacks, **kwargs), devices=TWO)
     trainer.train()
     return trainer
 
@@ -66,6 +80,8 @@ def gradients_are_averaged(where: Path) -> None:
         assert a["out"].shape == (16,)
         np.testing.assert_allclose(a["out"], b["out"], rtol=1e-4, atol=1e-5)
         np.testing.assert_allclose(a["cost"], b["cost"], rtol=1e-4)
+    history = ours.monitors.history("mean"), theirs.monitors.history("mean")
+    np.testing.assert_allclose(*history, rtol=1e-4)
 
 
 def replicas_drop_differently(where: Path) -> None:
@@ -79,6 +95,105 @@ def replicas_drop_differently(where: Path) -> None:
     masks = np.stack([step["kept"] for step in recorded.outputs]) > 0
     assert not np.array_equal(masks[:, :8], masks[:, 8:])
     assert not np.array_equal(masks[0], masks[1])
+
+
+class Backbone(Model):
+    """Keras layers that were built before any trainer."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda: keras.optimizers.Adam(0.01))
+        layers = keras.layers
+        self.backbone = keras.Sequential(
+            [layers.Input([3]), layers.Dense(4), layers.BatchNormalization(), layers.Dropout(0.5)]
+        )
+
+    def build_graph(self, x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        kept = expose("kept", self.backbone(x))
+        return tf.reduce_mean(tf.square(tf.reduce_sum(kept, -1) - y))
+
+
+def keras_layers_of_the_model(where: Path) -> None:
+    constant = BatchData(DataFromArrays(np.tile(X[:8], [6, 1]), np.tile(Y[:8], 6)), 8)
+    recorded, model = Recorded("kept"), Backbone()
+    trainer = two(where, [recorded, ModelSaver()], model=model, dataflow=constant, max_epoch=2)
+    masks = np.stack([step["kept"] for step in recorded.outputs]) != 0
+    assert not np.array_equal(masks[:, :8], masks[:, 8:])
+    # Both replicas have seen the same: statistics that follow both or one of them are the same.
+    weights = trainer.get_weights()
+    for variable, (name, value) in zip(model.backbone.weights, weights.items(), strict=False):
+        np.testing.assert_array_equal(variable, value, err_msg=name)
+    assert model.backbone(X).shape == (48, 4)
+    assert list(weights) == list(one(where / "one", model=Backbone()).get_weights())
+
+
+def summaries_that_the_first_replica_makes(where: Path) -> None:
+    def build(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        if get_current_tower_context().is_main_training_tower:
+            summary.scalar("seven", tf.constant(7.0))
+        error = tf.squeeze(FullyConnected("fc", x, 1), -1) - y
+        summary.scalar("mean", tf.reduce_mean(error))
+        return tf.reduce_mean(tf.square(error))
+
+    trainer = two(where, model=(SPECS, build, sgd), max_epoch=1)
+    assert trainer.monitors.latest("seven") == 7
+
+
+def statistics_of_both_replicas(where: Path) -> None:
+    def model(sync: bool) -> Any:
+        def build(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+            h = BatchNorm("bn", FullyConnected("fc", x, 4), sync_statistics=sync)
+            return tf.reduce_mean(tf.square(tf.reduce_sum(h, -1) - y))
+
+        return SPECS, build, sgd
+
+    if SyncMultiGPUTrainerParameterServer.__name__ in where.parts:
+        with pytest.raises(LayerError, match="own copy of the variables"):
+            two(where, model=model(sync=True))
+        return
+    synced = two(where / "two", model=model(sync=True), max_epoch=1).get_weights()
+    whole = one(where / "one", model=model(sync=False), max_epoch=1, dataflow=flow(16))
+    for name, value in whole.get_weights().items():
+        np.testing.assert_allclose(synced[name], value, rtol=1e-4, atol=1e-6, err_msg=name)
+    each = two(where / "each", model=model(sync=False), max_epoch=1, steps_per_epoch=1)
+    expected = X[:16] @ each_kernel(where, model(sync=False))
+    np.testing.assert_allclose(each.get_weights()["bn/moving_mean"], 0.1 * expected.mean(0), 1e-4)
+
+
+def each_kernel(where: Path, model: Any) -> np.ndarray:
+    """The first kernel, before any step."""
+    zero = (*model[:2], lambda: keras.optimizers.SGD(0.0))
+    return one(where / "kernel", model=zero, max_epoch=1).get_weights()["fc/kernel"]
+
+
+def embeddings(where: Path) -> None:
+    """Gradients of rows of a table."""
+
+    def build(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        table = tf.compat.v1.get_variable("table", [4, 1])
+        rows = tf.gather(table, tf.cast(tf.abs(x[:, 0]) > 1, tf.int32))
+        return tf.reduce_mean(tf.square(rows[:, 0] - y))
+
+    model = (SPECS, build, sgd)
+    ours = two(where / "two", model=model, max_epoch=1).get_weights()["table"]
+    whole = one(where / "one", model=model, max_epoch=1, dataflow=flow(16))
+    np.testing.assert_allclose(ours, whole.get_weights()["table"], rtol=1e-5)
+
+
+def optimizers_of_old_programs(where: Path) -> None:
+    model = Model(lambda: tf.compat.v1.train.GradientDescentOptimizer(0.05))
+    if SyncMultiGPUTrainer.__name__ in where.parts:
+        with pytest.raises(ConfigError, match="SyncMultiGPUTrainerParameterServer"):
+            two(where, model=model)
+    else:
+        assert two(where, model=model).complete
+
+
+def precisions(where: Path) -> None:
+    for precision in ("bfloat16", "float16"):
+        recorded = Recorded("cost")
+        two(where / precision, [recorded], precision=precision, **plain(max_epoch=10))
+        costs = [float(step["cost"]) for step in recorded.outputs]
+        assert np.mean(costs[-3:]) < 0.5 * np.mean(costs[:3]), costs
 
 
 def an_odd_batch_at_the_end_is_left(where: Path) -> None:
@@ -121,7 +236,7 @@ def devices_are_checked(where: Path) -> None:
         ([1, 0], "no device 'GPU:1'"),
     ):
         try:
-            SyncMultiGPUTrainer(config(where), devices=devices)
+            SyncMultiGPUTrainer(config(where), devices=cast("Any", devices))
         except ConfigError as error:
             assert words in str(error), error
         else:
@@ -146,6 +261,12 @@ def resumed_and_deterministic(where: Path) -> None:
 CASES = [
     gradients_are_averaged,
     replicas_drop_differently,
+    keras_layers_of_the_model,
+    summaries_that_the_first_replica_makes,
+    statistics_of_both_replicas,
+    embeddings,
+    optimizers_of_old_programs,
+    precisions,
     an_odd_batch_at_the_end_is_left,
     a_bad_batch_of_the_second_replica,
     checkpoints_go_both_ways,
@@ -154,6 +275,9 @@ CASES = [
 ]
 
 if __name__ == "__main__":
+    wanted = sys.argv[2:] or [case.__name__ for case in CASES]
     for case in CASES:
-        case(Path(sys.argv[1]) / case.__name__)
-        print(case.__name__, flush=True)
+        for kind in KINDS:
+            if case.__name__ in wanted:
+                case(Path(sys.argv[1]) / kind.__name__ / case.__name__)
+                print(kind.__name__, case.__name__, flush=True)

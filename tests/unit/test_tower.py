@@ -187,10 +187,10 @@ def test_used_names_leave_out_what_a_trace_does_not_read() -> None:
 
     tower = TowerFunction(build, [spec(None, 6)])
     training, inference = (tower.trace(is_training=t) for t in (True, False))
-    assert sorted(training.used_names()) == [
+    assert sorted(training.used) == [
         *("net/bias", "net/kernel", "train_only/bias", "train_only/kernel"),
     ]
-    assert sorted(inference.used_names()) == ["net/bias", "net/kernel"]
+    assert sorted(inference.used) == ["net/bias", "net/kernel"]
     assert {"unused/kernel", "unused/bias"} < set(tower.store.named_variables())
 
 

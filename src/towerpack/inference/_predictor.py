@@ -77,7 +77,7 @@ class Predictor:
         specs = {spec.name: spec for spec in tower.specs}
         self._specs = [specs[name] for name in self.input_names]
         self._check = SpecChecker(self._specs, f"Predictor({type(desc).__name__})")
-        _load(tower, trace.used_names(), checkpoint)
+        _load(tower, trace.used, checkpoint)
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Compute the outputs.

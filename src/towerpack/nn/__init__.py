@@ -6,11 +6,13 @@ require("tensorflow", extra="tf", needed_for="towerpack.nn")
 
 from towerpack.nn import summary as summary
 from towerpack.nn._argscope import argscope as argscope
+from towerpack.nn._context import HEAVY as HEAVY
 from towerpack.nn._context import Summary as Summary
 from towerpack.nn._context import TowerContext as TowerContext
 from towerpack.nn._context import find_tower_context as find_tower_context
 from towerpack.nn._context import get_current_tower_context as get_current_tower_context
 from towerpack.nn._context import get_global_step_var as get_global_step_var
+from towerpack.nn._distributed import components_of as components_of
 from towerpack.nn._global_step import find_global_step as find_global_step
 from towerpack.nn._global_step import global_step as global_step
 from towerpack.nn._keras import variable_alias as variable_alias

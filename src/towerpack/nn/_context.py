@@ -18,6 +18,8 @@ from towerpack.nn._global_step import found_as_global_step
 from towerpack.nn._keras import fresh_names, layers_see_training
 from towerpack.nn._store import VariableStore
 
+HEAVY = ("histogram", "image")
+
 
 @dataclass(frozen=True)
 class Summary:
@@ -57,8 +59,14 @@ class TowerContext:
     _scope_around: str = ""
 
     @property
+    def mirrored(self) -> bool:
+        """The replicas have a copy each of the variables (rather than share them)."""
+        replica: Any = tf.distribute.get_replica_context()
+        return self.total > 1 and tf.distribute.has_strategy() and replica is not None
+
+    @property
     def is_main_training_tower(self) -> bool:
-        """True in the first replica while training: the one that reports summaries."""
+        """True in the first replica while training: the one that reports pictures."""
         return self.is_training and self.index == 0
 
     def step_seed(self, name: str) -> tf.Tensor:
@@ -122,7 +130,7 @@ class TowerContext:
         rank: int | None = None,
         decay: float = 0.0,
     ) -> None:
-        """Take in a summary, if this is the tower that reports them.
+        """Take in a summary, in training. Histograms and images are the first replica's.
 
         Raises:
             LayerError: The value has another rank, or belongs to an inner graph; there is a
@@ -130,7 +138,7 @@ class TowerContext:
         """
         if not 0 <= decay < 1:
             raise LayerError(f"summary.{kind}('{path}'): decay {decay} is not in [0, 1).")
-        if not self.is_main_training_tower:
+        if not (self.is_main_training_tower if kind in HEAVY else self.is_training):
             return
         tensor = self.own(f"summary.{kind}('{path}')", value)
         if rank is not None and tensor.shape.rank != rank:
@@ -160,7 +168,7 @@ class TowerContext:
                 stack.enter_context(layers_see_training(self.is_training))
                 stack.enter_context(fresh_names())
                 stack.enter_context(found_as_global_step(self.store.global_step()))
-                stack.enter_context(self.store.recording())
+                stack.enter_context(self.store.recording(self.index))
                 yield self
         finally:
             _current.reset(token)

@@ -240,12 +240,14 @@ def BatchNorm(
     training: bool | None = None,
     center: bool = True,
     scale: bool = True,
+    sync_statistics: bool = False,
     data_format: str = "channels_last",
 ) -> tf.Tensor:
     """Batch normalisation (Ioffe & Szegedy 2015) over all but the channels.
 
-    Variables `gamma`, `beta` (trained) and `moving_mean`, `moving_variance`, which the first
-    replica moves while training; each replica normalises by the statistics of its own batch.
+    Variables `gamma`, `beta` (trained) and `moving_mean`, `moving_variance`. Each replica
+    normalises by the statistics of its own batch. The moving averages are those of all replicas
+    where each has its own copy of the variables, and those of the first where they share them.
 
     Args:
         x: [batch, channels] or [batch, height, width, channels].
@@ -254,7 +256,12 @@ def BatchNorm(
         training: Use the batch's own statistics; None takes the tower's `is_training`.
         center: Have `beta`.
         scale: Have `gamma`.
+        sync_statistics: Normalise by the statistics of the batches of all replicas. It takes an
+            all-reduce for each layer and step.
         data_format: Where the channels are in an input of rank 4.
+
+    Raises:
+        LayerError: Replicas that share their variables cannot synchronise statistics.
     """
     shape = static_shape(x, None, "BatchNorm")
     first = len(shape) == 4 and data_format_of(data_format) == "channels_first"
@@ -267,9 +274,16 @@ def BatchNorm(
         epsilon=epsilon,
         center=center,
         scale=scale,
+        synchronized=sync_statistics,
     )
     training = context.is_training if training is None else training
-    if training and context.index > 0:
+    if training and sync_statistics and context.total > 1 and not context.mirrored:
+        raise LayerError(
+            f"BatchNorm '{full_name()}': sync_statistics=True needs replicas that each have their "
+            "own copy of the variables.",
+            fix="train with SyncMultiGPUTrainer or MultiWorkerTrainer, or leave it out",
+        )
+    if training and context.index > 0 and not context.mirrored:
         return _normalised(x, layer, 1 if first else x.shape.rank - 1)
     return layer(x, training=training)
 

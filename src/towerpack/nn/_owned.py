@@ -61,6 +61,17 @@ def keras_layers(owners: Mapping[str, object]) -> list[keras.layers.Layer]:
     return [value for _, value in _items(owners) if isinstance(value, keras.layers.Layer)]
 
 
+def keras_variables(owners: Mapping[str, object]) -> Iterator[keras.Variable]:
+    """The Keras variables on the owners, in layers or not; some may come twice."""
+    for _, value in _items(owners):
+        if isinstance(value, keras.layers.Layer):
+            yield from value.variables
+        elif isinstance(value, keras.random.SeedGenerator):
+            yield cast("Any", value.state)
+        elif isinstance(value, keras.Variable):
+            yield value
+
+
 def layers_by_name(owners: Mapping[str, object]) -> dict[str, keras.layers.Layer]:
     """Every Keras layer on the owners and below, by the attribute and its own name."""
     found: dict[str, keras.layers.Layer] = {}

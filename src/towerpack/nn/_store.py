@@ -29,6 +29,7 @@ from towerpack._core.logs import get_logger
 from towerpack._core.naming import unique
 from towerpack._core.randomness import derive_seed
 from towerpack.nn import _owned
+from towerpack.nn._distributed import components_of
 from towerpack.nn._global_step import find_global_step, new_step
 from towerpack.nn._keras import (
     forget_losses,
@@ -137,12 +138,39 @@ class VariableStore:
 
     def adopt(self, variables: list[tf.Variable]) -> None:
         """Take in variables that a trace used and that nothing else knows."""
-        known = {id(v) for v in self.named_variables().values()}
-        known.add(id(self.global_step()))  # The run's, not the model's.
+        ours = [*self.named_variables().values(), self.global_step()]  # The step is the run's.
+        known = {id(component) for v in ours for component in components_of(v)}
         for variable in variables:
             if id(variable) not in known:
                 name = variable.name.split(":")[0] or "variable"
                 self._outside[unique(name, [*self._inside, *self._outside])] = variable
+
+    def replace(self, make: Callable[[str, tf.Variable], tf.Variable]) -> list[str]:
+        """Put other variables in the place of those that are known.
+
+        Args:
+            make: Takes the name and the present variable.
+
+        Returns:
+            Names of those that stay: `tf.Variable`s that the user's own objects hold.
+        """
+        holders: dict[int, list[keras.Variable]] = {}
+        owned = [*self._find_owners().values(), *self.layers().values(), *self._spot.values()]
+        for holder in _owned.keras_variables({str(i): o for i, o in enumerate(owned)}):
+            holders.setdefault(id(cast("Any", holder).value), []).append(holder)
+        made = {id(v): name for name, v in self._inside.items()}
+        staying = []
+        for name, variable in self.named_variables().items():
+            key = id(variable)
+            if key not in holders and (key not in made or name != made[key]):
+                staying.append(name)
+                continue
+            new = make(name, variable)
+            for holder in holders.get(key, ()):
+                cast("Any", holder)._value = new
+            if key in made:
+                self._inside[made[key]] = new
+        return staying
 
     def global_step(self) -> Any:
         """What `tf.compat.v1.train.get_global_step()` is to find: the run's; 0 without a run."""
@@ -201,15 +229,19 @@ class VariableStore:
     # ---------------------------------------------------------------- variables made inside
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
-        """Catch variables that the code inside creates; give back those of earlier calls."""
+    def recording(self, index: int = 0) -> Iterator[None]:
+        """Catch variables that the code inside creates; give back those of earlier calls.
+
+        Args:
+            index: Of the replica, which draws its own random numbers.
+        """
         self._prepare()
         before, self._calling.trace = self._calling.trace, _Trace()
         forget_losses(self.keras_layers())
         try:
             with (
                 seeded_initializers(derive_seed(self.seed, "initializers")),
-                _seeded_graph(derive_seed(self.seed, "graph")),
+                _seeded_graph(derive_seed(self.seed, "graph", *([index] if index else []))),
                 # Otherwise `tf.compat.v1.get_variable` refuses the names of an earlier call.
                 variable_scope.with_variable_store(variable_scope._VariableStore()),
                 tf.variable_creator_scope(self._create),

@@ -25,7 +25,7 @@ def add_moving_summary(*scalars: tf.Tensor, decay: float = 0.95) -> None:
         LayerError: A tensor is no scalar, or has no name: the tower is called eagerly.
     """
     context = get_current_tower_context()
-    if context.is_main_training_tower:
+    if context.is_training:
         for tensor in scalars:
             context.report("moving_average", _name_of(tensor), tensor, rank=0, decay=decay)
 
@@ -42,7 +42,7 @@ def add_tensor_summary(x: tf.Tensor, types: Sequence[str], name: str | None = No
         LayerError: An unknown type.
     """
     context = get_current_tower_context()
-    if not context.is_main_training_tower:
+    if not context.is_training:
         return
     name = _name_of(x) if name is None else name
     for kind in [types] if isinstance(types, str) else types:
@@ -70,7 +70,7 @@ def add_activation_summary(
         types: As for `add_tensor_summary`.
         name: As for `add_tensor_summary`.
     """
-    if not get_current_tower_context().is_main_training_tower:
+    if not get_current_tower_context().is_training:
         return
     name = _name_of(x) if name is None else name
     add_tensor_summary(x, types or ["sparsity", "rms", "histogram"], f"activation-summary/{name}")
@@ -90,7 +90,7 @@ def add_param_summary(*summary_lists: tuple[str, Sequence[str]]) -> None:
     Raises:
         LayerError: An expression that matches no variable, or an unknown type.
     """
-    if not get_current_tower_context().is_main_training_tower:
+    if not get_current_tower_context().is_training:
         return
     for regex, types in summary_lists:
         found = matching_variables("add_param_summary", regex, re.fullmatch)

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from towerpack.training._multi import (
         SyncMultiGPUTrainerParameterServer as SyncMultiGPUTrainerParameterServer,
     )
+    from towerpack.training._multi import (
+        SyncMultiGPUTrainerReplicated as SyncMultiGPUTrainerReplicated,
+    )
     from towerpack.training._multi import get_num_gpu as get_num_gpu
     from towerpack.training._run_dir import OnExisting as OnExisting
     from towerpack.training._run_dir import RunDir as RunDir
@@ -44,6 +47,7 @@ __all__ = [
     "SupervisedStep",
     "SyncMultiGPUTrainer",
     "SyncMultiGPUTrainerParameterServer",
+    "SyncMultiGPUTrainerReplicated",
     "TrainConfig",
     "TrainStep",
     "Trainer",
@@ -61,6 +65,7 @@ _HOME = {
     "StopTraining": "_interrupt",
     "SyncMultiGPUTrainer": "_multi",
     "SyncMultiGPUTrainerParameterServer": "_multi",
+    "SyncMultiGPUTrainerReplicated": "_multi",
     "get_num_gpu": "_multi",
     "launch_train_with_config": "_launch",
     "OnExisting": "_run_dir",

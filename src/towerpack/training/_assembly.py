@@ -95,28 +95,32 @@ class Assembly:
             seed=of.seed,
             dtype_policy=POLICIES[config.precision],
         )
-        of.source.setup(self.tower.specs, seed=of.seed, replicas=of.distribution.replicas)
+        trace = self.tower.trace(is_training=True)
+        check_graph(trace)
+        of.distribution.adopt(self.tower, trace)
+        replicas = of.distribution.local_replicas
+        of.source.setup(self.tower.specs, seed=of.seed, replicas=replicas)
         self.context = RunContext(
             tower=self.tower,
             monitors=of.monitors,
             run_dir=of.run_dir,
             seed=of.seed,
-            replicas=of.distribution.replicas,
+            replicas=replicas,
             state=of.state,
             hyper_params=of.hyper_params,
             saves=of.saves,
             check_interrupt=of.check_interrupt,
         )
         callbacks.setup(self.context)
-        trace = self.tower.trace(is_training=True)
-        check_graph(trace)
         # Before the optimizer is built: some keep copies of the weights that they start with.
         start_from(config.init, self.tower.store.named_variables(), resumed=resumed)
-        optimizer = _optimizer_of(of.model) if config.optimizer is None else config.optimizer
-        settings = settings_of(config, of.source, callbacks, trace, optimizer)
-        scale_loss = config.precision == "float16"
-        self.setup = StepSetup(self.tower, trace, optimizer, scale_loss=scale_loss)
-        of.step.build(self.setup)
+        with of.distribution.scope():
+            optimizer = _optimizer_of(of.model) if config.optimizer is None else config.optimizer
+            # Building it changes it: a schedule becomes a variable.
+            settings = settings_of(config, of.source, callbacks, trace, optimizer)
+            scale_loss = config.precision == "float16"
+            self.setup = StepSetup(self.tower, trace, optimizer, scale_loss=scale_loss)
+            of.step.build(self.setup)
         self.setup.check()
         show_variables(self.tower.store.named_variables(), self.setup.trained)
         of.hyper_params.find(self._groups(), self.setup.optimizers)

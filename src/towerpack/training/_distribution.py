@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from towerpack.inputs import InputSource
+from towerpack.tower import TowerFunction, TowerTrace
 
 
 class Computed(NamedTuple):
-    """Tensors of one step: cost and scalar summaries in a row, outputs, heavy ones, gradients."""
+    """Tensors of one step.
+
+    Attributes:
+        row: Cost and scalar summaries.
+        fetched: Outputs that callbacks have asked for.
+        heavy: Histograms and images.
+        gradients: Of each optimizer that the step uses.
+        moved: Variables, and what they are to be set to once the step is applied.
+    """
 
     row: tf.Tensor
     fetched: list[tf.Tensor]
     heavy: list[tf.Tensor]
     gradients: list[list[Any]]
+    moved: Sequence[tuple[tf.Variable, tf.Tensor]] = ()
 
 
 Compute = Callable[..., Computed]
@@ -28,15 +39,24 @@ class Distribution(ABC):
 
     Attributes:
         replicas: How many; each takes its own batch.
+        local_replicas: Those of them that run in this process.
     """
 
     replicas: int
+    local_replicas: int
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """Optimizers and their variables are made in here."""
+        return nullcontext()
+
+    def adopt(self, tower: TowerFunction, trace: TowerTrace) -> None:  # noqa: B027 - optional
+        """Take over the model's variables, before anything but a first trace has used them."""
 
     @abstractmethod
     def replicate(
         self, compute: Compute, source: InputSource, step: tf.Variable
     ) -> tuple[list[tf.Tensor], Computed]:
-        """In the graph: the inputs of all replicas in a row, and the averages of what they gave.
+        """In the graph: the inputs of the replicas here in a row, and averages over all replicas.
 
         Args:
             compute: Takes a replica's number and its batch.
@@ -54,7 +74,7 @@ class SharedVariables(Distribution):
 
     def __init__(self, devices: Sequence[str | None] = (None,)) -> None:
         self.devices = list(devices)
-        self.replicas = len(self.devices)
+        self.replicas = self.local_replicas = len(self.devices)
 
     def replicate(
         self, compute: Compute, source: InputSource, step: tf.Variable
@@ -71,18 +91,21 @@ class SharedVariables(Distribution):
 
 
 def _averaged(steps: list[Computed]) -> Computed:
-    """Averages of costs and gradients, never sums; scalar summaries are the first replica's."""
-    costs = tf.reduce_mean([step.row[0] for step in steps])
-    fetched = zip(*(step.fetched for step in steps), strict=True)
+    """Averages of costs, scalar summaries and gradients, never sums."""
     return Computed(
-        row=tf.concat([costs[None], steps[0].row[1:]], axis=0),
-        fetched=[_joined(list(values)) for values in fetched],
+        row=tf.reduce_mean([step.row for step in steps], axis=0),
+        fetched=joined([step.fetched for step in steps]),
         heavy=steps[0].heavy,
         gradients=[
             [_mean(list(column)) for column in zip(*replicas, strict=True)]
             for replicas in zip(*(step.gradients for step in steps), strict=True)
         ],
     )
+
+
+def joined(fetched: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
+    """What the replicas give: averages of scalars, everything else along the first axis."""
+    return [_joined(list(values)) for values in zip(*fetched, strict=True)]
 
 
 def _joined(values: list[tf.Tensor]) -> tf.Tensor:

@@ -13,16 +13,16 @@ from towerpack._core.errors import InternalError, LayerError
 from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
 from towerpack.inputs import InputSource
+from towerpack.nn import HEAVY, Summary
 from towerpack.tower import COST, TowerFunction, TowerTrace
 from towerpack.training._distribution import Computed, Distribution
-from towerpack.training._guard import Guard, moved_by_the_model
+from towerpack.training._guard import Guard
 from towerpack.training._optimizer import OptimizerAdapter
 from towerpack.training._packing import Packing
 from towerpack.training._schedules import Schedules
 from towerpack.training._step import StepContext, TrainStep
 
 _LOG = get_logger(__name__)
-HEAVY = ("histogram", "image")
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,8 @@ class Executor:
         self._source = source
         self._global_step = global_step
         self._schedules = schedules or Schedules()
-        self._guard = Guard(moved_by_the_model(tower, trace)) if check_finite else None
+        moved = [tower.store.named_variables()[name] for name in trace.moved]
+        self._guard = Guard(moved) if check_finite else None
         self._xla = xla
         summaries = trace.result.summaries
         self._scalars = [s.name for s in summaries if s.kind not in HEAVY]
@@ -165,7 +166,7 @@ class Executor:
             for dtype in self._packing.dtypes()
         ]
         # The inputs of the last step leave the loop, for the one that was not applied.
-        kept = self._tower.specs * self._distribution.replicas if self._guard else []
+        kept = self._tower.specs * self._distribution.local_replicas if self._guard else []
         batch = [tf.zeros([0] * (spec.shape.rank or 0), spec.dtype) for spec in kept]
         free = [_any_of_rank(spec.shape.rank) for spec in kept]
 
@@ -201,10 +202,13 @@ class Executor:
         if self._xla:
             compute = tf.function(compute, jit_compile=True, autograph=False)
         inputs, computed = self._distribution.replicate(compute, self._source, self._global_step)
+        computed = computed._replace(row=self._averages(computed.row))
 
         def update() -> None:
             for optimizer, gradients in zip(self._optimizers, computed.gradients, strict=True):
                 optimizer.apply(gradients)
+            for variable, value in computed.moved:
+                variable.assign(value, read_value=False)
             self._global_step.assign_add(1, read_value=False)
             self._schedules.assign(due)
 
@@ -229,14 +233,30 @@ class Executor:
         self._optimizers = [minimized.optimizer for minimized in context.minimized]
         gradients = [minimized.gradients for minimized in context.minimized]
         self._untrained = [n for of in gradients for n, value in of.items() if value is None]
-        # Replicas but the first report no summaries; zeros keep the rows alike.
-        values = dict.fromkeys(self._scalars, tf.constant(0.0)) if index else {}
-        values.update({s.name: s.value for s in result.summaries})
-        scalars = [tf.cast(values[name], tf.float32) for name in self._scalars]
-        row = tf.stack([tf.cast(result.cost, tf.float32), *scalars])
+        summaries = result.summaries
+        row = self._row(result.cost, [s for s in summaries if s.kind not in HEAVY])
         fetched = [result.outputs[name] for name in self._packing.names]
-        heavy = [values[name] for name in self._heavy if name in values]
+        heavy = [s.value for s in summaries if s.kind in HEAVY]
         return Computed(row, fetched, heavy, [list(of.values()) for of in gradients])
+
+    def _row(self, cost: tf.Tensor, scalars: Sequence[Summary]) -> tf.Tensor:
+        """Cost, scalar summaries, and which of these the replica has (1) or has not (0)."""
+        # By position: TensorFlow counts the names of tensors of later replicas on.
+        names = self._scalars if len(scalars) == len(self._scalars) else [s.name for s in scalars]
+        values = {n: tf.cast(s.value, tf.float32) for n, s in zip(names, scalars, strict=True)}
+        absent = tf.constant(0.0)
+        return tf.stack(
+            [
+                tf.cast(cost, tf.float32),
+                *(values.get(name, absent) for name in self._scalars),
+                *(tf.constant(float(name in values)) for name in self._scalars),
+            ]
+        )
+
+    def _averages(self, row: tf.Tensor) -> tf.Tensor:
+        """Of a mean of rows: the cost, and averages over the replicas that have reported."""
+        _, values, present = tf.split(row, [1, len(self._scalars), len(self._scalars)])
+        return tf.concat([row[:1], values / present], axis=0)
 
 
 def _any_of_rank(rank: int | None) -> tf.TensorShape:

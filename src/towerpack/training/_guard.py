@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import tensorflow as tf
 
-from towerpack.tower import COST, TowerFunction, TowerTrace
-
-_READERS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape")
+from towerpack.nn import components_of
 
 
 class Guard:
@@ -24,7 +21,7 @@ class Guard:
 
     def before(self) -> list[tf.Tensor]:
         """In the graph, before the step: what `apply` may have to put back."""
-        return [variable.read_value() for variable in self._moved]
+        return [components_of(variable)[0].read_value() for variable in self._moved]
 
     def apply(
         self, cost: tf.Tensor, before: Sequence[tf.Tensor], update: Callable[[], None]
@@ -41,16 +38,3 @@ class Guard:
             return tf.constant(False)
 
         return tf.cond(tf.math.is_finite(cost), done, undone)
-
-
-def moved_by_the_model(tower: TowerFunction, trace: TowerTrace) -> list[tf.Variable]:
-    """Variables that a training tower itself changes, such as moving averages."""
-    graph: Any = trace.result.outputs[COST].graph
-    inner = {id(outside): inside for outside, inside in graph.captures}
-    found = []
-    for variable in tower.store.named_variables().values():
-        handle = inner.get(id(variable.handle))
-        users = [] if handle is None else handle.consumers()
-        if any(op.type not in _READERS for op in users):
-            found.append(variable)
-    return found

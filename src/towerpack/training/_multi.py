@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Sequence
 from typing import SupportsIndex
@@ -13,7 +14,8 @@ from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
 from towerpack._core.native_log import quiet_start
 from towerpack.training._config import TrainConfig
-from towerpack.training._distribution import SharedVariables
+from towerpack.training._distribution import Distribution, SharedVariables
+from towerpack.training._mirrored import Mirrored
 from towerpack.training._step import TrainStep
 from towerpack.training._trainer import Trainer
 
@@ -22,25 +24,7 @@ _LOG = get_logger(__name__)
 Devices = Sequence[str | int] | int
 
 
-class SyncMultiGPUTrainer(Trainer):
-    """Trains one replica on each device; gradients are averaged, then applied once.
-
-    Every replica takes its own batch, so that a step sees batch size × replicas. The variables are
-    shared and lie where TensorFlow puts them (the first GPU if there is one). Moving averages of
-    batch normalisation follow the first replica.
-
-    Args:
-        config: What to train; None to leave that to `launch_train_with_config`. What stands here
-            instead of a configuration are the devices, as the predecessor had them.
-        devices: For example `['GPU:0', 'GPU:1']`, or `[0, 1]`, or 2 for the first two GPUs; None
-            for all. "GPU" is the usual case, not a condition: any device that TensorFlow lists will
-            do. Without any GPU the CPU trains alone.
-        step: What one step is; None for one cost and one optimizer.
-
-    Raises:
-        ConfigError: A device does not exist, or is listed twice.
-    """
-
+class _MultiGPUTrainer(Trainer):
     def __init__(
         self,
         config: TrainConfig | Devices | None = None,
@@ -54,11 +38,61 @@ class SyncMultiGPUTrainer(Trainer):
             config, devices = None, config
         if devices == 1 and not get_num_gpu():
             devices = None  # Programs ask for max(get_num_gpu(), 1).
-        super().__init__(config, step=step, distribution=SharedVariables(_checked(devices)))
+        distribution = self._over(_checked(devices, type(self).__name__))
+        super().__init__(config, step=step, distribution=distribution)
+
+    def _over(self, devices: list[str]) -> Distribution:
+        raise NotImplementedError
 
 
-SyncMultiGPUTrainerParameterServer = SyncMultiGPUTrainer
-"""The predecessor's longer name of the same; the variables lie where TensorFlow puts them."""
+class SyncMultiGPUTrainer(_MultiGPUTrainer):
+    """Trains one replica on each device; gradients are averaged, then applied to each copy.
+
+    Every replica takes its own batch, so that a step sees batch size × replicas, and keeps its own
+    copy of the variables, equal at every step (`tf.distribute.MirroredStrategy`). Moving averages
+    of batch normalisation are those of all replicas.
+
+    Args:
+        config: What to train; None to leave that to `launch_train_with_config`. What stands here
+            instead of a configuration are the devices, as the predecessor had them.
+        devices: For example `['GPU:0', 'GPU:1']`, or `[0, 1]`, or 2 for the first two GPUs; None
+            for all. "GPU" is the usual case, not a condition: any device that TensorFlow lists will
+            do. Without any GPU the CPU trains alone.
+        step: What one step is; None for one cost and one optimizer.
+
+    Raises:
+        ConfigError: A device does not exist, or is listed twice.
+    """
+
+    def _over(self, devices: list[str]) -> Distribution:
+        if len(devices) == 1:
+            return SharedVariables(devices)
+        return Mirrored(_mirrored_strategy(tuple(devices)))
+
+
+SyncMultiGPUTrainerReplicated = SyncMultiGPUTrainer
+"""The predecessor's longer name of the same."""
+
+
+class SyncMultiGPUTrainerParameterServer(_MultiGPUTrainer):
+    """Trains one replica on each device, all over the same variables.
+
+    These lie where TensorFlow puts them (the first GPU if there is one), and are read from there in
+    each step: less memory than a copy for each replica, more traffic. Moving averages of batch
+    normalisation follow the first replica. Arguments and errors as of `SyncMultiGPUTrainer`.
+    """
+
+    def _over(self, devices: list[str]) -> Distribution:
+        return SharedVariables(devices)
+
+
+@functools.cache  # Two of the same devices would share the keys of their collectives.
+def _mirrored_strategy(devices: tuple[str, ...]) -> tf.distribute.MirroredStrategy:
+    # Collectives on CPUs are no faster, and one that has failed spoils all later ones.
+    on_cpu = any(name.startswith("CPU") for name in devices)
+    operations = tf.distribute.ReductionToOneDevice() if on_cpu else None
+    with quiet_start():
+        return tf.distribute.MirroredStrategy(devices, cross_device_ops=operations)
 
 
 def get_num_gpu() -> int:
@@ -67,13 +101,13 @@ def get_num_gpu() -> int:
         return len(tf.config.list_physical_devices("GPU"))
 
 
-def _checked(devices: Devices | None) -> list[str]:
+def _checked(devices: Devices | None, trainer: str) -> list[str]:
     with quiet_start():
         known = [_short(device.name) for device in tf.config.list_logical_devices()]
     if devices is None:
         gpus = [name for name in known if name.startswith("GPU")]
         if not gpus:
-            _LOG.warning("SyncMultiGPUTrainer found no GPU: it trains on the CPU alone.")
+            _LOG.warning("%s found no GPU: it trains on the CPU alone.", trainer)
         return gpus or ["CPU:0"]
     listed = range(operator.index(devices)) if isinstance(devices, SupportsIndex) else devices
     chosen = [_short(d) if isinstance(d, str) else f"GPU:{operator.index(d)}" for d in listed]

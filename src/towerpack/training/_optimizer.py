@@ -102,6 +102,9 @@ class _KerasOptimizer:
         self._elsewhere = {id(v) for v in saved_elsewhere}
         # Keras names slots by the path of their variable; our aliases carry our names.
         self._aliases = [variable_alias(v, name) for name, v in variables.items()]
+        # It may have been made before the strategy whose variables it moves.
+        for part in (self._optimizer, self._inner, *self._optimizers()):
+            part._distribution_strategy = tf.distribute.get_strategy()
         self._optimizer.build(self._aliases)
 
     def scale_loss(self, cost: tf.Tensor) -> tf.Tensor:
@@ -171,6 +174,13 @@ class _CompatOptimizer:
     def build(
         self, variables: Mapping[str, tf.Variable], saved_elsewhere: Iterable[tf.Variable] = ()
     ) -> None:
+        if tf.distribute.has_strategy():
+            raise ConfigError(
+                "Optimizers of tf.compat.v1.train cannot move variables that are mirrored.",
+                got=type(self._optimizer).__name__,
+                fix="use the Keras optimizer of the same name, or train with "
+                "SyncMultiGPUTrainerParameterServer, whose replicas share their variables",
+            )
         self._elsewhere = {id(v) for v in saved_elsewhere}
         self._variables = dict(variables)
         # Eagerly, so that the slots exist before a checkpoint is restored.

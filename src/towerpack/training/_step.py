@@ -115,7 +115,7 @@ class StepSetup:
     def __init__(
         self, tower: TowerFunction, trace: TowerTrace, given: Any, *, scale_loss: bool = False
     ) -> None:
-        used = set(trace.used_names())
+        used = set(trace.used)
         self.trainable = {n: v for n, v in tower.store.trainable().items() if n in used}
         self.trained: dict[str, tf.Variable] = {}
         self.optimizers: dict[str, OptimizerAdapter] = {}

@@ -317,7 +317,7 @@ def test_what_nobody_refers_to_by_name_is_found_by_use() -> None:
     tower = TowerFunction(model.build_graph, [spec(None, 6)])
     trace = tower.trace(is_training=True)
     assert [v.shape.as_list() for v in tower.store.trainable().values()] == [[6, 3], [3]]
-    assert trace.used_names() == list(tower.store.named_variables())
+    assert trace.used == list(tower.store.named_variables())
 
 
 def test_names_of_outside_models_do_not_depend_on_the_process() -> None:
