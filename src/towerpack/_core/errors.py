@@ -13,6 +13,7 @@ TowerpackError
 ├── CallbackError (RuntimeError)      callbacks that cannot work together
 ├── NumericsError (ArithmeticError)   a cost that is not finite
 ├── StepError (RuntimeError)          a step that failed inside TensorFlow
+├── PeerError (RuntimeError)          another process of the run died, hangs, or never came
 ├── CheckpointError (RuntimeError)    nothing (valid) to load, or a save that failed
 │   └── CheckpointMismatchError       a checkpoint of another model
 ├── MissingExtraError (ImportError)   an optional dependency is not installed
@@ -133,6 +134,10 @@ class NumericsError(TowerpackError, ArithmeticError):
 
 class StepError(TowerpackError, RuntimeError):
     """A step that failed inside TensorFlow, for example at a label out of range."""
+
+
+class PeerError(TowerpackError, RuntimeError):
+    """Another process of the run died, hangs, or never came."""
 
 
 class CheckpointError(TowerpackError, RuntimeError):

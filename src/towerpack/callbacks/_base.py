@@ -51,12 +51,15 @@ class Callback:
 
     Attributes:
         acts_between_steps: True forces one step per call.
+        chief_only: Where several processes train together, act only in the one that writes the run.
+            False for what must act alike in all of them.
         needs: Names of monitored values that must be there when the callback is triggered, for
             example `('val/error',)`. Checked at setup against what earlier callbacks produce.
         trainer: The host, from `setup` on.
     """
 
     acts_between_steps: bool = False
+    chief_only: bool = True
     needs: Sequence[str] = ()
     trainer: TrainerHost
 

@@ -28,6 +28,8 @@ class CheckNumerics(Callback):
     A default callback of every trainer.
     """
 
+    chief_only = False
+
     def setup(self, trainer: TrainerHost) -> None:
         """Have the loop stop there."""
         trainer.stop_on_nonfinite()

@@ -34,6 +34,8 @@ class ScheduledHyperParamSetter(HyperParamSetter):
         ConfigError: The table is empty, not sorted, or holds something else than numbers.
     """
 
+    chief_only = False
+
     def __init__(
         self,
         param: str | HyperParam,

@@ -32,6 +32,7 @@ from towerpack.training._saves import Saves
 from towerpack.training._settings import settings_of
 from towerpack.training._step import StepSetup, TrainStep
 from towerpack.training._tables import show_variables
+from towerpack.training._team import Agreement
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +54,7 @@ class Materials:
         seed: The run's seed.
         step_variable: The global step in the graph.
         check_interrupt: Leaves the run where it is to end early.
+        agreement: With the other processes of the run.
     """
 
     config: TrainConfig
@@ -69,6 +71,7 @@ class Materials:
     seed: int
     step_variable: tf.Variable
     check_interrupt: Callable[[], None]
+    agreement: Agreement
 
 
 class Assembly:
@@ -168,6 +171,7 @@ class Assembly:
             monitors=of.monitors,
             poll=of.check_interrupt,
             explain=self._explain,
+            agree=of.agreement.steps,
         )
 
     def _groups(self) -> Groups:
@@ -182,6 +186,9 @@ class Assembly:
 
     def _explain(self, error: tf.errors.OpError) -> Exception:
         """Describe a call that TensorFlow has given up; its first steps may have been applied."""
+        lost = self._of.distribution.team.lost(error)
+        if lost is not None:
+            return lost
         done = int(self._of.step_variable.numpy()) - self._of.state.step
         number = self._of.state.step + done + 1
 

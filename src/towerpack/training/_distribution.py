@@ -11,6 +11,7 @@ import tensorflow as tf
 
 from towerpack.inputs import InputSource
 from towerpack.tower import TowerFunction, TowerTrace
+from towerpack.training._team import Team
 
 
 class Computed(NamedTuple):
@@ -40,10 +41,12 @@ class Distribution(ABC):
     Attributes:
         replicas: How many; each takes its own batch.
         local_replicas: Those of them that run in this process.
+        team: The processes of the run.
     """
 
     replicas: int
     local_replicas: int
+    team: Team = Team()
 
     def scope(self) -> AbstractContextManager[Any]:
         """Optimizers and their variables are made in here."""

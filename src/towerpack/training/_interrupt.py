@@ -48,6 +48,18 @@ class InterruptFlag:
         """Status of a process that the signal has ended: 143 for SIGTERM, 130 for Ctrl-C."""
         return 128 + (self._signal or 0)
 
+    @property
+    def signal(self) -> int:
+        """The signal that came; 0 for none."""
+        return self._signal or 0
+
+    def receive(self, number: int, name: str) -> None:
+        """Take over a signal that came to another process."""
+        if self._signal is None:
+            self._signal = number
+            said = signal.Signals(number).name
+            _LOG.warning("%s came to %s: the run is saved and ends in all processes.", said, name)
+
     def check(self) -> None:
         """Leave the loop if a signal came.
 

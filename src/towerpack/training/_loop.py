@@ -32,6 +32,7 @@ class Loop:
         monitors: Receive values.
         poll: Leaves the loop if the run is to end early.
         explain: Makes an error of one of TensorFlow's that ended a call.
+        agree: Makes of the steps that can be run here those that all processes run.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Loop:
         monitors: Monitors,
         poll: Callable[[], None],
         explain: Callable[[tf.errors.OpError], Exception],
+        agree: Callable[[int], int],
     ) -> None:
         self._executor = executor
         self._source = source
@@ -56,6 +58,7 @@ class Loop:
         self._monitors = monitors
         self._poll = poll
         self._explain = explain
+        self._agree = agree
         self._pace = Pace()
         # Hooks that nobody overrides cost nothing.
         self._before_step = self._acting("before_step")
@@ -114,7 +117,7 @@ class Loop:
         state = self._state
         wanted, heavy = self._how_many()
         waiting = time.perf_counter()
-        steps = self._source.reserve(wanted, self._poll)
+        steps = self._agree(self._source.reserve(wanted, self._poll))
         started = time.perf_counter()
         self._numbers.clock.waited(started - waiting)
         if steps == 0:

@@ -21,10 +21,12 @@ class Saves:
 
     Args:
         latest: Gives the newest value of a monitored name.
+        writes: Whether this process writes checkpoints, or leaves that to another one.
     """
 
-    def __init__(self, latest: Callable[[str], float]) -> None:
+    def __init__(self, latest: Callable[[str], float], *, writes: bool = True) -> None:
         self._latest = latest
+        self._writes = writes
         self._expected = False
         self._ordinary = False
         self._keep: int | None = None
@@ -73,6 +75,8 @@ class Saves:
         """Save what was wanted since the last time."""
         ordinary, best = self._ordinary, self._best
         self._ordinary, self._best = False, []
+        if not self._writes:
+            return
         step = None
         if ordinary:
             self.store.keep = self._keep
@@ -91,13 +95,15 @@ class Saves:
         Raises:
             NumericsError: The weights have become NaN, saved or not.
         """
-        if self._unsaved(place):
+        if self._writes and self._unsaved(place):
             self._save()  # looks at them
         else:
             self.contents.check()
 
     def at_last(self) -> None:
         """Save, and wait until it is on disk: the process is about to end."""
+        if not self._writes:
+            return
         try:
             self._save()
         except CheckpointError as error:
@@ -112,7 +118,12 @@ class Saves:
         Saved besides the checkpoints that are there: what failed may have failed for a reason that
         lies further back.
         """
-        if isinstance(error, CheckpointError) or place[0] == 0 or not self._unsaved(place):
+        if (
+            not self._writes
+            or isinstance(error, CheckpointError)
+            or place[0] == 0
+            or not self._unsaved(place)
+        ):
             return
         self.store.keep = None
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,13 @@ from towerpack.callbacks.monitors import (
     TensorBoardMonitor,
     read_stats,
 )
-from towerpack.checkpoint import Checkpoint
+from towerpack.checkpoint import Checkpoint, load_checkpoint
 from towerpack.inputs import InputSource
 from towerpack.training._config import TrainConfig
 from towerpack.training._run_dir import RunDir, default_run_dir
+from towerpack.training._run_state import RunState
+from towerpack.training._snapshot import find_checkpoint
+from towerpack.training._team import Team
 
 _LOG = get_logger(__name__)
 
@@ -43,6 +48,48 @@ def steps_of_one_pass(source: InputSource, replicas: int) -> int:
             fix="a smaller batch size, or BatchData(…, remainder=True)",
         )
     return steps
+
+
+def open_run(
+    config: TrainConfig, state: RunState, team: Team, stack: ExitStack
+) -> tuple[RunDir, Checkpoint | None, int]:
+    """The run's directory, the checkpoint that it goes on from, and its seed: as the chief finds.
+
+    Other processes keep their logs and what is told of their data in a directory inside of it.
+
+    Args:
+        config: What to train.
+        state: Takes the chief's length of an epoch.
+        team: The processes of the run.
+        stack: Closes the directory.
+    """
+    directory: RunDir
+    checkpoint: Checkpoint | None = None
+    if team.is_chief:
+        on_existing = config.on_existing or ("resume" if config.resume == "auto" else "new")
+        if on_existing == "delete":
+            refuse_to_delete_sources(config)
+        directory = stack.enter_context(RunDir(config.run_dir, on_existing=on_existing))
+        _LOG.info(
+            "The run is in %s: %d epochs of %d steps.",
+            directory.path, state.max_epoch, state.steps_per_epoch,
+        )  # fmt: skip
+        checkpoint = find_checkpoint(directory.path, config.resume)
+        if checkpoint is None and config.resume == "auto":
+            warn_of_lost_steps(directory)
+        where = None if checkpoint is None else str(checkpoint.path)
+        seed = choose_seed(config.seed, directory, checkpoint)
+        team.tell([str(directory.path), where, seed, state.steps_per_epoch])
+    else:
+        run_dir, where, seed, state.steps_per_epoch = team.tell(None)
+        directory = stack.enter_context(RunDir(Path(run_dir) / f"worker-{team.index}"))
+        checkpoint = None if where is None else load_checkpoint(where)
+    directory.record_start(
+        seed=seed,
+        config={f.name: getattr(config, f.name) for f in dataclasses.fields(config)},
+        resumed_at=None if checkpoint is None else checkpoint.step,
+    )
+    return directory, checkpoint, seed
 
 
 def refuse_to_delete_sources(config: TrainConfig) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from towerpack._core.randomness import derive_seed
 from towerpack.callbacks import Callback, Callbacks, CheckNumerics, ProgressBar
 from towerpack.callbacks.monitors import Monitors
 from towerpack.checkpoint import Checkpoint
+from towerpack.dataflow import DataFlow
 from towerpack.inputs import as_input
 from towerpack.model import as_model
 from towerpack.nn import global_step
@@ -29,19 +30,13 @@ from towerpack.training._hyper import VariableParam
 from towerpack.training._hyper_params import HyperParams
 from towerpack.training._interrupt import Interrupted, InterruptFlag, StopTraining
 from towerpack.training._loop import Loop
-from towerpack.training._run_dir import RunDir
 from towerpack.training._run_state import RunState, ShowsState
 from towerpack.training._saves import Saves
-from towerpack.training._snapshot import arrays_of, find_checkpoint
-from towerpack.training._starting import (
-    choose_seed,
-    refuse_to_delete_sources,
-    steps_of_one_pass,
-    usual_monitors,
-    warn_of_lost_steps,
-)
+from towerpack.training._snapshot import arrays_of
+from towerpack.training._starting import open_run, steps_of_one_pass, usual_monitors
 from towerpack.training._step import SupervisedStep, TrainStep
 from towerpack.training._tables import say_ending
+from towerpack.training._team import Agreement, Ending
 
 _LOG = get_logger(__name__)
 
@@ -96,16 +91,20 @@ class Trainer(ShowsState):
         # What was set after it was made is checked as well: `config.session_init = …`.
         self.config = config = dataclasses.replace(config)
         self.model = as_model(config.model)
-        self.source = as_input(config.dataflow if config.data is None else config.data)
+        team = self._distribution.team
+        data = config.data if config.dataflow is None else config.dataflow
+        self.source = as_input(team.share(data) if isinstance(data, DataFlow) else data)
         extra = config.extra_callbacks
         usual = [CheckNumerics(), ProgressBar()] if extra is None else list(extra)
-        self.callbacks = Callbacks([Callbacks(_as_list(config.callbacks)), *usual])
-        replicas = self._distribution.replicas
+        callbacks = Callbacks([Callbacks(_as_list(config.callbacks)), *usual]).callbacks
+        self.callbacks = Callbacks([c for c in callbacks if team.is_chief or not c.chief_only])
+        replicas = self._distribution.local_replicas
         steps = config.steps_per_epoch or steps_of_one_pass(self.source, replicas)
         self._state = RunState(steps_per_epoch=steps, max_epoch=config.max_epoch)
         self._hyper_params = HyperParams()
-        self._saves = Saves(lambda name: self.monitors.latest(name))
+        self._saves = Saves(lambda name: self.monitors.latest(name), writes=team.is_chief)
         self._interrupt = InterruptFlag()
+        self._agreement = Agreement(team, self._hyper_params, self._interrupt)
         self._ending = "Stopped"
 
     # ------------------------------------------------------------------ what programs ask
@@ -167,34 +166,19 @@ class Trainer(ShowsState):
 
     def _run(self, stack: ExitStack) -> None:
         config, state = self.config, self._state
-        on_existing = config.on_existing or ("resume" if config.resume == "auto" else "new")
-        if on_existing == "delete":
-            refuse_to_delete_sources(config)
-        directory = stack.enter_context(RunDir(config.run_dir, on_existing=on_existing))
+        team = self._distribution.team
+        directory, checkpoint, self.seed = open_run(config, state, team, stack)
         self.run_dir = directory.path
-        _LOG.info(
-            "The run is in %s: %d epochs of %d steps.",
-            self.run_dir, state.max_epoch, state.steps_per_epoch,
-        )  # fmt: skip
-        checkpoint = find_checkpoint(self.run_dir, config.resume)
-        if checkpoint is None and config.resume == "auto":
-            warn_of_lost_steps(directory)
-        self.seed = choose_seed(config.seed, directory, checkpoint)
         if config.deterministic:
             tf.config.experimental.enable_op_determinism()
         tf.random.set_seed(derive_seed(self.seed, "tensorflow") >> 32)
-        directory.record_start(
-            seed=self.seed,
-            config={f.name: getattr(config, f.name) for f in dataclasses.fields(config)},
-            resumed_at=None if checkpoint is None else checkpoint.step,
-        )
-        given = config.monitors
-        self.monitors = Monitors(usual_monitors(directory) if given is None else given)
+        given = usual_monitors(directory) if config.monitors is None else config.monitors
+        self.monitors = Monitors(given if team.is_chief else [])
         stack.callback(self.monitors.close)
         self._step_variable = stack.enter_context(global_step())
         self._step_variable.assign(0)
         # Nothing has happened yet that would have to be saved.
-        with self._interrupt.at_once():
+        with self._interrupt.at_once() if team.size == 1 else nullcontext():
             self._parts = parts = Assembly(self._materials(), resumed=checkpoint is not None)
         self.tower = parts.tower
         store = self._saves.open(directory.checkpoints, parts.contents)
@@ -234,6 +218,7 @@ class Trainer(ShowsState):
             seed=self.seed,
             step_variable=self._step_variable,
             check_interrupt=self._check_interrupt,
+            agreement=self._agreement,
         )
 
     def _train(self, loop: Loop) -> None:
@@ -246,15 +231,18 @@ class Trainer(ShowsState):
             if loop.data_ended:
                 self._ending = "The data ended"
             self._check_interrupt()
+            self._agreement.leave(Ending.DONE if state.at_the_end else Ending.STOPPED)
             self._saves.at_the_end(state.place)
             self.complete = state.at_the_end
         except Interrupted:
+            self._agreement.leave(Ending.NOT_YET)
             self._saves.at_last()
             _LOG.warning("Saved at step %d in %s.", state.step, self.run_dir)
             raise
         except Exception as error:
             if state.settled:
                 self._saves.before_failure(error, state.place)
+            self._agreement.fail()
             raise
 
     def _check_interrupt(self) -> None:

@@ -1,0 +1,223 @@
+"""Training in several processes on one or several machines, in step."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.logs import get_logger
+from towerpack._core.native_log import quiet_start
+from towerpack.cluster import Cluster
+from towerpack.dataflow import DataFlow, ShardData
+from towerpack.dataflow._flow import is_shard
+from towerpack.training._config import TrainConfig
+from towerpack.training._mirrored import Mirrored
+from towerpack.training._peers import leave_at_once_at_exit, not_there, silent_peers, wait_for_peers
+from towerpack.training._step import TrainStep
+from towerpack.training._team import Ending, Proposal, Team
+from towerpack.training._trainer import Trainer
+
+_LOG = get_logger(__name__)
+_LOST = (
+    tf.errors.UnavailableError,
+    tf.errors.AbortedError,
+    tf.errors.CancelledError,
+    tf.errors.DeadlineExceededError,
+    tf.errors.InternalError,
+)
+_ANSWER_S = 5.0
+
+
+class MultiWorkerTrainer(Trainer):
+    """Trains one replica on each device of several processes; gradients are averaged over all.
+
+    Each process runs the same program. What they are is taken from `TF_CONFIG` or from SLURM
+    (`towerpack launch --workers 2 -- train.py` starts some on this machine); without either, this
+    process trains alone. `tf.distribute.MultiWorkerMirroredStrategy` does the communication.
+
+    The first worker, the chief, writes the run directory and runs the callbacks, but for those
+    with `chief_only = False`. A DataFlow is shared out over the workers by `ShardData`, unless it
+    has been. The workers agree once per call on how many steps come next, so that data that end
+    unevenly, a callback that stops training, SIGTERM to any of them and a failure end all.
+
+    Make the trainer before anything else of TensorFlow's is used (a Keras layer, a tensor), or call
+    `join_cluster()` first.
+
+    Args:
+        config: What to train; None to leave that to `launch_train_with_config`.
+        step: What one step is; None for one cost and one optimizer.
+        peer_timeout: Seconds to wait for a worker that has not come, or does not answer.
+
+    Raises:
+        ConfigError: The environment describes no cluster of workers, or TensorFlow was in use.
+        PeerError: A worker has not come.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig | None = None,
+        *,
+        step: TrainStep | None = None,
+        peer_timeout: float = 60.0,
+    ) -> None:
+        super().__init__(config, step=step, distribution=join_cluster(peer_timeout))
+
+
+def join_cluster(peer_timeout: float = 60.0) -> MultiWorker:
+    """Meet the other workers, as the first thing that a program does with TensorFlow.
+
+    Args:
+        peer_timeout: Seconds to wait for one that has not come, or does not answer.
+
+    Raises:
+        ConfigError: The environment describes no cluster of workers, or TensorFlow was in use.
+        PeerError: A worker has not come.
+    """
+    if not _joined:
+        _joined.append(_join(peer_timeout))
+    return _joined[0]
+
+
+_joined: list[MultiWorker] = []  # Once per process: TensorFlow can do it no second time.
+
+
+def _join(peer_timeout: float) -> MultiWorker:
+    cluster = Cluster.from_environment() or Cluster({"worker": ["localhost:0"]}, "worker", 0)
+    if cluster.jobs.get("ps"):
+        raise ConfigError(
+            "This cluster has parameter servers.",
+            got=cluster.tf_config(),
+            fix="train with ParameterServerTrainer, or describe workers alone",
+        )
+    if cluster.number_of_workers == 1:
+        _LOG.warning("MultiWorkerTrainer found no other worker: it trains alone.")
+        return MultiWorker(tf.distribute.MirroredStrategy(_local_devices()), cluster, peer_timeout)
+    addresses = _addresses(cluster)
+    own = addresses.pop(cluster.name)
+    wait_for_peers(addresses, own, peer_timeout)
+    options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=None)
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({k: list(v) for k, v in cluster.jobs.items() if v}),
+        task_type=cluster.task_type,
+        task_id=cluster.task_index,
+        rpc_layer="grpc",
+    )
+    try:
+        with quiet_start():
+            strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
+    except RuntimeError as error:
+        raise ConfigError(
+            "The workers cannot be connected any more.",
+            got=str(error),
+            expected="TensorFlow not to have been used in this process",
+            fix="make the trainer first, or call towerpack.training.join_cluster() first of all",
+        ) from error
+    return MultiWorker(strategy, cluster, peer_timeout)
+
+
+class MultiWorker(Mirrored):
+    """Replicas in several processes.
+
+    Args:
+        strategy: Connects them.
+        cluster: Who they are.
+        peer_timeout: Seconds to wait for a worker that does not answer.
+    """
+
+    def __init__(
+        self, strategy: tf.distribute.Strategy, cluster: Cluster, peer_timeout: float
+    ) -> None:
+        super().__init__(strategy)
+        self.team = Workers(strategy, cluster, peer_timeout)
+
+
+class Workers(Team):
+    """The processes of a cluster. See `MultiWorker` for the arguments."""
+
+    def __init__(
+        self, strategy: tf.distribute.Strategy, cluster: Cluster, peer_timeout: float
+    ) -> None:
+        self.size = cluster.number_of_workers
+        self.index = cluster.worker_index
+        self._strategy = strategy
+        self._cluster = cluster
+        self._timeout = peer_timeout
+        self._gather = tf.function(self._gathered, autograph=False, reduce_retracing=True)
+
+    def name(self, index: int) -> str:
+        """As the cluster calls it."""
+        return self._cluster.peer_name(index)
+
+    def share(self, flow: DataFlow) -> DataFlow:
+        """`ShardData`, unless the flow is a part already."""
+        if self.size == 1 or is_shard(flow):
+            return flow
+        return ShardData(flow, self.size, self.index)
+
+    def tell(self, value: Any) -> Any:
+        """The length first, then the text."""
+        text = np.frombuffer(json.dumps(value).encode(), np.uint8) if self.is_chief else _NOTHING
+        length = int(self._all(np.asarray([len(text)], np.int64))[0, 0])
+        padded = np.zeros(length, np.int64)
+        padded[: len(text)] = text
+        return json.loads(self._all(padded)[0].astype(np.uint8).tobytes())
+
+    def agree(self, proposal: Proposal) -> Proposal:
+        """One all-gather of a row of numbers."""
+        rows = self._all(np.asarray([proposal.steps, proposal.ending, *proposal.numbers], float))
+        process = int(rows[:, 1].argmax())
+        return Proposal(
+            steps=int(rows[:, 0].min()),
+            ending=Ending(int(rows[process, 1])),
+            process=process,
+            numbers=tuple(rows[0, 2:]),
+        )
+
+    def lost(self, error: Exception) -> Exception | None:
+        """Ask each peer whether it is there."""
+        if self.size == 1 or not isinstance(error, _LOST):
+            return None
+        peers = _addresses(self._cluster)
+        del peers[self._cluster.name]
+        leave_at_once_at_exit(1)
+        silent = silent_peers(peers, _ANSWER_S)
+        if silent:
+            return not_there(silent, "does not answer")
+        return not_there(peers, "ended the step")
+
+    def _all(self, row: np.ndarray) -> np.ndarray:
+        """The rows of all processes, [processes, …]."""
+        if self.size == 1:
+            return row[None]
+        try:
+            rows = self._gather(tf.constant(row[None])).numpy()
+        except tf.errors.OpError as error:
+            raise self.lost(error) or error from None
+        return rows[:: len(rows) // self.size]
+
+    def _gathered(self, row: tf.Tensor) -> tf.Tensor:
+        def of_replica() -> Any:
+            context: Any = tf.distribute.get_replica_context()
+            return context.all_gather(tf.identity(row), axis=0)
+
+        given = self._strategy.run(of_replica)
+        return self._strategy.experimental_local_results(given)[0]
+
+
+_NOTHING = np.zeros(0, np.uint8)
+
+
+def _addresses(cluster: Cluster) -> dict[str, str]:
+    return {
+        cluster.peer_name(i): cluster.jobs[kind][number]
+        for i, (kind, number) in enumerate(cluster.workers)
+    }
+
+
+def _local_devices() -> list[str]:
+    gpus = tf.config.list_logical_devices("GPU")
+    return [device.name for device in gpus] or ["CPU:0"]

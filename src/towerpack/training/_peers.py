@@ -1,0 +1,98 @@
+"""Other processes of a run: whether they have come, and whether they still answer."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import NoReturn
+
+from towerpack._core.errors import PeerError
+
+_TRY_S = 0.5
+
+
+def wait_for_peers(
+    addresses: Mapping[str, str], own: str | None = None, seconds: float = 60.0
+) -> None:
+    """Wait until each peer can be reached, where TensorFlow would wait for ever.
+
+    Args:
+        addresses: The others, `'worker 1'` for example, with where they listen: `'host:port'`.
+        own: Where to listen for them in the meantime; free again afterwards. None if a server of
+            this process listens already, or nobody will ask.
+        seconds: How long to wait.
+
+    Raises:
+        PeerError: Some have not come; it names them.
+        OSError: This process cannot listen at its own address.
+    """
+    missing = dict(addresses)
+    deadline = time.monotonic() + seconds
+    with _listening(own):
+        while True:
+            missing = {n: a for n, a in missing.items() if not _connects(a)}
+            if not missing:
+                return
+            if time.monotonic() > deadline:
+                raise not_there(missing, f"have not come within {seconds:g} s")
+            time.sleep(_TRY_S / 5)
+
+
+def silent_peers(addresses: Mapping[str, str], seconds: float) -> dict[str, str]:
+    """Those whose TensorFlow server does not answer in time; also a stopped process connects."""
+    import grpc  # Comes with TensorFlow; needed only where something has gone wrong already.
+
+    calls = {}
+    for name, address in addresses.items():
+        channel = grpc.insecure_channel(address)
+        status = channel.unary_unary("/tensorflow.WorkerService/GetStatus")
+        calls[name] = channel, status.future(b"", timeout=seconds)
+    silent = {n: addresses[n] for n, (_, call) in calls.items() if call.exception() is not None}
+    for channel, _ in calls.values():
+        channel.close()
+    return silent
+
+
+def not_there(peers: Mapping[str, str], what: str) -> PeerError:
+    """The error that names peers."""
+    named = " and ".join(f"{name} ({address})" for name, address in peers.items())
+    return PeerError(
+        f"{named} {what}.",
+        expected="every process of the cluster, reachable from this one",
+        fix="look at the log of that process; start all of them anew, the run is continued",
+    )
+
+
+def leave_at_once_at_exit(code: int) -> None:
+    """Have this process, when Python exits, not wait for peers that do not answer."""
+
+    def leave() -> NoReturn:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+    atexit.register(leave)
+
+
+@contextmanager
+def _listening(address: str | None) -> Iterator[None]:
+    if address is None:
+        yield
+        return
+    port = address.rpartition(":")[2]
+    with socket.create_server(("", int(port)), backlog=64):
+        yield
+
+
+def _connects(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_TRY_S):
+            return True
+    except OSError:
+        return False
