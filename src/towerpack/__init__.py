@@ -191,6 +191,7 @@ _NAMES: dict[str, list[str]] = {
         "get_current_tower_context",
     ],
     "towerpack.training": [
+        "MultiWorkerTrainer",
         "ObjAttrParam",
         "SimpleTrainer",
         "SmartInit",
@@ -201,6 +202,7 @@ _NAMES: dict[str, list[str]] = {
         "TrainConfig",
         "Trainer",
         "get_num_gpu",
+        "join_cluster",
         "launch_train_with_config",
     ],
 }

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
         SyncMultiGPUTrainerReplicated as SyncMultiGPUTrainerReplicated,
     )
     from towerpack.training._multi import get_num_gpu as get_num_gpu
+    from towerpack.training._multi_worker import MultiWorkerTrainer as MultiWorkerTrainer
+    from towerpack.training._multi_worker import join_cluster as join_cluster
     from towerpack.training._run_dir import OnExisting as OnExisting
     from towerpack.training._run_dir import RunDir as RunDir
     from towerpack.training._run_dir import default_run_dir as default_run_dir
@@ -36,6 +38,7 @@ if TYPE_CHECKING:
     from towerpack.training._trainer import Trainer as Trainer
 
 __all__ = [
+    "MultiWorkerTrainer",
     "ObjAttrParam",
     "OnExisting",
     "RunDir",
@@ -54,6 +57,7 @@ __all__ = [
     "VariableParam",
     "default_run_dir",
     "get_num_gpu",
+    "join_cluster",
     "launch_train_with_config",
 ]
 
@@ -67,6 +71,8 @@ _HOME = {
     "SyncMultiGPUTrainerParameterServer": "_multi",
     "SyncMultiGPUTrainerReplicated": "_multi",
     "get_num_gpu": "_multi",
+    "MultiWorkerTrainer": "_multi_worker",
+    "join_cluster": "_multi_worker",
     "launch_train_with_config": "_launch",
     "OnExisting": "_run_dir",
     "RunDir": "_run_dir",

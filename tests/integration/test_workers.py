@@ -1,0 +1,123 @@
+"""Several processes that train together, and what becomes of them when one does not go on."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from processes import free_port
+
+PROGRAM = Path(__file__).with_name("workers_program.py")
+
+
+class Workers:
+    """Two processes of one run, their output in files."""
+
+    def __init__(self, case: str, where: Path, indices: tuple[int, ...] = (0, 1)) -> None:
+        self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+        where.mkdir(parents=True, exist_ok=True)
+        self.logs = [where / f"{case}-{i}.log" for i in range(2)]
+        self.processes = {i: self._start(i, case, where) for i in indices}
+
+    def _start(self, index: int, case: str, where: Path) -> subprocess.Popen[str]:
+        task = {"type": "worker", "index": index}
+        cluster = {"cluster": {"worker": self.addresses}, "task": task}
+        return subprocess.Popen(
+            [sys.executable, str(PROGRAM), case, str(where / "run")],
+            env={**os.environ, "TF_CONFIG": json.dumps(cluster)},
+            stdout=self.logs[index].open("w"),
+            stderr=subprocess.STDOUT,
+        )
+
+    def said(self, index: int) -> str:
+        return self.logs[index].read_text()
+
+    def wait_for(self, words: str, index: int = 0) -> None:
+        deadline = time.monotonic() + 90
+        while words not in self.said(index):
+            assert self.processes[index].poll() is None, self.said(index)
+            assert time.monotonic() < deadline, self.said(index)
+            time.sleep(0.02)
+
+    def codes(self, seconds: float = 90) -> list[int]:
+        """Exit codes; a process that outlives the time is an error."""
+        deadline = time.monotonic() + seconds
+        try:
+            return [p.wait(max(0.1, deadline - time.monotonic())) for p in self.processes.values()]
+        finally:
+            for process in self.processes.values():
+                process.kill()
+                process.wait()
+
+
+def test_together(tmp_path: Path) -> None:
+    workers = Workers("well", tmp_path)
+    assert workers.codes(200) == [0, 0], workers.said(0) + workers.said(1)
+    assert [workers.said(i).count("passed") for i in range(2)] == [6, 6]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
+    return end(tmp_path_factory.mktemp("undisturbed"))
+
+
+def end(where: Path) -> dict[str, np.ndarray]:
+    workers = Workers("long", where)
+    assert workers.codes(120) == [0, 0], workers.said(0) + workers.said(1)
+    first, second = (dict(np.load(where / "run" / f"end-{i}.npz")) for i in range(2))
+    assert all(np.array_equal(first[name], second[name]) for name in first)
+    return first
+
+
+@pytest.mark.timeout(400)
+def test_preempted_and_killed_they_end_with_the_same_weights(
+    undisturbed: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    workers = Workers("long", tmp_path)
+    workers.wait_for("epoch 40")
+    workers.processes[1].send_signal(signal.SIGTERM)
+    assert workers.codes(60) == [143, 143], workers.said(0) + workers.said(1)
+    assert "Saved at step" in workers.said(0)
+
+    workers = Workers("long", tmp_path)
+    workers.wait_for("epoch 120")
+    workers.processes[1].kill()
+    killed = time.monotonic()
+    assert workers.codes(30)[0] == 1, workers.said(0)
+    assert time.monotonic() - killed < 10
+    assert f"worker 1 ({workers.addresses[1]})" in workers.said(0)
+
+    workers = Workers("long", tmp_path)
+    workers.wait_for("epoch 200")
+    os.kill(workers.processes[0].pid, signal.SIGSTOP)
+    stopped = time.monotonic()
+    code = workers.processes[1].wait(60)
+    assert code == 1, workers.said(1)
+    assert time.monotonic() - stopped < 60
+    assert f"worker 0 ({workers.addresses[0]})" in workers.said(1)
+    workers.codes(0)
+
+    after = end(tmp_path)
+    assert not [n for n in after if after[n].tobytes() != undisturbed[n].tobytes()]
+
+
+def test_a_failure_of_one_ends_all(tmp_path: Path) -> None:
+    workers = Workers("fails", tmp_path)
+    assert workers.codes(60) == [1, 1], workers.said(0) + workers.said(1)
+    assert "RuntimeError: no more" in workers.said(1)
+    assert f"worker 1 ({workers.addresses[1]}) has failed" in workers.said(0)
+
+
+def test_one_that_does_not_come_is_named(tmp_path: Path) -> None:
+    workers = Workers("alone", tmp_path, (0,))
+    assert workers.codes(40) == [1]
+    assert f"worker 1 ({workers.addresses[1]})" in workers.said(0)
+    assert "within 4 s" in workers.said(0)

@@ -1,0 +1,191 @@
+"""One of several processes that train together; started by `test_workers.py`.
+
+    python workers_program.py CASE DIRECTORY
+
+Each case is a function. The tests read what it prints.
+"""
+
+# ruff: noqa: E402 - the workers meet before anything uses TensorFlow
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from towerpack.training import MultiWorkerTrainer, join_cluster
+
+TEAM = join_cluster(peer_timeout=4.0 if sys.argv[1] == "alone" else 60.0).team
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from small_training import SPECS, Model, Recorded, X, Y, assert_same, config, flow, train
+from towerpack.callbacks import Callback, InferenceRunner, ModelSaver, ScalarStats
+from towerpack.checkpoint import load_checkpoint
+from towerpack.dataflow import BatchData, DataFromArrays
+from towerpack.inputs import QueueInput
+from towerpack.nn import BatchNorm, Dropout, FullyConnected, expose
+from towerpack.training import StopTraining
+
+
+def sgd() -> Any:
+    return keras.optimizers.SGD(0.05, momentum=0.9)
+
+
+def plain() -> Model:
+    return Model(sgd, rate=0.0)
+
+
+def together(run_dir: Path, callbacks: Any = (), **kwargs: Any) -> MultiWorkerTrainer:
+    trainer = MultiWorkerTrainer(config(run_dir, callbacks, **kwargs))
+    trainer.train()
+    return trainer
+
+
+class Everywhere(Callback):
+    """Acts in every worker."""
+
+    chief_only = False
+
+
+class Say(Everywhere):
+    def trigger_epoch(self) -> None:
+        print(f"epoch {self.trainer.epoch}", flush=True)
+
+
+# ------------------------------------------------------------------ everybody stays well
+
+
+def is_one_large_batch(where: Path) -> None:
+    validation = InferenceRunner(flow(), [ScalarStats("cost")])
+    ours = together(where / "ours", [ModelSaver(), validation], model=plain(), max_epoch=3)
+    assert ours.global_step == 9
+    if TEAM.is_chief:
+        whole = train(where / "whole", model=plain(), dataflow=flow(16), max_epoch=3)
+        for name, value in whole.get_weights().items():
+            np.testing.assert_allclose(ours.get_weights()[name], value, rtol=2e-5, atol=1e-6)
+        both = [dict(t.monitors.history("mean")) for t in (ours, whole)]
+        np.testing.assert_allclose(list(both[0].values()), list(both[1].values()), rtol=1e-4)
+        assert load_checkpoint(where / "ours").step == 9
+        assert ours.monitors.latest("val/cost") > 0
+    else:
+        assert ours.run_dir == where / "ours" / f"worker-{TEAM.index}"
+
+
+def each_draws_its_own(where: Path) -> None:
+    drop = keras.layers.Dropout(0.5)
+
+    def build(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        ours, keras_own = Dropout("drop", tf.ones_like(x), 0.5), drop(tf.ones_like(x))
+        expose("kept", tf.stack([ours, keras_own]))
+        return tf.reduce_mean(tf.square(FullyConnected("fc", BatchNorm("bn", x), 1)[:, 0] - y))
+
+    class Masks(Recorded):
+        chief_only = False
+
+    masks = Masks("kept")
+    trainer = together(where, [masks], model=(SPECS, build, sgd), max_epoch=1)
+    kept = np.stack([step["kept"] for step in masks.outputs])
+    for mine, theirs in zip(*everybodys(kept.reshape(-1)), strict=True):
+        for i in range(2):
+            assert not np.array_equal(mine[i::2], theirs[i::2])
+    for name, value in trainer.get_weights().items():
+        first, second = everybodys(value)
+        np.testing.assert_array_equal(first, second, err_msg=name)
+
+
+def everybodys(values: np.ndarray) -> np.ndarray:
+    return TEAM._all(values.astype(np.float64))
+
+
+def uneven_data_end_together(where: Path) -> None:
+    mine = DataFromArrays(X, Y) if TEAM.is_chief else DataFromArrays(X[:32], Y[:32])
+    data = QueueInput(BatchData(mine, 8), infinite=False)
+    trainer = together(where, data=data, steps_per_epoch=10, max_epoch=1)
+    assert trainer.global_step == 4
+
+
+def what_the_chief_sets_holds_for_all(where: Path) -> None:
+    class Set(Callback):
+        def trigger_epoch(self) -> None:
+            self.trainer.hyper_param("learning_rate").set(0.01)
+
+    seen = []
+
+    class Look(Everywhere):
+        def after_call(self) -> None:
+            seen.append(self.trainer.hyper_param("learning_rate").get())
+
+    together(where, [Set(), Look()], max_epoch=2, model=plain())
+    np.testing.assert_allclose([seen[0], seen[-1]], [0.05, 0.01])
+
+
+def one_stops_all(where: Path) -> None:
+    class Stop(Everywhere):
+        def __init__(self, where: int) -> None:
+            self.where = where
+
+        def trigger_epoch(self) -> None:
+            if TEAM.index == self.where and self.trainer.epoch == 2:
+                raise StopTraining("enough")
+
+    for index in range(2):
+        trainer = together(where / str(index), [Stop(index), ModelSaver()], max_epoch=4)
+        assert trainer.global_step == 6
+        assert not trainer.complete
+
+
+def goes_on_from_a_checkpoint(where: Path) -> None:
+    together(where / "parts", [ModelSaver()], max_epoch=1)
+    parts = together(where / "parts", [ModelSaver()], max_epoch=3)
+    whole = together(where / "whole", [ModelSaver()], max_epoch=3)
+    assert_same(parts.get_weights(), whole.get_weights())
+
+
+def well(where: Path) -> None:
+    for case in (
+        is_one_large_batch,
+        each_draws_its_own,
+        uneven_data_end_together,
+        what_the_chief_sets_holds_for_all,
+        one_stops_all,
+        goes_on_from_a_checkpoint,
+    ):
+        case(where / case.__name__)
+        print("passed", case.__name__, flush=True)
+
+
+# ------------------------------------------------------------------ somebody does not
+
+
+def long(where: Path) -> None:
+    """Until somebody ends it; or, continued, to its end."""
+
+    class Slowly(Say):
+        def trigger_epoch(self) -> None:
+            super().trigger_epoch()
+            time.sleep(0.02)
+
+    trainer = together(where, [ModelSaver(keep=2), Slowly()], max_epoch=400, deterministic=True)
+    np.savez(where / f"end-{TEAM.index}.npz", **trainer.get_weights())
+
+
+def fails(where: Path) -> None:
+    class Fail(Everywhere):
+        def trigger_epoch(self) -> None:
+            if TEAM.index == 1:
+                raise RuntimeError("no more")
+
+    together(where, [ModelSaver(), Fail(), Say()], max_epoch=4)
+
+
+def alone(where: Path) -> None:
+    raise AssertionError("the other one has not come, and this one goes on")
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](Path(sys.argv[2]))
