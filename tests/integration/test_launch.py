@@ -20,7 +20,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform == "win32", reason="process groups"),
 ]
 
-# What every script begins with. `spoil(seconds)` waits in a process that also has a child.
+# What every script begins with.
 PRELUDE = """
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
@@ -37,6 +37,7 @@ def stay(number=signal.SIGTERM, status=None):
         with open(me + ".signals", "a") as file:
             file.write(f"{number} ")
         if status is not None:
+            time.sleep(0.1)
             sys.exit(status)
     signal.signal(number, on_signal)
     child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(100)"])
@@ -83,9 +84,9 @@ def all_ended(pids: list[int]) -> bool:
 def test_each_finds_its_place_and_its_lines_have_its_name(tmp_path: Path) -> None:
     script = """
     print(os.environ["TF_CONFIG"], *sys.argv[1:])
-    for n in range(3):
-        sys.stderr.write(f"\\r{n} of 2")
-    sys.stderr.write("\\nwindows\\r\\n")
+    sys.stderr.write("\\r0 of 2\\r1 of 2")
+    time.sleep(0.1)
+    sys.stderr.write("\\r2 of 2\\nwindows\\r\\n\\r0 of 1\\r1 of 1\\n")
     sys.stdout.write("no end")
     sys.exit(0 if me == "worker0" else time.sleep(0.3))
     """
@@ -99,10 +100,10 @@ def test_each_finds_its_place_and_its_lines_have_its_name(tmp_path: Path) -> Non
         config = json.loads(text + "}}")
         assert (config["task"], rest) == ({"type": "worker", "index": i}, "--lr 1")
         clusters.append(config["cluster"])
-        assert err.count(f"[worker {i}] 2 of 2\n[worker {i}] windows\n") == 1
+        assert err.count(f"[worker {i}] 2 of 2\n[worker {i}] windows\n[worker {i}] 1 of 1\n") == 1
     assert clusters[0] == clusters[1]
     assert len(set(clusters[0]["worker"])) == 2
-    assert len(out.splitlines()) == len(err.splitlines()) == 4
+    assert (len(out.splitlines()), len(err.splitlines())) == (4, 6)
 
 
 def test_a_module_is_run_without_a_prompt(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from typing import Final
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack.cluster._cluster import Cluster
-from towerpack.cluster._task import Guard, Task
+from towerpack.cluster._task import Task, guarded
 
 _LOG = get_logger(__name__)
 _TOLD_TO_END: Final = (130, 143)  # a run that was interrupted or preempted, and has been saved
@@ -81,7 +81,7 @@ class Launcher:
             128 + n after a signal to this process.
         """
         restarts = short = 0
-        with self._listening(), Guard() as guard:
+        with self._listening(), guarded() as guard:
             while True:
                 began = time.monotonic()
                 status = self._live(guard, restarts)
@@ -99,7 +99,7 @@ class Launcher:
         return 128 + self._signal if self._signal else status
 
     def _pause(self, restarts: int) -> None:
-        pause_s = min(self._backoff_s * 2**restarts, _LONGEST_PAUSE_S)
+        pause_s = min(self._backoff_s * 2.0 ** min(restarts, 20), _LONGEST_PAUSE_S)
         if not self._signal:
             text = "All are started again in %g s (restart %d of %d)."
             _LOG.warning(text, pause_s, restarts + 1, self._max_restarts)
@@ -107,7 +107,7 @@ class Launcher:
         while not self._signal and time.monotonic() < end:
             time.sleep(_TICK_S)
 
-    def _live(self, guard: Guard, restarts: int) -> int:
+    def _live(self, guard: int, restarts: int) -> int:
         """Run all tasks until each has ended: 0, or the exit status of the first that failed."""
         ports = iter(_free_ports(sum(self._counts.values())))
         jobs = {

@@ -9,45 +9,33 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, BinaryIO, Final
+from typing import IO, BinaryIO, Final
 
 from towerpack._core.logs import get_logger
 from towerpack.cluster._cluster import Cluster
-
-if TYPE_CHECKING:
-    from types import TracebackType
 
 _LOG = get_logger(__name__)
 # Neither the user's environment nor site-packages matter to what the guard does.
 _GUARD: Final = [sys.executable, "-I", "-S", str(Path(__file__).with_name("_guard.py"))]
 
 
-class Guard:
-    """The process that kills the tasks when this one is killed. Use as a context manager."""
+@contextlib.contextmanager
+def guarded() -> Generator[int]:
+    """Inside, a process waits that kills all tasks if this one is killed.
 
-    def __init__(self) -> None:
-        reading, self.fd = os.pipe()
-        # In a session of its own: no signal to the launcher's terminal or group reaches it.
-        self._process = subprocess.Popen(_GUARD, stdin=reading, start_new_session=True)
-        os.close(reading)
-
-    def __enter__(self) -> Guard:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        os.close(self.fd)
-        self._process.wait()
-
-    def forget(self, group: int) -> None:
-        """A process group has been killed: its number may be given to another one."""
-        os.write(self.fd, b"-%d\n" % group)
+    Gives the descriptor by which it is told what to kill.
+    """
+    reading, writing = os.pipe()
+    # In a session of its own: no signal to the launcher's terminal or group reaches it.
+    process = subprocess.Popen(_GUARD, stdin=reading, start_new_session=True)
+    os.close(reading)
+    try:
+        yield writing
+    finally:
+        os.close(writing)
+        process.wait()
 
 
 class Task:
@@ -57,11 +45,11 @@ class Task:
         cluster: Its place; the name of its type and its number precede its lines.
         command: The absolute path of a program, and its arguments.
         variables: Of its environment, besides those of this process.
-        guard: Watches over it.
+        guard: The descriptor that `guarded` gave.
     """
 
     def __init__(
-        self, cluster: Cluster, command: Sequence[str], variables: Mapping[str, str], guard: Guard
+        self, cluster: Cluster, command: Sequence[str], variables: Mapping[str, str], guard: int
     ) -> None:
         self.cluster = cluster
         self.asked = False
@@ -69,12 +57,12 @@ class Task:
         self._kill_at = math.inf
         self._guard = guard
         self._process = subprocess.Popen(
-            [*_GUARD, str(guard.fd), *command],
+            [*_GUARD, str(guard), *command],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             env={**os.environ, **variables, "TF_CONFIG": cluster.tf_config()},
-            pass_fds=[guard.fd],
+            pass_fds=[guard],
             start_new_session=True,
         )
         name = f"{cluster.task_type} {cluster.task_index}"
@@ -114,7 +102,7 @@ class Task:
         self._process.wait()
         for output in self.outputs:
             output.close()
-        self._guard.forget(self._process.pid)
+        os.write(self._guard, b"-%d\n" % self._process.pid)  # its number may be given anew
 
 
 class Output:

@@ -57,8 +57,8 @@ def test_without_a_description_there_is_no_cluster(environment: dict[str, str]) 
         (json.dumps({"cluster": WORKERS, "task": {"type": "worker", "index": -1}}), "worker -1"),
         (json.dumps({"cluster": WORKERS, "task": {"type": "ps", "index": 0}}), "no ps 0"),
         (
-            json.dumps({"cluster": {"wroker": ["a:1"]}, "task": {"type": "wroker", "index": 0}}),
-            "wro",
+            json.dumps({"cluster": {"helper": ["a:1"]}, "task": {"type": "helper", "index": 0}}),
+            "helper",
         ),
         (
             json.dumps({"cluster": {"worker": ["a"]}, "task": {"type": "worker", "index": 0}}),
