@@ -66,6 +66,9 @@ _NAMES: dict[str, list[str]] = {
         "list_checkpoints",
         "load_checkpoint",
     ],
+    "towerpack.cluster": [
+        "Cluster",
+    ],
     "towerpack.dataflow": [
         "AugmentImageComponent",
         "AugmentImageComponents",

@@ -56,6 +56,9 @@ from towerpack.checkpoint import (
     list_checkpoints as list_checkpoints,
     load_checkpoint as load_checkpoint,
 )
+from towerpack.cluster import (
+    Cluster as Cluster,
+)
 from towerpack.dataflow import (
     AugmentImageComponent as AugmentImageComponent,
     AugmentImageComponents as AugmentImageComponents,

@@ -7,6 +7,7 @@ from towerpack.cli._data import data_app
 from towerpack.cli._demo import demo
 from towerpack.cli._doctor import doctor
 from towerpack.cli._grid_data import grid
+from towerpack.cli._launch import launch
 from towerpack.cli._profile import profile
 from towerpack.cli._serve_data import keys, serve
 
@@ -18,3 +19,4 @@ app.add_typer(ckpt_app, name="ckpt")
 app.add_typer(data_app, name="data")
 app.command()(demo)
 app.command()(doctor)
+app.command(context_settings={"allow_interspersed_args": False})(launch)

@@ -1,0 +1,203 @@
+"""Starts the processes of a job on this machine, ends them together, and starts them again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Generator, Sequence
+from types import FrameType
+from typing import Final
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.logs import get_logger
+from towerpack.cluster._cluster import Cluster
+from towerpack.cluster._task import Task, guarded
+
+_LOG = get_logger(__name__)
+_TOLD_TO_END: Final = (130, 143)  # a run that was interrupted or preempted, and has been saved
+_TICK_S: Final = 0.05
+_LONGEST_PAUSE_S: Final = 60.0
+_CRASH_LOOP: Final = 3
+_SERVERS_GRACE_S: Final = 5.0
+# The system gives higher ones to outgoing connections, perhaps before a worker listens there.
+_PORTS: Final = range(10_000, 28_000)
+
+
+class Launcher:
+    """A job of several local processes that run one Python script.
+
+    Each finds its place in `TF_CONFIG`, and in `TOWERPACK_RESTART` how often the job was restarted.
+    With parameter servers there is also a chief; then the job is over when the chief is, and the
+    others, which serve it, are ended after it. SIGTERM and Ctrl-C are passed on; a second Ctrl-C
+    kills.
+
+    Args:
+        script: What follows `python` on a command line: `train.py --lr 0.1`, `-m package.train`.
+        workers: How many.
+        ps: How many parameter servers.
+        max_restarts: How often all are started again, with new addresses, after one has failed.
+        grace_s: How long one may take to end, when asked by SIGTERM, before it is killed.
+        backoff_s: Pause before the first restart. It doubles with each, up to a minute.
+        min_life_s: Three times in a row that the job fails sooner end it: a crash loop.
+    """
+
+    def __init__(
+        self,
+        script: Sequence[str],
+        *,
+        workers: int,
+        ps: int = 0,
+        max_restarts: int = 0,
+        grace_s: float = 30.0,
+        backoff_s: float = 1.0,
+        min_life_s: float = 60.0,
+    ) -> None:
+        if not script or (script[0] != "-m" and not os.path.isfile(script[0])):
+            raise ConfigError(
+                f"There is no script {' '.join(script[:1])!r}.",
+                expected="SCRIPT.py [ARGUMENTS], or -m MODULE [ARGUMENTS]",
+            )
+        self._command = [sys.executable, *script]
+        self._counts = {"chief": 1 if ps else 0, "worker": workers, "ps": ps}
+        self._servers = ("worker", "ps") if ps else ()
+        self._max_restarts = max_restarts
+        self._grace_s = grace_s
+        self._backoff_s = backoff_s
+        self._min_life_s = min_life_s
+        self._signal: int | None = None
+        self._at_once = False
+
+    def run(self) -> int:
+        """Run the job. Only the main thread can, as it handles signals meanwhile.
+
+        Returns:
+            0; or the exit status of the process that failed first, 128 + n for a signal; or
+            128 + n after a signal to this process.
+        """
+        restarts = short = 0
+        with self._listening(), guarded() as guard:
+            while True:
+                began = time.monotonic()
+                status = self._live(guard, restarts)
+                short = short + 1 if time.monotonic() - began < self._min_life_s else 0
+                if status in (0, *_TOLD_TO_END) or restarts == self._max_restarts:
+                    break
+                if short == _CRASH_LOOP:
+                    text = "It failed %d times in a row within %g s: it is not started again."
+                    _LOG.error(text, short, self._min_life_s)
+                    break
+                self._pause(restarts)
+                if self._signal:
+                    break
+                restarts += 1
+        return 128 + self._signal if self._signal else status
+
+    def _pause(self, restarts: int) -> None:
+        pause_s = min(self._backoff_s * 2.0 ** min(restarts, 20), _LONGEST_PAUSE_S)
+        if not self._signal:
+            text = "All are started again in %g s (restart %d of %d)."
+            _LOG.warning(text, pause_s, restarts + 1, self._max_restarts)
+        end = time.monotonic() + pause_s
+        while not self._signal and time.monotonic() < end:
+            time.sleep(_TICK_S)
+
+    def _live(self, guard: int, restarts: int) -> int:
+        """Run all tasks until each has ended: 0, or the exit status of the first that failed."""
+        ports = iter(_free_ports(sum(self._counts.values())))
+        jobs = {
+            kind: [f"127.0.0.1:{next(ports)}" for _ in range(count)]
+            for kind, count in self._counts.items()
+        }
+        variables = {"PYTHONUNBUFFERED": "1", "TOWERPACK_RESTART": str(restarts)}
+        running: list[Task] = []
+        try:
+            for kind, addresses in jobs.items():
+                for index in range(len(addresses)):
+                    cluster = Cluster(jobs, kind, index)
+                    running.append(Task(cluster, self._command, variables, guard))
+            return self._watch(running)
+        finally:
+            for task in running:
+                task.kill()
+            for task in running:
+                task.close()
+
+    def _watch(self, running: list[Task]) -> int:
+        failed = 0
+        while running:
+            outputs = [output for task in running for output in task.outputs if output.open]
+            for output in select.select(outputs, [], [], _TICK_S)[0]:
+                output.pass_on()
+            for task, status in _ended(running):
+                running.remove(task)
+                task.close()
+                if status and not failed and not task.asked:
+                    failed = status
+                    self._report(task.cluster.name, status)
+            leading = [task for task in running if task.cluster.task_type not in self._servers]
+            if self._signal or failed:
+                number = signal.SIGINT if self._signal == signal.SIGINT else signal.SIGTERM
+                for task in leading:
+                    task.end(number, self._grace_s)
+            if not leading:  # not before: the others may have needed them to save
+                for task in running:
+                    task.end(signal.SIGTERM, min(self._grace_s, _SERVERS_GRACE_S))
+            for task in running:
+                if self._at_once:
+                    task.kill()
+                task.kill_if_late()
+        return failed
+
+    def _report(self, name: str, status: int) -> None:
+        if status in _TOLD_TO_END:
+            text = "%s was told to end (exit status %d): so are all. The same command goes on."
+        else:
+            text = "%s failed first, with exit status %d. All others are told to end."
+        _LOG.error(text, name, status)
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        if not self._signal:
+            self._signal = number
+            text = "%s: passed on; what has not ended after %g s is killed."
+            _LOG.warning(text, signal.Signals(number).name, self._grace_s)
+        elif number == signal.SIGINT:
+            self._at_once = True
+
+    @contextlib.contextmanager
+    def _listening(self) -> Generator[None]:
+        """Handle signals inside, but for those that are ignored, as by `nohup`."""
+        numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
+        numbers = [number for number in numbers if signal.getsignal(number) != signal.SIG_IGN]
+        before = {number: signal.signal(number, self._on_signal) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def _ended(tasks: list[Task]) -> list[tuple[Task, int]]:
+    """Tasks that have ended, with their exit statuses, what looks most like a cause first."""
+    found = [(task, task.status) for task in tasks]
+    ended = [(task, status) for task, status in found if status is not None]
+    # Who loses a peer ends with a status of its own; that may be noticed at the same moment.
+    ended.sort(key=lambda each: (each[1] >= 0, each[1] not in _TOLD_TO_END))
+    return [(task, status if status >= 0 else 128 - status) for task, status in ended]
+
+
+def _free_ports(number: int) -> list[int]:
+    """Ports of the loopback interface at which nobody listens."""
+    ports: list[int] = []
+    with contextlib.ExitStack() as held:
+        while len(ports) < number:
+            probe = held.enter_context(socket.socket())
+            with contextlib.suppress(OSError):  # it is taken
+                probe.bind(("127.0.0.1", random.choice(_PORTS)))
+                ports.append(probe.getsockname()[1])
+    return ports

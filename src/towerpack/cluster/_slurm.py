@@ -1,0 +1,71 @@
+"""What SLURM says about a step's tasks, without asking `scontrol`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from towerpack._core.errors import ConfigError
+
+_FIRST_PORT = 12_000
+_NUM_PORTS = 16_000  # below those that the system gives to outgoing connections
+
+
+def slurm_tasks(environment: Mapping[str, str]) -> tuple[list[str], int] | None:
+    """Addresses of a step's tasks, and which of them this one is; None outside of a step.
+
+    A batch script's shell is outside: it has the variables of the job, but is one process. Ports
+    follow from the numbers of job and step.
+
+    Raises:
+        ConfigError: The tasks are not numbered node by node.
+    """
+    listed = environment.get("SLURM_STEP_NODELIST")
+    number = environment.get("SLURM_STEP_NUM_TASKS") or environment.get("SLURM_NTASKS")
+    if listed is None or number is None or "SLURM_PROCID" not in environment:
+        return None
+    nodes, rank = expand_nodes(listed), int(environment["SLURM_PROCID"])
+    even = str(-(-int(number) // len(nodes)))
+    counts = _counts(
+        environment.get("SLURM_STEP_TASKS_PER_NODE")
+        or environment.get("SLURM_NTASKS_PER_NODE")
+        or even
+    )
+    counts += counts[-1:] * (len(nodes) - len(counts))
+    job, step = (int(environment.get(f"SLURM_{name}_ID", 0)) for name in ("JOB", "STEP"))
+    port = _FIRST_PORT + (job * 61 + step * 251) % _NUM_PORTS
+    tasks = [
+        (node, port + i) for node, count in zip(nodes, counts, strict=False) for i in range(count)
+    ][: int(number)]
+    here = environment.get("SLURMD_NODENAME", tasks[rank][0])
+    if tasks[rank][0] != here:
+        raise ConfigError(
+            f"Task {rank} of this SLURM step is expected on {tasks[rank][0]}, and runs on {here}.",
+            expected="tasks that are numbered node by node",
+            fix="srun --distribution=block",
+        )
+    return [f"{node}:{port}" for node, port in tasks], rank
+
+
+def expand_nodes(text: str) -> list[str]:
+    """The names that a SLURM node list stands for: `n[01-02,7],login` is n01, n02, n7, login."""
+    parts = re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text)
+    return [name for part in parts for name in _expand(part)]
+
+
+def _expand(part: str) -> list[str]:
+    before, _, rest = part.partition("[")
+    inside, _, after = rest.partition("]")
+    if not inside:
+        return [part]
+    numbers: list[str] = []
+    for item in inside.split(","):
+        low, _, high = item.partition("-")
+        numbers += [f"{n:0{len(low)}}" for n in range(int(low), int(high or low) + 1)]
+    return [before + number + end for number in numbers for end in _expand(after)]
+
+
+def _counts(text: str) -> list[int]:
+    """`2(x3),1` is 2, 2, 2, 1."""
+    pairs = re.findall(r"(\d+)(?:\(x(\d+)\))?", text)
+    return [int(count) for count, times in pairs for _ in range(int(times or 1))]
