@@ -184,6 +184,7 @@ from towerpack.tower import (
     get_current_tower_context as get_current_tower_context,
 )
 from towerpack.training import (
+    MultiWorkerTrainer as MultiWorkerTrainer,
     ObjAttrParam as ObjAttrParam,
     SimpleTrainer as SimpleTrainer,
     SmartInit as SmartInit,
@@ -194,6 +195,7 @@ from towerpack.training import (
     TrainConfig as TrainConfig,
     Trainer as Trainer,
     get_num_gpu as get_num_gpu,
+    join_cluster as join_cluster,
     launch_train_with_config as launch_train_with_config,
 )
 

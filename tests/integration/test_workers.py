@@ -30,12 +30,14 @@ class Workers:
     def _start(self, index: int, case: str, where: Path) -> subprocess.Popen[str]:
         task = {"type": "worker", "index": index}
         cluster = {"cluster": {"worker": self.addresses}, "task": task}
-        return subprocess.Popen(
-            [sys.executable, str(PROGRAM), case, str(where / "run")],
-            env={**os.environ, "TF_CONFIG": json.dumps(cluster)},
-            stdout=self.logs[index].open("w"),
-            stderr=subprocess.STDOUT,
-        )
+        with self.logs[index].open("w") as log:
+            return subprocess.Popen(
+                [sys.executable, str(PROGRAM), case, str(where / "run")],
+                env={**os.environ, "TF_CONFIG": json.dumps(cluster)},
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
 
     def said(self, index: int) -> str:
         return self.logs[index].read_text()
