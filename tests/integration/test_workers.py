@@ -43,13 +43,13 @@ class Workers:
         return self.logs[index].read_text()
 
     def wait_for(self, words: str, index: int = 0) -> None:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 200
         while words not in self.said(index):
             assert self.processes[index].poll() is None, self.said(index)
             assert time.monotonic() < deadline, self.said(index)
             time.sleep(0.02)
 
-    def codes(self, seconds: float = 90) -> list[int]:
+    def codes(self, seconds: float = 200) -> list[int]:
         """Exit codes; a process that outlives the time is an error."""
         deadline = time.monotonic() + seconds
         try:
@@ -73,24 +73,24 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarra
 
 def end(where: Path) -> dict[str, np.ndarray]:
     workers = Workers("long", where)
-    assert workers.codes(120) == [0, 0], workers.said(0) + workers.said(1)
+    assert workers.codes(300) == [0, 0], workers.said(0) + workers.said(1)
     first, second = (dict(np.load(where / "run" / f"end-{i}.npz")) for i in range(2))
     assert all(np.array_equal(first[name], second[name]) for name in first)
     return first
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_preempted_and_killed_they_end_with_the_same_weights(
     undisturbed: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
     workers = Workers("long", tmp_path)
-    workers.wait_for("epoch 40")
+    workers.wait_for("epoch 5")
     workers.processes[1].send_signal(signal.SIGTERM)
-    assert workers.codes(60) == [143, 143], workers.said(0) + workers.said(1)
+    assert workers.codes(120) == [143, 143], workers.said(0) + workers.said(1)
     assert "Saved at step" in workers.said(0)
 
     workers = Workers("long", tmp_path)
-    workers.wait_for("epoch 120")
+    workers.wait_for("epoch 14")
     workers.processes[1].kill()
     killed = time.monotonic()
     assert workers.codes(30)[0] == 1, workers.said(0)
@@ -98,14 +98,17 @@ def test_preempted_and_killed_they_end_with_the_same_weights(
     assert f"worker 1 ({workers.addresses[1]})" in workers.said(0)
 
     workers = Workers("long", tmp_path)
-    workers.wait_for("epoch 200")
+    workers.wait_for("epoch 22")
     os.kill(workers.processes[0].pid, signal.SIGSTOP)
     stopped = time.monotonic()
-    code = workers.processes[1].wait(60)
-    assert code == 1, workers.said(1)
+    stopped_one = workers.processes.pop(0)
+    try:
+        assert workers.codes(60) == [1], workers.said(1)
+    finally:
+        stopped_one.kill()
+        stopped_one.wait()
     assert time.monotonic() - stopped < 60
     assert f"worker 0 ({workers.addresses[0]})" in workers.said(1)
-    workers.codes(0)
 
     after = end(tmp_path)
     assert not [n for n in after if after[n].tobytes() != undisturbed[n].tobytes()]
@@ -113,13 +116,13 @@ def test_preempted_and_killed_they_end_with_the_same_weights(
 
 def test_a_failure_of_one_ends_all(tmp_path: Path) -> None:
     workers = Workers("fails", tmp_path)
-    assert workers.codes(60) == [1, 1], workers.said(0) + workers.said(1)
+    assert workers.codes(120) == [1, 1], workers.said(0) + workers.said(1)
     assert "RuntimeError: no more" in workers.said(1)
     assert f"worker 1 ({workers.addresses[1]}) has failed" in workers.said(0)
 
 
 def test_one_that_does_not_come_is_named(tmp_path: Path) -> None:
     workers = Workers("alone", tmp_path, (0,))
-    assert workers.codes(40) == [1]
+    assert workers.codes(120) == [1]
     assert f"worker 1 ({workers.addresses[1]})" in workers.said(0)
     assert "within 4 s" in workers.said(0)

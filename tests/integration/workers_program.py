@@ -167,9 +167,9 @@ def long(where: Path) -> None:
     class Slowly(Say):
         def trigger_epoch(self) -> None:
             super().trigger_epoch()
-            time.sleep(0.02)
+            time.sleep(0.05)
 
-    trainer = together(where, [ModelSaver(keep=2), Slowly()], max_epoch=400, deterministic=True)
+    trainer = together(where, [ModelSaver(keep=2), Slowly()], max_epoch=40, deterministic=True)
     np.savez(where / f"end-{TEAM.index}.npz", **trainer.get_weights())
 
 
