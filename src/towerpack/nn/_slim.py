@@ -12,10 +12,11 @@ from typing import Any
 
 import tensorflow as tf
 from tensorflow.python.framework import ops
+from tensorflow.python.layers import core
 
 from towerpack._core.extras import require
 from towerpack._core.naming import unique
-from towerpack.nn._context import TowerContext, get_current_tower_context
+from towerpack.nn._context import TowerContext, find_tower_context, get_current_tower_context
 from towerpack.nn._scope import compat_scope, full_name
 
 
@@ -74,26 +75,50 @@ def mend_slim() -> None:
 
     Its modules look for `ops.Tensor`, which is gone. And `slim.batch_norm` takes a branch that
     needs the Keras of TensorFlow 1 if its `updates_collections` *is* the usual constant: an equal
-    string leads to its own implementation.
+    string leads to its own implementation. What `slim.dropout` draws becomes a function of the
+    seed and the step, so that it is the same in a run that is continued.
     """
     for name in ("tf_slim.layers.layers", "tf_slim.layers.utils"):
         module: Any = sys.modules.get(name)
         if module is not None:
             module.ops = _OPS
+            if hasattr(module, "core_layers"):
+                module.core_layers = _CORE
             # Of TensorFlow's own layers, about how tf_slim calls them.
             warnings.filterwarnings("ignore", module=r"tensorflow\.python\.keras\.")
+
+
+class _Changed(ModuleType):
+    """A module in which some names stand for something else."""
+
+    def __init__(self, original: ModuleType, **changed: Any) -> None:
+        super().__init__(original.__name__)
+        self._original = original
+        vars(self).update(changed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
 
 
 class _Keys(ops.GraphKeys):
     UPDATE_OPS = "".join(["update", "_ops"])
 
 
-class _Ops(ModuleType):
-    Tensor = tf.Tensor
-    GraphKeys = _Keys
+class _Dropout:
+    def __init__(self, *, rate: float, noise_shape: Any = None, **arguments: Any) -> None:
+        self._arguments = {"rate": rate, "noise_shape": noise_shape}
+        self._others = arguments
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(ops, name)
+    def apply(self, inputs: tf.Tensor, training: Any) -> tf.Tensor:
+        context = find_tower_context()
+        if context is None or tf.is_tensor(training):
+            layer: Any = core.Dropout(**self._arguments, **self._others)
+            return layer.apply(inputs, training=training)
+        if not training:
+            return tf.identity(inputs)
+        seed = context.step_seed(full_name())
+        return tf.nn.experimental.stateless_dropout(inputs, seed=seed, **self._arguments)
 
 
-_OPS = _Ops("ops")
+_OPS = _Changed(ops, Tensor=tf.Tensor, GraphKeys=_Keys)
+_CORE = _Changed(core, Dropout=_Dropout)

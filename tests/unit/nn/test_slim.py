@@ -62,9 +62,22 @@ def test_variables_are_found_by_name_and_updates_run_in_training_alone(mode: str
     assert list(after) == NAMES and moved == [n for n in NAMES if "moving" in n]
 
 
+def test_what_dropout_draws_is_a_function_of_replica_and_step() -> None:
+    tower = tower_of(lambda x: slim_network(slim.dropout)(x))
+
+    def draw(step: int, index: int = 0) -> np.ndarray:
+        ones = np.ones([4, 6], np.float32)
+        return tower(ones, step=tf.constant(step, tf.int64), index=index).outputs["y"].numpy()
+
+    np.testing.assert_array_equal(draw(3), draw(3))
+    for other in (draw(4), draw(3, 1)):
+        assert set(np.unique(other)) == {0, 2} and not np.array_equal(other, draw(3))
+
+
 def test_two_calls_in_one_graph_are_the_same_network() -> None:
     tower = a_tower()
-    both = tf.function(lambda x: [tower(x, is_training=False).outputs["y"] for _ in range(2)])
+    twice = lambda x: [tower(x, is_training=False).outputs["y"] for _ in range(2)]  # noqa: E731
+    both = tf.function(twice, autograph=False)
     np.testing.assert_array_equal(*both(X))
     assert list(variables(tower)) == NAMES
 
@@ -97,8 +110,8 @@ def test_regularisation_of_this_tower_is_the_sum_over_its_weights() -> None:
         return regularize_cost_from_collection()
 
     tower = tower_of(build, spec(None, 4, 4, 1))
-    two = tf.function(lambda x: [tower(x, is_training=training).cost for training in (1, True, 0)])
-    first, second, none = two(X)
+    calls = lambda x: [tower(x, is_training=t).cost for t in (True, True, False)]  # noqa: E731
+    first, second, none = tf.function(calls, autograph=False)(X)
     weights = [v for name, v in variables(tower).items() if name.startswith(("c1/w", "Conv/w"))]
     expected = sum(0.5e-2 * (w**2).sum() for w in weights)
     assert float(first) == float(second) == pytest.approx(expected) and float(none) == 0
