@@ -36,7 +36,7 @@ def main() -> None:
         tf.TensorSpec([None], tf.int64, "label"),
     ]
     optimizer = keras.optimizers.SGD(0.3)
-    # For two GPUs: distribution=SharedVariables(["GPU:0", "GPU:1"]), which share each batch.
+    # On all GPUs: distribution=Mirrored(tf.distribute.MirroredStrategy()); they share each batch.
     step = build_step((specs, build_graph, optimizer), seed=0)
 
     points, labels = rings(2000, seed=0)

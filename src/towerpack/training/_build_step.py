@@ -31,7 +31,7 @@ def build_step(
 ) -> BuiltStep:
     """Make what a trainer does in each step a function, with all variables that it needs.
 
-        train = build_step(Model(), distribution=SharedVariables(["GPU:0", "GPU:1"]))
+        train = build_step(Model(), distribution=Mirrored(tf.distribute.MirroredStrategy()))
         for images, labels in batches:
             cost = train(images, labels)["cost"]
 
