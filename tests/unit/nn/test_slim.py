@@ -20,10 +20,10 @@ X = numbers(8, 4, 4, 1)
 
 def net(x: tf.Tensor) -> Any:
     """Scopes with names and without, batch norm, dropout, regularisation, end points."""
-    ends = {}
+    ends, outer = {}, V1.get_variable_scope().name  # As slim's own networks name them.
     with slim.arg_scope([slim.conv2d], weights_regularizer=slim.l2_regularizer(1e-2)):
         x = slim.conv2d(x, 3, 3, normalizer_fn=slim.batch_norm, scope="c1")
-        ends["mixed"] = x = slim.conv2d(x, 2, 3)
+        ends[f"{outer}/mixed".strip("/")] = x = slim.conv2d(x, 2, 3)
     x = slim.dropout(slim.flatten(x), 0.5)
     ends["logits"] = slim.fully_connected(slim.batch_norm(x), 3, activation_fn=None)
     return ends["logits"], ends
