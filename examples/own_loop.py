@@ -1,7 +1,7 @@
 """A tower function in a training loop of your own: no trainer, no callbacks.
 
-Layers by name, Keras layers and dropout work as they do under a trainer. The tower keeps its
-variables; the loop is plain TensorFlow.
+Layers by name, Keras layers, dropout and optimizers work as they do under a trainer, on one device
+or several. `build_step` gives the step; the loop is yours.
 """
 
 import keras
@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from towerpack.nn import Dropout, FullyConnected, expose
-from towerpack.tower import TowerFunction
+from towerpack.training import build_step
 
 
 def build_graph(point: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
@@ -35,29 +35,18 @@ def main() -> None:
         tf.TensorSpec([None, 2], tf.float32, "point"),
         tf.TensorSpec([None], tf.int64, "label"),
     ]
-    tower = TowerFunction(build_graph, specs, seed=0)
-    # Makes all variables, before there are any data.
-    tower.trace(is_training=True)
-    trainable = tower.store.trainable()
-    step = tf.Variable(0, dtype=tf.int64)
-
-    @tf.function
-    def train_step(point: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
-        with tf.GradientTape() as tape:
-            cost = tower(point, label, is_training=True, step=step).cost
-        gradients = tape.gradient(cost, list(trainable.values()))
-        for variable, gradient in zip(trainable.values(), gradients, strict=True):
-            variable.assign_sub(0.3 * gradient)
-        step.assign_add(1)
-        return cost
+    optimizer = keras.optimizers.SGD(0.3)
+    # On all GPUs: distribution=Mirrored(tf.distribute.MirroredStrategy()); they share each batch.
+    step = build_step((specs, build_graph, optimizer), seed=0)
 
     points, labels = rings(2000, seed=0)
     for epoch in range(6):
         for start in range(0, 2000, 50):
-            cost = train_step(points[start : start + 50], labels[start : start + 50])
-        print(f"epoch {epoch}: cost {float(cost):.3f}")
+            outputs = step(points[start : start + 50], labels[start : start + 50])
+        right = tf.reduce_mean(outputs["right"])
+        print(f"epoch {epoch}: cost {float(outputs['cost']):.3f}, right {float(right):.0%}")
 
-    predict, _ = tower.trace(is_training=False).function(["right"])
+    predict, _ = step.tower.trace(is_training=False).function(["right"])
     held_out = [tf.constant(array) for array in rings(500, seed=1)]
     print(f"right on held-out points: {float(tf.reduce_mean(predict(*held_out)[0])):.1%}")
 

@@ -184,8 +184,10 @@ _NAMES: dict[str, list[str]] = {
         "l2_regularizer",
         "register_layer",
         "regularize_cost",
+        "regularize_cost_from_collection",
         "reuse_scope",
         "scope",
+        "slim_network",
         "summary",
     ],
     "towerpack.tower": [
@@ -194,6 +196,8 @@ _NAMES: dict[str, list[str]] = {
         "get_current_tower_context",
     ],
     "towerpack.training": [
+        "KerasMetrics",
+        "KerasModel",
         "MultiWorkerTrainer",
         "ObjAttrParam",
         "SimpleTrainer",
@@ -204,6 +208,7 @@ _NAMES: dict[str, list[str]] = {
         "SyncMultiGPUTrainerReplicated",
         "TrainConfig",
         "Trainer",
+        "build_step",
         "get_num_gpu",
         "join_cluster",
         "launch_train_with_config",

@@ -174,8 +174,10 @@ from towerpack.nn import (
     l2_regularizer as l2_regularizer,
     register_layer as register_layer,
     regularize_cost as regularize_cost,
+    regularize_cost_from_collection as regularize_cost_from_collection,
     reuse_scope as reuse_scope,
     scope as scope,
+    slim_network as slim_network,
     summary as summary,
 )
 from towerpack.tower import (
@@ -184,6 +186,8 @@ from towerpack.tower import (
     get_current_tower_context as get_current_tower_context,
 )
 from towerpack.training import (
+    KerasMetrics as KerasMetrics,
+    KerasModel as KerasModel,
     MultiWorkerTrainer as MultiWorkerTrainer,
     ObjAttrParam as ObjAttrParam,
     SimpleTrainer as SimpleTrainer,
@@ -194,6 +198,7 @@ from towerpack.training import (
     SyncMultiGPUTrainerReplicated as SyncMultiGPUTrainerReplicated,
     TrainConfig as TrainConfig,
     Trainer as Trainer,
+    build_step as build_step,
     get_num_gpu as get_num_gpu,
     join_cluster as join_cluster,
     launch_train_with_config as launch_train_with_config,

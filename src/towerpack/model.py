@@ -105,5 +105,6 @@ def as_model(model: Any) -> ModelDesc:
         return PlainModel(described.inputs, described.build_graph, optimizer)
     raise ConfigError(
         f"model={model!r} is not a model.",
-        expected="a ModelDesc, or the plain functions (inputs, build_graph, optimizer)",
+        expected="a ModelDesc, the plain functions (inputs, build_graph, optimizer), or "
+        "KerasModel(model) of a compiled Keras model",
     )

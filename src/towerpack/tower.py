@@ -23,6 +23,7 @@ from towerpack.nn import Summary as Summary
 from towerpack.nn import TowerContext as TowerContext
 from towerpack.nn import VariableStore, components_of, owners_of
 from towerpack.nn import get_current_tower_context as get_current_tower_context
+from towerpack.nn._slim import mend_slim
 from towerpack.nn._tf_summaries import taken_from_tensorflow
 
 COST = "cost"
@@ -93,6 +94,7 @@ class TowerFunction:
         """
         inputs = self._checked_inputs(tensors)
         context = TowerContext(self.store, is_training, index=index, total=total, step=step)
+        mend_slim()
         with context.entered(), taken_from_tensorflow():
             cost = self._func(*inputs)
         if cost is not None:

@@ -17,6 +17,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
+import tf_slim as slim
 
 tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
@@ -28,6 +29,7 @@ from towerpack import ConfigError, LayerError, NumericsError
 from towerpack.callbacks import ModelSaver
 from towerpack.checkpoint import load_checkpoint
 from towerpack.dataflow import BatchData, DataFromArrays
+from towerpack.inference import Predictor
 from towerpack.inputs import QueueInput
 from towerpack.nn import (
     BatchNorm,
@@ -35,12 +37,16 @@ from towerpack.nn import (
     FullyConnected,
     expose,
     get_current_tower_context,
+    regularize_cost_from_collection,
+    slim_network,
     summary,
 )
 from towerpack.training import (
+    KerasModel,
     SimpleTrainer,
     SyncMultiGPUTrainer,
     SyncMultiGPUTrainerParameterServer,
+    build_step,
 )
 
 TWO = ["CPU:0", "CPU:1"]
@@ -55,9 +61,12 @@ def plain(**kwargs: Any) -> dict[str, Any]:
     return {"model": Model(sgd, rate=0.0), "max_epoch": 3, **kwargs}
 
 
+def kind_of(run_dir: Path) -> Any:
+    return next(kind for kind in KINDS if kind.__name__ in run_dir.parts)
+
+
 def two(run_dir: Path, callbacks: Any = (), **kwargs: Any) -> Any:
-    kind = next(kind for kind in KINDS if kind.__name__ in run_dir.parts)
-    trainer = kind(config(run_dir, callbacks, **kwargs), devices=TWO)
+    trainer = kind_of(run_dir)(config(run_dir, callbacks, **kwargs), devices=TWO)
     trainer.train()
     return trainer
 
@@ -243,6 +252,61 @@ def devices_are_checked(where: Path) -> None:
             raise AssertionError(devices)
 
 
+def networks_of_tf_slim(where: Path) -> None:
+    """Trained, saved, resumed and predicted."""
+
+    def net(x: tf.Tensor) -> Any:
+        with slim.arg_scope([slim.fully_connected], weights_regularizer=slim.l2_regularizer(0.01)):
+            h = slim.fully_connected(x, 8, normalizer_fn=slim.batch_norm, scope="fc0")
+            return slim.fully_connected(h, 1, activation_fn=None, scope="fc1"), {"hidden": h}
+
+    def build(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        out = expose("out", slim_network(net)(x)[0][:, 0])
+        return tf.reduce_mean(tf.square(out - y)) + regularize_cost_from_collection()
+
+    recorded, model = Recorded("cost", "hidden"), (SPECS, build, sgd)
+    whole = two(where / "whole", [recorded, ModelSaver()], model=model, max_epoch=8)
+    two(where / "parts", [ModelSaver()], model=model, max_epoch=3)
+    parts = two(where / "parts", [ModelSaver()], model=model, max_epoch=8)
+    assert_same(parts.get_weights(), whole.get_weights())
+    costs = [step["cost"] for step in recorded.outputs]
+    assert np.mean(costs[-3:]) < 0.5 * np.mean(costs[:3]), costs
+    assert recorded.outputs[0]["hidden"].shape == (16, 8)
+    weights = whole.get_weights()
+    mean, variance = (weights[f"fc0/BatchNorm/moving_{name}"] for name in ("mean", "variance"))
+    assert np.abs(mean).max() > 0
+    hidden = (X @ weights["fc0/weights"] - mean) / np.sqrt(variance + 1e-3)
+    hidden = np.maximum(hidden + weights["fc0/BatchNorm/beta"], 0)
+    expected = (hidden @ weights["fc1/weights"] + weights["fc1/biases"])[:, 0]
+    found = Predictor(model, where / "whole", outputs="out")(X)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def compiled_keras_models(where: Path) -> None:
+    def make() -> keras.Model:
+        net = keras.Sequential([keras.Input([3]), keras.layers.Dense(1, kernel_regularizer="l2")])
+        net.compile(sgd(), "mse", metrics=["mae"])
+        net.set_weights([np.ones([3, 1]), np.zeros([1])])
+        return net
+
+    ours, theirs = make(), make()
+    trainer = two(where, model=KerasModel(ours))
+    theirs.fit(X, Y, 16, 2, 0, shuffle=False)
+    for a, b in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(ours.predict(X, verbose=0), theirs.predict(X, verbose=0), rtol=1e-3)
+    assert np.isfinite(trainer.monitors.latest("mae"))
+
+
+def a_loop_of_ones_own(where: Path) -> None:
+    places = [None, kind_of(where)(devices=TWO)._distribution]
+    runs = [build_step(Model(sgd, rate=0.0), seed=5, distribution=place) for place in places]
+    for _ in range(3):
+        one, both = (step(X, Y) for step in runs)
+        for name in ("cost", "out"):
+            np.testing.assert_allclose(one[name], both[name], rtol=1e-4, atol=1e-5)
+
+
 def resumed_and_deterministic(where: Path) -> None:
     """Last: the deterministic operations stay on."""
     kwargs: dict[str, Any] = {"model": Model(), "deterministic": True}
@@ -271,6 +335,9 @@ CASES = [
     a_bad_batch_of_the_second_replica,
     checkpoints_go_both_ways,
     devices_are_checked,
+    networks_of_tf_slim,
+    compiled_keras_models,
+    a_loop_of_ones_own,
     resumed_and_deterministic,
 ]
 

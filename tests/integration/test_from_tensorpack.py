@@ -82,6 +82,7 @@ def test_weights_that_are_given_to_the_finished_configuration(tmp_path: Path) ->
     [
         ("mnist_visualizations", [], {"val/accuracy", "val/cross_entropy_loss"}),
         ("mnist_tflayers", [], {"val/accuracy", "param-summary/conv0/kernel-rms"}),
+        ("mnist_tfslim", [], {"val/accuracy", "param-summary/conv0/weights-rms"}),
         ("cifar_convnet", [], {"val/accuracy", "val/cost", "learning_rate", "accuracy"}),
         ("svhn_digit_convnet", [], {"val/accuracy", "val/cost", "regularize_cost"}),
         ("cifar10_resnet", ["-n", "1"], {"val/error", "val/cost", "learning_rate", "wd_cost"}),

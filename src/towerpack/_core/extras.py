@@ -25,6 +25,7 @@ _EXTRA_OF = {
     "sklearn": "demo",
     "tensorboard": "tensorboard",
     "tensorflow": "tf",
+    "tf_slim": "slim",
     "zmq": "remote",
 }
 

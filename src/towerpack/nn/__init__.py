@@ -31,8 +31,12 @@ from towerpack.nn._registry import RegisteredLayer as RegisteredLayer
 from towerpack.nn._regularize import l1_regularizer as l1_regularizer
 from towerpack.nn._regularize import l2_regularizer as l2_regularizer
 from towerpack.nn._regularize import regularize_cost as regularize_cost
+from towerpack.nn._regularize import (
+    regularize_cost_from_collection as regularize_cost_from_collection,
+)
 from towerpack.nn._scope import reuse_scope as reuse_scope
 from towerpack.nn._scope import scope as scope
+from towerpack.nn._slim import slim_network as slim_network
 from towerpack.nn._stateless import AvgPooling as AvgPooling
 from towerpack.nn._stateless import Dropout as Dropout
 from towerpack.nn._stateless import GlobalAvgPooling as GlobalAvgPooling

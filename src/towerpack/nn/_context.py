@@ -14,6 +14,7 @@ from tensorflow.python.ops.control_flow_v2_func_graphs import ControlFlowFuncGra
 
 from towerpack._core.errors import LayerError
 from towerpack._core.randomness import derive_seed
+from towerpack.nn._collections import collected_terms
 from towerpack.nn._global_step import found_as_global_step
 from towerpack.nn._keras import fresh_names, layers_see_training
 from towerpack.nn._store import VariableStore
@@ -170,6 +171,7 @@ class TowerContext:
                 stack.enter_context(found_as_global_step(self.store.global_step()))
                 stack.enter_context(self.store.recording(self.index))
                 yield self
+                self.regularizers.extend((t.op.name, t) for t in collected_terms())
         finally:
             _current.reset(token)
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 import collections
 import random
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
 
 import keras
+import tensorflow as tf
+from keras.src.backend import compute_output_spec
 from keras.src.backend.common import global_state
 from keras.src.backend.common.name_scope import current_path
 from keras.src.backend.common.stateless_scope import in_stateless_scope
@@ -124,6 +126,35 @@ def seeded_initializers(seed: int) -> Iterator[None]:
 def inner_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     """A layer and all below it, in an order that each process repeats."""
     return layer._flatten_layers()
+
+
+def built_on(function: Callable[..., Any], specs: Iterable[tf.TensorSpec]) -> Any:
+    """Call a function on placeholders: layers, losses and metrics that it uses are built after it.
+
+    Nothing is computed, and no variable changes. Keras's `fit` does so before its first step.
+
+    Returns:
+        What the function gives, with symbolic tensors.
+    """
+    return compute_output_spec(
+        lambda: function(*[tf.compat.v1.placeholder(s.dtype, s.shape) for s in specs])
+    )
+
+
+@contextmanager
+def stateless(model: keras.Model) -> Iterator[None]:
+    """Let no variable change inside; `model.losses` stay those that its call has collected.
+
+    Keras forgets them where a scope without state is entered after the call. Without any there is
+    one of 0, so that a model of `add_loss` alone can be built.
+    """
+    layer: Any = model
+    layer._losses_override = list(model.losses) or [tf.zeros([])]
+    try:
+        with keras.StatelessScope():
+            yield
+    finally:
+        layer._losses_override = []
 
 
 def own_variables(layer: keras.layers.Layer) -> list[Any]:

@@ -26,7 +26,9 @@ _NUMBERED = re.compile(r"_\d+$")
 _DEPTH = 4
 _LONGEST = 1000
 # Objects of these packages hold no layers of the user's.
-_LIBRARIES = {"tensorflow", "keras", "numpy", "towerpack", "builtins", "collections", "ml_dtypes"}
+_LIBRARIES = {
+    "tensorflow", "keras", "tf_slim", "numpy", "towerpack", "builtins", "collections", "ml_dtypes"
+}  # fmt: skip
 _BOOKKEEPING = (keras.optimizers.Optimizer, keras.metrics.Metric, keras.losses.Loss)
 _LEAVES = (keras.layers.Layer, keras.Variable, tf.Variable, keras.random.SeedGenerator)
 
@@ -86,7 +88,8 @@ def layers_by_name(owners: Mapping[str, object]) -> dict[str, keras.layers.Layer
                 continue
             seen.add(id(layer))
             own = _counted(layer.name, renamed) if layer.name in automatic else layer.name
-            found[unique(name if layer is value else f"{name}/{own}", found)] = layer
+            path = name if layer is value else f"{name}/{own}".removeprefix("/")
+            found[unique(path, found)] = layer
     return found
 
 
@@ -224,7 +227,7 @@ def _layer_variables(attribute: str, layer: keras.layers.Layer) -> dict[str, tf.
         for part in scopes:
             fixed = part in automatic
             name += "/" + (_counted(part, counters.setdefault(name, {})) if fixed else part)
-        found[unique(f"{name}/{last}", found)] = cast("Any", variable).value
+        found[unique(f"{name}/{last}".removeprefix("/"), found)] = cast("Any", variable).value
     return found
 
 

@@ -29,6 +29,7 @@ from towerpack._core.logs import get_logger
 from towerpack._core.naming import unique
 from towerpack._core.randomness import derive_seed
 from towerpack.nn import _owned
+from towerpack.nn._collections import collect, own_collections
 from towerpack.nn._distributed import components_of
 from towerpack.nn._global_step import find_global_step, new_step
 from towerpack.nn._keras import (
@@ -242,6 +243,7 @@ class VariableStore:
             with (
                 seeded_initializers(derive_seed(self.seed, "initializers")),
                 _seeded_graph(derive_seed(self.seed, "graph", *([index] if index else []))),
+                own_collections(),
                 # Otherwise `tf.compat.v1.get_variable` refuses the names of an earlier call.
                 variable_scope.with_variable_store(variable_scope._VariableStore()),
                 tf.variable_creator_scope(self._create),
@@ -294,6 +296,7 @@ class VariableStore:
         if known is not None:
             with self._passing_through():
                 _check_fits(name, known, value, kwargs.get("dtype"))
+            collect(known, kwargs)
             return known
         # The slash at the end makes TensorFlow take the name as it is, below no other scope:
         # `wrap_function` refuses two variables of one name.
@@ -303,7 +306,9 @@ class VariableStore:
             variable = next_creator(**kwargs)
         self._spot.update({id(layer): layer for layer in layers_being_built()})
         # Another thread may have made it in the meantime; its variable is then the one.
-        return self._inside.setdefault(name, variable)
+        variable = self._inside.setdefault(name, variable)
+        collect(variable, kwargs)
+        return variable
 
     def _initial(self, value: Any, name: str, *, plain: bool) -> Any:
         """An initial value that does not live in the graph that is being traced."""

@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING, Any
 from towerpack._core.extras import require
 
 if TYPE_CHECKING:
+    from towerpack.training._build_step import BuiltStep as BuiltStep
+    from towerpack.training._build_step import build_step as build_step
     from towerpack.training._config import TrainConfig as TrainConfig
+    from towerpack.training._distribution import SharedVariables as SharedVariables
     from towerpack.training._hyper import ObjAttrParam as ObjAttrParam
     from towerpack.training._hyper import VariableParam as VariableParam
     from towerpack.training._init import SmartInit as SmartInit
     from towerpack.training._interrupt import StopTraining as StopTraining
+    from towerpack.training._keras_model import KerasMetrics as KerasMetrics
+    from towerpack.training._keras_model import KerasModel as KerasModel
     from towerpack.training._launch import launch_train_with_config as launch_train_with_config
+    from towerpack.training._mirrored import Mirrored as Mirrored
     from towerpack.training._multi import SyncMultiGPUTrainer as SyncMultiGPUTrainer
     from towerpack.training._multi import (
         SyncMultiGPUTrainerParameterServer as SyncMultiGPUTrainerParameterServer,
@@ -38,10 +44,15 @@ if TYPE_CHECKING:
     from towerpack.training._trainer import Trainer as Trainer
 
 __all__ = [
+    "BuiltStep",
+    "KerasMetrics",
+    "KerasModel",
+    "Mirrored",
     "MultiWorkerTrainer",
     "ObjAttrParam",
     "OnExisting",
     "RunDir",
+    "SharedVariables",
     "SimpleTrainer",
     "SmartInit",
     "StepContext",
@@ -55,6 +66,7 @@ __all__ = [
     "TrainStep",
     "Trainer",
     "VariableParam",
+    "build_step",
     "default_run_dir",
     "get_num_gpu",
     "join_cluster",
@@ -62,6 +74,12 @@ __all__ = [
 ]
 
 _HOME = {
+    "BuiltStep": "_build_step",
+    "build_step": "_build_step",
+    "SharedVariables": "_distribution",
+    "KerasMetrics": "_keras_model",
+    "KerasModel": "_keras_model",
+    "Mirrored": "_mirrored",
     "TrainConfig": "_config",
     "ObjAttrParam": "_hyper",
     "VariableParam": "_hyper",

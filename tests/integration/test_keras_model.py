@@ -1,0 +1,170 @@
+"""A compiled Keras model on a trainer, in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from small_training import RNG, Recorded, X, Y, assert_same, config, train
+from towerpack import ConfigError, SpecError
+from towerpack.callbacks import InferenceRunner, ModelSaver, ScalarStats
+from towerpack.dataflow import BatchData, DataFromArrays
+from towerpack.inference import Predictor
+from towerpack.training import KerasMetrics, KerasModel, SimpleTrainer
+
+CLASS = np.digitize(Y, [-1.0, 1.0])
+WEIGHT = RNG.uniform(0.5, 1.5, len(X)).astype(np.float32)
+
+
+class Noted(keras.layers.Layer):
+    """Adds a loss of its own."""
+
+    def call(self, x: Any) -> Any:
+        self.add_loss(0.1 * keras.ops.mean(x))
+        return x
+
+
+def two_heads(**compiled: Any) -> keras.Model:
+    """Two inputs, two outputs, weighted losses, losses of layers and of weights, metrics."""
+    one, two = keras.Input([2], name="one"), keras.Input([1], name="two")
+    x = keras.layers.Concatenate()([one, two])
+    x = Noted()(keras.layers.Dense(8, activation="relu", kernel_regularizer="l2")(x))
+    x = keras.layers.BatchNormalization(momentum=0.5)(x)
+    heads = [keras.layers.Dense(1, name="y")(x), keras.layers.Dense(3, name="kind")(x)]
+    model = keras.Model([one, two], heads)
+    usual: dict[str, Any] = {
+        "optimizer": keras.optimizers.SGD(0.05, momentum=0.9),
+        "loss": {
+            "y": "mse",
+            "kind": keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        },
+        "loss_weights": {"y": 1.0, "kind": 0.5},
+        "metrics": {"y": "mae", "kind": "accuracy"},
+    }
+    model.compile(**{**usual, **compiled})
+    return model
+
+
+def data(batch: int = 8, *more: np.ndarray) -> BatchData:
+    arrays = [X[:, :2], X[:, 2:], Y, CLASS, *more]
+    return BatchData(DataFromArrays(*arrays), batch, remainder=True)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_it_does_what_fit_does(tmp_path: Path, weighted: bool) -> None:
+    ours, theirs = two_heads(), two_heads()
+    for model in (ours, theirs):  # Values that Keras has drawn would come from the run's seed.
+        model.set_weights(
+            [np.full(v.shape, 0.1) * np.arange(1, v.shape[-1] + 1) for v in model.variables]
+        )
+    more = (WEIGHT,) if weighted else ()
+    model = KerasModel(ours, sample_weight=weighted)
+    inferencers = [ScalarStats("cost"), KerasMetrics(model)]
+    callbacks = [InferenceRunner(data(10, *more), inferencers)]
+    kwargs: dict[str, Any] = {"dataflow": data(8, *more), "max_epoch": 2}
+    trainer = train(tmp_path, callbacks, model=model, **kwargs)
+    inputs, targets = [X[:, :2], X[:, 2:]], [Y, CLASS]
+    weights = [WEIGHT, WEIGHT] if weighted else None
+    theirs.fit(inputs, targets, 8, 2, 0, shuffle=False, sample_weight=weights)
+    for a, b in zip(ours.get_weights(), theirs.get_weights(), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    for a, b in zip(
+        ours.predict(inputs, verbose=0), theirs.predict(inputs, verbose=0), strict=True
+    ):
+        np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)
+    found = theirs.evaluate(inputs, targets, 10, 0, weights, return_dict=True)
+    latest = {name: trainer.monitors.latest(f"val/{name}") for name in model.metric_names}
+    assert latest == pytest.approx({n: found[n] for n in ("y_mae", "kind_accuracy")}, rel=1e-4)
+    assert {"cost", "y_mae", "kind_loss"} <= set(trainer.monitors.names())
+    if not weighted:
+        assert trainer.monitors.latest("val/cost") == pytest.approx(found["loss"], rel=1e-4)
+
+
+def test_checkpoints_have_keras_paths_and_are_resumed_and_predicted(tmp_path: Path) -> None:
+    model = two_heads()
+    paths = [v.path for v in model.variables]
+    kwargs: dict[str, Any] = {"dataflow": data(), "callbacks": [ModelSaver()]}
+    whole = train(tmp_path / "a", model=KerasModel(model), max_epoch=3, **kwargs)
+    named = [p for p in paths if p.startswith(("y/", "kind/"))]
+    assert len(whole.get_weights()) == len(paths) and set(named) <= whole.get_weights().keys()
+    assert {"dense/kernel", "batch_normalization/gamma"} <= whole.get_weights().keys()
+    train(tmp_path / "b", model=KerasModel(two_heads()), max_epoch=1, **kwargs)
+    parts = train(tmp_path / "b", model=KerasModel(two_heads()), max_epoch=3, **kwargs)
+    assert_same(parts.get_weights(), whole.get_weights())
+    predictor = Predictor(KerasModel(two_heads()), tmp_path / "a", outputs="kind")
+    assert predictor.input_names == ["one", "two"]
+    expected = model.predict([X[:, :2], X[:, 2:]], verbose=0)[1]
+    np.testing.assert_allclose(predictor(X[:, :2], X[:, 2:]), expected, rtol=1e-5)
+
+
+class Subclassed(keras.Model):
+    def __init__(self) -> None:
+        super().__init__()
+        self.dense = keras.layers.Dense(3)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return {"scores": self.dense(x), "half": self.dense(x) / 2}
+
+
+def test_a_subclassed_model_and_one_with_losses_of_layers_alone(tmp_path: Path) -> None:
+    model = Subclassed()
+    model.compile("sgd", {"scores": "sparse_categorical_crossentropy", "half": "mse"})
+    with pytest.raises(ConfigError, match=r"not known") as caught:
+        KerasModel(model)
+    assert "inputs=" in str(caught.value)
+    made = KerasModel(model, inputs=[tf.TensorSpec([None, 3], tf.float32, "x")])
+    assert [s.name for s in made.inputs()] == ["x", "target_half", "target_scores"]
+    train(tmp_path / "a", model=made, dataflow=BatchData(DataFromArrays(X, X, CLASS), 8))
+
+    alone = keras.Sequential([keras.Input([3]), keras.layers.Dense(2), Noted()])
+    alone.compile(keras.optimizers.SGD(0.1))
+    recorded = Recorded("cost", "output")
+    train(tmp_path / "b", [recorded], model=KerasModel(alone), dataflow=data_of(X))
+    for step in recorded.outputs:
+        assert step["cost"] == pytest.approx(0.1 * step["output"].mean(), abs=1e-5)
+
+
+def data_of(*arrays: np.ndarray) -> BatchData:
+    return BatchData(DataFromArrays(*arrays), 8)
+
+
+class OwnStep(keras.Sequential):
+    def train_step(self, data: Any) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: keras.Sequential([keras.Input([3])]), r"model\.compile\("),
+        (lambda: two_heads(run_eagerly=True), "run_eagerly"),
+        (lambda: two_heads(jit_compile=True), r"TrainConfig\(xla=True\)"),
+        (lambda: compiled(OwnStep([keras.Input([3])])), "TrainStep"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(make: Any, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        KerasModel(make())
+
+
+def compiled(model: keras.Model) -> keras.Model:
+    model.compile("sgd", "mse")
+    return model
+
+
+def test_other_settings(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"KerasModel\(model\)"):
+        SimpleTrainer(config(tmp_path, model=two_heads()))
+    model = KerasModel(two_heads(steps_per_execution=4, optimizer="adam"))
+    with pytest.raises(ConfigError, match="set_dtype_policy"):
+        train(tmp_path / "a", model=model, dataflow=data(), precision="bfloat16")
+    with pytest.raises(SpecError, match="target_kind"):
+        train(tmp_path / "b", model=model, dataflow=data_of(X[:, :2], X[:, 2:], Y, Y))
+    # Its optimizer is copied, with what was set since.
+    model.keras_model.optimizer.learning_rate = 0.25
+    assert float(model.optimizer().learning_rate) == 0.25
