@@ -8,7 +8,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -18,11 +20,53 @@ from processes import free_port
 PROGRAM = Path(__file__).with_name("workers_program.py")
 
 
-class Workers:
-    """Two processes of one run, their output in files."""
+class Host(NamedTuple):
+    """A network namespace with an address of its own."""
 
-    def __init__(self, case: str, where: Path, indices: tuple[int, ...] = (0, 1)) -> None:
-        self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(2)]
+    name: str
+    ip: str
+    link: str
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[Host]]:
+    """Two hosts with a cable between them."""
+    tag = f"tp{os.getpid()}"
+    both = [Host(f"{tag}h{i}", f"10.77.0.{i + 1}", f"{tag}v{i}") for i in range(2)]
+    try:
+        for host in both:
+            ip("netns", "add", host.name)
+        ip("link", "add", both[0].link, "type", "veth", "peer", "name", both[1].link)
+        for host in both:
+            ip("link", "set", host.link, "netns", host.name)
+            ip("-n", host.name, "addr", "add", f"{host.ip}/24", "dev", host.link)
+            ip("-n", host.name, "link", "set", host.link, "up")
+            ip("-n", host.name, "link", "set", "lo", "up")
+        yield both
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no network namespaces here: {error}")
+    finally:
+        for host in both:
+            subprocess.run(["ip", "netns", "del", host.name], capture_output=True)
+
+
+def ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+class Workers:
+    """Two processes of one run, their output in files; on two hosts, if these are given."""
+
+    def __init__(
+        self,
+        case: str,
+        where: Path,
+        indices: tuple[int, ...] = (0, 1),
+        hosts: Sequence[Host] = (),
+    ) -> None:
+        self.hosts = hosts
+        ips = [host.ip for host in hosts] or ["127.0.0.1"] * 2
+        self.addresses = [f"{ip}:{free_port()}" for ip in ips]
         where.mkdir(parents=True, exist_ok=True)
         self.logs = [where / f"{case}-{i}.log" for i in range(2)]
         self.processes = {i: self._start(i, case, where) for i in indices}
@@ -32,12 +76,15 @@ class Workers:
         cluster = {"cluster": {"worker": self.addresses}, "task": task}
         with self.logs[index].open("w") as log:
             return subprocess.Popen(
-                [sys.executable, str(PROGRAM), case, str(where / "run")],
+                [*self._on(index), sys.executable, str(PROGRAM), case, str(where / "run")],
                 env={**os.environ, "TF_CONFIG": json.dumps(cluster)},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 text=True,
             )
+
+    def _on(self, index: int) -> list[str]:
+        return ["ip", "netns", "exec", self.hosts[index].name] if self.hosts else []
 
     def said(self, index: int) -> str:
         return self.logs[index].read_text()
@@ -112,6 +159,18 @@ def test_preempted_and_killed_they_end_with_the_same_weights(
 
     after = end(tmp_path)
     assert not [n for n in after if after[n].tobytes() != undisturbed[n].tobytes()]
+
+
+@pytest.mark.timeout(400)
+def test_two_hosts_and_a_cable_that_is_pulled(hosts: list[Host], tmp_path: Path) -> None:
+    workers = Workers("long", tmp_path, hosts=hosts)
+    workers.wait_for("epoch 5")
+    ip("-n", hosts[1].name, "link", "set", hosts[1].link, "down")
+    pulled = time.monotonic()
+    assert workers.codes(120) == [1, 1], workers.said(0) + workers.said(1)
+    assert time.monotonic() - pulled < 60
+    for index, other in ((0, 1), (1, 0)):
+        assert f"worker {other} ({workers.addresses[other]})" in workers.said(index)
 
 
 def test_a_failure_of_one_ends_all(tmp_path: Path) -> None:
