@@ -151,7 +151,11 @@ _NAMES: dict[str, list[str]] = {
         "FeedInput",
         "InputSource",
         "QueueInput",
+        "StagingInput",
+        "TFDatasetInput",
         "TensorInput",
+        "ZMQInput",
+        "remap_input_source",
     ],
     "towerpack.model": [
         "ModelDesc",

@@ -28,7 +28,7 @@ from towerpack import ConfigError, LayerError, NumericsError
 from towerpack.callbacks import ModelSaver
 from towerpack.checkpoint import load_checkpoint
 from towerpack.dataflow import BatchData, DataFromArrays
-from towerpack.inputs import QueueInput
+from towerpack.inputs import QueueInput, StagingInput, TFDatasetInput
 from towerpack.nn import (
     BatchNorm,
     Dropout,
@@ -202,6 +202,17 @@ def an_odd_batch_at_the_end_is_left(where: Path) -> None:
     assert trainer.global_step == 2
 
 
+def staged_on_both_devices(where: Path) -> None:
+    def data() -> StagingInput:
+        batches = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)
+        return StagingInput(TFDatasetInput(batches), device=TWO)
+
+    whole = two(where / "whole", **plain())
+    two(where / "parts", [ModelSaver()], **plain(max_epoch=1), data=data())
+    parts = two(where / "parts", [ModelSaver()], **plain(), data=data())
+    assert_same(parts.get_weights(), whole.get_weights())
+
+
 def a_bad_batch_of_the_second_replica(where: Path) -> None:
     bad = Y.copy()
     bad[24] = np.nan  # The fourth batch: step 2, second replica.
@@ -269,6 +280,7 @@ CASES = [
     precisions,
     an_odd_batch_at_the_end_is_left,
     a_bad_batch_of_the_second_replica,
+    staged_on_both_devices,
     checkpoints_go_both_ways,
     devices_are_checked,
     resumed_and_deterministic,
