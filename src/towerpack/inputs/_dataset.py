@@ -263,6 +263,7 @@ class _DatasetInput(InputSource):
 
     def consumed(self, steps: int) -> None:
         self._consumed += steps * self._replicas
+        self._anchor()
 
     def state(self) -> Any:
         if not self._resumable:
@@ -271,18 +272,22 @@ class _DatasetInput(InputSource):
             # A dataset that hangs hangs this too.
             self._begin(save=True)
             self._idle(_SAVE_S)
+        anchor = self._anchor()
+        return {"iterator": anchor.iterator, "skip": self._consumed - anchor.position}
+
+    def _anchor(self) -> _Anchor:
+        """The latest one that is not ahead of the last consumed batch; forget those before it."""
         while len(self._anchors) > 1 and self._anchors[1].position <= self._consumed:
             self._anchors.popleft()
-        position, iterator = self._anchors[0]
-        return {"iterator": iterator, "skip": self._consumed - position}
+        return self._anchors[0]
 
     def read_again(self, steps: int) -> list[np.ndarray] | None:
         if not self._resumable:
             return None
-        position, saved = self._anchors[0]
+        anchor = self._anchors[0]
         iterator = iter(self._dataset)
-        _restore(iterator, saved)
-        for _ in range(self._consumed - position + steps * self._replicas):
+        _restore(iterator, anchor.iterator)
+        for _ in range(self._consumed - anchor.position + steps * self._replicas):
             next(iterator)
         batches = [self._batch(next(iterator)) for _ in range(self._replicas)]
         return [tensor.numpy() for batch in batches for tensor in batch]

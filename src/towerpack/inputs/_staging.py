@@ -113,11 +113,6 @@ class StagingInput(ProxyInputSource):
             self._left = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="left")
         self._put_step = tf.function(self._put_all, autograph=False)
 
-    def start(self, state: Any = None) -> None:
-        """Start the other source, with nothing staged."""
-        self._clear()
-        super().start(state)
-
     def reserve(self, steps: int, poll: Callable[[], None]) -> int:
         """Ask for what is to be staged as well; stage the first steps."""
         if not self._areas:
@@ -159,7 +154,9 @@ class StagingInput(ProxyInputSource):
     def stop(self) -> None:
         """Stop the other source, and let go what is staged."""
         super().stop()
-        self._clear()
+        self._staged = self._puts = 0
+        for area in itertools.chain.from_iterable(self._areas):
+            area.clear()
 
     def _put(self, areas: list[_Area]) -> None:
         batch = self.input.get(tf.constant(0, tf.int64))
@@ -169,9 +166,3 @@ class StagingInput(ProxyInputSource):
     def _put_all(self) -> None:
         for areas in self._areas:
             self._put(areas)
-
-    def _clear(self) -> None:
-        self._staged = self._puts = 0
-        for areas in self._areas:
-            for area in areas:
-                area.clear()
