@@ -151,7 +151,12 @@ _NAMES: dict[str, list[str]] = {
         "FeedInput",
         "InputSource",
         "QueueInput",
+        "SplitInput",
+        "StagingInput",
+        "TFDatasetInput",
         "TensorInput",
+        "ZMQInput",
+        "remap_input_source",
     ],
     "towerpack.model": [
         "ModelDesc",

@@ -141,7 +141,12 @@ from towerpack.inputs import (
     FeedInput as FeedInput,
     InputSource as InputSource,
     QueueInput as QueueInput,
+    SplitInput as SplitInput,
+    StagingInput as StagingInput,
+    TFDatasetInput as TFDatasetInput,
     TensorInput as TensorInput,
+    ZMQInput as ZMQInput,
+    remap_input_source as remap_input_source,
 )
 from towerpack.model import (
     ModelDesc as ModelDesc,

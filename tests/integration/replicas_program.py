@@ -30,7 +30,7 @@ from towerpack.callbacks import ModelSaver
 from towerpack.checkpoint import load_checkpoint
 from towerpack.dataflow import BatchData, DataFromArrays
 from towerpack.inference import Predictor
-from towerpack.inputs import QueueInput
+from towerpack.inputs import QueueInput, SplitInput, StagingInput, TFDatasetInput
 from towerpack.nn import (
     BatchNorm,
     Dropout,
@@ -211,6 +211,17 @@ def an_odd_batch_at_the_end_is_left(where: Path) -> None:
     assert trainer.global_step == 2
 
 
+def staged_on_both_devices(where: Path) -> None:
+    def data() -> StagingInput:
+        batches = tf.data.Dataset.from_tensor_slices((X, Y)).batch(8)
+        return StagingInput(TFDatasetInput(batches), device=TWO)
+
+    whole = two(where / "whole", **plain())
+    two(where / "parts", [ModelSaver()], **plain(max_epoch=1), data=data())
+    parts = two(where / "parts", [ModelSaver()], **plain(), data=data())
+    assert_same(parts.get_weights(), whole.get_weights())
+
+
 def a_bad_batch_of_the_second_replica(where: Path) -> None:
     bad = Y.copy()
     bad[24] = np.nan  # The fourth batch: step 2, second replica.
@@ -232,6 +243,22 @@ def checkpoints_go_both_ways(where: Path) -> None:
     on_two = two(where / "b", [ModelSaver()], **plain(max_epoch=2, steps_per_epoch=3))
     assert on_one.global_step == on_two.global_step == 6
     assert load_checkpoint(where / "a").model.keys() == load_checkpoint(where / "b").model.keys()
+
+
+def the_number_of_replicas_changes(where: Path) -> None:
+    """The same steps on the same data, where a batch is that of all replicas."""
+
+    def part(kind: Any, run_dir: Path, epochs: int) -> Any:
+        data = SplitInput(flow(16))
+        return kind(run_dir, [ModelSaver()], **plain(data=data, max_epoch=epochs))
+
+    whole = part(one, where / "whole", 3)
+    part(two, where / "parts", 1)
+    part(one, where / "parts", 2)
+    parts = part(two, where / "parts", 3)
+    assert parts.global_step == whole.global_step == 9
+    for name, value in whole.get_weights().items():
+        np.testing.assert_allclose(parts.get_weights()[name], value, rtol=1e-5, atol=1e-6)
 
 
 def devices_are_checked(where: Path) -> None:
@@ -333,7 +360,9 @@ CASES = [
     precisions,
     an_odd_batch_at_the_end_is_left,
     a_bad_batch_of_the_second_replica,
+    staged_on_both_devices,
     checkpoints_go_both_ways,
+    the_number_of_replicas_changes,
     devices_are_checked,
     networks_of_tf_slim,
     compiled_keras_models,

@@ -35,7 +35,7 @@ from towerpack.callbacks import (
 from towerpack.callbacks.monitors import Monitor
 from towerpack.checkpoint import list_checkpoints, load_checkpoint
 from towerpack.dataflow import DataFromList, MapData
-from towerpack.inputs import FeedInput, QueueInput
+from towerpack.inputs import FeedInput, QueueInput, TFDatasetInput
 from towerpack.nn import BatchNorm, FullyConnected, summary
 from towerpack.training import SimpleTrainer
 
@@ -173,21 +173,25 @@ class Normalised(Model):
         return tf.reduce_mean(tf.square(tf.squeeze(out, -1) - y))
 
 
-@pytest.mark.parametrize("steps", [1, 3])
+def a_dataset(flow: DataFromList) -> Any:
+    return TFDatasetInput(
+        tf.data.Dataset.from_tensor_slices(tuple(map(np.stack, zip(*flow, strict=True))))
+    )
+
+
+@pytest.mark.parametrize(("steps", "source"), [(1, QueueInput), (3, QueueInput), (3, a_dataset)])
 def test_a_cost_that_is_not_finite(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, source: Any
 ) -> None:
     monkeypatch.setattr("towerpack.training._loop.Pace", PacedBy)
     monkeypatch.setattr(PacedBy, "fixed", steps)
     bad = with_bad_rows(X, 35)  # In the fifth batch.
     flows = {"bad": DataFromList(batches(bad)), "good": DataFromList(batches())}
-    whole = run(tmp_path / "whole", QueueInput(flows["good"]), model=Normalised())
+    whole = run(tmp_path / "whole", source(flows["good"]), model=Normalised())
     four = train(
         tmp_path / "four", data=FeedInput(flows["good"]), model=Normalised(), steps_per_epoch=4,
         max_epoch=1)  # fmt: skip
-    trainer = SimpleTrainer(
-        config_of(tmp_path / "run", QueueInput(flows["bad"]), model=Normalised())
-    )
+    trainer = SimpleTrainer(config_of(tmp_path / "run", source(flows["bad"]), model=Normalised()))
     with pytest.raises(NumericsError, match="NaN or infinite at step 5") as caught:
         trainer.train()
     text = parts(caught.value)
@@ -202,7 +206,9 @@ def test_a_cost_that_is_not_finite(
     assert int(trainer._step_variable.numpy()) == trainer.global_step == 4
     # Nothing is lost: with the data mended the run goes on from there.
     assert load_checkpoint(tmp_path / "run").step == 4
-    mended = run(tmp_path / "run", QueueInput(flows["good"]), model=Normalised())
+    if source is a_dataset:  # The bad batch was in a buffer, and so in the checkpoint.
+        return
+    mended = run(tmp_path / "run", source(flows["good"]), model=Normalised())
     assert_same(mended.get_weights(), whole.get_weights())
 
 

@@ -47,7 +47,14 @@ from towerpack.callbacks import (
 from towerpack.callbacks.monitors import JSONLMonitor, Monitor, read_stats
 from towerpack.checkpoint import list_checkpoints, load_checkpoint
 from towerpack.dataflow import BatchData, DataFlow, DataFromArrays, DataFromGenerator, ShuffleData
-from towerpack.inputs import DummyConstantInput, FeedInput, QueueInput, TensorInput
+from towerpack.inputs import (
+    DummyConstantInput,
+    FeedInput,
+    QueueInput,
+    StagingInput,
+    TensorInput,
+    TFDatasetInput,
+)
 from towerpack.nn import (
     FullyConnected,
     expose,
@@ -484,6 +491,10 @@ SOURCES: dict[str, Callable[[], Any]] = {
         6,
     ),
     "dummy": lambda: DummyConstantInput([[8, 3], [8]]),
+    "dataset": lambda: TFDatasetInput(
+        tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(20, seed=1).batch(8)
+    ),
+    "staged": lambda: StagingInput(SOURCES["dataset"](), 2, "CPU:0"),
 }
 
 

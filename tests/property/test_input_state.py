@@ -1,19 +1,34 @@
-"""The law of an input's state: where the last consumed batch stands, however steps were split."""
+"""The law of inputs: each batch once and in order, however steps were split and sources restarted.
+
+Every source obeys it, and gives exactly what there is where the data end.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
 import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from towerpack.dataflow import BatchData, DataFlow, DataFromList, ShuffleData
-from towerpack.inputs import FeedInput, QueueInput
+from towerpack.inputs import (
+    FeedInput,
+    InputSource,
+    QueueInput,
+    StagingInput,
+    TFDatasetInput,
+    remap_input_source,
+)
 
 SPECS = [tf.TensorSpec([None], tf.int64, "n")]
 STEP = tf.constant(0, tf.int64)
+# Batches of more passes than any example takes.
+MOST = 200
 
 
 def flow() -> DataFlow:
@@ -21,53 +36,95 @@ def flow() -> DataFlow:
     return BatchData(ShuffleData(DataFromList(points, shuffle=False)), 3, remainder=True)
 
 
-def expected(number: int) -> list[Any]:
-    source = flow()
-    found: list[Any] = []
-    epoch = 0
-    while len(found) < number:
-        found += [dp[0].tolist() for dp in source.iterate(seed=5, epoch=epoch)]
-        epoch += 1
-    return found[:number]
+def dataset() -> tf.data.Dataset:
+    """Of unknown length, with buffers that are part of its position."""
+    numbers = tf.data.Dataset.range(20).filter(lambda x: tf.math.floormod(x, 3) != 2)
+    return numbers.shuffle(5, seed=3).map(lambda x: x * 2, num_parallel_calls=2).batch(3)
 
 
-@settings(max_examples=25)
+def of_flow() -> list[Any]:
+    each = (flow().iterate(seed=5, epoch=epoch) for epoch in range(MOST // 5))
+    return [dp[0].tolist() for one in each for dp in one]
+
+
+@functools.cache
+def of_dataset() -> list[Any]:
+    return [batch.numpy().tolist() for batch in dataset().repeat().take(MOST)]
+
+
+class Kind(NamedTuple):
+    make: Callable[..., InputSource]
+    expected: Callable[[], list[Any]]
+
+
+def staged(source: InputSource, stages: int = 1) -> InputSource:
+    return StagingInput(source, stages, "CPU:0")
+
+
+KINDS = {
+    "feed": Kind(lambda size, **kw: FeedInput(flow(), **kw), of_flow),
+    "queue": Kind(lambda size, **kw: QueueInput(flow(), size, **kw), of_flow),
+    "dataset": Kind(lambda size, **kw: TFDatasetInput(dataset(), **kw), of_dataset),
+    "dataset of a flow": Kind(lambda size, **kw: TFDatasetInput(flow(), **kw), of_flow),
+    "staged": Kind(lambda size, **kw: staged(QueueInput(flow(), size, **kw)), of_flow),
+    "staged twice": Kind(lambda size, **kw: staged(FeedInput(flow(), **kw), 2), of_flow),
+    "staged dataset": Kind(lambda size, **kw: staged(TFDatasetInput(dataset(), **kw)), of_dataset),
+    "nothing to stage on": Kind(lambda size, **kw: StagingInput(FeedInput(flow(), **kw)), of_flow),
+    "remapped": Kind(
+        lambda size, **kw: remap_input_source(QueueInput(flow(), size, **kw), ["n"]), of_flow
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+@settings(max_examples=10)
 @given(
     splits=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), max_size=6),
     restarts=st.sets(st.integers(0, 5)),
-    kind=st.sampled_from([FeedInput, QueueInput]),
     replicas=st.integers(1, 3),
-    queue_size=st.integers(1, 5),
+    size=st.integers(1, 5),
+    infinite=st.booleans(),
 )
-def test_any_split_and_any_restart_give_the_flow_exactly_once(
+def test_any_split_and_any_restart_give_the_data_exactly_once(
+    name: str,
     splits: list[tuple[int, int]],
     restarts: set[int],
-    kind: type,
     replicas: int,
-    queue_size: int,
+    size: int,
+    infinite: bool,
 ) -> None:
-    def fresh(state: Any = None) -> Any:
-        size = (queue_size,) if kind is QueueInput else ()
-        source = kind(flow(), *size)
+    kind = KINDS[name]
+
+    def fresh(state: Any = None) -> InputSource:
+        source = kind.make(size, infinite=infinite)
         source.setup(SPECS, seed=5, replicas=replicas)
         source.start(state)
         return source
 
     source = fresh()
     found: list[Any] = []
+
+    def step_of(wanted: int, most: int) -> int:
+        ready = source.reserve(wanted, lambda: None)
+        assert 0 <= ready <= wanted
+        # A call may consume fewer steps than were reserved; the rest stays reserved.
+        used = min(ready, most)
+        for _ in range(used * replicas):
+            found.append(source.get(STEP)[0].numpy().tolist())
+        source.consumed(used)
+        return ready
+
     try:
         for i, (wanted, most) in enumerate(splits):
-            ready = source.reserve(wanted, lambda: None)
-            assert 1 <= ready <= wanted
-            # A call may consume fewer steps than were reserved; the rest stays reserved.
-            used = min(ready, most)
-            for _ in range(used * replicas):
-                found.append(source.get(STEP)[0].numpy().tolist())
-            source.consumed(used)
+            assert step_of(wanted, most) or not infinite
             if i in restarts:
                 state = source.state()
                 source.stop()
                 source = fresh(state)
+        while not infinite and step_of(3, 3):
+            pass
     finally:
         source.stop()
-    assert found == expected(len(found))
+    one_pass = 5  # batches, of either
+    end = len(found) if infinite else one_pass // replicas * replicas
+    assert found == kind.expected()[:end]

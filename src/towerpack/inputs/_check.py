@@ -168,3 +168,37 @@ class SpecChecker:
             fix=fix,
             pipeline=self._pipeline,
         )
+
+
+def fitting(
+    tensors: Sequence[tf.Tensor], specs: Sequence[tf.TensorSpec], what: str
+) -> list[tf.Tensor]:
+    """Tensors that are made inside TensorFlow, with the shapes of the specs.
+
+    Sizes that are open until the graph runs are checked there.
+
+    Args:
+        tensors: In the order of the specs.
+        specs: The model's inputs.
+        what: Where the tensors come from, for messages.
+
+    Raises:
+        SpecError: They do not fit.
+    """
+    if len(tensors) != len(specs):
+        raise SpecError(
+            f"{what} does not give one tensor for each input of the model.",
+            got=f"{len(tensors)} tensors",
+            expected=f"{[spec.name for spec in specs]}",
+        )
+    for spec, tensor in zip(specs, tensors, strict=True):
+        if tensor.dtype != spec.dtype or not spec.shape.is_compatible_with(tensor.shape):
+            raise SpecError(
+                f"{what} gives a tensor that does not fit the input '{spec.name}'.",
+                got=f"{tensor.dtype.name} {tensor.shape}",
+                expected=f"{spec.dtype.name} {spec.shape}",
+            )
+    return [
+        t if spec.shape.rank is None or t.shape == spec.shape else tf.ensure_shape(t, spec.shape)
+        for t, spec in zip(tensors, specs, strict=True)
+    ]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from towerpack._core.errors import DataFlowError, InternalError
+from towerpack._core.errors import InternalError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow import DataFlow, DataIterator, RepeatedData
 from towerpack.dataflow.parallel import is_lent
@@ -388,20 +388,4 @@ def _nbytes(batch: list[np.ndarray]) -> int:
     """Bytes of a batch. An array of strings holds only references to them."""
     return sum(
         sum(map(len, array.flat)) if array.dtype == object else array.nbytes for array in batch
-    )
-
-
-def as_input(data: Any) -> InputSource:
-    """An `InputSource` as it is; a flow behind a `QueueInput`.
-
-    Raises:
-        DataFlowError: It is neither.
-    """
-    if isinstance(data, InputSource):
-        return data
-    if isinstance(data, DataFlow):
-        return QueueInput(data)
-    raise DataFlowError(
-        f"{type(data).__name__} is neither a DataFlow nor an InputSource.",
-        fix="wrap it: DataFromList(…), DataFromGenerator(…), or QueueInput(flow)",
     )

@@ -12,6 +12,7 @@ import tensorflow as tf
 from towerpack._core.errors import SpecError
 from towerpack._core.randomness import stream
 from towerpack.inputs._base import InputSource
+from towerpack.inputs._check import fitting
 
 
 class TensorInput(InputSource):
@@ -45,26 +46,7 @@ class TensorInput(InputSource):
         given = self._get_tensors(step) if self._takes_step else self._get_tensors()
         listed = given if isinstance(given, list | tuple) else [given]
         tensors = [tf.convert_to_tensor(t) for t in listed]
-        if len(tensors) != len(self._specs):
-            raise SpecError(
-                "TensorInput does not give one tensor for each input of the model.",
-                got=f"{len(tensors)} tensors",
-                expected=f"{[spec.name for spec in self._specs]}",
-            )
-        for spec, tensor in zip(self._specs, tensors, strict=True):
-            if tensor.dtype != spec.dtype or not spec.shape.is_compatible_with(tensor.shape):
-                raise SpecError(
-                    f"TensorInput gives a tensor that does not fit the input '{spec.name}'.",
-                    got=f"{tensor.dtype.name} {tensor.shape}",
-                    expected=f"{spec.dtype.name} {spec.shape}",
-                )
-        # Sizes that the function leaves open are checked when they are known.
-        return [
-            t
-            if spec.shape.rank is None or t.shape == spec.shape
-            else tf.ensure_shape(t, spec.shape)
-            for t, spec in zip(tensors, self._specs, strict=True)
-        ]
+        return fitting(tensors, self._specs, "TensorInput")
 
     def __len__(self) -> int:
         """The given size."""

@@ -24,7 +24,7 @@ class TrainConfig:
 
     Attributes:
         dataflow: A DataFlow of batches; it goes behind a `QueueInput`. Or give `data`.
-        data: An `InputSource`.
+        data: An `InputSource`, or a `tf.data.Dataset`.
         model: A `ModelDesc`, or the plain functions `(inputs, build_graph, optimizer)`.
         optimizer: Overrides the model's.
         callbacks: A list, or `Callbacks([…])`.

@@ -14,6 +14,7 @@ from towerpack._core.native_log import quiet_start
 from towerpack.cluster import Cluster
 from towerpack.dataflow import DataFlow, ShardData
 from towerpack.dataflow._flow import is_shard
+from towerpack.inputs import SplitInput
 from towerpack.training._config import TrainConfig
 from towerpack.training._mirrored import Mirrored
 from towerpack.training._peers import leave_at_once_at_exit, not_there, silent_peers, wait_for_peers
@@ -152,11 +153,13 @@ class Workers(Team):
         """As the cluster calls it."""
         return self._cluster.peer_name(index)
 
-    def share(self, flow: DataFlow) -> DataFlow:
-        """`ShardData`, unless the flow is a part already."""
-        if self.size == 1 or is_shard(flow):
-            return flow
-        return ShardData(flow, self.size, self.index)
+    def share(self, data: Any) -> Any:
+        """`ShardData` of a flow, unless it is a part already; of a `SplitInput` this one's rows."""
+        if isinstance(data, SplitInput):
+            return data.share(self.size, self.index)
+        if self.size == 1 or not isinstance(data, DataFlow) or is_shard(data):
+            return data
+        return ShardData(data, self.size, self.index)
 
     def tell(self, value: Any) -> Any:
         """The length first, then the text."""

@@ -17,7 +17,7 @@ from towerpack.callbacks.monitors import (
     read_stats,
 )
 from towerpack.checkpoint import Checkpoint, load_checkpoint
-from towerpack.inputs import InputSource
+from towerpack.inputs import InputSource, SplitInput
 from towerpack.training._config import TrainConfig
 from towerpack.training._run_dir import RunDir, default_run_dir
 from towerpack.training._run_state import RunState
@@ -34,7 +34,7 @@ def steps_of_one_pass(source: InputSource, replicas: int) -> int:
         ConfigError: Their length is not known, or does not make a step.
     """
     try:
-        steps = len(source) // replicas
+        steps = len(source) // (1 if isinstance(source, SplitInput) else replicas)
     except TypeError:
         raise ConfigError(
             "How long is an epoch? The data have no known length.",

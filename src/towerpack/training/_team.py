@@ -8,7 +8,6 @@ from enum import IntEnum
 from typing import Any, NamedTuple
 
 from towerpack._core.errors import PeerError
-from towerpack.dataflow import DataFlow
 from towerpack.training._hyper_params import HyperParams
 from towerpack.training._interrupt import Interrupted, InterruptFlag, StopTraining
 
@@ -65,9 +64,9 @@ class Team:
         """It writes the run."""
         return self.index == 0
 
-    def share(self, flow: DataFlow) -> DataFlow:
+    def share(self, data: Any) -> Any:
         """This process's part of the data."""
-        return flow
+        return data
 
     def tell(self, value: Any) -> Any:
         """What the chief says, a JSON value, to all."""

@@ -18,7 +18,6 @@ from towerpack._core.randomness import derive_seed
 from towerpack.callbacks import Callback, Callbacks, CheckNumerics, ProgressBar
 from towerpack.callbacks.monitors import Monitors
 from towerpack.checkpoint import Checkpoint
-from towerpack.dataflow import DataFlow
 from towerpack.inputs import as_input
 from towerpack.model import as_model
 from towerpack.nn import global_step
@@ -93,7 +92,7 @@ class Trainer(ShowsState):
         self.model = as_model(config.model)
         team = self._distribution.team
         data = config.data if config.dataflow is None else config.dataflow
-        self.source = as_input(team.share(data) if isinstance(data, DataFlow) else data)
+        self.source = as_input(team.share(data))
         extra = config.extra_callbacks
         usual = [CheckNumerics(), ProgressBar()] if extra is None else list(extra)
         callbacks = Callbacks([Callbacks(_as_list(config.callbacks)), *usual]).callbacks

@@ -1,0 +1,397 @@
+"""Inputs from a `tf.data.Dataset`."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from towerpack._core.errors import ConfigError, DataFlowError, SpecError, StateError
+from towerpack._core.logs import get_logger
+from towerpack._core.naming import did_you_mean
+from towerpack.dataflow import DataFlow
+from towerpack.inputs._base import InputSource
+from towerpack.inputs._check import fitting
+from towerpack.inputs._proxy import ProxyInputSource
+from towerpack.inputs._queue import QueueInput
+
+_LOG = get_logger(__name__)
+
+# One reservation takes no more than this, as far as one step's batches allow.
+_MOST_S = 0.05
+_MOST_BATCHES = 1024
+_MOST_BYTES = 64 << 20
+# The iterator's position is saved so often, and more seldom where that takes more than 1 % of the
+# time.
+_ANCHOR_S = 10.0
+_ANCHOR_SHARE = 0.01
+_POLL_S = 0.2
+_SAVE_S = 1.0
+_JOIN_S = 5.0
+
+
+class TFDatasetInput(ProxyInputSource):
+    """Batches of a `tf.data.Dataset`.
+
+    The dataset's own `prefetch` works ahead (one is appended). A checkpoint holds its position, in
+    TensorFlow's own form: what lies in buffers of `shuffle` and `prefetch` is part of it.
+
+    Args:
+        dataset: Its elements are batches: a tensor for each input of the model, in order, or a dict
+            by their names. A dtype that the model's holds is converted. A DataFlow goes through a
+            `QueueInput`.
+        infinite: Start over at the end of the dataset; otherwise training ends there.
+        resumable: False for a dataset whose position TensorFlow cannot save (`from_generator`,
+            `py_function`; `tf.random` or `tf.debugging` in a map): a run that goes on begins it
+            anew.
+
+    Raises:
+        ConfigError: It is neither a dataset nor a DataFlow.
+        StateError: Its position cannot be saved; raised when training begins.
+    """
+
+    def __init__(self, dataset: Any, *, infinite: bool = True, resumable: bool = True) -> None:
+        if isinstance(dataset, DataFlow):
+            super().__init__(QueueInput(dataset, infinite=infinite))
+        elif isinstance(dataset, tf.data.Dataset):
+            super().__init__(_DatasetInput(dataset, infinite=infinite, resumable=resumable))
+        else:
+            raise ConfigError(
+                "TFDatasetInput needs a tf.data.Dataset or a DataFlow.", got=type(dataset).__name__
+            )
+
+    @staticmethod
+    def dataflow_to_dataset(df: DataFlow, types: Sequence[Any]) -> tf.data.Dataset:
+        """A dataset of a flow's datapoints, to go on with in `tf.data`. One pass; see `repeat`.
+
+        Its position cannot be saved. `TFDatasetInput(df)`, where it suffices, can.
+
+        Args:
+            df: Its datapoints are tuples or lists.
+            types: A dtype or a `tf.TensorSpec` for each component.
+        """
+
+        def datapoints() -> Iterator[tuple[Any, ...]]:
+            return (tuple(datapoint) for datapoint in df)
+
+        any_shape: Any = None
+        specs = (t if isinstance(t, tf.TensorSpec) else tf.TensorSpec(any_shape, t) for t in types)
+        return tf.data.Dataset.from_generator(datapoints, output_signature=tuple(specs))
+
+
+class _Anchor(NamedTuple):
+    """The iterator's state, and how many batches since `start` it had given."""
+
+    position: int
+    iterator: bytes
+
+
+class _DatasetInput(InputSource):
+    """Moves as many batches as were reserved from the iterator into a queue.
+
+    Never more, so that between two calls the iterator stands behind the last consumed batch. Where
+    it does not (in the midst of waiting, after a step that was not applied, under a source that
+    works ahead), a state says how many batches to pass over after an earlier position.
+
+    A thread talks to the iterator, whose calls may wait for ever where Python cannot interrupt.
+    """
+
+    def __init__(self, dataset: tf.data.Dataset, *, infinite: bool, resumable: bool) -> None:
+        self._given = dataset
+        self._infinite = infinite
+        self._resumable = resumable
+        self._replicas = 1
+        self._specs: Sequence[tf.TensorSpec] = ()
+        self._queue: Any = None
+        self._dataset: Any = None
+        self._iterator: Any = None
+        self._move: Any = None
+        self._beginning = b""
+        self._anchors: deque[_Anchor] = deque()
+        self._next_anchor = 0.0
+        # Batches since `start`.
+        self._moved = self._consumed = 0
+        self._thread: threading.Thread | None = None
+        self._ended = False
+        self._error: Exception | None = None
+
+    def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
+        self._specs = specs
+        self._replicas = replicas
+        dataset = self._given.repeat() if self._infinite else self._given
+        with tf.device("CPU:0"):
+            self._queue = tf.queue.FIFOQueue(_MOST_BATCHES + replicas, [s.dtype for s in specs])
+            self._dataset = dataset.prefetch(tf.data.AUTOTUNE)
+        self._iterate()
+        if self._resumable:
+            self._beginning = self._saved_at_the_beginning()
+
+    def start(self, state: Any = None) -> None:
+        if not self._idle(0):
+            raise DataFlowError("The dataset still keeps the thread of an earlier run waiting.")
+        anchor, skipped = self._beginning, 0
+        if state is not None and self._resumable:
+            try:
+                anchor, skipped = state["iterator"], int(state["skip"])
+            except (TypeError, LookupError) as error:
+                raise self._foreign(state) from error
+        for _ in range(int(self._queue.size())):
+            self._queue.dequeue()
+        if self._iterator is None:
+            self._iterate()
+        if self._resumable:
+            try:
+                _restore(self._iterator, anchor)
+            except (tf.errors.OpError, TypeError, ValueError) as error:
+                raise self._foreign(state) from error
+        self._anchors = deque([_Anchor(0, anchor)])
+        self._next_anchor = time.monotonic() + _ANCHOR_S
+        self._moved, self._consumed = 0, skipped
+        self._ended, self._error = False, None
+
+    def _saved_at_the_beginning(self) -> bytes:
+        if _draws_seeds(self._given):
+            got, fix = "a shuffle without a seed", "dataset.shuffle(…, seed=1)"
+        else:
+            try:
+                return _saved(self._iterator)
+            except tf.errors.OpError as error:
+                got = error.message.rpartition("}} ")[2]
+            fix = "make Python's part a DataFlow (QueueInput(flow)), draw by tf.random.stateless_*"
+        raise StateError(
+            "TensorFlow cannot save where this dataset stands, so a run could not go on exactly.",
+            got=got,
+            expected="seeds, and no from_generator, py_function, tf.random.uniform, tf.debugging",
+            fix=f"{fix}; or TFDatasetInput(dataset, resumable=False): a run that goes on begins "
+            "the data anew",
+            pipeline=str(self._given),
+        )
+
+    def _foreign(self, state: Any) -> StateError:
+        return StateError(
+            "This is no position in the dataset that is to be read.",
+            got=f"{type(state).__name__} {state!s:.60}",
+            expected="the state of a TFDatasetInput over the same dataset",
+            fix="resume with the data that the checkpoint was saved with",
+        )
+
+    def _iterate(self) -> None:
+        """A new iterator, and the function that moves its batches into the queue."""
+        with tf.device("CPU:0"):
+            self._iterator = iterator = iter(self._dataset)
+
+        def move(least: tf.Tensor, most: tf.Tensor) -> Any:
+            deadline = tf.timestamp() + _MOST_S
+
+            def going_on(i: tf.Tensor, nbytes: tf.Tensor) -> tf.Tensor:
+                enough = (i >= most) | (tf.timestamp() >= deadline) | (nbytes >= _MOST_BYTES)
+                return (i < least) | ~enough
+
+            def body(i: tf.Tensor, nbytes: tf.Tensor) -> Any:
+                batch = self._batch(next(iterator))
+                self._queue.enqueue(batch)
+                sizes = (tf.size(t, tf.int64) * t.dtype.size for t in batch)
+                return i + 1, nbytes + sum(sizes)
+
+            return tf.while_loop(going_on, body, (tf.constant(0), tf.constant(0, tf.int64)))
+
+        number = tf.TensorSpec([], tf.int32)
+        with tf.device("CPU:0"):
+            self._move = tf.function(
+                move, input_signature=[number, number], autograph=False
+            ).get_concrete_function()
+
+    def _batch(self, element: Any) -> list[tf.Tensor]:
+        """Tensors in the order of the specs.
+
+        Raises:
+            SpecError: The element does not fit them.
+        """
+        what = "The dataset"
+        if isinstance(element, dict):
+            for spec in self._specs:
+                if spec.name not in element:
+                    raise SpecError(
+                        f"{what} has no component '{spec.name}'.",
+                        got=f"components {list(element)}",
+                        fix=did_you_mean(str(spec.name), map(str, element)),
+                    )
+            element = [element[spec.name] for spec in self._specs]
+        tensors = list(element) if isinstance(element, list | tuple) else [element]
+        for tensor in tensors:
+            if not isinstance(tensor, tf.Tensor):
+                raise SpecError(
+                    f"{what} has a component that is no dense tensor.",
+                    got=type(tensor).__name__,
+                    fix="dataset.map(…) to a flat tuple of tensors, or a dict of them",
+                )
+        # What is not the same number, or none at all, is refused.
+        pairs = zip(tensors, self._specs, strict=False)
+        held = [tf.cast(t, s.dtype) if _holds(s.dtype, t.dtype) else t for t, s in pairs]
+        return fitting(held + tensors[len(held) :], self._specs, what)
+
+    # ------------------------------------------------------------------ between the calls
+
+    def reserve(self, steps: int, poll: Callable[[], None]) -> int:
+        wanted = min(steps * self._replicas, _MOST_BATCHES)
+        # What an interrupted reservation or a late save has left.
+        self._wait(poll)
+        missing = wanted - self._ready()
+        if missing > 0 and not (self._ended or self._error):
+            self._begin(least=self._replicas - self._ready(), most=missing)
+            self._wait(poll)
+        if self._ready() >= self._replicas:
+            return min(steps, self._ready() // self._replicas)
+        if self._error is not None:
+            raise self._error
+        return 0
+
+    def _ready(self) -> int:
+        return self._moved - self._consumed
+
+    def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
+        taken = self._queue.dequeue()
+        tensors = list(taken) if isinstance(taken, list | tuple) else [taken]
+        for tensor, spec in zip(tensors, self._specs, strict=True):
+            tensor.set_shape(spec.shape)
+        return tensors
+
+    def consumed(self, steps: int) -> None:
+        self._consumed += steps * self._replicas
+        self._anchor()
+
+    def state(self) -> Any:
+        if not self._resumable:
+            return None
+        if self._idle(0) and self._iterator is not None and self._moved == self._consumed:
+            # A dataset that hangs hangs this too.
+            self._begin(save=True)
+            self._idle(_SAVE_S)
+        anchor = self._anchor()
+        return {"iterator": anchor.iterator, "skip": self._consumed - anchor.position}
+
+    def _anchor(self) -> _Anchor:
+        """The latest one that is not ahead of the last consumed batch; forget those before it."""
+        while len(self._anchors) > 1 and self._anchors[1].position <= self._consumed:
+            self._anchors.popleft()
+        return self._anchors[0]
+
+    def read_again(self, steps: int) -> list[np.ndarray] | None:
+        if not self._resumable:
+            return None
+        anchor = self._anchors[0]
+        iterator = iter(self._dataset)
+        _restore(iterator, anchor.iterator)
+        for _ in range(self._consumed - anchor.position + steps * self._replicas):
+            next(iterator)
+        batches = [self._batch(next(iterator)) for _ in range(self._replicas)]
+        return [tensor.numpy() for batch in batches for tensor in batch]
+
+    def stop(self) -> None:
+        if not self._idle(_JOIN_S):
+            # The thread is a daemon: it cannot keep the process alive.
+            _LOG.warning(
+                "The dataset did not give back control within %g s of the end of training: %s",
+                _JOIN_S,
+                self._given,
+            )
+        self._iterator = self._move = None
+
+    def __len__(self) -> int:
+        number = int(self._given.cardinality())
+        return super().__len__() if number < 0 else number
+
+    # ------------------------------------------------------------------ the thread
+
+    def _begin(self, *, save: bool = False, least: int = 0, most: int = 0) -> None:
+        self._thread = threading.Thread(
+            target=self._work, args=(save, least, most), name="towerpack-dataset", daemon=True
+        )
+        self._thread.start()
+
+    def _idle(self, timeout_s: float) -> bool:
+        """Whether the thread has done its work, after waiting for it so long."""
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+            if self._thread.is_alive():
+                return False
+            self._thread = None
+        return True
+
+    def _wait(self, poll: Callable[[], None]) -> None:
+        while not self._idle(_POLL_S):
+            poll()
+
+    def _work(self, save: bool, least: int, most: int) -> None:
+        try:
+            while self._moved < self._consumed:
+                next(self._iterator)
+                self._moved += 1
+            if self._resumable and (save or time.monotonic() >= self._next_anchor):
+                self._save()
+            if most > 0:
+                self._take(least, most)
+        except (StopIteration, tf.errors.OutOfRangeError):
+            self._ended = True
+            if self._infinite:
+                self._error = DataFlowError(
+                    "A dataset that should repeat has no datapoints.", pipeline=str(self._given)
+                )
+        except Exception as error:  # noqa: BLE001 - raised by `reserve`
+            self._error = DataFlowError(
+                f"The dataset failed after batch {self._moved}: {type(error).__name__}.",
+                got=getattr(error, "message", str(error)),
+                pipeline=str(self._given),
+            )
+            self._error.__cause__ = error
+
+    def _take(self, least: int, most: int) -> None:
+        before = int(self._queue.size())
+        try:
+            self._move(tf.constant(least), tf.constant(most))
+        finally:
+            # Also when it failed: what came before is good.
+            self._moved += int(self._queue.size()) - before
+
+    def _save(self) -> None:
+        began = time.monotonic()
+        if self._anchors[-1].position < self._moved:
+            self._anchors.append(_Anchor(self._moved, _saved(self._iterator)))
+        now = time.monotonic()
+        self._next_anchor = now + max(_ANCHOR_S, (now - began) / _ANCHOR_SHARE)
+
+
+def _holds(wide: tf.DType, narrow: tf.DType) -> bool:
+    """Whether every number of one dtype is one of another."""
+    return (
+        wide.is_numpy_compatible
+        and tf.string not in (wide, narrow)
+        and np.can_cast(narrow.as_numpy_dtype, wide.as_numpy_dtype, "safe")
+    )
+
+
+def _draws_seeds(dataset: Any) -> bool:
+    """Whether a shuffle draws its own seed. Of later passes, no saved position knows the order."""
+    # TensorFlow itself refuses those inside the functions of a dataset.
+    seeds = [getattr(dataset, name, None) for name in ("_seed", "_seed2")]
+    return seeds == [0, 0] or any(map(_draws_seeds, dataset._inputs()))
+
+
+# `tf.train.Checkpoint`, the public way, saves iterators only to files.
+
+
+def _saved(iterator: Any) -> bytes:
+    """What an iterator needs to go on from where it stands."""
+    handle, refuse = iterator._iterator_resource, 2
+    state = tf.raw_ops.SerializeIterator(resource_handle=handle, external_state_policy=refuse)
+    return tf.io.serialize_tensor(state).numpy()
+
+
+def _restore(iterator: Any, saved: bytes) -> None:
+    state = tf.io.parse_tensor(saved, tf.variant)
+    tf.raw_ops.DeserializeIterator(resource_handle=iterator._iterator_resource, serialized=state)

@@ -1,0 +1,77 @@
+"""What a source that changes another one has in common with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from towerpack._core.errors import ConfigError
+from towerpack.inputs._base import InputSource
+
+
+class ProxyInputSource(InputSource):
+    """A source that hands everything on to another one; subclasses change what they want to.
+
+    Args:
+        input: The other source.
+
+    Raises:
+        ConfigError: It is no `InputSource`.
+    """
+
+    def __init__(self, input: InputSource) -> None:
+        if not isinstance(input, InputSource):
+            raise ConfigError(
+                f"{type(self).__name__} needs an InputSource.",
+                got=type(input).__name__,
+                fix=f"{type(self).__name__}(QueueInput(flow), …)",
+            )
+        self.input = input
+
+    @property
+    def dataflow(self) -> Any:
+        """The flow that the data come from; None if they come from elsewhere."""
+        return getattr(self.input, "dataflow", None)
+
+    def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
+        """Set the other source up."""
+        self.input.setup(specs, seed=seed, replicas=replicas)
+
+    def get(self, step: tf.Tensor | tf.Variable) -> list[tf.Tensor]:
+        """The other source's batch."""
+        return self.input.get(step)
+
+    def start(self, state: Any = None) -> None:
+        """Start the other source."""
+        self.input.start(state)
+
+    def reserve(self, steps: int, poll: Callable[[], None]) -> int:
+        """What the other source has."""
+        return self.input.reserve(steps, poll)
+
+    def consumed(self, steps: int) -> None:
+        """Tell the other source."""
+        self.input.consumed(steps)
+
+    def read_again(self, steps: int) -> list[np.ndarray] | None:
+        """What the other source reads again."""
+        return self.input.read_again(steps)
+
+    def state(self) -> Any:
+        """The other source's position."""
+        return self.input.state()
+
+    def stop(self) -> None:
+        """Stop the other source."""
+        self.input.stop()
+
+    def fill(self) -> float | None:
+        """The other source's."""
+        return self.input.fill()
+
+    def __len__(self) -> int:
+        """The other source's."""
+        return len(self.input)
