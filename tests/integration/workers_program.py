@@ -27,7 +27,7 @@ from small_training import SPECS, Model, Recorded, X, Y, assert_same, config, fl
 from towerpack.callbacks import Callback, InferenceRunner, ModelSaver, ScalarStats
 from towerpack.checkpoint import load_checkpoint
 from towerpack.dataflow import BatchData, DataFromArrays
-from towerpack.inputs import QueueInput
+from towerpack.inputs import QueueInput, SplitInput
 from towerpack.nn import BatchNorm, Dropout, FullyConnected, expose
 from towerpack.training import StopTraining
 
@@ -63,11 +63,13 @@ class Say(Everywhere):
 def is_one_large_batch(where: Path) -> None:
     validation = InferenceRunner(flow(), [ScalarStats("cost")])
     ours = together(where / "ours", [ModelSaver(), validation], model=plain(), max_epoch=3)
-    assert ours.global_step == 9
+    split = together(where / "split", model=plain(), max_epoch=3, data=SplitInput(flow(16)))
+    assert ours.global_step == split.global_step == 9
     if TEAM.is_chief:
         whole = train(where / "whole", model=plain(), dataflow=flow(16), max_epoch=3)
         for name, value in whole.get_weights().items():
-            np.testing.assert_allclose(ours.get_weights()[name], value, rtol=2e-5, atol=1e-6)
+            for weights in (ours.get_weights(), split.get_weights()):
+                np.testing.assert_allclose(weights[name], value, rtol=2e-5, atol=1e-6)
         both = [dict(t.monitors.history("mean")) for t in (ours, whole)]
         np.testing.assert_allclose(list(both[0].values()), list(both[1].values()), rtol=1e-4)
         assert load_checkpoint(where / "ours").step == 9
