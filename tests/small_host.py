@@ -86,7 +86,12 @@ class SmallHost:
     def schedule(self, name: str, schedule: Callable[[int], float | None]) -> None:
         self.schedules.append((name, schedule))
 
-    def predict_function(self, outputs: Sequence[str]) -> tuple[Callable[..., Any], list[str]]:
+    def nonfinite_gradients(self) -> list[str]:
+        return []
+
+    def predict_function(
+        self, outputs: Sequence[str], *, ema: bool = False
+    ) -> tuple[Callable[..., Any], list[str]]:
         function, names = self.tower.trace(is_training=False).function(outputs)
 
         def on_arrays(*arrays: Any) -> Any:
@@ -102,7 +107,7 @@ class SmallHost:
     def nonfinite(self) -> Mapping[str, Any] | None:
         return self.bad_batch
 
-    def get_weights(self) -> Mapping[str, np.ndarray]:
+    def get_weights(self, *, ema: bool = False) -> Mapping[str, np.ndarray]:
         return {name: v.numpy() for name, v in self.tower.store.named_variables().items()}
 
     def request_stop(self) -> None:

@@ -7,7 +7,7 @@ to cut out what a prediction needs.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -211,13 +211,17 @@ class TowerTrace:
         ]
 
     def function(
-        self, outputs: Sequence[str], inputs: Sequence[str] | None = None
+        self,
+        outputs: Sequence[str],
+        inputs: Sequence[str] | None = None,
+        instead: Mapping[str, tf.Variable] | None = None,
     ) -> tuple[Callable[..., list[tf.Tensor]], list[str]]:
         """The part of the tower that computes `outputs`.
 
         Args:
             outputs: Names of outputs.
             inputs: Names of the inputs that will be fed; None for those that are needed.
+            instead: Variables that it is to read in place of the model's of these names.
 
         Returns:
             A function over tensors or arrays, and the names of its arguments in order.
@@ -240,6 +244,14 @@ class TowerTrace:
             # is dropped, and goes another way.
             input_signature=(tuple(specs[name] for name in chosen), {}),
         )
+        if instead:
+            known = self._tower.store.named_variables()
+            other = {
+                id(component.handle): components_of(variable)[0].handle
+                for name, variable in instead.items()
+                for component in components_of(known[name])
+            }
+            pruned.set_external_captures([other.get(id(h), h) for h in pruned.captured_inputs])
         return lambda *arrays: pruned(*map(tf.convert_to_tensor, arrays)), chosen
 
     def _chosen_inputs(

@@ -102,9 +102,13 @@ class TrainerHost(Protocol):
         ...
 
     def predict_function(
-        self, outputs: Sequence[str]
+        self, outputs: Sequence[str], *, ema: bool = False
     ) -> tuple[Callable[..., list[Any]], list[str]]:
         """The tower in inference mode, on the current weights, cut to some outputs.
+
+        Args:
+            outputs: Their names.
+            ema: Take the averages of `WeightEMA` for the weights.
 
         Returns:
             A function over arrays that gives tensors, and the names of its arguments in order.
@@ -122,8 +126,12 @@ class TrainerHost(Protocol):
         """The inputs of the step whose cost was not finite, by name, if there was one."""
         ...
 
-    def get_weights(self) -> Mapping[str, np.ndarray]:
-        """The model's variables by name, as copies."""
+    def nonfinite_gradients(self) -> Sequence[str]:
+        """Variables for whose gradients `CheckGradient` has forbidden that step."""
+        ...
+
+    def get_weights(self, *, ema: bool = False) -> Mapping[str, np.ndarray]:
+        """The model's variables by name, as copies; with `ema` averages where there are some."""
         ...
 
     def request_stop(self) -> None:

@@ -40,6 +40,7 @@ class InferenceRunner(Callback):
             in order, or dicts. A dict may lack inputs on which the wanted outputs do not depend.
         inferencers: What to make of the outputs.
         prefix: For the names of the results. Two runners need different ones.
+        ema: Evaluate the averages that `WeightEMA` keeps instead of the weights.
 
     Raises:
         ConfigError: `dataflow` can be iterated only once, or not at all, or there are no
@@ -52,8 +53,11 @@ class InferenceRunner(Callback):
         dataflow: Iterable[Any],
         inferencers: Inferencer | Sequence[Inferencer],
         prefix: str = "val",
+        *,
+        ema: bool = False,
     ) -> None:
         self._prefix = prefix
+        self._ema = ema
         _check_flow(dataflow, repr(self))
         self.dataflow = dataflow
         self.inferencers = [inferencers] if isinstance(inferencers, Inferencer) else [*inferencers]
@@ -87,7 +91,7 @@ class InferenceRunner(Callback):
     def before_train(self) -> None:
         """Cut the tower to the outputs now, so that a wrong name does not wait for an epoch."""
         self._outputs = list(dict.fromkeys(n for i in self.inferencers for n in i.outputs()))
-        self._function, input_names = self.trainer.predict_function(self._outputs)
+        self._function, input_names = self.trainer.predict_function(self._outputs, ema=self._ema)
         self._feeder = Feeder(self.trainer.tower.specs, input_names, _pipeline(self.dataflow))
 
     def trigger(self) -> None:

@@ -23,7 +23,8 @@ class CheckNumerics(Callback):
     with `numpy.load`. The check is part of the compiled loop and costs next to nothing.
 
     A cost can be finite although weights are NaN (`tf.nn.relu` hides NaN on a CPU), so the weights
-    are looked at too, before each checkpoint: NaN weights are an error and are not saved.
+    are looked at too, before each checkpoint: NaN weights are an error and are not saved. Gradients
+    are looked at where `CheckGradient` is among the optimizer's processors.
 
     A default callback of every trainer.
     """
@@ -38,7 +39,7 @@ class CheckNumerics(Callback):
         """Raise if the loop has stopped at such a step.
 
         Raises:
-            NumericsError: It has.
+            NumericsError: It has, at the cost or at a gradient.
         """
         batch = self.trainer.nonfinite()
         if batch is None:
@@ -51,10 +52,12 @@ class CheckNumerics(Callback):
             look = f"look at the batch that led there, in {path}"
         except OSError as error:
             look = f"look at your data (the batch could not be saved in {path}: {error})"
+        gradients = self.trainer.nonfinite_gradients()
+        what = "cost" if not gradients else f"gradient of {', '.join(gradients)}"
         raise NumericsError(
-            f"The cost is NaN or infinite at step {step}.",
+            f"The {what} is NaN or infinite at step {step}.",
             got="; ".join(odd) if odd else "finite inputs: the model's own numbers overflow",
-            expected="a finite cost; the step was not applied, the weights are those before it",
+            expected="finite numbers; the step was not applied, the weights are those before it",
             fix="clean the data; " + look
             if odd
             else "lower the learning rate, clip gradients (global_clipnorm=), or guard log(), "

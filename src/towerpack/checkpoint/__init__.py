@@ -19,6 +19,7 @@ from towerpack.checkpoint._codec import encode_state as encode_state
 from towerpack.checkpoint._compare import compare_names as compare_names
 from towerpack.checkpoint._manifest import FileRecord as FileRecord
 from towerpack.checkpoint._manifest import Manifest as Manifest
+from towerpack.checkpoint._read import AVERAGED as AVERAGED
 from towerpack.checkpoint._read import Checkpoint as Checkpoint
 from towerpack.checkpoint._read import CheckpointRow as CheckpointRow
 from towerpack.checkpoint._read import list_checkpoints as list_checkpoints

@@ -40,6 +40,7 @@ from towerpack.checkpoint._manifest import (
 from towerpack.checkpoint._tensors import Tensors, check_file, read_plain
 
 MAX_STATE_BYTES: Final = 1 << 28
+AVERAGED: Final = "ema/"  # Begins the names under which optimizers keep averages of weights
 _PATIENCE_S: Final = 30.0
 _logger = get_logger(__name__)
 
@@ -93,6 +94,27 @@ class Checkpoint:
     def optimizer(self) -> Mapping[str, np.ndarray]:
         """The optimizer's variables by name."""
         return self.group("optimizer")
+
+    @property
+    def averaged(self) -> Mapping[str, np.ndarray]:
+        """The model's variables by name, with the averages of those of which `WeightEMA` has some.
+
+        Raises:
+            CheckpointError: There are none.
+        """
+        groups = [arrays for name, arrays in self.tensors.items() if name != "model"]
+        found = {
+            name.removeprefix(AVERAGED): arrays[name]
+            for arrays in groups
+            for name in arrays
+            if name.startswith(AVERAGED)
+        }
+        if not found:
+            raise CheckpointError(
+                f"The checkpoint {self.path} has no averages of weights.",
+                fix="train with WeightEMA(optimizer, decay)",
+            )
+        return {name: found.get(name, array) for name, array in self.model.items()}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,7 @@ class Predictor:
         inputs: Names of the inputs that will be given, in order; None for those that are needed.
         outputs: Names of layers' outputs (`'conv0/output'`) or exposed tensors, or one name.
         tag: Take the checkpoint that was kept under this name, for example `'best-val/error'`.
+        ema: Take the averages that `WeightEMA` has kept for the weights.
         batch_size: Longer inputs are cut into batches of this size, and the results joined.
 
     Attributes:
@@ -40,7 +41,7 @@ class Predictor:
         step: The global step of the checkpoint.
 
     Raises:
-        CheckpointError: There is no valid checkpoint.
+        CheckpointError: There is no valid checkpoint, or it has no averages.
         CheckpointMismatchError: It belongs to another model.
         LayerError: The model has no output of some name.
         SpecError: An output needs an input that `inputs` does not list.
@@ -54,6 +55,7 @@ class Predictor:
         outputs: Sequence[str] | str = (),
         *,
         tag: str | None = None,
+        ema: bool = False,
         batch_size: int | None = None,
     ) -> None:
         if not outputs:
@@ -77,7 +79,8 @@ class Predictor:
         specs = {spec.name: spec for spec in tower.specs}
         self._specs = [specs[name] for name in self.input_names]
         self._check = SpecChecker(self._specs, f"Predictor({type(desc).__name__})")
-        _load(tower, trace.used, checkpoint)
+        saved = checkpoint.averaged if ema else checkpoint.model
+        _load(tower, trace.used, saved, f"the checkpoint {checkpoint.path}")
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Compute the outputs.
@@ -183,15 +186,14 @@ def _as_array(value: Any, spec: tf.TensorSpec) -> Any:
     return converted if same else array
 
 
-def _load(tower: TowerFunction, names: list[str], checkpoint: Checkpoint) -> None:
+def _load(tower: TowerFunction, names: list[str], saved: Mapping[str, Any], what: str) -> None:
     variables = tower.store.named_variables()
-    saved = checkpoint.model
     # What only training needs may be in the checkpoint too.
     there = {n: saved[n] for n in names if n in saved}
     compare_names(
         {n: (_shape(variables[n]), variables[n].dtype.name) for n in names},
         {n: (array.shape, array.dtype.name) for n, array in there.items()},
-        what=f"the checkpoint {checkpoint.path}",
+        what=what,
         fix="use the model that the checkpoint was trained with; `towerpack ckpt show` lists it",
     )
     for name, array in there.items():

@@ -28,6 +28,7 @@ from towerpack.nn._owned import owners_of as owners_of
 from towerpack.nn._register import expose as expose
 from towerpack.nn._register import register_layer as register_layer
 from towerpack.nn._registry import RegisteredLayer as RegisteredLayer
+from towerpack.nn._regularize import find_matching as find_matching
 from towerpack.nn._regularize import l1_regularizer as l1_regularizer
 from towerpack.nn._regularize import l2_regularizer as l2_regularizer
 from towerpack.nn._regularize import regularize_cost as regularize_cost

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -93,13 +93,19 @@ def matching_variables(
     Raises:
         LayerError: None of them.
     """
-    trainable = get_current_tower_context().store.trainable()
-    found = {name: v for name, v in trainable.items() if match(regex, name)}
+    return find_matching(who, regex, get_current_tower_context().store.trainable(), match)
+
+
+def find_matching(
+    who: str, regex: str, variables: Mapping[str, Any], match: Callable[[str, str], Any]
+) -> dict[str, Any]:
+    """`matching_variables` among given ones, which are trainable."""
+    found = {name: v for name, v in variables.items() if match(regex, name)}
     if not found:
         ours = re.sub(r"\bb\b", "bias", re.sub(r"\bW\b", "kernel", regex))
         raise LayerError(
             f"{who}: no trainable variable matches {regex!r}.",
-            fix=did_you_mean(regex, trainable)
+            fix=did_you_mean(regex, variables)
             if ours == regex
             else f"W and b are called kernel and bias here: {ours!r}",
         )

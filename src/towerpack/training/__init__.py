@@ -42,22 +42,52 @@ if TYPE_CHECKING:
     from towerpack.training._step import SupervisedStep as SupervisedStep
     from towerpack.training._step import TrainStep as TrainStep
     from towerpack.training._trainer import Trainer as Trainer
+    from towerpack.training.optim import gradproc as gradproc
+    from towerpack.training.optim import optimizer as optimizer
+    from towerpack.training.optim._processors import CheckGradient as CheckGradient
+    from towerpack.training.optim._processors import FilterNoneGrad as FilterNoneGrad
+    from towerpack.training.optim._processors import GlobalNormClip as GlobalNormClip
+    from towerpack.training.optim._processors import GradientProcessor as GradientProcessor
+    from towerpack.training.optim._processors import MapGradient as MapGradient
+    from towerpack.training.optim._processors import PrintGradient as PrintGradient
+    from towerpack.training.optim._processors import ScaleGradient as ScaleGradient
+    from towerpack.training.optim._processors import SummaryGradient as SummaryGradient
+    from towerpack.training.optim._processors import ValueClip as ValueClip
+    from towerpack.training.optim._wrappers import AccumulateGradients as AccumulateGradients
+    from towerpack.training.optim._wrappers import PostProcess as PostProcess
+    from towerpack.training.optim._wrappers import ProcessGradients as ProcessGradients
+    from towerpack.training.optim._wrappers import VariableAssignment as VariableAssignment
+    from towerpack.training.optim._wrappers import WeightEMA as WeightEMA
+    from towerpack.training.optim._wrappers import apply_grad_processors as apply_grad_processors
+    from towerpack.training.optim._wrapping import ProxyOptimizer as ProxyOptimizer
 
 __all__ = [
+    "AccumulateGradients",
     "BuiltStep",
+    "CheckGradient",
+    "FilterNoneGrad",
+    "GlobalNormClip",
+    "GradientProcessor",
     "KerasMetrics",
     "KerasModel",
+    "MapGradient",
     "Mirrored",
     "MultiWorkerTrainer",
     "ObjAttrParam",
     "OnExisting",
+    "PostProcess",
+    "PrintGradient",
+    "ProcessGradients",
+    "ProxyOptimizer",
     "RunDir",
+    "ScaleGradient",
     "SharedVariables",
     "SimpleTrainer",
     "SmartInit",
     "StepContext",
     "StepSetup",
     "StopTraining",
+    "SummaryGradient",
     "SupervisedStep",
     "SyncMultiGPUTrainer",
     "SyncMultiGPUTrainerParameterServer",
@@ -65,12 +95,18 @@ __all__ = [
     "TrainConfig",
     "TrainStep",
     "Trainer",
+    "ValueClip",
+    "VariableAssignment",
     "VariableParam",
+    "WeightEMA",
+    "apply_grad_processors",
     "build_step",
     "default_run_dir",
     "get_num_gpu",
+    "gradproc",
     "join_cluster",
     "launch_train_with_config",
+    "optimizer",
 ]
 
 _HOME = {
@@ -101,6 +137,24 @@ _HOME = {
     "SupervisedStep": "_step",
     "TrainStep": "_step",
     "Trainer": "_trainer",
+    "AccumulateGradients": "optim._wrappers",
+    "CheckGradient": "optim._processors",
+    "FilterNoneGrad": "optim._processors",
+    "GlobalNormClip": "optim._processors",
+    "GradientProcessor": "optim._processors",
+    "MapGradient": "optim._processors",
+    "PostProcess": "optim._wrappers",
+    "PrintGradient": "optim._processors",
+    "ProcessGradients": "optim._wrappers",
+    "ProxyOptimizer": "optim._wrapping",
+    "ScaleGradient": "optim._processors",
+    "SummaryGradient": "optim._processors",
+    "ValueClip": "optim._processors",
+    "VariableAssignment": "optim._wrappers",
+    "WeightEMA": "optim._wrappers",
+    "apply_grad_processors": "optim._wrappers",
+    "gradproc": "optim",
+    "optimizer": "optim",
 }
 _WITHOUT_TENSORFLOW = {"_config", "_init", "_interrupt", "_run_dir"}
 

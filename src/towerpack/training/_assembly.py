@@ -122,10 +122,13 @@ class Assembly:
             # Building it changes it: a schedule becomes a variable.
             settings = settings_of(config, of.source, callbacks, trace, optimizer)
             scale_loss = config.precision == "float16"
-            self.setup = StepSetup(self.tower, trace, optimizer, scale_loss=scale_loss)
+            self.setup = StepSetup(
+                self.tower, trace, optimizer, scale_loss=scale_loss, frozen=config.frozen
+            )
             of.step.build(self.setup)
-        self.setup.check()
-        show_variables(self.tower.store.named_variables(), self.setup.trained)
+        self.setup.check(checks_finite=self.context.checks_finite)
+        self.context.optimizers = self.setup.optimizers
+        show_variables(self.tower.store.named_variables(), self.setup.trained, self.setup.frozen)
         of.hyper_params.find(self._groups(), self.setup.optimizers)
         numbers = Numbers(trace.result.summaries, of.monitors, self._further_numbers)
         callbacks.check_order(names_of_numbers(trace.result, [*self._further_numbers()]))

@@ -38,6 +38,9 @@ class TrainConfig:
         precision: 'float32', or 'bfloat16' or 'float16' for layers by name (weights stay float32;
             float16 scales the loss).
         xla: Compile forward and backward of each step.
+        frozen: A regular expression, or several, for whole names of variables that are not to be
+            trained: `'backbone/.*'`. What a layer itself moves, such as the statistics of batch
+            normalisation, still moves.
         run_dir: Holds everything of the run. None for `runs/NAME-OF-THE-SCRIPT`.
         resume: 'auto' continues from the newest checkpoint in `run_dir` if there is one; 'never'
             starts afresh; a path continues from that checkpoint or run.
@@ -65,6 +68,7 @@ class TrainConfig:
     deterministic: bool = False
     precision: Precision = "float32"
     xla: bool = False
+    frozen: str | Sequence[str] = ()
     run_dir: str | Path | None = None
     resume: str | Path = "auto"
     on_existing: OnExisting | None = None
@@ -79,6 +83,8 @@ class TrainConfig:
                 got="both dataflow= and data=" if self.data is not None else "neither",
                 expected="dataflow=a DataFlow, or data=an InputSource",
             )
+        if isinstance(self.frozen, str):
+            self.frozen = [self.frozen]
         for name in ("steps_per_epoch", "max_epoch", "seed"):
             value = getattr(self, name)
             if isinstance(value, SupportsIndex):  # NumPy's integers too

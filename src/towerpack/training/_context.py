@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from towerpack._core.errors import ConfigError
 from towerpack.callbacks.monitors import Monitors
 from towerpack.tower import TowerFunction, TowerTrace
 from towerpack.training._failed_step import step_error
 from towerpack.training._hyper import VariableParam
 from towerpack.training._hyper_params import HyperParams
+from towerpack.training._optimizer import OptimizerAdapter
 from towerpack.training._run_state import RunState, ShowsState
 from towerpack.training._saves import Saves
 from towerpack.training._schedules import Schedule
@@ -35,6 +37,7 @@ class RunContext(ShowsState):
         check_interrupt: Leaves a callback where the run is to end early.
 
     Attributes:
+        optimizers: Those of the step, once they are built.
         checks_finite: A callback wants calls to end at a cost that is not finite.
     """
 
@@ -61,7 +64,8 @@ class RunContext(ShowsState):
         self._state = state
         self._hyper_params = hyper_params
         self._saves = saves
-        self._predictors: dict[tuple[str, ...], Any] = {}
+        self.optimizers: Mapping[str, OptimizerAdapter] = {}
+        self._predictors: dict[tuple[tuple[str, ...], bool], Any] = {}
         self._inference_trace: TowerTrace | None = None
 
     @property
@@ -94,10 +98,32 @@ class RunContext(ShowsState):
         """Have a hyper-parameter set after each step; see `HyperParams.schedule`."""
         self._hyper_params.schedule(name, schedule)
 
+    def averages(self) -> dict[str, tf.Variable]:
+        """The variables of `WeightEMA`, by the names of the model's.
+
+        Raises:
+            ConfigError: There is none.
+        """
+        found = {n: v for o in self.optimizers.values() for n, v in o.averages().items()}
+        if not found:
+            raise ConfigError(
+                "ema=True: this run keeps no averages of its weights.",
+                fix="wrap its optimizer: WeightEMA(optimizer, 0.999)",
+            )
+        return found
+
+    def nonfinite_gradients(self) -> list[str]:
+        """Variables for whose gradients `CheckGradient` has forbidden the last step."""
+        return [name for o in self.optimizers.values() for name in o.nonfinite()]
+
     def predict_function(
-        self, outputs: Sequence[str]
+        self, outputs: Sequence[str], *, ema: bool = False
     ) -> tuple[Callable[..., list[Any]], list[str]]:
         """The tower in inference mode, on the current weights, cut to some outputs.
+
+        Args:
+            outputs: Their names.
+            ema: Take the averages of `WeightEMA` for the weights.
 
         Returns:
             A function over arrays that gives tensors, and the names of its arguments in order.
@@ -106,9 +132,11 @@ class RunContext(ShowsState):
             LayerError: There is no output of some name.
             StepError: From the function: TensorFlow has failed it.
         """
-        key = tuple(outputs)
+        key = tuple(outputs), ema
         if key not in self._predictors:
-            function, names = self.trace_inference().function(outputs)
+            function, names = self.trace_inference().function(
+                outputs, instead=self.averages() if ema else None
+            )
 
             def checked(*arrays: Any) -> list[Any]:
                 try:
@@ -145,9 +173,10 @@ class RunContext(ShowsState):
         ]
         return dict(zip(names, inputs, strict=True))
 
-    def get_weights(self) -> dict[str, np.ndarray]:
-        """The model's variables by name, as copies."""
-        return arrays_of(self.tower.store.named_variables())
+    def get_weights(self, *, ema: bool = False) -> dict[str, np.ndarray]:
+        """The model's variables by name, as copies; with `ema` averages where there are some."""
+        averages = self.averages() if ema else {}
+        return arrays_of({**self.tower.store.named_variables(), **averages})
 
     def request_stop(self) -> None:
         """End training normally after the current step or epoch's triggers."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+from towerpack._core.errors import ConfigError
 from towerpack.inputs import InputSource
 from towerpack.tower import TowerFunction, TowerTrace
 from towerpack.training._team import Team
@@ -55,6 +56,28 @@ class Distribution(ABC):
     def adopt(self, tower: TowerFunction, trace: TowerTrace) -> None:  # noqa: B027 - optional
         """Take over the model's variables, before anything but a first trace has used them."""
 
+    def on_each(self, function: Callable[[], Any]) -> None:
+        """Call a function where each of the replicas here runs."""
+        function()
+
+    def check_xla(self) -> None:
+        """Compile something small where the replicas will run.
+
+        Raises:
+            ConfigError: TensorFlow cannot.
+        """
+        with self.scope():
+            weights = tf.Variable(tf.ones([]))
+        compiled = tf.function(lambda: weights * 2.0, jit_compile=True, autograph=False)
+        try:
+            tf.function(lambda: self.on_each(compiled), autograph=False)()
+        except tf.errors.OpError as error:
+            raise ConfigError(
+                f"xla=True: TensorFlow cannot compile these {self.replicas} replicas.",
+                got=str(error).strip().partition("\n")[0],
+                fix="xla=False, or one replica",
+            ) from error
+
     @abstractmethod
     def replicate(
         self, compute: Compute, source: InputSource, step: tf.Variable
@@ -78,6 +101,12 @@ class SharedVariables(Distribution):
     def __init__(self, devices: Sequence[str | None] = (None,)) -> None:
         self.devices = list(devices)
         self.replicas = self.local_replicas = len(self.devices)
+
+    def on_each(self, function: Callable[[], Any]) -> None:
+        """Call it on each device."""
+        for device in self.devices:
+            with tf.device(device):
+                function()
 
     def replicate(
         self, compute: Compute, source: InputSource, step: tf.Variable

@@ -63,6 +63,7 @@ class Executor:
 
     Raises:
         LayerError: A fetch is no output of the tower.
+        ConfigError: `xla`, and TensorFlow cannot compile replicas where they run.
     """
 
     def __init__(
@@ -98,9 +99,12 @@ class Executor:
         moved = [tower.store.named_variables()[name] for name in trace.moved]
         self._guard = Guard(moved) if check_finite else None
         self._xla = xla
+        if xla:
+            distribution.check_xla()
         summaries = trace.result.summaries
         self._scalars = [s.name for s in summaries if s.kind not in HEAVY]
         self._heavy = [s.name for s in summaries if s.kind in HEAVY]
+        self._heavy_gradients: list[str] = []
         wanted = [name for name in dict.fromkeys(fetches) if name != COST]
         self._packing = Packing(wanted, [outputs[name] for name in wanted])
         self._optimizers: list[OptimizerAdapter] = []
@@ -117,12 +121,12 @@ class Executor:
     @property
     def has_heavy(self) -> bool:
         """The model has histograms or images, for the last step of each epoch."""
-        return bool(self._heavy)
+        return bool(self._heavy or self._heavy_gradients)
 
     def compile(self) -> None:
         """Trace what the loop runs, so that mistakes show before the first step."""
         self._run.get_concrete_function()
-        if self._heavy:
+        if self.has_heavy:
             self._run_heavy.get_concrete_function()
         if self._untrained:
             names = ", ".join(self._untrained)
@@ -147,11 +151,12 @@ class Executor:
         self, done: int, finite: bool, rows: Any, packed: Any, batch: Any, heavy: Any
     ) -> CallResult:
         table = rows.numpy()
+        names = [*self._heavy, *self._heavy_gradients]
         return CallResult(
             steps=done,
             outputs={COST: table[:, 0], **self._packing.unpack(packed, done)},
             summaries={name: table[:, i + 1] for i, name in enumerate(self._scalars)},
-            heavy={n: v.numpy() for n, v in zip(self._heavy, heavy, strict=False) if done},
+            heavy={n: v.numpy() for n, v in zip(names, heavy, strict=False) if done},
             nonfinite=None if finite else [tensor.numpy() for tensor in batch],
         )
 
@@ -202,10 +207,15 @@ class Executor:
         if self._xla:
             compute = tf.function(compute, jit_compile=True, autograph=False)
         inputs, computed = self._distribution.replicate(compute, self._source, self._global_step)
-        computed = computed._replace(row=self._averages(computed.row))
+        pairs = list(zip(self._optimizers, computed.gradients, strict=True))
+        shown = {name: h for o, g in pairs for name, h in o.histograms(g).items()}
+        self._heavy_gradients = list(shown)
+        computed = computed._replace(
+            row=self._averages(computed.row), heavy=[*computed.heavy, *shown.values()]
+        )
 
         def update() -> None:
-            for optimizer, gradients in zip(self._optimizers, computed.gradients, strict=True):
+            for optimizer, gradients in pairs:
                 optimizer.apply(gradients)
             for variable, value in computed.moved:
                 variable.assign(value, read_value=False)
@@ -213,7 +223,9 @@ class Executor:
             self._schedules.assign(due)
 
         if self._guard:
-            return inputs, computed, self._guard.apply(computed.row[0], before, update)
+            checks = [optimizer.check(gradients) for optimizer, gradients in pairs]
+            finite = tf.reduce_all([tf.math.is_finite(computed.row[0]), *checks])
+            return inputs, computed, self._guard.apply(finite, before, update)
         update()
         return inputs, computed, tf.constant(True)
 

@@ -1,4 +1,4 @@
-"""A step whose cost is not finite is not applied."""
+"""A step whose cost, or a gradient that is checked, is not finite is not applied."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from towerpack.nn import components_of
 
 
 class Guard:
-    """Applies a step's update only if its cost is finite, and takes back what the model has moved.
+    """Applies a step's update only if that is to be, and takes back what the model has moved.
 
     Args:
         moved: Variables that the model itself changes, before the cost is known.
@@ -24,9 +24,9 @@ class Guard:
         return [components_of(variable)[0].read_value() for variable in self._moved]
 
     def apply(
-        self, cost: tf.Tensor, before: Sequence[tf.Tensor], update: Callable[[], None]
+        self, finite: tf.Tensor, before: Sequence[tf.Tensor], update: Callable[[], None]
     ) -> tf.Tensor:
-        """In the graph: whether the update was applied."""
+        """In the graph: update if all is finite; gives back whether it was."""
 
         def done() -> tf.Tensor:
             update()
@@ -37,4 +37,4 @@ class Guard:
                 variable.assign(value, read_value=False)
             return tf.constant(False)
 
-        return tf.cond(tf.math.is_finite(cost), done, undone)
+        return tf.cond(finite, done, undone)

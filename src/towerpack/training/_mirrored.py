@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -72,6 +72,10 @@ class Mirrored(Distribution):
                 "SyncMultiGPUTrainerParameterServer, whose replicas share their variables",
             )
         self._moved = [variables[name] for name in trace.moved]
+
+    def on_each(self, function: Callable[[], Any]) -> None:
+        """Call it in each replica."""
+        self.strategy.run(function)
 
     def replicate(
         self, compute: Compute, source: InputSource, step: tf.Variable

@@ -52,7 +52,7 @@ class Numbers:
         if result.steps:
             self._last = {n: float(v[-1]) for n, v in result.summaries.items()}
         for name, value in result.heavy.items():
-            if self._kinds[name] == "histogram":
+            if self._kinds.get(name, "histogram") == "histogram":  # Of a gradient, if unknown
                 self._monitors.put_histogram(name, value, step)
             else:
                 for i, picture in enumerate(value):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -14,82 +16,79 @@ from towerpack._core.naming import unique
 from towerpack.nn import variable_alias
 from towerpack.training._hyper import VariableParam
 from towerpack.training._rate import LEARNING_RATE, RateFunction
+from towerpack.training._replicas import on_replicas
 
 _Schedule = keras.optimizers.schedules.LearningRateSchedule
 
 
-class OptimizerAdapter(Protocol):
-    """What the training step needs of an optimizer."""
+class OptimizerAdapter(ABC):
+    """What the training step needs of an optimizer, or of what is wrapped around one.
 
+    What is called in the graph gets gradients that have been averaged over the replicas: tensors or
+    `tf.IndexedSlices`. With a strategy of `tf.distribute`, `build` is called in its scope, the rest
+    outside of it and of replicas, perhaps inside of a `tf.cond`; gradients and variables are then
+    distributed values, on which `towerpack.training._replicas` works.
+    """
+
+    @abstractmethod
     def build(
         self, variables: Mapping[str, tf.Variable], saved_elsewhere: Iterable[tf.Variable] = ()
     ) -> None:
         """Create slots for these trainable variables; `variables` leaves out what others save."""
-        ...
+
+    @abstractmethod
+    def apply(self, gradients: Sequence[Any]) -> None:
+        """In the graph: update the variables of `build`, in their order; None leaves one alone."""
+
+    @abstractmethod
+    def variables(self) -> dict[str, tf.Variable]:
+        """All state, by names that every process repeats."""
+
+    @abstractmethod
+    def hyper_params(self) -> dict[str, VariableParam]:
+        """What can be changed while training goes on."""
+
+    @abstractmethod
+    def scheduled(self) -> dict[str, float]:
+        """Numbers for the monitors: what a schedule has given for the last step, and others."""
 
     def scale_loss(self, cost: tf.Tensor) -> tf.Tensor:
         """The cost to take gradients of."""
-        ...
+        return cost
 
-    def apply(self, gradients: Sequence[Any]) -> None:
-        """In the graph: update the variables of `build`, in their order; None leaves one alone."""
-        ...
+    def check(self, gradients: Sequence[Any]) -> tf.Tensor:
+        """In the graph, before `apply`, outside of any condition: whether it may be called."""
+        return tf.constant(True)
 
-    def variables(self) -> dict[str, tf.Variable]:
-        """All state, by names that every process repeats."""
-        ...
+    def checks(self) -> bool:
+        """`check` may forbid a step."""
+        return False
 
-    def hyper_params(self) -> dict[str, VariableParam]:
-        """What can be changed while training goes on."""
-        ...
+    def nonfinite(self) -> list[str]:
+        """Variables for whose gradients `check` has forbidden the last step."""
+        return []
 
-    def scheduled(self) -> dict[str, float]:
-        """What a schedule has given for the last step."""
-        ...
+    def averages(self) -> dict[str, tf.Variable]:
+        """Averages of trained variables, by the variables' names."""
+        return {}
 
-
-def adapt(optimizer: Any, *, scale_loss: bool = False) -> OptimizerAdapter:
-    """Wrap an optimizer.
-
-    Args:
-        optimizer: Of Keras 3 or `tf.compat.v1.train`.
-        scale_loss: Scale the loss dynamically (for float16).
-
-    Raises:
-        ConfigError: It is neither, or it has been used for other variables.
-    """
-    if isinstance(optimizer, str):
-        optimizer = keras.optimizers.get(optimizer)
-    if isinstance(optimizer, keras.optimizers.Optimizer):
-        if scale_loss and not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
-            optimizer = keras.optimizers.LossScaleOptimizer(optimizer)
-        return _KerasOptimizer(optimizer)
-    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        if scale_loss:
-            raise ConfigError(
-                "precision='float16' needs loss scaling, which tf.compat.v1 optimizers lack.",
-                fix="use a Keras optimizer, or precision='bfloat16'",
-            )
-        return _CompatOptimizer(optimizer)
-    raise ConfigError(
-        f"{optimizer!r} is not an optimizer.",
-        expected="a Keras optimizer such as keras.optimizers.Adam(1e-3), or one of "
-        "tf.compat.v1.train",
-        fix="call the class: keras.optimizers.Adam(1e-3)" if isinstance(optimizer, type) else None,
-    )
+    def histograms(self, gradients: Sequence[Any]) -> dict[str, Any]:
+        """What of the gradients of an epoch's last step is to be shown, by the monitors' names."""
+        return {}
 
 
-class _KerasOptimizer:
+class KerasOptimizer(OptimizerAdapter):
+    """An optimizer of Keras 3."""
+
     def __init__(self, optimizer: keras.optimizers.Optimizer) -> None:
-        self._optimizer = optimizer
-        self._inner: Any = getattr(optimizer, "inner_optimizer", optimizer)
+        self._optimizer: Any = optimizer
         self._aliases: list[keras.Variable] = []
         self._elsewhere: set[int] = set()
-        rate = getattr(self._inner, "_learning_rate", None)
+        rate = getattr(self._optimizer, "_learning_rate", None)
         self._function: RateFunction | None = None
         if callable(rate) and not isinstance(rate, _Schedule):
             self._function = RateFunction(rate)
-            self._inner._learning_rate = variable_alias(self._function.rate, LEARNING_RATE)
+            self._optimizer._learning_rate = variable_alias(self._function.rate, LEARNING_RATE)
 
     def build(
         self, variables: Mapping[str, tf.Variable], saved_elsewhere: Iterable[tf.Variable] = ()
@@ -102,19 +101,19 @@ class _KerasOptimizer:
         self._elsewhere = {id(v) for v in saved_elsewhere}
         # Keras names slots by the path of their variable; our aliases carry our names.
         self._aliases = [variable_alias(v, name) for name, v in variables.items()]
-        # It may have been made before the strategy whose variables it moves.
-        for part in (self._optimizer, self._inner, *self._optimizers()):
-            part._distribution_strategy = tf.distribute.get_strategy()
+        for part in {id(o): o for o in (self._optimizer, *self._optimizers())}.values():
+            _adopt(part)
         self._optimizer.build(self._aliases)
 
     def scale_loss(self, cost: tf.Tensor) -> tf.Tensor:
-        return self._optimizer.scale_loss(cost)
+        return self._optimizer.scale_loss(cost)  # By the optimizer's `loss_scale_factor`.
 
     def apply(self, gradients: Sequence[Any]) -> None:
         if self._function is not None:
             self._function.update()
         pairs = [p for p in zip(gradients, self._aliases, strict=True) if p[0] is not None]
-        self._optimizer.apply([g for g, _ in pairs], [v for _, v in pairs])
+        with _across_replicas(self._optimizer._distribution_strategy):
+            self._optimizer.apply([g for g, _ in pairs], [v for _, v in pairs])
 
     def variables(self) -> dict[str, tf.Variable]:
         found: dict[str, tf.Variable] = {}
@@ -139,19 +138,59 @@ class _KerasOptimizer:
 
     def _optimizers(self) -> list[Any]:
         """The optimizers that move weights: those of a `MultiOptimizer`, or this one."""
-        return getattr(self._inner, "optimizers", None) or [self._inner]
+        return getattr(self._optimizer, "optimizers", None) or [self._optimizer]
 
     def scheduled(self) -> dict[str, float]:
         if self._function is not None:
             return self._function.scheduled()
-        schedule = getattr(self._inner, "_learning_rate", None)
+        schedule = getattr(self._optimizer, "_learning_rate", None)
         if not isinstance(schedule, _Schedule):
             return {}
-        last = max(int(self._inner._iterations.numpy()) - 1, 0)
+        last = max(int(self._optimizer._iterations.numpy()) - 1, 0)
         return {LEARNING_RATE: float(tf.convert_to_tensor(schedule(last)))}
 
 
-class _CompatOptimizer:
+def _adopt(optimizer: Any) -> None:
+    """Bring a Keras optimizer, which may have been made before, under the present strategy.
+
+    Raises:
+        ConfigError: It accumulates gradients, which Keras 3.15 cannot do there.
+    """
+    optimizer._distribution_strategy = strategy = tf.distribute.get_strategy()
+    if not tf.distribute.has_strategy():
+        return
+    if optimizer.gradient_accumulation_steps:
+        raise ConfigError(
+            "A Keras optimizer cannot accumulate gradients of replicas with copies of the "
+            "variables.",
+            got=f"gradient_accumulation_steps={optimizer.gradient_accumulation_steps}",
+            fix="AccumulateGradients(optimizer, steps)",
+        )
+    # On each replica's copies; otherwise those of the first would be clipped and handed around.
+    clip = optimizer._clip_gradients
+    optimizer._clip_gradients = lambda gradients: on_replicas(strategy, clip, gradients)
+
+
+@contextmanager
+def _across_replicas(strategy: tf.distribute.Strategy) -> Iterator[None]:
+    """Let a Keras optimizer update each replica's variables by its own copy of the gradients.
+
+    Outside of the strategy's scope Keras 3.15 would take the first replica's copies for all. Inside
+    it goes by `merge_call`, of which there is none, unless the strategy says that it needs none.
+    """
+    extended: Any = strategy.extended
+    if strategy.num_replicas_in_sync == 1:
+        yield
+        return
+    extended._use_merge_call = lambda: False
+    try:
+        with strategy.scope():
+            yield
+    finally:
+        del extended._use_merge_call
+
+
+class CompatOptimizer(OptimizerAdapter):
     """A `tf.compat.v1.train` optimizer; its learning rate becomes a variable unless it is one."""
 
     def __init__(self, optimizer: Any) -> None:
@@ -185,9 +224,6 @@ class _CompatOptimizer:
         self._variables = dict(variables)
         # Eagerly, so that the slots exist before a checkpoint is restored.
         self._optimizer._create_slots(list(variables.values()))
-
-    def scale_loss(self, cost: tf.Tensor) -> tf.Tensor:
-        return cost
 
     def apply(self, gradients: Sequence[Any]) -> None:
         if self._function is not None:

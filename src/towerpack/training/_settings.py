@@ -18,6 +18,7 @@ from towerpack.dataflow._flow import content_of, functions_of, serial_pipeline_o
 from towerpack.inputs import InputSource
 from towerpack.tower import COST, TowerTrace
 from towerpack.training._run_dir import plain
+from towerpack.training.optim._wrapping import ProxyOptimizer
 
 Settings = Mapping[str, Any]
 
@@ -44,7 +45,7 @@ def settings_of(
         trace: A training tower.
         optimizer: As the user gave it: one, or a dict.
     """
-    names = ("precision", "deterministic", "xla")
+    names = ("precision", "deterministic", "xla", "frozen")
     found = {
         **{name: getattr(config, name) for name in names},
         **_data(source),
@@ -125,6 +126,12 @@ def _optimizers(given: Any) -> Settings:
 def _optimizer(name: str, optimizer: Any) -> Settings:
     if isinstance(optimizer, str):
         optimizer = keras.optimizers.get(optimizer)
+    if isinstance(optimizer, ProxyOptimizer):
+        return {
+            name: type(optimizer).__name__,
+            **_flat(name, optimizer.settings()),
+            **_optimizer(f"{name}.optimizer", optimizer.wrapped),
+        }
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     rate = getattr(inner, "_learning_rate", None)
     schedule = isinstance(rate, keras.optimizers.schedules.LearningRateSchedule)

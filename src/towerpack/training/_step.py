@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -9,8 +10,10 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError, LayerError
+from towerpack.nn import find_matching
 from towerpack.tower import TowerFunction, TowerResult, TowerTrace
-from towerpack.training._optimizer import OptimizerAdapter, adapt
+from towerpack.training._optimizer import OptimizerAdapter
+from towerpack.training.optim._wrapping import adapt
 
 
 class Minimized(NamedTuple):
@@ -104,19 +107,33 @@ class StepSetup:
         given: What the configuration's `optimizer=`, or else the model's `optimizer()`, has given:
             one, or a dict of several.
         scale_loss: Scale losses dynamically (for float16).
+        frozen: Expressions for whole names of trainable variables that are not to be trained.
 
     Attributes:
-        trainable: The trainable variables that the tower reads, by name.
+        trainable: The trainable variables that the tower reads, by name, without the frozen ones.
+        frozen: Names of those.
         trained: Those of them that have an optimizer.
         optimizers: Those that were asked for. A checkpoint holds each as a group of its name,
             beside `'model'`.
     """
 
     def __init__(
-        self, tower: TowerFunction, trace: TowerTrace, given: Any, *, scale_loss: bool = False
+        self,
+        tower: TowerFunction,
+        trace: TowerTrace,
+        given: Any,
+        *,
+        scale_loss: bool = False,
+        frozen: Sequence[str] = (),
     ) -> None:
         used = set(trace.used)
-        self.trainable = {n: v for n, v in tower.store.trainable().items() if n in used}
+        trainable = {n: v for n, v in tower.store.trainable().items() if n in used}
+        self.frozen = {
+            name
+            for regex in frozen
+            for name in find_matching("TrainConfig(frozen=…)", regex, trainable, re.fullmatch)
+        }
+        self.trainable = {n: v for n, v in trainable.items() if n not in self.frozen}
         self.trained: dict[str, tf.Variable] = {}
         self.optimizers: dict[str, OptimizerAdapter] = {}
         self._everything = tower.store.named_variables().values()
@@ -149,12 +166,20 @@ class StepSetup:
         self.trained.update(variables)
         return adapter
 
-    def check(self) -> None:
-        """Refuse optimizers that the step has not asked for.
+    def check(self, *, checks_finite: bool = False) -> None:
+        """Refuse optimizers that the step has not asked for, or that lack what they rely on.
+
+        Args:
+            checks_finite: A step that is not finite is not applied, and ends training.
 
         Raises:
             ConfigError: There are some.
         """
+        if not checks_finite and any(o.checks() for o in self.optimizers.values()):
+            raise ConfigError(
+                "CheckGradient relies on the callback CheckNumerics, which this run does not have.",
+                fix="TrainConfig(extra_callbacks=[CheckNumerics(), …]), or leave CheckGradient out",
+            )
         idle = sorted(set(self._given) - set(self.optimizers))
         if idle:
             raise ConfigError(

@@ -15,23 +15,31 @@ _LOG = get_logger(__name__)
 _CONSOLE_ROWS = 30
 
 
-def show_variables(variables: Mapping[str, Any], trained: Collection[str]) -> None:
+def show_variables(
+    variables: Mapping[str, Any], trained: Collection[str], frozen: Collection[str] = ()
+) -> None:
     """Log a table of a model's variables; all of a long one goes to the run's log alone.
 
     Args:
         variables: By name.
         trained: Names of those that are trained.
+        frozen: Names of those that would be, but for the configuration.
     """
-    whole = variables_text(variables, trained)
+    whole = variables_text(variables, trained, frozen)
     if len(variables) <= _CONSOLE_ROWS:
         _LOG.info("%s", whole)
     else:
         _LOG.info("%s", whole, extra=ONLY_FILE)
-        _LOG.info("%s", variables_text(variables, trained, _CONSOLE_ROWS), extra=ONLY_CONSOLE)
+        _LOG.info(
+            "%s", variables_text(variables, trained, frozen, _CONSOLE_ROWS), extra=ONLY_CONSOLE
+        )
 
 
 def variables_text(
-    variables: Mapping[str, Any], trained: Collection[str], rows: int | None = None
+    variables: Mapping[str, Any],
+    trained: Collection[str],
+    frozen: Collection[str] = (),
+    rows: int | None = None,
 ) -> str:
     """Name, shape and count of the first variables, or of all; what is not trained is marked."""
     shapes = {name: variable.shape.as_list() for name, variable in variables.items()}
@@ -45,7 +53,9 @@ def variables_text(
     lines = [head + (f", {fixed:,} of them not trained:" if fixed else ":")]
     for (name, shape, count), key in zip(cells, shown, strict=True):
         line = f"  {name:<{widths[0]}}  {shape:<{widths[1]}}  {count:>{widths[2]}}"
-        lines.append(line if key in trained else line + "  not trained")
+        lines.append(
+            line if key in trained else line + ("  frozen" if key in frozen else "  not trained")
+        )
     if len(shown) < len(counts):
         lines.append(f"  ... and {len(counts) - len(shown):,} more, in log.txt")
     return "\n".join(lines)

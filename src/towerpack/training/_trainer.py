@@ -31,7 +31,6 @@ from towerpack.training._interrupt import Interrupted, InterruptFlag, StopTraini
 from towerpack.training._loop import Loop
 from towerpack.training._run_state import RunState, ShowsState
 from towerpack.training._saves import Saves
-from towerpack.training._snapshot import arrays_of
 from towerpack.training._starting import open_run, steps_of_one_pass, usual_monitors
 from towerpack.training._step import SupervisedStep, TrainStep
 from towerpack.training._tables import say_ending
@@ -120,15 +119,18 @@ class Trainer(ShowsState):
         """Names that `hyper_param` knows."""
         return self._hyper_params.names()
 
-    def get_weights(self) -> dict[str, np.ndarray]:
+    def get_weights(self, *, ema: bool = False) -> dict[str, np.ndarray]:
         """The model's variables by name, as copies.
 
+        Args:
+            ema: Those that `WeightEMA` averages as their averages.
+
         Raises:
-            ConfigError: The trainer has not been started.
+            ConfigError: The trainer has not been started, or keeps no averages.
         """
         if not self._trained:
             raise ConfigError("A trainer has no weights before train().")
-        return arrays_of(self.tower.store.named_variables())
+        return self._parts.context.get_weights(ema=ema)
 
     # ------------------------------------------------------------------ lifecycle
 

@@ -1,0 +1,49 @@
+"""Values and variables of which each replica has a copy, seen from outside of the replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from towerpack.nn import components_of
+
+
+def first(value: Any) -> Any:
+    """The first replica's copy of a value; the value itself where there are no copies."""
+    # Not by `components_of` alone: sparse gradients have `values` too.
+    distributed = isinstance(value, tf.distribute.DistributedValues)
+    return components_of(value)[0] if distributed else value
+
+
+def on_replicas(
+    strategy: tf.distribute.Strategy, function: Callable[..., Any], *values: Any
+) -> Any:
+    """In the graph: call a function, on each replica with its copies of the values.
+
+    Args:
+        strategy: That of the distributed values among them, if there are some.
+        function: Computes tensors, and changes nothing.
+        *values: Any structures of tensors, variables and distributed values.
+
+    Returns:
+        What it gives: of distributed values, tensors that are distributed likewise.
+    """
+    if any(isinstance(value, tf.distribute.DistributedValues) for value in tf.nest.flatten(values)):
+        return strategy.run(function, args=values)
+    return function(*values)
+
+
+def update(variable: tf.Variable, function: Callable[..., Any], *values: Any) -> None:
+    """In the graph: call a function that changes a variable, on each replica's copy of it.
+
+    Args:
+        variable: Of any kind.
+        function: Takes it, or a copy, and the values.
+        *values: Tensors, variables and distributed values.
+    """
+    if isinstance(variable, tf.distribute.DistributedValues):
+        variable.distribute_strategy.extended.update(variable, function, args=values)
+    else:
+        function(variable, *map(first, values))

@@ -1,0 +1,11 @@
+"""Gradient processors: the predecessor's module of this name."""
+
+from towerpack.training.optim._processors import CheckGradient as CheckGradient
+from towerpack.training.optim._processors import FilterNoneGrad as FilterNoneGrad
+from towerpack.training.optim._processors import GlobalNormClip as GlobalNormClip
+from towerpack.training.optim._processors import GradientProcessor as GradientProcessor
+from towerpack.training.optim._processors import MapGradient as MapGradient
+from towerpack.training.optim._processors import PrintGradient as PrintGradient
+from towerpack.training.optim._processors import ScaleGradient as ScaleGradient
+from towerpack.training.optim._processors import SummaryGradient as SummaryGradient
+from towerpack.training.optim._processors import ValueClip as ValueClip

@@ -1,0 +1,23 @@
+"""Optimizers around optimizers: the predecessor's module of this name, and its names of classes."""
+
+from towerpack.training.optim._wrappers import AccumulateGradients as AccumulateGradients
+from towerpack.training.optim._wrappers import PostProcess as PostProcess
+from towerpack.training.optim._wrappers import PostProcess as PostProcessOptimizer
+from towerpack.training.optim._wrappers import ProcessGradients as ProcessGradients
+from towerpack.training.optim._wrappers import VariableAssignment as VariableAssignment
+from towerpack.training.optim._wrappers import VariableAssignment as VariableAssignmentOptimizer
+from towerpack.training.optim._wrappers import WeightEMA as WeightEMA
+from towerpack.training.optim._wrappers import apply_grad_processors as apply_grad_processors
+from towerpack.training.optim._wrapping import ProxyOptimizer as ProxyOptimizer
+
+__all__ = [
+    "AccumulateGradients",
+    "PostProcess",
+    "PostProcessOptimizer",
+    "ProcessGradients",
+    "ProxyOptimizer",
+    "VariableAssignment",
+    "VariableAssignmentOptimizer",
+    "WeightEMA",
+    "apply_grad_processors",
+]

@@ -1,0 +1,218 @@
+"""Optimizers on two logical CPU devices, which only a process of its own can have.
+
+    python optim_program.py DIRECTORY
+
+Each case is a function; it says its name on stdout when it has passed.
+"""
+
+# ruff: noqa: E402 - devices are made before anything uses TensorFlow
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+tf.config.set_logical_device_configuration(
+    tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
+)
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from small_training import Model, config, flow
+from towerpack import (
+    AccumulateGradients,
+    CheckGradient,
+    ConfigError,
+    GlobalNormClip,
+    MapGradient,
+    ProcessGradients,
+    ScaleGradient,
+    SummaryGradient,
+    ValueClip,
+    VariableAssignment,
+    WeightEMA,
+)
+from towerpack.callbacks import InferenceRunner, ScalarStats
+from towerpack.training import (
+    SimpleTrainer,
+    SyncMultiGPUTrainer,
+    SyncMultiGPUTrainerParameterServer,
+)
+from towerpack.training.optim._wrapping import LossScale, adapt
+
+TWO = ["CPU:0", "CPU:1"]
+GRADIENTS = np.random.default_rng(3).normal(size=(6, 2, 3)).astype(np.float32)
+NAMES = ("a/kernel", "b/kernel")
+
+
+def adamw(**kwargs: Any) -> Any:
+    return keras.optimizers.AdamW(0.1, weight_decay=0.1, **kwargs)
+
+
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "clipped": lambda: adamw(global_clipnorm=0.5),
+    "averaged": lambda: adamw(use_ema=True, ema_overwrite_frequency=2, loss_scale_factor=4.0),
+    "loss scale": lambda: keras.optimizers.LossScaleOptimizer(adamw(), dynamic_growth_steps=2),
+    "processors": lambda: ProcessGradients(
+        adamw(),
+        [
+            CheckGradient(),
+            SummaryGradient(),
+            GlobalNormClip(1.0),
+            ValueClip(0.4),
+            ScaleGradient(("a/.*", 0.5)),
+            MapGradient(lambda g, v: g + 0.1 * v, "b/.*"),
+        ],
+    ),
+    "wrappers": lambda: LossScale(
+        WeightEMA(
+            VariableAssignment(
+                AccumulateGradients(adamw(), 2), lambda v: tf.clip_by_value(v, -0.9, 0.9)
+            ),
+            0.5,
+        )
+    ),
+}
+
+
+def applied(
+    make: Callable[[], Any], strategy: tf.distribute.Strategy | None
+) -> list[dict[str, np.ndarray]]:
+    """All variables of a training, on each replica, as the executor runs it."""
+    outside = make()  # Users make optimizers before there is a strategy.
+    with (strategy or tf.distribute.get_strategy()).scope():
+        variables = {name: tf.Variable(tf.ones([3]), name=name) for name in NAMES}
+        adapter = adapt(outside)
+        adapter.build(variables)
+
+    def averaged(gradients: tf.Tensor) -> list[Any]:
+        if strategy is None:
+            return tf.unstack(gradients)
+
+        def of_replica() -> list[tf.Tensor]:
+            index: Any = tf.distribute.get_replica_context().replica_id_in_sync_group
+            return tf.unstack(gradients + 1.0 - 2.0 * tf.cast(index, tf.float32))
+
+        pairs = [(value, value) for value in strategy.run(of_replica)]
+        return list(strategy.extended.batch_reduce_to(tf.distribute.ReduceOp.MEAN, pairs))
+
+    def body(i: tf.Tensor, gradients: tf.Tensor) -> Any:
+        scaled = adapter.scale_loss(tf.constant(1.0)) * gradients[i]
+        given = averaged(scaled)
+
+        def update() -> tf.Tensor:
+            adapter.apply(given)
+            return tf.constant(True)
+
+        tf.cond(adapter.check(given), update, lambda: tf.constant(False))
+        return i + 1, gradients
+
+    @tf.function(autograph=False)
+    def run(gradients: tf.Tensor) -> None:
+        tf.while_loop(lambda i, _: i < len(GRADIENTS), body, (0, gradients))
+
+    run(tf.constant(GRADIENTS))
+    every = {**variables, **adapter.variables()}
+    local = (strategy or tf.distribute.get_strategy()).experimental_local_results
+    copies = {name: [v.numpy() for v in local(variable)] for name, variable in every.items()}
+    return [
+        {name: values[min(i, len(values) - 1)] for name, values in copies.items()} for i in range(2)
+    ]
+
+
+def replicas_with_copies_move_as_one(where: Path) -> None:
+    strategy = tf.distribute.MirroredStrategy(
+        TWO, cross_device_ops=tf.distribute.ReductionToOneDevice()
+    )
+    for name, make in OPTIMIZERS.items():
+        alone = applied(make, None)[0]
+        for copy in applied(make, strategy):
+            assert copy.keys() == alone.keys()
+            for key, value in alone.items():
+                np.testing.assert_allclose(copy[key], value, rtol=1e-5, err_msg=f"{name}: {key}")
+        assert not np.array_equal(alone["a/kernel"], np.ones(3)), name
+    try:
+        applied(lambda: adamw(gradient_accumulation_steps=2), strategy)
+    except ConfigError as error:
+        assert "AccumulateGradients" in str(error.fix)
+    else:
+        raise AssertionError("no error")
+
+
+def shared(config: Any) -> Any:
+    return SyncMultiGPUTrainerParameterServer(config, devices=TWO)
+
+
+def copies(config: Any) -> Any:
+    return SyncMultiGPUTrainer(config, devices=TWO)
+
+
+def trained(trainer: Any, where: Path, make: Callable[[], Any], **kwargs: Any) -> Any:
+    averaged = InferenceRunner(flow(48), ScalarStats("cost"), "ema", ema=True)
+    kwargs = {"model": Model(make, rate=0.0), "max_epoch": 1, "steps_per_epoch": 4, **kwargs}
+    made = trainer(config(where / trainer.__name__, [averaged], **kwargs))
+    made.train()
+    return made
+
+
+def wrapped(scale: float | None = None) -> Any:
+    sgd = keras.optimizers.SGD(0.05)
+    processors = [CheckGradient(), SummaryGradient("fc0/.*"), GlobalNormClip(1.0)]
+    made = WeightEMA(AccumulateGradients(ProcessGradients(sgd, processors), 2), 0.9)
+    # The usual scale of 2 ** 15 leaves out the first steps.
+    return made if scale is None else LossScale(made, initial=scale)
+
+
+def every_trainer_in_every_precision(where: Path) -> None:
+    exact = {}
+    both = ("float16", "bfloat16")
+    for trainer, precisions in ((SimpleTrainer, both[:1]), (shared, both), (copies, both[:1])):
+        exact[trainer] = alone = trained(trainer, where / "exact", wrapped)
+        weights = alone.get_weights()
+        for precision in precisions:
+            found = trained(
+                trainer,
+                where / precision,
+                lambda half=precision == "float16": wrapped(256.0 if half else None),
+                precision=precision,
+            ).get_weights()
+            for name, value in weights.items():
+                assert found[name].dtype == np.float32
+                np.testing.assert_allclose(found[name], value, atol=0.02)
+            assert not np.allclose(found["fc0/kernel"], weights["fc0/kernel"], atol=1e-6)
+    for ema in (False, True):
+        theirs = exact[copies].get_weights(ema=ema)
+        for name, value in exact[shared].get_weights(ema=ema).items():
+            np.testing.assert_allclose(theirs[name], value, rtol=1e-4, atol=1e-6)
+    for name in ("ema/cost", "gradient-summary/fc0/kernel-rms"):
+        values = [exact[trainer].monitors.latest(name) for trainer in (shared, copies)]
+        np.testing.assert_allclose(*values, rtol=1e-4)
+
+
+def compilation(where: Path) -> None:
+    alone, compiled = (
+        trained(SimpleTrainer, where / str(xla), wrapped, xla=xla).get_weights()
+        for xla in (False, True)
+    )
+    for name, value in alone.items():
+        np.testing.assert_allclose(compiled[name], value, atol=1e-5)
+    for trainer in (shared, copies):
+        try:
+            trained(trainer, where, wrapped, xla=True)
+        except ConfigError as error:
+            assert "CPU:1" in str(error) and "xla=False" in str(error)
+        else:
+            raise AssertionError("no error")
+
+
+CASES = [replicas_with_copies_move_as_one, every_trainer_in_every_precision, compilation]
+
+if __name__ == "__main__":
+    for case in CASES:
+        case(Path(sys.argv[1]) / case.__name__)
+        print(case.__name__, flush=True)
