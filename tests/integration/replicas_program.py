@@ -26,7 +26,7 @@ tf.config.set_logical_device_configuration(
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from small_training import SPECS, Model, Recorded, X, Y, assert_same, config, flow
 from towerpack import ConfigError, LayerError, NumericsError
-from towerpack.callbacks import ModelSaver
+from towerpack.callbacks import Callbacks, ModelSaver
 from towerpack.checkpoint import load_checkpoint
 from towerpack.dataflow import BatchData, DataFromArrays
 from towerpack.inference import Predictor
@@ -46,6 +46,7 @@ from towerpack.training import (
     SimpleTrainer,
     SyncMultiGPUTrainer,
     SyncMultiGPUTrainerParameterServer,
+    TrainConfig,
     build_step,
 )
 
@@ -189,12 +190,44 @@ def embeddings(where: Path) -> None:
 
 
 def optimizers_of_old_programs(where: Path) -> None:
-    model = Model(lambda: tf.compat.v1.train.GradientDescentOptimizer(0.05))
-    if SyncMultiGPUTrainer.__name__ in where.parts:
-        with pytest.raises(ConfigError, match="SyncMultiGPUTrainerParameterServer"):
-            two(where, model=model)
-    else:
-        assert two(where, model=model).complete
+    """Also their slots, and what they keep besides, in checkpoints."""
+    train = tf.compat.v1.train
+    for make in (
+        lambda: train.AdamOptimizer(0.05),
+        lambda: train.MomentumOptimizer(0.05, 0.9),
+        lambda: train.RMSPropOptimizer(train.exponential_decay(0.01, global_step(), 3, 0.5)),
+    ):
+        name = type(make()).__name__
+        both = two(where / name, [ModelSaver()], **plain(model=Model(make, rate=0.0)))
+        whole = one(where / name / "one", **plain(model=Model(make, rate=0.0), dataflow=flow(16)))
+        parts = {"model": Model(make, rate=0.0), "steps_per_epoch": 3}
+        two(where / name / "parts", [ModelSaver()], **plain(**parts, max_epoch=1))
+        resumed = two(where / name / "parts", [ModelSaver()], **plain(**parts))
+        assert_same(resumed.get_weights(), both.get_weights())
+        for variable, value in whole.get_weights().items():
+            ours = both.get_weights()[variable]
+            np.testing.assert_allclose(ours, value, rtol=1e-4, atol=1e-5, err_msg=name)
+
+
+def as_printed(where: Path) -> None:
+    """The predecessor's own words; `max_epoch` and `run_dir` are added. All devices are taken."""
+    if SyncMultiGPUTrainer.__name__ not in where.parts:
+        return
+    my_dataflow, lr = flow(), 1e-3
+    train = tf.compat.v1.train
+    # fmt: off
+    config =  TrainConfig(
+                dataflow=my_dataflow,
+                optimizer=train.AdamOptimizer(lr),
+                callbacks=Callbacks([ModelSaver()]),
+                model=Model(), max_epoch=2, run_dir=where)
+    # fmt: on
+    SyncMultiGPUTrainer(config).train()
+    assert load_checkpoint(where).step == 6  # 6 batches, 2 replicas, 2 epochs
+
+
+def global_step() -> Any:
+    return tf.compat.v1.train.get_or_create_global_step()
 
 
 def precisions(where: Path) -> None:
@@ -357,6 +390,7 @@ CASES = [
     statistics_of_both_replicas,
     embeddings,
     optimizers_of_old_programs,
+    as_printed,
     precisions,
     an_odd_batch_at_the_end_is_left,
     a_bad_batch_of_the_second_replica,

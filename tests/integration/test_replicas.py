@@ -13,4 +13,4 @@ def test_on_two_devices(tmp_path: Path) -> None:
     command = [sys.executable, str(PROGRAM), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert len(done.stdout.splitlines()) == 2 * 18
+    assert len(done.stdout.splitlines()) == 2 * 19

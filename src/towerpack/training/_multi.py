@@ -57,7 +57,7 @@ class SyncMultiGPUTrainer(_MultiGPUTrainer):
             instead of a configuration are the devices, as the predecessor had them.
         devices: For example `['GPU:0', 'GPU:1']`, or `[0, 1]`, or 2 for the first two GPUs; None
             for all. "GPU" is the usual case, not a condition: any device that TensorFlow lists will
-            do. Without any GPU the CPU trains alone.
+            do. Without any GPU the CPU trains: alone, or in the logical devices that it was cut into.
         step: What one step is; None for one cost and one optimizer.
 
     Raises:
@@ -107,8 +107,8 @@ def _checked(devices: Devices | None, trainer: str) -> list[str]:
     if devices is None:
         gpus = [name for name in known if name.startswith("GPU")]
         if not gpus:
-            _LOG.warning("%s found no GPU: it trains on the CPU alone.", trainer)
-        return gpus or ["CPU:0"]
+            _LOG.warning("%s found no GPU: it trains on %s.", trainer, " and ".join(known))
+        return gpus or known
     listed = range(operator.index(devices)) if isinstance(devices, SupportsIndex) else devices
     chosen = [_short(d) if isinstance(d, str) else f"GPU:{operator.index(d)}" for d in listed]
     if not chosen or len(set(chosen)) != len(chosen):

@@ -10,6 +10,7 @@ from typing import Any
 
 import keras
 import tensorflow as tf
+from tensorflow.python.training import optimizer as v1_optimizer
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.naming import unique
@@ -213,13 +214,6 @@ class CompatOptimizer(OptimizerAdapter):
     def build(
         self, variables: Mapping[str, tf.Variable], saved_elsewhere: Iterable[tf.Variable] = ()
     ) -> None:
-        if tf.distribute.has_strategy():
-            raise ConfigError(
-                "Optimizers of tf.compat.v1.train cannot move variables that are mirrored.",
-                got=type(self._optimizer).__name__,
-                fix="use the Keras optimizer of the same name, or train with "
-                "SyncMultiGPUTrainerParameterServer, whose replicas share their variables",
-            )
         self._elsewhere = {id(v) for v in saved_elsewhere}
         self._variables = dict(variables)
         # Eagerly, so that the slots exist before a checkpoint is restored.
@@ -228,8 +222,24 @@ class CompatOptimizer(OptimizerAdapter):
     def apply(self, gradients: Sequence[Any]) -> None:
         if self._function is not None:
             self._function.update()
-        pairs = zip(gradients, self._variables.values(), strict=True)
-        self._optimizer.apply_gradients([(g, v) for g, v in pairs if g is not None])
+        given = zip(gradients, self._variables.values(), strict=True)
+        pairs = [(g, v) for g, v in given if g is not None]
+        if isinstance(pairs[0][1], tf.distribute.DistributedValues):
+            self._apply_to_copies(pairs)
+        else:
+            self._optimizer.apply_gradients(pairs)
+
+    def _apply_to_copies(self, pairs: Sequence[tuple[Any, Any]]) -> None:
+        """What the optimizer itself does under a strategy, but for summing up the gradients."""
+        optimizer, extended = self._optimizer, pairs[0][1].distribute_strategy.extended
+
+        def move(variable: tf.Variable, gradient: Any) -> Any:
+            return v1_optimizer._get_processor(variable).update_op(optimizer, gradient)
+
+        optimizer._prepare()
+        moved = [op for g, v in pairs for op in extended.update(v, move, args=(g,), group=False)]
+        devices = extended.non_slot_devices([v for _, v in pairs])
+        extended.update_non_slot(devices, lambda: optimizer._finish(moved, "update"), group=False)
 
     def variables(self) -> dict[str, tf.Variable]:
         found: dict[str, tf.Variable] = {}
