@@ -33,6 +33,8 @@ class RunContext(ShowsState):
         hyper_params: What can be changed.
         saves: Writes checkpoints.
         check_interrupt: Leaves a callback where the run is to end early.
+        fast_dev_run: Batches of an evaluation in a run that only tries everything; else 0.
+        overfitted: Gives the batches that evaluations read instead of their own, if any.
 
     Attributes:
         checks_finite: A callback wants calls to end at a cost that is not finite.
@@ -50,6 +52,8 @@ class RunContext(ShowsState):
         hyper_params: HyperParams,
         saves: Saves,
         check_interrupt: Callable[[], None],
+        fast_dev_run: int = 0,
+        overfitted: Callable[[], list[Any] | None] = lambda: None,
     ) -> None:
         self.tower = tower
         self.monitors = monitors
@@ -57,6 +61,8 @@ class RunContext(ShowsState):
         self.seed = seed
         self.checks_finite = False
         self.check_interrupt = check_interrupt
+        self.fast_dev_run = fast_dev_run
+        self.overfitted = overfitted
         self._replicas = replicas
         self._state = state
         self._hyper_params = hyper_params
@@ -149,6 +155,7 @@ class RunContext(ShowsState):
         """The model's variables by name, as copies."""
         return arrays_of(self.tower.store.named_variables())
 
-    def request_stop(self) -> None:
-        """End training normally after the current step or epoch's triggers."""
+    def request_stop(self, reason: str = "") -> None:
+        """End training normally after the current step or epoch's triggers; say why."""
         self._state.stopping = True
+        self._state.reason = self._state.reason or reason

@@ -4,6 +4,7 @@ runs/mnist/
     run.json        command lines, versions, seed, configuration
     log.txt         the log, appended to by every start
     stats.jsonl     numbers (`callbacks.monitors.JSONLMonitor`)
+    ledger.jsonl    where the time of all starts went (`training._ledger`)
     events/         TensorBoard
     checkpoints/    `towerpack.checkpoint`
     hyper.yaml      live control
@@ -90,6 +91,11 @@ class RunDir:
     def stats(self) -> Path:
         """Numbers, one JSON object a line."""
         return self.path / "stats.jsonl"
+
+    @property
+    def ledger(self) -> Path:
+        """Where the time went, one JSON object a line."""
+        return self.path / "ledger.jsonl"
 
     @property
     def events(self) -> Path:
