@@ -123,6 +123,7 @@ class Ledger:
         self._due = clock.now()
         start = {
             **self._record("start"),
+            "step": self._resumed_at,
             "host": platform.node(),
             "pid": os.getpid(),
             "restart": os.environ.get(RESTART),

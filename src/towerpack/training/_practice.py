@@ -25,7 +25,7 @@ def as_practice(config: TrainConfig) -> TrainConfig:
     if steps:
         epochs = min(steps, config.max_epoch)
         _LOG.warning(
-            "fast_dev_run: epochs: %d, steps in each: %d, batches of an evaluation: %d, all in a run "
+            "fast_dev_run: epochs: %d, steps in each: %d, batches of an evaluation: %d, in a run "
             "directory of its own.",
             epochs,
             steps,

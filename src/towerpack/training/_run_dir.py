@@ -118,20 +118,7 @@ class RunDir:
         Raises:
             ConfigError: The file is damaged.
         """
-        file = self.path / _RUN
-        try:
-            tree = json.loads(file.read_bytes())
-        except FileNotFoundError:
-            return {}
-        except ValueError as error:
-            raise ConfigError(
-                f"{file} is damaged: {error}.", fix="move it away; it is for information only"
-            ) from error
-        if not isinstance(tree, dict) or not isinstance(cast("Any", tree).get("starts"), list):
-            raise ConfigError(
-                f"{file} does not describe a run.", fix="move it away, or use another run directory"
-            )
-        return cast("dict[str, Any]", tree)
+        return read_record(self.path)
 
     def record_start(
         self,
@@ -187,6 +174,28 @@ class RunDir:
 
     def __repr__(self) -> str:
         return f"RunDir({str(self.path)!r})"
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """What the `run.json` of a run directory holds; see `RunDir.recorded`.
+
+    Raises:
+        ConfigError: The file is damaged.
+    """
+    file = path / _RUN
+    try:
+        tree = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise ConfigError(
+            f"{file} is damaged: {error}.", fix="move it away; it is for information only"
+        ) from error
+    if not isinstance(tree, dict) or not isinstance(cast("Any", tree).get("starts"), list):
+        raise ConfigError(
+            f"{file} does not describe a run.", fix="move it away, or use another run directory"
+        )
+    return cast("dict[str, Any]", tree)
 
 
 _chosen: Path | None = None
