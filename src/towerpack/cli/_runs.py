@@ -120,7 +120,7 @@ def _print_lives(out: Console, lives: list[Life], running: bool) -> None:
         table.add_column(name, justify="right" if right else "left", no_wrap=True)
     for number, life in enumerate(lives, 1):
         ending = life.ending or ("running" if running and number == len(lives) else "killed")
-        again = "" if life.restart is None else f" (restart {life.restart})"
+        again = "" if life.restart in (None, "0") else f" (restart {life.restart})"
         table.add_row(
             str(number),
             f"{datetime.datetime.fromtimestamp(life.began):%Y-%m-%d %H:%M:%S}",
