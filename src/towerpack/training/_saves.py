@@ -92,6 +92,8 @@ class Saves:
         ordinary, best = self._ordinary, self._best
         self._ordinary, self._best = False, []
         if not self._writes:
+            if ordinary or best:
+                self.ledger.saved()  # by the chief, at this step
             return
         step = None
         if ordinary:
@@ -120,6 +122,7 @@ class Saves:
     def at_last(self) -> None:
         """Save, and wait until it is on disk: the process is about to end."""
         if not self._writes:
+            self.ledger.saved()
             return
         try:
             self._save()
