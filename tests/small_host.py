@@ -58,7 +58,7 @@ class SmallHost:
         self.bad_batch: Mapping[str, Any] | None = None
         self.expects_saves = False
         self.stopping = False
-        self.polls = 0
+        self.polls = self.fast_dev_run = 0
         self.interrupt: BaseException | None = None
         self._steps_per_call = steps_per_call
         self._outputs = outputs
@@ -101,6 +101,9 @@ class SmallHost:
 
         return on_arrays, names
 
+    def overfitted(self) -> None:
+        return None
+
     def stop_on_nonfinite(self) -> None:
         self.watches_cost = True
 
@@ -110,7 +113,7 @@ class SmallHost:
     def get_weights(self, *, ema: bool = False) -> Mapping[str, np.ndarray]:
         return {name: v.numpy() for name, v in self.tower.store.named_variables().items()}
 
-    def request_stop(self) -> None:
+    def request_stop(self, reason: str = "") -> None:
         self.stopping = True
 
     def check_interrupt(self) -> None:

@@ -40,13 +40,15 @@ def test_piped(tmp_path: Path) -> None:
     table = [line for line in lines if line.startswith("  ")]
     assert table[0] == "  fc0/kernel           [3, 3]  9"
     assert table[4] == "  bn0/moving_mean      [3]     3  not trained"
-    assert (len(table), table[-1]) == (31, "  ... and 24 more, in log.txt")
+    assert table[30] == "  ... and 24 more, in log.txt"
+    parts = ["productive", "compile", "data_wait", "save", "callbacks"]
+    assert [line.split()[0] for line in table[31:]] == parts
     told = [line.partition(": ")[2] for line in lines if line not in table]
     assert told[:2] == [
         f"The run is in {run}: 2 epochs of 6 steps.",
         "The model has 54 variables with 216 numbers, 54 of them not trained:",
     ]
-    first, second, end = told[2:]  # an epoch is one line
+    first, second, _, end = told[2:]  # an epoch is one line
     assert first.startswith("Epoch 1, step 6, ")
     assert second.startswith("Epoch 2, step 12, ")
     assert " left, best cost so far: cost " in second
@@ -81,6 +83,12 @@ def test_how_it_ended(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     assert told == "The data ended: epoch 2 of 2, step 6; nothing was saved."
     told = ending(tmp_path / "3", caplog)
     assert told == "Complete: epoch 2 of 2, step 12; nothing was saved."
+    enough = Do("trigger", lambda c: c.trainer.request_stop("enough"))
+    told = ending(tmp_path / "4", caplog, [enough])
+    assert told == "Stopped (enough): epoch 1 of 2, step 6; nothing was saved."
+    told = ending(tmp_path / "0", caplog, [ModelSaver()], max_epoch=2)
+    told = ending(tmp_path / "0", caplog, [ModelSaver()], max_epoch=1)
+    assert told.startswith("Complete: epoch 2, more than max_epoch=1, step 12; ")
 
 
 def test_a_failure_is_its_own_end(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -13,9 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from scaling import sample
 from towerpack.checkpoint import list_checkpoints, load_checkpoint
+from towerpack.training._ledger import read_ledger, totals_of
 
 PROGRAM = Path(__file__).with_name("resumable_program.py")
+EVERY_STEP = Path(__file__).with_name("every_step_program.py")
 KILLS = 10
 
 
@@ -119,3 +122,24 @@ def test_a_complete_run_says_so_and_does_nothing(
     assert sorted(os.listdir(run_dir / "checkpoints")) == before
     with np.load(output) as again:
         assert_bit_equal(dict(again), undisturbed)
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("trainer", ["SimpleTrainer"])
+def test_killed_at_every_step(tmp_path: Path, trainer: str) -> None:
+    steps = sample(range(1, 41), at_least=4)
+    program = [sys.executable, str(EVERY_STEP), str(tmp_path), trainer, *map(str, steps)]
+    done = subprocess.run(program, capture_output=True, text=True, timeout=800)
+    assert done.returncode == 0, done.stderr
+    runs = []
+    for name in ("killed", "undisturbed"):
+        with np.load(tmp_path / name / "out.npz") as saved:
+            runs.append(dict(saved))
+    assert_bit_equal(*runs)
+    # The ledger has seen all of it: each step is counted once, each second belongs somewhere.
+    lives = read_ledger(tmp_path / "killed" / "ledger.jsonl")
+    assert [life.ending for life in lives] == [None] * len(steps) + ["Complete"]
+    assert sum(life.to_step - life.from_step - life.lost_steps for life in lives) == 40
+    totals = totals_of(lives)
+    assert sum(totals.values()) == pytest.approx(lives[-1].ended - lives[0].began, abs=1e-3)
+    assert totals["productive"] > 0 and totals["down"] > 0

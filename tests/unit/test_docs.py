@@ -54,6 +54,17 @@ def test_page_runs(path: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, f"{path.relative_to(ROOT)}, same line numbers:\n{done.stderr}"
 
 
+def test_the_table_of_failures_names_tests_that_there_are() -> None:
+    lines = (ROOT / "docs" / "reliability.md").read_text().splitlines()
+    rows = [line for line in lines if line.startswith("| ") and "proved by" not in line]
+    assert len(rows) > 20
+    for row in rows:
+        named = re.findall(r"`([\w/]+\.py)::(\w+)`", row)
+        assert named, row
+        for file, name in named:
+            assert f"def {name}(" in (ROOT / "tests" / file).read_text(), f"{file}::{name}"
+
+
 PAGE = """\
 Text.
 ```python

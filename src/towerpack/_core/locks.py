@@ -84,6 +84,22 @@ class FileLock:
             self.release()
 
 
+def is_held(path: Path) -> bool:
+    """Whether somebody holds the lock on a file; changes nothing. False where there are none."""
+    try:
+        fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+    except FileNotFoundError:
+        return False
+    try:
+        if sys.platform != "win32":
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        return isinstance(error, BlockingIOError)
+    finally:
+        os.close(fd)
+    return False
+
+
 def _flock(fd: int, path: Path) -> bool:
     if sys.platform == "win32":
         _logger.warning("No lock on %s: not supported on Windows.", path)

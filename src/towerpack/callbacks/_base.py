@@ -215,9 +215,11 @@ class Callbacks(Callback):
                         f"{callback!r} needs '{need}', which {later[need]!r} produces after it.",
                         fix=f"put {later[need]!r} before {callback!r} in the list of callbacks",
                     )
+                # The many names of where the time went would fill the list.
+                names = [name for name in (*there, *later) if not name.startswith("time/")]
                 raise CallbackError(
                     f"{callback!r} needs '{need}', which nothing produces.",
-                    fix=f"{did_you_mean(need, [*there, *later])} A callback of your own that puts "
+                    fix=f"{did_you_mean(need, names)} A callback of your own that puts "
                     "it names it in produces().",
                 )
             there.extend(callback.produces())

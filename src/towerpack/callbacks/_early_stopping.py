@@ -5,11 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from towerpack._core.errors import ConfigError
-from towerpack._core.logs import get_logger
 from towerpack.callbacks._base import Callback
 from towerpack.callbacks._watch import Mode, Watch, check_mode, is_better
-
-_log = get_logger(__name__)
 
 
 class EarlyStopping(Callback):
@@ -66,8 +63,7 @@ class EarlyStopping(Callback):
         if self._waited < self._patience:
             return
         best = "" if self._best is None else f" than {self._best:.6g} at step {self._best_step}"
-        _log.info("Stopping: %s got no better%s, %d times.", self._name, best, self._waited)
-        self.trainer.request_stop()
+        self.trainer.request_stop(f"{self._name} got no better{best}, {self._waited} times")
 
     def state(self) -> dict[str, Any]:
         """Best value and how long it has stood."""

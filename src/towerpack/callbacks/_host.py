@@ -40,6 +40,7 @@ class TrainerHost(Protocol):
         run_dir: Where everything of this run is.
         tower: The tower function, with its variables.
         monitors: Takes numbers and pictures; keeps their history.
+        fast_dev_run: In a run that only tries everything, batches of an evaluation; else 0.
     """
 
     @property
@@ -64,6 +65,12 @@ class TrainerHost(Protocol):
     def tower(self) -> TowerFunction: ...
     @property
     def monitors(self) -> Monitors: ...
+    @property
+    def fast_dev_run(self) -> int: ...
+
+    def overfitted(self) -> list[Any] | None:
+        """The batches of `overfit_batches`, which evaluations read instead of their own."""
+        ...
 
     def save(self, *, keep: int | None = None, best: str | None = None) -> None:
         """Have a checkpoint written once all callbacks of this moment have acted.
@@ -134,8 +141,8 @@ class TrainerHost(Protocol):
         """The model's variables by name, as copies; with `ema` averages where there are some."""
         ...
 
-    def request_stop(self) -> None:
-        """End training normally after the current step or epoch's triggers."""
+    def request_stop(self, reason: str = "") -> None:
+        """End training normally after the current step or epoch's triggers; say why."""
         ...
 
     def check_interrupt(self) -> None:

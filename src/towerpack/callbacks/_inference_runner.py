@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -131,7 +132,7 @@ class InferenceRunner(Callback):
         poll = self.trainer.check_interrupt
         reader = ReadAhead(self._iterator, self._feeder)
         with task(self._prefix, _length(self.dataflow)) as advance, reader:
-            for batch in reader.items(poll):
+            for batch in itertools.islice(reader.items(poll), self.trainer.fast_dev_run or None):
                 if batch.size:
                     self._update(batch)
                 count += batch.size
@@ -139,6 +140,9 @@ class InferenceRunner(Callback):
         return count
 
     def _iterator(self) -> Iterator[Any]:
+        overfitted = self.trainer.overfitted()
+        if overfitted is not None:
+            return iter(overfitted)
         iterate = getattr(self.dataflow, "iterate", None)
         if iterate is None:
             return iter(self.dataflow)

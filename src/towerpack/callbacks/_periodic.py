@@ -115,8 +115,11 @@ class PeriodicTrigger(Callback):
 
     def trigger_epoch(self) -> None:
         """Trigger where a period of epochs ends, unless the last step did."""
+        periods = self._every_k_steps or self._every_k_epochs
         period_ends = self._every_k_epochs and self.trainer.epoch % self._every_k_epochs == 0
-        if period_ends and self._triggered_at != self.trainer.global_step:
+        if (
+            period_ends or (periods and self.trainer.fast_dev_run)
+        ) and self._triggered_at != self.trainer.global_step:
             self.trigger()
 
     def trigger(self) -> None:

@@ -46,10 +46,10 @@ def list_(
     rows = list_checkpoints(run, checksums=check)
     if as_json:
         for row in rows:
-            typer.echo(json.dumps(_as_json(row)))
+            typer.echo(json.dumps(row_as_json(row)))
     elif rows:
         out = console()
-        out.print(_rows_table(rows, check))
+        out.print(rows_table(rows, check))
         out.print(_footer(rows, check))
     else:
         console().print(f"No checkpoints in {escape(str(run))} yet.")
@@ -95,7 +95,8 @@ def _table(title: str | None = None) -> Table:
     )
 
 
-def _rows_table(rows: list[CheckpointRow], checked: bool) -> Table:
+def rows_table(rows: list[CheckpointRow], checked: bool) -> Table:
+    """Checkpoints, one a row."""
     table = _table()
     table.add_column("step", justify="right", style="bold")
     table.add_column("kept as", style="cyan")
@@ -133,7 +134,8 @@ def _footer(rows: list[CheckpointRow], checked: bool) -> Text:
     return text
 
 
-def _as_json(row: CheckpointRow) -> dict[str, Any]:
+def row_as_json(row: CheckpointRow) -> dict[str, Any]:
+    """What is known of a checkpoint without its tensors."""
     return {
         "step": row.step,
         "tag": row.tag,

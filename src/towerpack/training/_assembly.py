@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +26,10 @@ from towerpack.training._failed_step import step_error
 from towerpack.training._graph_checks import check_graph
 from towerpack.training._hyper_params import Groups, HyperParams
 from towerpack.training._init import start_from
+from towerpack.training._ledger import Ledger
 from towerpack.training._loop import Loop
 from towerpack.training._numbers import FILL, Numbers, names_of_numbers
+from towerpack.training._practice import overfitted
 from towerpack.training._run_state import RunState
 from towerpack.training._saves import Saves
 from towerpack.training._settings import settings_of
@@ -50,6 +53,7 @@ class Materials:
         hyper_params: What can be changed; found while assembling.
         saves: Writes checkpoints.
         monitors: Receive values.
+        ledger: Where the time goes.
         run_dir: Where everything of the run is.
         seed: The run's seed.
         step_variable: The global step in the graph.
@@ -67,6 +71,7 @@ class Materials:
     hyper_params: HyperParams
     saves: Saves
     monitors: Monitors
+    ledger: Ledger
     run_dir: Path
     seed: int
     step_variable: tf.Variable
@@ -113,6 +118,8 @@ class Assembly:
             hyper_params=of.hyper_params,
             saves=of.saves,
             check_interrupt=of.check_interrupt,
+            fast_dev_run=int(config.fast_dev_run),
+            overfitted=functools.partial(overfitted, config, of.seed),
         )
         callbacks.setup(self.context)
         # Before the optimizer is built: some keep copies of the weights that they start with.
@@ -130,7 +137,7 @@ class Assembly:
         self.context.optimizers = self.setup.optimizers
         show_variables(self.tower.store.named_variables(), self.setup.trained, self.setup.frozen)
         of.hyper_params.find(self._groups(), self.setup.optimizers)
-        numbers = Numbers(trace.result.summaries, of.monitors, self._further_numbers)
+        numbers = Numbers(trace.result.summaries, of.monitors, self._further_numbers, of.ledger)
         callbacks.check_order(names_of_numbers(trace.result, [*self._further_numbers()]))
         executor = Executor(
             step=of.step,
@@ -144,6 +151,7 @@ class Assembly:
             schedules=of.hyper_params.schedules(),
             check_finite=self.context.checks_finite,
             xla=config.xla,
+            eager=config.eager,
         )
         executor.compile()
         self.contents = Contents(

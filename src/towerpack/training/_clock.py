@@ -1,44 +1,90 @@
-"""Where the time of an epoch goes."""
+"""Where the time of a training goes: each moment belongs to exactly one part."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Final
+
+PRODUCTIVE: Final = "productive"
+COMPILE: Final = "compile"
+DATA_WAIT: Final = "data_wait"
+SAVE: Final = "save"
+CALLBACKS: Final = "callbacks"
+PARTS: Final = (PRODUCTIVE, COMPILE, DATA_WAIT, SAVE, CALLBACKS)
 
 
-class EpochClock:
-    """Adds up, for one epoch, what was computed and what was waited for.
+class Clock:
+    """Adds up the seconds of each part, from now on.
+
+    What lies in no `with clock.during(part)` is `compile` until the first step is done, and
+    `callbacks` afterwards. The first call of a life is `compile` as well: TensorFlow optimises the
+    graph in it.
 
     Args:
         now: A monotonic clock in seconds.
+
+    Attributes:
+        now: See above.
     """
 
     NAMES = ("throughput/steps_per_s", "time/compute_share", "time/data_wait_share")
 
     def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
-        self._now = now
-        self.reset()
+        self.now = now
+        self._seconds: dict[str, float] = dict.fromkeys(PARTS, 0.0)
+        self._part: str = COMPILE
+        self._outer: list[str] = []
+        self._since = now()
+        self._ran = False
+        self.begin_epoch()
 
-    def reset(self) -> None:
-        """A new epoch begins."""
-        self._began = self._now()
-        self._waited_s = 0.0
-        self._ran_s = 0.0
-        self._steps = 0
+    def during(self, part: str) -> Clock:
+        """A context in which the time belongs to `part`; they may be nested."""
+        self._outer.append(self._part)
+        self._enter(part)
+        return self
 
-    def waited(self, seconds: float) -> None:
-        """The loop waited for data."""
-        self._waited_s += seconds
+    def __enter__(self) -> None:
+        pass
 
-    def ran(self, steps: int, seconds: float) -> None:
-        """The loop ran steps."""
+    def __exit__(self, *_: object) -> None:
+        self._enter(self._outer.pop())
+
+    def ran(self, steps: int) -> None:
+        """A call is over, and has run steps."""
         self._steps += steps
-        self._ran_s += seconds
+        if not self._ran:
+            self._ran = True
+            self._seconds[COMPILE] += self._seconds[PRODUCTIVE]
+            self._seconds[PRODUCTIVE] = 0.0
+            self.built()
+
+    def built(self) -> None:
+        """What comes now is work on the run: time outside of all parts is that of callbacks."""
+        if not self._outer:
+            self._enter(CALLBACKS)
+
+    def seconds(self) -> dict[str, float]:
+        """Seconds of each part so far; their sum is the time since the clock was made."""
+        self._enter(self._part)
+        return dict(self._seconds)
+
+    def begin_epoch(self) -> None:
+        """A new epoch begins."""
+        self._steps = 0
+        self._before = self.seconds()
 
     def report(self) -> dict[str, float]:
-        """Numbers for the monitors; empty before the first step."""
-        total = self._now() - self._began
+        """Numbers of the epoch for the monitors; empty before the first step."""
+        spent = {part: s - self._before[part] for part, s in self.seconds().items()}
+        total = sum(spent.values())
         if self._steps == 0 or total <= 0:
             return {}
-        values = (self._steps / total, self._ran_s / total, self._waited_s / total)
+        values = (self._steps / total, spent[PRODUCTIVE] / total, spent[DATA_WAIT] / total)
         return dict(zip(self.NAMES, values, strict=True))
+
+    def _enter(self, part: str) -> None:
+        now = self.now()
+        self._seconds[self._part] += now - self._since
+        self._part, self._since = part, now

@@ -47,6 +47,12 @@ class TrainConfig:
         on_existing: What to do about a run that is in `run_dir` already; None follows `resume`:
             'resume' for 'auto', 'new' (a new directory beside it) for the others.
 
+        fast_dev_run: Try the whole program in seconds: one step, or that many epochs of that many
+            steps; evaluations read as many batches, and what acts periodically acts each time. In a
+            run directory of its own, emptied each time.
+        overfit_batches: Train on the first so many batches alone, the same in each epoch; evaluate
+            on them too. In a run directory of its own.
+        eager: Run the steps in Python, one by one, so that a debugger can stop in the model.
         init: Weights that a run starts from where it starts from nothing: a `SmartInit`, or what
             one is made of (a run directory, a checkpoint, a file, a dict). By name.
         session_init: The predecessor's word for it.
@@ -72,6 +78,9 @@ class TrainConfig:
     run_dir: str | Path | None = None
     resume: str | Path = "auto"
     on_existing: OnExisting | None = None
+    fast_dev_run: bool | int = False
+    overfit_batches: int | None = None
+    eager: bool = False
     init: Any = None
     session_init: Any = None
 
@@ -85,7 +94,7 @@ class TrainConfig:
             )
         if isinstance(self.frozen, str):
             self.frozen = [self.frozen]
-        for name in ("steps_per_epoch", "max_epoch", "seed"):
+        for name in ("steps_per_epoch", "max_epoch", "seed", "fast_dev_run", "overfit_batches"):
             value = getattr(self, name)
             if isinstance(value, SupportsIndex):  # NumPy's integers too
                 setattr(self, name, operator.index(value))
@@ -93,7 +102,7 @@ class TrainConfig:
             raise ConfigError("init= and session_init= are the same.", fix="give one of them")
         self.init = as_init(self.session_init if self.init is None else self.init)
         self.session_init = None
-        for name in ("steps_per_epoch", "max_epoch"):
+        for name in ("steps_per_epoch", "max_epoch", "overfit_batches"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise ConfigError(f"{name}={value!r}.", expected="an integer of at least 1")
@@ -103,4 +112,31 @@ class TrainConfig:
             raise ConfigError(
                 "xla=True and deterministic=True exclude each other in TensorFlow.",
                 fix="choose the fast run or the bit-exact one",
+            )
+        self._check_modes()
+
+    def _check_modes(self) -> None:
+        if not isinstance(self.fast_dev_run, int) or self.fast_dev_run < 0:
+            raise ConfigError(f"fast_dev_run={self.fast_dev_run!r}.", expected="True, or a number")
+        if self.xla and self.eager:
+            raise ConfigError(
+                "xla=True compiles each step, eager=True runs it in Python.",
+                fix="leave out xla while you debug",
+            )
+        if not (self.fast_dev_run or self.overfit_batches):
+            return
+        mode = "fast_dev_run" if self.fast_dev_run else "overfit_batches"
+        if self.fast_dev_run and self.overfit_batches:
+            raise ConfigError("fast_dev_run and overfit_batches are two modes.", fix="choose one")
+        if self.overfit_batches and self.dataflow is None:
+            raise ConfigError(
+                "overfit_batches takes batches from a flow, not from an InputSource.",
+                got=f"data={self.data!r}",
+                fix="give the flow: TrainConfig(dataflow=…)",
+            )
+        if self.resume not in ("auto", "never"):
+            raise ConfigError(
+                f"{mode} has a run directory of its own, and does not go on from another run.",
+                got=f"resume={str(self.resume)!r}",
+                fix="start from the weights alone: init=…",
             )

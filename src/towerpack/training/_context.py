@@ -35,6 +35,8 @@ class RunContext(ShowsState):
         hyper_params: What can be changed.
         saves: Writes checkpoints.
         check_interrupt: Leaves a callback where the run is to end early.
+        fast_dev_run: Batches of an evaluation in a run that only tries everything; else 0.
+        overfitted: Gives the batches that evaluations read instead of their own, if any.
 
     Attributes:
         optimizers: Those of the step, once they are built.
@@ -53,6 +55,8 @@ class RunContext(ShowsState):
         hyper_params: HyperParams,
         saves: Saves,
         check_interrupt: Callable[[], None],
+        fast_dev_run: int = 0,
+        overfitted: Callable[[], list[Any] | None] = lambda: None,
     ) -> None:
         self.tower = tower
         self.monitors = monitors
@@ -60,6 +64,8 @@ class RunContext(ShowsState):
         self.seed = seed
         self.checks_finite = False
         self.check_interrupt = check_interrupt
+        self.fast_dev_run = fast_dev_run
+        self.overfitted = overfitted
         self._replicas = replicas
         self._state = state
         self._hyper_params = hyper_params
@@ -178,6 +184,7 @@ class RunContext(ShowsState):
         averages = self.averages() if ema else {}
         return arrays_of({**self.tower.store.named_variables(), **averages})
 
-    def request_stop(self) -> None:
-        """End training normally after the current step or epoch's triggers."""
+    def request_stop(self, reason: str = "") -> None:
+        """End training normally after the current step or epoch's triggers; say why."""
         self._state.stopping = True
+        self._state.reason = self._state.reason or reason

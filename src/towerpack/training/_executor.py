@@ -60,6 +60,7 @@ class Executor:
         schedules: Variables that are set after each step.
         check_finite: End the call at a cost that is not finite, and do not apply that step.
         xla: Compile forward and backward of each replica.
+        eager: Run steps in Python, one by one.
 
     Raises:
         LayerError: A fetch is no output of the tower.
@@ -80,6 +81,7 @@ class Executor:
         schedules: Schedules | None = None,
         check_finite: bool = True,
         xla: bool = False,
+        eager: bool = False,
     ) -> None:
         outputs = trace.result.outputs
         for name in fetches:
@@ -110,13 +112,17 @@ class Executor:
         self._optimizers: list[OptimizerAdapter] = []
         self._untrained: list[str] = []
         spec = self._schedules.spec
-        self._run = tf.function(self._many_steps, input_signature=[spec], autograph=False)
-        self._run_heavy = tf.function(self._heavy_step, input_signature=[spec], autograph=False)
+        self._eager = eager
+        self._run: Any = lambda due: self._heavy_step(due)[:-1]
+        self._run_heavy: Any = self._heavy_step
+        if not eager:
+            self._run = tf.function(self._many_steps, input_signature=[spec], autograph=False)
+            self._run_heavy = tf.function(self._heavy_step, input_signature=[spec], autograph=False)
 
     @property
     def one_step_only(self) -> bool:
         """A call must not run more than one step."""
-        return self._packing.one_step_only
+        return self._eager or self._packing.one_step_only
 
     @property
     def has_heavy(self) -> bool:
@@ -125,6 +131,8 @@ class Executor:
 
     def compile(self) -> None:
         """Trace what the loop runs, so that mistakes show before the first step."""
+        if self._eager:
+            return
         self._run.get_concrete_function()
         if self.has_heavy:
             self._run_heavy.get_concrete_function()

@@ -60,6 +60,10 @@ class InterruptFlag:
             said = signal.Signals(number).name
             _LOG.warning("%s came to %s: the run is saved and ends in all processes.", said, name)
 
+    @property
+    def _name(self) -> str:
+        return signal.Signals(self._signal or 0).name
+
     def check(self) -> None:
         """Leave the loop if a signal came.
 
@@ -67,7 +71,7 @@ class InterruptFlag:
             Interrupted: It did.
         """
         if self._signal is not None:
-            raise Interrupted
+            raise Interrupted(self._name)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if self._signal is None:
@@ -79,7 +83,7 @@ class InterruptFlag:
             # A second one ends the process, even inside of TensorFlow.
             signal.signal(signal.SIGINT, signal.SIG_DFL)
         if self._at_once:
-            raise Interrupted
+            raise Interrupted(self._name)
 
     @contextmanager
     def at_once(self) -> Iterator[None]:

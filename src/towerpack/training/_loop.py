@@ -11,6 +11,7 @@ import tensorflow as tf
 from towerpack.callbacks import Callback
 from towerpack.callbacks.monitors import Monitors
 from towerpack.inputs import InputSource
+from towerpack.training._clock import DATA_WAIT, PRODUCTIVE
 from towerpack.training._executor import CallResult, Executor
 from towerpack.training._interrupt import StopTraining
 from towerpack.training._numbers import Numbers
@@ -116,10 +117,9 @@ class Loop:
         """One call with the hooks of its steps; False at the end of the data."""
         state = self._state
         wanted, heavy = self._how_many()
-        waiting = time.perf_counter()
-        steps = self._agree(self._source.reserve(wanted, self._poll))
-        started = time.perf_counter()
-        self._numbers.clock.waited(started - waiting)
+        clock = self._numbers.clock
+        with clock.during(DATA_WAIT):
+            steps = self._agree(self._source.reserve(wanted, self._poll))
         if steps == 0:
             return False
         # Until counters, hooks and data position have caught up with the weights, there is nothing
@@ -129,15 +129,17 @@ class Loop:
             self._each(self._before_step, "before_step")
             if self._reason is not None:
                 self._settle()
+        started = time.perf_counter()
         try:
-            if heavy:
-                result = self._executor.run_heavy(after=state.step)
-            else:
-                result = self._executor.run(steps, after=state.step)
+            with clock.during(PRODUCTIVE):
+                if heavy:
+                    result = self._executor.run_heavy(after=state.step)
+                else:
+                    result = self._executor.run(steps, after=state.step)
         except tf.errors.OpError as error:
             raise self._explain(error) from None
         seconds = time.perf_counter() - started
-        self._numbers.clock.ran(result.steps, seconds)
+        clock.ran(result.steps)
         if not heavy:
             self._pace.ran(result.steps, seconds)
         self._source.consumed(result.steps)

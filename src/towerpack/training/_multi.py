@@ -57,7 +57,7 @@ class SyncMultiGPUTrainer(_MultiGPUTrainer):
             instead of a configuration are the devices, as the predecessor had them.
         devices: For example `['GPU:0', 'GPU:1']`, or `[0, 1]`, or 2 for the first two GPUs; None
             for all. "GPU" is the usual case, not a condition: any device that TensorFlow lists will
-            do. Without any GPU the CPU trains: alone, or in the logical devices that it was cut into.
+            do. Without any GPU all logical devices of the CPU train, usually one.
         step: What one step is; None for one cost and one optimizer.
 
     Raises:

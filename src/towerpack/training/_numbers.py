@@ -10,11 +10,13 @@ from towerpack.callbacks.monitors import Monitors
 from towerpack.nn import Summary
 from towerpack.tower import COST, TowerResult
 from towerpack.training._averages import StepAverages
-from towerpack.training._clock import EpochClock
+from towerpack.training._clock import Clock
 from towerpack.training._executor import HEAVY, CallResult
+from towerpack.training._ledger import ALL_PARTS, Ledger
 from towerpack.training._rate import LEARNING_RATE
 
 FILL = "queue/fill"
+_SECONDS = {part: f"time/{part}_s" for part in ALL_PARTS}
 
 
 class Numbers:
@@ -24,6 +26,7 @@ class Numbers:
         summaries: Of the training tower.
         monitors: Where they go.
         more: Gives further numbers at the end of an epoch; those of the steps stand above them.
+        ledger: Where the time goes.
     """
 
     def __init__(
@@ -31,8 +34,10 @@ class Numbers:
         summaries: Sequence[Summary],
         monitors: Monitors,
         more: Callable[[], Mapping[str, float]],
+        ledger: Ledger,
     ) -> None:
-        self.clock = EpochClock()
+        self.clock = ledger.clock
+        self._ledger = ledger
         self._monitors = monitors
         self._more = more
         self._kinds = {s.name: s.kind for s in summaries}
@@ -44,7 +49,7 @@ class Numbers:
     def begin_epoch(self) -> None:
         """Forget the last epoch."""
         self._averages.begin_epoch()
-        self.clock.reset()
+        self.clock.begin_epoch()
 
     def add(self, result: CallResult, step: int) -> None:
         """Take in a call; `step` is the global step after it."""
@@ -64,7 +69,9 @@ class Numbers:
         for further in (self._last, self._more()):
             for name, value in further.items():
                 numbers.setdefault(name, value)
-        for name, value in {**numbers, **self.clock.report()}.items():
+        self.clock.built()
+        spent = {_SECONDS[part]: seconds for part, seconds in self._ledger.totals().items()}
+        for name, value in {**numbers, **self.clock.report(), **spent}.items():
             self._monitors.put_scalar(name, value)
 
     def state(self) -> dict[str, Any]:
@@ -87,7 +94,8 @@ def names_of_numbers(result: TowerResult, others: Sequence[str]) -> list[str]:
     Raises:
         LayerError: A summary has the name of something else.
     """
-    own = [COST, *EpochClock.NAMES, *(n for n in others if n in (LEARNING_RATE, FILL))]
+    timed = [*Clock.NAMES, *_SECONDS.values()]
+    own = [COST, *timed, *(n for n in others if n in (LEARNING_RATE, FILL))]
     numbers = [s for s in result.summaries if s.kind not in HEAVY]
     for s in numbers:
         if s.name in own and s.value is not result.cost:

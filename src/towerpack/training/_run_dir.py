@@ -4,6 +4,7 @@ runs/mnist/
     run.json        command lines, versions, seed, configuration
     log.txt         the log, appended to by every start
     stats.jsonl     numbers (`callbacks.monitors.JSONLMonitor`)
+    ledger.jsonl    where the time of all starts went (`training._ledger`)
     events/         TensorBoard
     checkpoints/    `towerpack.checkpoint`
     hyper.yaml      live control
@@ -92,6 +93,11 @@ class RunDir:
         return self.path / "stats.jsonl"
 
     @property
+    def ledger(self) -> Path:
+        """Where the time went, one JSON object a line."""
+        return self.path / "ledger.jsonl"
+
+    @property
     def events(self) -> Path:
         """The directory of TensorBoard's files."""
         return self.path / "events"
@@ -112,20 +118,7 @@ class RunDir:
         Raises:
             ConfigError: The file is damaged.
         """
-        file = self.path / _RUN
-        try:
-            tree = json.loads(file.read_bytes())
-        except FileNotFoundError:
-            return {}
-        except ValueError as error:
-            raise ConfigError(
-                f"{file} is damaged: {error}.", fix="move it away; it is for information only"
-            ) from error
-        if not isinstance(tree, dict) or not isinstance(cast("Any", tree).get("starts"), list):
-            raise ConfigError(
-                f"{file} does not describe a run.", fix="move it away, or use another run directory"
-            )
-        return cast("dict[str, Any]", tree)
+        return read_record(self.path)
 
     def record_start(
         self,
@@ -181,6 +174,28 @@ class RunDir:
 
     def __repr__(self) -> str:
         return f"RunDir({str(self.path)!r})"
+
+
+def read_record(path: Path) -> dict[str, Any]:
+    """What the `run.json` of a run directory holds; see `RunDir.recorded`.
+
+    Raises:
+        ConfigError: The file is damaged.
+    """
+    file = path / _RUN
+    try:
+        tree = json.loads(file.read_bytes())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise ConfigError(
+            f"{file} is damaged: {error}.", fix="move it away; it is for information only"
+        ) from error
+    if not isinstance(tree, dict) or not isinstance(cast("Any", tree).get("starts"), list):
+        raise ConfigError(
+            f"{file} does not describe a run.", fix="move it away, or use another run directory"
+        )
+    return cast("dict[str, Any]", tree)
 
 
 _chosen: Path | None = None

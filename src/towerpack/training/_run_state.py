@@ -35,6 +35,7 @@ class RunState:
         settled: Counters, callbacks and data position have caught up with the weights, so that the
             run may be saved or left here.
         stopping: A callback has asked to end.
+        reason: What it said why.
         nonfinite: Inputs of the step that was not applied because its cost was not finite.
     """
 
@@ -47,6 +48,7 @@ class RunState:
     phase: Phase = Phase.STEPS
     settled: bool = True
     stopping: bool = False
+    reason: str = ""
     nonfinite: Sequence[np.ndarray] | None = None
 
     @property

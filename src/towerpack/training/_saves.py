@@ -11,7 +11,9 @@ import numpy as np
 from towerpack._core.errors import CheckpointError, InternalError, NumericsError
 from towerpack._core.logs import get_logger
 from towerpack.checkpoint import CheckpointStore
+from towerpack.training._clock import SAVE
 from towerpack.training._contents import Contents
+from towerpack.training._ledger import Ledger
 
 _LOG = get_logger(__name__)
 
@@ -34,6 +36,7 @@ class Saves:
         self._saved: tuple[Any, ...] | None = None
         self._store: CheckpointStore | None = None
         self._contents: Contents | None = None
+        self._ledger: Ledger | None = None
 
     @property
     def store(self) -> CheckpointStore:
@@ -49,11 +52,24 @@ class Saves:
             raise InternalError("a checkpoint was to be saved before the run was built")
         return self._contents
 
-    def open(self, directory: Path, contents: Contents) -> CheckpointStore:
-        """Begin to write into a directory; the caller closes what this gives."""
+    @property
+    def ledger(self) -> Ledger:
+        """Takes down what saving costs, from `open` on."""
+        if self._ledger is None:
+            raise InternalError("a checkpoint was to be saved before the run had a ledger")
+        return self._ledger
+
+    def open(self, directory: Path, contents: Contents, ledger: Ledger) -> CheckpointStore:
+        """Begin to write into a directory; `close` ends it."""
         self._store = CheckpointStore(directory)
         self._contents = contents
+        self._ledger = ledger
         return self._store
+
+    def close(self) -> None:
+        """Wait until everything is on disk."""
+        with self.ledger.clock.during(SAVE):
+            self.store.close()
 
     def resumed_from(self, path: Path, place: tuple[Any, ...]) -> None:
         """The run goes on from a checkpoint; if it lies in this directory, it is saved already."""
@@ -76,6 +92,8 @@ class Saves:
         ordinary, best = self._ordinary, self._best
         self._ordinary, self._best = False, []
         if not self._writes:
+            if ordinary or best:
+                self.ledger.saved()  # by the chief, at this step
             return
         step = None
         if ordinary:
@@ -85,7 +103,8 @@ class Saves:
             value = self._latest(name)
             info = {"name": name, "value": value if np.isfinite(value) else repr(value)}
             if step is not None:
-                self.store.keep_as(step, f"best-{name}", info=info)
+                with self.ledger.clock.during(SAVE):
+                    self.store.keep_as(step, f"best-{name}", info=info)
             else:
                 self._save(tag=f"best-{name}", info=info)
 
@@ -103,6 +122,7 @@ class Saves:
     def at_last(self) -> None:
         """Save, and wait until it is on disk: the process is about to end."""
         if not self._writes:
+            self.ledger.saved()
             return
         try:
             self._save()
@@ -110,7 +130,8 @@ class Saves:
             # The failure of a save that was in flight; ours has not been tried yet.
             _LOG.error("%s", error)
             self._save()
-        self.store.wait()
+        with self.ledger.clock.during(SAVE):
+            self.store.wait()
 
     def before_failure(self, error: BaseException, place: tuple[Any, ...]) -> None:
         """Where a run saves at all, a failure costs no step. The caller knows its state is whole.
@@ -139,8 +160,10 @@ class Saves:
         return (self._expected or self._saved is not None) and self._saved != place
 
     def _save(self, tag: str | None = None, info: Mapping[str, Any] | None = None) -> int:
-        taken = self.contents.capture()
-        self.store.save(taken.step, taken.tensors, taken.state, tag=tag, info=info)
+        with self.ledger.clock.during(SAVE):
+            taken = self.contents.capture()
+            self.store.save(taken.step, taken.tensors, taken.state, tag=tag, info=info)
+        self.ledger.saved()
         if tag is None:
             self._saved = taken.place
         return taken.step

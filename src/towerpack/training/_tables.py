@@ -8,10 +8,22 @@ from pathlib import Path
 from typing import Any
 
 from towerpack._core.logs import ONLY_CONSOLE, ONLY_FILE, get_logger
+from towerpack.callbacks._meter import clock_text
 from towerpack.checkpoint import list_checkpoints
+from towerpack.training._clock import CALLBACKS, COMPILE, DATA_WAIT, PRODUCTIVE, SAVE
+from towerpack.training._ledger import DOWN, LOST
 
 _LOG = get_logger(__name__)
 
+MEANINGS = {
+    PRODUCTIVE: "steps",
+    COMPILE: "from the start to the first step",
+    DATA_WAIT: "waiting for data",
+    SAVE: "waiting for checkpoints",
+    CALLBACKS: "evaluation, other callbacks, the loop",
+    LOST: "done, and done again after a restart",
+    DOWN: "between two starts",
+}
 _CONSOLE_ROWS = 30
 
 
@@ -61,10 +73,37 @@ def variables_text(
     return "\n".join(lines)
 
 
+def say_spending(totals: Mapping[str, float], lives: int) -> None:
+    """Log where the time of a run went.
+
+    Args:
+        totals: Seconds of each part.
+        lives: How many starts it took.
+    """
+    starts = "" if lives == 1 else f" of {lives} starts"
+    _LOG.info("Where the time%s went:\n%s", starts, spending_text(totals))
+
+
+def spending_text(totals: Mapping[str, float]) -> str:
+    """Parts, what they are, seconds and shares; those that took nothing are left out."""
+    wall = sum(totals.values())
+    rows = [
+        (part, MEANINGS[part], clock_text(s) if s >= 60 else f"{s:.1f} s", f"{s / wall:.1%}")
+        for part, s in totals.items()
+        if s > 0
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        f"  {part:<{widths[0]}}  {told:<{widths[1]}}  {time:>{widths[2]}}  {share:>{widths[3]}}"
+        for part, told, time, share in rows
+    )
+
+
 def say_ending(how: str, *, epoch: int, max_epoch: int, step: int, run_dir: Path) -> None:
     """Log how a training has ended, and where what it saved is."""
     saved = _saved_text(run_dir)
-    _LOG.info("%s: epoch %d of %d, step %d; %s.", how, epoch, max_epoch, step, saved)
+    of = f" of {max_epoch}" if epoch <= max_epoch else f", more than max_epoch={max_epoch}"
+    _LOG.info("%s: epoch %d%s, step %d; %s.", how, epoch, of, step, saved)
 
 
 def _saved_text(run_dir: Path) -> str:

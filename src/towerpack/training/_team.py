@@ -158,5 +158,5 @@ class Agreement:
         if agreed.ending in _SIGNALS.values():
             number = next(n for n, ending in _SIGNALS.items() if ending is agreed.ending)
             self._interrupt.receive(number, name)
-            raise Interrupted
+            raise Interrupted(signal.Signals(number).name)
         raise StopTraining(f"{name} has stopped it")

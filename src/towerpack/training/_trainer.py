@@ -23,17 +23,20 @@ from towerpack.model import as_model
 from towerpack.nn import global_step
 from towerpack.tower import TowerFunction
 from towerpack.training._assembly import Assembly, Materials
+from towerpack.training._clock import Clock
 from towerpack.training._config import TrainConfig
 from towerpack.training._distribution import Distribution, SharedVariables
 from towerpack.training._hyper import VariableParam
 from towerpack.training._hyper_params import HyperParams
 from towerpack.training._interrupt import Interrupted, InterruptFlag, StopTraining
+from towerpack.training._ledger import Ledger
 from towerpack.training._loop import Loop
+from towerpack.training._practice import as_practice
 from towerpack.training._run_state import RunState, ShowsState
 from towerpack.training._saves import Saves
 from towerpack.training._starting import open_run, steps_of_one_pass, usual_monitors
 from towerpack.training._step import SupervisedStep, TrainStep
-from towerpack.training._tables import say_ending
+from towerpack.training._tables import say_ending, say_spending
 from towerpack.training._team import Agreement, Ending
 
 _LOG = get_logger(__name__)
@@ -87,7 +90,7 @@ class Trainer(ShowsState):
                 fix=f"{type(self).__name__}() for launch_train_with_config(config, trainer)",
             )
         # What was set after it was made is checked as well: `config.session_init = …`.
-        self.config = config = dataclasses.replace(config)
+        self.config = config = as_practice(dataclasses.replace(config))
         self.model = as_model(config.model)
         team = self._distribution.team
         data = config.data if config.dataflow is None else config.dataflow
@@ -153,6 +156,7 @@ class Trainer(ShowsState):
                 "This trainer has been used.", fix="make a new one to train again or to continue"
             )
         self._trained = True
+        self._clock = Clock()
         console()
         try:
             with ExitStack() as stack:
@@ -170,6 +174,10 @@ class Trainer(ShowsState):
         team = self._distribution.team
         directory, checkpoint, self.seed = open_run(config, state, team, stack)
         self.run_dir = directory.path
+        resumed_at = None if checkpoint is None else checkpoint.step
+        self._ledger = stack.enter_context(
+            Ledger(directory.ledger, self._clock, step=lambda: state.step, resumed_at=resumed_at)
+        )
         if config.deterministic:
             tf.config.experimental.enable_op_determinism()
         tf.random.set_seed(derive_seed(self.seed, "tensorflow") >> 32)
@@ -182,9 +190,9 @@ class Trainer(ShowsState):
         with self._interrupt.at_once() if team.size == 1 else nullcontext():
             self._parts = parts = Assembly(self._materials(), resumed=checkpoint is not None)
         self.tower = parts.tower
-        store = self._saves.open(directory.checkpoints, parts.contents)
+        store = self._saves.open(directory.checkpoints, parts.contents, self._ledger)
         stack.push(self._say_ending)
-        stack.callback(store.close)
+        stack.callback(self._saves.close)
         data_state = None if checkpoint is None else self._restore(checkpoint)
         # What lies in the directory after this point belongs to another course of events.
         store.abandon_after(state.step if checkpoint is not None else -1)
@@ -215,6 +223,7 @@ class Trainer(ShowsState):
             hyper_params=self._hyper_params,
             saves=self._saves,
             monitors=self.monitors,
+            ledger=self._ledger,
             run_dir=self.run_dir,
             seed=self.seed,
             step_variable=self._step_variable,
@@ -231,6 +240,8 @@ class Trainer(ShowsState):
                 self._ending = f"Stopped ({reason})" if str(reason) else "Stopped"
             if loop.data_ended:
                 self._ending = "The data ended"
+            elif state.reason:
+                self._ending = f"Stopped ({state.reason})"
             self._check_interrupt()
             self._agreement.leave(Ending.DONE if state.at_the_end else Ending.STOPPED)
             self._saves.at_the_end(state.place)
@@ -252,13 +263,16 @@ class Trainer(ShowsState):
         Inside the hooks of single steps it does nothing: they are as good as done. Where it leaves
         a callback's `trigger`, that is called again when the run is continued.
         """
+        self._ledger.beat()
         if self._state.settled:
             self._interrupt.check()
 
     def _say_ending(self, failure: type[BaseException] | None, *_: object) -> None:
         if failure is None:
+            self._ledger.ending = "Complete" if self.complete else self._ending
+            say_spending(self._ledger.totals(), self._ledger.lives)
             say_ending(
-                "Complete" if self.complete else self._ending,
+                self._ledger.ending,
                 epoch=self.epoch,
                 max_epoch=self.max_epoch,
                 step=self.global_step,

@@ -24,6 +24,12 @@ FLOW = DataFromList([1])
         ({"dataflow": FLOW, "steps_per_epoch": -1}, "steps_per_epoch=-1"),
         ({"dataflow": FLOW, "precision": "float8"}, "float8"),
         ({"dataflow": FLOW, "xla": True, "deterministic": True}, "exclude each other"),
+        ({"dataflow": FLOW, "xla": True, "eager": True}, "leave out xla"),
+        ({"dataflow": FLOW, "fast_dev_run": -1}, "fast_dev_run=-1"),
+        ({"dataflow": FLOW, "fast_dev_run": True, "overfit_batches": 1}, "choose one"),
+        ({"dataflow": FLOW, "fast_dev_run": True, "resume": "run"}, "fast_dev_run has a run dir"),
+        ({"dataflow": FLOW, "overfit_batches": 0}, "overfit_batches=0"),
+        ({"data": FLOW, "overfit_batches": 2}, "not from an InputSource"),
     ],
 )
 def test_contradictions(kwargs: dict[str, Any], words: str) -> None:

@@ -1,0 +1,106 @@
+"""A deterministic training of 40 steps: left alone, and killed at one step after the other.
+
+    python every_step_program.py DIRECTORY TRAINER STEP…
+
+Each life is a child of a process that has imported everything: a start then takes a second. It
+resumes from the newest checkpoint, and kills itself where a call ends at its step.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from small_training import Model, X, Y, config
+from towerpack.callbacks import (
+    Callback,
+    InferenceRunner,
+    MinSaver,
+    ModelSaver,
+    PeriodicTrigger,
+    ScalarStats,
+)
+from towerpack.dataflow import BatchData, DataFromArrays, LocallyShuffleData, MapData, ShuffleData
+from towerpack.training import SimpleTrainer
+
+EPOCHS, STEPS = 4, 10
+
+# Each takes a configuration; what needs devices of its own makes them first.
+TRAINERS: dict[str, Callable[..., Any]] = {"SimpleTrainer": SimpleTrainer}
+
+
+class KillAt(Callback):
+    """SIGKILL to its own process in the hooks of a step."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def next_stop(self, step: int) -> int | None:
+        return self._step if step < self._step else None
+
+    def trigger_step(self) -> None:
+        if self.trainer.global_step == self._step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def jitter(point: Any, rng: np.random.Generator) -> Any:
+    return point[0] + rng.normal(0, 0.1, 3).astype(np.float32), point[1]
+
+
+def train(run_dir: Path, trainer: str, kill_at: int = 0) -> None:
+    flow = MapData(ShuffleData(DataFromArrays(X, Y)), jitter, rng=True)
+    callbacks = [
+        PeriodicTrigger(ModelSaver(keep=3), every_k_steps=3),
+        InferenceRunner(BatchData(DataFromArrays(X, Y), 16), ScalarStats("cost")),
+        MinSaver("val/cost"),
+        *([KillAt(kill_at)] if kill_at else []),
+    ]
+    trained = TRAINERS[trainer](
+        config(
+            run_dir,
+            callbacks,
+            dataflow=BatchData(LocallyShuffleData(flow, 20), 8),
+            model=Model(),
+            monitors=None,
+            steps_per_epoch=STEPS,
+            max_epoch=EPOCHS,
+            deterministic=True,
+        )
+    )
+    trained.train()
+    names = ("cost", "mean", "val/cost")
+    history = {name: np.array(trained.monitors.history(name)) for name in names}
+    np.savez(run_dir / "out.npz", **trained.get_weights(), **history)
+
+
+def live(*args: Any) -> int:
+    """A life in a child of its own; its status as `os.waitstatus_to_exitcode` tells it."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    code = 1
+    try:
+        train(*args)
+        code = 0
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+if __name__ == "__main__":
+    where, name, *steps = sys.argv[1:]
+    for kill_at in steps:
+        status = live(Path(where) / "killed", name, int(kill_at))
+        if status != -signal.SIGKILL:
+            sys.exit(f"killed at step {kill_at}: status {status}")
+    for run in ("killed", "undisturbed"):
+        if live(Path(where) / run, name):
+            sys.exit(f"{run}: failed")
