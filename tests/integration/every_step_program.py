@@ -8,16 +8,20 @@ resumes from the newest checkpoint, and kills itself where a call ends at its st
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+from processes import free_port
 from small_training import Model, X, Y, config
 from towerpack.callbacks import (
     Callback,
@@ -28,12 +32,29 @@ from towerpack.callbacks import (
     ScalarStats,
 )
 from towerpack.dataflow import BatchData, DataFromArrays, LocallyShuffleData, MapData, ShuffleData
-from towerpack.training import SimpleTrainer
+from towerpack.training import (
+    MultiWorkerTrainer,
+    SimpleTrainer,
+    SyncMultiGPUTrainer,
+    TrainConfig,
+    join_cluster,
+)
 
 EPOCHS, STEPS = 4, 10
 
-# Each takes a configuration; what needs devices of its own makes them first.
-TRAINERS: dict[str, Callable[..., Any]] = {"SimpleTrainer": SimpleTrainer}
+
+def two_replicas(config: TrainConfig) -> SyncMultiGPUTrainer:
+    cpu = tf.config.list_physical_devices("CPU")[0]
+    tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+    return SyncMultiGPUTrainer(config, devices=["CPU:0", "CPU:1"])
+
+
+TRAINERS: dict[str, Callable[..., Any]] = {
+    "SimpleTrainer": SimpleTrainer,
+    "SyncMultiGPUTrainer": two_replicas,
+    "MultiWorkerTrainer": MultiWorkerTrainer,
+}
+PROCESSES = {"MultiWorkerTrainer": 2}
 
 
 class KillAt(Callback):
@@ -76,20 +97,37 @@ def train(run_dir: Path, trainer: str, kill_at: int = 0) -> None:
     )
     trained.train()
     names = ("cost", "mean", "val/cost")
+    if not set(names) <= set(trained.monitors.names()):
+        return  # Not the chief.
     history = {name: np.array(trained.monitors.history(name)) for name in names}
     np.savez(run_dir / "out.npz", **trained.get_weights(), **history)
 
 
-def live(*args: Any) -> int:
-    """A life in a child of its own; its status as `os.waitstatus_to_exitcode` tells it."""
+def live(run_dir: Path, trainer: str, kill_at: int = 0) -> int:
+    """A life in children of its own; the first one's status, of `os.waitstatus_to_exitcode`."""
     sys.stdout.flush()
+    addresses = [f"127.0.0.1:{free_port()}" for _ in range(PROCESSES.get(trainer, 1))]
+    children = [fork(addresses, i, run_dir, trainer, kill_at) for i in range(len(addresses))]
+    statuses = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    if any(status != (1 if kill_at else 0) for status in statuses[1:]):
+        return 2
+    return statuses[0]
+
+
+def fork(addresses: list[str], index: int, *args: Any) -> int:
     child = os.fork()
     if child:
-        return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        return child
     code = 1
     try:
+        if len(addresses) > 1:
+            task = {"type": "worker", "index": index}
+            os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": addresses}, "task": task})
+            join_cluster()
         train(*args)
         code = 0
+    except Exception:
+        traceback.print_exc()
     finally:
         sys.stderr.flush()
         os._exit(code)

@@ -125,9 +125,9 @@ def test_a_complete_run_says_so_and_does_nothing(
 
 
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("trainer", ["SimpleTrainer"])
+@pytest.mark.parametrize("trainer", ["SimpleTrainer", "SyncMultiGPUTrainer", "MultiWorkerTrainer"])
 def test_killed_at_every_step(tmp_path: Path, trainer: str) -> None:
-    steps = sample(range(1, 41), at_least=4)
+    steps = sample(range(1, 41), at_least=4 if trainer == "SimpleTrainer" else 2)
     program = [sys.executable, str(EVERY_STEP), str(tmp_path), trainer, *map(str, steps)]
     done = subprocess.run(program, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr
