@@ -45,8 +45,8 @@ class MultiWorkerTrainer(Trainer):
     has been. The workers agree once per call on how many steps come next, so that data that end
     unevenly, a callback that stops training, SIGTERM to any of them and a failure end all.
 
-    Make the trainer before anything else of TensorFlow's is used (a Keras layer, a tensor), or call
-    `join_cluster()` first.
+    A program that makes a Keras layer, an optimizer or a tensor before the trainer begins with
+    `join_cluster()`: TensorFlow can connect processes only before.
 
     Args:
         config: What to train; None to leave that to `launch_train_with_config`.
@@ -112,11 +112,11 @@ def _join(peer_timeout: float) -> MultiWorker:
             strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
     except RuntimeError as error:
         raise ConfigError(
-            "The workers cannot be connected any more.",
+            "The workers cannot be connected any more, as TensorFlow has been used before: a layer, "
+            "an optimizer or a tensor was made.",
             got=str(error),
-            expected="TensorFlow not to have been used in this process",
-            fix="make the trainer first, or call towerpack.training.join_cluster() first of all",
-        ) from error
+            fix="begin the program with: from towerpack import join_cluster; join_cluster()",
+        ) from None
     return MultiWorker(strategy, cluster, peer_timeout)
 
 

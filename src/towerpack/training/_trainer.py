@@ -268,7 +268,7 @@ class Trainer(ShowsState):
             self._interrupt.check()
 
     def _say_ending(self, failure: type[BaseException] | None, *_: object) -> None:
-        if failure is None:
+        if failure is None and self._distribution.team.is_chief:
             self._ledger.ending = "Complete" if self.complete else self._ending
             say_spending(self._ledger.totals(), self._ledger.lives)
             say_ending(
