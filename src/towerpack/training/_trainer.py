@@ -268,8 +268,10 @@ class Trainer(ShowsState):
             self._interrupt.check()
 
     def _say_ending(self, failure: type[BaseException] | None, *_: object) -> None:
-        if failure is None and self._distribution.team.is_chief:
-            self._ledger.ending = "Complete" if self.complete else self._ending
+        if failure is not None:
+            return
+        self._ledger.ending = "Complete" if self.complete else self._ending
+        if self._distribution.team.is_chief:
             say_spending(self._ledger.totals(), self._ledger.lives)
             say_ending(
                 self._ledger.ending,
