@@ -112,8 +112,8 @@ def _join(peer_timeout: float) -> MultiWorker:
             strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
     except RuntimeError as error:
         raise ConfigError(
-            "The workers cannot be connected any more: TensorFlow has been used before, for a layer, "
-            "an optimizer or a tensor.",
+            "The workers cannot be connected any more: TensorFlow has been used before, for a "
+            "layer, an optimizer or a tensor.",
             got=str(error),
             fix="begin the program with: from towerpack import join_cluster; join_cluster()",
         ) from None
