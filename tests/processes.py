@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import socket
 import subprocess
 import threading
@@ -40,9 +41,12 @@ def memory_files() -> int:
 
 def free_port() -> int:
     """A TCP port of this machine at which nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    while True:
+        # The system gives higher ones to outgoing connections: what a killed process has listened
+        # at could be taken before it is started again.
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", random.randrange(10_000, 28_000)))
+            return probe.getsockname()[1]
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:

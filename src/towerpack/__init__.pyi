@@ -18,6 +18,7 @@ from towerpack._core.errors import (
     MapError as MapError,
     MissingExtraError as MissingExtraError,
     NumericsError as NumericsError,
+    PeerError as PeerError,
     SpecError as SpecError,
     StateError as StateError,
     StepError as StepError,
@@ -192,6 +193,7 @@ from towerpack.tower import (
 )
 from towerpack.training import (
     AccumulateGradients as AccumulateGradients,
+    AsyncMultiGPUTrainer as AsyncMultiGPUTrainer,
     CheckGradient as CheckGradient,
     FilterNoneGrad as FilterNoneGrad,
     GlobalNormClip as GlobalNormClip,
@@ -200,7 +202,9 @@ from towerpack.training import (
     KerasModel as KerasModel,
     MapGradient as MapGradient,
     MultiWorkerTrainer as MultiWorkerTrainer,
+    NoOpTrainer as NoOpTrainer,
     ObjAttrParam as ObjAttrParam,
+    ParameterServerTrainer as ParameterServerTrainer,
     PostProcess as PostProcess,
     PrintGradient as PrintGradient,
     ProcessGradients as ProcessGradients,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from towerpack._core.extras import require
 
 if TYPE_CHECKING:
+    from towerpack.training._async import AsyncMultiGPUTrainer as AsyncMultiGPUTrainer
     from towerpack.training._build_step import BuiltStep as BuiltStep
     from towerpack.training._build_step import build_step as build_step
     from towerpack.training._config import TrainConfig as TrainConfig
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from towerpack.training._multi import get_num_gpu as get_num_gpu
     from towerpack.training._multi_worker import MultiWorkerTrainer as MultiWorkerTrainer
     from towerpack.training._multi_worker import join_cluster as join_cluster
+    from towerpack.training._noop import NoOpTrainer as NoOpTrainer
+    from towerpack.training._parameter_server import (
+        ParameterServerTrainer as ParameterServerTrainer,
+    )
     from towerpack.training._run_dir import OnExisting as OnExisting
     from towerpack.training._run_dir import RunDir as RunDir
     from towerpack.training._run_dir import default_run_dir as default_run_dir
@@ -63,6 +68,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AccumulateGradients",
+    "AsyncMultiGPUTrainer",
     "BuiltStep",
     "CheckGradient",
     "FilterNoneGrad",
@@ -73,8 +79,10 @@ __all__ = [
     "MapGradient",
     "Mirrored",
     "MultiWorkerTrainer",
+    "NoOpTrainer",
     "ObjAttrParam",
     "OnExisting",
+    "ParameterServerTrainer",
     "PostProcess",
     "PrintGradient",
     "ProcessGradients",
@@ -116,6 +124,9 @@ _HOME = {
     "KerasMetrics": "_keras_model",
     "KerasModel": "_keras_model",
     "Mirrored": "_mirrored",
+    "AsyncMultiGPUTrainer": "_async",
+    "NoOpTrainer": "_noop",
+    "ParameterServerTrainer": "_parameter_server",
     "TrainConfig": "_config",
     "ObjAttrParam": "_hyper",
     "VariableParam": "_hyper",

@@ -21,7 +21,6 @@ from towerpack.training._config import POLICIES, TrainConfig
 from towerpack.training._contents import Contents
 from towerpack.training._context import RunContext
 from towerpack.training._distribution import Distribution
-from towerpack.training._executor import Executor
 from towerpack.training._failed_step import step_error
 from towerpack.training._graph_checks import check_graph
 from towerpack.training._hyper_params import Groups, HyperParams
@@ -49,6 +48,7 @@ class Materials:
         callbacks: All of them.
         step: What one step is.
         distribution: Where its replicas run.
+        executor: Makes what runs many of them in one call: `Executor`, or what has its face.
         state: Where the run stands.
         hyper_params: What can be changed; found while assembling.
         saves: Writes checkpoints.
@@ -67,6 +67,7 @@ class Materials:
     callbacks: Callbacks
     step: TrainStep
     distribution: Distribution
+    executor: Callable[..., Any]
     state: RunState
     hyper_params: HyperParams
     saves: Saves
@@ -139,7 +140,7 @@ class Assembly:
         of.hyper_params.find(self._groups(), self.setup.optimizers)
         numbers = Numbers(trace.result.summaries, of.monitors, self._further_numbers, of.ledger)
         callbacks.check_order(names_of_numbers(trace.result, [*self._further_numbers()]))
-        executor = Executor(
+        executor = of.executor(
             step=of.step,
             trained=self.setup.trained,
             distribution=of.distribution,

@@ -18,6 +18,7 @@ from towerpack.tower import COST, TowerFunction, TowerTrace
 from towerpack.training._distribution import Computed, Distribution
 from towerpack.training._guard import Guard
 from towerpack.training._optimizer import OptimizerAdapter
+from towerpack.training._pace import BUDGET_S
 from towerpack.training._packing import Packing
 from towerpack.training._schedules import Schedules
 from towerpack.training._step import StepContext, TrainStep
@@ -62,10 +63,15 @@ class Executor:
         xla: Compile forward and backward of each replica.
         eager: Run steps in Python, one by one.
 
+    Attributes:
+        budget_s: Seconds that a call should last.
+
     Raises:
         LayerError: A fetch is no output of the tower.
         ConfigError: `xla`, and TensorFlow cannot compile replicas where they run.
     """
+
+    budget_s = BUDGET_S
 
     def __init__(
         self,
@@ -96,7 +102,7 @@ class Executor:
         self._distribution = distribution
         self._tower = tower
         self._source = source
-        self._global_step = global_step
+        self._global_step = self._at = global_step
         self._schedules = schedules or Schedules()
         moved = [tower.store.named_variables()[name] for name in trace.moved]
         self._guard = Guard(moved) if check_finite else None
@@ -129,6 +135,11 @@ class Executor:
         """The model has histograms or images, for the last step of each epoch."""
         return bool(self._heavy or self._heavy_gradients)
 
+    @property
+    def optimizers(self) -> Sequence[OptimizerAdapter]:
+        """Those that the step uses, once it is compiled."""
+        return self._optimizers
+
     def compile(self) -> None:
         """Trace what the loop runs, so that mistakes show before the first step."""
         if self._eager:
@@ -136,6 +147,9 @@ class Executor:
         self._run.get_concrete_function()
         if self.has_heavy:
             self._run_heavy.get_concrete_function()
+        self._tell_untrained()
+
+    def _tell_untrained(self) -> None:
         if self._untrained:
             names = ", ".join(self._untrained)
             _LOG.warning("The cost does not depend on %s: not trained.", names)
@@ -214,7 +228,7 @@ class Executor:
         compute = self._compute
         if self._xla:
             compute = tf.function(compute, jit_compile=True, autograph=False)
-        inputs, computed = self._distribution.replicate(compute, self._source, self._global_step)
+        inputs, computed = self._distribution.replicate(compute, self._source, self._at)
         pairs = list(zip(self._optimizers, computed.gradients, strict=True))
         shown = {name: h for o, g in pairs for name, h in o.histograms(g).items()}
         self._heavy_gradients = list(shown)
@@ -243,7 +257,7 @@ class Executor:
             self._tower,
             index=index,
             total=self._distribution.replicas,
-            step=self._global_step,
+            step=self._at,
             watched=self._trained,
         )
         self._step(context, batch)

@@ -60,7 +60,7 @@ class Loop:
         self._poll = poll
         self._explain = explain
         self._agree = agree
-        self._pace = Pace()
+        self._pace = Pace(executor.budget_s)
         # Hooks that nobody overrides cost nothing.
         self._before_step = self._acting("before_step")
         self._after_step = self._acting("after_step")

@@ -24,7 +24,9 @@ _LOG = get_logger(__name__)
 Devices = Sequence[str | int] | int
 
 
-class _MultiGPUTrainer(Trainer):
+class MultiGPUTrainer(Trainer):
+    """On several devices of this machine; `_over` says how."""
+
     def __init__(
         self,
         config: TrainConfig | Devices | None = None,
@@ -45,7 +47,7 @@ class _MultiGPUTrainer(Trainer):
         raise NotImplementedError
 
 
-class SyncMultiGPUTrainer(_MultiGPUTrainer):
+class SyncMultiGPUTrainer(MultiGPUTrainer):
     """Trains one replica on each device; gradients are averaged, then applied to each copy.
 
     Every replica takes its own batch, so that a step sees batch size × replicas, and keeps its own
@@ -74,7 +76,7 @@ SyncMultiGPUTrainerReplicated = SyncMultiGPUTrainer
 """The predecessor's longer name of the same."""
 
 
-class SyncMultiGPUTrainerParameterServer(_MultiGPUTrainer):
+class SyncMultiGPUTrainerParameterServer(MultiGPUTrainer):
     """Trains one replica on each device, all over the same variables.
 
     These lie where TensorFlow puts them (the first GPU if there is one), and are read from there in

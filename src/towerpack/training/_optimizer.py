@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -102,8 +103,11 @@ class KerasOptimizer(OptimizerAdapter):
         self._elsewhere = {id(v) for v in saved_elsewhere}
         # Keras names slots by the path of their variable; our aliases carry our names.
         self._aliases = [variable_alias(v, name) for name, v in variables.items()]
+        remote = any("/job:ps/" in variable.device for variable in variables.values())
         for part in {id(o): o for o in (self._optimizer, *self._optimizers())}.values():
             _adopt(part)
+            if remote:
+                part._distributed_tf_update_step = functools.partial(_update_in_place, part)
         self._optimizer.build(self._aliases)
 
     def scale_loss(self, cost: tf.Tensor) -> tf.Tensor:
@@ -189,6 +193,13 @@ def _across_replicas(strategy: tf.distribute.Strategy) -> Iterator[None]:
             yield
     finally:
         del extended._use_merge_call
+
+
+def _update_in_place(optimizer: Any, _: Any, grads_and_vars: Iterable[Any], rate: Any) -> None:
+    """Compute updates where the variables lie: between processes only gradients then travel."""
+    for gradient, variable in grads_and_vars:
+        with tf.device(variable.device):
+            optimizer.update_step(gradient, variable, rate)
 
 
 class CompatOptimizer(OptimizerAdapter):

@@ -70,13 +70,14 @@ def not_there(peers: Mapping[str, str], what: str) -> PeerError:
 
 def leave_at_once_at_exit(code: int) -> None:
     """Have this process, when Python exits, not wait for peers that do not answer."""
+    atexit.register(end_process, code)
 
-    def leave() -> NoReturn:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
 
-    atexit.register(leave)
+def end_process(code: int) -> NoReturn:
+    """Leave without what Python and TensorFlow do at the end."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 @contextmanager

@@ -17,12 +17,12 @@ class Schedules:
     """Variables that are set after each step.
 
     Args:
-        schedules: Each variable with the function that gives its values.
+        schedules: Each variable with the function that gives its values; kept as `pairs`.
     """
 
     def __init__(self, schedules: Sequence[tuple[tf.Variable, Schedule]] = ()) -> None:
-        self._schedules = list(schedules)
-        self.spec = tf.TensorSpec([len(self._schedules), None], tf.float64)
+        self.pairs = list(schedules)
+        self.spec = tf.TensorSpec([len(self.pairs), None], tf.float64)
 
     def due(self, steps: int, after: int) -> np.ndarray:
         """The value that each variable has after each of some steps, [schedules, steps].
@@ -30,8 +30,8 @@ class Schedules:
         Raises:
             CallbackError: A schedule gives something that is not finite.
         """
-        due = np.empty([len(self._schedules), steps])
-        for row, (variable, schedule) in zip(due, self._schedules, strict=True):
+        due = np.empty([len(self.pairs), steps])
+        for row, (variable, schedule) in zip(due, self.pairs, strict=True):
             changes = [schedule(step) for step in range(after + 1, after + 1 + steps)]
             # NumPy makes NaN of None; it stands for the value before.
             values = np.array([variable.numpy(), *changes], np.float64)
@@ -47,10 +47,10 @@ class Schedules:
 
     def rows(self, due: tf.Tensor) -> list[tf.Tensor]:
         """In the graph: `due` by variable, in its dtype."""
-        pairs = zip(tf.unstack(due), self._schedules, strict=True)
+        pairs = zip(tf.unstack(due), self.pairs, strict=True)
         return [tf.cast(row, variable.dtype) for row, (variable, _) in pairs]
 
     def assign(self, values: Sequence[tf.Tensor]) -> None:
         """In the graph: set the variables to their values after a step."""
-        for value, (variable, _) in zip(values, self._schedules, strict=True):
+        for value, (variable, _) in zip(values, self.pairs, strict=True):
             variable.assign(value, read_value=False)

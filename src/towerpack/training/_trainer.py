@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from towerpack.training._assembly import Assembly, Materials
 from towerpack.training._clock import Clock
 from towerpack.training._config import TrainConfig
 from towerpack.training._distribution import Distribution, SharedVariables
+from towerpack.training._executor import Executor
 from towerpack.training._hyper import VariableParam
 from towerpack.training._hyper_params import HyperParams
 from towerpack.training._interrupt import Interrupted, InterruptFlag, StopTraining
@@ -63,6 +64,7 @@ class Trainer(ShowsState):
     run_dir: Path
     tower: TowerFunction
     monitors: Monitors
+    _executor: Callable[..., Any] = Executor
 
     def __init__(
         self,
@@ -219,6 +221,7 @@ class Trainer(ShowsState):
             callbacks=self.callbacks,
             step=self._step,
             distribution=self._distribution,
+            executor=self._executor,
             state=self._state,
             hyper_params=self._hyper_params,
             saves=self._saves,

@@ -1,0 +1,147 @@
+"""Several processes that do not wait for one another, and what happens when one is lost."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from processes import free_port, wait_until
+from small_training import config
+from towerpack import ConfigError, PeerError
+from towerpack.checkpoint import load_checkpoint
+from towerpack.training import ParameterServerTrainer
+
+PROGRAM = Path(__file__).with_name("cluster_program.py")
+
+
+class Cluster:
+    """A chief, a parameter server and two workers."""
+
+    def __init__(self, where: Path, *arguments: object) -> None:
+        self._where = where
+        self._command = [sys.executable, str(PROGRAM), str(where / "run"), *map(str, arguments)]
+        ports = [free_port() for _ in range(4)]
+        jobs = {"chief": ports[:1], "ps": ports[1:2], "worker": ports[2:]}
+        self.addresses = {job: [f"127.0.0.1:{p}" for p in of] for job, of in jobs.items()}
+        self._known = 0
+        self.processes = {
+            (job, i): self.start(job, i) for job, of in jobs.items() for i in range(len(of))
+        }
+
+    def start(self, job: str, index: int) -> subprocess.Popen[bytes]:
+        task = {"cluster": self.addresses, "task": {"type": job, "index": index}}
+        environment = {**os.environ, "TF_CONFIG": json.dumps(task)}
+        with (self._where / f"{job}{index}.txt").open("ab") as log:
+            return subprocess.Popen(
+                self._command, env=environment, stdout=log, stderr=subprocess.STDOUT
+            )
+
+    def log(self, job: str = "chief", index: int = 0) -> str:
+        return (self._where / f"{job}{index}.txt").read_text()
+
+    def step(self) -> int:
+        return max([int(n) for n in re.findall(r"^step (\d+)", self.log(), re.M)], default=0)
+
+    def wait_for_step(self, step: int) -> None:
+        chief = self.processes["chief", 0]
+        assert wait_until(lambda: self.step() >= step or chief.poll() is not None, 100), self.log()
+        assert self.step() >= step, self.log()
+
+    def wait(self, job: str = "chief", index: int = 0, seconds: float = 30) -> int:
+        process = self.processes[job, index]
+        assert wait_until(lambda: process.poll() is not None, seconds), self.log(job, index)
+        return process.returncode
+
+    def kill(self, job: str, index: int) -> None:
+        self.processes[job, index].kill()
+        self.wait(job, index)
+
+
+@contextlib.contextmanager
+def cluster(where: Path, *arguments: object) -> Iterator[Cluster]:
+    where.mkdir(exist_ok=True)
+    running = Cluster(where, *arguments)
+    try:
+        yield running
+    finally:
+        for process in running.processes.values():
+            process.kill()
+            process.wait()
+
+
+def test_a_worker_that_is_killed_is_done_without_and_taken_back(tmp_path: Path) -> None:
+    with cluster(tmp_path, 4000, 30) as running:
+        running.wait_for_step(70)
+        running.kill("worker", 1)
+        running.wait_for_step(running.step() + 60)
+        running.processes["worker", 1] = running.start("worker", 1)
+        assert wait_until(lambda: running.log("worker", 1).count("This is") == 2, 60)
+        running.wait_for_step(running.step() + 60)
+        # From here on the first one is alone.
+        running.kill("worker", 0)
+        running.wait_for_step(running.step() + 60)
+        running.processes["chief", 0].send_signal(signal.SIGTERM)
+        assert running.wait() == 143
+        assert [running.wait(*key) for key in running.processes] == [143, 0, -9, 0]
+    saved = load_checkpoint(tmp_path / "run")
+    assert saved.step >= 250 and f"Saved at step {saved.step} " in running.log()
+    # Keras alone would lose counts. What was applied twice counts twice here.
+    assert saved.group("optimizer")["iteration"] >= saved.step
+    # What was scheduled once, after step 30, stays.
+    rates = re.findall(r"^step (\d+) rate (\S+)$", running.log(), re.M)
+    assert all(rate == ("0.020" if int(step) >= 30 else "0.050") for step, rate in rates)
+
+
+def test_a_worker_that_hangs_ends_the_run_which_goes_on(tmp_path: Path) -> None:
+    with cluster(tmp_path, 4000, 8) as running:
+        running.wait_for_step(30)
+        running.processes["worker", 0].send_signal(signal.SIGSTOP)
+        began = time.monotonic()
+        assert running.wait(seconds=30) == 1
+        assert time.monotonic() - began < 16
+        where = running.addresses["worker"][0]
+        assert f"PeerError: worker 0 ({where}) has not answered for 8 s" in running.log()
+        running.processes["worker", 0].send_signal(signal.SIGCONT)
+        assert [running.wait(*key) for key in running.processes] == [1, 0, 0, 0]
+    saved = load_checkpoint(tmp_path / "run").step
+    assert saved >= 30 and f"Saved at step {saved}, before the failure" in running.log()
+    with cluster(tmp_path, saved + 30, 30) as running:
+        assert running.wait(seconds=100) == 0, running.log()
+        (cost,) = re.findall(rf"^cost (\S+) at {saved + 30}$", running.log(), re.M)
+        assert float(cost) < 2.0
+
+
+def test_a_server_that_is_killed_ends_the_run(tmp_path: Path) -> None:
+    with cluster(tmp_path, 4000, 30) as running:
+        running.wait_for_step(10)
+        running.kill("ps", 0)
+        assert running.wait(seconds=10) == 1
+        assert f"PeerError: ps 0 ({running.addresses['ps'][0]}) has died" in running.log()
+        assert [running.wait("worker", i) for i in range(2)] == [0, 0]
+
+
+def test_a_process_that_does_not_come_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = {"chief": ["127.0.0.1:1"], "ps": ["127.0.0.1:2"], "worker": ["127.0.0.1:3"]}
+    task = {"cluster": jobs, "task": {"type": "chief", "index": 0}}
+    monkeypatch.setenv("TF_CONFIG", json.dumps(task))
+    trainer = ParameterServerTrainer(config(tmp_path), peer_timeout=0.3)
+    with pytest.raises(PeerError, match=r"worker 0 \(127.0.0.1:3\) and ps 0 .* have not come"):
+        trainer.train()
+    for wrong in ({"deterministic": True}, {"xla": True}):
+        with pytest.raises(ConfigError, match=next(iter(wrong))):
+            ParameterServerTrainer(config(tmp_path, **wrong))
+    monkeypatch.delenv("TF_CONFIG")
+    with pytest.raises(ConfigError, match="finds no cluster"):
+        ParameterServerTrainer(config(tmp_path))
