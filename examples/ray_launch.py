@@ -22,8 +22,6 @@ def train(settings: dict[str, str]) -> None:
 
     import towerpack as tp
 
-    tp.join_cluster()  # before the optimizer is made
-
     def build_graph(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
         return tf.reduce_mean((tp.FullyConnected("line", x, 1)[:, 0] - y) ** 2)
 

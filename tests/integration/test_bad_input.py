@@ -203,7 +203,7 @@ def test_a_cost_that_is_not_finite(
         np.testing.assert_array_equal(batch["y"], Y[32:40])
     # The bad step has changed nothing: no weight, no moving average, no random state.
     assert_same(trainer.get_weights(), four.get_weights())
-    assert int(trainer._step_variable.numpy()) == trainer.global_step == 4
+    assert int(trainer._run.opened.step_variable.numpy()) == trainer.global_step == 4
     # Nothing is lost: with the data mended the run goes on from there.
     assert load_checkpoint(tmp_path / "run").step == 4
     if source is a_dataset:  # The bad batch was in a buffer, and so in the checkpoint.

@@ -345,7 +345,7 @@ def test_a_callback_ends_training(
     recorded = Recorded()
     trainer = train(tmp_path, [Do(hook, how, at), recorded, ModelSaver()])
     assert trainer.global_step == end
-    assert int(trainer._step_variable.numpy()) == end
+    assert int(trainer._run.opened.step_variable.numpy()) == end
     assert not trainer.complete
     assert recorded.log[-1][0] == "after_train"
     # The others have seen every step that was made.

@@ -5,8 +5,6 @@
 Each case is a function. The tests read what it prints.
 """
 
-# ruff: noqa: E402 - the workers meet before anything uses TensorFlow
-
 from __future__ import annotations
 
 import sys
@@ -14,22 +12,25 @@ import time
 from pathlib import Path
 from typing import Any
 
-from towerpack.training import MultiWorkerTrainer, join_cluster
-
-TEAM = join_cluster(peer_timeout=4.0 if sys.argv[1] == "alone" else 60.0).team
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 import keras
 import numpy as np
 import tensorflow as tf
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
 from small_training import SPECS, Model, Recorded, X, Y, assert_same, config, flow, train
 from towerpack.callbacks import Callback, InferenceRunner, ModelSaver, ScalarStats
 from towerpack.checkpoint import load_checkpoint
 from towerpack.dataflow import BatchData, DataFromArrays
 from towerpack.inputs import QueueInput, SplitInput
 from towerpack.nn import BatchNorm, Dropout, FullyConnected, expose
-from towerpack.training import StopTraining
+from towerpack.training import MultiWorkerTrainer, StopTraining, join_cluster
+
+# What was made before the workers have met keeps its values.
+BEFORE = keras.layers.Dense(2)
+BEFORE.build((None, 3))
+VALUE = BEFORE.kernel.numpy()
+TEAM = join_cluster(peer_timeout=4.0 if sys.argv[1] == "alone" else 60.0).team
+np.testing.assert_array_equal(BEFORE.kernel, VALUE)
 
 
 def sgd() -> Any:

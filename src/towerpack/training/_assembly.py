@@ -25,6 +25,7 @@ from towerpack.training._failed_step import step_error
 from towerpack.training._graph_checks import check_graph
 from towerpack.training._hyper_params import Groups, HyperParams
 from towerpack.training._init import start_from
+from towerpack.training._interrupt import InterruptFlag
 from towerpack.training._ledger import Ledger
 from towerpack.training._loop import Loop
 from towerpack.training._numbers import FILL, Numbers, names_of_numbers
@@ -39,7 +40,7 @@ from towerpack.training._team import Agreement
 
 @dataclass(frozen=True, kw_only=True)
 class Materials:
-    """What a run is assembled from.
+    """What a run is assembled from, as its configuration says.
 
     Attributes:
         config: What to train.
@@ -52,13 +53,9 @@ class Materials:
         state: Where the run stands.
         hyper_params: What can be changed; found while assembling.
         saves: Writes checkpoints.
-        monitors: Receive values.
-        ledger: Where the time goes.
-        run_dir: Where everything of the run is.
-        seed: The run's seed.
-        step_variable: The global step in the graph.
-        check_interrupt: Leaves the run where it is to end early.
+        interrupt: Remembers signals.
         agreement: With the other processes of the run.
+        watch: Called several times a second; raises what else is to end the run.
     """
 
     config: TrainConfig
@@ -71,13 +68,30 @@ class Materials:
     state: RunState
     hyper_params: HyperParams
     saves: Saves
-    monitors: Monitors
-    ledger: Ledger
+    interrupt: InterruptFlag
+    agreement: Agreement
+    watch: Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What is known once the directory of a run is open.
+
+    Attributes:
+        run_dir: Where everything of the run is.
+        seed: The run's seed.
+        monitors: Receive values.
+        ledger: Where the time goes.
+        step_variable: The global step in the graph.
+        check_interrupt: Leaves the run where it is to end early.
+    """
+
     run_dir: Path
     seed: int
+    monitors: Monitors
+    ledger: Ledger
     step_variable: tf.Variable
     check_interrupt: Callable[[], None]
-    agreement: Agreement
 
 
 class Assembly:
@@ -85,6 +99,7 @@ class Assembly:
 
     Args:
         of: The materials.
+        at: Where it is, and how it is told of.
         resumed: The run goes on from a checkpoint.
 
     Attributes:
@@ -95,32 +110,33 @@ class Assembly:
         loop: Runs the epochs.
     """
 
-    def __init__(self, of: Materials, *, resumed: bool) -> None:
+    def __init__(self, of: Materials, at: Opened, *, resumed: bool) -> None:
         self._of = of
+        self._at = at
         config, callbacks = of.config, of.callbacks
         self.tower = TowerFunction(
             of.model.build_graph,
             of.model.inputs(),
-            seed=of.seed,
+            seed=at.seed,
             dtype_policy=POLICIES[config.precision],
         )
         trace = self.tower.trace(is_training=True)
         check_graph(trace)
         of.distribution.adopt(self.tower, trace)
         replicas = of.distribution.local_replicas
-        of.source.setup(self.tower.specs, seed=of.seed, replicas=replicas)
+        of.source.setup(self.tower.specs, seed=at.seed, replicas=replicas)
         self.context = RunContext(
             tower=self.tower,
-            monitors=of.monitors,
-            run_dir=of.run_dir,
-            seed=of.seed,
+            monitors=at.monitors,
+            run_dir=at.run_dir,
+            seed=at.seed,
             replicas=replicas,
             state=of.state,
             hyper_params=of.hyper_params,
             saves=of.saves,
-            check_interrupt=of.check_interrupt,
+            check_interrupt=at.check_interrupt,
             fast_dev_run=int(config.fast_dev_run),
-            overfitted=functools.partial(overfitted, config, of.seed),
+            overfitted=functools.partial(overfitted, config, at.seed),
         )
         callbacks.setup(self.context)
         # Before the optimizer is built: some keep copies of the weights that they start with.
@@ -138,7 +154,7 @@ class Assembly:
         self.context.optimizers = self.setup.optimizers
         show_variables(self.tower.store.named_variables(), self.setup.trained, self.setup.frozen)
         of.hyper_params.find(self._groups(), self.setup.optimizers)
-        numbers = Numbers(trace.result.summaries, of.monitors, self._further_numbers, of.ledger)
+        numbers = Numbers(trace.result.summaries, at.monitors, self._further_numbers, at.ledger)
         callbacks.check_order(names_of_numbers(trace.result, [*self._further_numbers()]))
         executor = of.executor(
             step=of.step,
@@ -147,7 +163,7 @@ class Assembly:
             tower=self.tower,
             trace=trace,
             source=of.source,
-            global_step=of.step_variable,
+            global_step=at.step_variable,
             fetches=[name for c in callbacks.callbacks for name in c.fetches],
             schedules=of.hyper_params.schedules(),
             check_finite=self.context.checks_finite,
@@ -164,14 +180,14 @@ class Assembly:
             groups=self._groups,
             settings={
                 **settings,
-                "seed": of.seed,
+                "seed": at.seed,
                 "steps_per_epoch": of.state.steps_per_epoch,
                 "replicas": of.distribution.replicas,
                 "trained variables": len(self.setup.trained),
                 **of.hyper_params.values(),
             },
             check_nan=self.context.checks_finite,
-            flush=of.monitors.flush,
+            flush=at.monitors.flush,
         )
         self.loop = Loop(
             executor,
@@ -180,8 +196,8 @@ class Assembly:
             of.state,
             of.saves,
             numbers=numbers,
-            monitors=of.monitors,
-            poll=of.check_interrupt,
+            monitors=at.monitors,
+            poll=at.check_interrupt,
             explain=self._explain,
             agree=of.agreement.steps,
         )
@@ -201,14 +217,14 @@ class Assembly:
         lost = self._of.distribution.team.lost(error)
         if lost is not None:
             return lost
-        done = int(self._of.step_variable.numpy()) - self._of.state.step
+        done = int(self._at.step_variable.numpy()) - self._of.state.step
         number = self._of.state.step + done + 1
 
         def read_again() -> dict[str, np.ndarray] | None:
             inputs = self._of.source.read_again(done)
             return None if inputs is None else self.context.named(inputs)
 
-        path = self._of.run_dir / f"failed-step-{number:08d}.npz"
+        path = self._at.run_dir / f"failed-step-{number:08d}.npz"
         return step_error(error, f"Step {number}", path, read_again)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager import context as eager_context
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
@@ -16,6 +17,7 @@ from towerpack.dataflow import DataFlow, ShardData
 from towerpack.dataflow._flow import is_shard
 from towerpack.inputs import SplitInput
 from towerpack.training._config import TrainConfig
+from towerpack.training._kept import variables_kept
 from towerpack.training._mirrored import Mirrored
 from towerpack.training._peers import leave_at_once_at_exit, not_there, silent_peers, wait_for_peers
 from towerpack.training._step import TrainStep
@@ -45,8 +47,9 @@ class MultiWorkerTrainer(Trainer):
     has been. The workers agree once per call on how many steps come next, so that data that end
     unevenly, a callback that stops training, SIGTERM to any of them and a failure end all.
 
-    A program that makes a Keras layer, an optimizer or a tensor before the trainer begins with
-    `join_cluster()`: TensorFlow can connect processes only before.
+    TensorFlow connects processes only before it is used. So what has been made by then is made
+    anew: layers, optimizers and other variables keep their values; tensors and functions that were
+    traced are lost. `join_cluster()` as the first thing that a program does avoids that.
 
     Args:
         config: What to train; None to leave that to `launch_train_with_config`.
@@ -54,7 +57,7 @@ class MultiWorkerTrainer(Trainer):
         peer_timeout: Seconds to wait for a worker that has not come, or does not answer.
 
     Raises:
-        ConfigError: The environment describes no cluster of workers, or TensorFlow was in use.
+        ConfigError: The environment describes a cluster that is none of workers alone.
         PeerError: A worker has not come.
     """
 
@@ -75,7 +78,7 @@ def join_cluster(peer_timeout: float = 60.0) -> MultiWorker:
         peer_timeout: Seconds to wait for one that has not come, or does not answer.
 
     Raises:
-        ConfigError: The environment describes no cluster of workers, or TensorFlow was in use.
+        ConfigError: The environment describes a cluster that is none of workers alone.
         PeerError: A worker has not come.
     """
     if not _joined:
@@ -98,7 +101,7 @@ def _join(peer_timeout: float) -> MultiWorker:
         _LOG.warning("MultiWorkerTrainer found no other worker: it trains alone.")
         return MultiWorker(tf.distribute.MirroredStrategy(_local_devices()), cluster, peer_timeout)
     addresses = _addresses(cluster)
-    own = addresses.pop(cluster.name)
+    own = addresses.pop(_name(cluster))
     wait_for_peers(addresses, own, peer_timeout)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=None)
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -107,16 +110,11 @@ def _join(peer_timeout: float) -> MultiWorker:
         task_id=cluster.task_index,
         rpc_layer="grpc",
     )
-    try:
-        with quiet_start():
-            strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
-    except RuntimeError as error:
-        raise ConfigError(
-            "The workers cannot be connected any more: TensorFlow has been used before, for a "
-            "layer, an optimizer or a tensor.",
-            got=str(error),
-            fix="begin the program with: from towerpack import join_cluster; join_cluster()",
-        ) from None
+    with quiet_start(), variables_kept():
+        # TensorFlow connects processes only before it is used, and layers or an optimizer may have
+        # been made for the configuration.
+        eager_context._reset_context()
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
     return MultiWorker(strategy, cluster, peer_timeout)
 
 
@@ -185,7 +183,7 @@ class Workers(Team):
         if self.size == 1 or not isinstance(error, _LOST):
             return None
         peers = _addresses(self._cluster)
-        del peers[self._cluster.name]
+        del peers[_name(self._cluster)]
         leave_at_once_at_exit(1)
         silent = silent_peers(peers, _ANSWER_S)
         if silent:
@@ -216,9 +214,13 @@ _NOTHING = np.zeros(0, np.uint8)
 
 def _addresses(cluster: Cluster) -> dict[str, str]:
     return {
-        cluster.peer_name(i): cluster.jobs[kind][number]
+        f"{kind} {number}": cluster.jobs[kind][number]
         for i, (kind, number) in enumerate(cluster.workers)
     }
+
+
+def _name(cluster: Cluster) -> str:
+    return f"{cluster.task_type} {cluster.task_index}"
 
 
 def _local_devices() -> list[str]:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
 import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.ops import resource_variable_ops
 
 from towerpack._core.errors import ConfigError, PeerError, StepError
 from towerpack._core.logs import console, get_logger
@@ -28,6 +26,7 @@ from towerpack.training._config import TrainConfig
 from towerpack.training._distribution import SharedVariables
 from towerpack.training._executor import CallResult, Executor
 from towerpack.training._failed_step import step_error
+from towerpack.training._kept import variables_kept
 from towerpack.training._peers import (
     end_process,
     leave_at_once_at_exit,
@@ -128,8 +127,7 @@ class ParameterServerTrainer(Trainer):
         self._failed = lambda: executor.failed
         return executor
 
-    def _check_interrupt(self) -> None:
-        super()._check_interrupt()
+    def _watch(self) -> None:
         error = self._failed()
         if error is not None and self._state.settled:
             raise error
@@ -190,26 +188,10 @@ def _connect(cluster: Cluster) -> Any:
     # Where the root logger has no handler, absl gives it one, which would show our log twice.
     root, nothing = logging.getLogger(), logging.NullHandler()
     root.addHandler(nothing)
-    with quiet_start(), _variables_kept():
+    with quiet_start(), variables_kept():
         strategy = tf.distribute.ParameterServerStrategy(resolver)
     root.removeHandler(nothing)
     return tf.distribute.coordinator.ClusterCoordinator(strategy)
-
-
-@contextmanager
-def _variables_kept() -> Iterator[None]:
-    """Make the program's variables anew inside the cluster: TensorFlow loses those of before.
-
-    The model and the optimizer may hold some, which were made for the configuration.
-    """
-    kind = resource_variable_ops.BaseResourceVariable
-    known: list[Any] = [o for o in gc.get_objects() if issubclass(type(o), kind)]
-    values = [(variable, variable.numpy()) for variable in known]
-    yield
-    for variable, value in values:
-        # It owns what the handle stands for.
-        variable._owner = tf.Variable(value, dtype=variable.dtype)
-        variable._handle = variable._owner.handle
 
 
 class _OnServers(SharedVariables):
