@@ -213,10 +213,7 @@ _NOTHING = np.zeros(0, np.uint8)
 
 
 def _addresses(cluster: Cluster) -> dict[str, str]:
-    return {
-        f"{kind} {number}": cluster.jobs[kind][number]
-        for i, (kind, number) in enumerate(cluster.workers)
-    }
+    return {f"{kind} {number}": cluster.jobs[kind][number] for kind, number in cluster.workers}
 
 
 def _name(cluster: Cluster) -> str:
