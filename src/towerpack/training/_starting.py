@@ -10,6 +10,7 @@ from typing import Any
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack._core.randomness import fresh_seed
+from towerpack.callbacks import Callbacks, CheckNumerics, ProgressBar
 from towerpack.callbacks.monitors import (
     ConsoleMonitor,
     JSONLMonitor,
@@ -25,6 +26,15 @@ from towerpack.training._snapshot import find_checkpoint
 from towerpack.training._team import Team
 
 _LOG = get_logger(__name__)
+
+
+def callbacks_of(config: TrainConfig, team: Team) -> Callbacks:
+    """Those that act in this process, in their order."""
+    given, extra = config.callbacks, config.extra_callbacks
+    own = [given] if isinstance(given, Callbacks) else list(given)
+    usual = [CheckNumerics(), ProgressBar()] if extra is None else list(extra)
+    everywhere = Callbacks([*own, *usual]).callbacks
+    return Callbacks([c for c in everywhere if team.is_chief or not c.chief_only])
 
 
 def steps_of_one_pass(source: InputSource, replicas: int) -> int:

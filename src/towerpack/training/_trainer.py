@@ -12,9 +12,8 @@ import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
-from towerpack._core.logs import console, get_logger
+from towerpack._core.logs import console
 from towerpack._core.native_log import quiet_start
-from towerpack.callbacks import Callbacks, CheckNumerics, ProgressBar
 from towerpack.callbacks.monitors import Monitors
 from towerpack.inputs import as_input
 from towerpack.model import as_model
@@ -30,11 +29,9 @@ from towerpack.training._practice import as_practice
 from towerpack.training._run import Run
 from towerpack.training._run_state import RunState, ShowsState
 from towerpack.training._saves import Saves
-from towerpack.training._starting import steps_of_one_pass
+from towerpack.training._starting import callbacks_of, steps_of_one_pass
 from towerpack.training._step import SupervisedStep, TrainStep
 from towerpack.training._team import Agreement
-
-_LOG = get_logger(__name__)
 
 
 class Trainer(ShowsState):
@@ -78,12 +75,7 @@ class Trainer(ShowsState):
         team = self._distribution.team
         data = config.data if config.dataflow is None else config.dataflow
         self.source = as_input(team.share(data))
-        extra = config.extra_callbacks
-        usual = [CheckNumerics(), ProgressBar()] if extra is None else list(extra)
-        given = config.callbacks
-        own = [given] if isinstance(given, Callbacks) else list(given)
-        callbacks = Callbacks([*own, *usual]).callbacks
-        self.callbacks = Callbacks([c for c in callbacks if team.is_chief or not c.chief_only])
+        self.callbacks = callbacks_of(config, team)
         replicas = self._distribution.local_replicas
         steps = config.steps_per_epoch or steps_of_one_pass(self.source, replicas)
         self._state = RunState(steps_per_epoch=steps, max_epoch=config.max_epoch)
