@@ -107,6 +107,8 @@ class SmallHost:
     def stop_on_nonfinite(self) -> None:
         self.watches_cost = True
 
+    is_alone = True
+
     def nonfinite(self) -> Mapping[str, Any] | None:
         return self.bad_batch
 

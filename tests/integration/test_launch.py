@@ -130,7 +130,9 @@ def test_when_one_fails_all_end(tmp_path: Path, how: str, status: int) -> None:
     """
     code, _, err = finished(tmp_path, script, "--workers", "3", "--grace", "0.3")
     assert code == status
-    assert re.search(rf"worker 1 \(127.0.0.1:\d+\) failed first, with exit status {status}", err)
+    assert re.search(
+        rf"worker 1 \(127.0.0.1:\d+\) was the first to end, with exit status {status}", err
+    )
     assert "worker 2" in err and "is killed" in err
     assert (tmp_path / "worker0.signals").read_text() == "15 "
     assert all_ended(there(tmp_path, "worker0", "worker2"))

@@ -129,6 +129,11 @@ class TrainerHost(Protocol):
         """
         ...
 
+    @property
+    def is_alone(self) -> bool:
+        """No other process takes part in the steps."""
+        ...
+
     def nonfinite(self) -> Mapping[str, Any] | None:
         """The inputs of the step whose cost was not finite, by name, if there was one."""
         ...

@@ -54,6 +54,14 @@ class CheckNumerics(Callback):
             look = f"look at your data (the batch could not be saved in {path}: {error})"
         gradients = self.trainer.nonfinite_gradients()
         what = "cost" if not gradients else f"gradient of {', '.join(gradients)}"
+        if not odd and not self.trainer.is_alone:
+            raise NumericsError(
+                f"The {what} is NaN or infinite at step {step}, over all workers.",
+                got="finite inputs in this one",
+                expected="finite numbers; the step was not applied",
+                fix="see which worker says that its inputs are not finite; if none does, lower the "
+                f"learning rate or clip gradients; {look}",
+            )
         raise NumericsError(
             f"The {what} is NaN or infinite at step {step}.",
             got="; ".join(odd) if odd else "finite inputs: the model's own numbers overflow",

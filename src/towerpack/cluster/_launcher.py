@@ -158,7 +158,10 @@ class Launcher:
         if status in _TOLD_TO_END:
             text = "%s was told to end (exit status %d): so are all. The same command goes on."
         else:
-            text = "%s failed first, with exit status %d. All others are told to end."
+            text = (
+                "%s was the first to end, with exit status %d: all others are told to. What each "
+                "has printed says which of them failed."
+            )
         _LOG.error(text, name, status)
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:

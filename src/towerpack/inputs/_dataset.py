@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.framework import config
 
 from towerpack._core.errors import ConfigError, DataFlowError, SpecError, StateError
 from towerpack._core.logs import get_logger
@@ -185,12 +186,17 @@ class _DatasetInput(InputSource):
         with tf.device("CPU:0"):
             self._iterator = iterator = iter(self._dataset)
 
+        # TensorFlow has no clock where operations are deterministic.
+        timed = not config.is_op_determinism_enabled()
+
         def move(least: tf.Tensor, most: tf.Tensor) -> Any:
-            deadline = tf.timestamp() + _MOST_S
+            deadline = tf.timestamp() + _MOST_S if timed else tf.constant(0.0, tf.float64)
 
             def going_on(i: tf.Tensor, nbytes: tf.Tensor) -> tf.Tensor:
-                enough = (i >= most) | (tf.timestamp() >= deadline) | (nbytes >= _MOST_BYTES)
-                return (i < least) | ~enough
+                enough = (i >= most) | (nbytes >= _MOST_BYTES)
+                if timed:
+                    enough |= tf.timestamp() >= deadline
+                return (i < least) | tf.logical_not(enough)
 
             def body(i: tf.Tensor, nbytes: tf.Tensor) -> Any:
                 batch = self._batch(next(iterator))

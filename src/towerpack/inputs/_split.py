@@ -50,15 +50,23 @@ class SplitInput(ProxyInputSource):
         """The next replica's rows."""
         if not self._parts:
             whole = super().get(step)
+            parts = self._replicas * self._workers
+            for tensor in whole:
+                tf.debugging.assert_equal(
+                    tf.math.floormod(tf.shape(tensor)[0], parts),
+                    0,
+                    f"SplitInput cannot share out the rows of a batch evenly over {parts} replicas",
+                )
             self._parts = self._own([tf.split(t, self._replicas * self._workers) for t in whole])
         return self._parts.pop(0)
 
     def read_again(self, steps: int) -> list[np.ndarray] | None:
         """The parts of one batch, in a row."""
         whole = super().read_again(steps)
-        if whole is None:
+        number = self._replicas * self._workers
+        if whole is None or any(len(array) % number for array in whole):
             return None
-        parts = self._own([np.split(a, self._replicas * self._workers) for a in whole])
+        parts = self._own([np.split(array, number) for array in whole])
         return [array for part in parts for array in part]
 
     def _own(self, columns: Sequence[Sequence[Any]]) -> list[list[Any]]:

@@ -131,6 +131,7 @@ class Assembly:
             run_dir=at.run_dir,
             seed=at.seed,
             replicas=replicas,
+            alone=of.distribution.team.size == 1,
             state=of.state,
             hyper_params=of.hyper_params,
             saves=of.saves,
@@ -187,6 +188,7 @@ class Assembly:
                 **of.hyper_params.values(),
             },
             check_nan=self.context.checks_finite,
+            tells=of.distribution.team.is_chief,
             flush=at.monitors.flush,
         )
         self.loop = Loop(

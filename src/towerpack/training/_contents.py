@@ -34,6 +34,7 @@ class Contents:
         groups: Gives the variables, in groups; the model's as `'model'`.
         settings: What the run is asked for; `'seed'` is among them.
         check_nan: Refuse to save weights that are NaN.
+        tells: Tell of settings that have changed; another process may do that.
         flush: Brings to disk what must be there before a checkpoint is.
     """
 
@@ -48,6 +49,7 @@ class Contents:
         groups: Callable[[], Groups],
         settings: Settings,
         check_nan: bool,
+        tells: bool,
         flush: Callable[[], None],
     ) -> None:
         self._state = state
@@ -59,6 +61,7 @@ class Contents:
         self._settings = settings
         self._check_nan = check_nan
         self._flush = flush
+        self._tells = tells
         self._held: tuple[dict[str, Any], Mapping[str, Mapping[str, np.ndarray]]] | None = None
 
     def hold(self) -> None:
@@ -135,7 +138,7 @@ class Contents:
     def _compare(self, old: Settings) -> None:
         """Tell what the program asks for now and did not before; take its hyper-parameters."""
         changed = changes(old, self._settings)
-        if changed:
+        if changed and self._tells:
             _LOG.warning(
                 "Settings that differ from those of the run that is continued:\n%s",
                 changes_text(changed),

@@ -31,6 +31,7 @@ class RunContext(ShowsState):
         run_dir: Where everything of this run is.
         seed: The run's seed.
         replicas: How many batches a step takes.
+        alone: No other process takes part.
         state: Where the run stands.
         hyper_params: What can be changed.
         saves: Writes checkpoints.
@@ -51,6 +52,7 @@ class RunContext(ShowsState):
         run_dir: Path,
         seed: int,
         replicas: int,
+        alone: bool,
         state: RunState,
         hyper_params: HyperParams,
         saves: Saves,
@@ -67,6 +69,7 @@ class RunContext(ShowsState):
         self.fast_dev_run = fast_dev_run
         self.overfitted = overfitted
         self._replicas = replicas
+        self._alone = alone
         self._state = state
         self._hyper_params = hyper_params
         self._saves = saves
@@ -165,6 +168,11 @@ class RunContext(ShowsState):
     def stop_on_nonfinite(self) -> None:
         """End a call of several steps at a cost that is not finite; do not apply that step."""
         self.checks_finite = True
+
+    @property
+    def is_alone(self) -> bool:
+        """No other process takes part in the steps."""
+        return self._alone
 
     def nonfinite(self) -> dict[str, Any] | None:
         """The inputs of the step whose cost was not finite, by name, if there was one."""

@@ -78,6 +78,9 @@ class Distribution(ABC):
                 fix="xla=False, or one replica",
             ) from error
 
+    def release(self, tower: TowerFunction) -> None:  # noqa: B027 - optional
+        """At the end of a run: give the model variables that any trainer can take."""
+
     @abstractmethod
     def replicate(
         self, compute: Compute, source: InputSource, step: tf.Variable
@@ -149,5 +152,11 @@ def _joined(values: list[tf.Tensor]) -> tf.Tensor:
 def _mean(gradients: list[Any]) -> Any:
     if any(g is None for g in gradients):
         return None
+    if all(isinstance(g, tf.IndexedSlices) for g in gradients):
+        # Optimizers leave rows alone that no replica has read, as they do on one device.
+        values = tf.concat([g.values for g in gradients], axis=0)
+        indices = tf.concat([g.indices for g in gradients], axis=0)
+        share = tf.cast(len(gradients), values.dtype)
+        return tf.IndexedSlices(values / share, indices, gradients[0].dense_shape)
     dense = [tf.convert_to_tensor(g) for g in gradients]
     return tf.add_n(dense) / tf.cast(len(dense), dense[0].dtype)

@@ -77,6 +77,21 @@ class Mirrored(Distribution):
         """Call it in each replica."""
         self.strategy.run(function)
 
+    def release(self, tower: TowerFunction) -> None:
+        """Put plain variables back."""
+
+        def make(name: str, variable: tf.Variable) -> tf.Variable:
+            if not isinstance(variable, tf.distribute.DistributedValues):
+                return variable
+            return tf.Variable(
+                tf.convert_to_tensor(components_of(variable)[0].numpy()),
+                trainable=variable.trainable,
+                dtype=variable.dtype,
+                name=variable.name.partition(":")[0],
+            )
+
+        tower.store.replace(make)
+
     def replicate(
         self, compute: Compute, source: InputSource, step: tf.Variable
     ) -> tuple[list[tf.Tensor], Computed]:

@@ -106,6 +106,11 @@ def get_num_gpu() -> int:
 def _checked(devices: Devices | None, trainer: str) -> list[str]:
     with quiet_start():
         known = [_short(device.name) for device in tf.config.list_logical_devices()]
+    if isinstance(devices, str):
+        raise ConfigError(
+            f"devices={devices!r} is no list.",
+            expected=f"devices=[{devices!r}], or a number of GPUs",
+        )
     if devices is None:
         gpus = [name for name in known if name.startswith("GPU")]
         if not gpus:

@@ -155,7 +155,17 @@ class Workers(Team):
         """`ShardData` of a flow, unless it is a part already; of a `SplitInput` this one's rows."""
         if isinstance(data, SplitInput):
             return data.share(self.size, self.index)
-        if self.size == 1 or not isinstance(data, DataFlow) or is_shard(data):
+        if self.size == 1:
+            return data
+        flow = getattr(data, "dataflow", data)
+        if isinstance(flow, DataFlow) and is_shard(flow):
+            return data
+        if not isinstance(data, DataFlow):
+            _LOG.warning(
+                "%s is not shared out over the workers: each reads what it is given. A DataFlow "
+                "in dataflow= is, and what is in a SplitInput.",
+                type(data).__name__,
+            )
             return data
         return ShardData(data, self.size, self.index)
 

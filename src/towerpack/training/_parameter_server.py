@@ -117,7 +117,7 @@ class ParameterServerTrainer(Trainer):
             failed_inside = isinstance(error, tf.errors.OpError | StepError)
             silent = silent_peers(servers, _PROBE_S) if failed_inside else {}
             if silent:
-                raise not_there(silent, "has died") from error
+                raise not_there(silent, "has died") from None
             raise
         finally:
             over.set()

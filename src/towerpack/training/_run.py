@@ -72,6 +72,7 @@ class Run:
         # Nothing has happened yet that would have to be saved.
         with of.interrupt.at_once() if team.size == 1 else nullcontext():
             self.parts = Assembly(of, self.opened, resumed=checkpoint is not None)
+        stack.callback(of.distribution.release, self.parts.tower)
         store = of.saves.open(directory.checkpoints, self.parts.contents, ledger)
         stack.push(self._say_ending)
         stack.callback(of.saves.close)
@@ -111,7 +112,8 @@ class Run:
         except Interrupted:
             of.agreement.leave(Ending.NOT_YET)
             of.saves.at_last()
-            _LOG.warning("Saved at step %d in %s.", state.step, self.opened.run_dir)
+            if of.distribution.team.is_chief:
+                _LOG.warning("Saved at step %d in %s.", state.step, self.opened.run_dir)
             raise
         except Exception as error:
             if state.settled:
@@ -170,6 +172,9 @@ class Run:
         try:
             self._of.source.start(state)
         except StateError as error:
+            team = self._of.distribution.team
+            if team.size > 1:
+                error.fix = f"{error.fix}; with as many workers (with SplitInput, any number)"
             error.fix = (
                 f"{error.fix}; or begin a new run with these weights and other data: "
                 f"TrainConfig(resume='never', init={str(self.opened.run_dir)!r}, …)"
