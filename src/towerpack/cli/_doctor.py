@@ -40,6 +40,7 @@ EXTRAS: Final[Mapping[str, Sequence[str]]] = {
     "image": ("opencv-python-headless", "simplejpeg"),
     "formats": ("crc32c", "h5py", "lmdb", "pyarrow", "scikit-learn"),
     "remote": ("pyzmq",),
+    "slim": ("tf-slim",),
 }
 
 _SMALL_DISK: Final = 1_000_000_000

@@ -238,6 +238,7 @@ def test_a_dataset_that_hangs(
     assert "did not give back control" in caplog.text
     with pytest.raises(DataFlowError, match="earlier run"):
         source.start()
+    monkeypatch.setattr(_dataset, "_JOIN_S", 20)
     gate.set()
     source.stop()
     source.start()
