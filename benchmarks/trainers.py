@@ -201,11 +201,7 @@ def lightning(options: argparse.Namespace, directory: str) -> Path:
     """
     if options.without_peers:
         raise RuntimeError("left out, as asked")
-    environment = options.peers or Path(directory, "peers")
-    python = environment / "bin" / "python"
-    if not python.exists():
-        prepare(environment, PINS)
-    return python
+    return prepare(options.peers or Path(directory, "peers"), PINS)
 
 
 def parsed() -> argparse.Namespace:

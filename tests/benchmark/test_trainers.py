@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from scaling import sample
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "trainers.py"
