@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -149,10 +149,12 @@ class Contender:
     Args:
         name: For tables.
         command: Starts it.
+        stop: Stop its processes between turns. Those of a cluster would be taken for dead.
     """
 
-    def __init__(self, name: str, command: Sequence[str]) -> None:
+    def __init__(self, name: str, command: Sequence[str], *, stop: bool = True) -> None:
         self.name = name
+        self._stop = stop
         self.epochs = 1
         self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in close()
         environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2", "KERAS_BACKEND": "tensorflow"}
@@ -175,7 +177,8 @@ class Contender:
         try:
             return self._turn()
         finally:
-            os.killpg(self._process.pid, signal.SIGSTOP)
+            if self._stop:
+                os.killpg(self._process.pid, signal.SIGSTOP)
 
     def _turn(self) -> Turn:
         assert self._process.stdin is not None
@@ -199,7 +202,7 @@ class Contender:
 
 
 def alternate(
-    commands: dict[str, Sequence[str]], *, rounds: int, seconds: float
+    commands: Mapping[str, Sequence[str]], *, rounds: int, seconds: float, stop: bool = True
 ) -> dict[str, list[Turn]]:
     """Let contenders take turns.
 
@@ -208,11 +211,12 @@ def alternate(
         rounds: Turns for each that count. One more at the start does not: it compiles, and then a
             second one tells how many epochs make up a turn.
         seconds: How long a turn should be, at least; 0 for one epoch.
+        stop: As for `Contender`.
     """
     contenders: list[Contender] = []
     try:
         for name, command in commands.items():
-            contender = Contender(name, command)
+            contender = Contender(name, command, stop=stop)
             contenders.append(contender)
             contender.turn()
             if seconds:

@@ -110,9 +110,8 @@ def results(turns: dict[str, list[Turn]]) -> str:
     return measure.table(header, rows)
 
 
-def prepare_tensorpack(directory: Path) -> Path:
-    """Install it where it sees the packages of this environment, and give that Python."""
-    environment = directory / "tensorpack"
+def prepare(environment: Path, packages: list[str]) -> Path:
+    """Install peers where they see the packages of this environment, and give that Python."""
     venv.create(environment, with_pip=False, symlinks=True)
     python = environment / "bin" / "python"
     paths = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
@@ -121,10 +120,10 @@ def prepare_tensorpack(directory: Path) -> Path:
     shared.write_text("\n".join(sorted(paths)) + "\n")
     # What is here stays as it is.
     pins = {f"{d.name}=={d.version}" for d in importlib.metadata.distributions()}
-    constraints = directory / "constraints.txt"
+    constraints = environment / "constraints.txt"
     constraints.write_text("\n".join(sorted(p for p in pins if "towerpack" not in p)))
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
-    install = ["install", "--quiet", "-c", str(constraints), "tensorpack==0.11"]
+    install = ["install", "--quiet", "-c", str(constraints), *packages]
     done = subprocess.run([*pip, *install], capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr.strip().splitlines()[-1])
@@ -195,7 +194,7 @@ def main() -> None:
             note = "Tensorpack was left out, as asked."
         else:
             try:
-                tensorpack = prepare_tensorpack(Path(directory))
+                tensorpack = prepare(Path(directory, "tensorpack"), ["tensorpack==0.11"])
             except (OSError, RuntimeError, subprocess.SubprocessError) as error:
                 note = f"Tensorpack was left out: it could not be installed ({error})."
         before = measure.circumstances(["tensorflow", "keras", "numpy"])
