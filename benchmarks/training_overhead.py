@@ -118,8 +118,10 @@ def prepare(environment: Path, packages: list[str]) -> Path:
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     shared = environment / "lib" / version / "site-packages" / "shared.pth"
     shared.write_text("\n".join(sorted(paths)) + "\n")
-    # What is here stays as it is.
-    pins = {f"{d.name}=={d.version}" for d in importlib.metadata.distributions()}
+    # What is here stays as it is, but for what only installs.
+    tools = ("pip", "setuptools")
+    here = [d for d in importlib.metadata.distributions() if d.name not in tools]
+    pins = {f"{d.name}=={d.version}" for d in here}
     constraints = environment / "constraints.txt"
     constraints.write_text("\n".join(sorted(p for p in pins if "towerpack" not in p)))
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(python)]
