@@ -104,7 +104,8 @@ def test_a_worker_that_is_killed_is_done_without_and_taken_back(tmp_path: Path) 
 
 def test_a_worker_that_hangs_ends_the_run_which_goes_on(tmp_path: Path) -> None:
     with cluster(tmp_path, 4000, 8) as running:
-        running.wait_for_step(30)
+        # Late enough for both workers to have a share: one without is not missed.
+        running.wait_for_step(400)
         running.processes["worker", 0].send_signal(signal.SIGSTOP)
         began = time.monotonic()
         assert running.wait(seconds=30) == 1
@@ -114,7 +115,7 @@ def test_a_worker_that_hangs_ends_the_run_which_goes_on(tmp_path: Path) -> None:
         running.processes["worker", 0].send_signal(signal.SIGCONT)
         assert [running.wait(*key) for key in running.processes] == [1, 0, 0, 0]
     saved = load_checkpoint(tmp_path / "run").step
-    assert saved >= 30 and f"Saved at step {saved}, before the failure" in running.log()
+    assert saved >= 400 and f"Saved at step {saved}, before the failure" in running.log()
     with cluster(tmp_path, saved + 30, 30) as running:
         assert running.wait(seconds=100) == 0, running.log()
         (cost,) = re.findall(rf"^cost (\S+) at {saved + 30}$", running.log(), re.M)
