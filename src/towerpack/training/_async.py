@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -54,10 +53,11 @@ class AsyncMultiGPUTrainer(MultiGPUTrainer):
         super().__init__(config, devices, step=step)
 
     def _over(self, devices: list[str]) -> Distribution:
-        self._executor = functools.partial(
-            AsyncExecutor, devices=devices, scale_gradient=self._scale_gradient
-        )
+        self._devices = devices
         return SharedVariables()
+
+    def _make_executor(self, **parts: Any) -> AsyncExecutor:
+        return AsyncExecutor(devices=self._devices, scale_gradient=self._scale_gradient, **parts)
 
     def configure(self, config: TrainConfig) -> None:
         """As `Trainer.configure`; refuses a deterministic run."""

@@ -67,8 +67,6 @@ class MultiWorkerTrainer(Trainer):
         PeerError: A worker has not come.
     """
 
-    _executor = _LongCalls
-
     def __init__(
         self,
         config: TrainConfig | None = None,
@@ -77,6 +75,9 @@ class MultiWorkerTrainer(Trainer):
         peer_timeout: float = 60.0,
     ) -> None:
         super().__init__(config, step=step, distribution=join_cluster(peer_timeout))
+
+    def _make_executor(self, **parts: Any) -> Executor:
+        return _LongCalls(**parts)
 
 
 def join_cluster(peer_timeout: float = 60.0) -> MultiWorker:

@@ -33,13 +33,15 @@ class NoOpTrainer(Trainer):
     """
 
     def __init__(self, config: TrainConfig | None = None) -> None:
-        self._executor = _NoSteps
         super().__init__(config)
 
     def configure(self, config: TrainConfig) -> None:
         """As `Trainer.configure`."""
         super().configure(config)
         self.source = _Unread(self.source)
+
+    def _make_executor(self, **parts: Any) -> _NoSteps:
+        return _NoSteps(**parts)
 
 
 class _Unread(InputSource):

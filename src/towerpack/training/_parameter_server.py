@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import logging
 import queue
@@ -79,7 +80,6 @@ class ParameterServerTrainer(Trainer):
         self._peer_timeout = peer_timeout
         self._failed: Callable[[], PeerError | None] = lambda: None
         super().__init__(config, step=step, distribution=_OnServers(len(self._cluster.jobs["ps"])))
-        self._executor = self._make_executor
 
     def configure(self, config: TrainConfig) -> None:
         """As `Trainer.configure`; refuses what workers on their own cannot do."""
@@ -102,11 +102,15 @@ class ParameterServerTrainer(Trainer):
         self._coordinator = _connect(self._cluster)
         servers = {name: a for name, a in self._peers.items() if name.startswith("ps")}
         over = threading.Event()
-        watch = threading.Thread(
-            target=_watch, args=(servers, self._peer_timeout, over), name="towerpack-watch"
-        )
-        watch.daemon = True
-        watch.start()
+        # A worker that hangs is noticed where its share is waited for, and the run saved; here only
+        # if the chief has got stuck in TensorFlow before.
+        for peers, seconds in (
+            (servers, self._peer_timeout),
+            (self._peers, 2 * self._peer_timeout),
+        ):
+            threading.Thread(
+                target=_watch, args=(peers, seconds, over), name="towerpack-watch", daemon=True
+            ).start()
         try:
             super().train()
         except SystemExit as ending:
@@ -163,14 +167,14 @@ def _serve(cluster: Cluster, seconds: float) -> NoReturn:
     end_process(0)
 
 
-def _watch(servers: Mapping[str, str], seconds: float, over: threading.Event) -> None:
-    """In a thread: end the process where a server hangs, and with it whoever reads a variable."""
+def _watch(peers: Mapping[str, str], seconds: float, over: threading.Event) -> None:
+    """In a thread: end the process where a peer hangs, and with it whoever waits for it."""
     silent: dict[str, str] = {}
     misses = 0
     while misses < 3:
         if over.wait(seconds / 6):
             return
-        silent = silent_peers(servers, seconds / 6)
+        silent = silent_peers(peers, seconds / 6)
         misses = misses + 1 if silent else 0
     _LOG.error("%s", not_there(silent, f"has not answered for {seconds:g} s"))
     end_process(1)
@@ -285,6 +289,9 @@ class _RemoteExecutor(Executor):
             self._remote.append(self._traced(self._heavy_step, signature))
         self._tell_untrained()
         self._counters = counters(self.optimizers)
+        # Where the garbage collector takes a function, TensorFlow removes it from all processes,
+        # and for one that does not answer it would wait for ever.
+        gc.collect()
 
     def run(self, steps: int, *, after: int) -> CallResult:
         """Run steps, whatever the order; see `Executor.run`."""

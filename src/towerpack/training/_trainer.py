@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
@@ -42,8 +41,6 @@ class Trainer(ShowsState):
         step: What one step is; None for one cost and one optimizer.
         distribution: Where the replicas run; None for one on the device that TensorFlow chooses.
     """
-
-    _executor: Callable[..., Any] = Executor
 
     def __init__(
         self,
@@ -88,7 +85,7 @@ class Trainer(ShowsState):
             callbacks=self.callbacks,
             step=self._step,
             distribution=self._distribution,
-            executor=self._executor,
+            executor=self._make_executor,
             state=self._state,
             hyper_params=self._hyper_params,
             saves=Saves(lambda name: self.monitors.latest(name), writes=team.is_chief),
@@ -193,6 +190,10 @@ class Trainer(ShowsState):
             self._interrupt.check()
         except Interrupted:
             raise SystemExit(self._interrupt.exit_code) from None
+
+    def _make_executor(self, **parts: Any) -> Any:
+        """Make what runs many steps in one call: an `Executor`, or what has its face."""
+        return Executor(**parts)
 
     def _watch(self) -> None:
         """Several times a second: raise what a trainer of its own kind has noticed."""
