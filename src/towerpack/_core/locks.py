@@ -85,7 +85,7 @@ class FileLock:
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody holds the lock on a file; changes nothing. False where there are none."""
+    """True if somebody holds the lock on a file, which stays as it is; False without a file."""
     try:
         fd = os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError:

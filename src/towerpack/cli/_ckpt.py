@@ -135,7 +135,7 @@ def _footer(rows: list[CheckpointRow], checked: bool) -> Text:
 
 
 def row_as_json(row: CheckpointRow) -> dict[str, Any]:
-    """What is known of a checkpoint without its tensors."""
+    """Describe a checkpoint without reading its tensors."""
     return {
         "step": row.step,
         "tag": row.tag,

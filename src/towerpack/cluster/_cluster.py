@@ -96,13 +96,19 @@ class Cluster:
 
     @property
     def is_chief(self) -> bool:
-        """Whether it writes the run: the 'chief', where there is none the first worker."""
+        """This process writes the run: the 'chief', where there is none the first worker."""
         return (self.task_type, self.task_index) == self.tasks[0]
 
     @property
     def tasks(self) -> list[tuple[str, int]]:
         """Type and index of every task: chief, workers, parameter servers."""
         return [(name, i) for name in TASK_TYPES for i in range(len(self.jobs.get(name, ())))]
+
+    @property
+    def peers(self) -> dict[str, str]:
+        """Addresses of the other tasks, by name: `worker 1`."""
+        others = [task for task in self.tasks if task != (self.task_type, self.task_index)]
+        return {f"{job} {i}": self.jobs[job][i] for job, i in others}
 
     @property
     def workers(self) -> list[tuple[str, int]]:
@@ -112,7 +118,7 @@ class Cluster:
 
     @property
     def number_of_workers(self) -> int:
-        """How many tasks compute steps."""
+        """The number of tasks that compute steps."""
         return len(self.workers)
 
     @property

@@ -1,4 +1,4 @@
-"""What SLURM says about a step's tasks, without asking `scontrol`."""
+"""Tasks of a SLURM step, without asking `scontrol`."""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ class Task:
     ) -> None:
         self.cluster = cluster
         self.asked = False
-        """Whether it was asked to end: its status then says nothing."""
+        """True if it was asked to end: its status then says nothing."""
         self._kill_at = math.inf
         self._guard = guard
         self._process = subprocess.Popen(

@@ -148,20 +148,13 @@ class AsyncExecutor:
 
     def run(self, steps: int, *, after: int) -> CallResult:
         """Run steps; fewer if a cost was not finite. See `Executor.run`."""
-        due = tf.constant(self._schedules.due(steps, after))
+        call = SharedCall(self._schedules, self._counters, steps, after)
         work = Work(after, steps, 2 * len(self._devices))
-        before = [counter.numpy() for counter in self._counters]
         with ThreadPoolExecutor(len(self._devices), "towerpack-device") as pool:
             futures = [pool.submit(self._run_on, i, work) for i in range(len(self._devices))]
         results = dict(part for future in futures for part in future.result())
         result = joined([results[start] for start in sorted(results)])
-        if result.steps:
-            # Shares that ended later may have set earlier values.
-            self._schedules.assign(
-                [row[result.steps - 1] for row in self._schedules.rows(tf.constant(due))]
-            )
-        for counter, value in zip(self._counters, before, strict=True):
-            counter.assign(value + result.steps)
+        call.end(result.steps, applied=result.steps)
         # The loop knows of one batch that was not applied; several devices may have met such.
         bad = sum(part.nonfinite is not None for part in results.values())
         self._source.consumed(max(bad - 1, 0))
@@ -194,6 +187,34 @@ class AsyncExecutor:
             work.end()
             raise
         return done
+
+
+class SharedCall:
+    """What shares of a call, which end in any order, leave wrong, to be set right at its end.
+
+    Args:
+        schedules: Shares that ended later may have set earlier values.
+        counters: Shares read and write them apart, so that counts are lost.
+        steps: How many steps the call has.
+        after: The step before it.
+
+    Attributes:
+        due: What schedules give for its steps.
+    """
+
+    def __init__(
+        self, schedules: Schedules, counters: Sequence[tf.Variable], steps: int, after: int
+    ) -> None:
+        self._schedules = schedules
+        self._before = [(counter, counter.numpy()) for counter in counters]
+        self.due = schedules.due(steps, after)
+
+    def end(self, steps: int, *, applied: int) -> None:
+        """Set them right; more may have been applied than steps are done, some of them twice."""
+        if steps:
+            self._schedules.assign_after(steps, self.due)
+        for counter, value in self._before:
+            counter.assign(value + applied)
 
 
 class Work:

@@ -10,10 +10,11 @@ import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
 from towerpack.inputs import InputSource
-from towerpack.nn import components_of, find_tower_context
+from towerpack.nn import find_tower_context
 from towerpack.nn._distributed import fold_replicas_into_seeds
 from towerpack.tower import TowerFunction, TowerTrace
 from towerpack.training._distribution import Compute, Computed, Distribution, joined
+from towerpack.training._replicas import first, like
 
 
 class Mirrored(Distribution):
@@ -51,13 +52,7 @@ class Mirrored(Distribution):
                 "synchronization": tf.VariableSynchronization.ON_READ,
                 "aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA,
             }
-            return tf.Variable(
-                tf.convert_to_tensor(variable.numpy()),
-                trainable=variable.trainable,
-                dtype=variable.dtype,
-                name=variable.name.partition(":")[0],
-                **(own if name in moved else {}),
-            )
+            return like(variable, **(own if name in moved else {}))
 
         with self.strategy.scope():
             staying = tower.store.replace(make)
@@ -81,14 +76,8 @@ class Mirrored(Distribution):
         """Put plain variables back."""
 
         def make(name: str, variable: tf.Variable) -> tf.Variable:
-            if not isinstance(variable, tf.distribute.DistributedValues):
-                return variable
-            return tf.Variable(
-                tf.convert_to_tensor(components_of(variable)[0].numpy()),
-                trainable=variable.trainable,
-                dtype=variable.dtype,
-                name=variable.name.partition(":")[0],
-            )
+            distributed = isinstance(variable, tf.distribute.DistributedValues)
+            return like(variable) if distributed else variable
 
         tower.store.replace(make)
 
@@ -110,15 +99,15 @@ class Mirrored(Distribution):
             return [computed.row, *gradients], [v.read_value() for v in self._moved]
 
         given, moved = self.strategy.run(of_replica)
-        means = self._averaged([*given, *(v for v in moved if _first(v).dtype.is_floating)])
-        first = steps[0]
-        row = _first(next(means))
-        gradients = [[None if g is None else next(means) for g in of] for of in first.gradients]
-        moved = [_first(next(means) if _first(v).dtype.is_floating else v) for v in moved]
+        means = self._averaged([*given, *(v for v in moved if first(v).dtype.is_floating)])
+        own = steps[0]
+        row = first(next(means))
+        gradients = [[None if g is None else next(means) for g in of] for of in own.gradients]
+        moved = [first(next(means) if first(v).dtype.is_floating else v) for v in moved]
         return [tensor for batch in batches for tensor in batch], Computed(
             row=row,
             fetched=joined([steps[here].fetched for here in sorted(steps)]),
-            heavy=first.heavy,
+            heavy=own.heavy,
             gradients=gradients,
             moved=list(zip(self._moved, moved, strict=True)),
         )
@@ -136,8 +125,3 @@ def _index() -> int:
 def _index_in_tower() -> int:
     context = find_tower_context()
     return 0 if context is None else context.index
-
-
-def _first(value: Any) -> Any:
-    """What the first replica of this process gives, or has."""
-    return components_of(value)[0]

@@ -20,7 +20,13 @@ from towerpack.training._config import TrainConfig
 from towerpack.training._executor import Executor
 from towerpack.training._kept import variables_kept
 from towerpack.training._mirrored import Mirrored
-from towerpack.training._peers import leave_at_once_at_exit, not_there, silent_peers, wait_for_peers
+from towerpack.training._peers import (
+    leave_at_once_at_exit,
+    not_there,
+    resolver_of,
+    silent_peers,
+    wait_for_peers,
+)
 from towerpack.training._step import TrainStep
 from towerpack.training._team import Ending, Proposal, Team
 from towerpack.training._trainer import Trainer
@@ -60,7 +66,8 @@ class MultiWorkerTrainer(Trainer):
     Args:
         config: What to train; None to leave that to `launch_train_with_config`.
         step: What one step is; None for one cost and one optimizer.
-        peer_timeout: Seconds to wait for a worker that has not come, or does not answer.
+        peer_timeout: Seconds to wait for a worker that has not come. One that hangs later is found
+            by TensorFlow within some ten seconds.
 
     Raises:
         ConfigError: The environment describes a cluster that is none of workers alone.
@@ -84,7 +91,7 @@ def join_cluster(peer_timeout: float = 60.0) -> MultiWorker:
     """Meet the other workers, as the first thing that a program does with TensorFlow.
 
     Args:
-        peer_timeout: Seconds to wait for one that has not come, or does not answer.
+        peer_timeout: Seconds to wait for one that has not come.
 
     Raises:
         ConfigError: The environment describes a cluster that is none of workers alone.
@@ -108,23 +115,16 @@ def _join(peer_timeout: float) -> MultiWorker:
         )
     if cluster.number_of_workers == 1:
         _LOG.warning("MultiWorkerTrainer found no other worker: it trains alone.")
-        return MultiWorker(tf.distribute.MirroredStrategy(_local_devices()), cluster, peer_timeout)
-    addresses = _addresses(cluster)
-    own = addresses.pop(_name(cluster))
-    wait_for_peers(addresses, own, peer_timeout)
+        return MultiWorker(tf.distribute.MirroredStrategy(_local_devices()), cluster)
+    own = cluster.jobs[cluster.task_type][cluster.task_index]
+    wait_for_peers(cluster.peers, own, peer_timeout)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=None)
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec({k: list(v) for k, v in cluster.jobs.items() if v}),
-        task_type=cluster.task_type,
-        task_id=cluster.task_index,
-        rpc_layer="grpc",
-    )
     with quiet_start(), variables_kept():
         # TensorFlow connects processes only before it is used, and layers or an optimizer may have
         # been made for the configuration.
         eager_context._reset_context()
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver, options)
-    return MultiWorker(strategy, cluster, peer_timeout)
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver_of(cluster), options)
+    return MultiWorker(strategy, cluster)
 
 
 class MultiWorker(Mirrored):
@@ -133,27 +133,21 @@ class MultiWorker(Mirrored):
     Args:
         strategy: Connects them.
         cluster: Who they are.
-        peer_timeout: Seconds to wait for a worker that does not answer.
     """
 
-    def __init__(
-        self, strategy: tf.distribute.Strategy, cluster: Cluster, peer_timeout: float
-    ) -> None:
+    def __init__(self, strategy: tf.distribute.Strategy, cluster: Cluster) -> None:
         super().__init__(strategy)
-        self.team = Workers(strategy, cluster, peer_timeout)
+        self.team = Workers(strategy, cluster)
 
 
 class Workers(Team):
     """The processes of a cluster. See `MultiWorker` for the arguments."""
 
-    def __init__(
-        self, strategy: tf.distribute.Strategy, cluster: Cluster, peer_timeout: float
-    ) -> None:
+    def __init__(self, strategy: tf.distribute.Strategy, cluster: Cluster) -> None:
         self.size = cluster.number_of_workers
         self.index = cluster.worker_index
         self._strategy = strategy
         self._cluster = cluster
-        self._timeout = peer_timeout
         self._gather = tf.function(self._gathered, autograph=False, reduce_retracing=True)
 
     def name(self, index: int) -> str:
@@ -201,8 +195,7 @@ class Workers(Team):
         """Ask each peer whether it is there."""
         if self.size == 1 or not isinstance(error, _LOST):
             return None
-        peers = _addresses(self._cluster)
-        del peers[_name(self._cluster)]
+        peers = self._cluster.peers
         leave_at_once_at_exit(1)
         silent = silent_peers(peers, _ANSWER_S)
         if silent:
@@ -229,14 +222,6 @@ class Workers(Team):
 
 
 _NOTHING = np.zeros(0, np.uint8)
-
-
-def _addresses(cluster: Cluster) -> dict[str, str]:
-    return {f"{kind} {number}": cluster.jobs[kind][number] for kind, number in cluster.workers}
-
-
-def _name(cluster: Cluster) -> str:
-    return f"{cluster.task_type} {cluster.task_index}"
 
 
 def _local_devices() -> list[str]:

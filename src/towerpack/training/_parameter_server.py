@@ -22,7 +22,14 @@ from towerpack._core.native_log import quiet_start
 from towerpack.cluster import Cluster
 from towerpack.inputs import InputSource, TensorInput
 from towerpack.tower import COST, TowerFunction, TowerTrace
-from towerpack.training._async import Work, counters, joined, no_batch, refuse_deterministic
+from towerpack.training._async import (
+    SharedCall,
+    Work,
+    counters,
+    joined,
+    no_batch,
+    refuse_deterministic,
+)
 from towerpack.training._config import TrainConfig
 from towerpack.training._distribution import SharedVariables
 from towerpack.training._executor import CallResult, Executor
@@ -32,9 +39,11 @@ from towerpack.training._peers import (
     end_process,
     leave_at_once_at_exit,
     not_there,
+    resolver_of,
     silent_peers,
     wait_for_peers,
 )
+from towerpack.training._replicas import like
 from towerpack.training._schedules import Schedules
 from towerpack.training._step import TrainStep
 from towerpack.training._trainer import Trainer
@@ -75,8 +84,7 @@ class ParameterServerTrainer(Trainer):
         step: TrainStep | None = None,
     ) -> None:
         self._cluster = _cluster()
-        tasks = [task for task in self._cluster.tasks if task[0] != "chief"]
-        self._peers = {f"{job} {i}": self._cluster.jobs[job][i] for job, i in tasks}
+        self._peers = self._cluster.peers
         self._peer_timeout = peer_timeout
         self._failed: Callable[[], PeerError | None] = lambda: None
         super().__init__(config, step=step, distribution=_OnServers(len(self._cluster.jobs["ps"])))
@@ -154,7 +162,10 @@ def _serve(cluster: Cluster, seconds: float) -> NoReturn:
     chief = {"chief": cluster.jobs["chief"][0]}
     with quiet_start():
         server = tf.distribute.Server(
-            _spec(cluster), cluster.task_type, cluster.task_index, protocol="grpc"
+            resolver_of(cluster).cluster_spec(),
+            cluster.task_type,
+            cluster.task_index,
+            protocol="grpc",
         )
     _LOG.info("This is %s.", cluster.name)
     wait_for_peers(chief, None, seconds)
@@ -180,20 +191,13 @@ def _watch(peers: Mapping[str, str], seconds: float, over: threading.Event) -> N
     end_process(1)
 
 
-def _spec(cluster: Cluster) -> tf.train.ClusterSpec:
-    return tf.train.ClusterSpec({job: list(of) for job, of in cluster.jobs.items()})
-
-
 def _connect(cluster: Cluster) -> Any:
     """TensorFlow's coordinator."""
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        _spec(cluster), task_type="chief", task_id=0, rpc_layer="grpc"
-    )
     # Where the root logger has no handler, absl gives it one, which would show our log twice.
     root, nothing = logging.getLogger(), logging.NullHandler()
     root.addHandler(nothing)
     with quiet_start(), variables_kept():
-        strategy = tf.distribute.ParameterServerStrategy(resolver)
+        strategy = tf.distribute.ParameterServerStrategy(resolver_of(cluster))
     root.removeHandler(nothing)
     return tf.distribute.coordinator.ClusterCoordinator(strategy)
 
@@ -220,12 +224,7 @@ class _OnServers(SharedVariables):
         """Move the model's variables to the servers."""
 
         def make(name: str, variable: tf.Variable) -> tf.Variable:
-            return tf.Variable(
-                tf.convert_to_tensor(variable.numpy()),
-                trainable=variable.trainable,
-                dtype=variable.dtype,
-                name=variable.name.partition(":")[0],
-            )
+            return like(variable)
 
         with self.scope():
             staying = tower.store.replace(make)
@@ -304,9 +303,9 @@ class _RemoteExecutor(Executor):
     # ------------------------------------------------------------------ on the chief
 
     def _run_shares(self, steps: int, after: int, *, heavy: bool) -> CallResult:
-        due = tf.constant(self._columns.due(steps, after))
+        call = SharedCall(self._columns, self._counters, steps, after)
+        due = tf.constant(call.due)
         before = int(self._applied.numpy())
-        counting = [counter.numpy() for counter in self._counters]
         work = Work(after, steps, 2 * self._workers)
         shares = [
             _Share(start, due[:, start - after : start - after + n], self._take(n, start))
@@ -324,14 +323,9 @@ class _RemoteExecutor(Executor):
             shares = [share for share in shares if share.size]
         result = joined(results) if results else self._nothing()
         self._counted.assign_add(result.steps)
-        if result.steps:
-            self._columns.assign(
-                [row[result.steps - 1] for row in Schedules.rows(self._columns, due)]
-            )
         self._data.consumed(max(bad - 1, 0))
         applied = int(self._applied.numpy()) - before
-        for counter, value in zip(self._counters, counting, strict=True):
-            counter.assign(value + applied)
+        call.end(result.steps, applied=applied)
         if applied > result.steps and self.failed is None:
             again = applied - result.steps
             _LOG.warning("A worker was lost: %d of its steps have been applied twice.", again)

@@ -11,9 +11,22 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NoReturn
 
+import tensorflow as tf
+
 from towerpack._core.errors import PeerError
+from towerpack.cluster import Cluster
 
 _TRY_S = 0.5
+
+
+def resolver_of(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResolver:
+    """A cluster as TensorFlow's strategies take it."""
+    return tf.distribute.cluster_resolver.SimpleClusterResolver(
+        tf.train.ClusterSpec({job: list(of) for job, of in cluster.jobs.items() if of}),
+        task_type=cluster.task_type,
+        task_id=cluster.task_index,
+        rpc_layer="grpc",
+    )
 
 
 def wait_for_peers(

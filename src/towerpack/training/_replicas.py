@@ -17,6 +17,22 @@ def first(value: Any) -> Any:
     return components_of(value)[0] if distributed else value
 
 
+def like(variable: tf.Variable, **kwargs: Any) -> tf.Variable:
+    """A new variable with the value, dtype and name of another, or of its first replica's copy.
+
+    Args:
+        variable: The other one.
+        **kwargs: What else `tf.Variable` takes.
+    """
+    return tf.Variable(
+        tf.convert_to_tensor(first(variable).numpy()),
+        trainable=variable.trainable,
+        dtype=variable.dtype,
+        name=variable.name.partition(":")[0],
+        **kwargs,
+    )
+
+
 def on_replicas(
     strategy: tf.distribute.Strategy, function: Callable[..., Any], *values: Any
 ) -> Any:

@@ -110,7 +110,7 @@ class Run:
             of.saves.at_the_end(state.place)
             self.complete = state.at_the_end
         except Interrupted:
-            of.agreement.leave(Ending.NOT_YET)
+            of.agreement.leave()
             of.saves.at_last()
             if of.distribution.team.is_chief:
                 _LOG.warning("Saved at step %d in %s.", state.step, self.opened.run_dir)

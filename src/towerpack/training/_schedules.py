@@ -50,6 +50,10 @@ class Schedules:
         pairs = zip(tf.unstack(due), self.pairs, strict=True)
         return [tf.cast(row, variable.dtype) for row, (variable, _) in pairs]
 
+    def assign_after(self, steps: int, due: np.ndarray) -> None:
+        """Set the variables to what is due after some of the steps."""
+        self.assign([row[steps - 1] for row in Schedules.rows(self, tf.constant(due))])
+
     def assign(self, values: Sequence[tf.Tensor]) -> None:
         """In the graph: set the variables to their values after a step."""
         for value, (variable, _) in zip(values, self.pairs, strict=True):

@@ -121,8 +121,11 @@ class Agreement:
         self._left = agreed.steps == 0
         return agreed.steps
 
-    def leave(self, ending: Ending) -> None:
+    def leave(self, ending: Ending | None = None) -> None:
         """Tell the others that this process takes no more steps, unless that is known.
+
+        Args:
+            ending: Why; None where a signal has interrupted it.
 
         Raises:
             Interrupted: Another process is to end.
@@ -131,7 +134,7 @@ class Agreement:
         if self._left:
             return
         self._left = True
-        if ending is Ending.NOT_YET:
+        if ending is None:
             ending = _SIGNALS.get(self._interrupt.signal, Ending.FAILED)
         numbers = tuple(self._hyper_params.values().values())
         agreed = self._team.agree(Proposal(0, ending, numbers=numbers))
