@@ -1,30 +1,33 @@
 """Named arrays in safetensors files: written whole, read one at a time, nothing executed.
 
-The library writes and reads without holding the interpreter's lock (measured with version 0.8), so
-a save in a background thread does not stall training.
+Reading is the library's work. Writing, checksums included, takes little time of the processor and
+the interpreter's lock, so that a save in a background thread does not stall training.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
+import json
+import mmap
 import os
-import re
 import stat
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save_file  # pyright: ignore[reportUnknownVariableType]
 
 from towerpack._core.errors import CheckpointError
 from towerpack._core.extras import require
 from towerpack.checkpoint._manifest import FileRecord, FormatError, Specs
 
+if sys.platform == "linux":
+    import fcntl
+
 _CHUNK: Final = 1 << 20
-_OS_ERROR: Final = re.compile(r"os error (\d+)")
 _DTYPES: Final = {
     "F64": "float64",
     "F32": "float32",
@@ -41,7 +44,8 @@ _DTYPES: Final = {
     "BOOL": "bool",
     "C64": "complex64",
 }
-_STORABLE: Final = frozenset(_DTYPES.values())
+_TYPES: Final = {name: code for code, name in _DTYPES.items()}
+_DIRECT: Final[int] = getattr(os, "O_DIRECT", 0)  # Linux
 
 
 class Tensors(Mapping[str, np.ndarray]):
@@ -98,34 +102,112 @@ def specs_of(arrays: Mapping[str, np.ndarray], group: str) -> Specs:
     found: Specs = {}
     for name, array in arrays.items():
         dtype = np.asarray(array).dtype.name
-        if dtype not in _STORABLE:
+        if dtype not in _TYPES:
             raise CheckpointError(
                 f"Tensor {name!r} of the group {group!r} cannot be stored.",
                 got=f"dtype {dtype}",
-                expected="one of " + ", ".join(sorted(_STORABLE)),
+                expected="one of " + ", ".join(sorted(_TYPES)),
                 fix="convert it, or put it in the state (text and bytes belong there)",
             )
         found[name] = (np.shape(array), dtype)
     return found
 
 
-def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a new file; it is not yet synced.
+def write_tensors(path: Path, arrays: Mapping[str, np.ndarray]) -> FileRecord:
+    """Write a new file, wait until it is on disk, and take its size and checksum.
+
+    Past the page cache where the system can do that: filling it cost ten times the CPU time, in a
+    thread beside training.
 
     Raises:
         OSError: The disk is full, or the like.
     """
-    # The library writes the memory behind the array, whatever its strides say.
-    whole = {name: np.asarray(array, order="C") for name, array in arrays.items()}
-    try:
-        path.touch()  # with the mode that files of this process have; the library's is 0600
-        mode = path.stat().st_mode
-        save_file(whole, path)
-        path.chmod(mode)
-    except SafetensorError as error:
-        number = _OS_ERROR.search(str(error))
-        code = int(number[1]) if number else errno.EIO
-        raise OSError(code, f"{os.strerror(code)} ({error})", str(path)) from error
+    # What is to be aligned to more bytes comes first.
+    whole = {name: _little_endian(array) for name, array in arrays.items()}
+    names = sorted(whole, key=lambda name: (-whole[name].itemsize, name))
+    header: dict[str, Any] = {}
+    end = 0
+    for name in names:
+        array = whole[name]
+        begin, end = end, end + array.nbytes
+        dtype = _TYPES[array.dtype.name]
+        header[name] = {"dtype": dtype, "shape": array.shape, "data_offsets": (begin, end)}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    with _Writer(path) as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for name in names:
+            file.write(whole[name].reshape(-1).view(np.uint8).data)
+    return FileRecord(8 + len(text) + end, file.sha256)
+
+
+def _little_endian(array: np.ndarray) -> np.ndarray:
+    whole = np.asarray(array, order="C")
+    return whole.astype(whole.dtype.newbyteorder("<")) if whole.dtype.byteorder == ">" else whole
+
+
+class _Writer:
+    """Writes a file in pieces that are aligned in memory and on the disk; synced when it ends."""
+
+    def __init__(self, path: Path) -> None:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)
+        try:
+            self._fd = os.open(path, flags | _DIRECT, 0o666)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # As memory does that acts as a disk.
+                raise
+            self._fd = os.open(path, flags, 0o666)
+        self._piece = memoryview(mmap.mmap(-1, _CHUNK))
+        self._filled = 0
+        self._digest = hashlib.sha256()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, failure: type[BaseException] | None, *_: object) -> None:
+        try:
+            if failure is None:
+                self._flush()
+                os.fsync(self._fd)
+        finally:
+            os.close(self._fd)
+
+    @property
+    def sha256(self) -> str:
+        """Checksum of what has been written."""
+        return self._digest.hexdigest()
+
+    def write(self, data: bytes | memoryview) -> None:
+        """Put bytes behind those before."""
+        left = memoryview(data)
+        while left:
+            size = min(len(left), _CHUNK - self._filled)
+            self._piece[self._filled : self._filled + size] = left[:size]
+            self._filled += size
+            left = left[size:]
+            if self._filled == _CHUNK:
+                self._flush()
+
+    def _flush(self) -> None:
+        left = self._piece[: self._filled]
+        self._digest.update(left)
+        self._filled = 0
+        if len(left) < _CHUNK:
+            self._go_through_page_cache()
+        while left:
+            try:
+                left = left[os.write(self._fd, left) :]
+            except OSError as error:
+                if error.errno != errno.EINVAL or not self._go_through_page_cache():
+                    raise
+
+    def _go_through_page_cache(self) -> bool:
+        """Write the rest as usual, as it is not aligned or not supported; False if it did so."""
+        if sys.platform != "linux":
+            return False
+        flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
+        fcntl.fcntl(self._fd, fcntl.F_SETFL, flags & ~_DIRECT)
+        return bool(flags & _DIRECT)
 
 
 def sync_and_record(path: Path) -> FileRecord:

@@ -51,16 +51,17 @@ def write_checkpoint(directory: Path, content: Content) -> Path:
     """Write one checkpoint into `directory`, in place of an older one of that name."""
 
     def fill(folder: Path) -> Manifest:
-        names = {group: group_file(group) for group in content.tensors}
-        for group, name in names.items():
-            write_tensors(folder / name, content.tensors[group])
+        files = {
+            group_file(group): write_tensors(folder / group_file(group), tensors)
+            for group, tensors in content.tensors.items()
+        }
         write_bytes_synced(folder / STATE, content.state)
         return Manifest(
             step=content.step,
             tag=content.tag,
             saved_at=content.saved_at,
             fingerprint=fingerprint(content.specs),
-            files={name: sync_and_record(folder / name) for name in [*names.values(), STATE]},
+            files={**files, STATE: sync_and_record(folder / STATE)},
             info=content.info,
         )
 

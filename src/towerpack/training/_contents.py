@@ -62,6 +62,7 @@ class Contents:
         self._check_nan = check_nan
         self._flush = flush
         self._tells = tells
+        self._copies = _snapshot.HostCopies()
         self._held: tuple[dict[str, Any], Mapping[str, Mapping[str, np.ndarray]]] | None = None
 
     def hold(self) -> None:
@@ -82,9 +83,9 @@ class Contents:
             _snapshot.check_no_nan(_snapshot.arrays_of(self._groups()["model"]), self._state.step)
 
     def capture(self) -> _snapshot.Snapshot:
-        """Take a checkpoint's contents."""
+        """Take a checkpoint's contents; the arrays change with the next one."""
         self._flush()
-        tensors = {name: _snapshot.arrays_of(group) for name, group in self._groups().items()}
+        tensors = {name: self._copies.of(name, group) for name, group in self._groups().items()}
         if self._check_nan:
             _snapshot.check_no_nan(tensors["model"], self._state.step)
         callbacks, held = self._held or (self._callbacks.state(), {})

@@ -161,6 +161,7 @@ class Saves:
 
     def _save(self, tag: str | None = None, info: Mapping[str, Any] | None = None) -> int:
         with self.ledger.clock.during(SAVE):
+            self.store.wait()
             taken = self.contents.capture()
             self.store.save(taken.step, taken.tensors, taken.state, tag=tag, info=info)
         self.ledger.saved()
