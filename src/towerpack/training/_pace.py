@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-BUDGET_S = 0.05
+BUDGET_S = 0.2
 _MOST_STEPS = 4096
 
 
