@@ -198,6 +198,8 @@ def images() -> None:
     if CONTENDER == "keras":
         by_fit(resnet20(), gate, tf_data(files, labels))
         return
+    from _our_resnet import OurResNet20
+
     from towerpack.dataflow import BatchData, DataFromList, MapData, PrefetchData, ShuffleData
     from towerpack.training import SimpleTrainer
 
@@ -206,7 +208,7 @@ def images() -> None:
 
     flow = ShuffleData(DataFromList(list(zip(files, labels.tolist(), strict=True))))
     flow = PrefetchData(BatchData(MapData(flow, loaded, rng=True), BATCH), WORKERS)
-    by_us(SimpleTrainer, resnet20(), gate, dataflow=flow)
+    by_us(SimpleTrainer, OurResNet20(), gate, dataflow=flow)
 
 
 def tf_data(files: list[bytes], labels: np.ndarray) -> tf.data.Dataset:

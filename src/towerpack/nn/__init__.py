@@ -6,6 +6,8 @@ require("tensorflow", extra="tf", needed_for="towerpack.nn")
 
 from towerpack.nn import summary as summary
 from towerpack.nn._argscope import argscope as argscope
+from towerpack.nn._batch_norm import BatchNorm as BatchNorm
+from towerpack.nn._batch_norm import BNReLU as BNReLU
 from towerpack.nn._context import HEAVY as HEAVY
 from towerpack.nn._context import Summary as Summary
 from towerpack.nn._context import TowerContext as TowerContext
@@ -16,8 +18,6 @@ from towerpack.nn._distributed import components_of as components_of
 from towerpack.nn._global_step import find_global_step as find_global_step
 from towerpack.nn._global_step import global_step as global_step
 from towerpack.nn._keras import variable_alias as variable_alias
-from towerpack.nn._layers import BatchNorm as BatchNorm
-from towerpack.nn._layers import BNReLU as BNReLU
 from towerpack.nn._layers import Conv2D as Conv2D
 from towerpack.nn._layers import Conv2DTranspose as Conv2DTranspose
 from towerpack.nn._layers import Deconv2D as Deconv2D

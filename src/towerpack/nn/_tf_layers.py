@@ -12,8 +12,9 @@ from typing import Any
 import tensorflow as tf
 
 from towerpack._core.errors import LayerError
+from towerpack.nn._batch_norm import BatchNorm
 from towerpack.nn._context import get_current_tower_context
-from towerpack.nn._layers import BatchNorm, Conv2D, FullyConnected, Size, static_shape
+from towerpack.nn._layers import Conv2D, FullyConnected, Size, static_shape
 from towerpack.nn._register import register_layer
 from towerpack.nn._scope import full_name
 from towerpack.nn._stateless import AvgPooling, Dropout, MaxPooling

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import keras
 import numpy as np
@@ -27,6 +28,7 @@ from towerpack.nn import (
     argscope,
     register_layer,
 )
+from towerpack.nn._batch_norm import FusedBatchNormalization
 from towers import MODES, fill, numbers, runner, spec, tower_of, traced, variables
 
 IMAGE = (2, 6, 5, 4)
@@ -420,3 +422,33 @@ def test_batch_norm_of_a_later_replica_normalises_alike_and_moves_nothing(
     np.testing.assert_allclose(second, first, rtol=1e-4, atol=1e-5)
     for name, value in before.items():
         np.testing.assert_array_equal(variables[name].numpy(), value)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("shape", [(4, 3, 2, 5), (4, 5), (1, 1, 1, 5)])
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_batch_norm_in_one_operation_is_that_of_keras(
+    dtype: str, shape: tuple[int, ...], axis: int
+) -> None:
+    """Results, gradients and moving averages."""
+    images = tf.cast(tf.random.stateless_normal(shape, (1, 2)) * 3 + 1, dtype)
+    weights = tf.cast(tf.random.stateless_normal(shape, (3, 4)), dtype)
+
+    def trained(kind: type[keras.layers.BatchNormalization]) -> list[np.ndarray]:
+        layer: Any = kind(axis=axis, momentum=0.7, epsilon=1e-3, dtype=dtype)
+        layer.build(shape)
+        layer.gamma.assign(np.linspace(-1, 2, layer.gamma.shape[0]))
+        with tf.GradientTape() as tape:
+            tape.watch(images)
+            y = layer(images, training=True)
+            cost = tf.reduce_sum(y * weights)
+        wanted = [images, *(v.value for v in layer.trainable_variables)]
+        found = [y, *tape.gradient(cost, wanted), *(v.value for v in layer.variables)]
+        return [tf.cast(value, tf.float32).numpy() for value in found]
+
+    near = 0.05 if dtype == "bfloat16" else 1e-4
+    pairs = zip(
+        trained(FusedBatchNormalization), trained(keras.layers.BatchNormalization), strict=True
+    )
+    for ours, theirs in pairs:
+        np.testing.assert_allclose(ours, theirs, rtol=near, atol=near)
