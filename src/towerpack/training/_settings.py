@@ -30,7 +30,15 @@ _COMPARED = {
     t.as_datatype_enum for t in (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32)
 }
 # Attributes of operations that differ from start to start, or tell nothing.
-_UNTOLD = {"container", "debug_name", "parallel_iterations", "seed", "seed2", "shared_name"}
+_UNTOLD = {
+    "config_proto",  # in calls of functions: devices of this machine
+    "container",
+    "debug_name",
+    "parallel_iterations",
+    "seed",
+    "seed2",
+    "shared_name",
+}
 
 
 def settings_of(
