@@ -144,6 +144,10 @@ _NAMES: dict[str, list[str]] = {
         "imgaug",
         "send_dataflow_zmq",
     ],
+    "towerpack.describe": [
+        "ModelSummary",
+        "model_summary",
+    ],
     "towerpack.inference": [
         "Predictor",
     ],

@@ -134,6 +134,10 @@ from towerpack.dataflow import (
     imgaug as imgaug,
     send_dataflow_zmq as send_dataflow_zmq,
 )
+from towerpack.describe import (
+    ModelSummary as ModelSummary,
+    model_summary as model_summary,
+)
 from towerpack.inference import (
     Predictor as Predictor,
 )

@@ -148,6 +148,9 @@ class TowerTrace:
         result: Symbolic tensors of this trace: for names, shapes and dtypes.
         used: Names of the variables that this trace reads.
         moved: Names of those that it changes itself, such as moving averages.
+        graph: What was built.
+        inputs: Its placeholders, one for each spec.
+        handles: The tensors by which that graph refers to its variables, by name.
     """
 
     result: TowerResult
@@ -163,20 +166,21 @@ class TowerTrace:
         # `wrap_function` can be cut to some of its outputs, and orders nothing that they do not
         # need: no update of moving averages, no check of a label that is not fed.
         self._wrapped = tf.compat.v1.wrap_function(call, list(tower.specs))
-        graph = self._wrapped.graph
+        self.graph = graph = cast("Any", self._wrapped.graph)
+        self.inputs: list[tf.Tensor] = self._wrapped.inputs[: len(tower.specs)]
         handles = {id(outer): inner for outer, inner in graph.captures}
         # A distributed variable is seen as one of its components, which have handles.
         read = [v for v in graph._watched_variables if id(v.handle) in handles]
         tower.store.adopt(read)
-        self._handles: dict[str, tf.Tensor] = {}
+        self.handles: dict[str, tf.Tensor] = {}
         for name, variable in tower.store.named_variables().items():
             for component in components_of(variable):
                 if id(component.handle) in handles:
-                    self._handles[name] = handles[id(component.handle)]
-        self.used = list(self._handles)
+                    self.handles[name] = handles[id(component.handle)]
+        self.used = list(self.handles)
         self.moved = [
             name
-            for name, handle in self._handles.items()
+            for name, handle in self.handles.items()
             if any(op.type not in _READERS for op in handle.consumers())
         ]
 
@@ -196,18 +200,18 @@ class TowerTrace:
             if cast("Any", variable).regularizer is not None
         }
         known = self._tower.store.named_variables().items()
-        used = [name for name, v in known if id(v) in regularized and name in self._handles]
+        used = [name for name, v in known if id(v) in regularized and name in self.handles]
         if not used:
             return []
         # A term is a scalar that is made of weights alone: what is left of the cost's graph without
         # the model's inputs. Where no such scalar comes from a variable, nobody added its term.
-        fed = _descendants(self._wrapped.inputs[: len(self._tower.specs)])
+        fed = _descendants(self.inputs)
         terms = [t for op in reached - fed for t in op.outputs if _is_term(t)]
         counted = _ancestors(terms)
         return [
             f"The Keras regularizer of '{name}'"
             for name in used
-            if self._handles[name].op not in counted
+            if self.handles[name].op not in counted
         ]
 
     def function(
@@ -232,7 +236,7 @@ class TowerTrace:
         """
         fetches = [self._output(name) for name in outputs]
         names = self._tower.input_names
-        placeholders = dict(zip(names, self._wrapped.inputs, strict=False))
+        placeholders = dict(zip(names, self.inputs, strict=True))
         reached = _ancestors(fetches)
         needed = [name for name in names if placeholders[name].op in reached]
         chosen = self._chosen_inputs(needed, inputs, outputs)

@@ -8,6 +8,7 @@ from towerpack.cli._demo import demo
 from towerpack.cli._doctor import doctor
 from towerpack.cli._grid_data import grid
 from towerpack.cli._launch import launch
+from towerpack.cli._model import model_app
 from towerpack.cli._profile import profile
 from towerpack.cli._runs import runs_app
 from towerpack.cli._serve_data import keys, serve
@@ -18,6 +19,7 @@ data_app.command()(serve)
 data_app.command()(keys)
 app.add_typer(ckpt_app, name="ckpt")
 app.add_typer(data_app, name="data")
+app.add_typer(model_app, name="model")
 app.add_typer(runs_app, name="runs")
 app.command()(demo)
 app.command()(doctor)

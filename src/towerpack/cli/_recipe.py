@@ -1,4 +1,4 @@
-"""Recipes: functions of the user's that return a data flow, named on the command line."""
+"""Code of the user's that is named on the command line; recipes, which return a data flow."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def load_recipe(spec: str) -> DataFlow:
     where, _, name = spec.rpartition(":")
     if not where or not name.isidentifier():
         raise ConfigError(f"{spec!r} is not a recipe.", expected=_FORM)
-    module = _module(where)
+    module = load_module(where)
     function = getattr(module, name, None)
     if function is not None and not callable(function):
         raise ConfigError(
@@ -49,7 +49,7 @@ def load_recipe(spec: str) -> DataFlow:
             got=_alike(module, name),
             expected="a function without arguments that returns a DataFlow",
         )
-    flow = _run(function, f"{spec} raised")
+    flow = run_theirs(function, f"{spec} raised")
     if not isinstance(flow, DataFlow):
         raise ConfigError(
             f"{spec} returned a {type(flow).__name__}.",
@@ -59,7 +59,12 @@ def load_recipe(spec: str) -> DataFlow:
     return flow
 
 
-def _module(where: str) -> ModuleType:
+def load_module(where: str) -> ModuleType:
+    """The module of this name, or in the file `….py`. Runs it.
+
+    Raises:
+        ConfigError: There is none, or its code raised.
+    """
     if where.endswith(".py"):
         return _module_of_file(Path(os.path.expanduser(where)))
     # Console scripts, unlike `python -m`, do not look in the working directory.
@@ -76,7 +81,7 @@ def _module(where: str) -> ModuleType:
             expected=_FORM,
             fix="run it in the directory that holds the module, or name the file",
         )
-    return _run(lambda: importlib.import_module(where), f"importing {where} raised")
+    return run_theirs(lambda: importlib.import_module(where), f"importing {where} raised")
 
 
 def _module_of_file(path: Path) -> ModuleType:
@@ -90,7 +95,7 @@ def _module_of_file(path: Path) -> ModuleType:
     # It may import its neighbours, as when it is run as a script.
     sys.path.insert(0, str(path.parent.resolve()))
     sys.modules[name] = module
-    _run(lambda: _execute(spec.loader, module), f"importing {path} raised")
+    run_theirs(lambda: _execute(spec.loader, module), f"importing {path} raised")
     # Worker processes cannot import it by name: its functions travel whole.
     cloudpickle: Any = importlib.import_module("cloudpickle")
     cloudpickle.register_pickle_by_value(module)
@@ -101,7 +106,7 @@ def _execute(loader: Any, module: ModuleType) -> None:
     loader.exec_module(module)
 
 
-def _run(function: Any, what: str) -> Any:
+def run_theirs(function: Any, what: str) -> Any:
     """Call the user's code; its errors are told with the traceback that leads into it."""
     try:
         return function()

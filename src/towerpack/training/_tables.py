@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from towerpack._core.columns import aligned
 from towerpack._core.logs import ONLY_CONSOLE, ONLY_FILE, get_logger
 from towerpack.callbacks._meter import clock_text
 from towerpack.checkpoint import list_checkpoints
@@ -61,10 +62,8 @@ def variables_text(
     head = f"The model has {len(counts):,} variables with {total:,} numbers"
     shown = list(counts)[:rows]
     cells = [(name, str(shapes[name]), f"{counts[name]:,}") for name in shown]
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = [head + (f", {fixed:,} of them not trained:" if fixed else ":")]
-    for (name, shape, count), key in zip(cells, shown, strict=True):
-        line = f"  {name:<{widths[0]}}  {shape:<{widths[1]}}  {count:>{widths[2]}}"
+    for line, key in zip(aligned(cells, "<<>"), shown, strict=True):
         lines.append(
             line if key in trained else line + ("  frozen" if key in frozen else "  not trained")
         )
@@ -92,11 +91,7 @@ def spending_text(totals: Mapping[str, float]) -> str:
         for part, s in totals.items()
         if s > 0
     ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        f"  {part:<{widths[0]}}  {told:<{widths[1]}}  {time:>{widths[2]}}  {share:>{widths[3]}}"
-        for part, told, time, share in rows
-    )
+    return "\n".join(aligned(rows, "<<>>"))
 
 
 def say_ending(how: str, *, epoch: int, max_epoch: int, step: int, run_dir: Path) -> None:

@@ -1,0 +1,19 @@
+"""Tables of plain text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def aligned(rows: Sequence[Sequence[str]], sides: str) -> list[str]:
+    """Rows as lines of equally wide columns, two spaces before each.
+
+    Args:
+        rows: Cells.
+        sides: For each column `<` (left) or `>` (right).
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "".join(f"  {cell:{side}{w}}" for cell, side, w in zip(row, sides, widths, strict=True))
+        for row in rows
+    ]

@@ -1,0 +1,325 @@
+"""Layers of a model: what each gives, its parameters, its multiply-adds, what it is fed by.
+
+They are read from the graph of one trace. A layer is a layer by name, or the variables that share a
+path (`backbone/conv1/kernel` and `…/bias`), so that Keras layers, those of slim and plain variables
+count as well. Operations belong to it that read its variables or lie in its name scope.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import keras
+import tensorflow as tf
+
+from towerpack._core.columns import aligned
+from towerpack._core.errors import ConfigError, SpecError
+from towerpack._core.naming import did_you_mean
+from towerpack.describe._multiply_adds import multiply_adds
+from towerpack.describe._picture import Box, save_picture
+from towerpack.model import ModelDesc, as_model
+from towerpack.tower import TowerFunction, TowerTrace, check_specs
+
+_OUTPUT = "/output"
+_SHAPES = ("Shape", "Size", "Rank")  # through these flow sizes, no values
+_SIGNS = {"AddV2": "+", "AddN": "+", "Mul": "×", "Sub": "-", "ConcatV2": "concat"}
+
+
+@dataclass
+class LayerSummary:
+    """A layer; or an input; or an operation outside of layers that joins several of them.
+
+    Attributes:
+        name: Of the layer, the input, or TensorFlow's of the operation.
+        kind: What it is.
+        output: Shape; None if nothing of it is computed in this trace.
+        parameters: Numbers in its variables, moving averages included.
+        multiply_adds: Of its convolutions and matrix products; None if they cannot be told.
+        sources: Names of those that feed it.
+        operation: TensorFlow's type, of an operation outside of layers.
+    """
+
+    name: str
+    kind: Literal["layer", "input", "join"] = "layer"
+    output: list[int | None] | None = None
+    parameters: int = 0
+    multiply_adds: int | None = 0
+    sources: list[str] = field(default_factory=list)
+    operation: str = ""
+
+
+@dataclass(frozen=True)
+class ModelSummary:
+    """Numbers of a model, for one batch of its inputs. `print` it, or `save_picture`.
+
+    Attributes:
+        parts: Layers, the inputs that feed them and the operations that join them, in order.
+    """
+
+    parts: Sequence[LayerSummary]
+
+    @property
+    def layers(self) -> list[LayerSummary]:
+        """The layers alone."""
+        return [part for part in self.parts if part.kind == "layer"]
+
+    @property
+    def parameters(self) -> int:
+        """Of all layers."""
+        return sum(layer.parameters for layer in self.layers)
+
+    @property
+    def multiply_adds(self) -> int:
+        """Of all layers of which they can be told."""
+        return sum(layer.multiply_adds or 0 for layer in self.layers)
+
+    def __str__(self) -> str:
+        """A table, the inputs above it, a total below."""
+        inputs = [f"{p.name} {p.output}" for p in self.parts if p.kind == "input"]
+        rows = [("layer", "output", "parameters", "multiply-adds")]
+        rows += [
+            (
+                part.name,
+                _shape_text(part.output),
+                _count_text(part.parameters),
+                _count_text(part.multiply_adds),
+            )
+            for part in self.layers
+        ]
+        rows += [("total", "", f"{self.parameters:,}", f"{self.multiply_adds:,}")]
+        lines = [line.rstrip() for line in aligned(rows, "<<>>")]
+        unknown = [layer.name for layer in self.layers if layer.multiply_adds is None]
+        if unknown:
+            lines.append(f"Not counted (open shapes, or loops): {', '.join(unknown)}.")
+        return "\n".join([f"Inputs: {', '.join(inputs)}", *lines])
+
+    def save_picture(self, path: str | Path) -> None:
+        """Draw the network: `.svg`, and with Graphviz also `.png`, `.pdf` and its other formats.
+
+        Raises:
+            ConfigError: The format needs Graphviz, which is not installed, or it failed.
+        """
+        save_picture([_box(part) for part in self.parts], Path(path))
+
+
+def model_summary(
+    model: Any,
+    *,
+    shapes: Mapping[str, Sequence[int | None]] | None = None,
+    is_training: bool = False,
+) -> ModelSummary:
+    """Numbers of a model's layers, for a batch of one where the batch's size is open.
+
+    Makes the model's variables and builds its graph, and runs nothing. Only convolutions, matrix
+    products and einsums count as multiply-adds.
+
+    Args:
+        model: A `ModelDesc`, plain functions, or a Keras model that knows its inputs.
+        shapes: Of inputs by name, where other dimensions than the first are open.
+        is_training: The model as it is trained, rather than as it predicts.
+
+    Raises:
+        ConfigError: It is no model.
+        SpecError: There is no input of some name, or the shape does not fit it.
+    """
+    described = _Keras(model) if isinstance(model, keras.Model) else as_model(model)
+    specs = _closed(check_specs(described.inputs()), shapes or {})
+    tower = TowerFunction(described.build_graph, specs)
+    reading = _Reading(tower.trace(is_training=is_training), tower.input_names)
+    for name, variable in tower.store.named_variables().items():
+        reading.part(_layer_of(name)).parameters += math.prod(variable.shape.as_list())
+    return ModelSummary(reading.used_parts())
+
+
+def is_model(value: object) -> bool:
+    """True for what `model_summary` takes, tuples of functions aside."""
+    return isinstance(value, ModelDesc | keras.Model)
+
+
+class _Keras(ModelDesc):
+    """The outputs of a Keras model. Variables have their Keras paths."""
+
+    def __init__(self, model: Any) -> None:
+        if not getattr(model, "inputs", None):
+            raise ConfigError(
+                f"The inputs of the Keras model '{model.name}' are not known.",
+                fix="build it from keras.Input, or show a ModelDesc that calls it",
+            )
+        vars(self)[""] = model  # an attribute without a name
+
+    def inputs(self) -> Sequence[tf.TensorSpec]:
+        """Those of the model."""
+        inputs = vars(self)[""].inputs
+        return [tf.TensorSpec(t.shape, t.dtype, f"input{i}") for i, t in enumerate(inputs)]
+
+    def build_graph(self, *tensors: tf.Tensor) -> tf.Tensor:
+        """No cost."""
+        model = vars(self)[""]
+        model(keras.tree.pack_sequence_as(model.input, list(tensors)))
+        return tf.zeros([])
+
+
+class _Reading:
+    """Follows what flows through a graph, operation by operation, in the order of their making."""
+
+    def __init__(self, trace: TowerTrace, inputs: Sequence[str]) -> None:
+        self._parts: dict[str, LayerSummary] = {}
+        self._readers: dict[tf.Operation, list[str]] = {}  # of variables, with the layers' names
+        self._fixed: dict[tf.Operation, list[str]] = {}  # made of variables and constants alone
+        self._owners: dict[tf.Operation, str] = {}
+        self._left: dict[str, tf.Tensor] = {}  # the first that others read of a layer
+        self._feeding: dict[tf.Operation, list[str]] = {}
+        operations: list[tf.Operation] = trace.graph.get_operations()
+        self._find_readers(operations, trace.handles)
+        self._scopes = self._find_scopes(trace.result.outputs)
+        fed = dict(zip([t.op for t in trace.inputs], inputs, strict=True))
+        for op in operations:
+            if op in fed:
+                part = self.part(fed[op], "input")
+                part.output = op.outputs[0].shape.as_list()
+                self._feeding[op] = [part.name]
+            elif op not in self._fixed:
+                self._follow(op)
+        for name, tensor in {**self._left, **self._named}.items():
+            self.part(name).output = tensor.shape.as_list()
+
+    def part(self, name: str, kind: Literal["layer", "input", "join"] = "layer") -> LayerSummary:
+        """The one of this name, made when first asked for."""
+        return self._parts.setdefault(name, LayerSummary(name, kind))
+
+    def used_parts(self) -> list[LayerSummary]:
+        """All layers, and what else leads to them."""
+        waiting = [name for name, part in self._parts.items() if part.kind == "layer"]
+        used: set[str] = set()
+        while waiting:
+            name = waiting.pop()
+            if name not in used:
+                used.add(name)
+                waiting.extend(self._parts[name].sources)
+        return [part for name, part in self._parts.items() if name in used]
+
+    def _find_readers(
+        self, operations: Sequence[tf.Operation], handles: Mapping[str, tf.Tensor]
+    ) -> None:
+        variables = {handle.op: name for name, handle in handles.items()}
+        for op in operations:
+            before = [tensor.op for tensor in op.inputs]
+            read = [layer for b in before for layer in self._fixed.get(b, ())]
+            if op in variables:
+                self._fixed[op] = [_layer_of(variables[op])]
+            elif op.type == "Const" or (
+                before and "Random" not in op.type and all(b in self._fixed for b in before)
+            ):
+                self._fixed[op] = read
+            elif read:
+                self._readers[op] = read
+
+    def _find_scopes(self, outputs: Mapping[str, tf.Tensor]) -> dict[str, str]:
+        """Name scopes of the graph that belong to one layer alone."""
+        layers = {layer for read in self._readers.values() for layer in read}
+        self._named: dict[str, tf.Tensor] = {}
+        scopes: dict[str, str] = {}
+        seen: set[int] = set()
+        for path, tensor in outputs.items():
+            layer = path.removesuffix(_OUTPUT)
+            if layer == path or id(tensor) in seen:
+                continue  # not a layer's, or one that gives what it has got
+            seen.add(id(tensor))
+            if not any(other.startswith(f"{layer}/") for other in {*layers, *self._named}):
+                self._named[layer] = tensor
+                parts = tensor.op.name.split("/")
+                scopes.setdefault("/".join(parts[: layer.count("/") + 1]), layer)
+        for op, read in self._readers.items():
+            scope = op.name.rpartition("/")[0]
+            if scope and read[0] not in scopes.values():
+                scopes.setdefault(scope, read[0])
+        around = {above for scope in scopes for above in _above(scope)}
+        return {scope: layer for scope, layer in scopes.items() if scope not in around}
+
+    def _owner(self, op: tf.Operation, heavy: bool) -> str | None:
+        scope = next((s for s in _above(op.name) if s in self._scopes), None)
+        if scope is not None:
+            return self._scopes[scope]
+        reads = self._readers.get(op)
+        if reads and (heavy or reads[0] not in self._scopes.values()):
+            return reads[0]
+        return op.name if heavy else None
+
+    def _follow(self, op: tf.Operation) -> None:
+        count = multiply_adds(op)
+        owner = self._owner(op, count != 0)
+        incoming: dict[str, None] = {}
+        for tensor in op.inputs:
+            incoming |= dict.fromkeys(self._feeding.get(tensor.op, ()))
+            before = self._owners.get(tensor.op)
+            if before is not None and before != owner:
+                self._left.setdefault(before, tensor)
+        if owner is None and len(incoming) < 2:
+            self._feeding[op] = [] if op.type in _SHAPES else [*incoming]
+            return
+        part = self.part(owner or op.name, "layer" if owner else "join")
+        part.sources += [name for name in incoming if name not in (part.name, *part.sources)]
+        self._feeding[op] = [part.name]
+        if owner is None:
+            part.operation = op.type
+        if op.outputs:
+            part.output = op.outputs[0].shape.as_list()
+        if owner is not None:
+            self._owners[op] = owner
+            before = part.multiply_adds
+            part.multiply_adds = None if count is None or before is None else before + count
+
+
+def _closed(
+    specs: Sequence[tf.TensorSpec], shapes: Mapping[str, Sequence[int | None]]
+) -> list[tf.TensorSpec]:
+    """Specs with the shapes that are wanted, and 1 for the size of a batch that is open."""
+    names = [str(spec.name) for spec in specs]
+    for name in shapes:
+        if name not in names:
+            raise SpecError(f"The model has no input '{name}'.", fix=did_you_mean(name, names))
+    closed = []
+    for spec, name in zip(specs, names, strict=True):
+        shape = tf.TensorShape(shapes[name]) if name in shapes else spec.shape
+        if not spec.shape.is_compatible_with(shape):
+            raise SpecError(
+                f"The input '{name}' cannot have the shape {shape}.", expected=str(spec.shape)
+            )
+        if shape.rank and shape[0] is None:
+            shape = tf.TensorShape([1]).concatenate(shape[1:])
+        closed.append(tf.TensorSpec(shape, spec.dtype, name))
+    return closed
+
+
+def _layer_of(variable: str) -> str:
+    return variable.rpartition("/")[0] or variable
+
+
+def _above(name: str) -> Iterator[str]:
+    """The scopes around a name, the innermost first."""
+    while "/" in name:
+        name = name.rpartition("/")[0]
+        yield name
+
+
+def _shape_text(shape: Sequence[int | None] | None) -> str:
+    return "" if shape is None else str(shape).replace("None", "?")
+
+
+def _count_text(count: int | None) -> str:
+    return "?" if count is None else f"{count:,}" if count else ""
+
+
+def _box(part: LayerSummary) -> Box:
+    if part.kind == "join":
+        return Box(part.name, part.kind, [_SIGNS.get(part.operation, part.operation)], part.sources)
+    lines = [part.name, _shape_text(part.output)]
+    if part.parameters:
+        lines.append(f"{part.parameters:,} parameters")
+    if part.multiply_adds != 0:
+        lines.append(f"{_count_text(part.multiply_adds)} multiply-adds")
+    return Box(part.name, part.kind, lines, part.sources)
