@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -32,48 +30,31 @@ def show(
     picture: Annotated[
         Path | None, typer.Option(help="Draw the network: .svg; with Graphviz .png, .pdf too.")
     ] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(help="Of an input, as image=1,224,224,3; else a batch has 1 datapoint."),
-    ] = None,
     training: Annotated[
         bool, typer.Option("--training", help="As it is trained, not as it predicts.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
 ) -> None:
     """Show a model's layers: output, parameters, multiply-adds. Runs the script that has it.
 
     Of a run, which does not hold its program, the variables of the newest checkpoint.
     """
     if Path(target).is_dir():
-        if picture or shape or training:
+        if picture or training:
             raise ConfigError(
                 "A run directory has variables alone, no layers.", fix="name the script"
             )
-        _show_run(Path(target), as_json)
+        _show_run(Path(target))
         return
     with explain_missing("towerpack model"):
         from towerpack.describe import model_summary
-    shapes = dict(_shape_of(text) for text in shape or ())
     model = _model_of(target)
     summary: Any = run_theirs(
-        lambda: model_summary(model, shapes=shapes, is_training=training),
+        lambda: model_summary(model, is_training=training),
         f"building the model of {target} raised",
     )
-    if as_json:
-        totals = {"parameters": summary.parameters, "multiply_adds": summary.multiply_adds}
-        typer.echo(json.dumps({**totals, "parts": [asdict(part) for part in summary.parts]}))
-    else:
-        print(summary)
+    print(summary)
     if picture is not None:
         summary.save_picture(picture)
-
-
-def _shape_of(text: str) -> tuple[str, list[int]]:
-    name, _, sizes = text.rpartition("=")
-    if not name or not all(size.strip().isdecimal() for size in sizes.split(",")):
-        raise ConfigError(f"--shape {text!r} is no shape.", expected="image=1,224,224,3")
-    return name, [int(size) for size in sizes.split(",")]
 
 
 def _model_of(target: str) -> Any:
@@ -114,7 +95,7 @@ def _model_of(target: str) -> Any:
     return run_theirs(value, f"{where}:{name} raised") if made else value
 
 
-def _show_run(run: Path, as_json: bool) -> None:
+def _show_run(run: Path) -> None:
     with explain_missing("towerpack model"):
         from towerpack.checkpoint import load_checkpoint
         from towerpack.training._run_dir import read_record
@@ -122,13 +103,6 @@ def _show_run(run: Path, as_json: bool) -> None:
     specs = checkpoint.tensors["model"].specs
     counts = {name: math.prod(shape) for name, (shape, _) in specs.items()}
     nbytes = {name: checkpoint.tensors["model"][name].nbytes for name in specs}
-    if as_json:
-        rows = [
-            {"name": n, "shape": list(specs[n][0]), "parameters": counts[n], "nbytes": nbytes[n]}
-            for n in specs
-        ]
-        typer.echo(json.dumps({"checkpoint": str(checkpoint.path), "variables": rows}))
-        return
     table = [("variable", "shape", "parameters", "size")]
     table += [
         (name, str(list(shape)), f"{counts[name]:,}", size_text(nbytes[name]))

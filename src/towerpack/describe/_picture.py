@@ -1,4 +1,4 @@
-"""Boxes and arrows, downwards: by Graphviz where it is installed, else as SVG of our own."""
+"""A network as boxes and arrows: by Graphviz where it is installed, else as SVG of our own."""
 
 from __future__ import annotations
 
@@ -6,24 +6,29 @@ import json
 import shutil
 import subprocess
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 from xml.sax.saxutils import escape
 
 from towerpack._core.errors import ConfigError
 
 _COLOURS = {"layer": "#dbe9f6", "input": "#e5f5e0", "join": "#f0f0f0"}
-_LINE, _MARGIN, _GAP, _LETTER = 16, 8, 26, 7.4  # px
+_LINE, _GAP, _LETTER = 16, 26, 7.4  # px
+_HEAD = """<svg xmlns="http://www.w3.org/2000/svg" width="{:g}" height="{:g}" text-anchor="middle"
+ font-family="Helvetica,Arial,sans-serif" font-size="12">
+<marker id="tip" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto">
+<path d="M0 1 L7 4 L0 7 z"/></marker>"""
 
 
-@dataclass(frozen=True)
-class Box:
+class Box(Protocol):
     """What is drawn: lines of text, and the names of the boxes from which arrows come."""
 
     name: str
     kind: str
-    lines: Sequence[str]
-    sources: Sequence[str]
+    sources: list[str]
+
+    @property
+    def lines(self) -> list[str]: ...
 
 
 def save_picture(boxes: Sequence[Box], path: Path) -> None:
@@ -40,7 +45,7 @@ def save_picture(boxes: Sequence[Box], path: Path) -> None:
     if dot is None or not kind:
         raise ConfigError(
             f"The picture {path} cannot be drawn.",
-            got="a name without an ending" if not kind else "no program `dot` (Graphviz)",
+            got="no program `dot` (Graphviz)" if kind else "a name without an ending",
             expected=".svg, or with Graphviz .png, .pdf and others",
             fix="install Graphviz, or ask for a name that ends in .svg",
         )
@@ -52,70 +57,48 @@ def save_picture(boxes: Sequence[Box], path: Path) -> None:
 
 
 def _dot(boxes: Sequence[Box]) -> str:
-    def quoted(text: str) -> str:
-        return json.dumps(text, ensure_ascii=False)
-
-    lines = ['node [shape=box, style="rounded,filled", fontname="Helvetica", fontsize=11]']
+    lines = ['digraph { node [shape=box style="rounded,filled" fontname=Helvetica fontsize=11]']
     for box in boxes:
-        label = quoted("\n".join(box.lines))
-        lines.append(f'{quoted(box.name)} [label={label}, fillcolor="{_COLOURS[box.kind]}"]')
-        lines += [f"{quoted(source)} -> {quoted(box.name)}" for source in box.sources]
-    return "\n".join(["digraph model {", *lines, "}"])
+        name, label = json.dumps(box.name), json.dumps("\n".join(box.lines), ensure_ascii=False)
+        lines.append(f'{name} [label={label} fillcolor="{_COLOURS[box.kind]}"]')
+        lines += [f"{json.dumps(source)} -> {name}" for source in box.sources]
+    return "\n".join([*lines, "}"])
 
 
 def _svg(boxes: Sequence[Box]) -> str:
     """Rows of boxes, each below all that feed it; arrows that pass rows swing out to the right."""
-    rows: dict[str, int] = {}
-    columns: dict[int, list[str]] = {}
+    row_of: dict[str, int] = {}
+    rows: list[list[str]] = []
     for box in boxes:
-        rows[box.name] = 1 + max((rows[s] for s in box.sources if s in rows), default=-1)
-        columns.setdefault(rows[box.name], []).append(box.name)
-    width = _LETTER * max((len(line) for b in boxes for line in b.lines), default=1) + 2 * _MARGIN
-    high = _LINE * max((len(box.lines) for box in boxes), default=1) + _MARGIN
-    most = max(map(len, columns.values()), default=1)
-
-    def place(name: str) -> tuple[float, float]:
-        """The middle of a box's upper edge."""
-        row = columns[rows[name]]
-        left = (most - len(row)) / 2 + row.index(name)
-        return left * (width + _GAP) + width / 2 + _MARGIN, rows[name] * (high + _GAP) + _MARGIN
-
-    arrows, shapes, swing = [], [], 0.0
+        row_of[box.name] = row = 1 + max((row_of.get(s, -1) for s in box.sources), default=-1)
+        rows += [[] for _ in range(len(rows), row + 1)]
+        rows[row].append(box.name)
+    wide = _LETTER * max((len(line) for box in boxes for line in box.lines), default=1) + 16
+    high = _LINE * max((len(box.lines) for box in boxes), default=1) + 8
+    total = max(map(len, rows), default=1) * (wide + _GAP)
+    middle = {
+        name: (total / 2 + (i - (len(names) - 1) / 2) * (wide + _GAP), row * (high + _GAP) + high)
+        for row, names in enumerate(rows)
+        for i, name in enumerate(names)
+    }
+    drawn, swing = [], 0
     for box in boxes:
-        x, y = place(box.name)
-        for source in box.sources:
-            from_x, from_y = place(source)
-            if rows[box.name] == rows[source] + 1:
-                way = f"M{from_x:g} {from_y + high:g} L{x:g} {y:g}"
-            else:
-                out = 24 + 8 * abs(rows[box.name] - rows[source])
-                swing = max(swing, out)
-                start, end = from_x + width / 2, x + width / 2
-                side = max(start, end) + out
-                way = (
-                    f"M{start:g} {from_y + high / 2:g} "
-                    f"C{side:g} {from_y + high / 2:g} {side:g} {y + high / 2:g} "
-                    f"{end:g} {y + high / 2:g}"
-                )
-            arrows.append(f'<path d="{way}" marker-end="url(#tip)"/>')
-        shapes.append(
-            f'<rect x="{x - width / 2:g}" y="{y:g}" width="{width:g}" height="{high:g}" rx="5" '
-            f'fill="{_COLOURS[box.kind]}"/>'
+        x, y = middle[box.name]
+        for from_x, from_y in (middle[source] for source in box.sources):
+            way = f"M{from_x:g} {from_y + high / 2:g} L{x:g} {y - high / 2:g}"
+            passed = round((y - from_y) / (high + _GAP)) - 1
+            if passed:
+                swing = max(swing, 32 + 8 * abs(passed))
+                start, end = from_x + wide / 2, x + wide / 2
+                side = max(start, end) + 32 + 8 * abs(passed)
+                way = f"M{start:g} {from_y:g} C{side:g} {from_y:g} {side:g} {y:g} {end:g} {y:g}"
+            drawn.append(f'<path d="{way}" fill="none" stroke="#444" marker-end="url(#tip)"/>')
+        drawn.append(
+            f'<rect x="{x - wide / 2:g}" y="{y - high / 2:g}" width="{wide:g}" height="{high:g}" '
+            f'rx="5" fill="{_COLOURS[box.kind]}"/>'
         )
-        first = y + (high - _LINE * len(box.lines)) / 2 + 12
         for i, line in enumerate(box.lines):
-            shapes.append(f'<text x="{x:g}" y="{first + i * _LINE:g}">{escape(line)}</text>')
-    size = most * (width + _GAP) + swing + _MARGIN, len(columns) * (high + _GAP) + _MARGIN
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" width="{size[0]:g}" height="{size[1]:g}" '
-            'font-family="Helvetica,Arial,sans-serif" font-size="12" text-anchor="middle">',
-            '<marker id="tip" markerWidth="8" markerHeight="8" refX="7" refY="4" orient="auto">'
-            '<path d="M0 1 L7 4 L0 7 z"/></marker>',
-            '<g fill="none" stroke="#444">',
-            *arrows,
-            "</g>",
-            *shapes,
-            "</svg>\n",
-        ]
-    )
+            down = y + (i - (len(box.lines) - 1) / 2) * _LINE + 4
+            drawn.append(f'<text x="{x:g}" y="{down:g}">{escape(line)}</text>')
+    size = total + swing, len(rows) * (high + _GAP) + high
+    return "\n".join([_HEAD.format(*size), *drawn, "</svg>\n"])

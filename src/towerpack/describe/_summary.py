@@ -11,16 +11,15 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from towerpack._core.columns import aligned
-from towerpack._core.errors import ConfigError, SpecError
-from towerpack._core.naming import did_you_mean
+from towerpack._core.errors import ConfigError
 from towerpack.describe._multiply_adds import multiply_adds
-from towerpack.describe._picture import Box, save_picture
+from towerpack.describe._picture import save_picture
 from towerpack.model import ModelDesc, as_model
 from towerpack.tower import TowerFunction, TowerTrace, check_specs
 
@@ -35,26 +34,43 @@ class LayerSummary:
 
     Attributes:
         name: Of the layer, the input, or TensorFlow's of the operation.
-        kind: What it is.
+        kind: `'layer'`, `'input'` or `'join'`.
         output: Shape; None if nothing of it is computed in this trace.
         parameters: Numbers in its variables, moving averages included.
         multiply_adds: Of its convolutions and matrix products; None if they cannot be told.
         sources: Names of those that feed it.
-        operation: TensorFlow's type, of an operation outside of layers.
+        sign: Of what joins.
     """
 
     name: str
-    kind: Literal["layer", "input", "join"] = "layer"
+    kind: str = "layer"
     output: list[int | None] | None = None
     parameters: int = 0
     multiply_adds: int | None = 0
     sources: list[str] = field(default_factory=list)
-    operation: str = ""
+    sign: str = ""
+
+    @property
+    def cells(self) -> tuple[str, str, str, str]:
+        """Name, shape and numbers as text."""
+        shape = "" if self.output is None else str(self.output).replace("None", "?")
+        numbers = self.parameters, self.multiply_adds
+        parameters, count = ("?" if n is None else f"{n:,}" if n else "" for n in numbers)
+        return self.name, shape, parameters, count
+
+    @property
+    def lines(self) -> list[str]:
+        """What a picture tells of it."""
+        name, shape, parameters, count = self.cells
+        more = [f"{parameters} parameters"] * bool(parameters) + [f"{count} multiply-adds"] * bool(
+            count
+        )
+        return [self.sign] if self.kind == "join" else [name, shape, *more]
 
 
 @dataclass(frozen=True)
 class ModelSummary:
-    """Numbers of a model, for one batch of its inputs. `print` it, or `save_picture`.
+    """Numbers of a model, for one batch of its inputs; `print` shows a table.
 
     Attributes:
         parts: Layers, the inputs that feed them and the operations that join them, in order.
@@ -68,34 +84,20 @@ class ModelSummary:
         return [part for part in self.parts if part.kind == "layer"]
 
     @property
-    def parameters(self) -> int:
-        """Of all layers."""
-        return sum(layer.parameters for layer in self.layers)
-
-    @property
-    def multiply_adds(self) -> int:
-        """Of all layers of which they can be told."""
-        return sum(layer.multiply_adds or 0 for layer in self.layers)
+    def total(self) -> LayerSummary:
+        """The sums over all layers, of what can be told."""
+        layers = self.layers
+        count = sum(layer.multiply_adds or 0 for layer in layers)
+        return LayerSummary("total", "total", None, sum(x.parameters for x in layers), count)
 
     def __str__(self) -> str:
         """A table, the inputs above it, a total below."""
-        inputs = [f"{p.name} {p.output}" for p in self.parts if p.kind == "input"]
-        rows = [("layer", "output", "parameters", "multiply-adds")]
-        rows += [
-            (
-                part.name,
-                _shape_text(part.output),
-                _count_text(part.parameters),
-                _count_text(part.multiply_adds),
-            )
-            for part in self.layers
-        ]
-        rows += [("total", "", f"{self.parameters:,}", f"{self.multiply_adds:,}")]
-        lines = [line.rstrip() for line in aligned(rows, "<<>>")]
-        unknown = [layer.name for layer in self.layers if layer.multiply_adds is None]
-        if unknown:
-            lines.append(f"Not counted (open shapes, or loops): {', '.join(unknown)}.")
-        return "\n".join([f"Inputs: {', '.join(inputs)}", *lines])
+        inputs = [" ".join(part.cells[:2]) for part in self.parts if part.kind == "input"]
+        head = ("layer", "output", "parameters", "multiply-adds")
+        lines = aligned([head, *(part.cells for part in [*self.layers, self.total])], "<<>>")
+        if any(layer.multiply_adds is None for layer in self.layers):
+            lines.append("? is not counted: open shapes, or loops and functions inside of it.")
+        return "\n".join([f"Inputs: {', '.join(inputs)}", *map(str.rstrip, lines)])
 
     def save_picture(self, path: str | Path) -> None:
         """Draw the network: `.svg`, and with Graphviz also `.png`, `.pdf` and its other formats.
@@ -103,31 +105,27 @@ class ModelSummary:
         Raises:
             ConfigError: The format needs Graphviz, which is not installed, or it failed.
         """
-        save_picture([_box(part) for part in self.parts], Path(path))
+        save_picture(self.parts, Path(path))
 
 
-def model_summary(
-    model: Any,
-    *,
-    shapes: Mapping[str, Sequence[int | None]] | None = None,
-    is_training: bool = False,
-) -> ModelSummary:
-    """Numbers of a model's layers, for a batch of one where the batch's size is open.
+def model_summary(model: Any, *, is_training: bool = False) -> ModelSummary:
+    """Numbers of a model's layers, for a batch of one where the size of a batch is open.
 
     Makes the model's variables and builds its graph, and runs nothing. Only convolutions, matrix
     products and einsums count as multiply-adds.
 
     Args:
         model: A `ModelDesc`, plain functions, or a Keras model that knows its inputs.
-        shapes: Of inputs by name, where other dimensions than the first are open.
         is_training: The model as it is trained, rather than as it predicts.
 
     Raises:
         ConfigError: It is no model.
-        SpecError: There is no input of some name, or the shape does not fit it.
     """
     described = _Keras(model) if isinstance(model, keras.Model) else as_model(model)
-    specs = _closed(check_specs(described.inputs()), shapes or {})
+    specs = [
+        tf.TensorSpec([s.shape[0] or 1, *s.shape[1:]] if s.shape.rank else s.shape, s.dtype, s.name)
+        for s in check_specs(described.inputs())
+    ]
     tower = TowerFunction(described.build_graph, specs)
     reading = _Reading(tower.trace(is_training=is_training), tower.input_names)
     for name, variable in tower.store.named_variables().items():
@@ -187,7 +185,7 @@ class _Reading:
         for name, tensor in {**self._left, **self._named}.items():
             self.part(name).output = tensor.shape.as_list()
 
-    def part(self, name: str, kind: Literal["layer", "input", "join"] = "layer") -> LayerSummary:
+    def part(self, name: str, kind: str = "layer") -> LayerSummary:
         """The one of this name, made when first asked for."""
         return self._parts.setdefault(name, LayerSummary(name, kind))
 
@@ -264,35 +262,13 @@ class _Reading:
         part = self.part(owner or op.name, "layer" if owner else "join")
         part.sources += [name for name in incoming if name not in (part.name, *part.sources)]
         self._feeding[op] = [part.name]
-        if owner is None:
-            part.operation = op.type
+        part.sign = _SIGNS.get(op.type, op.type)
         if op.outputs:
             part.output = op.outputs[0].shape.as_list()
         if owner is not None:
             self._owners[op] = owner
             before = part.multiply_adds
             part.multiply_adds = None if count is None or before is None else before + count
-
-
-def _closed(
-    specs: Sequence[tf.TensorSpec], shapes: Mapping[str, Sequence[int | None]]
-) -> list[tf.TensorSpec]:
-    """Specs with the shapes that are wanted, and 1 for the size of a batch that is open."""
-    names = [str(spec.name) for spec in specs]
-    for name in shapes:
-        if name not in names:
-            raise SpecError(f"The model has no input '{name}'.", fix=did_you_mean(name, names))
-    closed = []
-    for spec, name in zip(specs, names, strict=True):
-        shape = tf.TensorShape(shapes[name]) if name in shapes else spec.shape
-        if not spec.shape.is_compatible_with(shape):
-            raise SpecError(
-                f"The input '{name}' cannot have the shape {shape}.", expected=str(spec.shape)
-            )
-        if shape.rank and shape[0] is None:
-            shape = tf.TensorShape([1]).concatenate(shape[1:])
-        closed.append(tf.TensorSpec(shape, spec.dtype, name))
-    return closed
 
 
 def _layer_of(variable: str) -> str:
@@ -304,22 +280,3 @@ def _above(name: str) -> Iterator[str]:
     while "/" in name:
         name = name.rpartition("/")[0]
         yield name
-
-
-def _shape_text(shape: Sequence[int | None] | None) -> str:
-    return "" if shape is None else str(shape).replace("None", "?")
-
-
-def _count_text(count: int | None) -> str:
-    return "?" if count is None else f"{count:,}" if count else ""
-
-
-def _box(part: LayerSummary) -> Box:
-    if part.kind == "join":
-        return Box(part.name, part.kind, [_SIGNS.get(part.operation, part.operation)], part.sources)
-    lines = [part.name, _shape_text(part.output)]
-    if part.parameters:
-        lines.append(f"{part.parameters:,} parameters")
-    if part.multiply_adds != 0:
-        lines.append(f"{_count_text(part.multiply_adds)} multiply-adds")
-    return Box(part.name, part.kind, lines, part.sources)
