@@ -74,9 +74,8 @@ def _model_of(target: str) -> Any:
     module = load_module(where)
 
     def defines(value: Any) -> bool:
-        if isinstance(value, type) and issubclass(value, ModelDesc):
-            return value.__module__ == module.__name__
-        return is_model(value)
+        made_here = isinstance(value, type) and value.__module__ == module.__name__
+        return is_model(value) or (made_here and issubclass(value, ModelDesc))
 
     if not name:
         found = [key for key, value in vars(module).items() if defines(value)]

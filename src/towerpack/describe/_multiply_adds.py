@@ -4,24 +4,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
-_CALLS = ("While", "If", "Case", "PartitionedCall")  # each also as Stateful… or Stateless…
+_CALLS = ("PartitionedCall", "While", "If", "Case")  # each also as Stateful… or Stateless…
 
 
 def multiply_adds(op: tf.Operation) -> int | None:
     """Multiply-adds of a convolution, matrix product or einsum; 0 for any other operation.
 
     Half of the FLOPs that TensorFlow's profiler tells, which does not know all of these. None if
-    they cannot be told: a shape is open, or the operation is a loop, a branch or a function.
+    they cannot be told: a shape is open, or they are in a loop or branch.
     """
+    if op.type.endswith(_CALLS):
+        return _of_call(op)
     if op.type not in _COUNTS:
-        return None if op.type.endswith(_CALLS) else 0
+        return 0
     shapes = [tensor.shape for tensor in (*op.inputs, *op.outputs)]
     if not all(shape.is_fully_defined() for shape in shapes):
         return None
     return _COUNTS[op.type](op, *(shape.as_list() for shape in shapes))
+
+
+def _of_call(op: tf.Operation) -> int | None:
+    values: Any = op.node_def.attr.values()
+    called = [f.name for value in values for f in (value.func, *value.list.func) if f.name]
+    graph: Any = op.graph
+    inner = [
+        multiply_adds(o) for f in called for o in graph._get_function(f).graph.get_operations()
+    ]
+    total = 0
+    for count in inner:
+        if count is None or (count and not op.type.endswith(_CALLS[0])):
+            return None
+        total += count
+    return total
 
 
 def _product(transposes: str) -> Callable[..., int]:

@@ -7,7 +7,6 @@ count as well. Operations belong to it that read its variables or lie in its nam
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,7 +95,7 @@ class ModelSummary:
         head = ("layer", "output", "parameters", "multiply-adds")
         lines = aligned([head, *(part.cells for part in [*self.layers, self.total])], "<<>>")
         if any(layer.multiply_adds is None for layer in self.layers):
-            lines.append("? is not counted: open shapes, or loops and functions inside of it.")
+            lines.append("? is not counted: open shapes, or loops and branches.")
         return "\n".join([f"Inputs: {', '.join(inputs)}", *map(str.rstrip, lines)])
 
     def save_picture(self, path: str | Path) -> None:
@@ -129,7 +128,7 @@ def model_summary(model: Any, *, is_training: bool = False) -> ModelSummary:
     tower = TowerFunction(described.build_graph, specs)
     reading = _Reading(tower.trace(is_training=is_training), tower.input_names)
     for name, variable in tower.store.named_variables().items():
-        reading.part(_layer_of(name)).parameters += math.prod(variable.shape.as_list())
+        reading.part(_layer_of(name)).parameters += variable.shape.num_elements() or 0
     return ModelSummary(reading.used_parts())
 
 
@@ -157,7 +156,10 @@ class _Keras(ModelDesc):
     def build_graph(self, *tensors: tf.Tensor) -> tf.Tensor:
         """No cost."""
         model = vars(self)[""]
-        model(keras.tree.pack_sequence_as(model.input, list(tensors)))
+        inputs = list(tensors)
+        like = getattr(model, "input", inputs)  # a Sequential has none until it is called
+        single = len(inputs) == 1 and not isinstance(like, dict)
+        model(inputs[0] if single else keras.tree.pack_sequence_as(like, inputs))
         return tf.zeros([])
 
 
@@ -178,12 +180,12 @@ class _Reading:
         for op in operations:
             if op in fed:
                 part = self.part(fed[op], "input")
-                part.output = op.outputs[0].shape.as_list()
+                part.output = _sizes(op.outputs[0])
                 self._feeding[op] = [part.name]
             elif op not in self._fixed:
                 self._follow(op)
         for name, tensor in {**self._left, **self._named}.items():
-            self.part(name).output = tensor.shape.as_list()
+            self.part(name).output = _sizes(tensor)
 
     def part(self, name: str, kind: str = "layer") -> LayerSummary:
         """The one of this name, made when first asked for."""
@@ -254,7 +256,7 @@ class _Reading:
         for tensor in op.inputs:
             incoming |= dict.fromkeys(self._feeding.get(tensor.op, ()))
             before = self._owners.get(tensor.op)
-            if before is not None and before != owner:
+            if before is not None and before != owner and tensor.shape.rank:
                 self._left.setdefault(before, tensor)
         if owner is None and len(incoming) < 2:
             self._feeding[op] = [] if op.type in _SHAPES else [*incoming]
@@ -263,12 +265,16 @@ class _Reading:
         part.sources += [name for name in incoming if name not in (part.name, *part.sources)]
         self._feeding[op] = [part.name]
         part.sign = _SIGNS.get(op.type, op.type)
-        if op.outputs:
-            part.output = op.outputs[0].shape.as_list()
+        if op.outputs and op.outputs[0].shape.rank:  # what loops carry is a scalar
+            part.output = _sizes(op.outputs[0])
         if owner is not None:
             self._owners[op] = owner
             before = part.multiply_adds
             part.multiply_adds = None if count is None or before is None else before + count
+
+
+def _sizes(tensor: tf.Tensor) -> list[int | None] | None:
+    return None if tensor.shape.rank is None else tensor.shape.as_list()
 
 
 def _layer_of(variable: str) -> str:

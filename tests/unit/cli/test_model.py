@@ -75,7 +75,7 @@ def test_run(tmp_path: Path) -> None:
     [
         ("missing.py", "no file"),
         ("missing", "no script"),
-        ("model_for_test.py:Smal", "'Small'"),
+        ("model_for_test.py:Smaller", "'Small'"),
         ("model_for_test.py:broken", "raised TypeError"),
         ("model_for_test.py:SPECS", "is not a model"),
         ("several.py", "several models"),
