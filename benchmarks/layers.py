@@ -43,8 +43,8 @@ PARTS = {
     "build": Part(
         "ResNet-50, built and traced",
         "Variables with initial values, and the graph of a call in training. Keras is "
-        "`keras.applications.ResNet50`, which builds its layers once symbolically and is then "
-        "traced; Towerpack builds them while tracing.",
+        "`keras.applications.ResNet50`, which builds its layers on symbols and is then traced by "
+        "`tf.function`; `TowerFunction.trace` builds them while it traces.",
         "models",
         1.0,
     ),
