@@ -87,8 +87,8 @@ PARTS = {
     "images": Part(
         "ResNet-20 on JPEG files",
         "Files of 256×256 are decoded, cropped, scaled to 32×32 and flipped by two workers, then "
-        f"trained on in batches of {BATCH}; SGD with momentum. Each network is in its library's own "
-        "layers.",
+        f"trained on in batches of {BATCH}; SGD with momentum. Each network is in its library's "
+        "own layers.",
         "images",
         {
             "towerpack": "**Towerpack** `SimpleTrainer`, `PrefetchData`",
