@@ -4,7 +4,11 @@ Layers compute with `E|w| sign(w)`, activations have two bits, and gradients pas
 as if they were not there; what is trained are the float weights behind. As in the paper, the first
 and the last layer stay whole.
 
-REACHED
+Test error with bits W,A of weights and activations, seeds 0, 1, 2 (360 digits; two cores of an EPYC
+server, 30 epochs in 16 s of processor time each; 2026-11-22):
+
+    1,2    2.22 %, 1.39 %, 1.11 %
+    32,32  1.39 %, 1.94 %, 0.56 %
 
     python examples/dorefa_digits.py [--bits W,A] [--epochs N] [--run-dir DIR]
 """

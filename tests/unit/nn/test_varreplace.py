@@ -18,6 +18,7 @@ from towerpack.nn import (
     auto_reuse_scope,
     cached_name_scope,
     freeze_variables,
+    get_current_tower_context,
     print_stat,
     psnr,
     regularize_cost,
@@ -74,15 +75,21 @@ def test_layers_compute_with_a_function_of_what_is_trained(kind: str, mode: str)
 
 
 def test_exceptions_moving_averages_and_regularisation() -> None:
+    nothing = keras.Variable(0.0, autocast=False)  # The function itself reads it as it is.
+    fixed = keras.layers.Dense(6, trainable=False)
+    inside: list[str] = []
+
     def build(x: tf.Tensor) -> tf.Tensor:
-        with remap_variables(lambda v: 0 * v):
-            y = BatchNorm("bn", x) + 1
+        with remap_variables(lambda v: v * nothing.value):
+            y = BatchNorm("bn", x + fixed(x)) + 1
+            inside[:] = get_current_tower_context().store.trainable()
             with remap_variables(lambda v: v):
                 y = FullyConnected("fc", y, 6)
             return tf.cast(y, tf.float32) + regularize_cost("fc/kernel", rms)
 
     tower = tower_of(build, policy="mixed_bfloat16")
-    assert "bn/gamma" in traced(tower)
+    assert {"bn/gamma", "fixed/kernel"} <= set(traced(tower))
+    assert inside == ["nothing", "bn/gamma", "bn/beta"]
     kernel = tower.store.named_variables()["fc/kernel"].numpy()
     y = runner(tower, "graph", is_training=True)(X)["y"]
     term = np.sqrt(np.mean(kernel**2))
