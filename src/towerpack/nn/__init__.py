@@ -25,6 +25,7 @@ from towerpack.nn._layers import FullyConnected as FullyConnected
 from towerpack.nn._linear_wrap import LinearWrap as LinearWrap
 from towerpack.nn._owned import find_variables as find_variables
 from towerpack.nn._owned import owners_of as owners_of
+from towerpack.nn._register import auto_reuse_scope as auto_reuse_scope
 from towerpack.nn._register import expose as expose
 from towerpack.nn._register import register_layer as register_layer
 from towerpack.nn._registry import RegisteredLayer as RegisteredLayer
@@ -35,8 +36,11 @@ from towerpack.nn._regularize import regularize_cost as regularize_cost
 from towerpack.nn._regularize import (
     regularize_cost_from_collection as regularize_cost_from_collection,
 )
+from towerpack.nn._scope import cached_name_scope as cached_name_scope
 from towerpack.nn._scope import reuse_scope as reuse_scope
 from towerpack.nn._scope import scope as scope
+from towerpack.nn._scope import under_name_scope as under_name_scope
+from towerpack.nn._scope import under_variable_scope as under_variable_scope
 from towerpack.nn._slim import slim_network as slim_network
 from towerpack.nn._stateless import AvgPooling as AvgPooling
 from towerpack.nn._stateless import Dropout as Dropout
@@ -47,6 +51,11 @@ from towerpack.nn._stateless import ReLU as ReLU
 from towerpack.nn._stateless import Sigmoid as Sigmoid
 from towerpack.nn._stateless import Tanh as Tanh
 from towerpack.nn._store import VariableStore as VariableStore
+from towerpack.nn._symbolic import print_stat as print_stat
+from towerpack.nn._symbolic import psnr as psnr
+from towerpack.nn._symbolic import rms as rms
+from towerpack.nn._varreplace import freeze_variables as freeze_variables
+from towerpack.nn._varreplace import remap_variables as remap_variables
 from towerpack.nn.summary import add_activation_summary as add_activation_summary
 from towerpack.nn.summary import add_moving_summary as add_moving_summary
 from towerpack.nn.summary import add_param_summary as add_param_summary

@@ -11,12 +11,13 @@ import random
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, cast
 
 import keras
 import tensorflow as tf
 from keras.src.backend import compute_output_spec
-from keras.src.backend.common import global_state
+from keras.src.backend.common import KerasVariable, global_state
 from keras.src.backend.common.name_scope import current_path
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.layers.layer import CallContext
@@ -26,6 +27,9 @@ _CALL_CONTEXT = "current_call_ctx"
 _NAME_COUNTERS = "object_name_uids"
 _NAME_SCOPES = "name_scope_stack"
 _WAITING = "uninitialized_variables"
+
+_plain: Any = KerasVariable.value
+reading: ContextVar[Any] = ContextVar("reading", default=None)
 
 
 def variable_path(name: str = "") -> str:
@@ -155,6 +159,41 @@ def stateless(model: keras.Model) -> Iterator[None]:
             yield
     finally:
         layer._losses_override = []
+
+
+@contextmanager
+def read_as(ways: Any) -> Iterator[None]:
+    """Let this thread read trainable Keras variables in some `ways`; None: as they are.
+
+    Keras has no hook for it that leaves layers free to make variables and to change them. Its
+    property is ours from the first use on.
+
+    Args:
+        ways: Functions of the `tf.Variable` and of what the one before has made of it.
+    """
+    if ways:
+        cast("Any", KerasVariable).value = property(_read)
+    token = reading.set(ways)
+    try:
+        yield
+    finally:
+        reading.reset(token)
+
+
+def in_these_ways(variable: tf.Variable, ways: Any) -> Any:
+    """What the functions make of a variable, one after the other."""
+    value: Any = variable
+    for way in ways if ways and variable.trainable else ():
+        value = way(variable, value)
+    return value
+
+
+def _read(variable: Any) -> Any:
+    ways, value = reading.get(), variable._value
+    if not ways or value is None or in_stateless_scope():
+        return _plain.fget(variable)
+    with read_as(None):  # What the functions read themselves.
+        return variable._maybe_autocast(in_these_ways(value, ways))
 
 
 def own_variables(layer: keras.layers.Layer) -> list[Any]:

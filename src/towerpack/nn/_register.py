@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast, overload
 
@@ -16,7 +18,7 @@ from towerpack.nn import _registry
 from towerpack.nn._argscope import canonical, defaults_for
 from towerpack.nn._context import get_current_tower_context
 from towerpack.nn._registry import RegisteredLayer
-from towerpack.nn._scope import full_name, is_reusing, scope
+from towerpack.nn._scope import full_name, is_reusing, reuse_scope, scope
 
 
 @overload
@@ -82,7 +84,7 @@ def _scoped(layer: RegisteredLayer, name: str, arguments: inspect.BoundArguments
     if isinstance(result, tf.Tensor) and context.reaches(result):
         if path in (layers := context.store.layers()):
             cast("Any", result).variables = SimpleNamespace(
-                **{v.name: v.value for v in layers[path].variables}
+                **{v.name: cast("Any", v)._value for v in layers[path].variables}
             )
         context.outputs[unique(f"{path}/output", context.outputs)] = result
     return result
@@ -145,6 +147,19 @@ def _bind(
             expected=f"{layer.name}('name', {', '.join(map(str, signature.parameters.values()))})",
             fix="give the argument in the call or in an argscope",
         ) from error
+
+
+def auto_reuse_scope(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a function: in one scope of a tower, later calls share the first one's weights."""
+
+    @functools.wraps(func)
+    def shared(*args: Any, **kwargs: Any) -> Any:
+        called, this = get_current_tower_context().called, (func, full_name())
+        with reuse_scope() if this in called else nullcontext():
+            called.add(this)
+            return func(*args, **kwargs)
+
+    return shared
 
 
 def expose(name: str, tensor: Any) -> tf.Tensor:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 import tensorflow as tf
 
@@ -48,6 +49,30 @@ def reuse_scope() -> Iterator[None]:
         yield
     finally:
         _reusing.reset(token)
+
+
+@contextmanager
+def cached_name_scope(name: str, top_level: bool = True) -> Iterator[None]:
+    """Open TensorFlow's name scope `name` again, not `name_1`; `top_level`: not below others."""
+    around = "" if top_level else tf.get_current_name_scope()
+    with tf.name_scope(f"{around}/{name}/" if around else f"{name}/"):
+        yield
+
+
+@contextmanager
+def _name_scope(name: str) -> Iterator[None]:
+    with tf.name_scope(name):
+        yield
+
+
+def under_name_scope(name: str | None = None) -> Callable[[Callable[..., Any]], Any]:
+    """Decorate a function: it runs in TensorFlow's name scope `name`, else of its own name."""
+    return lambda func: _name_scope(name or func.__name__)(func)
+
+
+def under_variable_scope(name: str | None = None) -> Callable[[Callable[..., Any]], Any]:
+    """Decorate a function: it runs in `scope(name)`, else in the scope of its own name."""
+    return lambda func: scope(name or func.__name__)(func)
 
 
 def is_reusing() -> bool:

@@ -35,6 +35,7 @@ from towerpack.nn._global_step import find_global_step, new_step
 from towerpack.nn._keras import (
     forget_losses,
     layers_being_built,
+    read_as,
     seeded_initializers,
     variable_path,
 )
@@ -95,12 +96,15 @@ class VariableStore:
         self._outside: dict[str, tf.Variable] = {}
         # Keras layers made inside the tower: only they know whether they are frozen.
         self._spot: dict[int, keras.layers.Layer] = {}
+        # Not to be trained, though they say that they are.
+        self.skipped: dict[int, tf.Variable] = {}
         self._calling = _Calling()
         self._prepared = False
         self._step: Any = None
 
     # ---------------------------------------------------------------- names
 
+    @read_as(None)
     def named_variables(self) -> dict[str, tf.Variable]:
         """Every variable known so far, by name, in an order that each process repeats."""
         found: dict[str, tf.Variable] = {}
@@ -117,9 +121,10 @@ class VariableStore:
                     found[unique(name, found) if name in found else name] = variable
         return found
 
+    @read_as(None)
     def trainable(self) -> dict[str, tf.Variable]:
         """The trainable ones among `named_variables`; frozen Keras layers are honoured."""
-        frozen = _owned.frozen_ids(
+        frozen = self.skipped.keys() | _owned.frozen_ids(
             {"owners": self._find_owners(), "layers": self.layers(), "spot": self._spot}
         )
         return {
@@ -171,6 +176,8 @@ class VariableStore:
                 cast("Any", holder)._value = new
             if key in made:
                 self._inside[made[key]] = new
+            if key in self.skipped:
+                self.skipped[id(new)] = new
         return staying
 
     def global_step(self) -> Any:

@@ -136,7 +136,10 @@ class StepSetup:
         self.trainable = {n: v for n, v in trainable.items() if n not in self.frozen}
         self.trained: dict[str, tf.Variable] = {}
         self.optimizers: dict[str, OptimizerAdapter] = {}
-        self._everything = tower.store.named_variables().values()
+        known = tower.store.named_variables()
+        fixed = known.keys() - (tower.store.trainable().keys() - self.frozen)
+        self._fixed = {id(known[name]) for name in fixed}
+        self._everything = known.values()
         self._given = given if isinstance(given, Mapping) else {"optimizer": given}
         self._scale_loss = scale_loss
 
@@ -150,7 +153,8 @@ class StepSetup:
             variables: By name; None for all that are trainable.
 
         Raises:
-            ConfigError: There is none of this name, it has been taken, or it is no optimizer.
+            ConfigError: There is none of this name, it has been taken, it is no optimizer, or some
+                of the variables are not to be trained.
         """
         if name not in self._given or name in self.optimizers:
             raise ConfigError(
@@ -160,6 +164,14 @@ class StepSetup:
                 fix="have the model's optimizer() return a dict of optimizers by these names",
             )
         variables = self.trainable if variables is None else variables
+        fixed = {n: v.shape.as_list() for n, v in variables.items() if id(v) in self._fixed}
+        if fixed:
+            raise ConfigError(
+                f"The optimizer '{name}' is to move variables that are frozen.",
+                got=", ".join(f"'{n}' {shape}" for n, shape in fixed.items()),
+                expected="some of StepSetup.trainable",
+                fix="leave them out, or do not freeze them",
+            )
         adapter = adapt(self._given[name], scale_loss=self._scale_loss)
         adapter.build(variables, saved_elsewhere=self._everything)
         self.optimizers[name] = adapter

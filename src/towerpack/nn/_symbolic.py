@@ -1,0 +1,31 @@
+"""Numbers of tensors."""
+
+import math
+
+import tensorflow as tf
+
+
+def print_stat(x: tf.Tensor, message: str | None = None) -> tf.Tensor:
+    """Give `x`, and print shape, mean and some numbers of it whenever that is computed."""
+    mean = tf.reduce_mean(tf.cast(x, tf.float32))
+    shown = tf.print(message or str(x), "shape", tf.shape(x), "mean", mean, x)
+    with tf.control_dependencies([] if shown is None else [shown]):  # None: it runs eagerly.
+        return tf.identity(x)
+
+
+def rms(x: tf.Tensor, name: str | None = None) -> tf.Tensor:
+    """Root of the mean square: scalar."""
+    return tf.sqrt(tf.reduce_mean(tf.square(x)), name=name)
+
+
+def psnr(
+    prediction: tf.Tensor, ground_truth: tf.Tensor, maxp: float = 1.0, name: str = "psnr"
+) -> tf.Tensor:
+    """Peak signal-to-noise ratio in dB of a batch: scalar. `maxp`: the largest value of a pixel.
+
+    Raises:
+        ValueError: The shapes differ.
+    """
+    prediction.shape.assert_is_compatible_with(ground_truth.shape)
+    ratio = maxp**2 / tf.reduce_mean(tf.math.squared_difference(prediction, ground_truth))
+    return tf.multiply(tf.math.log(ratio), 10 / math.log(10), name=name)

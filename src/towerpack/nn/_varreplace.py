@@ -1,0 +1,101 @@
+"""Variables in other ways: layers compute with a function of them, or do not train them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import tensorflow as tf
+
+from towerpack._core.errors import LayerError
+from towerpack._core.naming import did_you_mean
+from towerpack.nn._context import get_current_tower_context
+from towerpack.nn._keras import in_these_ways, read_as, reading
+
+# Of the innermost `remap_variables`, then of each `freeze_variables`: variable, value -> value.
+_Ways = tuple[Callable[[tf.Variable, Any], Any], ...]
+_PLAIN: _Ways = (lambda variable, value: value,)
+
+
+@contextmanager
+def remap_variables(fn: Callable[[tf.Variable], Any]) -> Iterator[None]:
+    """Let layers inside compute with `fn(variable)`, while the variable itself is trained.
+
+    It is about trainable variables of layers by name, Keras layers and
+    `tf.compat.v1.get_variable`. Inside, `remap_variables(lambda v: v)` makes an exception.
+
+    Args:
+        fn: Gives a tensor of the same shape and dtype, or the variable itself. Variables of layers
+            by name have their whole name: `'conv0/kernel:0'`.
+
+    Raises:
+        LayerError: There is no tower, or `fn` gives another shape or dtype.
+    """
+
+    def remap(variable: tf.Variable, _: Any) -> Any:
+        value: Any = tf.convert_to_tensor(fn(variable))
+        if value.dtype != variable.dtype or value.shape != variable.shape:
+            # In one sentence: Keras hands on no more of it.
+            raise LayerError(
+                f"remap_variables: the function made {value.dtype.name} {value.shape} of "
+                f"'{variable.name}', which is {variable.dtype.name} {variable.shape}."
+            )
+        return value
+
+    with _opened((remap, *(reading.get() or _PLAIN)[1:])):
+        yield
+
+
+@contextmanager
+def freeze_variables(
+    regex: str = ".*", *, stop_gradient: bool = True, skip_collection: bool = False
+) -> Iterator[None]:
+    """Do not train variables that layers inside use. Moving averages still move.
+
+    Args:
+        regex: For whole names of variables, as in `TrainConfig(frozen=)`.
+        stop_gradient: Let no gradient through to the variables from what layers inside compute.
+            Other uses of them, `regularize_cost` included, still train them.
+        skip_collection: Have them trained nowhere, without slots and regularisation.
+
+    Raises:
+        LayerError: There is no tower, or layers inside use no trainable variable that matches.
+    """
+    store = get_current_tower_context().store
+    names: dict[int, str] = {}
+    found: list[str] = []
+
+    def freeze(variable: tf.Variable, value: Any) -> Any:
+        if id(variable) not in names:
+            names.update({id(v): name for name, v in store.named_variables().items()})
+        name = names.get(id(variable), variable.name.split(":")[0])
+        if not re.fullmatch(regex, name):
+            return value
+        found.append(name)
+        if skip_collection:
+            store.skipped[id(variable)] = variable
+        return tf.stop_gradient(value) if stop_gradient else value
+
+    with _opened((*(reading.get() or _PLAIN), freeze)):
+        yield
+    if not found:
+        raise LayerError(
+            f"freeze_variables: layers inside use no trainable variable that matches {regex!r}.",
+            fix=did_you_mean(regex, store.named_variables()),
+        )
+
+
+@contextmanager
+def _opened(ways: _Ways) -> Iterator[None]:
+    def get(getter: Callable[..., tf.Variable], *args: Any, **kwargs: Any) -> Any:
+        # Getters of scopes around this one find nothing to do: `ways` has theirs.
+        ways = reading.get()
+        with read_as(None):
+            return in_these_ways(getter(*args, **kwargs), ways)
+
+    get_current_tower_context()
+    around = tf.compat.v1.get_variable_scope()
+    with read_as(ways), tf.compat.v1.variable_scope(around, custom_getter=get):
+        yield
