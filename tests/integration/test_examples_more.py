@@ -1,0 +1,43 @@
+"""Examples of the predecessor on data that come with packages: each runs, and gives its result."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import cv2
+import pytest
+
+from towerpack.checkpoint import load_checkpoint
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "lowest", "highest", "picture"),
+    [
+        ("mixup", 40, 0.0, 0.5, None),  # error; guessing has 0.9
+        ("super_resolution", 40, -2.0, 3.0, (320, 630, 3)),  # dB over bicubic interpolation
+        ("hed", 24, 0.1, 1.0, (898, 320, 3)),  # F
+        ("ptb_lstm", 20, 2.0, 1000.0, None),  # perplexity, of 3,000 words
+        ("foreign_weights", 20, 0.0, 1e-4, None),  # difference from NumPy
+    ],
+)
+def test_examples_run(
+    name: str,
+    steps: int,
+    lowest: float,
+    highest: float,
+    picture: tuple[int, int, int] | None,
+    tmp_path: Path,
+) -> None:
+    main = runpy.run_path(str(EXAMPLES / f"{name}.py"))["main"]
+    number = main(["--steps", str(steps), "--out", str(tmp_path)])
+    assert lowest <= number <= highest
+    if name == "ptb_lstm":  # the state that the next batch begins with
+        assert load_checkpoint(tmp_path).model["state1"].any()
+    if picture:
+        drawn = cv2.imread(str(tmp_path / "picture.png"))
+        assert drawn is not None
+        assert drawn.shape == picture
+        assert drawn.std() > 10
