@@ -178,5 +178,14 @@ def activate(function: Any, x: tf.Tensor) -> tf.Tensor:
         return x
     if isinstance(function, RegisteredLayer) and function.use_scope is True:
         return function(function.name.lower(), x)
-    known: Any = keras.activations.get(function) if isinstance(function, str) else function
-    return known(x)
+    known: Any = function
+    if isinstance(function, str):
+        known = getattr(keras.activations, function, None)
+    if not callable(known):
+        raise LayerError(
+            f"Layer '{full_name()}': unknown activation {function!r}.",
+            got=f"for an output of shape {x.shape}",
+            expected="a function, a layer or a Keras name",
+            fix=did_you_mean(str(function), vars(keras.activations)),
+        )
+    return cast("Any", known)(x)
