@@ -9,21 +9,32 @@ import keras
 import tensorflow as tf
 
 from towerpack._core.errors import LayerError
-from towerpack.nn._layers import channel_axis, keras_layer, static_shape
-from towerpack.nn._register import activate, register_layer
+from towerpack.nn._layers import channel_axis, keras_layer, register_keras, static_shape
+from towerpack.nn._register import register_layer
 from towerpack.nn._scope import full_name
 
 
-@register_layer
-def FullyConnected(
-    x: tf.Tensor,
-    units: int,
-    *,
-    activation: Any = None,
-    use_bias: bool = True,
-    kernel_initializer: Any = None,
-    bias_initializer: Any = "zeros",
-) -> tf.Tensor:
+def _flat(x: tf.Tensor) -> tf.Tensor:
+    shape = static_shape(x, None, "FullyConnected")
+    if any(size is None for size in shape[1:]):
+        raise LayerError(
+            f"FullyConnected '{full_name()}' needs to know the size of its input.",
+            got=f"shape {x.shape}",
+            expected="known sizes but for the batch dimension",
+            fix="pool over the unknown dimensions first, for example with GlobalAvgPooling",
+        )
+    return x if len(shape) == 2 else tf.reshape(x, [-1, math.prod(n or 1 for n in shape[1:])])
+
+
+def _whole(x: tf.Tensor) -> tf.Tensor:
+    if not x.dtype.is_integer:
+        raise LayerError(f"Embedding '{full_name()}' takes whole numbers.", got=f"{x.dtype.name}")
+    return x
+
+
+FullyConnected = register_keras(
+    "FullyConnected",
+    keras.layers.Dense,
     """Full connection; everything but the batch dimension is flattened first.
 
     Variables `kernel` [in, units] and `bias` [units].
@@ -35,51 +46,18 @@ def FullyConnected(
         use_bias: Add a bias.
         kernel_initializer: Keras initializer; None for He et al. 2015, seeded by the layer's name.
         bias_initializer: Keras initializer.
-    """
-    shape = static_shape(x, None, "FullyConnected")
-    if any(size is None for size in shape[1:]):
-        raise LayerError(
-            f"FullyConnected '{full_name()}' needs to know the size of its input.",
-            got=f"shape {x.shape}",
-            expected="known sizes but for the batch dimension",
-            fix="pool over the unknown dimensions first, for example with GlobalAvgPooling",
-        )
-    if len(shape) != 2:
-        x = tf.reshape(x, [-1, math.prod(n or 1 for n in shape[1:])])
-    layer = keras_layer(
-        "FullyConnected",
-        keras.layers.Dense,
-        x,
-        units=int(units),
-        use_bias=use_bias,
-        kernel_initializer=kernel_initializer,
-        bias_initializer=bias_initializer,
-    )
-    return activate(activation, layer(x))
+    """,
+    prepare=_flat,
+)
+Embedding = register_keras(
+    "Embedding",
+    keras.layers.Embedding,
+    """A trained vector of `output_dim` for each whole number from 0 to below `input_dim`.
 
-
-@register_layer
-def Embedding(
-    x: tf.Tensor, input_dim: int, output_dim: int, *, embeddings_initializer: Any = "uniform"
-) -> tf.Tensor:
-    """A trained vector for each number. Variable `embeddings` [input_dim, output_dim].
-
-    Args:
-        x: Whole numbers from 0 to below `input_dim`, of any shape.
-        input_dim: How many vectors there are.
-        output_dim: Size of a vector, the last dimension of the result.
-        embeddings_initializer: Keras initializer.
-    """
-    if not x.dtype.is_integer:
-        raise LayerError(f"Embedding '{full_name()}' takes whole numbers.", got=f"{x.dtype.name}")
-    return keras_layer(
-        "Embedding",
-        keras.layers.Embedding,
-        x,
-        input_dim=int(input_dim),
-        output_dim=int(output_dim),
-        embeddings_initializer=embeddings_initializer,
-    )(x)
+    Variable `embeddings` [input_dim, output_dim].
+    """,
+    prepare=_whole,
+)
 
 
 @register_layer

@@ -193,6 +193,7 @@ def register_keras(
     rank: int | None = None,
     fixed: Mapping[str, Any] = MappingProxyType({}),
     extra: Mapping[str, Any] = MappingProxyType({}),
+    prepare: Callable[[tf.Tensor], tf.Tensor] | None = None,
     **defaults: Any,
 ) -> RegisteredLayer:
     """Register a Keras class as a layer by name.
@@ -207,6 +208,7 @@ def register_keras(
         rank: Of the input, where only one will do.
         fixed: Arguments that the layer does not have.
         extra: Keyword arguments of the class's call, with their defaults.
+        prepare: What is done to the input first.
         **defaults: Of arguments, where ours are others.
     """
     _, *all_of_keras = inspect.signature(make.__init__).parameters.values()
@@ -228,6 +230,7 @@ def register_keras(
         given.apply_defaults()
         config = given.arguments
         x = config.pop("x")
+        x = prepare(x) if prepare else x
         asked = {key: config.pop(key) for key in extra}
         activation = None if recurrent else config.pop("activation", None)
         if axis:
@@ -256,4 +259,5 @@ def channel_axis(x: tf.Tensor, name: str, data_format: str) -> int:
 
 _SIZES = ("kernel_size", "pool_size", "strides", "dilation_rate", "size")
 _WORDS = {"padding": padding_of, "data_format": data_format_of, "filters": int, "units": int}
-_OTHERWISE = ("regularizer", "constraint", "dropout", "seed", "stateful", "name")
+_NEVER = ("weights", "lora_rank", "lora_alpha", "quantization_config", "mask_zero")
+_OTHERWISE = ("regularizer", "constraint", "dropout", "seed", "stateful", "name", *_NEVER)
