@@ -79,12 +79,13 @@ def _scoped(layer: RegisteredLayer, name: str, arguments: inspect.BoundArguments
     with scope(name):
         result = layer.func(*arguments.args, **arguments.kwargs)
     # A layer in a branch of `tf.cond` works, but its output exists only there.
-    if isinstance(result, tf.Tensor) and context.reaches(result):
+    main = result[0] if isinstance(result, tuple) and result else result  # Then come states.
+    if isinstance(main, tf.Tensor) and context.reaches(main):
         if path in (layers := context.store.layers()):
-            cast("Any", result).variables = SimpleNamespace(
+            cast("Any", main).variables = SimpleNamespace(
                 **{v.name: v.value for v in layers[path].variables}
             )
-        context.outputs[unique(f"{path}/output", context.outputs)] = result
+        context.outputs[unique(f"{path}/output", context.outputs)] = main
     return result
 
 

@@ -407,7 +407,9 @@ def test_a_sequence_in_two_parts_is_one(kind: str) -> None:
             first = layer("a", x[:, :2], 3, return_state=True)
             return whole[0] - layer("a", x[:, 2:], 3, initial_state=first[1:], return_state=True)[0]
 
-    near(run(tower_of(parts, spec(None, *SEQUENCE[1:])), numbers(*SEQUENCE)), 0)
+    tower = tower_of(parts, spec(None, *SEQUENCE[1:]))
+    near(run(tower, numbers(*SEQUENCE)), 0)
+    assert "a/output" in tower.trace(is_training=False).result.outputs
 
 
 def test_attention_to_other_sequences() -> None:
@@ -498,3 +500,16 @@ MISTAKES = {
 def test_mistakes_name_layer_shape_and_what_was_expected(message: str) -> None:
     with pytest.raises(LayerError, match=message):
         tower_of(MISTAKES[message], spec(None, *IMAGE[1:])).trace(is_training=True)
+
+
+def test_a_depthwise_kernel_begins_by_its_own_inputs() -> None:
+    tower = tower_of(lambda x: nn.DepthwiseConv2D("a", x, 3), spec(None, 8, 8, 512))
+    tower.trace(is_training=True)
+    assert variables(tower)["a/kernel"].std() == pytest.approx((2 / 9) ** 0.5, rel=0.05)
+
+
+def test_dropout_takes_a_tensor_as_its_rate() -> None:
+    x, rate = np.ones([200, 100], np.float32), np.float32(0.2)
+    tower = tower_of(lambda x, rate: nn.Dropout("d", x, rate), spec(None, 100), spec(name="rate"))
+    y = runner(tower, "graph", is_training=True)(x, rate)["y"]
+    assert 0.18 < np.mean(y == 0) < 0.22
