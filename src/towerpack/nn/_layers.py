@@ -135,6 +135,9 @@ def keras_layer(
     shape = static_shape(x, rank, name)
     if rank == 3 and "data_format" not in config:
         shape = (None, None, shape[2])
+    if config.get("depthwise_initializer", "") is None:  # Keras would count all channels as inputs.
+        deviation = (2 / math.prod(sizes(config["kernel_size"]))) ** 0.5
+        config["depthwise_initializer"] = keras.initializers.RandomNormal(stddev=deviation)
     for key, value in config.items():
         if key in _SIZES:
             config[key] = value if value is None else sizes(value, x.shape.rank - 2)
@@ -142,9 +145,6 @@ def keras_layer(
             config[key] = _WORDS[key](value)
         elif key.endswith("_initializer"):
             config[key] = initializer_of(value, key.removesuffix("_initializer"))
-    if config.get("depthwise_initializer", "") is None:  # Keras would count all channels as inputs.
-        deviation = (2 / math.prod(config["kernel_size"])) ** 0.5
-        config["depthwise_initializer"] = keras.initializers.RandomNormal(stddev=deviation)
     groups = config.get("groups", 1)
     if groups not in (1, -1):
         first = config.get("data_format") == "channels_first" or config.get("axis") == 1
