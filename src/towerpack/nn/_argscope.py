@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from types import ModuleType
 from typing import Any, cast
 
 import keras
@@ -35,7 +36,9 @@ _defaults: ContextVar[_Defaults] = ContextVar("argscope", default={})  # noqa: B
 
 
 @contextmanager
-def argscope(layers: Layer | Sequence[Layer], **defaults: Any) -> Iterator[None]:
+def argscope(
+    layers: Layer | ModuleType | Sequence[Layer | ModuleType], **defaults: Any
+) -> Iterator[None]:
     """Give arguments to every call of the layers inside; a call's own arguments win.
 
     Scopes nest; the inner one wins. An argument that a listed layer does not have is left out for
@@ -46,14 +49,16 @@ def argscope(layers: Layer | Sequence[Layer], **defaults: Any) -> Iterator[None]
     and in threads without one, it does what it did.
 
     Args:
-        layers: Registered layers, such as `Conv2D` or `[Conv2D, FullyConnected]`, or Keras classes,
-            such as `keras.layers.Conv2D`.
+        layers: Registered layers, such as `Conv2D` or `[Conv2D, FullyConnected]`, Keras classes,
+            such as `keras.layers.Conv2D`, or modules, such as `keras.layers`: all their layers that
+            have one of the arguments.
         **defaults: Arguments by name, old spellings (`nl=`, `out_channel=`) included.
 
     Raises:
         LayerError: Not a layer, or an argument that none of them has.
     """
-    chosen = list(layers) if isinstance(layers, Sequence) else [layers]
+    given = list(layers) if isinstance(layers, Sequence) else [layers]
+    chosen = [one for item in given for one in _layers_of(item, defaults)]
     parameters = {layer: _parameters(layer) for layer in chosen}
     for key in defaults:
         if not any(_canonical(own, key) in own for own in parameters.values()):
@@ -87,6 +92,21 @@ def _canonical(parameters: frozenset[str], key: str) -> str:
 def defaults_for(layer: Layer) -> Mapping[str, Any]:
     """What the enclosing argscopes give to `layer`."""
     return _defaults.get().get(layer, {})
+
+
+def _layers_of(item: Any, defaults: Mapping[str, Any]) -> list[Any]:
+    """A layer itself, or those of a module that have one of the arguments."""
+    if not isinstance(item, ModuleType):
+        return [item]
+    found = []
+    for layer in vars(item).values():
+        own: frozenset[str] = frozenset()
+        if isinstance(layer, RegisteredLayer):
+            own = layer.parameters
+        elif isinstance(layer, type) and issubclass(layer, keras.layers.Layer):
+            own = frozenset(inspect.signature(cast("Any", layer).__init__).parameters)
+        found += [layer] if any(_canonical(own, key) in own for key in defaults) else []
+    return found
 
 
 def _parameters(layer: Any) -> frozenset[str]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from towerpack._core.errors import LayerError
 from towerpack.nn._context import get_current_tower_context
-from towerpack.nn._layers import data_format_of, static_shape
+from towerpack.nn._layers import (
+    apply_layer,
+    channel_axis,
+    check_groups,
+    keras_layer,
+)
 from towerpack.nn._register import register_layer
 from towerpack.nn._scope import full_name
 
@@ -21,32 +26,38 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
 
     Keras 3.15 puts it together from a dozen, in float32: a ResNet-20 took a quarter longer on a
     CPU. Inputs of rank 4 with statistics of their own batch are normalised in one.
+
+    Args:
+        virtual_batch_size: Normalise parts of so many datapoints each by their own statistics.
+        **kwargs: As in Keras.
     """
+
+    def __init__(self, virtual_batch_size: int | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.virtual_batch_size = virtual_batch_size
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> tf.Tensor:
         """As in Keras."""
         known = inputs.shape.rank == 4 and inputs.dtype in _FUSED and mask is None
-        if not (training and self.trainable and known) or self.synchronized:
+        plain = not (self.synchronized or self.renorm)
+        if training and self.trainable and self.virtual_batch_size:
+            y, mean, variance = self._in_parts(inputs, self.virtual_batch_size)
+        elif training and self.trainable and known and plain:
+            y, mean, variance = self._fused(inputs)
+        else:
             given: Any = super().call(inputs, training=training, mask=mask)
             return given
-        y, mean, variance = self.normalised(inputs)
         keep = self.momentum
         moving: list[Any] = [self.moving_mean, self.moving_variance]
         for average, value in zip(moving, (mean, variance), strict=True):
             average.assign(tf.cast(average, value.dtype) * keep + value * (1.0 - keep))
         return y
 
-    def normalised(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Normalise by the batch's own statistics, and leave the moving averages alone.
-
-        Returns:
-            The result, and mean and variance in float32.
-        """
+    def _fused(self, inputs: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         layer: Any = self
         channels = inputs.shape[self.axis]
-        wide = inputs if inputs.shape.rank == 4 else tf.reshape(inputs, [-1, 1, 1, channels])
         y, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
-            x=wide if wide.dtype in _FUSED else tf.cast(wide, tf.float32),
+            x=inputs,
             scale=tf.cast(layer.gamma.value, tf.float32) if self.scale else tf.ones([channels]),
             offset=tf.cast(layer.beta.value, tf.float32) if self.center else tf.zeros([channels]),
             mean=tf.zeros([0]),
@@ -58,7 +69,24 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
         # Of the squares, TensorFlow has divided by one less than their number.
         number = tf.cast(tf.size(inputs) // channels, tf.float32)
         biased = variance * (number - 1.0) / tf.maximum(number, 1.0)
-        return tf.cast(tf.reshape(y, tf.shape(inputs)), self.compute_dtype), mean, biased
+        return tf.cast(y, self.compute_dtype), mean, biased
+
+    def _in_parts(self, inputs: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        layer: Any = self
+        shape: Any = tf.shape(inputs)
+        tf.debugging.assert_equal(shape[0] % size, 0, f"{self.name}: virtual_batch_size={size}")
+        x = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)
+        x = tf.reshape(x, tf.concat([[-1, size], shape[1:]], 0))
+        channel = 2 if self.axis == 1 else inputs.shape.rank
+        mean, variance = tf.nn.moments(
+            x, [i for i in range(1, inputs.shape.rank + 1) if i != channel], keepdims=True
+        )
+        wide = [-1 if i == channel else 1 for i in range(inputs.shape.rank + 1)]
+        offset: Any = tf.cast(tf.reshape(layer.beta, wide), x.dtype) if self.center else None
+        scale: Any = tf.cast(tf.reshape(layer.gamma, wide), x.dtype) if self.scale else None
+        y = tf.nn.batch_normalization(x, mean, variance, offset, scale, self.epsilon)
+        mean, variance = (tf.reshape(tf.reduce_mean(m, 0), [-1]) for m in (mean, variance))
+        return tf.cast(tf.reshape(y, shape), self.compute_dtype), mean, variance
 
 
 @register_layer
@@ -70,7 +98,12 @@ def BatchNorm(
     training: bool | None = None,
     center: bool = True,
     scale: bool = True,
+    beta_initializer: Any = "zeros",
+    gamma_initializer: Any = "ones",
+    moving_mean_initializer: Any = "zeros",
+    moving_variance_initializer: Any = "ones",
     sync_statistics: bool = False,
+    virtual_batch_size: int | None = None,
     data_format: str = "channels_last",
 ) -> tf.Tensor:
     """Batch normalisation (Ioffe & Szegedy 2015) over all but the channels.
@@ -83,39 +116,96 @@ def BatchNorm(
         x: [batch, channels] or [batch, height, width, channels].
         momentum: Share of the old average that is kept in each step. Old spelling: `decay=`.
         epsilon: Added to the variance.
-        training: Use the batch's own statistics; None takes the tower's `is_training`.
+        training: Use the batch's own statistics; None takes the tower's `is_training`. False
+            freezes the statistics: the moving averages are used, and stay.
         center: Have `beta`.
         scale: Have `gamma`.
+        beta_initializer: Keras initializer, as the next three.
+        gamma_initializer: Zeros, for example, let a residual block begin as the identity.
+        moving_mean_initializer: Where the moving average begins.
+        moving_variance_initializer: Where the moving average begins.
         sync_statistics: Normalise by the statistics of the batches of all replicas. It takes an
             all-reduce for each layer and step.
+        virtual_batch_size: In training, normalise parts of so many datapoints each by their own
+            statistics ("ghost batch norm", Hoffer et al. 2017). It divides the batch.
         data_format: Where the channels are in an input of rank 4.
 
     Raises:
-        LayerError: Replicas that share their variables cannot synchronise statistics.
+        LayerError: Replicas that share their variables cannot synchronise statistics, nor can
+            parts of a batch.
     """
-    shape = static_shape(x, None, "BatchNorm")
-    first = len(shape) == 4 and data_format_of(data_format) == "channels_first"
     context = get_current_tower_context()
-    layer = context.store.layer(
-        FusedBatchNormalization,
-        shape,
-        axis=1 if first else -1,
-        momentum=momentum,
-        epsilon=epsilon,
-        center=center,
-        scale=scale,
-        synchronized=sync_statistics,
-    )
     training = context.is_training if training is None else training
+    if sync_statistics and virtual_batch_size is not None:
+        raise LayerError(f"BatchNorm '{full_name()}': sync_statistics or virtual_batch_size?")
     if training and sync_statistics and context.total > 1 and not context.mirrored:
         raise LayerError(
             f"BatchNorm '{full_name()}': sync_statistics=True needs replicas that each have their "
             "own copy of the variables.",
             fix="train with SyncMultiGPUTrainer or MultiWorkerTrainer, or leave it out",
         )
-    if training and context.index > 0 and not context.mirrored:
-        return cast("FusedBatchNormalization", layer).normalised(x)[0]
-    return layer(x, training=training)
+    if virtual_batch_size is not None:
+        size = x.shape[0] or virtual_batch_size
+        check_groups("BatchNorm", virtual_batch_size, size, "datapoints")
+    layer = keras_layer(
+        "BatchNorm",
+        FusedBatchNormalization,
+        x,
+        axis=channel_axis(x, "BatchNorm", data_format),
+        momentum=momentum,
+        epsilon=epsilon,
+        center=center,
+        scale=scale,
+        beta_initializer=beta_initializer,
+        gamma_initializer=gamma_initializer,
+        moving_mean_initializer=moving_mean_initializer,
+        moving_variance_initializer=moving_variance_initializer,
+        synchronized=sync_statistics,
+        virtual_batch_size=virtual_batch_size,
+    )
+    return apply_layer(layer, x, training)
+
+
+@register_layer
+def BatchRenorm(
+    x: tf.Tensor,
+    rmax: float,
+    dmax: float,
+    *,
+    momentum: float = 0.9,
+    epsilon: float = 1e-5,
+    center: bool = True,
+    scale: bool = True,
+    data_format: str = "channels_last",
+) -> tf.Tensor:
+    """Batch renormalisation (Ioffe 2017): `BatchNorm`, drawn to its moving averages in training.
+
+    The variables and the other arguments are those of `BatchNorm`; besides, it has
+    `moving_stddev`, `renorm_mean` and `renorm_stddev`.
+
+    Args:
+        x: [batch, channels] or [batch, height, width, channels].
+        rmax: Limit of the correction of the scale, which is kept in [1 / rmax, rmax].
+        dmax: Limit of the correction of the mean, in standard deviations.
+        momentum: Share of the old average that is kept in each step.
+        epsilon: Added to the variance.
+        center: Have `beta`.
+        scale: Have `gamma`.
+        data_format: Where the channels are in an input of rank 4.
+    """
+    layer = keras_layer(
+        "BatchRenorm",
+        FusedBatchNormalization,
+        x,
+        axis=channel_axis(x, "BatchRenorm", data_format),
+        momentum=momentum,
+        epsilon=epsilon,
+        center=center,
+        scale=scale,
+        renorm=True,
+        renorm_clipping={"rmin": 1 / rmax, "rmax": rmax, "dmax": dmax},
+    )
+    return apply_layer(layer, x, get_current_tower_context().is_training)
 
 
 @register_layer(use_scope=None)

@@ -1,4 +1,4 @@
-"""Layers with weights: convolutions, full connections, batch normalisation.
+"""From Keras classes to layers by name.
 
 Each is a Keras 3 layer, kept in the tower's variable store under its scoped name. Images are
 [batch, height, width, channels] unless `data_format` says otherwise.
@@ -6,27 +6,39 @@ Each is a Keras 3 layer, kept in the tower's variable store under its scoped nam
 
 from __future__ import annotations
 
+import inspect
+import math
 import operator
-from typing import Any, Literal, cast
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, cast
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import LayerError
-from towerpack.nn import _registry
 from towerpack.nn._context import get_current_tower_context
 from towerpack.nn._register import activate, register_layer
+from towerpack.nn._registry import RegisteredLayer
 from towerpack.nn._scope import full_name
 from towerpack.nn._store import run_seeded
 
-Size = int | tuple[int, int]
+Size = int | tuple[int, ...]
 
 _FORMATS = {
     "channels_last": "channels_last",
     "NHWC": "channels_last",
     "channels_first": "channels_first",
     "NCHW": "channels_first",
+}
+
+
+_SHAPES = {
+    2: "[batch, channels]",
+    3: "[batch, time, channels]",
+    4: "[batch, height, width, channels]",
+    5: "[batch, depth, height, width, channels]",
 }
 
 
@@ -39,7 +51,7 @@ def data_format_of(name: str) -> str:
     return _FORMATS[name]
 
 
-def padding_of(name: str) -> Literal["same", "valid"]:
+def padding_of(name: str) -> str:
     """The Keras word for a padding, given in any case."""
     word = name.lower() if isinstance(name, str) else name
     if word not in ("same", "valid"):
@@ -53,28 +65,30 @@ def static_shape(x: tf.Tensor, rank: int | None, layer: str) -> tuple[int | None
         raise LayerError(
             f"{layer} '{full_name()}' got an input of the wrong rank.",
             got=f"shape {x.shape}",
-            expected=f"rank {rank}, such as [batch, height, width, channels]"
+            expected=f"rank {rank}, such as {_SHAPES[rank]}" if rank else "a known rank",
+            fix="reshape the input, for example with tf.expand_dims(image, -1) for grey images"
             if rank == 4
-            else "a known rank",
-            fix="reshape the input, for example with tf.expand_dims(image, -1) for grey images",
+            else "reshape the input",
         )
     return tuple(x.shape.as_list())
 
 
-def pair(size: Size) -> tuple[int, int]:
-    """One number for both directions, or one for each.
+def sizes(size: Size, rank: int = 2) -> tuple[int, ...]:
+    """One number for all directions, or one for each.
 
     Raises:
-        LayerError: Neither one nor two whole numbers.
+        LayerError: Neither one nor `rank` whole numbers.
     """
     try:
-        both: Any = (size, size) if np.ndim(size) == 0 else size
-        height, width = map(operator.index, both)
+        each: Any = (size,) * rank if np.ndim(size) == 0 else size
+        found = tuple(map(operator.index, each))
     except (TypeError, ValueError):
+        found = ()
+    if len(found) != rank:
         raise LayerError(
-            f"'{full_name()}': {size!r} is no size.", expected="one whole number, or two"
-        ) from None
-    return height, width
+            f"'{full_name()}': {size!r} is no size.", expected=f"one whole number, or {rank}"
+        )
+    return found
 
 
 def initializer_of(given: Any, role: str) -> Any:
@@ -98,134 +112,152 @@ def initializer_of(given: Any, role: str) -> Any:
     return type(made).from_config({**config, "seed": seed})
 
 
-@register_layer
-def Conv2D(
+def keras_layer(
+    name: str,
+    make: Callable[..., keras.layers.Layer],
     x: tf.Tensor,
-    filters: int,
-    kernel_size: Size,
-    strides: Size = 1,
-    padding: str = "same",
-    *,
-    data_format: str = "channels_last",
-    dilation_rate: Size = 1,
-    groups: int = 1,
-    activation: Any = None,
-    use_bias: bool = True,
-    kernel_initializer: Any = None,
-    bias_initializer: Any = "zeros",
-) -> tf.Tensor:
-    """2-D convolution. Variables `kernel` [h, w, in / groups, filters] and `bias` [filters].
+    rank: int | None = None,
+    **config: Any,
+) -> Any:
+    """The Keras layer of the current scope, with its initializers seeded.
 
     Args:
-        x: [batch, height, width, channels].
-        filters: Output channels. Old spelling: `out_channel=`.
-        kernel_size: Pixels. Old spelling: `kernel_shape=`.
-        strides: Pixels. Old spelling: `stride=`.
-        padding: 'same' (default) or 'valid', in either case.
-        data_format: 'channels_last' or 'channels_first' (NHWC, NCHW).
-        dilation_rate: Distance of the kernel's taps in pixels.
-        groups: Groups of channels that do not see each other. Old spelling: `split=`.
-        activation: Function, Keras name, registered layer or None. Old spelling: `nl=`.
-        use_bias: Add a bias.
-        kernel_initializer: Keras initializer; None for He et al. 2015, seeded by the layer's name.
-        bias_initializer: Keras initializer.
+        name: Of the kind of layer, for messages.
+        make: A Keras class.
+        x: The input.
+        rank: Of the input, where only one will do. A known length of a sequence is not kept: a
+            layer takes others, too.
+        **config: Arguments of `make`, in our words.
+
+    Raises:
+        LayerError: What Keras refuses, with the layer's name and the input's shape.
     """
-    layer = get_current_tower_context().store.layer(
-        keras.layers.Conv2D,
-        static_shape(x, 4, "Conv2D"),
-        filters=int(filters),
-        kernel_size=pair(kernel_size),
-        strides=pair(strides),
-        padding=padding_of(padding),
-        data_format=data_format_of(data_format),
-        dilation_rate=pair(dilation_rate),
-        groups=groups,
-        use_bias=use_bias,
-        kernel_initializer=initializer_of(kernel_initializer, "kernel"),
-        bias_initializer=initializer_of(bias_initializer, "bias"),
-    )
-    return activate(activation, layer(x))
-
-
-@register_layer
-def Conv2DTranspose(
-    x: tf.Tensor,
-    filters: int,
-    kernel_size: Size,
-    strides: Size = 1,
-    padding: str = "same",
-    *,
-    data_format: str = "channels_last",
-    activation: Any = None,
-    use_bias: bool = True,
-    kernel_initializer: Any = None,
-    bias_initializer: Any = "zeros",
-) -> tf.Tensor:
-    """Transposed 2-D convolution ("deconvolution"): enlarges by `strides`.
-
-    Arguments as in `Conv2D`. Variables `kernel` [h, w, filters, in] and `bias` [filters].
-    """
-    layer = get_current_tower_context().store.layer(
-        keras.layers.Conv2DTranspose,
-        static_shape(x, 4, "Conv2DTranspose"),
-        filters=int(filters),
-        kernel_size=pair(kernel_size),
-        strides=pair(strides),
-        padding=padding_of(padding),
-        data_format=data_format_of(data_format),
-        use_bias=use_bias,
-        kernel_initializer=initializer_of(kernel_initializer, "kernel"),
-        bias_initializer=initializer_of(bias_initializer, "bias"),
-    )
-    return activate(activation, layer(x))
-
-
-Deconv2D = Conv2DTranspose
-"""The predecessor's name of `Conv2DTranspose`: the same layer, with the same argscopes."""
-_registry.add(Conv2DTranspose, "Deconv2D")
-
-
-@register_layer
-def FullyConnected(
-    x: tf.Tensor,
-    units: int,
-    *,
-    activation: Any = None,
-    use_bias: bool = True,
-    kernel_initializer: Any = None,
-    bias_initializer: Any = "zeros",
-) -> tf.Tensor:
-    """Full connection; everything but the batch dimension is flattened first.
-
-    Variables `kernel` [in, units] and `bias` [units].
-
-    Args:
-        x: [batch, …] with a known size per datapoint.
-        units: Outputs. Old spelling: `out_dim=`.
-        activation: Function, Keras name, registered layer or None. Old spelling: `nl=`.
-        use_bias: Add a bias.
-        kernel_initializer: Keras initializer; None for He et al. 2015, seeded by the layer's name.
-        bias_initializer: Keras initializer.
-    """
-    shape = static_shape(x, None, "FullyConnected")
-    if any(size is None for size in shape[1:]):
+    shape = static_shape(x, rank, name)
+    if rank == 3 and "data_format" not in config:
+        shape = (None, None, shape[2])
+    if config.get("depthwise_initializer", "") is None:  # Keras would count all channels as inputs.
+        deviation = (2 / math.prod(sizes(config["kernel_size"]))) ** 0.5
+        config["depthwise_initializer"] = keras.initializers.RandomNormal(stddev=deviation)
+    for key, value in config.items():
+        if key in _SIZES:
+            config[key] = value if value is None else sizes(value, x.shape.rank - 2)
+        elif key in _WORDS:
+            config[key] = _WORDS[key](value)
+        elif key.endswith("_initializer"):
+            config[key] = initializer_of(value, key.removesuffix("_initializer"))
+    groups = config.get("groups", 1)
+    if groups not in (1, -1):
+        first = config.get("data_format") == "channels_first" or config.get("axis") == 1
+        check_groups(name, groups, shape[1 if first else -1], "channels")
+        check_groups(name, groups, config.get("filters", groups), "filters")
+    try:
+        return get_current_tower_context().store.layer(make, shape, **config)
+    except LayerError:
+        raise
+    except (TypeError, ValueError) as error:
         raise LayerError(
-            f"FullyConnected '{full_name()}' needs to know the size of its input.",
-            got=f"shape {x.shape}",
-            expected="known sizes but for the batch dimension",
-            fix="pool over the unknown dimensions first, for example with GlobalAvgPooling",
+            f"{name} '{full_name()}' cannot be built: {str(error).splitlines()[0]}",
+            got=f"an input of shape {x.shape}",
+        ) from error
+
+
+def apply_layer(layer: keras.layers.Layer, x: tf.Tensor, training: bool) -> tf.Tensor:
+    """Call a layer that keeps statistics; of replicas that share them, the first moves them."""
+    context = get_current_tower_context()
+    if not training or context.index == 0 or context.mirrored:
+        return layer(x, training=training)
+    kinds: list[Any] = [layer.trainable_variables, layer.non_trainable_variables]
+    values = [[v.value for v in variables] for variables in kinds]
+    result: Any = layer.stateless_call(*values, x, training=True)
+    return result[0]
+
+
+def check_groups(name: str, groups: int, number: int | None, what: str) -> None:
+    """Refuse groups that do not divide a known number.
+
+    Raises:
+        LayerError: They do not, or the number is unknown.
+    """
+    if groups < 1 or number is None or number % groups:
+        raise LayerError(
+            f"{name} '{full_name()}': {groups} groups do not divide {number} {what}.",
+            expected=f"a number of {what} that is a multiple of the groups",
         )
-    if len(shape) != 2:
-        size = 1
-        for n in shape[1:]:
-            size *= n or 1
-        x = tf.reshape(x, [-1, size])
-    layer = get_current_tower_context().store.layer(
-        keras.layers.Dense,
-        tuple(x.shape.as_list()),
-        units=int(units),
-        use_bias=use_bias,
-        kernel_initializer=initializer_of(kernel_initializer, "kernel"),
-        bias_initializer=initializer_of(bias_initializer, "bias"),
-    )
-    return activate(activation, layer(x))
+
+
+def register_keras(
+    name: str,
+    make: type[keras.layers.Layer],
+    doc: str,
+    *,
+    rank: int | None = None,
+    fixed: Mapping[str, Any] = MappingProxyType({}),
+    extra: Mapping[str, Any] = MappingProxyType({}),
+    prepare: Callable[[tf.Tensor], tf.Tensor] | None = None,
+    **defaults: Any,
+) -> RegisteredLayer:
+    """Register a Keras class as a layer by name.
+
+    It takes the arguments of the class in their order; sizes, paddings, data formats, initializers
+    and activations in our words. Regularizers, constraints and dropout are done otherwise here.
+
+    Args:
+        name: Of the layer.
+        make: The class. Where it has an `axis`, the layer has a `data_format`.
+        doc: Docstring.
+        rank: Of the input, where only one will do.
+        fixed: Arguments that the layer does not have.
+        extra: Keyword arguments of the class's call, with their defaults.
+        prepare: What is done to the input first.
+        **defaults: Of arguments, where ours are others.
+    """
+    _, *all_of_keras = inspect.signature(make.__init__).parameters.values()
+    defaults = {"data_format": "channels_last", "kernel_initializer": None, **defaults}
+    known = [inspect.Parameter("x", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
+    for parameter in all_of_keras:
+        own = parameter.replace(name="data_format" if parameter.name == "axis" else parameter.name)
+        omitted = own.name in fixed or own.name.endswith(_OTHERWISE)
+        if own.kind is not inspect.Parameter.VAR_KEYWORD and not omitted:
+            known.append(own.replace(default=defaults.get(own.name, own.default)))
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    known += [inspect.Parameter(key, keyword, default=value) for key, value in extra.items()]
+    signature = inspect.Signature(known)
+    axis = any(parameter.name == "axis" for parameter in all_of_keras)
+    recurrent = "recurrent_activation" in signature.parameters
+
+    def layer(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        config = given.arguments
+        x = config.pop("x")
+        x = prepare(x) if prepare else x
+        asked = {key: config.pop(key) for key in extra}
+        activation = None if recurrent else config.pop("activation", None)
+        if axis:
+            config["axis"] = channel_axis(x, name, config.pop("data_format"))
+        made = keras_layer(name, make, x, rank, **config, **fixed)
+        # On a CPU, TensorFlow 2.21 adds Keras's bias along the width where that is as long.
+        turned = "use_bias" in config and config.get("data_format") == "channels_first"
+        if turned:
+            made.use_bias = False
+        y = made(x, **asked)
+        if turned and config["use_bias"]:
+            y = tf.nn.bias_add(y, tf.cast(made.bias, y.dtype), "NC...")
+        return activate(activation, y)
+
+    layer.__name__ = layer.__qualname__ = name
+    layer.__doc__ = doc
+    cast("Any", layer).__signature__ = signature
+    return register_layer(layer)
+
+
+def channel_axis(x: tf.Tensor, name: str, data_format: str) -> int:
+    """Where the channels of a tensor are: 1 or -1. What is no image has them last."""
+    first = data_format_of(data_format) == "channels_first"
+    return 1 if first and len(static_shape(x, None, name)) > 3 else -1
+
+
+_SIZES = ("kernel_size", "pool_size", "strides", "dilation_rate", "size")
+_WORDS = {"padding": padding_of, "data_format": data_format_of, "filters": int, "units": int}
+_NEVER = ("weights", "lora_rank", "lora_alpha", "quantization_config", "mask_zero")
+_OTHERWISE = ("regularizer", "constraint", "dropout", "seed", "stateful", "name", *_NEVER)

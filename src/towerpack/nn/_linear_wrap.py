@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+import keras
 import tensorflow as tf
 
 from towerpack.nn import _registry
@@ -20,8 +21,10 @@ class LinearWrap:
                   .MaxPooling('pool0', 2)
                   .FullyConnected('fc0', 10)())
 
-    Every registered layer is a method; the tensor goes in as its input. `.tf` gives TensorFlow's
-    functions (`.tf.nn.relu()`), `.apply` any other one. The call at the end gives the tensor.
+    Every registered layer is a method; the tensor goes in as its input. So is every class of
+    `keras.layers` by a name that no layer here has: `.Softmax(axis=1)`, `.Dense('fc1', 10)`. `.tf`
+    gives TensorFlow's functions (`.tf.nn.relu()`), `.apply` any other one. The call at the end
+    gives the tensor.
     """
 
     def __init__(self, tensor: Any) -> None:
@@ -56,10 +59,16 @@ class LinearWrap:
     def __getattr__(self, name: str) -> Callable[..., LinearWrap]:
         if name.startswith("_"):
             raise AttributeError(name)
-        layer = _registry.find(name)  # An AttributeError, too: TensorFlow asks with hasattr().
+        made: Any = getattr(keras.layers, name, None)
+        # An AttributeError, too: TensorFlow asks with hasattr().
+        layer = None if made and not _registry.has(name) else _registry.find(name)
 
         def call(*args: Any, **kwargs: Any) -> LinearWrap:
-            if args and isinstance(args[0], str) and layer.use_scope is not False:
+            named = bool(args) and isinstance(args[0], str)
+            if layer is None:
+                kwargs = {"name": args[0], **kwargs} if named else kwargs
+                return LinearWrap(made(*args[named:], **kwargs)(self._tensor))
+            if named and layer.use_scope is not False:
                 return LinearWrap(layer(args[0], self._tensor, *args[1:], **kwargs))
             return LinearWrap(layer(self._tensor, *args, **kwargs))
 

@@ -81,12 +81,13 @@ def _scoped(layer: RegisteredLayer, name: str, arguments: inspect.BoundArguments
     with scope(name):
         result = layer.func(*arguments.args, **arguments.kwargs)
     # A layer in a branch of `tf.cond` works, but its output exists only there.
-    if isinstance(result, tf.Tensor) and context.reaches(result):
+    main = result[0] if isinstance(result, tuple) and result else result  # Then come states.
+    if isinstance(main, tf.Tensor) and context.reaches(main):
         if path in (layers := context.store.layers()):
-            cast("Any", result).variables = SimpleNamespace(
+            cast("Any", main).variables = SimpleNamespace(
                 **{v.name: cast("Any", v)._value for v in layers[path].variables}
             )
-        context.outputs[unique(f"{path}/output", context.outputs)] = result
+        context.outputs[unique(f"{path}/output", context.outputs)] = main
     return result
 
 
@@ -193,5 +194,14 @@ def activate(function: Any, x: tf.Tensor) -> tf.Tensor:
         return x
     if isinstance(function, RegisteredLayer) and function.use_scope is True:
         return function(function.name.lower(), x)
-    known: Any = keras.activations.get(function) if isinstance(function, str) else function
-    return known(x)
+    known: Any = function
+    if isinstance(function, str):
+        known = getattr(keras.activations, function, None)
+    if not callable(known):
+        raise LayerError(
+            f"Layer '{full_name()}': unknown activation {function!r}.",
+            got=f"for an output of shape {x.shape}",
+            expected="a function, a layer or a Keras name",
+            fix=did_you_mean(str(function), vars(keras.activations)),
+        )
+    return cast("Any", known)(x)

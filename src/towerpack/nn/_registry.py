@@ -65,6 +65,11 @@ def add(layer: RegisteredLayer, name: str | None = None) -> None:
     _layers[name] = layer
 
 
+def has(name: str) -> bool:
+    """Whether there is a layer of this name."""
+    return name in _layers
+
+
 def find(name: str) -> RegisteredLayer:
     """The layer of this name.
 

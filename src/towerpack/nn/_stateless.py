@@ -2,36 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+import keras
 import tensorflow as tf
 
 from towerpack._core.errors import LayerError
 from towerpack.nn._context import get_current_tower_context
-from towerpack.nn._layers import Size, data_format_of, padding_of, pair, static_shape
+from towerpack.nn._layers import (
+    Size,
+    check_groups,
+    data_format_of,
+    register_keras,
+    sizes,
+    static_shape,
+)
 from towerpack.nn._register import register_layer
 from towerpack.nn._scope import full_name
 
-
-def _pool(
-    x: tf.Tensor, kind: str, pool_size: Size, strides: Size | None, padding: str, data_format: str
-) -> tf.Tensor:
-    static_shape(x, 4, f"{kind.title()}Pooling")
-    size = pair(pool_size)
-    step = size if strides is None else pair(strides)
-    format_ = "NCHW" if data_format_of(data_format) == "channels_first" else "NHWC"
-    pad = "SAME" if padding_of(padding) == "same" else "VALID"
-    function = tf.nn.max_pool2d if kind == "max" else tf.nn.avg_pool2d
-    return function(x, size, step, pad, data_format=format_)
-
-
-@register_layer
-def MaxPooling(
-    x: tf.Tensor,
-    pool_size: Size,
-    strides: Size | None = None,
-    padding: str = "valid",
-    *,
-    data_format: str = "channels_last",
-) -> tf.Tensor:
+MaxPooling = register_keras(
+    "MaxPooling",
+    keras.layers.MaxPooling2D,
     """Maximum over windows of `pool_size` pixels.
 
     Args:
@@ -40,21 +32,21 @@ def MaxPooling(
         strides: Pixels; None for the pool size. Old spelling: `stride=`.
         padding: 'valid' (default) or 'same', in either case.
         data_format: 'channels_last' or 'channels_first'.
-    """
-    return _pool(x, "max", pool_size, strides, padding, data_format)
-
-
-@register_layer
-def AvgPooling(
-    x: tf.Tensor,
-    pool_size: Size,
-    strides: Size | None = None,
-    padding: str = "valid",
-    *,
-    data_format: str = "channels_last",
-) -> tf.Tensor:
-    """Mean over windows of `pool_size` pixels; arguments as in `MaxPooling`."""
-    return _pool(x, "avg", pool_size, strides, padding, data_format)
+    """,
+    rank=4,
+)
+AvgPooling = register_keras(
+    "AvgPooling",
+    keras.layers.AveragePooling2D,
+    "Mean over windows of `pool_size` pixels; arguments as in `MaxPooling`.",
+    rank=4,
+)
+UpSampling = register_keras(
+    "UpSampling",
+    keras.layers.UpSampling2D,
+    "`size` times as many pixels; `interpolation` 'nearest', 'bilinear' or another of Keras's.",
+    rank=4,
+)
 
 
 @register_layer
@@ -63,6 +55,59 @@ def GlobalAvgPooling(x: tf.Tensor, *, data_format: str = "channels_last") -> tf.
     static_shape(x, 4, "GlobalAvgPooling")
     first = data_format_of(data_format) == "channels_first"
     return tf.reduce_mean(x, [2, 3] if first else [1, 2])
+
+
+@register_layer
+def FixedUnPooling(
+    x: tf.Tensor,
+    pool_size: Size,
+    unpool_mat: Any = None,
+    *,
+    data_format: str = "channels_last",
+) -> tf.Tensor:
+    """Each pixel becomes itself times a fixed matrix: a Kronecker product.
+
+    Args:
+        x: [batch, height, width, channels].
+        pool_size: Of the matrix. Old spelling: `shape=`.
+        unpool_mat: The matrix; None for 1 in its first corner and 0 elsewhere.
+        data_format: 'channels_last' or 'channels_first'.
+    """
+    static_shape(x, 4, "FixedUnPooling")
+    height, width = sizes(pool_size)
+    first = tf.scatter_nd([[0, 0]], [1.0], [height, width]) if unpool_mat is None else unpool_mat
+    matrix = tf.cast(first, x.dtype)
+    if matrix.shape != (height, width):
+        raise LayerError(
+            f"FixedUnPooling '{full_name()}': the matrix has another size than pool_size.",
+            got=f"shape {matrix.shape}",
+            expected=f"shape {(height, width)}",
+        )
+    if data_format_of(data_format) == "channels_first":
+        wide = x[:, :, :, None, :, None] * matrix[:, None, :]
+        return tf.reshape(wide, tf.shape(x) * [1, 1, height, width])
+    wide = x[:, :, None, :, None, :] * matrix[:, None, :, None]
+    return tf.reshape(wide, tf.shape(x) * [1, height, width, 1])
+
+
+@register_layer
+def Maxout(x: tf.Tensor, num_unit: int) -> tf.Tensor:
+    """Maximum of each `num_unit` channels that follow one another (Goodfellow et al. 2013).
+
+    Args:
+        x: [batch, …, channels]; the result has channels / num_unit.
+        num_unit: A divisor of the channels.
+    """
+    channels = static_shape(x, None, "Maxout")[-1]
+    check_groups("Maxout", num_unit, channels, "channels")
+    shape = tf.concat([tf.shape(x)[:-1], [(channels or 0) // num_unit, num_unit]], 0)
+    return tf.reduce_max(tf.reshape(x, shape), -1)
+
+
+@register_layer(use_scope=None)
+def ConcatWith(x: tf.Tensor, tensor: tf.Tensor | Sequence[tf.Tensor], axis: int = -1) -> tf.Tensor:
+    """`x` and another tensor, or several, one after the other along an axis."""
+    return tf.concat([x, *(tensor if isinstance(tensor, list | tuple) else [tensor])], axis)
 
 
 @register_layer(use_scope=None)
@@ -112,3 +157,15 @@ def Tanh(x: tf.Tensor) -> tf.Tensor:
 def Sigmoid(x: tf.Tensor) -> tf.Tensor:
     """1 / (1 + exp(-x))."""
     return tf.math.sigmoid(x)
+
+
+@register_layer(use_scope=None)
+def GELU(x: tf.Tensor, approximate: bool = False) -> tf.Tensor:
+    """X times the normal distribution's share below x (Hendrycks & Gimpel 2016)."""
+    return tf.nn.gelu(x, approximate)
+
+
+@register_layer(use_scope=None)
+def SiLU(x: tf.Tensor) -> tf.Tensor:
+    """X * sigmoid(x), also called swish."""
+    return tf.nn.silu(x)

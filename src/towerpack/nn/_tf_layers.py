@@ -14,7 +14,9 @@ import tensorflow as tf
 from towerpack._core.errors import LayerError
 from towerpack.nn._batch_norm import BatchNorm
 from towerpack.nn._context import get_current_tower_context
-from towerpack.nn._layers import Conv2D, FullyConnected, Size, static_shape
+from towerpack.nn._conv import Conv2D
+from towerpack.nn._dense import FullyConnected
+from towerpack.nn._layers import Size, static_shape
 from towerpack.nn._register import register_layer
 from towerpack.nn._scope import full_name
 from towerpack.nn._stateless import AvgPooling, Dropout, MaxPooling

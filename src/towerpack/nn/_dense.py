@@ -1,0 +1,85 @@
+"""Full connections, embeddings, `PReLU`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from towerpack._core.errors import LayerError
+from towerpack.nn._layers import channel_axis, keras_layer, register_keras, static_shape
+from towerpack.nn._register import register_layer
+from towerpack.nn._scope import full_name
+
+
+def _flat(x: tf.Tensor) -> tf.Tensor:
+    shape = static_shape(x, None, "FullyConnected")
+    if any(size is None for size in shape[1:]):
+        raise LayerError(
+            f"FullyConnected '{full_name()}' needs to know the size of its input.",
+            got=f"shape {x.shape}",
+            expected="known sizes but for the batch dimension",
+            fix="pool over the unknown dimensions first, for example with GlobalAvgPooling",
+        )
+    return x if len(shape) == 2 else tf.reshape(x, [-1, math.prod(n or 1 for n in shape[1:])])
+
+
+def _whole(x: tf.Tensor) -> tf.Tensor:
+    if not x.dtype.is_integer:
+        raise LayerError(f"Embedding '{full_name()}' takes whole numbers.", got=f"{x.dtype.name}")
+    return x
+
+
+FullyConnected = register_keras(
+    "FullyConnected",
+    keras.layers.Dense,
+    """Full connection; everything but the batch dimension is flattened first.
+
+    Variables `kernel` [in, units] and `bias` [units].
+
+    Args:
+        x: [batch, …] with a known size per datapoint.
+        units: Outputs. Old spelling: `out_dim=`.
+        activation: Function, Keras name, registered layer or None. Old spelling: `nl=`.
+        use_bias: Add a bias.
+        kernel_initializer: Keras initializer; None for He et al. 2015, seeded by the layer's name.
+        bias_initializer: Keras initializer.
+    """,
+    prepare=_flat,
+)
+Embedding = register_keras(
+    "Embedding",
+    keras.layers.Embedding,
+    """A trained vector of `output_dim` for each whole number from 0 to below `input_dim`.
+
+    Variable `embeddings` [input_dim, output_dim].
+    """,
+    prepare=_whole,
+)
+
+
+@register_layer
+def PReLU(
+    x: tf.Tensor,
+    init: Any = 0.001,
+    *,
+    channel_wise: bool = False,
+    data_format: str = "channels_last",
+) -> tf.Tensor:
+    """X where positive, otherwise `alpha` · x, with a trained `alpha` (He et al. 2015).
+
+    Args:
+        x: [batch, …, channels].
+        init: First value of `alpha`, or a Keras initializer.
+        channel_wise: An `alpha` for each channel, rather than one for all.
+        data_format: Where the channels are.
+    """
+    axes = list(range(1, len(static_shape(x, None, "PReLU"))))
+    if channel_wise:
+        axes.remove(channel_axis(x, "PReLU", data_format) % x.shape.rank)
+    value = keras.initializers.Constant(init) if isinstance(init, float | int) else init
+    return keras_layer(
+        "PReLU", keras.layers.PReLU, x, alpha_initializer=value, shared_axes=tuple(axes)
+    )(x)

@@ -1,0 +1,125 @@
+"""Normalisation within a datapoint, and of weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from towerpack.nn._context import get_current_tower_context
+from towerpack.nn._layers import (
+    apply_layer,
+    channel_axis,
+    keras_layer,
+    register_keras,
+    static_shape,
+)
+from towerpack.nn._register import register_layer
+
+GroupNorm = register_keras(
+    "GroupNorm",
+    keras.layers.GroupNormalization,
+    """Group normalisation (Wu & He 2018) over each of `groups` groups of channels.
+
+    Variables `gamma` and `beta`.
+    """,
+    epsilon=1e-5,
+)
+InstanceNorm = register_keras(
+    "InstanceNorm",
+    keras.layers.GroupNormalization,
+    """Instance normalisation (Ulyanov et al. 2016) of an image: each channel by itself.
+
+    Variables `gamma` and `beta`.
+    """,
+    rank=4,
+    fixed={"groups": -1},
+    epsilon=1e-5,
+)
+
+
+@register_layer
+def LayerNorm(
+    x: tf.Tensor,
+    *,
+    axis: int | None = None,
+    epsilon: float = 1e-5,
+    center: bool = True,
+    scale: bool = True,
+    beta_initializer: Any = "zeros",
+    gamma_initializer: Any = "ones",
+    data_format: str = "channels_last",
+) -> tf.Tensor:
+    """Layer normalisation (Ba et al. 2016). Variables `gamma` and `beta`, one for each channel.
+
+    Args:
+        x: [batch, …, channels].
+        axis: None: of images all but the batch, otherwise the last. -1: the last, of images too.
+        epsilon: Added to the variance.
+        center: Have `beta`.
+        scale: Have `gamma`.
+        beta_initializer: Keras initializer.
+        gamma_initializer: Keras initializer.
+        data_format: Where the channels of an image are.
+    """
+    config: dict[str, Any] = {"make": keras.layers.LayerNormalization, "axis": axis or -1}
+    if axis is None and len(static_shape(x, None, "LayerNorm")) == 4:
+        axis = channel_axis(x, "LayerNorm", data_format)
+        config = {"make": keras.layers.GroupNormalization, "axis": axis, "groups": 1}
+    layer = keras_layer(
+        "LayerNorm",
+        x=x,
+        epsilon=epsilon,
+        center=center,
+        scale=scale,
+        beta_initializer=beta_initializer,
+        gamma_initializer=gamma_initializer,
+        **config,
+    )
+    return layer(x)
+
+
+class _SpectralNormalization(keras.layers.Layer):
+    # Keras's own writes the divided kernel over the trained one.
+    def __init__(self, *, power_iterations: int, u_initializer: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.power_iterations = power_iterations
+        self.u_initializer = u_initializer
+
+    def build(self, input_shape: tuple[int, ...]) -> None:
+        self.u: Any = self.add_weight(
+            shape=(input_shape[-1], 1), initializer=self.u_initializer, trainable=False, name="u"
+        )
+
+    def call(self, inputs: Any, training: bool = False) -> tf.Tensor:
+        flat = tf.reshape(inputs, [-1, inputs.shape[-1]])
+        frozen = tf.stop_gradient(flat)
+        u = v = tf.cast(self.u, flat.dtype)
+        for _ in range(self.power_iterations):
+            v = tf.math.l2_normalize(frozen @ u)
+            u = tf.math.l2_normalize(tf.transpose(frozen) @ v)
+        if training:
+            self.u.assign(u)
+        u, v = tf.stop_gradient(u), tf.stop_gradient(v)
+        return inputs / tf.reduce_sum(v * (flat @ u))
+
+
+@register_layer
+def SpectralNorm(x: tf.Tensor, power_iterations: int = 1) -> tf.Tensor:
+    """A weight divided by its greatest singular value (Miyato et al. 2018).
+
+    Variable `u` [out, 1], the singular vector, which gets nearer with each training step.
+
+    Args:
+        x: A weight [… in, out], such as a kernel.
+        power_iterations: How often `u` is improved in a step; at least 1.
+    """
+    layer = keras_layer(
+        "SpectralNorm",
+        _SpectralNormalization,
+        x,
+        power_iterations=power_iterations,
+        u_initializer=keras.initializers.RandomNormal(),
+    )
+    return apply_layer(layer, x, get_current_tower_context().is_training)

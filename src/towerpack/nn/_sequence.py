@@ -1,0 +1,104 @@
+"""Layers over sequences [batch, time, channels]: recurrence and attention."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from towerpack._core.errors import LayerError
+from towerpack.nn._layers import keras_layer, register_keras, static_shape
+from towerpack.nn._register import register_layer
+from towerpack.nn._scope import full_name
+
+LSTM, GRU = (
+    register_keras(
+        make.__name__,
+        make,
+        f"""{make.__name__} over time [batch, time, channels], as in Keras.
+
+    With `return_state=True` it gives a tuple: the outputs, then the states, [batch, units] each,
+    which a later call takes as `initial_state=`.
+    Variables `kernel`, `recurrent_kernel` and `bias` below `{make.__name__.lower()}_cell/`.
+    """,
+        rank=3,
+        extra={"initial_state": None},
+        kernel_initializer="glorot_uniform",
+    )
+    for make in (keras.layers.LSTM, keras.layers.GRU)
+)
+
+
+class _Attention(keras.layers.MultiHeadAttention):
+    def __init__(self, *, channels: int, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._channels = channels
+
+    def build(self, query_shape: Any, value_shape: Any = None, key_shape: Any = None) -> None:
+        super().build(query_shape, value_shape or (None, None, self._channels), key_shape)
+
+
+@register_layer
+def MultiHeadAttention(
+    x: tf.Tensor,
+    num_heads: int,
+    key_dim: int,
+    *,
+    value: tf.Tensor | None = None,
+    attention_mask: tf.Tensor | None = None,
+    use_causal_mask: bool = False,
+    use_bias: bool = True,
+    kernel_initializer: Any = "glorot_uniform",
+    bias_initializer: Any = "zeros",
+) -> tf.Tensor:
+    """Attention of several heads (Vaswani et al. 2017): [batch, time, channels] as `x`.
+
+    Variables `kernel` and `bias` below `query/`, `key/`, `value/` and `attention_output/`.
+
+    Args:
+        x: What asks: [batch, time, channels].
+        num_heads: Heads.
+        key_dim: Size of a head.
+        value: What is asked: [batch, its time, its channels]; None for `x` itself.
+        attention_mask: True where attention may go: [batch, time of x, time of value], or 1 for
+            any of these.
+        use_causal_mask: Let no position see later ones.
+        use_bias: Add biases.
+        kernel_initializer: Keras initializer.
+        bias_initializer: Keras initializer.
+    """
+    value = x if value is None else value
+    layer = keras_layer(
+        "MultiHeadAttention",
+        _Attention,
+        x,
+        3,
+        channels=static_shape(value, 3, "MultiHeadAttention")[2],
+        num_heads=int(num_heads),
+        key_dim=int(key_dim),
+        use_bias=use_bias,
+        kernel_initializer=kernel_initializer,
+        bias_initializer=bias_initializer,
+    )
+    return layer(x, value, attention_mask=attention_mask, use_causal_mask=use_causal_mask)
+
+
+@register_layer(use_scope=None)
+def PositionalEncoding(x: tf.Tensor, max_wavelength: float = 10000.0) -> tf.Tensor:
+    """`x` [batch, time, channels] plus sines and cosines of the position (Vaswani et al. 2017).
+
+    Even channels have sines, odd ones cosines, of wavelengths from 2 pi to `max_wavelength` * 2 pi.
+    """
+    channels = static_shape(x, 3, "PositionalEncoding")[2]
+    if channels is None:
+        raise LayerError(f"PositionalEncoding '{full_name()}': {x.shape} has unknown channels.")
+    number = np.arange(channels)
+    rate = max_wavelength ** -(number // 2 * 2 / channels)
+    position = tf.cast(tf.range(tf.shape(x)[1]), tf.float32)[:, None]
+    # A cosine is a sine that is a quarter ahead.
+    angle = position * tf.constant(rate, tf.float32) + tf.constant(
+        number % 2 * np.pi / 2, tf.float32
+    )
+    return x + tf.cast(tf.sin(angle), x.dtype)
