@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from towerpack.callbacks._base import Callback
 from towerpack.callbacks._inferencers import Inferencer
 from towerpack.callbacks._read_ahead import ReadAhead
 from towerpack.callbacks._terminal import task
+from towerpack.dataflow import DataFlow
+from towerpack.dataflow.stages._repeat import tell_if_short
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -61,6 +64,7 @@ class InferenceRunner(Callback):
         self._ema = ema
         _check_flow(dataflow, repr(self))
         self.dataflow = dataflow
+        self._told = False
         self.inferencers = [inferencers] if isinstance(inferencers, Inferencer) else [*inferencers]
         for inferencer in self.inferencers:
             if not isinstance(inferencer, Inferencer):
@@ -147,7 +151,19 @@ class InferenceRunner(Callback):
         if iterate is None:
             return iter(self.dataflow)
         seed = derive_seed(self.trainer.seed, "InferenceRunner", self._prefix)
+        if isinstance(self.dataflow, DataFlow):
+            return self._whole_pass(self.dataflow, seed)
         return iterate(seed=seed, epoch=0)
+
+    def _whole_pass(self, flow: DataFlow, seed: int) -> Iterator[Any]:
+        """A pass; a warning, once, if it is shorter than the flow's length says."""
+        count = 0
+        with closing(flow.iterate(seed=seed, epoch=0)) as iterator:
+            for datapoint in iterator:
+                count += 1
+                yield datapoint
+        if not self._told:
+            self._told = tell_if_short(flow, count)
 
     def _update(self, batch: _Batch) -> None:
         tensors = self._function(*batch.inputs)

@@ -19,6 +19,7 @@ from towerpack.callbacks import (
     PeriodicTrigger,
     ScalarStats,
 )
+from towerpack.dataflow import DataFlow
 from towerpack.nn import expose
 from towerpack.tower import TowerFunction
 
@@ -85,6 +86,29 @@ def test_only_what_is_needed_must_be_there(tmp_path: Path) -> None:
         host.run()
     with pytest.raises(SpecError, match="Datapoint 0 does not have one component"):
         host_for(tmp_path, InferenceRunner([(X,)], ScalarStats("x_mean"))).run()
+
+
+class Short(DataFlow):
+    """Three batches, whatever its length says."""
+
+    def __len__(self) -> int:
+        return 5
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(batches(4))
+
+
+@pytest.mark.parametrize("only", [0, 1])
+def test_data_that_are_fewer_than_they_say_are_told_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, only: int
+) -> None:
+    runner = InferenceRunner(Short(), ClassificationError())
+    host = host_for(tmp_path, runner, max_epoch=2)
+    host.fast_dev_run = only
+    host.run()
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == (0 if only else 1)
+    assert only or "is 5, but a pass over it ended after 3" in told[0]
 
 
 @pytest.mark.parametrize(

@@ -182,8 +182,8 @@ def tell_if_short(ds: DataFlow, datapoints: int) -> bool:
     if length is None or datapoints >= length:
         return False
     log.warning(
-        "len() of the flow is %d, but a pass over it ended after %d datapoints. Correct its "
-        "__len__: an epoch goes by that where steps_per_epoch is not given. (%s)",
+        "len() of the flow is %d, but a pass over it ended after %d datapoints. Find what is "
+        "missing, or correct its __len__: without steps_per_epoch, epochs go by that. (%s)",
         length,
         datapoints,
         pipeline_of(ds),
