@@ -437,7 +437,7 @@ def test_a_layer_may_give_several_tensors() -> None:
         return x[:, :3], x[:, 3:]
 
     tower = tower_of(lambda x: Halves("h", x)[1])
-    assert output_names(tower) == ["y", "cost"]
+    assert output_names(tower) == ["h/output", "y", "cost"]
 
 
 # ------------------------------------------------------------------ LinearWrap

@@ -33,7 +33,7 @@ def test_it_begins_with_one_and_doubles_at_most() -> None:
 
 
 def test_it_gives_way_at_once() -> None:
-    pace = Pace()
+    pace = Pace(budget_s=0.05)
     for _ in range(8):
         pace.ran(pace.steps, pace.steps * 1e-4)
     pace.ran(pace.steps, pace.steps * 0.025)
