@@ -1,1 +1,1 @@
-"""Finished applications. None imports another."""
+"""Applications: an Inputter (data), a Modeler (model) and a Runner (what is done with them)."""

@@ -1,0 +1,13 @@
+"""Typed configuration: YAML files, `key=value` overrides, errors that say which key."""
+
+from towerpack._core.extras import require
+
+require("pydantic", extra="apps", needed_for="towerpack.config")
+
+from towerpack.config._config import Config as Config
+from towerpack.config._load import change as change
+from towerpack.config._load import differences as differences
+from towerpack.config._load import load as load
+from towerpack.config._load import read_yaml as read_yaml
+from towerpack.config._text import explained as explained
+from towerpack.config._text import to_yaml as to_yaml

@@ -1,0 +1,62 @@
+"""The base of all configurations, and its tree of keys."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pydantic
+
+
+class Config(pydantic.BaseModel):
+    """A typed configuration. Unknown keys are errors, values are converted only where safe.
+
+    A string below a field is its description:
+
+        class Data(Config):
+            batch_size: int = Field(64, ge=1)
+            "Datapoints in a batch."
+    """
+
+    model_config = pydantic.ConfigDict(
+        extra="forbid",
+        validate_default=True,
+        use_attribute_docstrings=True,
+        protected_namespaces=(),
+    )
+
+
+@dataclass(frozen=True)
+class Key:
+    """A field of a configuration or of one inside of it.
+
+    Attributes:
+        path: Dotted: `data.batch_size`.
+        description: What it says about itself.
+        section: The configuration that it is, if it is one and no value.
+        free: A mapping whose keys are the user's.
+    """
+
+    path: str
+    description: str
+    section: type[Config] | None
+    free: bool
+
+
+def keys_of(config: type[Config], prefix: str = "") -> Iterator[Key]:
+    """All keys, sections before what is in them."""
+    for name, field in config.model_fields.items():
+        kinds = _kinds(field.annotation)
+        section = next((k for k in kinds if isinstance(k, type) and issubclass(k, Config)), None)
+        free = any(typing.get_origin(k) is dict or k is dict for k in kinds)
+        yield Key(f"{prefix}{name}", field.description or "", section, free)
+        if section is not None:
+            yield from keys_of(section, f"{prefix}{name}.")
+
+
+def _kinds(annotation: Any) -> tuple[Any, ...]:
+    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    return typing.get_args(annotation) if union else (annotation,)

@@ -1,0 +1,155 @@
+"""From YAML and `key=value` to a checked configuration."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import pydantic
+import yaml
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.naming import did_you_mean
+from towerpack.config._config import Config, Key, keys_of
+
+C = TypeVar("C", bound=Config)
+
+
+def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The mapping in a YAML file.
+
+    Raises:
+        ConfigError: It cannot be read, is no YAML, or no mapping.
+    """
+    try:
+        values: Any = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is no YAML: {error}") from error
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"{path} holds no configuration.",
+            got=f"a {type(values).__name__}",
+            expected="lines `key: value`",
+        )
+    return cast("dict[str, Any]", values)
+
+
+def load(
+    config: type[C], values: Mapping[str, Any], overrides: Sequence[str] = (), *, where: str
+) -> C:
+    """A checked configuration.
+
+    Args:
+        config: Its class.
+        values: As read from YAML.
+        overrides: `key=value`, the value in YAML. A key is dotted (`data.batch_size`), or the last
+            part of one, where no other key ends with it (`batch_size`). Later ones win.
+        where: Named in errors: the file.
+
+    Raises:
+        ConfigError: A key is unknown or means several, or a value does not fit. All are told.
+    """
+    merged = copy.deepcopy(dict(values))
+    keys = list(keys_of(config))
+    for override in overrides:
+        path, value = _parsed(override, keys)
+        _put(merged, path, value)
+    try:
+        return config.model_validate(merged)
+    except pydantic.ValidationError as error:
+        raise ConfigError(
+            f"The configuration of {where} does not fit.",
+            details="\n".join(_told(found, keys) for found in error.errors()),
+            fix="`--show-config` shows all keys with what they mean",
+        ) from None
+
+
+def change(config: C, **values: Any) -> C:
+    """A copy with other values of dotted keys: `change(c, **{'data.batch_size': 8})`.
+
+    Raises:
+        ConfigError: As `load`.
+    """
+    merged = config.model_dump()
+    for path, value in values.items():
+        _put(merged, path, value)
+    return load(type(config), merged, where=type(config).__name__)
+
+
+def differences(old: Config, new: Config) -> list[tuple[str, Any, Any]]:
+    """Dotted keys whose values differ, with both values."""
+    before, after = (dict(_leaves(c.model_dump(mode="json"))) for c in (old, new))
+    names = [*before, *(name for name in after if name not in before)]
+    return [(n, before.get(n), after.get(n)) for n in names if before.get(n) != after.get(n)]
+
+
+def _parsed(override: str, keys: Sequence[Key]) -> tuple[str, Any]:
+    name, equals, text = override.partition("=")
+    if not equals or not name:
+        raise ConfigError(f"{override!r} is no setting.", expected="key=value")
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{name}: {text!r} is no value in YAML: {error}") from error
+    if isinstance(value, str):
+        value = _number(value)
+    return _path_of(name, keys), value
+
+
+def _number(text: str) -> Any:
+    # YAML 1.1 takes 1e-3 for a word.
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _path_of(name: str, keys: Sequence[Key]) -> str:
+    known = {key.path for key in keys}
+    inside = any(key.free and name.startswith(f"{key.path}.") for key in keys)
+    if name in known or inside:
+        return name
+    ending = [path for path in known if path.endswith(f".{name}")]
+    if len(ending) == 1:
+        return ending[0]
+    if ending:
+        raise ConfigError(
+            f"'{name}' may mean several keys.", expected=f"one of {', '.join(sorted(ending))}"
+        )
+    last = {key.path.rpartition(".")[2]: key.path for key in keys if key.section is None}
+    names = known if "." in name else {*known, *last}
+    raise ConfigError(f"There is no key '{name}'.", fix=did_you_mean(name, sorted(names)))
+
+
+def _put(values: dict[str, Any], path: str, value: Any) -> None:
+    *sections, last = path.split(".")
+    for section in sections:
+        inner = values.get(section)
+        values[section] = inner if isinstance(inner, dict) else {}
+        values = values[section]
+    values[last] = value
+
+
+def _told(error: Any, keys: Sequence[Key]) -> str:
+    path = ".".join(str(part) for part in error["loc"] if part != "[key]")
+    if error["type"] == "extra_forbidden":
+        section, _, name = path.rpartition(".")
+        beside = [
+            key.path.rpartition(".")[2] for key in keys if key.path.rpartition(".")[0] == section
+        ]
+        return f"{path}: no such key. {did_you_mean(name, beside)}"
+    got = "" if error["type"] == "missing" else f", got {error['input']!r}"
+    return f"{path}: {error['msg']}{got}"
+
+
+def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in values.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(cast("dict[str, Any]", value), f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
