@@ -1,0 +1,63 @@
+"""ResNet-20, 32, 44, 56 and 110 for small pictures (He et al. 2016, section 4.2)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import tensorflow as tf
+
+from towerpack._core.errors import ConfigError
+from towerpack.nn import (
+    BatchNorm,
+    BNReLU,
+    Conv2D,
+    FullyConnected,
+    GlobalAvgPooling,
+    argscope,
+    expose,
+    scope,
+)
+
+
+def net(image: tf.Tensor, num_classes: int, *, depth: int = 32) -> tf.Tensor:
+    """Three stages of residual blocks with 16, 32 and 64 channels, two convolutions a block.
+
+    A shortcut is the identity. Between stages it takes every second pixel, and zeros for the
+    channels that are new (option A of the paper).
+
+    Args:
+        image: [n, h, w, c]: 32x32 in the paper.
+        num_classes: Length of the logits.
+        depth: 6 n + 2 layers with weights.
+
+    Raises:
+        ConfigError: `depth` is none of these.
+    """
+    if depth < 8 or depth % 6 != 2:
+        raise ConfigError(f"ResNet with depth={depth}.", expected="6 n + 2: 20, 32, 44, 56, 110")
+    with argscope(Conv2D, kernel_size=3, use_bias=False):
+        x = Conv2D("conv0", image, 16, activation=BNReLU)
+        for stage, filters in enumerate((16, 32, 64)):
+            for block in range((depth - 2) // 6):
+                with scope(f"stage{stage}/block{block}"):
+                    x = _block(x, filters, strides=2 if stage and not block else 1)
+    features = GlobalAvgPooling("pool", x)
+    expose("features", features)
+    return FullyConnected("fc", features, num_classes)
+
+
+def _block(x: tf.Tensor, filters: int, strides: int) -> tf.Tensor:
+    y = x
+    if strides > 1:
+        # 'same' would centre the kernels on odd pixels; the shortcut takes the even ones.
+        y = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])
+        x = tf.pad(x[:, ::strides, ::strides], [[0, 0], [0, 0], [0, 0], [filters // 4] * 2])
+    padding = "valid" if strides > 1 else "same"
+    y = Conv2D("conv1", y, filters, strides=strides, padding=padding, activation=BNReLU)
+    y = BatchNorm("bn", Conv2D("conv2", y, filters))
+    return tf.nn.relu(x + y)
+
+
+resnet20, resnet32, resnet44, resnet56, resnet110 = (
+    partial(net, depth=depth) for depth in (20, 32, 44, 56, 110)
+)

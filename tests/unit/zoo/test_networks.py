@@ -1,0 +1,84 @@
+"""Networks: parameters as the papers and others count them, shapes, features, gradients."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from towerpack import ConfigError
+from towerpack.tower import TowerFunction
+from towerpack.zoo import NETWORKS
+from towers import numbers, spec, tower_of, variables
+
+# Side in pixels, classes, trained parameters, channels of the features.
+KNOWN = {
+    "lenet": (28, 10, 836_522, 512),
+    "resnet20": (32, 10, 269_722, 64),
+    "resnet32": (32, 10, 464_154, 64),
+    "resnet44": (32, 10, 658_586, 64),
+    "resnet56": (32, 10, 853_018, 64),
+    "resnet110": (32, 10, 1_727_962, 64),
+}
+SMALL = ["lenet", "resnet20"]
+
+
+def network(name: str) -> Callable[..., tf.Tensor]:
+    module, _, function = NETWORKS[name].partition(":")
+    return getattr(importlib.import_module(module), function)
+
+
+def towered(name: str, **options: Any) -> TowerFunction:
+    side, classes, *_ = KNOWN[name]
+    image = spec(None, side, side, 1 if name == "lenet" else 3, name="image")
+    return tower_of(lambda x: network(name)(x, classes, **options), image)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_counts_and_shapes(name: str) -> None:
+    _, classes, parameters, channels = KNOWN[name]
+    tower = towered(name)
+    outputs = tower.trace(is_training=True).result.outputs
+    assert outputs["y"].shape.as_list() == [None, classes]
+    assert outputs["features"].shape.as_list() == [None, channels]
+    trained = tower.store.trainable().values()
+    assert sum(math.prod(v.shape) for v in trained) == parameters
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_gradients_reach_every_variable(name: str) -> None:
+    tower = towered(name)
+    side, classes, *_ = KNOWN[name]
+    images = numbers(8, side, side, 1 if name == "lenet" else 3)
+
+    @tf.function(autograph=False)
+    def gradients() -> list[tf.Tensor]:
+        with tf.GradientTape() as tape:
+            outputs = tower(images, step=tf.constant(0, tf.int64)).outputs
+            labels = tf.range(8) % classes
+            cost = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, outputs["y"])
+        return tape.gradient(cost, list(tower.store.trainable().values()))
+
+    tower.trace(is_training=True)
+    before = variables(tower)
+    for name, gradient in zip(tower.store.trainable(), gradients(), strict=True):
+        assert np.isfinite(gradient).all() and np.any(gradient), name
+    moved = [name for name, value in variables(tower).items() if np.any(value != before[name])]
+    assert moved == [name for name in before if "moving_" in name]
+
+
+def test_a_depth_that_is_none_is_refused() -> None:
+    with pytest.raises(ConfigError, match="depth=33"):
+        towered("resnet32", depth=33).trace(is_training=True)
+
+
+def test_names_are_known_without_tensorflow() -> None:
+    code = "import sys; sys.modules['tensorflow'] = None; import towerpack.zoo"
+    subprocess.run([sys.executable, "-c", code], check=True)
