@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from small_training import SPECS, Model, X, Y, config, train
-from towerpack import StateError
+from towerpack import CheckpointMismatchError, StateError
 from towerpack.callbacks import ModelSaver, ScheduledHyperParamSetter
 from towerpack.dataflow import BatchData, DataFromArrays, MapData, PrefetchData
 from towerpack.nn import FullyConnected, l2_regularizer, regularize_cost
@@ -105,6 +105,16 @@ def test_what_was_changed_is_told_before_the_first_step(
             line.strip() for line in told.splitlines() if f"{line.strip()} ".startswith(f"{name} ")
         ]
         assert values is None or line.removeprefix(name).split()[:2] == values
+
+
+@pytest.mark.parametrize("then", [{"precision": "float16"}, {"optimizer": keras.optimizers.SGD()}])
+def test_what_the_checkpoint_does_not_fit_is_told_first(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, then: Any
+) -> None:
+    train(tmp_path, [ModelSaver()])
+    with pytest.raises(CheckpointMismatchError):
+        train(tmp_path, [ModelSaver()], **then)
+    assert next(iter(then)) in changed(caplog.text)
 
 
 class Holder(Model):

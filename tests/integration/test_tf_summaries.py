@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from small_training import Model, PacedBy, X, train
+from small_training import Model, PacedBy, X, flow, train
 from towerpack import LayerError
+from towerpack.callbacks import InferenceRunner, ScalarStats
 from towerpack.callbacks.monitors import Monitor
-from towerpack.nn import FullyConnected
+from towerpack.nn import FullyConnected, get_current_tower_context
 from towerpack.training import _loop
 
 V1 = tf.compat.v1.summary
@@ -95,6 +96,16 @@ def test_what_nobody_would_get_is_refused(tmp_path: Path, kind: str) -> None:
     report, name = REFUSED[kind]
     with pytest.raises(LayerError, match=rf"(?s)reports nothing: \S*{name}.*summary.scalar"):
         train(tmp_path, model=Reporting(report))
+
+
+def test_what_only_an_evaluation_reports_is_refused_too(tmp_path: Path) -> None:
+    def report(x: tf.Tensor, cost: tf.Tensor) -> None:
+        if not get_current_tower_context().is_training:
+            tf.summary.scalar("seldom", cost, step=1)
+
+    evaluation = InferenceRunner(flow(), ScalarStats("cost"))
+    with pytest.raises(LayerError, match="reports nothing: seldom"):
+        train(tmp_path, callbacks=[evaluation], model=Reporting(report))
 
 
 def test_a_writer_of_ones_own_gets_what_it_is_given(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from towerpack.training._hyper_params import Groups, HyperParams
 from towerpack.training._numbers import Numbers
 from towerpack.training._rate import RATES
 from towerpack.training._run_state import RunState
-from towerpack.training._settings import Settings, changes, changes_text
+from towerpack.training._settings import Change, Settings, changes, changes_text
 
 _LOG = get_logger(__name__)
 
@@ -117,6 +117,9 @@ class Contents:
                 fix="train with the step that it was saved with, or start from its weights alone: "
                 "TrainConfig(resume='never', init=…)",
             )
+        saved = checkpoint.state
+        # First: a changed setting may be why variables do not fit.
+        changed = self._tell_changes(saved.get("settings", self._settings))
         for name, group in groups.items():
             values = checkpoint.group(name)
             # A rate may have become a schedule, or the other way round: its settings are compared.
@@ -126,23 +129,22 @@ class Contents:
                 {n: a for n, a in values.items() if n not in gone},
                 f"the {name} in {where}",
             )
-        saved = checkpoint.state
         self._state.restore(saved)
         self._numbers.restore(saved)
         self._callbacks.restore(saved["callbacks"])
         _LOG.info(
             "Resumed at step %d, epoch %d, from %s.", self._state.step, self._state.epoch, where
         )
-        self._compare(saved.get("settings", self._settings))
+        names = self._hyper_params.names()
+        self._hyper_params.take({c.name: c.new for c in changed if c.name in names})
         return saved["data"]
 
-    def _compare(self, old: Settings) -> None:
-        """Tell what the program asks for now and did not before; take its hyper-parameters."""
+    def _tell_changes(self, old: Settings) -> list[Change]:
+        """Tell what the program asks for now and did not before."""
         changed = changes(old, self._settings)
         if changed and self._tells:
             _LOG.warning(
                 "Settings that differ from those of the run that is continued:\n%s",
                 changes_text(changed),
             )
-        names = self._hyper_params.names()
-        self._hyper_params.take({c.name: c.new for c in changed if c.name in names})
+        return changed

@@ -13,6 +13,7 @@ from towerpack._core.errors import ConfigError
 from towerpack.callbacks.monitors import Monitors
 from towerpack.tower import TowerFunction, TowerTrace
 from towerpack.training._failed_step import step_error
+from towerpack.training._graph_checks import check_summaries
 from towerpack.training._hyper import VariableParam
 from towerpack.training._hyper_params import HyperParams
 from towerpack.training._optimizer import OptimizerAdapter
@@ -163,6 +164,7 @@ class RunContext(ShowsState):
         """The tower in inference mode; it may make variables that training does not have."""
         if self._inference_trace is None:
             self._inference_trace = self.tower.trace(is_training=False)
+            check_summaries(self._inference_trace)
         return self._inference_trace
 
     def stop_on_nonfinite(self) -> None:

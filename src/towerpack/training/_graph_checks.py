@@ -29,17 +29,8 @@ def check_graph(trace: TowerTrace) -> None:
     """
     for text in trace.unused_regularizers():
         _LOG.warning("%s was computed but is not part of the cost: add it, or take it out.", text)
-    graph = trace.result.outputs[COST].graph
-    lost = lost_in(graph)
-    if lost:
-        raise LayerError(
-            f"tf.summary in a tower reports nothing: {', '.join(lost)}.",
-            expected="summaries for the monitors",
-            fix="from towerpack.nn import summary; summary.scalar(name, value), .histogram and "
-            ".image, not inside of a tf.function or a branch; or make a writer of your own the "
-            "default before train(): tf.summary.create_file_writer(…).set_as_default()",
-        )
-    definition = graph.as_graph_def()
+    check_summaries(trace)
+    definition = trace.result.outputs[COST].graph.as_graph_def()
     nodes = [*definition.node, *(n for f in definition.library.function for n in f.node_def)]
     draws = sorted({node.op for node in nodes if node.op in _STATEFUL_DRAWS})
     if draws:
@@ -48,4 +39,21 @@ def check_graph(trace: TowerTrace) -> None:
             "that is continued draws others. Use layers by name, Keras layers, or "
             "tf.random.stateless_* with get_current_tower_context().step_seed(name).",
             ", ".join(draws),
+        )
+
+
+def check_summaries(trace: TowerTrace) -> None:
+    """Refuse summaries that nobody would receive, in a tower for training or evaluation.
+
+    Raises:
+        LayerError: There are such.
+    """
+    lost = lost_in(trace.graph)
+    if lost:
+        raise LayerError(
+            f"tf.summary in a tower reports nothing: {', '.join(lost)}.",
+            expected="summaries for the monitors",
+            fix="from towerpack.nn import summary; summary.scalar(name, value), .histogram and "
+            ".image, not inside of a tf.function or a branch; or make a writer of your own the "
+            "default before train(): tf.summary.create_file_writer(…).set_as_default()",
         )
