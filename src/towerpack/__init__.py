@@ -218,8 +218,10 @@ _NAMES: dict[str, list[str]] = {
         "regularize_cost_from_collection",
         "reuse_scope",
         "scope",
-        "slim_network",
         "summary",
+    ],
+    "towerpack.tf1": [
+        "slim_network",
     ],
     "towerpack.tower": [
         "TowerContext",

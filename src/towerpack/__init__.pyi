@@ -208,8 +208,10 @@ from towerpack.nn import (
     regularize_cost_from_collection as regularize_cost_from_collection,
     reuse_scope as reuse_scope,
     scope as scope,
-    slim_network as slim_network,
     summary as summary,
+)
+from towerpack.tf1 import (
+    slim_network as slim_network,
 )
 from towerpack.tower import (
     TowerContext as TowerContext,

@@ -56,7 +56,6 @@ from towerpack.nn._sequence import GRU as GRU
 from towerpack.nn._sequence import LSTM as LSTM
 from towerpack.nn._sequence import MultiHeadAttention as MultiHeadAttention
 from towerpack.nn._sequence import PositionalEncoding as PositionalEncoding
-from towerpack.nn._slim import slim_network as slim_network
 from towerpack.nn._stateless import GELU as GELU
 from towerpack.nn._stateless import AvgPooling as AvgPooling
 from towerpack.nn._stateless import ConcatWith as ConcatWith

@@ -5,11 +5,13 @@
     x = tf.layers.conv2d(x, 32, 3, activation=tf.nn.relu, name='conv0')
 
 `argscope` takes these layers too. What is not there is an AttributeError: Keras has its layers.
+`slim_network` makes a network of tf_slim part of a tower.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from towerpack._core.extras import require
 
@@ -17,10 +19,16 @@ require("tensorflow", extra="tf", needed_for="towerpack.tf1")
 
 import tensorflow as tf
 
-from towerpack.nn import _tf_layers as layers
+from towerpack.tf1._slim import slim_network as slim_network
 
-__all__ = ["layers"]
+if TYPE_CHECKING:
+    from towerpack.tf1 import layers as layers
+
+__all__ = ["layers", "slim_network"]
 
 
 def __getattr__(name: str) -> Any:
+    # Every tower loads this package; `LinearWrap` is to know these layers only if asked for.
+    if name == "layers":
+        return importlib.import_module("towerpack.tf1.layers")
     return getattr(tf.compat.v1, name)
