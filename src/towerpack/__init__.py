@@ -215,12 +215,12 @@ _NAMES: dict[str, list[str]] = {
         "l2_regularizer",
         "register_layer",
         "regularize_cost",
-        "regularize_cost_from_collection",
         "reuse_scope",
         "scope",
         "summary",
     ],
     "towerpack.tf1": [
+        "regularize_cost_from_collection",
         "slim_network",
     ],
     "towerpack.tower": [

@@ -44,9 +44,6 @@ from towerpack.nn._regularize import find_matching as find_matching
 from towerpack.nn._regularize import l1_regularizer as l1_regularizer
 from towerpack.nn._regularize import l2_regularizer as l2_regularizer
 from towerpack.nn._regularize import regularize_cost as regularize_cost
-from towerpack.nn._regularize import (
-    regularize_cost_from_collection as regularize_cost_from_collection,
-)
 from towerpack.nn._scope import cached_name_scope as cached_name_scope
 from towerpack.nn._scope import reuse_scope as reuse_scope
 from towerpack.nn._scope import scope as scope

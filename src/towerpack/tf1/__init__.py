@@ -5,7 +5,8 @@
     x = tf.layers.conv2d(x, 32, 3, activation=tf.nn.relu, name='conv0')
 
 `argscope` takes these layers too. What is not there is an AttributeError: Keras has its layers.
-`slim_network` makes a network of tf_slim part of a tower.
+`slim_network` makes a network of tf_slim part of a tower, `regularize_cost_from_collection` gives
+what `get_variable` and tf_slim collect.
 """
 
 from __future__ import annotations
@@ -19,12 +20,15 @@ require("tensorflow", extra="tf", needed_for="towerpack.tf1")
 
 import tensorflow as tf
 
+from towerpack.tf1._regularize import (
+    regularize_cost_from_collection as regularize_cost_from_collection,
+)
 from towerpack.tf1._slim import slim_network as slim_network
 
 if TYPE_CHECKING:
     from towerpack.tf1 import layers as layers
 
-__all__ = ["layers", "slim_network"]
+__all__ = ["layers", "regularize_cost_from_collection", "slim_network"]
 
 
 def __getattr__(name: str) -> Any:
