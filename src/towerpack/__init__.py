@@ -215,11 +215,13 @@ _NAMES: dict[str, list[str]] = {
         "l2_regularizer",
         "register_layer",
         "regularize_cost",
-        "regularize_cost_from_collection",
         "reuse_scope",
         "scope",
-        "slim_network",
         "summary",
+    ],
+    "towerpack.tf1": [
+        "regularize_cost_from_collection",
+        "slim_network",
     ],
     "towerpack.tower": [
         "TowerContext",

@@ -205,11 +205,13 @@ from towerpack.nn import (
     l2_regularizer as l2_regularizer,
     register_layer as register_layer,
     regularize_cost as regularize_cost,
-    regularize_cost_from_collection as regularize_cost_from_collection,
     reuse_scope as reuse_scope,
     scope as scope,
-    slim_network as slim_network,
     summary as summary,
+)
+from towerpack.tf1 import (
+    regularize_cost_from_collection as regularize_cost_from_collection,
+    slim_network as slim_network,
 )
 from towerpack.tower import (
     TowerContext as TowerContext,

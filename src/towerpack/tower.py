@@ -23,8 +23,8 @@ from towerpack.nn import Summary as Summary
 from towerpack.nn import TowerContext as TowerContext
 from towerpack.nn import VariableStore, components_of, owners_of
 from towerpack.nn import get_current_tower_context as get_current_tower_context
-from towerpack.nn._slim import mend_slim
-from towerpack.nn._tf_summaries import taken_from_tensorflow
+from towerpack.tf1._slim import mend_slim
+from towerpack.tf1._summaries import taken_from_tensorflow
 
 COST = "cost"
 

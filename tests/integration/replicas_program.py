@@ -37,10 +37,9 @@ from towerpack.nn import (
     FullyConnected,
     expose,
     get_current_tower_context,
-    regularize_cost_from_collection,
-    slim_network,
     summary,
 )
+from towerpack.tf1 import regularize_cost_from_collection, slim_network
 from towerpack.training import (
     KerasModel,
     SimpleTrainer,

@@ -44,9 +44,6 @@ from towerpack.nn._regularize import find_matching as find_matching
 from towerpack.nn._regularize import l1_regularizer as l1_regularizer
 from towerpack.nn._regularize import l2_regularizer as l2_regularizer
 from towerpack.nn._regularize import regularize_cost as regularize_cost
-from towerpack.nn._regularize import (
-    regularize_cost_from_collection as regularize_cost_from_collection,
-)
 from towerpack.nn._scope import cached_name_scope as cached_name_scope
 from towerpack.nn._scope import reuse_scope as reuse_scope
 from towerpack.nn._scope import scope as scope
@@ -56,7 +53,6 @@ from towerpack.nn._sequence import GRU as GRU
 from towerpack.nn._sequence import LSTM as LSTM
 from towerpack.nn._sequence import MultiHeadAttention as MultiHeadAttention
 from towerpack.nn._sequence import PositionalEncoding as PositionalEncoding
-from towerpack.nn._slim import slim_network as slim_network
 from towerpack.nn._stateless import GELU as GELU
 from towerpack.nn._stateless import AvgPooling as AvgPooling
 from towerpack.nn._stateless import ConcatWith as ConcatWith

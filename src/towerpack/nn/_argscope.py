@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import ModuleType
-from typing import Any, cast
+from typing import Any
 
 import keras
 
@@ -61,7 +61,7 @@ def argscope(
     chosen = [one for item in given for one in _layers_of(item, defaults)]
     parameters = {layer: _parameters(layer) for layer in chosen}
     for key in defaults:
-        if not any(_canonical(own, key) in own for own in parameters.values()):
+        if not any(canonical(own, key) in own for own in parameters.values()):
             names = [getattr(layer, "name", getattr(layer, "__name__", "")) for layer in chosen]
             raise LayerError(
                 f"argscope: none of {names} has an argument '{key}'.",
@@ -69,7 +69,7 @@ def argscope(
             )
     merged = dict(_defaults.get())
     for layer, own in parameters.items():
-        fitting = {_canonical(own, k): v for k, v in defaults.items()}
+        fitting = {canonical(own, k): v for k, v in defaults.items()}
         fitting = {k: v for k, v in fitting.items() if k in own}
         merged[layer] = {**merged.get(layer, {}), **fitting}
     token = _defaults.set(merged)
@@ -79,12 +79,8 @@ def argscope(
         _defaults.reset(token)
 
 
-def canonical(layer: RegisteredLayer, key: str) -> str:
-    """The layer's own name for an argument that may be given in an old spelling."""
-    return _canonical(layer.parameters, key)
-
-
-def _canonical(parameters: frozenset[str], key: str) -> str:
+def canonical(parameters: frozenset[str], key: str) -> str:
+    """Which of a layer's arguments a key stands for that may be an old spelling; or the key."""
     word = ALIASES.get(key)
     return word if word and key not in parameters and word in parameters else key
 
@@ -100,20 +96,25 @@ def _layers_of(item: Any, defaults: Mapping[str, Any]) -> list[Any]:
         return [item]
     found = []
     for layer in vars(item).values():
-        own: frozenset[str] = frozenset()
         if isinstance(layer, RegisteredLayer):
             own = layer.parameters
-        elif isinstance(layer, type) and issubclass(layer, keras.layers.Layer):
-            own = frozenset(inspect.signature(cast("Any", layer).__init__).parameters)
-        found += [layer] if any(_canonical(own, key) in own for key in defaults) else []
+        elif _is_keras(layer):
+            own = frozenset(inspect.signature(layer.__init__).parameters)
+        else:
+            continue
+        found += [layer] if any(canonical(own, key) in own for key in defaults) else []
     return found
+
+
+def _is_keras(layer: Any) -> bool:
+    return isinstance(layer, type) and issubclass(layer, keras.layers.Layer)
 
 
 def _parameters(layer: Any) -> frozenset[str]:
     if isinstance(layer, RegisteredLayer):
         return layer.parameters
-    if isinstance(layer, type) and issubclass(layer, keras.layers.Layer):
-        return _asking(cast("Any", layer))
+    if _is_keras(layer):
+        return _asking(layer)
     raise LayerError(
         f"argscope got {layer!r}, which is not a layer.",
         expected="registered layers such as Conv2D, or Keras classes such as keras.layers.Conv2D",

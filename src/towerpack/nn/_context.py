@@ -125,12 +125,7 @@ class TowerContext:
         return tensor
 
     def report(
-        self,
-        kind: str,
-        path: str,
-        value: tf.Tensor,
-        rank: int | None = None,
-        decay: float = 0.0,
+        self, kind: str, path: str, value: tf.Tensor, rank: int | None = None, decay: float = 0.0
     ) -> None:
         """Take in a summary, in training. Histograms and images are the first replica's.
 

@@ -10,7 +10,7 @@ import collections
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any, cast
 
@@ -22,11 +22,6 @@ from keras.src.backend.common.name_scope import current_path
 from keras.src.backend.common.stateless_scope import in_stateless_scope
 from keras.src.layers.layer import CallContext
 from keras.src.utils.naming import to_snake_case
-
-_CALL_CONTEXT = "current_call_ctx"
-_NAME_COUNTERS = "object_name_uids"
-_NAME_SCOPES = "name_scope_stack"
-_WAITING = "uninitialized_variables"
 
 _plain: Any = KerasVariable.value
 reading: ContextVar[Any] = ContextVar("reading", default=None)
@@ -42,7 +37,7 @@ def variable_path(name: str = "") -> str:
         name: Of the variable that is being made.
     """
     if not in_stateless_scope():
-        waiting: Iterable[Any] = global_state.get_global_attribute(_WAITING) or ()
+        waiting: Any = global_state.get_global_attribute("uninitialized_variables", ())
         for variable in waiting:
             if variable._value is None and variable.name == name:
                 return variable.path.rpartition("/")[0]
@@ -55,7 +50,7 @@ def layers_being_built() -> list[keras.layers.Layer]:
     A layer that is made inside a tower is known to nobody else, and only it knows whether it is
     frozen.
     """
-    stack: Iterable[Any] = global_state.get_global_attribute(_NAME_SCOPES) or ()
+    stack: Any = global_state.get_global_attribute("name_scope_stack", ())
     return [entry.caller for entry in stack if isinstance(entry.caller, keras.layers.Layer)]
 
 
@@ -81,36 +76,35 @@ def automatic_names(layer: keras.layers.Layer) -> set[str]:
     return names | set(generators)
 
 
-@contextmanager
-def layers_see_training(training: bool) -> Iterator[None]:
+def layers_see_training(training: bool) -> AbstractContextManager[None]:
     """Make every Keras layer called inside run with `training`, unless it is told otherwise.
 
     Keras takes the flag from an outer layer's call; a tower function is not a layer, so without
     this a `keras.layers.Dropout` inside a tower would silently never drop.
     """
-    before = global_state.get_global_attribute(_CALL_CONTEXT)
     context = CallContext(entry_layer=object())
     context.set_value("training", training)
-    global_state.set_global_attribute(_CALL_CONTEXT, context)
-    try:
-        yield
-    finally:
-        global_state.set_global_attribute(_CALL_CONTEXT, before)
+    return _global("current_call_ctx", context)
 
 
-@contextmanager
-def fresh_names() -> Iterator[None]:
+def fresh_names() -> AbstractContextManager[None]:
     """Number automatic Keras names (`dense`, `dense_1`) from the start, in each trace alike.
 
     Keras counts them for the whole process; a second trace of one tower would give other names
     to the same layers.
     """
-    before = global_state.get_global_attribute(_NAME_COUNTERS)
-    global_state.set_global_attribute(_NAME_COUNTERS, collections.defaultdict(int))
+    return _global("object_name_uids", collections.defaultdict(int))
+
+
+@contextmanager
+def _global(name: str, value: Any) -> Iterator[None]:
+    """Let Keras have another value of something global inside."""
+    before = global_state.get_global_attribute(name)
+    global_state.set_global_attribute(name, value)
     try:
         yield
     finally:
-        global_state.set_global_attribute(_NAME_COUNTERS, before)
+        global_state.set_global_attribute(name, before)
 
 
 @contextmanager
@@ -235,14 +229,7 @@ def give_seed(drawing: Any, seed: int) -> None:
 def variable_alias(variable: object, path: str) -> keras.Variable:
     """A Keras variable with our path around an existing `tf.Variable`, sharing its memory."""
     *scopes, name = path.split("/")
-    with _open_scopes(scopes):
+    with ExitStack() as stack:
+        for scope in scopes:
+            stack.enter_context(keras.name_scope(scope))
         return keras.Variable(variable, name=name, trainable=True)
-
-
-@contextmanager
-def _open_scopes(scopes: list[str]) -> Iterator[None]:
-    if not scopes:
-        yield
-        return
-    with keras.name_scope(scopes[0]), _open_scopes(scopes[1:]):
-        yield

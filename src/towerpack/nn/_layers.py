@@ -19,21 +19,23 @@ import tensorflow as tf
 
 from towerpack._core.errors import LayerError
 from towerpack.nn._context import get_current_tower_context
+from towerpack.nn._initial_values import run_seeded
 from towerpack.nn._register import activate, register_layer
 from towerpack.nn._registry import RegisteredLayer
 from towerpack.nn._scope import full_name
-from towerpack.nn._store import run_seeded
 
 Size = int | tuple[int, ...]
 
-_FORMATS = {
-    "channels_last": "channels_last",
-    "NHWC": "channels_last",
-    "channels_first": "channels_first",
-    "NCHW": "channels_first",
+# Words that Keras takes, by what we do, in lower case.
+_WORDS = {
+    "padding": {"same": "same", "valid": "valid"},
+    "data_format": {
+        "channels_last": "channels_last",
+        "nhwc": "channels_last",
+        "channels_first": "channels_first",
+        "nchw": "channels_first",
+    },
 }
-
-
 _SHAPES = {
     2: "[batch, channels]",
     3: "[batch, time, channels]",
@@ -42,21 +44,15 @@ _SHAPES = {
 }
 
 
-def data_format_of(name: str) -> str:
-    """The Keras word for a data format."""
-    if name not in _FORMATS:
+def keras_word(kind: str, given: Any) -> str:
+    """The Keras word for a 'padding' or a 'data_format', given in any case."""
+    words = _WORDS[kind]
+    word = str(given).lower()
+    if word not in words:
         raise LayerError(
-            f"Unknown data_format {name!r}.", expected="one of " + ", ".join(map(repr, _FORMATS))
+            f"'{full_name()}': unknown {kind} {given!r}.", expected=f"one of {', '.join(words)}"
         )
-    return _FORMATS[name]
-
-
-def padding_of(name: str) -> str:
-    """The Keras word for a padding, given in any case."""
-    word = name.lower() if isinstance(name, str) else name
-    if word not in ("same", "valid"):
-        raise LayerError(f"'{full_name()}': unknown padding {name!r}.", expected="same or valid")
-    return word
+    return words[word]
 
 
 def static_shape(x: tf.Tensor, rank: int | None, layer: str) -> tuple[int | None, ...]:
@@ -142,7 +138,9 @@ def keras_layer(
         if key in _SIZES:
             config[key] = value if value is None else sizes(value, x.shape.rank - 2)
         elif key in _WORDS:
-            config[key] = _WORDS[key](value)
+            config[key] = keras_word(key, value)
+        elif key in ("filters", "units"):
+            config[key] = int(value)
         elif key.endswith("_initializer"):
             config[key] = initializer_of(value, key.removesuffix("_initializer"))
     groups = config.get("groups", 1)
@@ -253,11 +251,10 @@ def register_keras(
 
 def channel_axis(x: tf.Tensor, name: str, data_format: str) -> int:
     """Where the channels of a tensor are: 1 or -1. What is no image has them last."""
-    first = data_format_of(data_format) == "channels_first"
+    first = keras_word("data_format", data_format) == "channels_first"
     return 1 if first and len(static_shape(x, None, name)) > 3 else -1
 
 
 _SIZES = ("kernel_size", "pool_size", "strides", "dilation_rate", "size")
-_WORDS = {"padding": padding_of, "data_format": data_format_of, "filters": int, "units": int}
 _NEVER = ("weights", "lora_rank", "lora_alpha", "quantization_config", "mask_zero")
 _OTHERWISE = ("regularizer", "constraint", "dropout", "seed", "stateful", "name", *_NEVER)

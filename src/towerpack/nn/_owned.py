@@ -45,40 +45,30 @@ def owners_of(func: Callable[..., Any]) -> Mapping[str, object]:
 def find_variables(owners: Mapping[str, object]) -> dict[str, tf.Variable]:
     """Variables by `attribute/path`, in the order of the attributes."""
     found: dict[str, tf.Variable] = {}
-    for name, value in _items(owners):
-        if isinstance(value, keras.layers.Layer):
-            for path, variable in _layer_variables(name, value).items():
-                found[unique(path, found)] = variable
-        elif isinstance(value, keras.random.SeedGenerator):
-            found[unique(f"{name}/state", found)] = cast("Any", value.state).value
-        elif isinstance(value, keras.Variable):
-            found[unique(name, found)] = cast("Any", value).value
-        elif isinstance(value, tf.Variable):
-            found[unique(name, found)] = value
+    for name, value in items(owners):
+        for path, variable in _variables_of(name, value).items():
+            plain = variable.value if isinstance(variable, keras.Variable) else variable
+            found[unique(path, found)] = cast("Any", plain)
     return found
 
 
 def keras_layers(owners: Mapping[str, object]) -> list[keras.layers.Layer]:
     """The Keras layers and models on the owners."""
-    return [value for _, value in _items(owners) if isinstance(value, keras.layers.Layer)]
+    return [value for _, value in items(owners) if isinstance(value, keras.layers.Layer)]
 
 
 def keras_variables(owners: Mapping[str, object]) -> Iterator[keras.Variable]:
     """The Keras variables on the owners, in layers or not; some may come twice."""
-    for _, value in _items(owners):
-        if isinstance(value, keras.layers.Layer):
-            yield from value.variables
-        elif isinstance(value, keras.random.SeedGenerator):
-            yield cast("Any", value.state)
-        elif isinstance(value, keras.Variable):
-            yield value
+    for name, value in items(owners):
+        if not isinstance(value, tf.Variable):
+            yield from _variables_of(name, value).values()
 
 
 def layers_by_name(owners: Mapping[str, object]) -> dict[str, keras.layers.Layer]:
     """Every Keras layer on the owners and below, by the attribute and its own name."""
     found: dict[str, keras.layers.Layer] = {}
     seen: set[int] = set()
-    for name, value in _items(owners):
+    for name, value in items(owners):
         if not isinstance(value, keras.layers.Layer):
             continue
         automatic = automatic_names(value)
@@ -93,19 +83,13 @@ def layers_by_name(owners: Mapping[str, object]) -> dict[str, keras.layers.Layer
     return found
 
 
-def seed_generators(owners: Mapping[str, object]) -> dict[str, keras.random.SeedGenerator]:
-    """Keras seed generators on the owners, those of layers apart."""
-    kind = keras.random.SeedGenerator
-    return {name: value for name, value in _items(owners) if isinstance(value, kind)}
-
-
 def frozen_ids(owners: Mapping[str, object]) -> set[int]:
     """Ids of the `tf.Variable`s that Keras layers hold and do not want trained.
 
     Keras keeps `trainable = False` on its own objects; the `tf.Variable` inside is not told.
     """
     frozen: set[int] = set()
-    for _, item in _items(owners):
+    for _, item in items(owners):
         if isinstance(item, keras.layers.Layer):
             wanted = {id(v.value) for v in item.trainable_variables}
             frozen.update(id(v.value) for v in item.variables if id(v.value) not in wanted)
@@ -131,7 +115,8 @@ def _places(func: Any, seen: set[int]) -> Iterator[tuple[str, object]]:
         if not isinstance(owner, type):
             yield from _attributes(owner)
         yield from _places(func.__func__, seen)
-        for name in _names_in(func.__func__):  # helpers: self.net(x)
+        code = getattr(func.__func__, "__code__", None)
+        for name in code.co_names if code else ():  # helpers: self.net(x)
             helper = inspect.getattr_static(type(owner), name, None)
             if inspect.isfunction(helper) and not _of_library(helper.__module__):
                 yield from _places(helper.__get__(owner), seen)
@@ -142,10 +127,6 @@ def _places(func: Any, seen: set[int]) -> Iterator[tuple[str, object]]:
         call = inspect.getattr_static(type(func), "__call__", None)
         if inspect.isfunction(call):
             yield from _closure(call, seen)
-
-
-def _names_in(func: Any) -> tuple[str, ...]:
-    return getattr(getattr(func, "__code__", None), "co_names", ())
 
 
 def _closure(func: Any, seen: set[int]) -> Iterator[tuple[str, object]]:
@@ -176,8 +157,8 @@ def _of_library(module: str | None) -> bool:
     return (module or "builtins").partition(".")[0] in _LIBRARIES
 
 
-def _items(owners: Mapping[str, object]) -> Iterator[tuple[str, object]]:
-    """Layers and variables, each once, with the path of attributes that leads there."""
+def items(owners: Mapping[str, object]) -> Iterator[tuple[str, object]]:
+    """Layers, variables and seed generators, each once, with the path of attributes to it."""
     seen: set[int] = set()
     for name, value in owners.items():
         yield from _walk(name, value, _DEPTH, seen)
@@ -214,10 +195,19 @@ def _may_hold(value: object) -> bool:
     return not (inspect.isroutine(value) or _of_library(type(value).__module__))
 
 
-def _layer_variables(attribute: str, layer: keras.layers.Layer) -> dict[str, tf.Variable]:
+def _variables_of(attribute: str, value: Any) -> dict[str, Any]:
+    """Variables of one of the items, by path."""
+    if isinstance(value, keras.layers.Layer):
+        return _layer_variables(attribute, value)
+    if isinstance(value, keras.random.SeedGenerator):
+        return {f"{attribute}/state": value.state}
+    return {attribute: value}
+
+
+def _layer_variables(attribute: str, layer: keras.layers.Layer) -> dict[str, keras.Variable]:
     automatic = automatic_names(layer)
     counters: dict[str, dict[str, str]] = {}
-    found: dict[str, tf.Variable] = {}
+    found: dict[str, keras.Variable] = {}
     for variable in layer.variables:
         *scopes, last = variable.path.split("/")
         if layer.name in scopes:
@@ -227,7 +217,7 @@ def _layer_variables(attribute: str, layer: keras.layers.Layer) -> dict[str, tf.
         for part in scopes:
             fixed = part in automatic
             name += "/" + (_counted(part, counters.setdefault(name, {})) if fixed else part)
-        found[unique(f"{name}/{last}".removeprefix("/"), found)] = cast("Any", variable).value
+        found[unique(f"{name}/{last}".removeprefix("/"), found)] = variable
     return found
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast, overload
@@ -43,7 +43,7 @@ def register_layer(
             False: the layer takes no name.
 
     Raises:
-        LayerError: A layer of this name exists elsewhere, or the function takes no argument.
+        LayerError: A layer of this name exists elsewhere.
     """
 
     def register(f: Callable[..., Any]) -> RegisteredLayer:
@@ -55,8 +55,14 @@ def register_layer(
 
 
 def _apply(layer: RegisteredLayer, *args: Any, **kwargs: Any) -> Any:
-    name, inputs, rest = _split(layer, args, kwargs)
-    arguments = _bind(layer, name, inputs, rest, kwargs)
+    name = kwargs.pop("name", None) if "name" not in layer.parameters else None
+    if args and isinstance(args[0], str) and layer.use_scope is not False:
+        name, args = args[0], args[1:]
+    if name is None and layer.use_scope is True:
+        raise LayerError(
+            f"{layer.name} was called without a name.", expected=f"{layer.name}('name', x, …)"
+        )
+    arguments = _bind(layer, name, args, kwargs)
     if name is None:
         return layer.func(*arguments.args, **arguments.kwargs)
     return _scoped(layer, name, arguments)
@@ -91,39 +97,13 @@ def _scoped(layer: RegisteredLayer, name: str, arguments: inspect.BoundArguments
     return result
 
 
-def _split(
-    layer: RegisteredLayer, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[str | None, Any, tuple[Any, ...]]:
-    name = kwargs.pop("name", None) if "name" not in layer.parameters else None
-    if args and isinstance(args[0], str) and layer.use_scope is not False:
-        name, *args_left = args
-    else:
-        args_left = list(args)
-    if name is None and layer.use_scope is True:
-        raise LayerError(
-            f"{layer.name} was called without a name.",
-            expected=f"{layer.name}('name', x, …)",
-        )
-    if args_left:
-        return name, args_left[0], tuple(args_left[1:])
-    if layer.input_name in kwargs:
-        return name, kwargs.pop(layer.input_name), ()
-    raise LayerError(
-        f"{layer.name}({name!r}) got no input.", expected=f"{layer.name}('name', x, …)"
-    )
-
-
 def _bind(
-    layer: RegisteredLayer,
-    name: str | None,
-    inputs: Any,
-    rest: tuple[Any, ...],
-    kwargs: dict[str, Any],
+    layer: RegisteredLayer, name: str | None, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> inspect.BoundArguments:
     signature = inspect.signature(layer.func)
     own: dict[str, Any] = {}
     for key, value in kwargs.items():
-        word = canonical(layer, key)
+        word = canonical(layer.parameters, key)
         if word in own:
             raise LayerError(
                 f"{layer.name}({name!r}) got '{word}' twice, in two spellings.",
@@ -133,13 +113,13 @@ def _bind(
         own[word] = value
     takes_any = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     for key in own:
-        if key not in layer.parameters and not takes_any:
+        if key not in signature.parameters and not takes_any:
             raise LayerError(
                 f"{layer.name}({name!r}) has no argument '{key}'.",
                 fix=did_you_mean(key, layer.parameters),
             )
     try:
-        given = signature.bind_partial(inputs, *rest, **own)
+        given = signature.bind_partial(*args, **own)
         missing = {k: v for k, v in defaults_for(layer).items() if k not in given.arguments}
         return signature.bind(*given.args, **{**given.kwargs, **missing})
     except TypeError as error:

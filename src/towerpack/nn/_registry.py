@@ -29,14 +29,8 @@ class RegisteredLayer:
         self.use_scope = use_scope
         self.func = func
         self._call = call
-        parameters = inspect.signature(func).parameters.values()
-        if not parameters:
-            raise LayerError(
-                f"Layer '{self.name}' takes no arguments.",
-                expected="a function whose first argument is the input tensor",
-            )
-        self.input_name, *rest = [p.name for p in parameters]
-        self.parameters = frozenset(rest)
+        # Arguments but for the input, which is the first.
+        self.parameters = frozenset([*inspect.signature(func).parameters][1:])
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Apply the layer; see `register_layer`."""

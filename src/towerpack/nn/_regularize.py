@@ -10,7 +10,6 @@ import tensorflow as tf
 
 from towerpack._core.errors import LayerError
 from towerpack._core.naming import did_you_mean
-from towerpack.nn._collections import collected_terms
 from towerpack.nn._context import get_current_tower_context
 
 Regularizer = Callable[[tf.Tensor], tf.Tensor]
@@ -46,7 +45,8 @@ def regularize_cost(regex: str, func: Regularizer, name: str = "regularize_cost"
     context = get_current_tower_context()
     if not context.is_training:
         return tf.constant(0.0, name=name)
-    matching = matching_variables("regularize_cost", regex, re.search).values()
+    variables = context.store.trainable()
+    matching = find_matching("regularize_cost", regex, variables, re.search).values()
     with tf.name_scope(name) as scope:
         # The scope's own name makes this the name of the term as well.
         total = tf.add_n([func(tf.cast(v, tf.float32)) for v in matching], name=scope)
@@ -55,51 +55,20 @@ def regularize_cost(regex: str, func: Regularizer, name: str = "regularize_cost"
     return total
 
 
-def regularize_cost_from_collection(name: str = "regularize_cost") -> tf.Tensor:
-    """Sum of the terms that variables of `tf.compat.v1.get_variable(regularizer=…)` ask for.
-
-    So does tf_slim with `weights_regularizer=`. The caller adds the result to the cost. It is 0
-    outside of training, and where there is no such variable. Those of Keras layers are not in it:
-    add `sum(layer.losses)`.
+def find_matching(
+    who: str, regex: str, variables: Mapping[str, Any], match: Callable[[str, str], Any]
+) -> dict[str, Any]:
+    """The variables that a regular expression finds.
 
     Args:
-        name: Of the sum.
-
-    Returns:
-        float32 scalar.
-
-    Raises:
-        LayerError: TensorFlow runs eagerly, and so does not collect them.
-    """
-    if tf.executing_eagerly():
-        raise LayerError(
-            "regularize_cost_from_collection: TensorFlow collects nothing where it runs eagerly.",
-            fix="call the tower in a tf.function",
-        )
-    terms = collected_terms() if get_current_tower_context().is_training else []
-    return tf.add_n(terms, name=name) if terms else tf.constant(0.0, name=name)
-
-
-def matching_variables(
-    who: str, regex: str, match: Callable[[str, str], Any]
-) -> dict[str, tf.Variable]:
-    """The trainable variables of the tower, by name, that a regular expression finds.
-
-    Args:
-        who: The function that was asked, for messages.
+        who: What was asked, for messages.
         regex: Regular expression.
+        variables: Trainable variables by name, or anything else by their names.
         match: `re.search` or `re.fullmatch`.
 
     Raises:
         LayerError: None of them.
     """
-    return find_matching(who, regex, get_current_tower_context().store.trainable(), match)
-
-
-def find_matching(
-    who: str, regex: str, variables: Mapping[str, Any], match: Callable[[str, str], Any]
-) -> dict[str, Any]:
-    """`matching_variables` among given ones, which are trainable."""
     found = {name: v for name, v in variables.items() if match(regex, name)}
     if not found:
         ours = re.sub(r"\bb\b", "bias", re.sub(r"\bW\b", "kernel", regex))

@@ -89,8 +89,8 @@ def _generators(
     """Seed generators that have no seed of the user's and have drawn nothing yet, by name."""
     found: dict[str, keras.random.SeedGenerator] = {}
     held = [(name, g) for name, layer in layers.items() for g in seed_generators(layer)]
-    for name, generator in [*held, *_owned.seed_generators(owners).items()]:
-        if is_fresh(generator):
+    for name, generator in [*held, *_owned.items(owners)]:
+        if isinstance(generator, keras.random.SeedGenerator) and is_fresh(generator):
             found[unique(name, found)] = generator
     return found
 

@@ -12,8 +12,8 @@ from towerpack._core.errors import LayerError
 from towerpack.nn._context import get_current_tower_context
 from towerpack.nn._layers import (
     Size,
+    channel_axis,
     check_groups,
-    data_format_of,
     register_keras,
     sizes,
     static_shape,
@@ -47,14 +47,12 @@ UpSampling = register_keras(
     "`size` times as many pixels; `interpolation` 'nearest', 'bilinear' or another of Keras's.",
     rank=4,
 )
-
-
-@register_layer
-def GlobalAvgPooling(x: tf.Tensor, *, data_format: str = "channels_last") -> tf.Tensor:
-    """Mean over height and width: [batch, height, width, channels] to [batch, channels]."""
-    static_shape(x, 4, "GlobalAvgPooling")
-    first = data_format_of(data_format) == "channels_first"
-    return tf.reduce_mean(x, [2, 3] if first else [1, 2])
+GlobalAvgPooling = register_keras(
+    "GlobalAvgPooling",
+    keras.layers.GlobalAveragePooling2D,
+    "Mean over height and width: [batch, height, width, channels] to [batch, channels].",
+    rank=4,
+)
 
 
 @register_layer
@@ -83,7 +81,7 @@ def FixedUnPooling(
             got=f"shape {matrix.shape}",
             expected=f"shape {(height, width)}",
         )
-    if data_format_of(data_format) == "channels_first":
+    if channel_axis(x, "FixedUnPooling", data_format) == 1:
         wide = x[:, :, :, None, :, None] * matrix[:, None, :]
         return tf.reshape(wide, tf.shape(x) * [1, 1, height, width])
     wide = x[:, :, None, :, None, :] * matrix[:, None, :, None]

@@ -15,13 +15,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, cast
 
 import keras
-import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import lift_to_graph
 from tensorflow.python.ops import variable_scope
 
 from towerpack._core.errors import LayerError
@@ -32,6 +30,7 @@ from towerpack.nn import _owned
 from towerpack.nn._collections import collect, own_collections
 from towerpack.nn._distributed import components_of
 from towerpack.nn._global_step import find_global_step, new_step
+from towerpack.nn._initial_values import check_fits, lifted, run_seeded, seeded_graph
 from towerpack.nn._keras import (
     forget_losses,
     layers_being_built,
@@ -52,17 +51,11 @@ class _NamedLayer:
     input_shape: tuple[int | None, ...]
 
 
-@dataclass
-class _Trace:
-    """What one call of the tower function has touched."""
-
-    claimed: set[str] = field(default_factory=set)
-
-
 class _Calling(threading.local):
     """What belongs to the call in this thread; others may call the same tower in theirs."""
 
-    trace: _Trace | None = None
+    # Names of variables that this call has made or found; None outside of any.
+    claimed: set[str] | None = None
     creating: bool = False
     layer: str | None = None
 
@@ -124,9 +117,7 @@ class VariableStore:
     @read_as(None)
     def trainable(self) -> dict[str, tf.Variable]:
         """The trainable ones among `named_variables`; frozen Keras layers are honoured."""
-        frozen = self.skipped.keys() | _owned.frozen_ids(
-            {"owners": self._find_owners(), "layers": self.layers(), "spot": self._spot}
-        )
+        frozen = self.skipped.keys() | _owned.frozen_ids(self._holders())
         return {
             name: variable
             for name, variable in self.named_variables().items()
@@ -139,8 +130,11 @@ class VariableStore:
 
     def keras_layers(self) -> list[keras.layers.Layer]:
         """All Keras layers that are known: by name, made inside, and found on the owners."""
-        owned = _owned.keras_layers(self._find_owners())
-        return [*self.layers().values(), *self._spot.values(), *owned]
+        return _owned.keras_layers(self._holders())
+
+    def _holders(self) -> dict[str, object]:
+        holders = [*self._find_owners().values(), *self.layers().values(), *self._spot.values()]
+        return {str(i): holder for i, holder in enumerate(holders)}
 
     def adopt(self, variables: list[tf.Variable]) -> None:
         """Take in variables that a trace used and that nothing else knows."""
@@ -161,8 +155,7 @@ class VariableStore:
             Names of those that stay: `tf.Variable`s that the user's own objects hold.
         """
         holders: dict[int, list[keras.Variable]] = {}
-        owned = [*self._find_owners().values(), *self.layers().values(), *self._spot.values()]
-        for holder in _owned.keras_variables({str(i): o for i, o in enumerate(owned)}):
+        for holder in _owned.keras_variables(self._holders()):
             holders.setdefault(id(cast("Any", holder).value), []).append(holder)
         made = {id(v): name for name, v in self._inside.items()}
         staying = []
@@ -189,11 +182,11 @@ class VariableStore:
         return self._step
 
     def _by_layer(self) -> dict[str, tf.Variable]:
-        found = {}
-        for scope, entry in self._layers.items():
-            for variable in entry.layer.variables:
-                found[_below(scope, entry.layer, variable)] = variable.value
-        return found
+        return {
+            _below(scope, entry.layer, variable): cast("Any", variable).value
+            for scope, entry in self._layers.items()
+            for variable in entry.layer.variables
+        }
 
     # ---------------------------------------------------------------- layers by name
 
@@ -244,12 +237,12 @@ class VariableStore:
             index: Of the replica, which draws its own random numbers.
         """
         self._prepare()
-        before, self._calling.trace = self._calling.trace, _Trace()
+        before, self._calling.claimed = self._calling.claimed, set()
         forget_losses(self.keras_layers())
         try:
             with (
                 seeded_initializers(derive_seed(self.seed, "initializers")),
-                _seeded_graph(derive_seed(self.seed, "graph", *([index] if index else []))),
+                seeded_graph(derive_seed(self.seed, "graph", *([index] if index else []))),
                 own_collections(),
                 # Otherwise `tf.compat.v1.get_variable` refuses the names of an earlier call.
                 variable_scope.with_variable_store(variable_scope._VariableStore()),
@@ -257,7 +250,7 @@ class VariableStore:
             ):
                 yield
         finally:
-            self._calling.trace = before
+            self._calling.claimed = before
 
     def _prepare(self) -> None:
         """What is done once, before the first call."""
@@ -289,20 +282,19 @@ class VariableStore:
             calling.creating, calling.layer = before
 
     def _create(self, next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
-        trace = self._calling.trace
+        claimed, own_name = self._calling.claimed, str(kwargs.get("name") or "")
+        keras_path = variable_path(own_name)
         if self._calling.layer is not None:
-            inner = variable_path(str(kwargs.get("name") or "")).partition("/")[2]
-            parts = (self._calling.layer, inner, str(kwargs.get("name") or "variable"))
-            kwargs["name"] = "/".join(part for part in parts if part) + "/"
-        if self._calling.creating or trace is None:
+            inner = keras_path.partition("/")[2]
+            kwargs["name"] = _joined(self._calling.layer, inner, own_name or "variable") + "/"
+        if self._calling.creating or claimed is None:
             return next_creator(**kwargs)
-        keras_path = variable_path(str(kwargs.get("name") or ""))
-        name = _claim(trace, keras_path, str(kwargs.get("name") or "variable"))
+        name = _claim(claimed, keras_path, own_name or "variable")
         value = kwargs["initial_value"]
         known = self._inside.get(name)
         if known is not None:
             with self._passing_through():
-                _check_fits(name, known, value, kwargs.get("dtype"))
+                check_fits(name, known, value, kwargs.get("dtype"))
             collect(known, kwargs)
             return known
         # The slash at the end makes TensorFlow take the name as it is, below no other scope:
@@ -322,7 +314,7 @@ class VariableStore:
         if plain and callable(value):
             seed = derive_seed(self.seed, "initial value", name)
             return lambda: run_seeded(cast("Callable[[], Any]", value), seed >> 32)
-        return _lifted(value, name)
+        return lifted(value, name)
 
 
 def _check_eager() -> None:
@@ -340,12 +332,15 @@ def _listed(names: list[str]) -> str:
     return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
 
 
-def _claim(trace: _Trace, keras_path: str, name: str) -> str:
+def _joined(*parts: str) -> str:
+    return "/".join(part for part in parts if part)
+
+
+def _claim(claimed: set[str], keras_path: str, name: str) -> str:
     # `tf.compat.v1.get_variable` puts its scope before the name itself.
     name = name.split(":")[0].strip("/").removeprefix(f"{compat_scope()}/")
-    parts = [full_name(), keras_path, name]
-    path = "/".join(part for part in parts if part)
-    if path in trace.claimed:
+    path = _joined(full_name(), keras_path, name)
+    if path in claimed:
         if is_reusing():
             return path
         if keras_path:
@@ -354,63 +349,9 @@ def _claim(trace: _Trace, keras_path: str, name: str) -> str:
                 fix="give one of them another name=, or call the same layer object twice to "
                 "share its weights",
             )
-        path = unique(path, trace.claimed)
-    trace.claimed.add(path)
+        path = unique(path, claimed)
+    claimed.add(path)
     return path
-
-
-@contextmanager
-def _seeded_graph(seed: int) -> Iterator[None]:
-    """Make `tf.random` and `tf.nn.dropout` in the graph that is built a function of the seed.
-
-    It stands above the process's seed (`tf.random.set_seed`): all randomness flows from the run's
-    one seed. Eager code keeps to the process's.
-    """
-    graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
-    if graph is None:
-        yield
-        return
-    before, graph.seed = graph.seed, seed >> 32
-    try:
-        yield
-    finally:
-        graph.seed = before
-
-
-def run_seeded(value: Callable[[], Any], seed: int) -> Any:
-    """`value()`, with what it draws from `tf.random` made a function of a seed of 31 bits."""
-
-    def run() -> Any:
-        graph: Any = tf.compat.v1.get_default_graph()
-        graph.seed = seed
-        return tf.convert_to_tensor(value())
-
-    # Called in this way TensorFlow does not warn that functions are traced again and again.
-    return tf.function(run, autograph=False).get_concrete_function()()
-
-
-def _check_fits(name: str, known: tf.Variable, value: Any, dtype: Any) -> None:
-    """Refuse to give a variable of an earlier call to code that asks for another one.
-
-    Raises:
-        LayerError: Shape or dtype differ.
-    """
-    if callable(value):
-        graph: Any = tf.Graph()
-        with graph.as_default():
-            graph.seed = 0  # Only the shape counts, but deterministic ops insist on a seed.
-            value = cast("Callable[[], Any]", value)()
-    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
-        value = np.asarray(value)
-    shape = tf.TensorShape(value.shape)
-    other_dtype = dtype is not None and tf.as_dtype(dtype) != known.dtype.base_dtype
-    if not shape.is_compatible_with(known.shape) or other_dtype:
-        raise LayerError(
-            f"The variable '{name}' exists from an earlier call of the tower, as another one.",
-            got=f"shape {shape}" + (f", {tf.as_dtype(dtype).name}" if dtype is not None else ""),
-            expected=f"shape {known.shape}, {known.dtype.name}",
-            fix="give layers that only some calls make (is_training or not) a name= of their own",
-        )
 
 
 def _below(scope: str, layer: keras.layers.Layer, variable: keras.Variable) -> str:
@@ -437,23 +378,3 @@ def _check_same(
             fix="give the second layer a name of its own; weights can be shared only by equal "
             "layers",
         )
-
-
-def _lifted(value: Any, name: str) -> Any:
-    """An initial value that does not live in the graph that is being traced."""
-    if not isinstance(value, tf.Tensor) or hasattr(value, "numpy"):
-        return value
-    try:
-        with tf.init_scope():
-            outer = tf.function(
-                lambda: lift_to_graph.lift_to_graph([value], tf.compat.v1.get_default_graph())[
-                    value
-                ],
-                autograph=False,
-            )
-            return outer()
-    except lift_to_graph.UnliftableError as error:
-        raise LayerError(
-            f"The initial value of variable '{name}' depends on the tower's inputs.",
-            fix="compute it from constants, or give a function or an initializer",
-        ) from error

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from towerpack._core.errors import LayerError
 from towerpack.nn._context import get_current_tower_context
-from towerpack.nn._regularize import matching_variables
+from towerpack.nn._regularize import find_matching
 
 
 def add_moving_summary(*scalars: tf.Tensor, decay: float = 0.95) -> None:
@@ -51,13 +51,8 @@ def add_tensor_summary(x: tf.Tensor, types: Sequence[str], name: str | None = No
                 f"There is no summary of type {kind!r}.", expected=f"one of {sorted(_TYPES)}"
             )
         value = _TYPES[kind](tf.convert_to_tensor(x))
-        histogram = kind == "histogram"
-        context.report(
-            "histogram" if histogram else "scalar",
-            f"{name}-{kind}",
-            value,
-            rank=None if histogram else 0,
-        )
+        reported, rank = ("histogram", None) if kind == "histogram" else ("scalar", 0)
+        context.report(reported, f"{name}-{kind}", value, rank=rank)
 
 
 def add_activation_summary(
@@ -90,10 +85,10 @@ def add_param_summary(*summary_lists: tuple[str, Sequence[str]]) -> None:
     Raises:
         LayerError: An expression that matches no variable, or an unknown type.
     """
-    if not get_current_tower_context().is_training:
-        return
-    for regex, types in summary_lists:
-        found = matching_variables("add_param_summary", regex, re.fullmatch)
+    context = get_current_tower_context()
+    for regex, types in summary_lists if context.is_training else ():
+        variables = context.store.trainable()
+        found = find_matching("add_param_summary", regex, variables, re.fullmatch)
         for name, variable in found.items():
             add_tensor_summary(variable, types, f"param-summary/{name}")
 

@@ -340,6 +340,10 @@ def test_a_model_that_is_frozen_in_part() -> None:
     net.trainable = False
     assert not tower.store.trainable()
     assert not any(moved(tower).values())
+    deep = {"a": {"b": {"c": [net]}}}
+    tower = tower_of(lambda x: deep["a"]["b"]["c"][0](x))
+    tower.trace(is_training=True)
+    assert not tower.store.trainable()
 
 
 def test_an_attribute_reassigned_in_build_graph() -> None:

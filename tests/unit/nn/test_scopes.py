@@ -405,7 +405,7 @@ def test_a_name_is_required_optional_or_refused() -> None:
     assert run(lambda x: Scale(x=x)) == 2
     with pytest.raises(LayerError, match="Block was called without a name"):
         run(lambda x: Block(x, 3))
-    with pytest.raises(LayerError, match="got no input"):
+    with pytest.raises(LayerError, match="missing a required argument: 'x'"):
         run(lambda x: Block("b"))
     with pytest.raises(LayerError, match="has no argument 'unit'") as caught:
         run(lambda x: Block("b", x, unit=3))
@@ -424,11 +424,6 @@ def test_a_layer_of_a_taken_name_is_refused() -> None:
 
     with pytest.raises(LayerError, match="'Conv2D' is registered already, in towerpack"):
         register_layer(Conv2D)
-
-
-def test_a_layer_without_arguments_is_refused() -> None:
-    with pytest.raises(LayerError, match="takes no arguments"):
-        register_layer(lambda: None)
 
 
 def test_a_layer_may_give_several_tensors() -> None:
@@ -486,7 +481,7 @@ def test_print_tensor_prints_while_tracing_only(capfd: pytest.CaptureFixture[str
 def test_an_unknown_layer_in_a_chain() -> None:
     with pytest.raises(LayerError, match="no layer 'Conv2d'") as caught:
         _ = LinearWrap(tf.zeros([1])).Conv2d
-    # Once towerpack.tf1 has been imported there is a 'conv2d' too.
+    # Once towerpack.tf1.layers has been used there is a 'conv2d' too.
     assert "'Conv2D'" in str(caught.value)
 
 

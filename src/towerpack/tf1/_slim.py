@@ -16,7 +16,7 @@ from tensorflow.python.layers import core
 
 from towerpack._core.extras import require
 from towerpack._core.naming import unique
-from towerpack.nn._context import TowerContext, find_tower_context, get_current_tower_context
+from towerpack.nn import TowerContext, find_tower_context, get_current_tower_context
 from towerpack.nn._scope import compat_scope, full_name
 
 

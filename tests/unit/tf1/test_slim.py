@@ -10,7 +10,7 @@ import pytest
 import tensorflow as tf
 
 from towerpack import LayerError, MissingExtraError
-from towerpack.nn import regularize_cost_from_collection, slim_network
+from towerpack.tf1 import regularize_cost_from_collection, slim_network
 from towers import MODES, numbers, runner, spec, tower_of, traced, variables
 
 slim = pytest.importorskip("tf_slim")

@@ -1,0 +1,87 @@
+"""Initial values of variables that a tower's own code makes: seeded, and outside of its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.python.eager import lift_to_graph
+
+from towerpack._core.errors import LayerError
+
+
+@contextmanager
+def seeded_graph(seed: int) -> Iterator[None]:
+    """Make `tf.random` and `tf.nn.dropout` in the graph that is built a function of the seed.
+
+    It stands above the process's seed (`tf.random.set_seed`): all randomness flows from the run's
+    one seed. Eager code keeps to the process's.
+    """
+    graph: Any = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
+    if graph is None:
+        yield
+        return
+    before, graph.seed = graph.seed, seed >> 32
+    try:
+        yield
+    finally:
+        graph.seed = before
+
+
+def run_seeded(value: Callable[[], Any], seed: int) -> Any:
+    """`value()`, with what it draws from `tf.random` made a function of a seed of 31 bits."""
+
+    def run() -> Any:
+        graph: Any = tf.compat.v1.get_default_graph()
+        graph.seed = seed
+        return tf.convert_to_tensor(value())
+
+    # Called in this way TensorFlow does not warn that functions are traced again and again.
+    return tf.function(run, autograph=False).get_concrete_function()()
+
+
+def check_fits(name: str, known: tf.Variable, value: Any, dtype: Any) -> None:
+    """Refuse to give a variable of an earlier call to code that asks for another one.
+
+    Raises:
+        LayerError: Shape or dtype differ.
+    """
+    if callable(value):
+        graph: Any = tf.Graph()
+        with graph.as_default():
+            graph.seed = 0  # Only the shape counts, but deterministic ops insist on a seed.
+            value = cast("Callable[[], Any]", value)()
+    if not hasattr(value, "shape") or not hasattr(value, "dtype"):
+        value = np.asarray(value)
+    shape = tf.TensorShape(value.shape)
+    other_dtype = dtype is not None and tf.as_dtype(dtype) != known.dtype.base_dtype
+    if not shape.is_compatible_with(known.shape) or other_dtype:
+        raise LayerError(
+            f"The variable '{name}' exists from an earlier call of the tower, as another one.",
+            got=f"shape {shape}" + (f", {tf.as_dtype(dtype).name}" if dtype is not None else ""),
+            expected=f"shape {known.shape}, {known.dtype.name}",
+            fix="give layers that only some calls make (is_training or not) a name= of their own",
+        )
+
+
+def lifted(value: Any, name: str) -> Any:
+    """An initial value that does not live in the graph that is being traced."""
+    if not isinstance(value, tf.Tensor) or hasattr(value, "numpy"):
+        return value
+    try:
+        with tf.init_scope():
+            outer = tf.function(
+                lambda: lift_to_graph.lift_to_graph([value], tf.compat.v1.get_default_graph())[
+                    value
+                ],
+                autograph=False,
+            )
+            return outer()
+    except lift_to_graph.UnliftableError as error:
+        raise LayerError(
+            f"The initial value of variable '{name}' depends on the tower's inputs.",
+            fix="compute it from constants, or give a function or an initializer",
+        ) from error
