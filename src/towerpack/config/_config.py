@@ -24,6 +24,7 @@ class Config(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(
         extra="forbid",
         validate_default=True,
+        coerce_numbers_to_str=True,
         use_attribute_docstrings=True,
         protected_namespaces=(),
     )

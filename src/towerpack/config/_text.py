@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import yaml
 
@@ -26,7 +26,7 @@ def explained(config: Config) -> str:
         *sections, name = key.path.split(".")
         value: Any = values
         for section in sections:
-            value = (value or {}).get(section)
+            value = cast("dict[str, Any]", value or {}).get(section)
         if value is None:
             continue  # A section that is left out has no keys.
         indent = "  " * len(sections)
