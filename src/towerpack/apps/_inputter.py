@@ -17,9 +17,11 @@ class Inputter(ABC):
     Attributes:
         batch_size: Datapoints in a batch.
         class_names: Names of the classes, where the task has classes.
+        suffixes: Of files in a folder that inference reads.
     """
 
     batch_size: int
+    suffixes: Sequence[str] = ()
     class_names: Sequence[str] = ()
 
     @abstractmethod

@@ -2,6 +2,7 @@
 
 from towerpack.cli._app import app as app
 from towerpack.cli._app import main as main
+from towerpack.cli._apps import evaluate, infer, recipes, train
 from towerpack.cli._ckpt import ckpt_app
 from towerpack.cli._data import data_app
 from towerpack.cli._demo import demo
@@ -12,6 +13,7 @@ from towerpack.cli._model import model_app
 from towerpack.cli._profile import profile
 from towerpack.cli._runs import runs_app
 from towerpack.cli._serve_data import keys, serve
+from towerpack.cli._tune import tune
 
 data_app.command()(grid)
 data_app.command()(profile)
@@ -21,6 +23,11 @@ app.add_typer(ckpt_app, name="ckpt")
 app.add_typer(data_app, name="data")
 app.add_typer(model_app, name="model")
 app.add_typer(runs_app, name="runs")
+app.command()(train)
+app.command("eval")(evaluate)
+app.command()(infer)
+app.command()(tune)
+app.command()(recipes)
 app.command()(demo)
 app.command()(doctor)
 app.command(context_settings={"allow_interspersed_args": False})(launch)

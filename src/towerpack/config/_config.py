@@ -58,6 +58,11 @@ def keys_of(config: type[Config], prefix: str = "") -> Iterator[Key]:
             yield from keys_of(section, f"{prefix}{name}.")
 
 
+def key_paths(config: type[Config]) -> list[str]:
+    """Dotted paths of all values."""
+    return [key.path for key in keys_of(config) if key.section is None]
+
+
 def _kinds(annotation: Any) -> tuple[Any, ...]:
     union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     return typing.get_args(annotation) if union else (annotation,)

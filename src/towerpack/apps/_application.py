@@ -1,0 +1,115 @@
+"""Applications and their recipes, found by name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.naming import did_you_mean
+from towerpack.apps._config import AppConfig
+from towerpack.apps._registry import Registry
+from towerpack.config import load, read_yaml
+
+if TYPE_CHECKING:
+    from towerpack.apps._inputter import Inputter
+    from towerpack.apps._modeler import Display, Modeler
+
+RECIPE: Final = "recipe.yaml"
+_PARTS: Registry[Any] = Registry("part of an application", {})
+_PACKAGED = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Application:
+    """What a task consists of; a part may be `module:name`, loaded when it is needed.
+
+    Attributes:
+        config: The class of its recipes.
+        inputter: Makes the data of a recipe: `inputter(config)`.
+        modeler: Makes the model: `modeler(config, inputter)`.
+        display: Shows what inference gives: `display(config, inputter)`.
+    """
+
+    config: type[AppConfig]
+    inputter: str | Callable[[Any], Inputter]
+    modeler: str | Callable[[Any, Any], Modeler]
+    display: str | Callable[[Any, Any], Display]
+
+
+APPLICATIONS: Registry[Application] = Registry(
+    "task", {"classification": "towerpack.apps.classification:APPLICATION"}
+)
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A checked configuration and where it comes from.
+
+    Attributes:
+        application: Of its task.
+        config: With all values.
+        name: For a person.
+        run_dir: The run that it was found in; None for a file.
+    """
+
+    application: Application
+    config: Any
+    name: str
+    run_dir: Path | None
+
+    def inputter(self) -> Inputter:
+        """Make its data."""
+        return _PARTS.get(self.application.inputter)(self.config)
+
+    def modeler(self, inputter: Inputter) -> Modeler:
+        """Make its model."""
+        return _PARTS.get(self.application.modeler)(self.config, inputter)
+
+    def display(self, inputter: Inputter) -> Display:
+        """Make what shows its results."""
+        return _PARTS.get(self.application.display)(self.config, inputter)
+
+
+def find_recipe(where: str | os.PathLike[str], overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe of a name, file or run.
+
+    Args:
+        where: A name of the package (`recipe_names`), a YAML file, or a run directory.
+        overrides: `key=value`.
+
+    Raises:
+        ConfigError: There is none, or it does not fit.
+    """
+    given, path = str(where), Path(where).expanduser()
+    run_dir = path if path.is_dir() else None
+    packaged = _packaged()
+    if run_dir is not None:
+        path /= RECIPE
+    elif not path.is_file() and given in packaged:
+        path = packaged[given]
+    if not path.is_file():
+        raise ConfigError(
+            f"There is no recipe {given!r}." if run_dir is None else f"{given} holds no {RECIPE}.",
+            expected="a name, a .yaml file, or the directory of a run that `towerpack train` made",
+            fix=did_you_mean(given, packaged),
+        )
+    values = read_yaml(path)
+    if "task" not in values:
+        raise ConfigError(f"{path} names no task.", expected="task: classification")
+    application = APPLICATIONS.get(str(values["task"]))
+    config = load(application.config, values, overrides, where=str(path))
+    name = path.parent.name if path.name == RECIPE else path.stem
+    return Recipe(application, config, name, run_dir)
+
+
+def recipe_names() -> list[str]:
+    """Names of the recipes that come with the package."""
+    return list(_packaged())
+
+
+def _packaged() -> dict[str, Path]:
+    return {path.stem: path for path in sorted(_PACKAGED.glob("*/recipes/*.yaml"))}

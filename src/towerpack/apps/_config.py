@@ -1,0 +1,102 @@
+"""What every application can be told."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from towerpack.config import Config
+
+
+class Optimizer(Config):
+    """How weights are changed."""
+
+    name: str = "momentum"
+    "momentum, sgd, adam, adamw, rmsprop, adagrad, adadelta, ftrl, nadam, lion, or module:name."
+    learning_rate: float = Field(default=0.1, gt=0)
+    "Its highest value."
+    options: dict[str, Any] = Field(
+        default_factory=dict, description="More arguments of the Keras optimizer."
+    )
+    schedule: Literal["constant", "step", "linear", "cosine"] = "constant"
+    "How the learning rate falls: `step` at `boundaries`, the others from warm-up to the end."
+    boundaries: list[float] = Field(
+        default_factory=list, description="Epochs at which `step` multiplies."
+    )
+    factors: list[float] = Field(
+        default_factory=list, description="The learning rate's factor after each boundary."
+    )
+    warmup: float = Field(default=0.0, ge=0)
+    "Epochs in which the learning rate rises from 0."
+    clip_norm: float | None = Field(default=None, gt=0)
+    "Scale gradients whose common norm is larger."
+    accumulate: int = Field(default=1, ge=1)
+    "Average the gradients of so many steps before they are applied."
+
+
+class Training(Config):
+    """How long, where, how exactly."""
+
+    epochs: int = Field(default=10, ge=1)
+    "Passes over the training data, unless `steps_per_epoch` says what an epoch is."
+    steps_per_epoch: int | None = Field(default=None, ge=1)
+    "None for one pass."
+    trainer: str = "simple"
+    "simple, sync, shared, async, workers, ps, or module:name."
+    devices: int | list[str] | None = None
+    "How many, or which; of a computer without GPU, parts of its processor. None for all GPUs."
+    precision: Literal["float32", "bfloat16", "float16"] = "float32"
+    "Of the computation; weights stay float32."
+    xla: bool = False
+    "Compile steps."
+    deterministic: bool = False
+    "Bit-exact runs."
+    seed: int | None = 0
+    "All randomness flows from it; null draws one."
+    ema: float | None = Field(default=None, gt=0, lt=1)
+    "Keep averages of the weights, decaying by this factor at each step, and evaluate with them."
+    keep: int = Field(default=3, ge=1)
+    "Newest checkpoints that are kept, besides the best."
+    best: str | None = None
+    "The number whose best checkpoint is kept; null for that of the task."
+    patience: int | None = Field(default=None, ge=1)
+    "End when `best` has not improved for so many epochs."
+    callbacks: list[str | dict[str, dict[str, Any]]] = Field(default_factory=list)
+    "More callbacks: names, or `{name: {argument: value}}`; or module:name."
+    fast_dev_run: bool = False
+    "Try everything in seconds, in a run directory of its own."
+    overfit_batches: int | None = Field(default=None, ge=1)
+    "Train on so many batches alone, to see whether the model can learn."
+
+
+class Transfer(Config):
+    """Weights of elsewhere."""
+
+    pretrained: str | None = None
+    "A run, checkpoint, file of weights, or the name of a packaged network."
+    skip: str = ""
+    "Variables that stay at their initial values: a regular expression for whole names."
+    trainable: str = ""
+    "The only variables that are trained; all others, batch statistics too, stay as they are."
+    ignore_mismatch: bool = False
+    "Leave out what has another shape, instead of refusing."
+
+
+class AppConfig(Config):
+    """A recipe. Each application adds `data` and `model`."""
+
+    task: str
+    "The application: classification, or module:name."
+    title: str = ""
+    "One line about it."
+    optimizer: Optimizer = Optimizer()
+    "How weights are changed."
+    train: Training = Training()
+    "How long, where, how exactly."
+    transfer: Transfer = Transfer()
+    "Weights of elsewhere."
+    search: dict[str, Any] = Field(default_factory=dict)
+    "What `towerpack tune` tries: keys with `{low, high, log, step}` or a list of values."
+    reached: dict[str, Any] | str = "not yet measured"
+    "What it came to, when and where."

@@ -1,0 +1,298 @@
+"""What is done with an inputter and a modeler: train, evaluate, infer, export."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from towerpack._core.errors import CheckpointError, ConfigError
+from towerpack._core.files import replace_file
+from towerpack._core.logs import get_logger
+from towerpack.apps._application import RECIPE, Recipe
+from towerpack.apps._config import AppConfig
+from towerpack.apps._inputter import Inputter, Split
+from towerpack.apps._modeler import Modeler, Reporting
+from towerpack.apps._optimizers import schedule_of
+from towerpack.apps._registry import Registry
+from towerpack.callbacks import (
+    BestSaver,
+    Callback,
+    EarlyStopping,
+    HumanHyperParamSetter,
+    InferenceRunner,
+    ModelSaver,
+)
+from towerpack.checkpoint import Checkpoint, load_checkpoint
+from towerpack.config import differences, load, read_yaml, to_yaml
+from towerpack.inference import Predictor
+from towerpack.training import TrainConfig, Trainer, WeightEMA
+
+_LOG = get_logger(__name__)
+
+TRAINERS: Registry[Any] = Registry(
+    "trainer",
+    {
+        "simple": "towerpack.training:SimpleTrainer",
+        "sync": "towerpack.training:SyncMultiGPUTrainer",
+        "shared": "towerpack.training:SyncMultiGPUTrainerParameterServer",
+        "async": "towerpack.training:AsyncMultiGPUTrainer",
+        "workers": "towerpack.training:MultiWorkerTrainer",
+        "ps": "towerpack.training:ParameterServerTrainer",
+    },
+)
+_OVER_DEVICES = ("sync", "shared", "async")
+CALLBACKS: Registry[Any] = Registry(
+    "callback",
+    {
+        name: f"towerpack.callbacks:{name}"
+        for name in (
+            "CheckNumerics",
+            "EarlyStopping",
+            "HyperParamSetterWithFunc",
+            "MaxSaver",
+            "MinSaver",
+            "ModelSaver",
+            "PeriodicTrigger",
+            "ProgressBar",
+            "ScheduledHyperParamSetter",
+            "StatMonitorParamSetter",
+        )
+    },
+)
+# What a run that goes on may be told anew; the trainer itself checks the rest of `train`.
+_MAY_CHANGE = ("title", "reached", "train.", "data.workers")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What an evaluation came to.
+
+    Attributes:
+        numbers: By name.
+        lines: Tables for a person.
+        files: Pictures and tables that were written.
+        step: Of the checkpoint.
+        count: Datapoints; each was counted once.
+    """
+
+    numbers: Mapping[str, float]
+    lines: Sequence[str]
+    files: Sequence[Path]
+    step: int
+    count: int
+
+
+class Runner:
+    """Puts an inputter and a modeler on a trainer, a predictor, an exporter.
+
+    Args:
+        config: The recipe's.
+        inputter: The data.
+        modeler: The model.
+        run_dir: Holds everything of the run.
+        callbacks: More of them, for training.
+    """
+
+    def __init__(
+        self,
+        config: AppConfig,
+        inputter: Inputter,
+        modeler: Modeler,
+        run_dir: str | os.PathLike[str],
+        callbacks: Sequence[Callback] = (),
+    ) -> None:
+        self.config = config
+        self.inputter = inputter
+        self.modeler = modeler
+        self.run_dir = Path(run_dir)
+        self._callbacks = list(callbacks)
+
+    @classmethod
+    def of(
+        cls,
+        recipe: Recipe,
+        run_dir: str | os.PathLike[str] | None = None,
+        callbacks: Sequence[Callback] = (),
+    ) -> Runner:
+        """The runner of a recipe; of a run, in the run's directory."""
+        inputter = recipe.inputter()
+        found = run_dir or recipe.run_dir or Path("runs") / recipe.name
+        return cls(recipe.config, inputter, recipe.modeler(inputter), found, callbacks)
+
+    def train(self, resume: str = "auto") -> Trainer:
+        """Train, or go on; evaluate after each epoch; keep the best checkpoint.
+
+        Raises:
+            ConfigError: The run in this directory was made with other settings.
+        """
+        config = self.config.train
+        if resume == "auto" and not (config.fast_dev_run or config.overfit_batches):
+            self._check_unchanged()
+        flow = self.inputter.flow("train")
+        steps = config.steps_per_epoch or len(flow)
+        optimizer = self.modeler.optimizer()
+        transfer = self.config.transfer
+        train = TrainConfig(
+            dataflow=flow,
+            model=self.modeler,
+            optimizer=optimizer if config.ema is None else WeightEMA(optimizer, config.ema),
+            callbacks=[*self._usual_callbacks(steps), *self._callbacks, _KeepRecipe(self.config)],
+            steps_per_epoch=steps,
+            max_epoch=config.epochs,
+            seed=config.seed,
+            deterministic=config.deterministic,
+            precision=config.precision,
+            xla=config.xla,
+            run_dir=self.run_dir,
+            resume=resume,
+            fast_dev_run=config.fast_dev_run,
+            overfit_batches=config.overfit_batches,
+            init=self.modeler.pretrained(),
+            # All that the expression does not match.
+            frozen=[f"(?!(?:{transfer.trainable})$).*"] if transfer.trainable else (),
+        )
+        trainer = _trainer(train, config.trainer, config.devices)
+        trainer.train()
+        return trainer
+
+    def evaluate(self, split: Split = "test", folder: Path | None = None) -> Evaluation:
+        """Compute the metrics over a split; write what they have to say into `folder`.
+
+        Raises:
+            CheckpointError: The run has no checkpoint.
+        """
+        metrics = self.modeler.metrics()
+        wanted = list(dict.fromkeys(name for metric in metrics for name in metric.outputs()))
+        predictor = self.predictor(wanted)
+        names = [spec.name for spec in self.modeler.inputs()]
+        count = 0
+        for metric in metrics:
+            metric.begin()
+        for batch in self.inputter.flow(split):
+            outputs = predictor(**_chosen(names, batch, predictor.input_names))
+            count += len(batch[0])
+            for metric in metrics:
+                metric.update(dict(zip(wanted, outputs, strict=True)), len(batch[0]))
+        numbers = {name: value for metric in metrics for name, value in metric.finish().items()}
+        reporting = [metric for metric in metrics if isinstance(metric, Reporting)]
+        folder = folder or self.run_dir / f"eval-{split}"
+        folder.mkdir(parents=True, exist_ok=True)
+        return Evaluation(
+            numbers,
+            [line for metric in reporting for line in metric.lines()],
+            [path for metric in reporting for path in metric.report(folder)],
+            predictor.step,
+            count,
+        )
+
+    def predictor(self, outputs: Sequence[str]) -> Predictor:
+        """A predictor over the run's best checkpoint."""
+        return Predictor(
+            self.modeler,
+            self.checkpoint(),
+            outputs=outputs,
+            ema=self.config.train.ema is not None,
+            batch_size=self.inputter.batch_size,
+        )
+
+    def checkpoint(self) -> Checkpoint:
+        """The best checkpoint of the run; the newest where no best one was kept.
+
+        Raises:
+            CheckpointError: There is none.
+        """
+        try:
+            return load_checkpoint(self.run_dir, tag=f"best-{self.best[0]}")
+        except CheckpointError:
+            return load_checkpoint(self.run_dir)
+
+    @property
+    def best(self) -> tuple[str, str]:
+        """The number whose best checkpoint is kept, and 'min' or 'max'."""
+        wanted, (name, mode) = self.config.train.best, self.modeler.best
+        if wanted is None or wanted == name:
+            return name, mode
+        return wanted, "max" if "accuracy" in wanted else "min"
+
+    def _usual_callbacks(self, steps: int) -> list[Callback]:
+        config = self.config.train
+        name, mode = self.best
+        found: list[Callback] = [
+            ModelSaver(keep=config.keep),
+            InferenceRunner(
+                self.inputter.flow("val"),
+                list(self.modeler.metrics()),
+                ema=config.ema is not None,
+            ),
+            BestSaver(name, mode),  # type: ignore[arg-type]
+        ]
+        if config.patience is not None:
+            found.append(EarlyStopping(name, config.patience, mode))  # type: ignore[arg-type]
+        schedule = schedule_of(self.config.optimizer, config.epochs, steps)
+        if schedule is not None:
+            found.append(schedule)
+        found.append(HumanHyperParamSetter("learning_rate"))
+        return [*found, *(_named_callback(given) for given in config.callbacks)]
+
+    def _check_unchanged(self) -> None:
+        file = self.run_dir / RECIPE
+        if not file.is_file():
+            return
+        before = load(type(self.config), read_yaml(file), where=str(file))
+        changed = [
+            f"{name}: {old!r} -> {new!r}"
+            for name, old, new in differences(before, self.config)
+            if not name.startswith(_MAY_CHANGE)
+        ]
+        if changed:
+            raise ConfigError(
+                f"The run in {self.run_dir} was made with other settings.",
+                details="\n".join(changed),
+                fix="give back the old ones, or another --run-dir",
+            )
+
+
+class _KeepRecipe(Callback):
+    """Writes the configuration into the run, for all commands that come after."""
+
+    def __init__(self, config: AppConfig) -> None:
+        self._config = config
+
+    def before_train(self) -> None:
+        replace_file(self.trainer.run_dir / RECIPE, to_yaml(self._config).encode())
+
+
+def _trainer(config: TrainConfig, name: str, devices: int | list[str] | None) -> Any:
+    make = TRAINERS.get(name)
+    if name not in _OVER_DEVICES:
+        if devices is not None:
+            raise ConfigError(
+                f"train.devices={devices!r} is not for trainer: {name}.",
+                expected=f"trainer: {', '.join(_OVER_DEVICES)}",
+            )
+        return make(config)
+    if isinstance(devices, int) and not tf.config.list_physical_devices("GPU"):
+        _LOG.warning("There is no GPU: %d parts of the processor train.", devices)
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        parts = [tf.config.LogicalDeviceConfiguration() for _ in range(devices)]
+        tf.config.set_logical_device_configuration(cpu, parts)
+        devices = [f"CPU:{i}" for i in range(devices)]
+    return make(config, devices)
+
+
+def _named_callback(given: str | Mapping[str, Any]) -> Callback:
+    name, arguments = (given, {}) if isinstance(given, str) else next(iter(given.items()))
+    try:
+        return CALLBACKS.get(name)(**arguments)
+    except TypeError as error:
+        raise ConfigError(f"train.callbacks: {name}({arguments}): {error}") from error
+
+
+def _chosen(names: Sequence[Any], batch: Any, wanted: Sequence[str]) -> dict[str, Any]:
+    by_name = batch if isinstance(batch, dict) else dict(zip(names, batch, strict=True))
+    return {name: by_name[name] for name in wanted}

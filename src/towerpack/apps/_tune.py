@@ -1,0 +1,273 @@
+"""Settings found by trial: Optuna chooses, each trial is a training."""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from towerpack._core.errors import ConfigError, TowerpackError
+from towerpack._core.extras import require
+from towerpack._core.files import replace_file
+from towerpack._core.locks import FileLock, LockHeldError, is_held
+from towerpack._core.logs import get_logger
+from towerpack._core.naming import did_you_mean
+from towerpack._core.randomness import derive_seed
+from towerpack.apps._application import Recipe
+from towerpack.apps._runner import Runner
+from towerpack.callbacks import Callback
+from towerpack.config import change, key_paths, to_yaml
+from towerpack.training import StopTraining
+
+_LOG = get_logger(__name__)
+WINNER: Final = "best.yaml"
+_RANGE: Final = {"low", "high", "log", "step"}
+_RETAKEN: Final = "retaken"
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a search has found.
+
+    Attributes:
+        rows: The leaderboard: trial, value, state, then the settings; the best first.
+        titles: Of its columns.
+        best: Settings of the best trial.
+        value: What it reached.
+        files: What was written: the winner as a recipe, the leaderboard, a plot of importances.
+    """
+
+    rows: Sequence[Sequence[Any]]
+    titles: Sequence[str]
+    best: Mapping[str, Any]
+    value: float
+    files: Sequence[Path]
+
+
+def search(recipe: Recipe, folder: Path, *, trials: int, seed: int = 0) -> Search:
+    """Run trials until there are `trials`, those of earlier calls and other processes included.
+
+    A trial's score is the best value of the task's number on validation data; test data are never
+    read. A trial that is worse than the median of the others at the same epoch is ended (Golovin et
+    al. 2017). What a killed process left unfinished is tried again.
+
+    Args:
+        recipe: With a space: `search: {optimizer.learning_rate: {low: 1e-4, high: 1, log: true},
+            optimizer.name: [adam, momentum]}`.
+        folder: Holds the study and the runs; several processes may work in it.
+        trials: In all.
+        seed: What is tried is a function of it, where one process works.
+
+    Raises:
+        ConfigError: The search space makes no sense.
+        TowerpackError: No trial ended well.
+    """
+    space = _checked(recipe)
+    number, mode = Runner.of(recipe).best
+    folder.mkdir(parents=True, exist_ok=True)
+    with _locked(folder):
+        study = _study(folder, mode)
+        _retake(study, folder)
+    while True:
+        with _locked(folder):
+            counted = [t for t in study.get_trials(False) if _RETAKEN not in t.user_attrs]
+            if len([t for t in counted if t.state.name != "WAITING"]) >= trials:
+                break
+            # A sampler for each trial: what is tried does not depend on restarts.
+            drawn = derive_seed(seed, "trial", len(counted)) >> 33
+            study.sampler = _optuna().samplers.TPESampler(seed=drawn, constant_liar=True)
+            trial = study.ask()
+            alive = FileLock(_lock_of(folder, trial))
+            alive.acquire()
+        settings = {name: _suggested(trial, name, given) for name, given in space.items()}
+        try:
+            _run(study, trial, _Watch(trial, number, mode), recipe, settings, folder)
+        finally:
+            alive.release()
+    return _found(study, recipe, folder, number)
+
+
+class _Watch(Callback):
+    """Reports the number to a trial, and ends it where the others were better."""
+
+    def __init__(self, trial: Any, number: str, mode: str) -> None:
+        self._trial, self._number = trial, number
+        self._better = min if mode == "min" else max
+        self.needs = (number,)
+        self.value: float | None = None
+        self.pruned = False
+
+    def trigger(self) -> None:
+        latest = self.trainer.monitors.latest(self._number)
+        self.value = latest if self.value is None else self._better(self.value, latest)
+        self._trial.report(self.value, self.trainer.epoch)
+        self.pruned = self._trial.should_prune() and self.trainer.epoch < self.trainer.max_epoch
+        if self.pruned:
+            raise StopTraining
+
+
+def _run(
+    study: Any,
+    trial: Any,
+    watch: _Watch,
+    recipe: Recipe,
+    settings: Mapping[str, Any],
+    folder: Path,
+) -> None:
+    _LOG.info("Trial %d: %s", trial.number, _text(settings))
+    config = change(recipe.config, **settings, search={})
+    tried = Recipe(recipe.application, config, recipe.name, None)
+    try:
+        Runner.of(tried, _run_dir(folder, trial.number), [watch]).train()
+    except TowerpackError as error:
+        _LOG.warning("Trial %d failed: %s", trial.number, error)
+        trial.set_user_attr("error", str(error))
+    state = "FAIL" if watch.value is None else "PRUNED" if watch.pruned else "COMPLETE"
+    value = watch.value if state == "COMPLETE" else None
+    study.tell(trial, value, state=_optuna().trial.TrialState[state])
+
+
+def _optuna() -> Any:
+    optuna: Any = require("optuna", extra="apps", needed_for="towerpack tune")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna
+
+
+def _study(folder: Path, mode: str) -> Any:
+    return _optuna().create_study(
+        study_name="towerpack",
+        storage=f"sqlite:///{(folder / 'study.db').resolve()}",
+        load_if_exists=True,
+        direction="minimize" if mode == "min" else "maximize",
+        pruner=_optuna().pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=1),
+    )
+
+
+def _retake(study: Any, folder: Path) -> None:
+    """Have the settings of trials whose process is gone tried again."""
+    for trial in study.get_trials(False):
+        if trial.state.name != "RUNNING" or is_held(_lock_of(folder, trial)):
+            continue
+        study._storage.set_trial_user_attr(trial._trial_id, _RETAKEN, True)
+        study.tell(trial.number, state=_optuna().trial.TrialState.FAIL)
+        if trial.params:
+            study.enqueue_trial(trial.params)
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    lock = FileLock(folder / "study.lock")
+    while True:
+        try:
+            lock.acquire()
+            break
+        except LockHeldError:
+            time.sleep(0.05)
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _lock_of(folder: Path, trial: Any) -> Path:
+    return folder / f"trial-{trial.number:04d}.lock"
+
+
+def _run_dir(folder: Path, number: int) -> Path:
+    return folder / f"trial-{number:04d}"
+
+
+def _checked(recipe: Recipe) -> dict[str, Any]:
+    space, known = recipe.config.search, key_paths(type(recipe.config))
+    if not space:
+        raise ConfigError(
+            f"The recipe {recipe.name} has no search space.",
+            expected="search: {optimizer.learning_rate: {low: 1e-4, high: 1, log: true}}, or "
+            "--space FILE",
+        )
+    for name, given in space.items():
+        if name not in known:
+            raise ConfigError(f"search: there is no key '{name}'.", fix=did_you_mean(name, known))
+        is_range = isinstance(given, dict) and {"low", "high"} <= given.keys() <= _RANGE
+        if not is_range and not (isinstance(given, list) and given):
+            raise ConfigError(
+                f"search: {name}: {given!r} is no range.",
+                expected="{low: 1e-4, high: 1, log: true}, with integers {low, high, step}, or a "
+                "list of values",
+            )
+    return dict(space)
+
+
+def _suggested(trial: Any, name: str, given: Any) -> Any:
+    if isinstance(given, list):
+        # Optuna takes plain values alone; a list of lists is chosen from by place.
+        return given[trial.suggest_categorical(name, range(len(given)))]
+    whole = all(isinstance(given[end], int) for end in ("low", "high"))
+    suggest = trial.suggest_int if whole else trial.suggest_float
+    return suggest(name, **given)
+
+
+def _found(study: Any, recipe: Recipe, folder: Path, number: str) -> Search:
+    space = recipe.config.search
+
+    def settings(trial: Any) -> dict[str, Any]:
+        lists = {name for name, given in space.items() if isinstance(given, list)}
+        return {n: space[n][v] if n in lists else v for n, v in trial.params.items() if n in space}
+
+    done = [t for t in study.get_trials(False) if _RETAKEN not in t.user_attrs]
+    complete = [t for t in done if t.state.name == "COMPLETE"]
+    if not complete:
+        errors = [t.user_attrs["error"] for t in done if "error" in t.user_attrs]
+        raise TowerpackError(
+            "No trial ended well.", details="\n".join(errors[:1]), fix="towerpack train, first"
+        )
+    sign = 1 if study.direction.name == "MINIMIZE" else -1
+    complete.sort(key=lambda t: sign * t.value)
+    others = [t for t in done if t.state.name in ("PRUNED", "FAIL")]
+    titles = ["trial", number, "state", *space]
+    rows = [
+        [t.number, t.value, t.state.name.lower(), *(settings(t).get(name) for name in space)]
+        for t in (*complete, *others)
+    ]
+    best = settings(complete[0])
+    reached = {number: complete[0].value, "trials": len(done), "trial": complete[0].number}
+    winner = change(recipe.config, **best, search={}, reached=reached)
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([titles, *rows])
+    files = {
+        folder / WINNER: to_yaml(winner).encode(),
+        folder / "leaderboard.csv": text.getvalue().encode(),
+        folder / "importance.png": _drawn(study, len(complete), number),
+    }
+    for path, content in files.items():
+        replace_file(path, content)
+    return Search(rows, titles, best, complete[0].value, list(files))
+
+
+def _drawn(study: Any, complete: int, number: str) -> bytes:
+    """Importances of the settings (Hutter et al. 2014), and the values over the trials."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    left.set(title="Values of the trials", xlabel="trial", ylabel=number)
+    trials = [t for t in study.get_trials(False) if t.state.name == "COMPLETE"]
+    left.plot([t.number for t in trials], [t.value for t in trials], "o")
+    right.set(title="Importance of the settings", xlabel="share of what they explain")
+    if complete > 3:
+        shares = _optuna().importance.get_param_importances(study)
+        right.barh(list(shares)[::-1], list(shares.values())[::-1])
+    else:
+        right.text(0.5, 0.5, "four trials are needed", ha="center", transform=right.transAxes)
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=100)
+    return buffer.getvalue()
+
+
+def _text(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items())

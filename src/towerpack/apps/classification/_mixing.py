@@ -1,0 +1,66 @@
+"""Pictures of a batch mixed with each other, on the device."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from towerpack.nn import get_current_tower_context
+
+
+def mix_batch(
+    image: tf.Tensor, target: tf.Tensor, mixup: float, cutmix: float
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """MixUp (Zhang et al. 2018) or CutMix (Yun et al. 2019) of a batch with itself, shifted by one.
+
+    What is drawn is a function of the run's seed and the step.
+
+    Args:
+        image: [n, h, w, c] floats.
+        target: [n, classes].
+        mixup: Alpha of the Beta distribution; 0 for never.
+        cutmix: Same.
+
+    Returns:
+        Both, mixed.
+    """
+    if not (mixup or cutmix):
+        return image, target
+    share = _beta(mixup or cutmix, "share")
+    partner, its_target = tf.roll(image, 1, 0), tf.roll(target, 1, 0)
+    blended = share * image + (1 - share) * partner
+    if cutmix:
+        box_share = _beta(cutmix, "box share")
+        mask, kept = _box(image, box_share)
+        cut = tf.where(mask, partner, image)
+        chosen = _uniform("which", []) < 0.5 if mixup else tf.constant(True)
+        blended = tf.where(chosen, cut, blended)
+        share = tf.where(chosen, kept, share)
+    return blended, share * target + (1 - share) * its_target
+
+
+def _box(image: tf.Tensor, share: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """Where a box of about 1 - share of the area is, [h, w, 1], and what is left beside it."""
+    height, width = image.shape.as_list()[1:3]
+    side = tf.sqrt(1 - share)
+    centre = _uniform("centre", [2])
+
+    def covered(size: int, at: tf.Tensor) -> tf.Tensor:
+        pixel = (tf.range(size, dtype=tf.float32) + 0.5) / size
+        return tf.abs(pixel - at) < side / 2
+
+    mask = covered(height, centre[0])[:, None] & covered(width, centre[1])[None, :]
+    kept = 1 - tf.reduce_mean(tf.cast(mask, tf.float32))
+    return mask[:, :, None], kept
+
+
+def _seed(name: str) -> tf.Tensor:
+    return get_current_tower_context().step_seed(f"mixing {name}")
+
+
+def _uniform(name: str, shape: list[int]) -> tf.Tensor:
+    return tf.random.stateless_uniform(shape, _seed(name))
+
+
+def _beta(alpha: float, name: str) -> tf.Tensor:
+    pair = tf.random.stateless_gamma([2], _seed(name), tf.constant(alpha))
+    return pair[0] / tf.reduce_sum(pair)

@@ -1,0 +1,107 @@
+"""The model of image classification."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from towerpack._core.errors import ConfigError
+from towerpack.apps._modeler import Modeler
+from towerpack.apps._registry import Registry
+from towerpack.apps.classification._config import ClassificationConfig
+from towerpack.apps.classification._image_inputter import ImageInputter
+from towerpack.apps.classification._mixing import mix_batch
+from towerpack.apps.classification._report import ClassificationReport
+from towerpack.callbacks import ClassificationError, Inferencer, ScalarStats
+from towerpack.nn import expose, l2_regularizer, regularize_cost, summary
+from towerpack.zoo import NETWORKS
+
+networks: Registry[Any] = Registry("network", NETWORKS)
+
+
+class ClassificationModeler(Modeler):
+    """Cross-entropy over a network's logits.
+
+    Exposes `'probabilities'` [n, classes], `'class_ids'` [n], `'incorrect'` [n], `'label'` [n].
+
+    Args:
+        config: The recipe.
+        inputter: Its data.
+        network: Instead of `config.model.network`: `net(image, num_classes, **options) -> logits`.
+    """
+
+    best = ("val/error", "min")
+    infer_outputs = ("class_ids", "probabilities")
+    config: ClassificationConfig
+    inputter: ImageInputter
+
+    def __init__(
+        self, config: ClassificationConfig, inputter: ImageInputter, network: Any = None
+    ) -> None:
+        super().__init__(config, inputter)
+        self.network = networks.get(network or config.model.network)
+        self.num_classes = len(inputter.class_names)
+        self._weights = self._class_weights(config.model.class_weights)
+
+    def inputs(self) -> list[tf.TensorSpec]:
+        """Pictures of 8 bits, and labels."""
+        data = self.config.data
+        return [
+            tf.TensorSpec([None, *data.size, data.channels], tf.uint8, "image"),
+            tf.TensorSpec([None], tf.int64, "label"),
+        ]
+
+    def build_graph(self, image: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
+        """The loss."""
+        model = self.config.model
+        pixels = self.inputter.augmenter.normalize(image)
+        target = tf.one_hot(label, self.num_classes)
+        if self.training:
+            pixels, target = mix_batch(pixels, target, model.mixup, model.cutmix)
+        logits = tf.cast(self.network(pixels, self.num_classes, **model.options), tf.float32)
+        expose("probabilities", tf.nn.softmax(logits))
+        expose("class_ids", tf.argmax(logits, axis=1))
+        expose("label", label)
+        wrong = tf.cast(tf.argmax(logits, axis=1) != label, tf.float32)
+        expose("incorrect", wrong)
+        summary.moving_average("train/error", tf.reduce_mean(wrong))
+        target = (1 - model.label_smoothing) * target + model.label_smoothing / self.num_classes
+        losses = tf.nn.softmax_cross_entropy_with_logits(target, logits)
+        if self._weights is not None:
+            losses *= tf.gather(tf.constant(self._weights), label)
+        cost = tf.reduce_mean(losses)
+        if model.l2:
+            cost += regularize_cost(model.l2_regex, l2_regularizer(model.l2))
+        return cost
+
+    def metrics(self) -> Sequence[Inferencer]:
+        """Cost, error, top-k, and a report for each class."""
+        return [
+            ScalarStats("cost"),
+            ClassificationError("incorrect", "error"),
+            ClassificationReport(self.inputter.class_names, self.config.model.top_k),
+        ]
+
+    def export_arguments(self) -> Mapping[str, Any]:
+        """Names of the classes, and how a file becomes a picture."""
+        return {
+            "class_names": list(self.inputter.class_names),
+            "preprocess": self.inputter.geometry.tensors,
+            "metadata": {"preprocessing": self.inputter.geometry.as_dict()},
+        }
+
+    def _class_weights(self, given: str | Sequence[float] | None) -> np.ndarray | None:
+        if given is None:
+            return None
+        if isinstance(given, str):
+            counts = np.asarray(self.inputter.class_counts("train"))
+            return (counts.sum() / np.maximum(len(counts) * counts, 1)).astype(np.float32)
+        if len(given) != self.num_classes:
+            raise ConfigError(
+                f"model.class_weights has {len(given)} values.",
+                expected=f"one for each of the {self.num_classes} classes",
+            )
+        return np.asarray(given, np.float32)

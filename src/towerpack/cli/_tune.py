@@ -1,0 +1,80 @@
+"""`towerpack tune`: settings found by trial."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from towerpack._core.errors import TowerpackError
+from towerpack._core.extras import require
+from towerpack.cli._apps import RECIPE, SETTINGS, open_recipe
+from towerpack.cli._console import console
+
+_SHOWN = 20
+
+
+def tune(
+    recipe: RECIPE,
+    settings: SETTINGS = None,
+    space: Annotated[
+        Path | None, typer.Option(help="YAML with the search space, instead of the recipe's.")
+    ] = None,
+    trials: Annotated[int, typer.Option(min=1, help="In all, earlier ones included.")] = 20,
+    workers: Annotated[int, typer.Option(min=1, help="Trials at the same time.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of the choice of settings.")] = 0,
+    out: Annotated[Path | None, typer.Option(help="Study, runs, winner; runs/NAME-tune.")] = None,
+) -> None:
+    """Search for settings, scored on validation data; again: go on.
+
+    The winner is a recipe: towerpack train OUT/best.yaml
+    """
+    from towerpack.config import change, read_yaml
+
+    found = open_recipe(recipe, settings)
+    if space is not None:
+        from dataclasses import replace
+
+        found = replace(found, config=change(found.config, search=read_yaml(space)))
+    folder = out or Path("runs") / f"{found.name}-tune"
+    require("tensorflow", extra="tf", needed_for="Training")
+    from towerpack.apps import search
+
+    if workers > 1:
+        _wait_for(workers, folder, [a for a in sys.argv[1:] if not a.startswith("--workers=")])
+    done = search(found, folder, trials=trials, seed=seed)
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for title in done.titles:
+        table.add_column(title)
+    for row in done.rows[:_SHOWN]:
+        table.add_row(*(f"{v:.4g}" if isinstance(v, float) else str(v) for v in row))
+    out_ = console()
+    out_.print(table)
+    out_.print(f"Next: towerpack train {done.files[0]}; test data were not looked at.")
+
+
+def _wait_for(workers: int, folder: Path, arguments: list[str]) -> None:
+    """Run this command in so many processes, each of which takes trials until none are left."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if "--workers" in arguments:
+        place = arguments.index("--workers")
+        del arguments[place : place + 2]
+    running: list[subprocess.Popen[bytes]] = []
+    for i in range(workers):
+        with (folder / f"worker-{i}.log").open("ab") as log:
+            command = [sys.executable, "-m", "towerpack", *arguments]
+            running.append(subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT))
+    try:
+        codes = [process.wait() for process in running]
+    finally:
+        for process in running:
+            process.terminate()
+    if any(codes):
+        raise TowerpackError(
+            f"{sum(map(bool, codes))} of {workers} workers failed.",
+            fix=f"see {folder}/worker-*.log",
+        )
