@@ -49,6 +49,7 @@ class ImageCSV(FilesStage):
         classes: Names of the classes, in order; other labels are errors. By default those in the
             file, sorted.
         delimiter: Between path and label.
+        quotechar: Around fields with a delimiter in them.
         max_pixels: Larger images are an error, before anything is allocated for them.
         seed: For the shuffle alone; by default the run's.
 
@@ -73,14 +74,16 @@ class ImageCSV(FilesStage):
         shuffle: bool = False,
         classes: Sequence[str] | None = None,
         delimiter: str = ",",
+        quotechar: str = '"',
         max_pixels: int = MAX_PIXELS,
         seed: int | None = None,
     ) -> None:
         self.path = file_of(path)
-        _check_delimiter(delimiter)
+        _check_character(quotechar, "quotechar", "'", "\r\n")
+        _check_character(delimiter, "delimiter", ";", f"{quotechar}\r\n")
         named = None if classes is None else class_names(classes)
         base = self.path.parent if root is None else Path(os.path.expanduser(path_of(root)))
-        lines = list(_lines(self.path, delimiter, base if header else None))
+        lines = list(_lines(self.path, delimiter, quotechar, base if header else None))
         if not lines:
             raise ConfigError(
                 f"There are no images in {self.path}.",
@@ -97,25 +100,26 @@ class ImageCSV(FilesStage):
         return self.path.name
 
 
-def _check_delimiter(delimiter: object) -> None:
-    if not isinstance(delimiter, str) or len(delimiter) != 1 or delimiter in '"\r\n':
+def _check_character(value: object, what: str, example: str, others: str) -> None:
+    if not isinstance(value, str) or len(value) != 1 or value in others:
         raise ConfigError(
-            "This is no delimiter.", got=given(delimiter), expected='one character, such as ";"'
+            f"This is no {what}.", got=given(value), expected=f"one character, such as {example}"
         )
 
 
-def _lines(path: Path, delimiter: str, header_for: Path | None) -> Iterator[Line]:
+def _lines(path: Path, delimiter: str, quotechar: str, header_for: Path | None) -> Iterator[Line]:
     """The lines of a file, checked.
 
     Args:
         path: The file.
         delimiter: Between path and label.
+        quotechar: Around fields.
         header_for: Pass over the first line, which must name no file in this folder.
     """
     # Names of files need not be UTF-8: their bytes come through as the file system gives them.
     with open(path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
         first = True
-        reader = csv.reader(file, delimiter=delimiter, strict=True)
+        reader = csv.reader(file, delimiter=delimiter, quotechar=quotechar, strict=True)
         for number, fields in _records(path, reader, delimiter.isspace()):
             if first and header_for is not None:
                 first = False

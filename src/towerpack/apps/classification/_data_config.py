@@ -1,0 +1,46 @@
+"""What data there are, and how they come: the section `data` of a recipe."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from towerpack.config import Config
+
+Side = Annotated[int, Field(ge=1)]
+
+
+class DataConfig(Config):
+    """Labelled pictures, and their way to a network's input."""
+
+    inputter: str = "digits"
+    "csv, folder, tfrecord, cifar10, cifar100, mnist, fashion_mnist, digits, or module:name."
+    path: str | None = None
+    "The folder of the data; for cifar and mnist, where downloads go."
+    train: str | list[str] | None = None
+    "CSV files, patterns of TFRecord files, or folders, below path; several are joined."
+    val: str | list[str] | None = None
+    "The same for validation."
+    test: str | list[str] | None = None
+    "The same for the final test."
+    validation: float = Field(0.1, ge=0, lt=1)
+    "Share of the training data that becomes the validation data, where there are none."
+    num_classes: int | None = Field(None, ge=2)
+    "How many classes, where the data do not say."
+    class_names: list[str] | None = None
+    "Names of the classes in the order of their labels, where the data do not say."
+    size: tuple[Side, Side] = (32, 32)
+    "Height and width of the network's input."
+    channels: Literal[1, 3] = 3
+    "3: colour, 1: grey; pictures are converted."
+    batch_size: int = Field(64, ge=1)
+    "Pictures in a batch."
+    augmenter: str = "none"
+    "none, cifar, vgg, inception, randaugment, or module:name."
+    workers: int = Field(0, ge=0)
+    "Processes that decode and augment; 0: the program itself."
+    samples: int | None = Field(None, ge=1)
+    "Take so many of the training pictures only."
+    synthetic: bool = False
+    "Train on one constant batch, to measure speed without data."

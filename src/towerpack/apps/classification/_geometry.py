@@ -1,0 +1,195 @@
+"""From a decoded picture of any size to the network's input: one definition, for data and graphs.
+
+Sides that shrink are averaged over areas, sides that grow are interpolated linearly between the
+centres of pixels. Of the ways in which OpenCV and TensorFlow resample, these are the two that both
+have: they agree within 1 of 255.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.extras import require
+from towerpack.dataflow.images import (
+    ConstantBackgroundFiller,
+    CropTransform,
+    ImageAugmentor,
+    MapImage,
+    PasteTransform,
+    ResizeTransform,
+    Transform,
+    TransformList,
+)
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+Size = tuple[int, int]
+"""Height and width."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Geometry:
+    """How one picture, uint8 [h, w, 1 or 3], becomes uint8 [height, width, channels].
+
+    The middle is cut out (`fraction`), what is left is scaled, and where that is not yet the size,
+    the middle is taken of what is too long, and black put around what is too short.
+
+    Attributes:
+        height: Of the result.
+        width: Of the result.
+        channels: 3: red, green, blue; 1: grey (luma of ITU-R BT.601).
+        fraction: Of height and width that is kept at first.
+        shortest_edge: What the shorter side is scaled to, with the aspect ratio kept; without it
+            the picture is stretched to the size.
+
+    Raises:
+        ConfigError: A number makes no sense.
+    """
+
+    height: int
+    width: int
+    channels: int = 3
+    fraction: float = 1.0
+    shortest_edge: int | None = None
+
+    def __post_init__(self) -> None:
+        edge = 1 if self.shortest_edge is None else self.shortest_edge
+        sizes = min(self.height, self.width, edge) >= 1
+        if not (sizes and self.channels in (1, 3) and 0 < self.fraction <= 1):
+            raise ConfigError(
+                f"{self} makes no sense.",
+                expected="sides of 1 or more, 1 or 3 channels, a fraction above 0, at most 1",
+            )
+
+    def augmentors(self) -> list[ImageAugmentor]:
+        """Itself for a DataFlow, by OpenCV; nothing in it is random."""
+        return [colours(self.channels), self.scaling()]
+
+    def scaling(self) -> ImageAugmentor:
+        """The same for pictures that have their channels: size alone."""
+        return _Middle(self)
+
+    def tensors(self, image: tf.Tensor) -> tf.Tensor:
+        """Itself as operations of a TensorFlow graph.
+
+        Args:
+            image: uint8 [h, w, 1 or 3]; height and width may be known only when it runs.
+        """
+        import tensorflow as tf
+
+        if image.shape[-1] != self.channels:
+            grey = self.channels == 1
+            image = tf.image.rgb_to_grayscale(image) if grey else tf.image.grayscale_to_rgb(image)
+        h, w = (tf.shape(image)[axis] for axis in (0, 1))
+        kept_h, kept_w = (_tensor_whole(_double(side) * self.fraction) for side in (h, w))
+        top, left = (h - kept_h) // 2, (w - kept_w) // 2
+        image = image[top : top + kept_h, left : left + kept_w]
+        if self.shortest_edge is None:
+            new = (tf.constant(self.height), tf.constant(self.width))
+        else:
+            edge, shorter = self.shortest_edge, _double(tf.minimum(kept_h, kept_w))
+            new = tuple(_tensor_whole(edge * _double(side) / shorter) for side in (kept_h, kept_w))
+        image = _tensor_scaled(image, (kept_h, kept_w), new)
+        image = tf.image.resize_with_crop_or_pad(image, self.height, self.width)
+        return tf.ensure_shape(image, [self.height, self.width, self.channels])
+
+    def as_dict(self) -> dict[str, Any]:
+        """The numbers, for the metadata of an export; `Geometry(**numbers)` is the same again."""
+        return asdict(self)
+
+
+class _Middle(ImageAugmentor):
+    """`Geometry` without its colours."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.geometry = geometry
+
+    def get_transform(self, img: NDArray[Any], rng: np.random.Generator | None = None) -> Transform:
+        geometry = self.geometry
+        h, w = img.shape[:2]
+        kept_h, kept_w = (_whole(side * geometry.fraction) for side in (h, w))
+        crop = CropTransform((h - kept_h) // 2, (w - kept_w) // 2, kept_h, kept_w)
+        new = geometry.height, geometry.width
+        if geometry.shortest_edge is not None:
+            new = shortest_edge((kept_h, kept_w), geometry.shortest_edge)
+        scaling = scaled((kept_h, kept_w), new)
+        return TransformList([crop, *scaling, *_fitted(new, (geometry.height, geometry.width))])
+
+
+def scaled(old: Size, new: Size) -> list[Transform]:
+    """Scaling from one (height, width) to another: first what shrinks, then what grows."""
+    least = min(old[0], new[0]), min(old[1], new[1])
+    steps = [ResizeTransform(*old, *least, "area"), ResizeTransform(*least, *new, "linear")]
+    return [step for step in steps if (step.h, step.w) != (step.new_h, step.new_w)]
+
+
+def shortest_edge(size: Size, edge: int) -> Size:
+    """The (height, width) of the same aspect ratio whose smaller number is `edge`."""
+    shorter = min(size)
+    return _whole(edge * size[0] / shorter), _whole(edge * size[1] / shorter)
+
+
+def colours(channels: int) -> ImageAugmentor:
+    """Makes pictures [h, w] or [h, w, 1 or 3] be of so many channels."""
+    return MapImage(partial(_with_channels, channels=channels))
+
+
+def _with_channels(img: NDArray[np.uint8], channels: int) -> NDArray[np.uint8]:
+    found = 1 if img.ndim == 2 else img.shape[2]
+    if found == channels:
+        return img.reshape(*img.shape[:2], channels)
+    if found not in (1, 3):
+        raise ConfigError(
+            f"A picture has {found} channels.", expected="1: grey, or 3: red, green, blue"
+        )
+    cv2: Any = require("cv2", extra="image", needed_for="the colours of pictures")
+    made = cv2.cvtColor(img, cv2.COLOR_GRAY2RGB if found == 1 else cv2.COLOR_RGB2GRAY)
+    return made.reshape(*img.shape[:2], channels)
+
+
+def _fitted(old: Size, new: Size) -> list[Transform]:
+    """The middle of what is too long, and black around what is too short."""
+    kept = min(old[0], new[0]), min(old[1], new[1])
+    steps: list[Transform] = []
+    if kept != old:
+        steps.append(CropTransform((old[0] - kept[0]) // 2, (old[1] - kept[1]) // 2, *kept))
+    if kept != new:
+        corner = (new[0] - kept[0]) // 2, (new[1] - kept[1]) // 2
+        steps.append(PasteTransform(*corner, *new, ConstantBackgroundFiller(0)))
+    return steps
+
+
+def _whole(length: float) -> int:
+    return max(1, math.floor(length + 0.5))
+
+
+def _double(length: tf.Tensor) -> tf.Tensor:
+    # As Python counts: both sides must round alike.
+    import tensorflow as tf
+
+    return tf.cast(length, tf.float64)
+
+
+def _tensor_whole(length: tf.Tensor) -> tf.Tensor:
+    import tensorflow as tf
+
+    return tf.maximum(1, tf.cast(tf.floor(length + 0.5), tf.int32))
+
+
+def _tensor_scaled(image: tf.Tensor, old: Any, new: Any) -> tf.Tensor:
+    import tensorflow as tf
+
+    least = [tf.minimum(*pair) for pair in zip(old, new, strict=True)]
+    batch = tf.expand_dims(image, 0)
+    for size, method in ((least, "area"), (new, "bilinear")):
+        values = tf.image.resize(tf.cast(batch, tf.float32), tf.stack(size), method)
+        batch = tf.saturate_cast(tf.round(values), tf.uint8)
+    return tf.squeeze(batch, 0)

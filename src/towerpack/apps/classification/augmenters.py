@@ -1,0 +1,200 @@
+"""Augmenters: what happens to a training picture, to every other one, and to its numbers.
+
+They are named by what they were published with. All give uint8 pictures, and the network's graph
+begins with `normalize`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack.apps.classification._geometry import Geometry, Size, scaled, shortest_edge
+from towerpack.dataflow.images import (
+    AugmentorList,
+    Brightness,
+    CenterPaste,
+    Contrast,
+    Flip,
+    GoogleNetRandomCropAndResize,
+    Hue,
+    ImageAugmentor,
+    RandAugment,
+    RandomChooseAug,
+    RandomCrop,
+    Saturation,
+    Transform,
+    TransformList,
+)
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+IMAGENET_MEAN_RGB = (123.68, 116.78, 103.94)
+_LUMA = (0.299, 0.587, 0.114)
+_PAD_PX = 4
+
+
+@dataclass(frozen=True)
+class Augmenter:
+    """What is done with pictures before a network sees them.
+
+    Another one is made of functions: `dataclasses.replace(cifar, name="mine", train=my_train)`.
+
+    Attributes:
+        name: For messages and the metadata of exports.
+        train: From (height, width) of the network's input to augmentors that make uint8 pictures
+            of that size from uint8 pictures of any size.
+        geometry: The same for validation, test, inference, export and serving.
+        normalize: The first operation of the graph: from uint8 [n, h, w, c] to float32.
+    """
+
+    name: str
+    train: Callable[[Size], Sequence[ImageAugmentor]]
+    geometry: Callable[[Size], Geometry]
+    normalize: Callable[[tf.Tensor], tf.Tensor]
+
+
+class RandomShortestEdge(ImageAugmentor):
+    """Scales a picture so that its shorter side gets a random length; the aspect ratio stays.
+
+    Args:
+        low: The least length.
+        high: The greatest.
+    """
+
+    def __init__(self, low: int, high: int) -> None:
+        self.low = low
+        self.high = high
+
+    def get_transform(
+        self, img: NDArray[np.uint8], rng: np.random.Generator | None = None
+    ) -> Transform:
+        """Draw the length."""
+        edge = int(self.generator(rng).integers(self.low, self.high + 1))
+        size = img.shape[0], img.shape[1]
+        return TransformList(scaled(size, shortest_edge(size, edge)))
+
+
+def to_unit(image: tf.Tensor) -> tf.Tensor:
+    """To 0..1."""
+    import tensorflow as tf
+
+    return tf.cast(image, tf.float32) / 255
+
+
+def to_signed_unit(image: tf.Tensor) -> tf.Tensor:
+    """To -1..1."""
+    import tensorflow as tf
+
+    return tf.cast(image, tf.float32) / 127.5 - 1
+
+
+def minus_mean(image: tf.Tensor) -> tf.Tensor:
+    """Without the mean colour of ImageNet; of grey pictures, without its luma."""
+    import tensorflow as tf
+
+    mean = np.array(IMAGENET_MEAN_RGB)
+    return tf.cast(image, tf.float32) - (mean if image.shape[-1] == 3 else [mean @ _LUMA])
+
+
+def standardize(image: tf.Tensor) -> tf.Tensor:
+    """To mean 0 and standard deviation 1 over all values of each picture.
+
+    The deviation is taken as at least 1 / sqrt(values), so that one colour becomes 0.
+    """
+    import tensorflow as tf
+
+    return tf.image.per_image_standardization(tf.cast(image, tf.float32))
+
+
+def _stretched(size: Size) -> Geometry:
+    return Geometry(height=size[0], width=size[1])
+
+
+def _filled(size: Size) -> Geometry:
+    """The middle, as large as it can be."""
+    return Geometry(height=size[0], width=size[1], shortest_edge=max(size))
+
+
+def _margin(size: Size) -> Geometry:
+    return Geometry(height=size[0], width=size[1], shortest_edge=round(max(size) * 256 / 224))
+
+
+def _zoomed(size: Size) -> Geometry:
+    return Geometry(height=size[0], width=size[1], fraction=0.875)
+
+
+def _train_cifar(size: Size) -> list[ImageAugmentor]:
+    height, width = size
+    return [
+        _filled(size).scaling(),
+        CenterPaste((height + 2 * _PAD_PX, width + 2 * _PAD_PX)),
+        RandomCrop(size),
+        Flip(horiz=True),
+        Brightness(63),
+        Contrast((0.2, 1.8)),
+    ]
+
+
+def _train_vgg(size: Size) -> list[ImageAugmentor]:
+    low = round(max(size) * 256 / 224)
+    return [RandomShortestEdge(low, 2 * low), RandomCrop(size), Flip(horiz=True)]
+
+
+def _train_inception(size: Size) -> list[ImageAugmentor]:
+    brightness, saturation = Brightness(32), Saturation(0.5)
+    hue, contrast = Hue((-36, 36)), Contrast((0.5, 1.5))
+    orders = [
+        [brightness, saturation, hue, contrast],
+        [saturation, brightness, contrast, hue],
+        [contrast, hue, brightness, saturation],
+        [hue, saturation, contrast, brightness],
+    ]
+    return [
+        GoogleNetRandomCropAndResize((0.05, 1.0), (0.75, 1.33), size),
+        Flip(horiz=True),
+        RandomChooseAug([AugmentorList(order) for order in orders]),
+    ]
+
+
+def _train_randaugment(size: Size) -> list[ImageAugmentor]:
+    return [
+        GoogleNetRandomCropAndResize((0.25, 1.0), (0.75, 1.33), size),
+        Flip(horiz=True),
+        RandAugment(2, 9),
+    ]
+
+
+none = Augmenter("none", lambda size: [_stretched(size).scaling()], _stretched, to_unit)
+"""Pictures are stretched to the size, and go from 0 to 1."""
+
+cifar = Augmenter("cifar", _train_cifar, _filled, standardize)
+"""Shifts by up to 4 pixels, flips, brightness, contrast; each picture standardized.
+
+Krizhevsky 2012 (cuda-convnet), with the numbers of TensorFlow's tutorial on it.
+"""
+
+vgg = Augmenter("vgg", _train_vgg, _margin, minus_mean)
+"""Crops of pictures of random size, flips; the mean colour of ImageNet is subtracted.
+
+Simonyan & Zisserman 2014, section 3. For 224 pixels the shorter side is scaled to 256..512, and to
+256 where nothing is random; for other sizes in proportion.
+"""
+
+inception = Augmenter("inception", _train_inception, _zoomed, to_signed_unit)
+"""Crops of random area and aspect ratio, flips, colours in one of four orders; from -1 to 1.
+
+Szegedy et al. 2015, section 6, with the colours of TensorFlow's Slim. Otherwise the middle 87.5 %
+of both sides, stretched to the size. For pictures in colour only.
+"""
+
+randaugment = Augmenter("randaugment", _train_randaugment, _zoomed, to_signed_unit)
+"""Crops of random area and aspect ratio, flips, RandAugment (2, 9) of Cubuk et al. 2019.
+
+Otherwise as `inception`.
+"""

@@ -1,0 +1,93 @@
+"""Pictures listed in CSV files: lines `path,label`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from towerpack._core.errors import ConfigError, FormatError
+from towerpack.apps.classification._data_config import DataConfig
+from towerpack.apps.classification._image_inputter import (
+    ImageInputter,
+    Part,
+    joined,
+    named_classes,
+)
+from towerpack.apps.classification._splits import folder_of, places
+from towerpack.apps.classification.augmenters import Augmenter
+from towerpack.dataflow import ImageCSV
+
+_QUOTED = re.compile(r"\s*'[^']*'\s*,")
+
+
+class CsvInputter(ImageInputter):
+    """`path,label`, paths relative to the file's folder, with the header `path,label` or without.
+
+    Labels are integers or names, in all files alike. Quotes are double, or, where a file begins
+    with one, single. Without `train`, `val` and `test` the files are `train.csv`, `val.csv` and
+    `test.csv` in `path`, where these exist.
+    """
+
+    takes = frozenset({"path", "train", "val", "test", "validation", "num_classes", "class_names"})
+
+    def find(self) -> tuple[Sequence[str], dict[str, Part]]:
+        """As the files list them."""
+        given = places(self.config, "{}.csv".format)
+        if "train" not in given:
+            raise ConfigError(
+                f"There is no train.csv in {folder_of(self.config)}.", fix="data.train=FILE.csv"
+            )
+        listed = {split: [_opened(file) for file in files] for split, files in given.items()}
+        every = [one for several in listed.values() for one in several]
+        names = self._names(every)
+        if names is not None:
+            listed = {
+                split: [_opened(one.path, names) for one in several]
+                for split, several in listed.items()
+            }
+        parts = {
+            split: joined([Part(one.files, one.labels) for one in several])
+            for split, several in listed.items()
+        }
+        where = ", ".join(str(one.path) for one in every)
+        return named_classes(self.config, list(parts.values()), where, names), parts
+
+    def _names(self, every: Sequence[ImageCSV]) -> list[str] | None:
+        """The classes in the order of their labels; `None` if labels are integers."""
+        by_name = [one.classes is not None for one in every]
+        if any(by_name) != all(by_name):
+            raise FormatError(
+                f"Labels are names in {every[by_name.index(True)].path}, and integers in "
+                f"{every[by_name.index(False)].path}.",
+                expected="the same in all files",
+            )
+        if not any(by_name):
+            return None
+        return self.config.class_names or sorted({n for one in every for n in one.classes or ()})
+
+
+def _opened(path: object, classes: Sequence[str] | None = None) -> ImageCSV:
+    file = str(path)
+    quotechar = "'" if _QUOTED.match(_first_line(file)) else '"'
+    try:
+        return ImageCSV(file, decode=False, classes=classes, quotechar=quotechar)
+    except FormatError as error:
+        if error.fix != "header=True":
+            raise
+    return ImageCSV(file, header=True, decode=False, classes=classes, quotechar=quotechar)
+
+
+def _first_line(file: str) -> str:
+    """The first line that is not empty and no header."""
+    try:
+        with open(file, encoding="utf-8-sig", errors="surrogateescape") as lines:
+            full = (line for line in lines if line.strip())
+            first = next(full, "")
+            return next(full, "") if first.strip().lower() == "path,label" else first
+    except OSError as error:
+        raise ConfigError(f"The list {file} cannot be read: {error.strerror}.") from error
+
+
+def build(config: DataConfig, augmenter: Augmenter) -> CsvInputter:
+    """The inputter."""
+    return CsvInputter(config, augmenter)

@@ -1,0 +1,34 @@
+"""1,797 handwritten digits of 8 x 8 pixels, which come with scikit-learn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from towerpack.apps._inputter import Split
+from towerpack.apps.classification._data_config import DataConfig
+from towerpack.apps.classification._image_inputter import ImageInputter, Part
+from towerpack.apps.classification.augmenters import Augmenter
+from towerpack.dataflow import datasets
+
+_INK = 16
+_SPLITS: tuple[Split, ...] = ("train", "val", "test")
+
+
+class DigitsInputter(ImageInputter):
+    """`datasets.Digits`, split as it is there: white on black, from 0 to 255."""
+
+    def find(self) -> tuple[Sequence[str], dict[str, Part]]:
+        """The three parts of the data set."""
+        raw = {split: datasets.Digits(split, shuffle=False) for split in _SPLITS}
+        parts = {
+            split: Part(np.rint(ds.images * (255 / _INK)).astype(np.uint8), ds.labels)
+            for split, ds in raw.items()
+        }
+        return raw["train"].get_label_names(), parts
+
+
+def build(config: DataConfig, augmenter: Augmenter) -> DigitsInputter:
+    """The inputter."""
+    return DigitsInputter(config, augmenter)

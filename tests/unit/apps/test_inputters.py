@@ -1,0 +1,370 @@
+"""Laws of the inputters of image classification, over small real data."""
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+import pytest
+from PIL import Image
+
+from towerpack import ConfigError, FormatError, MapError, TowerpackError
+from towerpack.apps.classification import augmenters
+from towerpack.apps.classification._data_config import DataConfig
+from towerpack.apps.classification._image_inputter import ImageInputter, make_inputter
+from towerpack.config import load
+from towerpack.dataflow.images import encode_jpeg
+
+SIZE = (12, 10)
+COLOURS = {"blue": (0, 0, 255), "green": (0, 255, 0), "red": (255, 0, 0)}
+
+
+def jpeg(file: Path, colour: tuple[int, int, int], number: int) -> Path:
+    """A picture of one colour, in which the number can be read from the first pixel."""
+    img = np.full((12, 10, 3), colour, np.uint8)
+    img[img == 0] = number
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(encode_jpeg(img, quality=100, subsampling="444"))
+    return file
+
+
+def folders(root: Path, *, count: int = 10) -> dict[str, Any]:
+    for name, colour in COLOURS.items():
+        for i in range(count):
+            jpeg(root / name / f"{i}.jpg", colour, 10 * i)
+    return {"inputter": "folder", "path": str(root)}
+
+
+def split_folders(root: Path) -> dict[str, Any]:
+    for split in ("train", "val", "test"):
+        folders(root / split, count=5)
+    (root / "val/green").rename(root / "val/.green")  # A class may have no validation data.
+    return {"inputter": "folder", "path": str(root)}
+
+
+def csv_files(root: Path) -> dict[str, Any]:
+    folders(root / "pictures")
+    lines = [f"pictures/{name}/{i}.jpg,{name}" for name in COLOURS for i in range(10)]
+    (root / "one.csv").write_text("path,label\n" + "\n".join(lines[::3]) + "\n")
+    (root / "two.csv").write_text(
+        "\n".join(f"'{line.replace(',', chr(39) + ',')}" for line in lines[1::3])
+    )
+    (root / "sub").mkdir()
+    (root / "sub/test.csv").write_text(
+        "".join(f'"../{line}"\n'.replace(",", '","') for line in lines[2::3])
+    )
+    return {
+        "inputter": "csv",
+        "path": str(root),
+        "train": ["one.csv", "two.csv"],
+        "test": "sub/test.csv",
+    }
+
+
+def integer_csv(root: Path) -> dict[str, Any]:
+    folders(root, count=4)
+    for split, numbers in (("train", (0, 1)), ("val", (2,)), ("test", (3,))):
+        lines = [f"{n}/{i}.jpg,{k}" for k, n in enumerate(COLOURS) for i in numbers]
+        (root / f"{split}.csv").write_text("\n".join(lines))
+    return {"inputter": "csv", "path": str(root), "class_names": list(COLOURS)}
+
+
+def digits(root: Path) -> dict[str, Any]:
+    return {"inputter": "digits"}
+
+
+SOURCES = [folders, split_folders, csv_files, integer_csv, digits]
+COUNTS = {
+    folders: (24, 3, 3),
+    split_folders: (15, 10, 15),
+    csv_files: (18, 2, 10),
+    integer_csv: (6, 3, 3),
+    digits: (1257, 180, 360),
+}
+
+
+def inputter(values: dict[str, Any], **more: Any) -> ImageInputter:
+    config = DataConfig(**{"size": SIZE, "batch_size": 4, **values, **more})
+    return make_inputter(config)  # type: ignore[return-value]
+
+
+def read(flow: Any, **place: int) -> tuple[np.ndarray, np.ndarray]:
+    images, labels = zip(*flow.iterate(**(place or {"seed": 0, "epoch": 0})), strict=True)
+    return np.concatenate(images), np.concatenate(labels)
+
+
+@pytest.fixture(params=SOURCES, ids=lambda source: source.__name__)
+def source(request: pytest.FixtureRequest) -> Callable[[Path], dict[str, Any]]:
+    return request.param
+
+
+class TestAllInputters:
+    def test_splits(self, source: Any, tmp_path: Path) -> None:
+        """Each picture once in val and test, in order; whole batches of others in train."""
+        made = inputter(source(tmp_path))
+        seen: dict[str, set[bytes]] = {}
+        for split, count in zip(("train", "val", "test"), COUNTS[source], strict=True):
+            flow = made.flow(split)
+            images, labels = read(flow)
+            assert images.dtype == np.uint8 and labels.dtype == np.int64
+            assert images.shape[1:] == (*SIZE, 3)
+            assert len(images) == (count - count % 4 if split == "train" else count)
+            assert len(flow) == -(-len(images) // 4)
+            counts = made.class_counts(split)
+            assert counts.sum() == count and len(counts) == made.num_classes
+            if split != "train":
+                assert np.array_equal(counts, np.bincount(labels, minlength=made.num_classes))
+                assert np.array_equal(read(flow, seed=3, epoch=1)[0], images)
+            if source not in (digits, split_folders):
+                rows = [img.tobytes() for img in images]
+                assert len(set(rows)) == len(rows)
+                seen[split] = set(rows)
+        everything = list(seen.values())
+        assert sum(map(len, everything)) == len(set().union(*everything))
+
+    def test_labels_are_those_of_the_pictures(self, source: Any, tmp_path: Path) -> None:
+        made = inputter(source(tmp_path))
+        if source is digits:
+            assert list(made.class_names) == list("0123456789")
+            return
+        assert list(made.class_names) == list(COLOURS)
+        for split in ("train", "val", "test"):
+            images, labels = read(made.flow(split))
+            brightest = images[:, 5, 5].argmax(axis=1)
+            assert [list(COLOURS.values())[k].index(255) for k in labels] == brightest.tolist()
+
+    def test_passes_are_functions_of_the_seed(self, source: Any, tmp_path: Path) -> None:
+        values = source(tmp_path)
+        made = (inputter(values, augmenter="cifar", samples=6) for _ in range(2))
+        one, again = (each.flow("train") for each in made)
+        first = read(one, seed=1, epoch=0)
+        assert np.array_equal(first[0], read(again, seed=1, epoch=0)[0])
+        for place in ({"seed": 1, "epoch": 1}, {"seed": 2, "epoch": 0}):
+            assert not np.array_equal(first[0], read(one, **place)[0])
+
+    def test_a_file_is_prepared_as_validation_data_are(self, source: Any, tmp_path: Path) -> None:
+        made = inputter(source(tmp_path), channels=1, augmenter="inception", size=(9, 7))
+        images, _ = read(made.flow("val"))
+        assert images.shape[1:] == (9, 7, 1)
+        for (picture, _), expected in zip(made.source("val"), images, strict=True):
+            if isinstance(picture, np.ndarray):  # Digits have no files.
+                picture = cv2.imencode(".png", picture)[1].tobytes()
+            sample = made.read(picture)
+            assert sample.ndim == 3 and sample.shape[2] == 3
+            (prepared,) = made.prepare(sample)
+            assert np.array_equal(prepared, expected)
+
+    def test_synthetic_data(self, source: Any, tmp_path: Path) -> None:
+        made = inputter(source(tmp_path), synthetic=True, workers=2)
+        batches = list(made.flow("train"))
+        assert len(batches) == COUNTS[source][0] // 4
+        assert all(batch is batches[0] for batch in batches)
+        assert batches[0][0].shape == (4, *SIZE, 3) and batches[0][0].dtype == np.uint8
+        assert batches[0][1].max() < made.num_classes and batches[0][1].dtype == np.int64
+
+    def test_fewer_training_pictures(self, source: Any, tmp_path: Path) -> None:
+        made = inputter(source(tmp_path), samples=5)
+        assert made.class_counts().sum() == 5
+        assert len(read(made.flow("val"))[0]) == COUNTS[source][1]
+        with pytest.raises(ConfigError, match=r"data\.samples=100000"):
+            inputter(source(tmp_path / "more"), samples=100_000)
+
+
+def test_workers_change_nothing(tmp_path: Path) -> None:
+    values = folders(tmp_path)
+    one, two = (inputter(values, augmenter="randaugment", workers=n) for n in (0, 2))
+    assert np.array_equal(read(one.flow("train"))[0], read(two.flow("train"))[0])
+
+
+def test_validation_data_have_all_classes() -> None:
+    made = inputter({"inputter": "digits"}, samples=100)
+    assert made.class_counts().min() >= 9
+
+
+FORMATS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "grey.png": lambda img: img[..., 0],
+    "grey16.png": lambda img: img[..., 0].astype(np.uint16) * 256 + 17,
+    "colour.bmp": lambda img: img,
+    "rgba.png": lambda img: np.dstack([img, np.full(img.shape[:2], 9, np.uint8)]),
+    "colour16.tiff": lambda img: img.astype(np.uint16) * 256 + 255,
+}
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_kinds_of_pictures(tmp_path: Path, channels: int) -> None:
+    """Grey, transparent, of 16 bits, CMYK: all become what the network takes."""
+    bgr = np.random.default_rng(0).integers(0, 256, (*SIZE, 3), np.uint8)
+    (tmp_path / "a").mkdir(parents=True)
+    (tmp_path / "b").mkdir(parents=True)
+    for name, convert in FORMATS.items():
+        assert cv2.imwrite(str(tmp_path / "a" / name), convert(bgr))
+    inks = Image.fromarray(bgr[..., ::-1]).convert("CMYK")
+    inks.save(tmp_path / "a/inks.jpg", quality=100, subsampling=0)
+    jpeg(tmp_path / "b/0.jpg", (0, 0, 255), 0)
+    made = inputter(
+        {"inputter": "folder", "path": str(tmp_path)}, channels=channels, validation=0, batch_size=7
+    )
+    by_name = {
+        Path(str(file)).name: made.prepare(made.read(file))[0] for file, _ in made.source("train")
+    }
+    images, _ = read(made.flow("train"))
+    assert {img.tobytes() for img in images} == {img.tobytes() for img in by_name.values()}
+    luma = np.rint(bgr @ np.array([0.114, 0.587, 0.299]))[..., None]
+    colour = bgr[..., ::-1] if channels == 3 else luma
+    grey = np.repeat(bgr[..., :1], channels, axis=2)
+    for name, img in by_name.items():
+        if name != "0.jpg":
+            expected = grey if name.startswith("grey") else colour
+            assert np.abs(img - expected.astype(float)).max() <= (8 if name == "inks.jpg" else 1), (
+                name
+            )
+
+
+def broken_jpeg(root: Path) -> dict[str, Any]:
+    values = folders(root)
+    file = root / "red/3.jpg"
+    file.write_bytes(file.read_bytes()[:-40])
+    return values
+
+
+def no_picture(root: Path) -> dict[str, Any]:
+    values = folders(root)
+    (root / "red/3.jpg").write_text("no picture")
+    return values
+
+
+def lost(root: Path) -> dict[str, Any]:
+    folders(root)
+    (root / "train.csv").write_text("red/3.jpg,red\nred/33.jpg,red\n")
+    return {"inputter": "csv", "path": str(root), "validation": 0, "batch_size": 1}
+
+
+@pytest.mark.parametrize(
+    ("source", "named", "workers"),
+    [
+        (broken_jpeg, "3.jpg", 0),
+        (broken_jpeg, "3.jpg", 1),
+        (no_picture, "3.jpg", 0),
+        (lost, "33.jpg", 0),
+    ],
+)
+def test_bad_pictures_are_named(source: Any, named: str, workers: int, tmp_path: Path) -> None:
+    made = inputter({**source(tmp_path), "validation": 0, "batch_size": 1}, workers=workers)
+    with pytest.raises((MapError, FormatError)) as error:
+        list(made.flow("train"))
+    assert str(tmp_path / "red" / named) in str(error.value)
+    with pytest.raises(FormatError, match=named.replace(".", r"\.")):
+        made.read(tmp_path / "red" / named)
+
+
+CSV_ERRORS = {
+    "no label": ("a.jpg,0\nb.jpg\n", r"Line 2 of .*train\.csv"),
+    "three fields": ("a.jpg,0\nb.jpg,1,2\n", r"Line 2 of .*train\.csv"),
+    "open quote": ('a.jpg,0\n"b.jpg,1\n', r"Line 2 of .*train\.csv"),
+    "mixed labels": ("a.jpg,0\nb.jpg,1\nc.jpg,cat\n", r"'cat' in line 3 of .*train\.csv"),
+    "negative": ("a.jpg,0\nb.jpg,-1\n", r"label -1 in .*train\.csv"),
+    "empty": ("", r"no images in .*train\.csv"),
+    "header alone": ("path,label\n", r"no images in .*train\.csv"),
+}
+
+
+@pytest.mark.parametrize("case", CSV_ERRORS)
+def test_bad_lines_are_named(case: str, tmp_path: Path) -> None:
+    text, message = CSV_ERRORS[case]
+    (tmp_path / "train.csv").write_text(text)
+    with pytest.raises((ConfigError, FormatError), match=message):
+        inputter({"inputter": "csv", "path": str(tmp_path)})
+
+
+def test_names_of_classes(tmp_path: Path) -> None:
+    """The order is that of the configuration; without one, that of the names in all files."""
+    (tmp_path / "train.csv").write_text("a.jpg,cat\nb.jpg,ant\n")
+    (tmp_path / "test.csv").write_text("c.jpg,bee\n")
+    values = {"inputter": "csv", "path": str(tmp_path), "validation": 0}
+    assert list(inputter(values).class_names) == ["ant", "bee", "cat"]
+    names = ["cat", "bee", "ant", "dog"]
+    made = inputter(values, class_names=names)
+    assert list(made.class_names) == names
+    assert [label for _, label in made.source("train")] == [0, 2]
+    with pytest.raises(FormatError, match="'bee' in line 1"):
+        inputter(values, class_names=["cat", "ant"])
+    (tmp_path / "test.csv").write_text("c.jpg,4\n")
+    with pytest.raises(FormatError, match=r"names in .*train\.csv, and integers in .*test\.csv"):
+        inputter(values)
+    (tmp_path / "train.csv").write_text("a.jpg,0\n")
+    assert list(inputter(values).class_names) == list("01234")
+    assert inputter(values, num_classes=7).num_classes == 7
+    with pytest.raises(FormatError, match="label 4"):
+        inputter(values, num_classes=3)
+    with pytest.raises(ConfigError, match="5, and 3 different"):
+        inputter(values, num_classes=5, class_names=["a", "b", "c"])
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"path": "x"}, r"data\.path does not apply"),
+        ({"validation": 0.2}, r"data\.validation does not apply"),
+        ({"num_classes": 10}, r"data\.num_classes does not apply"),
+        ({"train": "a.csv"}, r"data\.train does not apply"),
+        ({"inputter": "folder", "class_names": ["a"]}, r"data\.class_names does not apply"),
+        ({"inputter": "folder", "path": "/nowhere"}, "no folder /nowhere"),
+        ({"inputter": "diggits"}, "no inputter 'diggits'"),
+        ({"augmenter": "cifr"}, "no augmenter 'cifr'"),
+        ({"batch_size": 2000}, "1257 training pictures are no batch"),
+        ({"inputter": "csv", "train": "none.csv"}, r"none\.csv cannot be read"),
+    ],
+)
+def test_what_does_not_fit_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(TowerpackError, match=message):
+        inputter(values).flow("train")
+
+
+def test_there_are_no_validation_data(tmp_path: Path) -> None:
+    made = inputter(folders(tmp_path), validation=0)
+    with pytest.raises(ConfigError, match="no data 'val'"):
+        made.flow("val")
+
+
+def test_classes_of_validation_data_are_those_of_training(tmp_path: Path) -> None:
+    values = split_folders(tmp_path)
+    jpeg(tmp_path / "val/yellow/0.jpg", (255, 255, 0), 0)
+    with pytest.raises(ConfigError) as error:
+        inputter(values)
+    assert "yellow" in str(error.value)
+
+
+def test_by_importlib() -> None:
+    """As the predecessor's programs put their parts together."""
+    package = "towerpack.apps.classification"
+    augmenter = importlib.import_module(f"{package}.augmenters").cifar
+    config = DataConfig(inputter="digits", size=(8, 8))
+    made = importlib.import_module(f"{package}.digits_inputter").build(config, augmenter)
+    assert made.augmenter is augmenters.cifar and next(iter(made.flow("test")))[0].shape[1:3] == (
+        8,
+        8,
+    )
+
+
+def own_build(config: DataConfig, augmenter: Any) -> Any:
+    return config, augmenter
+
+
+def test_values_of_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load(DataConfig, {"size": [8, 9]}, ["batch_size=3", "train=[a, b]"], where="here")
+    assert config.size == (8, 9) and config.train == ["a", "b"]
+    (tmp_path / "mine.py").write_text(
+        "from dataclasses import replace\n"
+        "from towerpack.apps.classification.augmenters import cifar, none\n"
+        "from towerpack.apps.classification.digits_inputter import DigitsInputter as build\n"
+        "shifted = replace(none, name='shifted', train=cifar.train)\n"
+        "wrong = replace(none, name='wrong', train=lambda size: [])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    made = inputter({"inputter": "mine:build", "augmenter": "mine:shifted"})
+    assert made.augmenter.name == "shifted" and len(made.flow("train")) == 1257 // 4
+    with pytest.raises((ConfigError, MapError), match="'wrong' gave another kind of picture"):
+        next(iter(inputter({"inputter": "mine:build", "augmenter": "mine:wrong"}).flow("train")))
