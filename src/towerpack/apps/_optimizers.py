@@ -102,8 +102,8 @@ def _steps(config: Optimizer, steps: int) -> list[tuple[int, float]]:
 
 
 def _by_line(points: Any, warm: int, rate: float) -> ScheduledHyperParamSetter:
-    rising = [(0, rate / warm), (warm, rate)] if warm else []
-    table = dict([*rising, *(point for point in points if point[0] > warm or not warm)])
+    rising = [(0, rate / warm), (warm - 1, rate)] if warm else []
+    table = dict([*rising, *(point for point in points if point[0] >= warm)])
     return ScheduledHyperParamSetter(
         "learning_rate", sorted(table.items()), interp="linear", step_based=True
     )

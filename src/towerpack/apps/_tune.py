@@ -258,6 +258,7 @@ def _drawn(study: Any, complete: int, number: str) -> bytes:
     left.set(title="Values of the trials", xlabel="trial", ylabel=number)
     trials = [t for t in study.get_trials(False) if t.state.name == "COMPLETE"]
     left.plot([t.number for t in trials], [t.value for t in trials], "o")
+    left.xaxis.get_major_locator().set_params(integer=True)
     right.set(title="Importance of the settings", xlabel="share of what they explain")
     if complete > 3:
         shares = _optuna().importance.get_param_importances(study)

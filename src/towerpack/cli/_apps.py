@@ -123,9 +123,9 @@ def infer(
     json_: JSON = False,
 ) -> None:
     """Predict files with the best checkpoint of a run."""
+    runner, display = open_run(run, [s for s in sources if _is_setting(s)], run_dir)
     from towerpack.apps import infer as run_inference
 
-    runner, display = open_run(run, [s for s in sources if _is_setting(s)], run_dir)
     wanted = [source for source in sources if not _is_setting(source)]
     done = run_inference(runner, display, wanted, out or runner.run_dir / "infer")
     failed = [row for row in done.rows if "error" in row]

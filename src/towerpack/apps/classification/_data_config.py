@@ -24,9 +24,9 @@ class DataConfig(Config):
     "The same for validation."
     test: str | list[str] | None = None
     "The same for the final test."
-    validation: float = Field(0.1, ge=0, lt=1)
+    validation: float = Field(default=0.1, ge=0, lt=1)
     "Share of the training data that becomes the validation data, where there are none."
-    num_classes: int | None = Field(None, ge=2)
+    num_classes: int | None = Field(default=None, ge=2)
     "How many classes, where the data do not say."
     class_names: list[str] | None = None
     "Names of the classes in the order of their labels, where the data do not say."
@@ -34,13 +34,13 @@ class DataConfig(Config):
     "Height and width of the network's input."
     channels: Literal[1, 3] = 3
     "3: colour, 1: grey; pictures are converted."
-    batch_size: int = Field(64, ge=1)
+    batch_size: int = Field(default=64, ge=1)
     "Pictures in a batch."
     augmenter: str = "none"
     "none, cifar, vgg, inception, randaugment, or module:name."
-    workers: int = Field(0, ge=0)
+    workers: int = Field(default=0, ge=0)
     "Processes that decode and augment; 0: the program itself."
-    samples: int | None = Field(None, ge=1)
+    samples: int | None = Field(default=None, ge=1)
     "Take so many of the training pictures only."
     synthetic: bool = False
     "Train on one constant batch, to measure speed without data."

@@ -40,7 +40,7 @@ def mix_batch(
 
 def _box(image: tf.Tensor, share: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """Where a box of about 1 - share of the area is, [h, w, 1], and what is left beside it."""
-    height, width = image.shape.as_list()[1:3]
+    height, width = (int(size or 0) for size in image.shape[1:3])
     side = tf.sqrt(1 - share)
     centre = _uniform("centre", [2])
 
