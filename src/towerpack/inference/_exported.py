@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,12 +11,13 @@ from typing import Any, Final
 
 import numpy as np
 
-from towerpack._core.errors import ConfigError, SpecError
-from towerpack._core.extras import require
+from towerpack._core.errors import SpecError
 from towerpack._core.naming import did_you_mean
+from towerpack.inference._arrays import without_loss
 
 METADATA: Final = "towerpack.json"
 DEFAULT_SIGNATURE: Final = "serving_default"
+STRING: Final = "string"
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,9 @@ class TensorInfo:
     name: str
     dtype: str
     shape: tuple[int | None, ...]
+
+    def __str__(self) -> str:
+        return f"{self.dtype} [{', '.join('n' if n is None else str(n) for n in self.shape)}]"
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class ExportedModel(ABC):
         path: Where it lies.
         runtime: What runs it: 'tensorflow', 'onnx', …
         metadata: What its `towerpack.json` says; empty without one.
-        signatures: By name.
+        signatures: By name. A model with a single one has it as 'serving_default' too.
     """
 
     runtime: str
@@ -56,12 +59,16 @@ class ExportedModel(ABC):
         self.metadata: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
 
     def run(
-        self, inputs: Mapping[str, np.ndarray], signature: str = DEFAULT_SIGNATURE
+        self, inputs: Mapping[str, Any], signature: str = DEFAULT_SIGNATURE
     ) -> dict[str, np.ndarray]:
         """Compute the outputs of a signature.
 
+        Args:
+            inputs: Arrays, or lists, by name. They are converted where that changes no value.
+            signature: Its name.
+
         Raises:
-            SpecError: There is no such signature, or its inputs have other names.
+            SpecError: There is no such signature, or its inputs have other names, dtypes, shapes.
         """
         if signature not in self.signatures:
             raise SpecError(
@@ -73,60 +80,32 @@ class ExportedModel(ABC):
             raise SpecError(
                 f"The signature '{signature}' takes other inputs.",
                 got=", ".join(sorted(inputs)) or "none",
-                expected=", ".join(sorted(wanted)),
+                expected=", ".join(f"{name} ({info})" for name, info in wanted.items()),
             )
-        return self._run(inputs, signature)
+        return self._run({name: _fitting(inputs[name], wanted[name]) for name in wanted}, signature)
 
     @abstractmethod
     def _run(self, inputs: Mapping[str, np.ndarray], signature: str) -> dict[str, np.ndarray]: ...
 
 
-class _SavedModel(ExportedModel):
-    runtime = "tensorflow"
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._tf: Any = require("tensorflow", extra="tf", needed_for="A SavedModel")
-        self._loaded = self._tf.saved_model.load(os.fspath(path))
-        self._functions: dict[str, Any] = {
-            name: function
-            for name, function in self._loaded.signatures.items()
-            if not name.startswith("__")
-        }
-        self.signatures = {name: _signature_of(f) for name, f in self._functions.items()}
-
-    def _run(self, inputs: Mapping[str, np.ndarray], signature: str) -> dict[str, np.ndarray]:
-        infos = self.signatures[signature].inputs
-        tensors = {
-            name: self._tf.constant(value, self._tf.as_dtype(infos[name].dtype))
-            for name, value in inputs.items()
-        }
-        return {name: t.numpy() for name, t in self._functions[signature](**tensors).items()}
-
-
-def _signature_of(function: Any) -> Signature:
-    def infos(specs: Mapping[str, Any]) -> dict[str, TensorInfo]:
-        return {
-            name: TensorInfo(name, spec.dtype.name, tuple(spec.shape))
-            for name, spec in specs.items()
-        }
-
-    return Signature(
-        infos(function.structured_input_signature[1]), infos(function.structured_outputs)
-    )
-
-
-def load_exported(path: str | os.PathLike[str], runtime: str | None = None) -> ExportedModel:
-    """Load an exported model.
-
-    Args:
-        path: Its directory.
-        runtime: What is to run it; None for what its format is made for.
-
-    Raises:
-        ConfigError: There is no exported model.
-    """
-    found = Path(path)
-    if not (found / "saved_model.pb").is_file():
-        raise ConfigError(f"There is no exported model in {found}.", expected="saved_model.pb")
-    return _SavedModel(found)
+def _fitting(value: Any, info: TensorInfo) -> np.ndarray:
+    try:
+        if info.dtype == STRING:
+            array, fits = np.asarray(value, object), True
+        else:
+            array = without_loss(value, np.dtype(info.dtype))
+            fits = array.dtype == np.dtype(info.dtype)
+    except ValueError as error:
+        raise SpecError(
+            f"The input '{info.name}' is no array: {error}.", expected=str(info)
+        ) from None
+    same_rank = array.ndim == len(info.shape)
+    if not (fits and same_rank) or any(
+        n not in (None, m) for n, m in zip(info.shape, array.shape, strict=True)
+    ):
+        raise SpecError(
+            f"The input '{info.name}' does not fit the exported model.",
+            got=f"{array.dtype.name} {list(array.shape)}",
+            expected=str(info),
+        )
+    return array
