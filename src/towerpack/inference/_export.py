@@ -19,15 +19,13 @@ from towerpack._core.naming import did_you_mean
 from towerpack._core.versions import NOTED, library_versions
 from towerpack.checkpoint import Checkpoint
 from towerpack.inference._comparison import compare_exported
-from towerpack.inference._exported import METADATA
-from towerpack.inference._formats import QUANTIZATIONS, Functions, write
+from towerpack.inference._exported import METADATA, Signature
+from towerpack.inference._formats import QUANTIZATIONS, ExportModule, write
 from towerpack.inference._predictor import Predictor
-from towerpack.inference._runtimes import FILES, load_exported, versions_in
+from towerpack.inference._runtimes import FILES, infos_of, load_exported, versions_in
 
 TOLERANCES: Final = {None: 1e-4, "float16": 1e-2, "dynamic": 0.1, "int8": 0.1}
 """By quantization: what `compare_exported` may find."""
-_EXAMPLES: Final = 8
-_FREE_SIZE: Final = 32
 _logger = get_logger(__name__)
 
 
@@ -100,18 +98,21 @@ def export(
         )
     if quantize == "int8" and batch_examples is None:
         raise ConfigError("quantize='int8' calibrates by real inputs.", fix="batch_examples=…")
-    named = _by_name(outputs)
+    listed = [outputs] if isinstance(outputs, str) else outputs
+    named = dict(listed if isinstance(listed, Mapping) else zip(listed, listed, strict=True))
     if version is not None and (Path(path) / str(version)).exists():
         raise ConfigError(f"There is a version {version} in {path}.", fix="version=None")
     predictor = Predictor(model, checkpoint, inputs, list(named.values()), tag=tag, ema=ema)
     examples = _examples(predictor, batch_examples)
     _check(predictor, examples, format, class_names, preprocess)
-    functions = Functions(predictor, named, class_names, preprocess)
+    if class_names is not None:
+        named = {"probabilities": predictor.output_names[0]}
+    functions = ExportModule(predictor, named, class_names, preprocess)
     told: dict[str, Any] = {
         "format": format,
         "quantize": quantize,
         "source": {"checkpoint": str(predictor.checkpoint), "step": predictor.step, "ema": ema},
-        "signature": functions.signature,
+        "signature": functions.plain,
         "outputs": named,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "versions": library_versions((*NOTED, "tf2onnx", "onnxruntime", "ai-edge-litert")),
@@ -175,43 +176,25 @@ def _in_place(temporary: Path, path: Path, version: int | None) -> Path:
                 raise
 
 
-def _by_name(outputs: Sequence[str] | str | Mapping[str, str]) -> dict[str, str]:
-    if isinstance(outputs, Mapping):
-        return dict(outputs)
-    names = [outputs] if isinstance(outputs, str) else outputs
-    return {name: name for name in names}
-
-
 def _examples(predictor: Predictor, given: Any) -> dict[str, np.ndarray]:
     """What was given by name, or random numbers."""
     names = predictor.input_names
     if given is None:
-        rng = np.random.default_rng(0)
-        return {str(spec.name): _random(spec, rng) for spec in predictor.specs}
-    if isinstance(given, np.ndarray):
-        given = [given]
+        return Signature(infos_of({str(s.name): s for s in predictor.specs}), {}).random_inputs(8)
     if not isinstance(given, Mapping):
-        given = dict(zip(names, given, strict=True))
+        listed = [given] if isinstance(given, np.ndarray) else given
+        given = dict(zip(names, listed, strict=True))
+    missing = [name for name in names if name not in given]
+    if missing:
+        got = ", ".join(map(str, given))
+        raise ConfigError(f"batch_examples lacks {missing}.", got=got, expected=", ".join(names))
     return {name: np.asarray(given[name]) for name in names}
-
-
-def _random(spec: tf.TensorSpec, rng: np.random.Generator) -> np.ndarray:
-    if spec.dtype == tf.string or spec.shape.rank is None:
-        raise ConfigError(f"No examples of '{spec.name}' can be made up.", fix="batch_examples=…")
-    first, *others = [*spec.shape, None]
-    shape = [_EXAMPLES if first is None else first, *(n or _FREE_SIZE for n in others)]
-    shape = shape[: spec.shape.rank]
-    dtype = spec.dtype.as_numpy_dtype
-    if spec.dtype.is_floating:
-        return rng.random(shape).astype(dtype)
-    # Bytes are mostly pixels, other integers classes, indices or lengths.
-    return rng.integers(0, 256 if spec.dtype == tf.uint8 else 2, shape).astype(dtype)
 
 
 def _check(
     predictor: Predictor,
     examples: Mapping[str, np.ndarray],
-    form: str,
+    format: str,
     class_names: Sequence[str] | None,
     preprocess: Any,
 ) -> None:
@@ -219,17 +202,15 @@ def _check(
     results = predictor(**examples)
     strings = [str(s.name) for s in predictor.specs if s.dtype == tf.string]
     strings += [n for n, r in zip(predictor.output_names, results, strict=True) if r.dtype == "O"]
-    if strings and form != "saved_model":
-        raise ConfigError(
-            f"{form} has no strings.", got=", ".join(strings), fix="format='saved_model'"
-        )
+    if strings and format != "saved_model":
+        raise ConfigError(f"{format} has no strings.", got=", ".join(strings))
     if preprocess is not None and len(predictor.specs) != 1:
         raise ConfigError("preprocess makes one input.", got=", ".join(predictor.input_names))
-    if class_names is not None:
-        shapes = [list(result.shape) for result in results]
-        if len(shapes) != 1 or shapes[0][1:] != [len(class_names)]:
-            raise SpecError(
-                f"{len(class_names)} class names do not fit the outputs.",
-                got=", ".join(map(str, shapes)),
-                expected=f"one output [n, {len(class_names)}]",
-            )
+    wanted = [len(class_names)] if class_names is not None else []
+    shapes = [list(result.shape) for result in results]
+    if class_names is not None and (len(shapes) != 1 or shapes[0][1:] != wanted):
+        raise SpecError(
+            f"{len(class_names)} class names do not fit the outputs.",
+            got=", ".join(map(str, shapes)),
+            expected=f"one output [n, {len(class_names)}]",
+        )

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 
-from towerpack._core.errors import SpecError
+from towerpack._core.errors import ConfigError, SpecError
 from towerpack._core.naming import did_you_mean
-from towerpack.inference._arrays import without_loss
 
 METADATA: Final = "towerpack.json"
 DEFAULT_SIGNATURE: Final = "serving_default"
@@ -39,8 +37,33 @@ class Signature:
     inputs: Mapping[str, TensorInfo]
     outputs: Mapping[str, TensorInfo]
 
+    def random_inputs(self, rows: int) -> dict[str, np.ndarray]:
+        """Make up inputs, the same each time: floats from 0 to 1, any bytes, other integers 0 or 1.
 
-class ExportedModel(ABC):
+        A first size that is free is `rows`, others are 32.
+
+        Raises:
+            ConfigError: One is a string.
+        """
+        rng = np.random.default_rng(0)
+        return {name: _random(info, rows, rng) for name, info in self.inputs.items()}
+
+
+def _random(info: TensorInfo, rows: int, rng: np.random.Generator) -> np.ndarray:
+    if info.dtype == STRING:
+        raise ConfigError(f"No strings can be made up for '{info.name}'.", fix="give examples")
+    shape = [n or (32 if axis else rows) for axis, n in enumerate(info.shape)]
+    dtype = np.dtype(info.dtype)
+    if dtype.kind in "biu":
+        return rng.integers(0, 256 if dtype == np.uint8 else 2, shape).astype(dtype)
+    return rng.random(shape).astype(dtype)
+
+
+Call = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+Functions = Mapping[str, tuple[Signature, Call]]
+
+
+class ExportedModel:
     """An exported model that is loaded; calls may come from several threads.
 
     Attributes:
@@ -50,13 +73,17 @@ class ExportedModel(ABC):
         signatures: By name. A model with a single one has it as 'serving_default' too.
     """
 
-    runtime: str
-    signatures: Mapping[str, Signature]
-
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, runtime: str, functions: Functions) -> None:
         self.path = path
+        self.runtime = runtime
         file = path / METADATA
         self.metadata: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+        self._functions = dict(functions)
+        if len(functions) == 1:
+            (function,) = functions.values()
+            also = self.metadata.get("signature", DEFAULT_SIGNATURE)
+            self._functions |= {DEFAULT_SIGNATURE: function, also: function}
+        self.signatures = {name: signature for name, (signature, _) in self._functions.items()}
 
     def run(
         self, inputs: Mapping[str, Any], signature: str = DEFAULT_SIGNATURE
@@ -75,34 +102,44 @@ class ExportedModel(ABC):
                 f"{self.path} has no signature '{signature}'.",
                 fix=did_you_mean(signature, self.signatures),
             )
-        wanted = self.signatures[signature].inputs
+        wanted, (_, call) = self.signatures[signature].inputs, self._functions[signature]
         if inputs.keys() != wanted.keys():
             raise SpecError(
                 f"The signature '{signature}' takes other inputs.",
                 got=", ".join(sorted(inputs)) or "none",
                 expected=", ".join(f"{name} ({info})" for name, info in wanted.items()),
             )
-        return self._run({name: _fitting(inputs[name], wanted[name]) for name in wanted}, signature)
+        return call({name: _fitting(inputs[name], info) for name, info in wanted.items()})
 
-    @abstractmethod
-    def _run(self, inputs: Mapping[str, np.ndarray], signature: str) -> dict[str, np.ndarray]: ...
+
+def without_loss(value: Any, wanted: np.dtype[Any]) -> np.ndarray:
+    """Convert lists, numbers and arrays where that changes no value; floats may be rounded.
+
+    What cannot be converted so keeps its own dtype.
+
+    Raises:
+        ValueError: The value is ragged.
+    """
+    array = np.asarray(value)
+    if array.dtype == wanted or array.dtype.kind not in "biuf":
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        converted = array.astype(wanted)
+    # bfloat16 is of kind V for NumPy.
+    return converted if wanted.kind in "fV" or np.array_equal(converted, array) else array
 
 
 def _fitting(value: Any, info: TensorInfo) -> np.ndarray:
+    dtype = np.dtype(object if info.dtype == STRING else info.dtype)
     try:
-        if info.dtype == STRING:
-            array, fits = np.asarray(value, object), True
-        else:
-            array = without_loss(value, np.dtype(info.dtype))
-            fits = array.dtype == np.dtype(info.dtype)
+        array = np.asarray(value, dtype if info.dtype == STRING else None)
+        array = without_loss(array, dtype)
     except ValueError as error:
-        raise SpecError(
-            f"The input '{info.name}' is no array: {error}.", expected=str(info)
-        ) from None
+        what = f"The input '{info.name}' is no array: {error}."
+        raise SpecError(what, expected=str(info)) from None
     same_rank = array.ndim == len(info.shape)
-    if not (fits and same_rank) or any(
-        n not in (None, m) for n, m in zip(info.shape, array.shape, strict=True)
-    ):
+    sizes = zip(info.shape, array.shape, strict=False)
+    if array.dtype != dtype or not same_rank or any(n not in (None, m) for n, m in sizes):
         raise SpecError(
             f"The input '{info.name}' does not fit the exported model.",
             got=f"{array.dtype.name} {list(array.shape)}",

@@ -17,28 +17,26 @@ from towerpack.inference._keras_layer import as_keras_model
 from towerpack.inference._predictor import Predictor
 from towerpack.inference._runtimes import FILES
 
-TENSORS: Final = "tensors"
-OPSET: Final = 18
 QUANTIZATIONS: Final[Mapping[str, Sequence[str]]] = {
     "saved_model": (),
     "onnx": ("dynamic",),
     "litert": ("float16", "dynamic", "int8"),
     "keras": (),
 }
+_OPSET: Final = 18
 
 
-class Functions(tf.Module):
-    """A predictor as functions of tensors that can be saved.
-
-    Attributes:
-        signature: The name of the one that takes the model's own inputs.
-        by_signature: Functions with an input signature; they give dicts.
+class ExportModule(tf.Module):
+    """A predictor as functions of tensors, by signature, that can be saved.
 
     Args:
         predictor: The model.
         outputs: Names outside -> names in the model.
-        class_names: Of a classifier, whose one output are probabilities.
+        class_names: Of a classifier, whose one output is called 'probabilities'.
         preprocess: The bytes of a picture's file -> the model's one input, for one example.
+
+    Attributes:
+        plain: The signature that takes the model's own inputs.
     """
 
     def __init__(
@@ -49,36 +47,36 @@ class Functions(tf.Module):
         preprocess: Callable[[Any], Any] | None,
     ) -> None:
         super().__init__(name="exported")
-        self.specs = predictor.specs
-        split = class_names is not None or preprocess is not None
-        self.signature = TENSORS if split else DEFAULT_SIGNATURE
 
         def compute(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
             tensors = predictor.tensors(*inputs)
             named = {name: tensors[inner] for name, inner in outputs.items()}
-            if class_names is None:
-                return named
-            (probabilities,) = named.values()
-            return {"class_ids": tf.argmax(probabilities, -1), "probabilities": probabilities}
+            if class_names is not None:
+                named["class_ids"] = tf.argmax(named["probabilities"], -1)
+            return named
 
         def serve(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
             if preprocess is not None:
                 (spec,) = predictor.specs
                 one = tf.TensorSpec(spec.shape[1:], spec.dtype)
                 inputs = (tf.map_fn(preprocess, inputs[0], fn_output_signature=one),)
-            results = compute(*inputs)
-            if class_names is None:
-                return results
-            names = tf.gather(tf.constant(list(class_names)), results.pop("class_ids"))
-            return {"classes": names, **results}
+            named = compute(*inputs)
+            if class_names is not None:
+                ids = named.pop("class_ids")
+                named["classes"] = tf.gather(tf.constant(list(class_names)), ids)
+            return named
 
-        files = [tf.TensorSpec([None], tf.string, "image_bytes")]
-        self.by_signature = {self.signature: _function(compute, self.specs)}
+        split = class_names is not None or preprocess is not None
+        self.plain = "tensors" if split else DEFAULT_SIGNATURE
+        self.specs = predictor.specs
+        self.by_signature = {self.plain: _function(compute, self.specs)}
         if split:
+            files = [tf.TensorSpec([None], tf.string, "image_bytes")]
             specs = self.specs if preprocess is None else files
             self.by_signature[DEFAULT_SIGNATURE] = _function(serve, specs)
-        self.plain = self.by_signature[self.signature].get_concrete_function()
-        captured = {id(outer) for outer, _ in self.plain.graph.captures}
+        self.concrete = self.by_signature[self.plain].get_concrete_function()
+        captured = {id(outer) for outer, _ in self.concrete.graph.captures}
+        # A module is saved with the variables that it holds.
         self.read = [v for v in predictor.variables.values() if id(v.handle) in captured]
 
 
@@ -87,21 +85,13 @@ def _function(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> A
 
 
 def write(
-    functions: Functions,
+    functions: ExportModule,
     directory: Path,
     form: str,
     quantize: str | None,
     examples: Mapping[str, np.ndarray],
 ) -> None:
-    """Write a model's files.
-
-    Args:
-        functions: The model.
-        directory: It is there.
-        form: Of `FILES`.
-        quantize: Of `QUANTIZATIONS`.
-        examples: Rows by name, for what calibrates by them.
-    """
+    """Write a model's files of a format of `FILES`; `examples` are for what calibrates by them."""
     file = directory / FILES[form]
     with quiet_start():
         if form == "saved_model":
@@ -111,15 +101,15 @@ def write(
         elif form == "litert":
             file.write_bytes(_litert(functions, quantize, examples))
         else:
-            as_keras_model(functions, functions.plain, functions.specs).save(file)
+            as_keras_model(functions, functions.concrete, functions.specs).save(file)
 
 
-def _write_onnx(functions: Functions, file: Path, quantize: str | None) -> None:
+def _write_onnx(functions: ExportModule, file: Path, quantize: str | None) -> None:
     tf2onnx: Any = require("tf2onnx", extra="export", needed_for="Export to ONNX")
     tf2onnx.convert.from_function(
-        functions.by_signature[functions.signature],
+        functions.by_signature[functions.plain],
         input_signature=functions.specs,
-        opset=OPSET,
+        opset=_OPSET,
         custom_op_handlers={"Erfc": (_erfc, [])},
         output_path=os.fspath(file),
     )
@@ -130,19 +120,17 @@ def _write_onnx(functions: Functions, file: Path, quantize: str | None) -> None:
 
 def _erfc(graph: Any, node: Any, name: str, arguments: Any) -> None:
     """1 - erf, of which GELU is made, and which tf2onnx 1.17 does not know."""
-    outputs, shapes, dtypes = node.output, node.output_shapes, node.output_dtypes
+    made = {"outputs": node.output, "shapes": node.output_shapes, "dtypes": node.output_dtypes}
     one = graph.make_const(f"{name}/one", np.ones([1], np.float32))
     graph.remove_node(name)
     erf = graph.make_node("Erf", node.input, op_name_scope=name)
-    graph.make_node(
-        "Sub", [one.output[0], erf.output[0]], outputs=outputs, shapes=shapes, dtypes=dtypes
-    )
+    graph.make_node("Sub", [one.output[0], erf.output[0]], **made)
 
 
 def _litert(
-    functions: Functions, quantize: str | None, examples: Mapping[str, np.ndarray]
+    functions: ExportModule, quantize: str | None, examples: Mapping[str, np.ndarray]
 ) -> bytes:
-    converter = tf.lite.TFLiteConverter.from_concrete_functions([functions.plain], functions)
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([functions.concrete], functions)
     if quantize is not None:
         converter.optimizations = [tf.lite.Optimize.DEFAULT]
     if quantize == "float16":

@@ -321,6 +321,7 @@ def test_strings(runs: dict[str, Path], tmp_path: Path) -> None:
             ConfigError,
             "image, label",
         ),
+        ("pictures", {"batch_examples": {"picture": []}}, ConfigError, "lacks ['image']"),
         ("words", {}, ConfigError, "made up"),
         ("words", {"format": "onnx", "batch_examples": [TEXT]}, ConfigError, "no strings"),
     ],
