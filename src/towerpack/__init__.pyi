@@ -12,6 +12,7 @@ from towerpack._core.errors import (
     CheckpointMismatchError as CheckpointMismatchError,
     ConfigError as ConfigError,
     DataFlowError as DataFlowError,
+    ExportError as ExportError,
     FormatError as FormatError,
     InternalError as InternalError,
     LayerError as LayerError,

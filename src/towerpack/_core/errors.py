@@ -16,6 +16,7 @@ TowerpackError
 ├── PeerError (RuntimeError)          another process of the run died, hangs, or never came
 ├── CheckpointError (RuntimeError)    nothing (valid) to load, or a save that failed
 │   └── CheckpointMismatchError       a checkpoint of another model
+├── ExportError (RuntimeError)        a model that a format cannot hold, or computes otherwise
 ├── MissingExtraError (ImportError)   an optional dependency is not installed
 └── InternalError (RuntimeError)      our fault: please report
 """
@@ -146,6 +147,10 @@ class CheckpointError(TowerpackError, RuntimeError):
 
 class CheckpointMismatchError(CheckpointError, ValueError):
     """A valid checkpoint that belongs to another model."""
+
+
+class ExportError(TowerpackError, RuntimeError):
+    """A model that cannot be exported, or whose exported form computes something else."""
 
 
 class MissingExtraError(TowerpackError, ImportError):

@@ -3,10 +3,12 @@
 from towerpack.cli._app import app as app
 from towerpack.cli._app import main as main
 from towerpack.cli._apps import evaluate, infer, recipes, train
+from towerpack.cli._bench import bench
 from towerpack.cli._ckpt import ckpt_app
 from towerpack.cli._data import data_app
 from towerpack.cli._demo import demo
 from towerpack.cli._doctor import doctor
+from towerpack.cli._export import export
 from towerpack.cli._grid_data import grid
 from towerpack.cli._launch import launch
 from towerpack.cli._model import model_app
@@ -28,6 +30,8 @@ app.command("eval")(evaluate)
 app.command()(infer)
 app.command()(tune)
 app.command()(recipes)
+app.command()(export)
+app.command()(bench)
 app.command()(demo)
 app.command()(doctor)
 app.command(context_settings={"allow_interspersed_args": False})(launch)

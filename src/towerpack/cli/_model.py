@@ -47,7 +47,7 @@ def show(
         return
     with explain_missing("towerpack model"):
         from towerpack.describe import model_summary
-    model = _model_of(target)
+    model = model_of(target)
     summary: Any = run_theirs(
         lambda: model_summary(model, is_training=training),
         f"building the model of {target} raised",
@@ -57,7 +57,7 @@ def show(
         summary.save_picture(picture)
 
 
-def _model_of(target: str) -> Any:
+def model_of(target: str) -> Any:
     """The model that a script or module defines, or makes.
 
     Raises:

@@ -4,8 +4,11 @@ from towerpack._core.extras import require
 
 require("tensorflow", extra="tf", needed_for="towerpack.inference")
 
+from towerpack.inference._comparison import compare_exported as compare_exported
+from towerpack.inference._export import export as export
 from towerpack.inference._exported import ExportedModel as ExportedModel
 from towerpack.inference._exported import Signature as Signature
 from towerpack.inference._exported import TensorInfo as TensorInfo
-from towerpack.inference._exported import load_exported as load_exported
 from towerpack.inference._predictor import Predictor as Predictor
+from towerpack.inference._runtimes import installed_runtimes as installed_runtimes
+from towerpack.inference._runtimes import load_exported as load_exported

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -13,11 +11,11 @@ from typing import Any, Final
 import numpy as np
 
 from towerpack._core.errors import ConfigError, SpecError
-from towerpack._core.extras import require
 from towerpack._core.naming import did_you_mean
 
 METADATA: Final = "towerpack.json"
 DEFAULT_SIGNATURE: Final = "serving_default"
+STRING: Final = "string"
 
 
 @dataclass(frozen=True)
@@ -28,6 +26,9 @@ class TensorInfo:
     dtype: str
     shape: tuple[int | None, ...]
 
+    def __str__(self) -> str:
+        return f"{self.dtype} [{', '.join('n' if n is None else str(n) for n in self.shape)}]"
+
 
 @dataclass(frozen=True)
 class Signature:
@@ -36,97 +37,112 @@ class Signature:
     inputs: Mapping[str, TensorInfo]
     outputs: Mapping[str, TensorInfo]
 
+    def random_inputs(self, rows: int) -> dict[str, np.ndarray]:
+        """Make up inputs, the same each time: floats from 0 to 1, any bytes, other integers 0 or 1.
 
-class ExportedModel(ABC):
+        A first size that is free is `rows`, others are 32.
+
+        Raises:
+            ConfigError: One is a string.
+        """
+        rng = np.random.default_rng(0)
+        return {name: _random(info, rows, rng) for name, info in self.inputs.items()}
+
+
+def _random(info: TensorInfo, rows: int, rng: np.random.Generator) -> np.ndarray:
+    if info.dtype == STRING:
+        raise ConfigError(f"No strings can be made up for '{info.name}'.", fix="give examples")
+    shape = [n or (32 if axis else rows) for axis, n in enumerate(info.shape)]
+    dtype = np.dtype(info.dtype)
+    if dtype.kind in "biu":
+        return rng.integers(0, 256 if dtype == np.uint8 else 2, shape).astype(dtype)
+    return rng.random(shape).astype(dtype)
+
+
+Call = Callable[[Mapping[str, np.ndarray]], dict[str, np.ndarray]]
+Functions = Mapping[str, tuple[Signature, Call]]
+
+
+class ExportedModel:
     """An exported model that is loaded; calls may come from several threads.
 
     Attributes:
         path: Where it lies.
         runtime: What runs it: 'tensorflow', 'onnx', …
         metadata: What its `towerpack.json` says; empty without one.
-        signatures: By name.
+        signatures: By name. A model with a single one has it as 'serving_default' too.
     """
 
-    runtime: str
-    signatures: Mapping[str, Signature]
-
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, runtime: str, functions: Functions) -> None:
         self.path = path
+        self.runtime = runtime
         file = path / METADATA
         self.metadata: dict[str, Any] = json.loads(file.read_text()) if file.is_file() else {}
+        self._functions = dict(functions)
+        if len(functions) == 1:
+            (function,) = functions.values()
+            also = self.metadata.get("signature", DEFAULT_SIGNATURE)
+            self._functions |= {DEFAULT_SIGNATURE: function, also: function}
+        self.signatures = {name: signature for name, (signature, _) in self._functions.items()}
 
     def run(
-        self, inputs: Mapping[str, np.ndarray], signature: str = DEFAULT_SIGNATURE
+        self, inputs: Mapping[str, Any], signature: str = DEFAULT_SIGNATURE
     ) -> dict[str, np.ndarray]:
         """Compute the outputs of a signature.
 
+        Args:
+            inputs: Arrays, or lists, by name. They are converted where that changes no value.
+            signature: Its name.
+
         Raises:
-            SpecError: There is no such signature, or its inputs have other names.
+            SpecError: There is no such signature, or its inputs have other names, dtypes, shapes.
         """
         if signature not in self.signatures:
             raise SpecError(
                 f"{self.path} has no signature '{signature}'.",
                 fix=did_you_mean(signature, self.signatures),
             )
-        wanted = self.signatures[signature].inputs
+        wanted, (_, call) = self.signatures[signature].inputs, self._functions[signature]
         if inputs.keys() != wanted.keys():
             raise SpecError(
                 f"The signature '{signature}' takes other inputs.",
                 got=", ".join(sorted(inputs)) or "none",
-                expected=", ".join(sorted(wanted)),
+                expected=", ".join(f"{name} ({info})" for name, info in wanted.items()),
             )
-        return self._run(inputs, signature)
-
-    @abstractmethod
-    def _run(self, inputs: Mapping[str, np.ndarray], signature: str) -> dict[str, np.ndarray]: ...
+        return call({name: _fitting(inputs[name], info) for name, info in wanted.items()})
 
 
-class _SavedModel(ExportedModel):
-    runtime = "tensorflow"
+def without_loss(value: Any, wanted: np.dtype[Any]) -> np.ndarray:
+    """Convert lists, numbers and arrays where that changes no value; floats may be rounded.
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(path)
-        self._tf: Any = require("tensorflow", extra="tf", needed_for="A SavedModel")
-        self._loaded = self._tf.saved_model.load(os.fspath(path))
-        self._functions: dict[str, Any] = {
-            name: function
-            for name, function in self._loaded.signatures.items()
-            if not name.startswith("__")
-        }
-        self.signatures = {name: _signature_of(f) for name, f in self._functions.items()}
-
-    def _run(self, inputs: Mapping[str, np.ndarray], signature: str) -> dict[str, np.ndarray]:
-        infos = self.signatures[signature].inputs
-        tensors = {
-            name: self._tf.constant(value, self._tf.as_dtype(infos[name].dtype))
-            for name, value in inputs.items()
-        }
-        return {name: t.numpy() for name, t in self._functions[signature](**tensors).items()}
-
-
-def _signature_of(function: Any) -> Signature:
-    def infos(specs: Mapping[str, Any]) -> dict[str, TensorInfo]:
-        return {
-            name: TensorInfo(name, spec.dtype.name, tuple(spec.shape))
-            for name, spec in specs.items()
-        }
-
-    return Signature(
-        infos(function.structured_input_signature[1]), infos(function.structured_outputs)
-    )
-
-
-def load_exported(path: str | os.PathLike[str], runtime: str | None = None) -> ExportedModel:
-    """Load an exported model.
-
-    Args:
-        path: Its directory.
-        runtime: What is to run it; None for what its format is made for.
+    What cannot be converted so keeps its own dtype.
 
     Raises:
-        ConfigError: There is no exported model.
+        ValueError: The value is ragged.
     """
-    found = Path(path)
-    if not (found / "saved_model.pb").is_file():
-        raise ConfigError(f"There is no exported model in {found}.", expected="saved_model.pb")
-    return _SavedModel(found)
+    array = np.asarray(value)
+    if array.dtype == wanted or array.dtype.kind not in "biuf":
+        return array
+    with np.errstate(over="ignore", invalid="ignore"):
+        converted = array.astype(wanted)
+    # bfloat16 is of kind V for NumPy.
+    return converted if wanted.kind in "fV" or np.array_equal(converted, array) else array
+
+
+def _fitting(value: Any, info: TensorInfo) -> np.ndarray:
+    dtype = np.dtype(object if info.dtype == STRING else info.dtype)
+    try:
+        array = np.asarray(value, dtype if info.dtype == STRING else None)
+        array = without_loss(array, dtype)
+    except ValueError as error:
+        what = f"The input '{info.name}' is no array: {error}."
+        raise SpecError(what, expected=str(info)) from None
+    same_rank = array.ndim == len(info.shape)
+    sizes = zip(info.shape, array.shape, strict=False)
+    if array.dtype != dtype or not same_rank or any(n not in (None, m) for n, m in sizes):
+        raise SpecError(
+            f"The input '{info.name}' does not fit the exported model.",
+            got=f"{array.dtype.name} {list(array.shape)}",
+            expected=str(info),
+        )
+    return array

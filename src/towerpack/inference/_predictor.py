@@ -13,6 +13,7 @@ from towerpack._core.errors import ConfigError, SpecError
 from towerpack._core.naming import did_you_mean
 from towerpack._core.native_log import quiet_start
 from towerpack.checkpoint import Checkpoint, compare_names, load_checkpoint
+from towerpack.inference._exported import without_loss
 from towerpack.inputs import SpecChecker
 from towerpack.model import as_model
 from towerpack.tower import TowerFunction
@@ -39,6 +40,9 @@ class Predictor:
         input_names: The arguments of the call, in order.
         output_names: What it gives, in order.
         step: The global step of the checkpoint.
+        checkpoint: Where it lies.
+        specs: Of the arguments, in order.
+        variables: Of the model in inference, by name.
 
     Raises:
         CheckpointError: There is no valid checkpoint, or it has no averages.
@@ -69,6 +73,7 @@ class Predictor:
         self._single = isinstance(outputs, str)
         self.output_names = [outputs] if isinstance(outputs, str) else list(outputs)
         self.step = checkpoint.step
+        self.checkpoint = checkpoint.path
         self._batch_size = batch_size
         desc = as_model(model)
         with quiet_start():
@@ -77,10 +82,12 @@ class Predictor:
         trace = tower.trace(is_training=False)
         self._function, self.input_names = trace.function(self.output_names, inputs)
         specs = {spec.name: spec for spec in tower.specs}
-        self._specs = [specs[name] for name in self.input_names]
-        self._check = SpecChecker(self._specs, f"Predictor({type(desc).__name__})")
+        self.specs = [specs[name] for name in self.input_names]
+        self._check = SpecChecker(self.specs, f"Predictor({type(desc).__name__})")
         saved = checkpoint.averaged if ema else checkpoint.model
         _load(tower, trace.used, saved, f"the checkpoint {checkpoint.path}")
+        known = tower.store.named_variables()
+        self.variables = {name: known[name] for name in trace.used}
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Compute the outputs.
@@ -98,6 +105,10 @@ class Predictor:
         batch = self._check(self._ordered(arrays, named), 0)
         results = self._in_batches(batch)
         return results[0] if self._single else results
+
+    def tensors(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Add the prediction to a graph: the outputs by name, of tensors that fit `specs`."""
+        return dict(zip(self.output_names, self._function(*inputs), strict=True))
 
     def over(self, dataflow: Iterable[Any]) -> Iterator[Any]:
         """Predict batch by batch over a flow.
@@ -133,7 +144,7 @@ class Predictor:
                 if unknown
                 else "give each of them once",
             )
-        return [_as_array(v, spec) for v, spec in zip(values, self._specs, strict=True)]
+        return [_as_array(v, spec) for v, spec in zip(values, self.specs, strict=True)]
 
     def _in_batches(self, batch: list[np.ndarray]) -> list[np.ndarray]:
         size = self._batch_size
@@ -173,17 +184,9 @@ def _as_array(value: Any, spec: tf.TensorSpec) -> Any:
     if isinstance(value, np.ndarray) or spec.dtype == tf.string:
         return value
     try:
-        array = np.asarray(value)
+        return without_loss(value, np.dtype(spec.dtype.as_numpy_dtype))
     except ValueError:
         return value  # The check of the specs says what is wrong with it.
-    wanted = np.dtype(spec.dtype.as_numpy_dtype)
-    if array.dtype == wanted or array.dtype.kind not in "biuf":
-        return array
-    with np.errstate(over="ignore", invalid="ignore"):
-        converted = array.astype(wanted)
-    # Floats may be rounded; anything else must come out as it went in.
-    same = spec.dtype.is_floating or np.array_equal(converted, array)
-    return converted if same else array
 
 
 def _load(tower: TowerFunction, names: list[str], saved: Mapping[str, Any], what: str) -> None:

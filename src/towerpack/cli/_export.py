@@ -1,0 +1,110 @@
+"""`towerpack export`: a trained model for other programs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.extras import explain_missing
+from towerpack.cli._model import model_of
+
+
+def export(
+    target: Annotated[
+        str, typer.Argument(metavar="SCRIPT", help="path/to/file.py, file.py:Name or module:Name")
+    ],
+    run: Annotated[Path, typer.Option(help="Run directory, or a checkpoint.")],
+    outputs: Annotated[
+        str, typer.Option(help="Names of outputs: prob or classes=fc1/output,prob")
+    ] = "prob",
+    form: Annotated[
+        str, typer.Option("--format", help="saved_model, onnx, litert or keras.")
+    ] = "saved_model",
+    to: Annotated[
+        Path | None, typer.Option(help="Holds the versions; by default RUN/export/FORMAT.")
+    ] = None,
+    tag: Annotated[
+        str | None, typer.Option(help="The checkpoint kept under this name: best-val/error.")
+    ] = None,
+    ema: Annotated[bool, typer.Option("--ema", help="The averages of the weights.")] = False,
+    quantize: Annotated[
+        str | None, typer.Option(help="onnx: dynamic; litert: float16, dynamic, int8.")
+    ] = None,
+    examples: Annotated[
+        Path | None,
+        typer.Option(help="Inputs to compare with and calibrate by: .npz, arrays by name."),
+    ] = None,
+    class_names: Annotated[
+        Path | None, typer.Option(help="A text file with the name of a class in each line.")
+    ] = None,
+    tolerance: Annotated[
+        float | None, typer.Option(help="The greatest difference that is allowed.")
+    ] = None,
+    version: Annotated[
+        int | None, typer.Option(min=0, help="A number; by default the next.")
+    ] = None,
+) -> None:
+    """Export the model of a script, and compare the exported one with it. Runs the script."""
+    if Path(target).is_dir():
+        raise ConfigError(
+            f"The run {target} does not hold its program.",
+            fix=f"towerpack export SCRIPT.py:Model --run {target}",
+        )
+    if to is None and not (run / "checkpoints").is_dir():
+        raise ConfigError(f"{run} is no run directory.", fix="say where to write: --to")
+    names = None if class_names is None else class_names.read_text().splitlines()
+    export_model(
+        model_of(target),
+        run,
+        run / "export" / form if to is None else to,
+        form,
+        outputs=dict(_pair(text) for text in outputs.split(",")),
+        tag=tag,
+        ema=ema,
+        quantize=quantize,
+        batch_examples=None if examples is None else read_examples(examples),
+        class_names=names,
+        tolerance=tolerance,
+        version=version,
+    )
+
+
+def export_model(model: Any, checkpoint: Any, path: Path, form: str, **options: Any) -> Path:
+    """Export and say so, line by line.
+
+    Args:
+        model: A `ModelDesc`, or the plain functions.
+        checkpoint: A run directory, one checkpoint, or a loaded one.
+        path: Holds the versions.
+        form: Of `towerpack.inference.export`, as are the options.
+    """
+    with explain_missing("towerpack export"):
+        from towerpack.inference import export as write
+    written = write(model, checkpoint, path, format=form, tell=print, **options)
+    print(f"exported: {written}")
+    return written
+
+
+def read_examples(path: Path) -> dict[str, Any]:
+    """The arrays of an npz file.
+
+    Raises:
+        ConfigError: It is none.
+    """
+    import numpy as np
+
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return dict(arrays)
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigError(
+            f"{path} cannot be read: {error}.", fix="np.savez('examples.npz', image=images)"
+        ) from error
+
+
+def _pair(text: str) -> tuple[str, str]:
+    outer, _, inner = text.partition("=")
+    return outer, inner or outer

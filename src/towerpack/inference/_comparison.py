@@ -1,0 +1,83 @@
+"""How far an exported model's numbers are from a predictor's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from towerpack.inference._exported import DEFAULT_SIGNATURE, ExportedModel, Signature
+from towerpack.inference._predictor import Predictor
+
+
+def compare_exported(
+    exported: ExportedModel,
+    predictor: Predictor,
+    examples: Mapping[str, np.ndarray],
+    preprocess: Callable[[Any], Any] | None = None,
+) -> dict[str, float]:
+    """The greatest difference of each output, over all examples at once and the first alone.
+
+    Of floats it is relative to the output's greatest magnitude; of other dtypes, the share of
+    elements that differ; of a class, half of what its probability is below the greatest: at most
+    the difference of probabilities, then.
+
+    Args:
+        exported: Written by `export`, whose metadata say which output is which.
+        predictor: Of the same outputs.
+        examples: Inputs by name.
+        preprocess: Makes the input of PNG files of the examples, for the signature that takes them.
+
+    Returns:
+        By `signature/output`; infinite where shapes differ, or what is finite.
+    """
+    outputs, class_names = (exported.metadata.get(key, ()) for key in ("outputs", "class_names"))
+    batches = [examples]
+    if all(spec.shape.rank and spec.shape[0] is None for spec in predictor.specs):
+        batches.append({name: array[:1] for name, array in examples.items()})
+    differences: dict[str, float] = {}
+    seen: list[Signature] = []
+    for name, signature in exported.signatures.items():
+        if signature in seen:
+            continue
+        seen.append(signature)
+        for batch in batches:
+            given: Mapping[str, Any] = batch
+            if preprocess is not None and name == DEFAULT_SIGNATURE:
+                ((argument, pictures),) = batch.items()
+                files = [tf.io.encode_png(picture).numpy() for picture in pictures]
+                batch = {argument: np.stack([np.asarray(preprocess(file)) for file in files])}
+                given = {"image_bytes": files}
+            results = dict(zip(predictor.output_names, predictor(**batch), strict=True))
+            for output, value in exported.run(given, name).items():
+                if output in outputs:
+                    found = _difference(value, results[outputs[output]])
+                else:
+                    (probabilities,) = results.values()
+                    found = _class_difference(value, probabilities, class_names)
+                key = f"{name}/{output}"
+                differences[key] = max(differences.get(key, 0.0), found)
+    return differences
+
+
+def _class_difference(chosen: Any, probabilities: np.ndarray, class_names: Sequence[str]) -> float:
+    if chosen.dtype.kind not in "iu":
+        chosen = np.array([class_names.index(name.decode()) for name in chosen])
+    taken = np.take_along_axis(probabilities, chosen[:, None].astype(np.int64), 1)[:, 0]
+    return float(np.max(probabilities.max(1) - taken)) / 2
+
+
+def _difference(got: np.ndarray, expected: np.ndarray) -> float:
+    if got.shape != expected.shape:
+        return np.inf
+    if expected.dtype.kind not in "fV":  # bfloat16 is of kind V for NumPy
+        return float(np.mean(got != expected)) if expected.size else 0.0
+    a, b = (np.asarray(array, np.float64) for array in (got, expected))
+    finite = np.isfinite(b)
+    if not np.array_equal(np.where(finite, 0, a), np.where(finite, 0, b), equal_nan=True):
+        return np.inf
+    scale = np.abs(b[finite]).max(initial=0.0) or 1.0
+    difference = np.abs(a[finite] - b[finite]).max(initial=0.0) / scale
+    return float(difference) if np.isfinite(difference) else np.inf

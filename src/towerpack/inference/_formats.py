@@ -1,0 +1,143 @@
+"""What an exported model computes, and how each format writes it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+
+from towerpack._core.extras import require
+from towerpack._core.native_log import quiet_start
+from towerpack.inference._exported import DEFAULT_SIGNATURE
+from towerpack.inference._keras_layer import as_keras_model
+from towerpack.inference._predictor import Predictor
+from towerpack.inference._runtimes import FILES
+
+QUANTIZATIONS: Final[Mapping[str, Sequence[str]]] = {
+    "saved_model": (),
+    "onnx": ("dynamic",),
+    "litert": ("float16", "dynamic", "int8"),
+    "keras": (),
+}
+_OPSET: Final = 18
+
+
+class ExportModule(tf.Module):
+    """A predictor as functions of tensors, by signature, that can be saved.
+
+    Args:
+        predictor: The model.
+        outputs: Names outside -> names in the model.
+        class_names: Of a classifier, whose one output is called 'probabilities'.
+        preprocess: The bytes of a picture's file -> the model's one input, for one example.
+
+    Attributes:
+        plain: The signature that takes the model's own inputs.
+    """
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        outputs: Mapping[str, str],
+        class_names: Sequence[str] | None,
+        preprocess: Callable[[Any], Any] | None,
+    ) -> None:
+        super().__init__(name="exported")
+
+        def compute(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            tensors = predictor.tensors(*inputs)
+            named = {name: tensors[inner] for name, inner in outputs.items()}
+            if class_names is not None:
+                named["class_ids"] = tf.argmax(named["probabilities"], -1)
+            return named
+
+        def serve(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            if preprocess is not None:
+                (spec,) = predictor.specs
+                one = tf.TensorSpec(spec.shape[1:], spec.dtype)
+                inputs = (tf.map_fn(preprocess, inputs[0], fn_output_signature=one),)
+            named = compute(*inputs)
+            if class_names is not None:
+                ids = named.pop("class_ids")
+                named["classes"] = tf.gather(tf.constant(list(class_names)), ids)
+            return named
+
+        split = class_names is not None or preprocess is not None
+        self.plain = "tensors" if split else DEFAULT_SIGNATURE
+        self.specs = predictor.specs
+        self.by_signature = {self.plain: _function(compute, self.specs)}
+        if split:
+            files = [tf.TensorSpec([None], tf.string, "image_bytes")]
+            specs = self.specs if preprocess is None else files
+            self.by_signature[DEFAULT_SIGNATURE] = _function(serve, specs)
+        self.concrete = self.by_signature[self.plain].get_concrete_function()
+        captured = {id(outer) for outer, _ in self.concrete.graph.captures}
+        # A module is saved with the variables that it holds.
+        self.read = [v for v in predictor.variables.values() if id(v.handle) in captured]
+
+
+def _function(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:
+    return tf.function(function, input_signature=specs, autograph=False)
+
+
+def write(
+    functions: ExportModule,
+    directory: Path,
+    form: str,
+    quantize: str | None,
+    examples: Mapping[str, np.ndarray],
+) -> None:
+    """Write a model's files of a format of `FILES`; `examples` are for what calibrates by them."""
+    file = directory / FILES[form]
+    with quiet_start():
+        if form == "saved_model":
+            tf.saved_model.save(functions, os.fspath(directory), functions.by_signature)
+        elif form == "onnx":
+            _write_onnx(functions, file, quantize)
+        elif form == "litert":
+            file.write_bytes(_litert(functions, quantize, examples))
+        else:
+            as_keras_model(functions, functions.concrete, functions.specs).save(file)
+
+
+def _write_onnx(functions: ExportModule, file: Path, quantize: str | None) -> None:
+    tf2onnx: Any = require("tf2onnx", extra="export", needed_for="Export to ONNX")
+    tf2onnx.convert.from_function(
+        functions.by_signature[functions.plain],
+        input_signature=functions.specs,
+        opset=_OPSET,
+        custom_op_handlers={"Erfc": (_erfc, [])},
+        output_path=os.fspath(file),
+    )
+    if quantize is not None:
+        tools: Any = require("onnxruntime.quantization", extra="export", needed_for="Quantization")
+        tools.quantize_dynamic(file, file)
+
+
+def _erfc(graph: Any, node: Any, name: str, arguments: Any) -> None:
+    """1 - erf, of which GELU is made, and which tf2onnx 1.17 does not know."""
+    made = {"outputs": node.output, "shapes": node.output_shapes, "dtypes": node.output_dtypes}
+    one = graph.make_const(f"{name}/one", np.ones([1], np.float32))
+    graph.remove_node(name)
+    erf = graph.make_node("Erf", node.input, op_name_scope=name)
+    graph.make_node("Sub", [one.output[0], erf.output[0]], **made)
+
+
+def _litert(
+    functions: ExportModule, quantize: str | None, examples: Mapping[str, np.ndarray]
+) -> bytes:
+    converter = tf.lite.TFLiteConverter.from_concrete_functions([functions.concrete], functions)
+    if quantize is not None:
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+    if quantize == "float16":
+        converter.target_spec.supported_types = [tf.float16]
+    if quantize == "int8":
+        rows = len(next(iter(examples.values())))
+        converter.representative_dataset = lambda: (
+            [array[i : i + 1] for array in examples.values()] for i in range(rows)
+        )
+    return converter.convert()

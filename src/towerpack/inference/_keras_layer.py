@@ -1,0 +1,74 @@
+"""A TensorFlow function as a Keras layer, so that a `.keras` file holds any model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from towerpack.inference._exported import DEFAULT_SIGNATURE
+
+
+@keras.saving.register_keras_serializable("towerpack")
+class InferenceGraph(keras.layers.Layer):
+    """A function of tensors and its variables, for inference alone: dict in, dict out.
+
+    Its part of the file is a SavedModel, whose loader, unlike an import of the graph, keeps apart
+    functions of one name. Until it is loaded from a file, it knows shapes and dtypes alone.
+
+    Args:
+        outputs: Shape and dtype by name.
+        module: Holds the variables.
+        function: Concrete.
+        kwargs: Of `keras.layers.Layer`.
+    """
+
+    def __init__(
+        self,
+        outputs: dict[str, tuple[list[int | None], str]],
+        module: tf.Module | None = None,
+        function: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        # Keras would cast floats to the dtype of its policy.
+        super().__init__(autocast=False, **kwargs)
+        self._outputs = outputs
+        self._module: Any = module
+        self._function = function
+        self.built = True
+
+    def call(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        """Compute the outputs."""
+        return self._function(**inputs)
+
+    def compute_output_spec(self, inputs: dict[str, Any]) -> dict[str, keras.KerasTensor]:
+        """What `call` gives."""
+        return {name: keras.KerasTensor(*spec) for name, spec in self._outputs.items()}
+
+    def get_config(self) -> dict[str, Any]:
+        """Enough to make the layer, without its function."""
+        return {**super().get_config(), "outputs": self._outputs}
+
+    def save_assets(self, dir_path: str) -> None:
+        """Write the function and its variables."""
+        tf.saved_model.save(self._module, dir_path, {DEFAULT_SIGNATURE: self._function})
+
+    def load_assets(self, dir_path: str) -> None:
+        """Read the function and its variables."""
+        self._module = tf.saved_model.load(dir_path)
+        self._function = self._module.signatures[DEFAULT_SIGNATURE]
+
+
+def as_keras_model(module: tf.Module, function: Any, specs: Sequence[tf.TensorSpec]) -> keras.Model:
+    """A Keras model of a concrete function that takes `specs` and gives a dict."""
+    outputs = {
+        name: (list(tensor.shape), tensor.dtype.name)
+        for name, tensor in function.structured_outputs.items()
+    }
+    inputs = {
+        str(s.name): keras.Input(batch_shape=s.shape, dtype=s.dtype.name, name=s.name)
+        for s in specs
+    }
+    return keras.Model(inputs, InferenceGraph(outputs, module, function)(inputs))

@@ -1,0 +1,220 @@
+"""Formats of exported models, and what runs them.
+
+A runtime is a function of a directory that gives the model's functions by signature.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from towerpack._core.errors import ConfigError, MissingExtraError
+from towerpack._core.extras import require
+from towerpack._core.naming import did_you_mean
+from towerpack._core.native_log import quiet_start
+from towerpack.inference._exported import (
+    DEFAULT_SIGNATURE,
+    Call,
+    ExportedModel,
+    Functions,
+    Signature,
+    TensorInfo,
+)
+
+FILES: Final = {
+    "saved_model": "saved_model.pb",
+    "onnx": "model.onnx",
+    "litert": "model.tflite",
+    "keras": "model.keras",
+}
+"""The file by which each format is known."""
+
+
+def infos_of(specs: Mapping[str, Any]) -> dict[str, TensorInfo]:
+    """What TensorFlow's or Keras's specs say."""
+    return _infos((name, getattr(s.dtype, "name", s.dtype), s.shape) for name, s in specs.items())
+
+
+def _infos(found: Iterable[tuple[str, Any, Iterable[Any]]]) -> dict[str, TensorInfo]:
+    """Of names, dtypes and shapes, in which a size that is free is a name, negative, or None."""
+
+    def size(n: Any) -> int | None:
+        return int(n) if isinstance(n, int | np.integer) and n >= 0 else None
+
+    return {
+        name: TensorInfo(
+            name, dtype if dtype == "string" else np.dtype(dtype).name, (*map(size, shape),)
+        )
+        for name, dtype, shape in found
+    }
+
+
+def _saved_model(path: Path) -> Functions:
+    tf: Any = require("tensorflow", extra="tf", needed_for="A SavedModel")
+    loaded = tf.saved_model.load(os.fspath(path))
+
+    def function(name: str) -> tuple[Signature, Call]:
+        found = loaded.signatures[name]
+        specs = found.structured_input_signature[1]
+
+        def call(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+            # Of the loaded object, without which the function would lose its variables.
+            tensors = {n: tf.constant(value, specs[n].dtype) for n, value in given.items()}
+            return {n: t.numpy() for n, t in loaded.signatures[name](**tensors).items()}
+
+        return Signature(infos_of(specs), infos_of(found.structured_outputs)), call
+
+    return {name: function(name) for name in loaded.signatures if not name.startswith("__")}
+
+
+def _onnx(path: Path) -> Functions:
+    onnx: Any = require("onnxruntime", extra="export", needed_for="Running an ONNX model")
+    there = onnx.get_available_providers()
+    wanted = [p for p in ("CUDAExecutionProvider", "CPUExecutionProvider") if p in there]
+    session = onnx.InferenceSession(path / FILES["onnx"], providers=wanted)
+    numpy_names = {"float": "float32", "double": "float64"}
+
+    def infos(nodes: Iterable[Any]) -> dict[str, TensorInfo]:
+        types = {n.name: n.type.removeprefix("tensor(").removesuffix(")") for n in nodes}
+        return _infos(
+            (n.name, numpy_names.get(types[n.name], types[n.name]), n.shape) for n in nodes
+        )
+
+    signature = Signature(infos(session.get_inputs()), infos(session.get_outputs()))
+    names = list(signature.outputs)
+    return {
+        DEFAULT_SIGNATURE: (
+            signature,
+            lambda given: dict(zip(names, session.run(names, dict(given)), strict=True)),
+        )
+    }
+
+
+def _openvino(path: Path) -> Functions:
+    if importlib.util.find_spec("openvino") is None:
+        raise MissingExtraError("OpenVINO is not installed.", fix="pip install openvino")
+    openvino: Any = importlib.import_module("openvino")
+    model = openvino.Core().compile_model(path / FILES["onnx"], "CPU")
+
+    def infos(ports: Iterable[Any]) -> dict[str, TensorInfo]:
+        return _infos(
+            (
+                port.get_any_name(),
+                port.get_element_type().to_dtype(),
+                [n.get_length() if n.is_static else None for n in port.partial_shape],
+            )
+            for port in ports
+        )
+
+    signature = Signature(infos(model.inputs), infos(model.outputs))
+
+    def call(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        results = model(dict(given))
+        return {name: results[name].copy() for name in signature.outputs}
+
+    return {DEFAULT_SIGNATURE: (signature, _one_at_a_time(call))}
+
+
+def _litert(path: Path) -> Functions:
+    name = "ai_edge_litert.interpreter"
+    litert: Any = require(name, extra="export", needed_for="Running a LiteRT model")
+    affinity = getattr(os, "sched_getaffinity", None)
+    threads = len(affinity(0)) if affinity else os.cpu_count()
+    file = os.fspath(path / FILES["litert"])
+    with quiet_start():
+        runner = litert.Interpreter(file, num_threads=threads).get_signature_runner()
+
+    def infos(details: Mapping[str, Any]) -> dict[str, TensorInfo]:
+        return _infos((name, d["dtype"], d["shape_signature"]) for name, d in details.items())
+
+    signature = Signature(infos(runner.get_input_details()), infos(runner.get_output_details()))
+    return {DEFAULT_SIGNATURE: (signature, _one_at_a_time(lambda given: runner(**given)))}
+
+
+def _keras(path: Path) -> Functions:
+    keras: Any = require("keras", extra="tf", needed_for="A Keras model")
+    tf: Any = require("tensorflow", extra="tf", needed_for="A Keras model")
+    model = keras.saving.load_model(path / FILES["keras"], compile=False)
+    function = tf.function(
+        lambda inputs: model(inputs, training=False), autograph=False, reduce_retracing=True
+    )
+    return {
+        DEFAULT_SIGNATURE: (
+            Signature(infos_of(model.input), infos_of(model.output)),
+            lambda given: {name: t.numpy() for name, t in function(dict(given)).items()},
+        )
+    }
+
+
+def _one_at_a_time(call: Call) -> Call:
+    lock = threading.Lock()
+
+    def locked(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        with lock:
+            return call(given)
+
+    return locked
+
+
+_RUNTIMES: Final[Mapping[str, Mapping[str, tuple[Callable[[Path], Functions], str]]]] = {
+    "saved_model": {"tensorflow": (_saved_model, "tensorflow")},
+    "onnx": {"onnx": (_onnx, "onnxruntime"), "openvino": (_openvino, "openvino")},
+    "litert": {"litert": (_litert, "ai_edge_litert")},
+    "keras": {"keras": (_keras, "keras")},
+}
+"""By format and name: what loads it, and the package that it needs."""
+
+
+def load_exported(path: str | os.PathLike[str], runtime: str | None = None) -> ExportedModel:
+    """Load an exported model.
+
+    Args:
+        path: Its directory, or one that holds versions, `1/`, `2/`, …: the newest.
+        runtime: What is to run it; None for what its format is made for.
+
+    Raises:
+        ConfigError: There is no exported model, or that runtime does not read its format.
+        MissingExtraError: The runtime is not installed.
+    """
+    found, form = _find(Path(path))
+    runtimes = _RUNTIMES[form]
+    name = runtime or next(iter(runtimes))
+    if name not in runtimes:
+        raise ConfigError(
+            f"'{runtime}' does not run {FILES[form]} of {found}.", fix=did_you_mean(name, runtimes)
+        )
+    return ExportedModel(found, name, runtimes[name][0](found))
+
+
+def installed_runtimes(path: str | os.PathLike[str]) -> list[str]:
+    """The runtimes that can run an exported model here.
+
+    Raises:
+        ConfigError: There is no exported model.
+    """
+    runtimes = _RUNTIMES[_find(Path(path))[1]].items()
+    return [name for name, (_, package) in runtimes if importlib.util.find_spec(package)]
+
+
+def versions_in(path: Path) -> list[int]:
+    """The versions that a directory holds, in order."""
+    there = path.iterdir() if path.is_dir() else []
+    return sorted(int(p.name) for p in there if p.name.isdecimal() and p.is_dir())
+
+
+def _find(path: Path) -> tuple[Path, str]:
+    """The directory of an exported model, and its format."""
+    for directory in [path, *(path / str(n) for n in reversed(versions_in(path)))]:
+        for form, file in FILES.items():
+            if (directory / file).is_file():
+                return directory, form
+    raise ConfigError(
+        f"There is no exported model in {path}.",
+        expected=", ".join(FILES.values()) + ", or a directory 1, 2, … with one of them",
+    )

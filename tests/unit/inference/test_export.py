@@ -1,0 +1,355 @@
+"""Exported == Predictor, over formats and models."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from towerpack import ConfigError, ExportError, ModelDesc, SpecError
+from towerpack.checkpoint import CheckpointStore
+from towerpack.inference import Predictor, compare_exported, export, load_exported
+from towerpack.nn import FullyConnected, LinearWrap, expose
+from towerpack.tower import TowerFunction
+
+# Keras 3.15 saves its variables through an `__array__` of before NumPy 2.
+pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+
+FORMATS = ["saved_model", "onnx", "litert", "keras"]
+RNG = np.random.default_rng(3)
+CLASSES = ["cat", "dog", "café"]
+
+
+class Pictures(ModelDesc):
+    """Batch normalisation, whose averages are not 0 and 1, and dropout; pixels in."""
+
+    def inputs(self) -> list[tf.TensorSpec]:
+        return [
+            tf.TensorSpec([None, 12, 12, 3], tf.uint8, "image"),
+            tf.TensorSpec([None], tf.int64, "label"),
+        ]
+
+    def build_graph(self, image: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
+        net = LinearWrap(tf.cast(image, tf.float32) / 255 - 0.5).Conv2D("conv0", 4, 3)
+        net = net.BatchNorm("bn").MaxPooling("pool", 2).Dropout("drop", 0.5)
+        logits = net.FullyConnected("fc", 3)() / 20  # else the probabilities are 0 and 1
+        expose("prob", tf.nn.softmax(logits))
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(label, logits))
+
+
+class Several(ModelDesc):
+    """Several inputs of several dtypes, one without rows; outputs of several dtypes."""
+
+    def inputs(self) -> list[tf.TensorSpec]:
+        return [
+            tf.TensorSpec([None, 5], tf.int32, "words"),
+            tf.TensorSpec([None, 5], tf.bool, "mask"),
+            tf.TensorSpec([], tf.float32, "temperature"),
+        ]
+
+    def build_graph(self, words: tf.Tensor, mask: tf.Tensor, temperature: tf.Tensor) -> tf.Tensor:
+        x = tf.one_hot(words, 7) * tf.cast(mask, tf.float32)[:, :, None]
+        logits = FullyConnected("fc", tf.reshape(x, [-1, 35]), 4) / (temperature + 1)
+        expose("logits", logits)
+        expose("best", tf.argmax(logits, -1))
+        expose("sure", tf.reduce_max(logits, -1) > 0)
+        return tf.reduce_mean(logits)
+
+
+class KerasInside(ModelDesc):
+    """A Keras model is the network."""
+
+    def __init__(self) -> None:
+        self.network = keras.Sequential(
+            [keras.layers.Dense(6, "gelu"), keras.layers.LayerNormalization()]
+        )
+
+    def inputs(self) -> list[tf.TensorSpec]:
+        return [tf.TensorSpec([None, 3], tf.float32, "x")]
+
+    def build_graph(self, x: tf.Tensor) -> tf.Tensor:
+        y = self.network(x)
+        expose("y", y)
+        return tf.reduce_mean(y)
+
+
+MODELS: dict[str, tuple[Callable[[], ModelDesc], Any]] = {
+    "pictures": (Pictures, ["prob", "pool/output"]),
+    "several": (Several, {"logits": "logits", "class": "best", "sure": "sure"}),
+    "keras inside": (KerasInside, "y"),
+}
+
+
+def trained(model: ModelDesc, directory: Path, seed: int = 3) -> Path:
+    """A checkpoint whose every variable is drawn, as training would leave it."""
+    tower = TowerFunction(model.build_graph, model.inputs())
+    tower.trace(is_training=True)
+    rng = np.random.default_rng(seed)
+    values = {
+        name: rng.uniform(0.3, 1.0, v.shape).astype(v.dtype.name)
+        * (1 if "moving" in name else rng.choice([-1, 1], v.shape).astype(v.dtype.name))
+        for name, v in tower.store.named_variables().items()
+    }
+    with CheckpointStore(directory / "checkpoints") as store:
+        store.save(7, {"model": values, "optimizer": {}}, {})
+    return directory
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {
+        name: trained(make(), tmp_path_factory.mktemp("run")) for name, (make, _) in MODELS.items()
+    }
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("form", FORMATS)
+def test_exported_computes_what_the_predictor_does(
+    form: str, name: str, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    make, outputs = MODELS[name]
+    lines: list[str] = []
+    path = export(make(), runs[name], tmp_path, format=form, outputs=outputs, tell=lines.append)
+    assert path == tmp_path / "1" and len(lines) == 3
+    exported = load_exported(tmp_path)
+    names = outputs if isinstance(outputs, dict) else {n: n for n in np.atleast_1d(outputs)}
+    predictor = Predictor(make(), runs[name], outputs=list(names.values()))
+    for rows in (1, 5):  # not only the sizes that it was compared with
+        given = {str(s.name): drawn(s, rows) for s in predictor.specs}
+        got = exported.run(given)
+        assert got.keys() == names.keys()
+        for output, value in zip(names, predictor(**given), strict=True):
+            assert got[output].dtype == value.dtype
+            np.testing.assert_allclose(got[output], value, rtol=1e-4, atol=1e-5)
+    told = exported.metadata
+    assert (told["format"], told["source"]["step"]) == (form, 7)
+    assert 0 <= told["compared"]["greatest_difference"] < 1e-4
+
+
+def drawn(spec: tf.TensorSpec, rows: int) -> np.ndarray:
+    shape = [rows if n is None else n for n in spec.shape]
+    if spec.dtype.is_floating:
+        return RNG.normal(size=shape).astype(np.float32) ** 2
+    high = {"uint8": 256, "bool": 2, "int32": 7}[spec.dtype.name]
+    return RNG.integers(0, high, shape).astype(spec.dtype.as_numpy_dtype)
+
+
+def decode(file: tf.Tensor) -> tf.Tensor:
+    """A picture's file as pixels of the network's size."""
+    image = tf.io.decode_image(file, channels=3, expand_animations=False)
+    return tf.cast(tf.image.resize(image, [12, 12], "nearest"), tf.uint8)
+
+
+def test_classifier_takes_files_and_names_classes(runs: dict[str, Path], tmp_path: Path) -> None:
+    export(
+        Pictures(),
+        runs["pictures"],
+        tmp_path,
+        outputs="prob",
+        preprocess=decode,
+        class_names=CLASSES,
+        metadata={"task": "classification"},
+    )
+    exported = load_exported(tmp_path)
+    assert exported.metadata["task"] == "classification"
+    assert exported.metadata["class_names"] == CLASSES
+    image = RNG.integers(0, 256, [20, 2, 2, 3]).astype(np.uint8).repeat(24, 1).repeat(24, 2)
+    (prob,) = Predictor(Pictures(), runs["pictures"], outputs=["prob"])(image[:, ::4, ::4])
+    files = [tf.io.encode_png(picture).numpy() for picture in image]
+    named = exported.run({"image_bytes": files})
+    assert [name.decode() for name in named["classes"]] == [CLASSES[i] for i in prob.argmax(1)]
+    assert len(set(prob.argmax(1))) > 1
+    np.testing.assert_allclose(named["probabilities"], prob, atol=1e-6)
+    pixels = exported.run({"image": image[:, ::4, ::4]}, "tensors")
+    np.testing.assert_array_equal(pixels["class_ids"], prob.argmax(1))
+    np.testing.assert_allclose(pixels["probabilities"], prob, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", FORMATS[1:])
+def test_classifier_of_one_signature(form: str, runs: dict[str, Path], tmp_path: Path) -> None:
+    export(Pictures(), runs["pictures"], tmp_path, format=form, outputs="prob", class_names=CLASSES)
+    exported = load_exported(tmp_path)
+    assert set(exported.signatures) == {"tensors", "serving_default"}
+    image = RNG.integers(0, 256, [6, 12, 12, 3]).astype(np.uint8)
+    for signature in exported.signatures:
+        got = exported.run({"image": image.tolist()}, signature)  # lists, as JSON gives them
+        np.testing.assert_array_equal(got["class_ids"], got["probabilities"].argmax(1))
+    with pytest.raises(SpecError, match="other inputs"):
+        exported.run({"image_bytes": [b""]})
+
+
+@pytest.mark.parametrize(
+    ("form", "quantize", "share"),
+    [
+        ("onnx", "dynamic", 0.6),
+        ("litert", "dynamic", 0.6),
+        ("litert", "float16", 0.7),
+        ("litert", "int8", 0.6),
+    ],
+)
+def test_quantized(form: str, quantize: str, share: float, tmp_path: Path) -> None:
+    class Wide(KerasInside):
+        def __init__(self) -> None:
+            self.network = keras.Sequential(
+                [keras.layers.Dense(256, "relu"), keras.layers.Dense(64)]
+            )
+
+    run = trained(Wide(), tmp_path / "run")
+    x = RNG.normal(size=[32, 3]).astype(np.float32)
+    sizes = {}
+    for quantized in (None, quantize):
+        path = export(
+            Wide(), run, tmp_path, format=form, outputs="y", quantize=quantized, batch_examples=x
+        )
+        sizes[quantized] = max(f.stat().st_size for f in path.iterdir())
+    assert sizes[quantize] < share * sizes[None]
+    compared = load_exported(tmp_path / "2").metadata["compared"]
+    assert 1e-5 < compared["greatest_difference"] < 0.1 and compared["examples"] == 32
+
+
+def test_tampered_weights_are_noticed(runs: dict[str, Path], tmp_path: Path) -> None:
+    import onnx
+
+    path = export(Pictures(), runs["pictures"], tmp_path, format="onnx", outputs="prob")
+    model = onnx.load(path / "model.onnx")
+    (bias,) = [t for t in model.graph.initializer if list(t.dims) == [3]]
+    values = onnx.numpy_helper.to_array(bias) + np.array([0.01, 0, 0], np.float32)
+    bias.CopyFrom(onnx.numpy_helper.from_array(values, bias.name))
+    exported = load_exported(tmp_path)
+    onnx.save(model, path / "model.onnx")
+    predictor = Predictor(Pictures(), runs["pictures"], outputs=["prob"])
+    image = {"image": RNG.integers(0, 256, [8, 12, 12, 3]).astype(np.uint8)}
+    [(key, before)] = compare_exported(exported, predictor, image).items()
+    [after] = compare_exported(load_exported(tmp_path), predictor, image).values()
+    assert key == "serving_default/prob"
+    assert before < 1e-5 < 1e-4 < after < 0.1
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_model_that_computes_something_else_leaves_nothing(form: str, tmp_path: Path) -> None:
+    class Random(KerasInside):
+        def build_graph(self, x: tf.Tensor) -> tf.Tensor:
+            y = self.network(x) + tf.random.uniform([])
+            expose("y", y)
+            return tf.reduce_mean(y)
+
+    run = trained(Random(), tmp_path / "run")
+    with pytest.raises(ExportError, match=r"computes something else.*\n.*'serving_default/y'"):
+        export(Random(), run, tmp_path / "out", format=form, outputs="y")
+    assert list((tmp_path / "out").iterdir()) == []
+
+    # Whoever interrupts it: no version either.
+    def interrupt(line: str) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        export(KerasInside(), run, tmp_path / "out", format=form, outputs="y", tell=interrupt)
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_versions(runs: dict[str, Path], tmp_path: Path) -> None:
+    def write(**kwargs: Any) -> str:
+        return export(KerasInside(), runs["keras inside"], tmp_path, outputs="y", **kwargs).name
+
+    assert [write(), write(version=9), write()] == ["1", "9", "10"]
+    assert load_exported(tmp_path).path == tmp_path / "10"
+    assert load_exported(tmp_path / "9").path == tmp_path / "9"
+    with pytest.raises(ConfigError, match="a version 9"):
+        write(version=9)
+
+
+FRESH = """
+import sys, numpy as np, keras
+import towerpack.inference
+model = keras.saving.load_model(sys.argv[1])
+np.save(sys.argv[2], model({"x": np.load(sys.argv[2])})["y"].numpy())
+"""
+
+
+def test_keras_file_in_another_process(runs: dict[str, Path], tmp_path: Path) -> None:
+    x = RNG.normal(size=[4, 3]).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    run = runs["keras inside"]
+    path = export(KerasInside(), run, tmp_path, format="keras", outputs="y")
+    command = [sys.executable, "-c", FRESH, path / "model.keras", tmp_path / "x.npy"]
+    subprocess.run(command, check=True)
+    expected = Predictor(KerasInside(), run, outputs="y")(x)
+    np.testing.assert_allclose(np.load(tmp_path / "x.npy"), expected, atol=1e-6)
+
+
+class Words(KerasInside):
+    def inputs(self) -> list[tf.TensorSpec]:
+        return [tf.TensorSpec([None], tf.string, "text")]
+
+    def build_graph(self, text: tf.Tensor) -> tf.Tensor:
+        y = self.network(tf.cast(tf.strings.length(text), tf.float32)[:, None] * tf.ones([1, 3]))
+        expose("y", y)
+        return tf.reduce_mean(y)
+
+
+TEXT = [b"a", b"four", b"fourteen"]
+
+
+def test_strings(runs: dict[str, Path], tmp_path: Path) -> None:
+    run = runs["keras inside"]
+    export(Words(), run, tmp_path, outputs="y", batch_examples=np.array(TEXT, object))
+    got = load_exported(tmp_path).run({"text": TEXT})
+    np.testing.assert_allclose(
+        got["y"], Predictor(Words(), run, outputs="y")(np.array(TEXT, object))
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "kwargs", "error", "message"),
+    [
+        ("pictures", {"format": "onxx"}, ConfigError, "'onnx'"),
+        ("pictures", {"quantize": "int8"}, ConfigError, "saved_model with quantize"),
+        ("pictures", {"format": "litert", "quantize": "int8"}, ConfigError, "real inputs"),
+        ("pictures", {"format": "onnx", "preprocess": decode}, ConfigError, "pixels"),
+        ("pictures", {"class_names": ["a", "b"]}, SpecError, "[n, 2]"),
+        ("pictures", {"metadata": {"format": "mine"}}, ConfigError, "written by export"),
+        (
+            "pictures",
+            {"outputs": ["prob", "cost"], "preprocess": decode},
+            ConfigError,
+            "image, label",
+        ),
+        ("pictures", {"batch_examples": {"picture": []}}, ConfigError, "lacks ['image']"),
+        ("words", {}, ConfigError, "made up"),
+        ("words", {"format": "onnx", "batch_examples": [TEXT]}, ConfigError, "no strings"),
+    ],
+)
+def test_refused(
+    name: str, kwargs: Any, error: Any, message: str, runs: dict[str, Path], tmp_path: Path
+) -> None:
+    make, outputs = (Words, "y") if name == "words" else (Pictures, "prob")
+    run = runs["keras inside" if name == "words" else name]
+    with pytest.raises(error) as raised:
+        export(make(), run, tmp_path / "out", **{"outputs": outputs, **kwargs})
+    assert message in str(raised.value)
+    assert not (tmp_path / "out").exists()
+
+
+def test_inputs_are_checked(runs: dict[str, Path], tmp_path: Path) -> None:
+    export(Several(), runs["several"], tmp_path, outputs="logits", format="litert")
+    exported = load_exported(tmp_path)
+    good = {"words": [[1] * 5], "mask": [[True] * 5], "temperature": 1}
+    assert exported.run(good)["logits"].shape == (1, 4)
+    for name, bad in {"words": [[1.5] * 5], "mask": [[2] * 5], "temperature": [1]}.items():
+        with pytest.raises(SpecError, match=f"'{name}' does not fit"):
+            exported.run({**good, name: bad})
+    with pytest.raises(SpecError, match="no array"):
+        exported.run({**good, "words": [[1], [1, 2]]})
+    with pytest.raises(SpecError, match="no signature 'tensor'"):
+        exported.run(good, "tensor")
+    with pytest.raises(ConfigError, match="'onnx' does not run"):
+        load_exported(tmp_path, "onnx")
+    with pytest.raises(ConfigError, match="no exported model"):
+        load_exported(tmp_path / "nothing")
