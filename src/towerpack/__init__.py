@@ -29,6 +29,7 @@ _NAMES: dict[str, list[str]] = {
         "MissingExtraError",
         "NumericsError",
         "PeerError",
+        "RequestError",
         "StepError",
         "SpecError",
         "StateError",

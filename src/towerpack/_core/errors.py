@@ -16,6 +16,7 @@ TowerpackError
 ├── PeerError (RuntimeError)          another process of the run died, hangs, or never came
 ├── CheckpointError (RuntimeError)    nothing (valid) to load, or a save that failed
 │   └── CheckpointMismatchError       a checkpoint of another model
+├── RequestError (RuntimeError)       a model server refused, or did not answer
 ├── MissingExtraError (ImportError)   an optional dependency is not installed
 └── InternalError (RuntimeError)      our fault: please report
 """
@@ -146,6 +147,20 @@ class CheckpointError(TowerpackError, RuntimeError):
 
 class CheckpointMismatchError(CheckpointError, ValueError):
     """A valid checkpoint that belongs to another model."""
+
+
+class RequestError(TowerpackError, RuntimeError):
+    """A request that a model server refused or did not answer.
+
+    Args:
+        what: The reason.
+        status: Of HTTP; 0 if no answer came.
+        fix: What to do about it.
+    """
+
+    def __init__(self, what: str, *, status: int = 400, fix: str | None = None) -> None:
+        super().__init__(what, fix=fix)
+        self.status = status
 
 
 class MissingExtraError(TowerpackError, ImportError):

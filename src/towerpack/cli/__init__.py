@@ -3,6 +3,7 @@
 from towerpack.cli._app import app as app
 from towerpack.cli._app import main as main
 from towerpack.cli._ckpt import ckpt_app
+from towerpack.cli._client import client
 from towerpack.cli._data import data_app
 from towerpack.cli._demo import demo
 from towerpack.cli._doctor import doctor
@@ -11,6 +12,7 @@ from towerpack.cli._launch import launch
 from towerpack.cli._model import model_app
 from towerpack.cli._profile import profile
 from towerpack.cli._runs import runs_app
+from towerpack.cli._serve import serve_model
 from towerpack.cli._serve_data import keys, serve
 
 data_app.command()(grid)
@@ -21,6 +23,8 @@ app.add_typer(ckpt_app, name="ckpt")
 app.add_typer(data_app, name="data")
 app.add_typer(model_app, name="model")
 app.add_typer(runs_app, name="runs")
+app.command()(client)
 app.command()(demo)
 app.command()(doctor)
 app.command(context_settings={"allow_interspersed_args": False})(launch)
+app.command("serve")(serve_model)
