@@ -30,6 +30,7 @@ _NAMES: dict[str, list[str]] = {
         "MissingExtraError",
         "NumericsError",
         "PeerError",
+        "RequestError",
         "StepError",
         "SpecError",
         "StateError",

@@ -17,6 +17,7 @@ TowerpackError
 ├── CheckpointError (RuntimeError)    nothing (valid) to load, or a save that failed
 │   └── CheckpointMismatchError       a checkpoint of another model
 ├── ExportError (RuntimeError)        a model that a format cannot hold, or computes otherwise
+├── RequestError (RuntimeError)       a model server refused, or did not answer
 ├── MissingExtraError (ImportError)   an optional dependency is not installed
 └── InternalError (RuntimeError)      our fault: please report
 """
@@ -151,6 +152,20 @@ class CheckpointMismatchError(CheckpointError, ValueError):
 
 class ExportError(TowerpackError, RuntimeError):
     """A model that cannot be exported, or whose exported form computes something else."""
+
+
+class RequestError(TowerpackError, RuntimeError):
+    """A request that a model server refused or did not answer.
+
+    Args:
+        what: The reason.
+        status: Of HTTP; 0 if no answer came.
+        fix: What to do about it.
+    """
+
+    def __init__(self, what: str, *, status: int = 400, fix: str | None = None) -> None:
+        super().__init__(what, fix=fix)
+        self.status = status
 
 
 class MissingExtraError(TowerpackError, ImportError):

@@ -5,6 +5,7 @@ from towerpack.cli._app import main as main
 from towerpack.cli._apps import evaluate, infer, recipes, train
 from towerpack.cli._bench import bench
 from towerpack.cli._ckpt import ckpt_app
+from towerpack.cli._client import client
 from towerpack.cli._data import data_app
 from towerpack.cli._demo import demo
 from towerpack.cli._doctor import doctor
@@ -14,6 +15,7 @@ from towerpack.cli._launch import launch
 from towerpack.cli._model import model_app
 from towerpack.cli._profile import profile
 from towerpack.cli._runs import runs_app
+from towerpack.cli._serve import serve_model
 from towerpack.cli._serve_data import keys, serve
 from towerpack.cli._tune import tune
 
@@ -32,6 +34,8 @@ app.command()(tune)
 app.command()(recipes)
 app.command()(export)
 app.command()(bench)
+app.command()(client)
 app.command()(demo)
 app.command()(doctor)
 app.command(context_settings={"allow_interspersed_args": False})(launch)
+app.command("serve")(serve_model)

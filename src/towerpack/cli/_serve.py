@@ -1,0 +1,56 @@
+"""`towerpack serve`: an exported model over HTTP."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from towerpack._core.logs import console as show_log
+
+
+def serve_model(
+    export_dir: Annotated[
+        Path, typer.Argument(help="What `towerpack export` wrote: EXPORT_DIR/1, 2 and so on.")
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="The model's name in paths; else the directory's.")
+    ] = None,
+    host: Annotated[
+        str, typer.Option(help="Where to listen; 0.0.0.0 lets other machines in.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes one that is free.")] = 8501,
+    token: Annotated[
+        str | None,
+        typer.Option(
+            envvar="TOWERPACK_TOKEN",
+            help="Answer only requests with `Authorization: Bearer TOKEN`.",
+        ),
+    ] = None,
+    batch: Annotated[int, typer.Option(min=1, help="The most rows computed at once.")] = 32,
+    body_mb: Annotated[
+        float, typer.Option(min=0.001, help="The largest body taken, in MiB.")
+    ] = 16.0,
+) -> None:
+    """Serve an exported model: TensorFlow Serving's REST protocol, and a page to try it.
+
+    A new version in the directory is taken when it appears. Ctrl-C or SIGTERM ends the server when
+    what is being answered is answered.
+    """
+    from towerpack.serving import Limits, serve
+
+    # Else each request that the model refuses is a warning of TensorFlow's native code.
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+    show_log()
+
+    model = export_dir.resolve().name if name is None else name
+
+    def ready(url: str) -> None:
+        typer.echo(f"Serving {model} at {url}/ (a page) and {url}/v1/models/{model}:predict")
+        if token is None and host not in ("127.0.0.1", "::1", "localhost"):
+            typer.echo("Whoever reaches this machine can use it: --token asks for one.", err=True)
+
+    limits = Limits(batch=batch, body_bytes=round(body_mb * 2**20))
+    serve(export_dir, name=model, host=host, port=port, token=token, limits=limits, ready=ready)

@@ -1,0 +1,140 @@
+"""A client of servers that speak TensorFlow Serving's REST protocol."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import httpx
+import numpy as np
+
+from towerpack._core.errors import RequestError
+
+_DTYPES = {"DT_FLOAT": "f4", "DT_DOUBLE": "f8", "DT_HALF": "f2", "DT_BFLOAT16": "f4"}
+
+
+class Client:
+    """Asks a server for predictions. Use it as a context manager, or call `close`.
+
+    Args:
+        url: Of the server.
+        name: The model's; by default the only one that a Towerpack server has.
+        version: By default the one that is served.
+        token: What the server was started with, if it was.
+        timeout_s: For one request.
+    """
+
+    def __init__(
+        self,
+        url: str = "http://127.0.0.1:8501",
+        name: str | None = None,
+        *,
+        version: int | None = None,
+        token: str | None = None,
+        timeout_s: float = 30.0,
+    ) -> None:
+        headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout_s)
+        self._name = name
+        self._version = "" if version is None else f"/versions/{version}"
+        self._signatures: dict[str, Any] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._http.close()
+
+    def status(self) -> dict[str, Any]:
+        """The states of the model's versions, as the server tells them."""
+        return self._ask("GET", "")
+
+    def metadata(self) -> dict[str, Any]:
+        """The model's signatures and, from a Towerpack server, its classes."""
+        return self._ask("GET", "/metadata")
+
+    def predict(
+        self, inputs: Mapping[str, Any] | np.ndarray | bytes | Path, signature: str | None = None
+    ) -> dict[str, np.ndarray]:
+        """Compute the outputs of a signature.
+
+        Args:
+            inputs: Arrays by name. Or that of a single input alone, which a Towerpack server takes
+                without a detour over text: an array, or a picture file or its bytes.
+            signature: Its name; by default `serving_default`.
+
+        Returns:
+            Arrays by name, in the types of the signature; strings are bytes.
+
+        Raises:
+            RequestError: The server refused, or cannot be reached (`status` 0).
+        """
+        signature = signature or "serving_default"
+        if isinstance(inputs, Mapping):
+            values = {name: _jsonable(np.asarray(value)) for name, value in inputs.items()}
+            body = json.dumps({"signature_name": signature, "inputs": values}).encode()
+            found = self._ask("POST", ":predict", content=body)
+        else:
+            query = {"signature_name": signature}
+            if isinstance(inputs, np.ndarray):
+                query |= {"shape": ",".join(map(str, inputs.shape)), "dtype": inputs.dtype.name}
+                body = inputs.astype(inputs.dtype.newbyteorder("<"), copy=False).tobytes()
+            else:
+                body = inputs.read_bytes() if isinstance(inputs, Path) else inputs
+            kind = {"content-type": "application/octet-stream"}
+            found = self._ask("POST", ":predict", content=body, params=query, headers=kind)
+        if not self._signatures:
+            self._signatures = self.metadata()["metadata"]["signature_def"]["signature_def"]
+        infos: dict[str, Any] = self._signatures[signature]["outputs"]
+        if "outputs" in found:
+            columns = found["outputs"] if len(infos) > 1 else dict.fromkeys(infos, found["outputs"])
+        else:
+            rows = found["predictions"]
+            columns = {n: [row[n] for row in rows] if len(infos) > 1 else rows for n in infos}
+        return {name: _array(columns[name], info["dtype"]) for name, info in infos.items()}
+
+    def _ask(self, method: str, what: str, **request: Any) -> dict[str, Any]:
+        if self._name is None:
+            self._name = self._send("GET", "/v1/models")["models"][0]["name"]
+        return self._send(method, f"/v1/models/{self._name}{self._version}{what}", **request)
+
+    def _send(self, method: str, path: str, **request: Any) -> dict[str, Any]:
+        where = self._http.base_url
+        try:
+            answer = self._http.request(method, path, **request)
+        except httpx.HTTPError as error:
+            what = f"No answer from {where}: {error or type(error).__name__}"
+            raise RequestError(what, status=0, fix="towerpack serve starts a server") from error
+        try:
+            found = answer.json()
+        except ValueError:
+            found = {"error": f"{len(answer.content)} bytes that are no JSON"}
+        if answer.is_error or "error" in found:
+            status = answer.status_code
+            raise RequestError(f"{where} answered {status}: {found['error']}", status=status)
+        return found
+
+
+def _jsonable(array: np.ndarray) -> Any:
+    if array.dtype.kind not in "OSU":
+        return array.tolist()
+    if array.ndim:
+        return [_jsonable(np.asarray(part, array.dtype)) for part in array]
+    value = array.item()
+    return {"b64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+
+
+def _array(value: Any, dtype: str) -> np.ndarray:
+    if dtype != "DT_STRING":
+        return np.array(value, _DTYPES.get(dtype, dtype.removeprefix("DT_").lower()))
+    array = np.array(value, object)
+    for place, item in np.ndenumerate(array):
+        array[place] = base64.b64decode(item["b64"]) if isinstance(item, dict) else item.encode()
+    return array

@@ -1,0 +1,104 @@
+"""What every request passes: the token, the limits of bodies, the count of answers."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+import orjson
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from towerpack._core.errors import RequestError
+from towerpack.serving._limits import Limits
+
+_OPEN = ("/", "/healthz", "/readyz")  # the page says nothing of the model before it has the token
+_HEADERS = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}
+
+
+class Metrics:
+    """The measures of one server for Prometheus, those of its process included."""
+
+    def __init__(self) -> None:
+        self.registry = to = CollectorRegistry()
+        kinds = ["kind"]  # 'predict' or 'other'
+        sizes = [2**power for power in range(9)]
+        self.requests = Counter("towerpack_requests", "Answered.", [*kinds, "status"], registry=to)
+        self.seconds = Histogram("towerpack_request_seconds", "To answer.", kinds, registry=to)
+        self.batch = Histogram("towerpack_batch_rows", "At once.", buckets=sizes, registry=to)
+        self.waiting = Gauge("towerpack_waiting", "Calls that wait for the model.", registry=to)
+        self.version = Gauge("towerpack_version", "The one that is served.", registry=to)
+        ProcessCollector(registry=to)
+
+
+class Gate:
+    """ASGI middleware that refuses before a body is read what can be refused then."""
+
+    def __init__(self, app: ASGIApp, token: str | None, limits: Limits, metrics: Metrics) -> None:
+        self._app = app
+        self._token = None if token is None else f"Bearer {token}".encode()
+        self._limits = limits
+        self._metrics = metrics
+        self._held = 0  # bytes of all bodies
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle a request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began = time.perf_counter()
+        headers = Headers(scope=scope)
+        unread = "content-length" in headers or "transfer-encoding" in headers
+        size = status = 0
+
+        async def counted() -> Message:
+            nonlocal size, unread
+            message = await receive()
+            unread = message.get("more_body", False)
+            got = len(message.get("body", b""))
+            size += got
+            self._held += got
+            self._check_size(size)
+            if self._held > self._limits.held_bytes:
+                raise RequestError("The server holds too many bodies.", status=429)
+            return message
+
+        async def told(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                if unread:  # what is left of the body is no next request
+                    message["headers"] = [*message["headers"], (b"connection", b"close")]
+            await send(message)
+
+        try:
+            self._check(scope["path"], headers)
+            await self._app(scope, counted, told)
+        except RequestError as error:
+            await error_response(error.what, error.status)(scope, receive, told)
+        finally:
+            self._held -= size
+            kind = "predict" if scope["path"].endswith(":predict") else "other"
+            self._metrics.requests.labels(kind, status).inc()
+            self._metrics.seconds.labels(kind).observe(time.perf_counter() - began)
+
+    def _check(self, path: str, headers: Headers) -> None:
+        given = headers.get("authorization", "").encode("latin-1")
+        if self._token and path not in _OPEN and not secrets.compare_digest(given, self._token):
+            raise RequestError("A token is needed: Authorization: Bearer TOKEN.", status=401)
+        self._check_size(int(headers.get("content-length", "0")))
+        if headers.get("content-encoding", "identity") != "identity":
+            raise RequestError("Bodies are taken uncompressed only.", status=415)
+
+    def _check_size(self, size: int) -> None:
+        most = self._limits.body_bytes
+        if size > most:
+            raise RequestError(f"The body is larger than {most} bytes.", status=413)
+
+
+def error_response(what: str, status: int) -> Response:
+    """An error in TensorFlow Serving's form."""
+    body = orjson.dumps({"error": what})
+    return Response(body, status, _HEADERS.get(status), media_type="application/json")

@@ -1,0 +1,121 @@
+"""The versions of a model in a directory: the newest is served, new ones are taken as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from towerpack._core.errors import ConfigError, text_of
+from towerpack._core.logs import get_logger
+from towerpack._core.native_log import quiet_start
+from towerpack.inference import ExportedModel, load_exported
+from towerpack.serving._calls import batched
+from towerpack.serving._values import numpy_dtype
+
+_log = get_logger(__name__)
+# A PNG of one black pixel, to warm models that take picture files.
+_PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC"
+)
+
+
+class Version(NamedTuple):
+    """A version that is loaded."""
+
+    number: int
+    model: ExportedModel
+
+
+class Versions:
+    """The versions of a model below a directory, of which the newest that loads is `current`.
+
+    A version is a directory whose name is a number. One that appears is loaded and warmed, with
+    `batch` rows, while the older one serves; where one is removed, the newest of the others is
+    taken again. A directory that holds a model itself is its only version.
+
+    Raises:
+        ConfigError: No version can be loaded.
+    """
+
+    def __init__(self, path: Path, batch: int) -> None:
+        self._path = path
+        self._batch = batch
+        # By number: when it was last changed, after which it is tried again, and why it failed.
+        self.failed: dict[int, tuple[float, str]] = {}
+        with quiet_start():
+            while (number := self._wanted()) is not None:
+                if loaded := self._load(number):
+                    self.current = loaded
+                    return
+        raise ConfigError(
+            f"There is no model to serve in {path}.",
+            got="\n".join(text for _, text in self.failed.values()) or None,
+            expected="an exported model, or directories 1, 2 … with one each",
+        )
+
+    async def watch(self, every_s: float) -> None:
+        """Take new versions, for ever."""
+        while True:
+            await asyncio.sleep(every_s)
+            try:
+                number = self._wanted()
+            except OSError as error:
+                _log.warning("%s cannot be read: %s", self._path, error)
+                continue
+            if number is None or number == self.current.number:
+                continue
+            # In a thread of its own: requests are answered meanwhile.
+            if loaded := await asyncio.to_thread(self._load, number):
+                _log.info("version %d is served, no longer %d", number, self.current.number)
+                self.current = loaded
+
+    def _wanted(self) -> int | None:
+        """The newest version that is there, and has not failed as it is now."""
+        found = self._found()
+        self.failed = {number: why for number, why in self.failed.items() if number in found}
+        good = [n for n in found if n not in self.failed or self.failed[n][0] != _changed(found[n])]
+        return max(good, default=None)
+
+    def _found(self) -> dict[int, Path]:
+        paths = [path for path in self._path.glob("[0-9]*") if path.is_dir()]
+        inside = {int(path.name): path for path in paths if path.name.isdecimal()}
+        return inside or {int(self._path.name) if self._path.name.isdecimal() else 1: self._path}
+
+    def _load(self, number: int) -> Version | None:
+        path = self._found().get(number, self._path)
+        changed = _changed(path)
+        try:
+            model = load_exported(path)
+        except Exception as error:  # noqa: BLE001 - told in the log and in the status
+            self.failed[number] = (changed, text_of(error))
+            _log.warning("version %d cannot be loaded: %s", number, text_of(error))
+            return None
+        _warm(model, self._batch)
+        self.failed.pop(number, None)
+        return Version(number, model)
+
+
+def _changed(path: Path) -> float:
+    inside = [each for each in (path, *path.rglob("*")) if each.exists()]
+    return max((each.stat().st_mtime for each in inside), default=0.0)
+
+
+def _warm(model: ExportedModel, batch: int) -> None:
+    """Run all signatures: a first run makes what later ones keep."""
+    for name, signature in model.signatures.items():
+        for rows in {1, batch} if batched(signature) else {1}:
+            inputs: dict[str, np.ndarray] = {}
+            for key, info in signature.inputs.items():
+                free = [rows, *[1] * len(info.shape)]
+                shape = [size or other for size, other in zip(info.shape, free, strict=False)]
+                text = _PIXEL if key.startswith("image") else b""
+                inputs[key] = np.empty(shape, numpy_dtype(info))
+                inputs[key].fill(text if info.dtype == "string" else 0)
+            try:
+                model.run(inputs, name)
+            except Exception as error:  # noqa: BLE001 - free sizes may have limits
+                _log.info("signature %s was not warmed: %s", name, text_of(error))

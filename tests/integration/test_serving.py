@@ -1,0 +1,229 @@
+"""The server as a program: other people's client, new versions, an orderly end, abuse."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+import served_model
+from served_model import png
+from towerpack import RequestError
+from towerpack.serving import Client
+
+SECONDS = float(os.environ.get("TOWERPACK_ABUSE_S", "4"))
+CLIENTS = 64
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three versions; a test copies what it serves."""
+    folder = tmp_path_factory.mktemp("versions")
+    served_model.export(folder, 1)
+    served_model.export(folder, 2, shift=9.0)
+    return folder
+
+
+@contextlib.contextmanager
+def serving(folder: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The URL and the process of a server of the model `folder`."""
+    command = [sys.executable, "-m", "towerpack", "serve", str(folder), "--port", "0", *options]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            found = re.search(r"at (http://\S+)/ ", line)
+            assert found, line + process.communicate()[1]
+            yield found[1], process
+        finally:
+            process.kill()
+
+
+def version_of(url: str) -> str:
+    return httpx.get(f"{url}/readyz").text
+
+
+def wait_for(what: str, url: str) -> None:
+    deadline = time.monotonic() + 30
+    while version_of(url) != what:
+        assert time.monotonic() < deadline, f"{version_of(url)}, not {what}"
+        time.sleep(0.05)
+
+
+def test_from_start_to_end(exported: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "light"
+    shutil.copytree(exported / "1", folder / "1")
+    images = np.random.default_rng(0).integers(0, 255, (5, 8, 8, 3), np.uint8)
+    with serving(folder, "--token", "secret") as (url, process), Client(url, token="secret") as own:
+        with pytest.raises(RequestError, match="401") as caught, Client(url) as stranger:
+            stranger.status()
+        assert caught.value.status == 401
+        _check(own, images, 0.0)
+        # A version that is being written, a broken one, and then a good one that is renamed.
+        shutil.copytree(exported / "2", folder / ".5.part")
+        shutil.copytree(exported / "2" / "variables", folder / "4" / "variables")
+        (folder / "4" / "saved_model.pb").write_bytes(b"rubbish")
+        shutil.copytree(exported / "2", folder / ".part")
+        (folder / ".part").rename(folder / "3")
+        while version_of(url) != "version 3":
+            _check(own, images, None)
+        _check(own, images, 9.0)
+        states = {s["version"]: s["state"] for s in own.status()["model_version_status"]}
+        assert states == {"3": "AVAILABLE", "4": "END"}
+        shutil.rmtree(folder / "3")
+        wait_for("version 1", url)
+        _check(own, images, 0.0)
+        _end(url, process)
+
+
+def _check(client: Client, images: np.ndarray, shift: float | None) -> None:
+    by_name = client.predict({"image": images}, "tensors")
+    alone = client.predict(images, "tensors")
+    assert alone["class_ids"].dtype == np.int64
+    assert alone["probabilities"].dtype == np.float32
+    if shift is None:  # a new version may come between the two
+        return
+    expected = served_model.probabilities(images, shift)
+    for found in (by_name, alone):
+        np.testing.assert_allclose(found["probabilities"], expected, atol=1e-5)
+    assert client.predict(png(9, 9, 0))["classes"] == ([b"dark"] if not shift else [b"bright"])
+
+
+def _end(url: str, process: subprocess.Popen[str]) -> None:
+    """Stop it while a request is on its way: that one is answered."""
+    host, port = url.removeprefix("http://").split(":")
+
+    async def stop_within_a_request() -> bytes:
+        reader, writer = await asyncio.open_connection(host, int(port))
+        body = b'{"signature_name": "whole", "inputs": 3}'
+        writer.write(b"POST /v1/models/light:predict HTTP/1.1\r\nhost: x\r\n")
+        writer.write(b"authorization: Bearer secret\r\ncontent-length: %d\r\n\r\n" % len(body))
+        await writer.drain()
+        await asyncio.sleep(0.3)
+        process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.5)
+        writer.write(body)
+        answer = await reader.read()
+        writer.close()
+        await writer.wait_closed()
+        return answer
+
+    answer = asyncio.run(stop_within_a_request())
+    assert answer.startswith(b"HTTP/1.1 200"), answer
+    assert process.wait(20) == 0
+    assert process.stderr is not None
+    said = process.stderr.read()
+    assert "Traceback" not in said
+    assert len(said.splitlines()) < 10, said
+
+
+def test_a_client_that_others_wrote(exported: Path) -> None:
+    ovms = pytest.importorskip("ovmsclient")
+    with serving(exported, "--name", "light") as (url, _):
+        client = ovms.make_http_client(url.removeprefix("http://"))
+        assert client.get_model_status("light") == {
+            2: {"state": "AVAILABLE", "error_code": 0, "error_message": ""}
+        }
+        assert client.get_model_metadata("light", 2)["model_spec"]["version"] == "2"
+        found = client.predict({"image_bytes": [png(9, 9, 200), png(9, 9, 0)]}, "light")
+        expected = served_model.probabilities(np.array([200, 0]).reshape(2, 1, 1, 1), 9.0)
+        np.testing.assert_allclose(found["probabilities"], expected, atol=1e-5)
+        with pytest.raises(ovms.ModelNotFoundError, match="Servable not found"):
+            client.predict({"image_bytes": [b""]}, "other")
+        files = [exported.parent / f"{value}.png" for value in (255, 0)]
+        for path, value in zip(files, (255, 0), strict=True):
+            path.write_bytes(png(20, 20, value))
+        done = subprocess.run(
+            [sys.executable, "-m", "towerpack", "client", url, *map(str, files)],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert done.returncode == 0, done.stderr
+        assert [line.split()[1] for line in done.stdout.splitlines()[1:]] == ["bright", "bright"]
+
+
+def memory_mb(process: subprocess.Popen[str]) -> float:
+    text = Path(f"/proc/{process.pid}/status").read_text()
+    return int(re.findall(r"VmRSS:\s+(\d+)", text)[0]) / 1024
+
+
+BOMB = png(20_000, 5_000, 0)
+CUT = png(300, 300, 9)[:-50]
+# Bodies of abuse with the statuses that they may have.
+ABUSE = {
+    "wrong JSON": (b'{"instances": [', {400}),
+    "wrong shape": (b'{"signature_name": "tensors", "instances": [[1, 2], [3, 4]]}', {400}),
+    "too large": (bytes(100_000_000), {413}),
+    "truncated": (CUT, {400}),
+    "bomb": (BOMB, {400}),
+}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
+def test_abuse_by_64_clients(exported: Path) -> None:
+    """TOWERPACK_ABUSE_S=60 runs it as long as its report in LOG.md did."""
+    answers: Counter[tuple[str, int]] = Counter()
+    wrong: list[str] = []
+
+    async def client(http: httpx.AsyncClient, rng: random.Random, deadline: float) -> None:
+        pictures = {"content-type": "image/png"}
+        while time.monotonic() < deadline:
+            if rng.random() < 0.2:
+                kind = rng.choice(list(ABUSE))
+                body, allowed = ABUSE[kind]
+                headers = pictures if kind in ("truncated", "bomb") else {}
+            else:
+                kind, value, allowed, headers = "good", rng.randrange(256), {200, 429}, pictures
+                body = png(rng.randrange(8, 60), 20, value)
+            try:
+                answer = await http.post("/v1/models/light:predict", content=body, headers=headers)
+            except (httpx.WriteError, httpx.ReadError, httpx.RemoteProtocolError):
+                assert kind == "too large"  # the server need not read on
+                answers[kind, 0] += 1
+                continue
+            answers[kind, answer.status_code] += 1
+            if answer.status_code not in allowed:
+                wrong.append(f"{kind}: {answer.status_code} {answer.text[:200]}")
+            elif answer.status_code == 200:
+                found = answer.json()["predictions"][0]["probabilities"]
+                expected = served_model.probabilities(np.full((1, 1, 1, 1), value), 9.0)[0]
+                if not np.allclose(found, expected, atol=1e-5):
+                    wrong.append(f"{value}: {found}, not {expected}")
+
+    async def all_clients(url: str, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
+        limits = httpx.Limits(max_connections=CLIENTS)
+        async with httpx.AsyncClient(base_url=url, timeout=60, limits=limits) as http:
+            await asyncio.gather(
+                *[client(http, random.Random(seed), deadline) for seed in range(CLIENTS)]
+            )
+
+    with serving(exported, "--name", "light") as (url, process):
+        asyncio.run(all_clients(url, SECONDS / 2))
+        before = memory_mb(process)
+        asyncio.run(all_clients(url, SECONDS / 2))
+        after = memory_mb(process)
+        metrics = httpx.get(f"{url}/metrics").text
+    print(f"\n{SECONDS} s: {dict(sorted(answers.items()))}, {before:.0f} -> {after:.0f} MB")
+    assert not wrong, wrong[:5]
+    assert 'status="5' not in metrics
+    assert {kind for kind, _ in answers} == {"good", *ABUSE}
+    assert answers["good", 200] > 20 * SECONDS
+    assert after < before + 60, "memory grows"

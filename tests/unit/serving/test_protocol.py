@@ -1,0 +1,278 @@
+"""The protocol of TensorFlow Serving over a real SavedModel, request by request."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import struct
+import zlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+
+import served_model
+from served_model import png
+from towerpack import ConfigError, RequestError
+from towerpack.serving import Client, Limits, create_app
+
+BRIGHT, DARK = png(20, 30, 250), png(5, 9, 10)
+PREDICT = "/v1/models/light:predict"
+
+
+def b64(data: bytes) -> dict[str, str]:
+    return {"b64": base64.b64encode(data).decode()}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("export")
+    served_model.export(folder)
+    return folder
+
+
+class Server:
+    """Sends requests to the application without a network; those of one call all at once."""
+
+    def __init__(self, folder: Path, **options: Any) -> None:
+        self._app = create_app(folder, name="light", **options)
+
+    def send(self, *requests: httpx.Request) -> list[httpx.Response]:
+        async def send_all() -> list[httpx.Response]:
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(self._app)) as client:
+                return await asyncio.gather(*map(client.send, requests))
+
+        return asyncio.run(send_all())
+
+    def get(self, path: str, **more: Any) -> httpx.Response:
+        return self.send(httpx.Request("GET", f"http://x{path}", **more))[0]
+
+    def post(self, path: str, **more: Any) -> httpx.Response:
+        return self.send(post(path, **more))[0]
+
+
+def post(path: str, **more: Any) -> httpx.Request:
+    return httpx.Request("POST", f"http://x{path}", **more)
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Server:
+    return Server(folder, limits=Limits(batch=4, body_bytes=100_000, pixels=10_000))
+
+
+def pair(**more: Any) -> dict[str, Any]:
+    return {"signature_name": "pair", **more}
+
+
+ANSWERS = {
+    "row": (
+        pair(instances=[{"a": [1, 2.5], "b": "x"}, {"a": [3, 4], "b": b64(b"\xff")}]),
+        {
+            "predictions": [
+                {"half": [0.5, 1.25], "same_bytes": b64(b"x")},
+                {"half": [1.5, 2.0], "same_bytes": b64(b"\xff")},
+            ]
+        },
+    ),
+    "column": (
+        pair(inputs={"a": [[1, 2]], "b": ["é"]}),
+        {"outputs": {"half": [[0.5, 1.0]], "same_bytes": [b64("é".encode())]}},
+    ),
+    "not finite": (
+        '{"signature_name":"pair","inputs":{"a":[[NaN,-Infinity],[Infinity,3]],"b":["",""]}}',
+        '{"outputs":{"half":[[NaN,-Infinity],[Infinity,1.5]],"same_bytes":[{"b64":""},{"b64":""}]}}',
+    ),
+    "one input without its name, one output without its": (
+        {"signature_name": "whole", "inputs": 3},
+        {"outputs": [0, 1, 2]},
+    ),
+    "more rows than a batch": (
+        pair(inputs={"a": [[n, n] for n in range(11)], "b": ["x"] * 11}),
+        {"outputs": {"half": [[n / 2, n / 2] for n in range(11)], "same_bytes": [b64(b"x")] * 11}},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_answers(server: Server, name: str) -> None:
+    body, expected = ANSWERS[name]
+    body = body if isinstance(body, str) else json.dumps(body)
+    expected = expected if isinstance(expected, str) else json.dumps(expected)
+    for version in ("", "/versions/1", "/versions/0"):
+        answer = server.post(f"/v1/models/light{version}:predict", content=body)
+        assert answer.status_code == 200, answer.text
+        # As text, so that NaN equals NaN; keys may come in any order.
+        assert repr(json.loads(answer.text, object_pairs_hook=sorted)) == repr(
+            json.loads(expected, object_pairs_hook=sorted)
+        )
+
+
+CUT = BRIGHT[:-20]
+HUGE = BRIGHT[:16] + struct.pack(">II", 30_000, 30_000) + BRIGHT[24:]
+BAD = {
+    b"": "JSON Parse error",
+    b"{": "JSON Parse error",
+    b'{"inputs": NaN': "JSON Parse error",
+    b"[" * 50_000: "JSON Parse error",
+    b"\xff\xfe": "JSON Parse error",
+    b"[]": "Is not object",
+    b"{}": "Missing 'inputs' or 'instances' key",
+    b'{"inputs": 1, "instances": [1]}': "or both are there",
+    b'{"instances": 1}': "to be a list with values",
+    b'{"instances": []}': "to be a list with values",
+    b'{"signature_name": 5, "inputs": 1}': "must be a string",
+    b'{"signature_name": "no", "inputs": 1}': 'signature name: "no" not found',
+    json.dumps(pair(instances=[1])).encode(): "keys must be equal to: a,b",
+    json.dumps(pair(inputs={"a": [[1, 2]]})).encode(): "keys must be equal to: a,b",
+    json.dumps(pair(instances=[{"a": [1, 2], "b": ""}, {"a": [1, 2]}])).encode(): "element: 1",
+    json.dumps({"instances": [b64(CUT)]}).encode(): "cut off",
+    json.dumps({"instances": [b64(HUGE)]}).encode(): "too large",
+    json.dumps({"instances": ["text"]}).encode(): "no image file",
+    json.dumps({"instances": [{"b64": "###"}]}).encode(): "base64",
+    json.dumps({"instances": [{"b64": 3}]}).encode(): "base64",
+    json.dumps({"inputs": b64(BRIGHT)}).encode(): "the shape is [], expected [?]",
+    b'{"signature_name": "whole", "inputs": -3}': "The model refused the values",
+    b'{"signature_name": "whole", "inputs": 1.0}': "float is not of expected type: int32",
+    b'{"signature_name": "whole", "inputs": 3000000000}': "out of bounds",
+} | {
+    json.dumps(pair(inputs={"a": a, "b": b})).encode(): text
+    for a, b, text in [
+        ([["1", "2"]], [""], "str is not of expected type: float32"),
+        ([[True, 2]], [""], "bool is not of expected type: float32"),
+        ([[None, 2]], [""], "NoneType is not"),
+        ([[1e300, 2]], [""], "overflow"),
+        ([[10**400, 2]], [""], "JSON Parse error"),
+        ([[1, 2], [3]], [""], "inhomogeneous"),
+        ([[1, 2], 3], [""], "inhomogeneous"),
+        ([[1, 2, 3]], [""], "the shape is [1, 3], expected [?, 2]"),
+        ([], [], "the shape is [0], expected [?, 2]"),
+        ([[1, 2]], ["", ""], "different numbers of rows"),
+        ([[1, 2]], [1], "int is not of expected type: string"),
+        ([[1, 2]], [[""], []], "inhomogeneous"),
+    ]
+}
+
+
+@pytest.mark.parametrize("body", BAD, ids=lambda body: body[:60].decode(errors="replace"))
+def test_bad_bodies_are_told_what_is_wrong(server: Server, body: bytes) -> None:
+    answer = server.post(PREDICT, content=body)
+    assert answer.status_code == 400, answer.text
+    assert BAD[body] in answer.json()["error"]
+
+
+def test_bodies_of_bytes(server: Server) -> None:
+    pictures = {"content-type": "image/png"}
+    row = server.post(PREDICT, content=BRIGHT, headers=pictures).json()["predictions"][0]
+    assert row["classes"] == "bright"
+    assert server.post(PREDICT, content=CUT, headers=pictures).status_code == 400
+    images = np.random.default_rng(0).integers(0, 255, (3, 8, 8, 3), np.uint8)
+    kind = {"content-type": "application/octet-stream"}
+    for query, status in [
+        ("signature_name=tensors", 200),
+        ("signature_name=tensors&shape=3,8,8,3&dtype=uint8", 200),
+        ("signature_name=tensors&shape=3,8,8,4", 400),
+        ("signature_name=tensors&dtype=float32", 400),
+        ("signature_name=tensors&dtype=O", 400),
+        ("signature_name=tensors&shape=x", 400),
+        ("signature_name=pair", 400),
+    ]:
+        answer = server.post(f"{PREDICT}?{query}", content=images.tobytes(), headers=kind)
+        assert answer.status_code == status, (query, answer.text)
+        if status == 200:
+            found = [row["probabilities"] for row in answer.json()["predictions"]]
+            np.testing.assert_allclose(found, served_model.probabilities(images), atol=1e-5)
+
+
+def test_what_is_refused_by_its_size_or_path(server: Server) -> None:
+    async def chunks() -> AsyncIterator[bytes]:
+        for _ in range(50):
+            yield b" " * 10_000
+
+    for content in (b" " * 200_000, chunks()):
+        assert server.post(PREDICT, content=content).status_code == 413
+    packed = {"content-encoding": "gzip"}
+    assert server.post(PREDICT, content=zlib.compress(b""), headers=packed).status_code == 415
+    for path in ("/v1/models/no", "/v1/models/light/versions/2", "/no", "/v1/models/light/no"):
+        answer = server.get(path)
+        assert (answer.status_code, list(answer.json())) == (404, ["error"])
+    assert server.get("/v1/models/light:predict").status_code in (404, 405)
+
+
+def test_status_metadata_health_and_metrics(server: Server) -> None:
+    (state,) = server.get("/v1/models/light").json()["model_version_status"]
+    told = {"error_code": "OK", "error_message": ""}
+    assert state == {"version": "1", "state": "AVAILABLE", "status": told}
+    found = server.get("/v1/models/light/versions/1/metadata").json()
+    assert found["model_spec"] == {"name": "light", "signature_name": "", "version": "1"}
+    inputs = found["metadata"]["signature_def"]["signature_def"]["tensors"]["inputs"]
+    sizes = [{"size": size, "name": ""} for size in ("-1", "8", "8", "3")]
+    shape = {"dim": sizes, "unknown_rank": False}
+    assert inputs == {"image": {"dtype": "DT_UINT8", "tensor_shape": shape, "name": "image"}}
+    assert found["metadata"]["towerpack"]["class_names"] == served_model.CLASSES
+    for path in ("/healthz", "/readyz", "/"):
+        assert server.get(path).status_code == 200
+    assert "http" not in server.get("/").text  # nothing from another host
+    assert 'towerpack_requests_total{kind="other",status="200"}' in server.get("/metrics").text
+
+
+def test_token(folder: Path) -> None:
+    client = Server(folder, token="ä secret")
+    for path in ("/v1/models/light", "/metrics", "/openapi.json"):
+        assert client.get(path).status_code == 401
+    assert client.post(PREDICT, headers={"authorization": "Bearer no"}).status_code == 401
+    assert client.get("/healthz").status_code == client.get("/").status_code == 200
+    right = {"authorization": "Bearer ä secret".encode()}
+    assert client.get("/v1/models/light", headers=right).status_code == 200
+
+
+def test_a_batch_holds_what_goes_together_and_a_bad_request_fails_alone(folder: Path) -> None:
+    server = Server(folder, limits=Limits(batch=8))
+    # The pixels are damaged, which only the model's decoder sees.
+    broken = bytearray(BRIGHT)
+    broken[45] ^= 0xFF
+    bodies = [
+        *([(BRIGHT, "", "bright"), (DARK, "", "dark")] * 5),
+        (bytes(broken), "", None),
+        (bytes(2 * 192), "?signature_name=tensors", [0, 0]),
+    ] * 3
+
+    kind = {"content-type": "application/octet-stream"}
+    asked = [post(f"{PREDICT}{query}", content=body, headers=kind) for body, query, _ in bodies]
+    answers = server.send(*asked)
+    for (_, query, expected), answer in zip(bodies, answers, strict=True):
+        if expected is None:
+            assert answer.status_code == 400
+        else:
+            rows = answer.json()["predictions"]
+            found = [row["class_ids"] for row in rows] if query else rows[0]["classes"]
+            assert found == expected
+    metrics = server.get("/metrics").text.splitlines()
+    (count,) = [line for line in metrics if line.startswith("towerpack_batch_rows_count")]
+    assert float(count.split()[1]) <= len(bodies) / 3
+
+
+def test_what_waits_is_bounded(folder: Path) -> None:
+    server = Server(folder, limits=Limits(waiting=3, batch=1))
+    kind = {"content-type": "image/png"}
+    answers = server.send(*[post(PREDICT, content=DARK, headers=kind) for _ in range(20)])
+    assert {answer.status_code for answer in answers} == {200, 429}
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert refused.headers["retry-after"] == "1"
+
+
+def test_a_directory_without_a_model_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="There is no model to serve"):
+        create_app(tmp_path, name="light")
+    with pytest.raises(ConfigError, match="cannot be called 'a/b'"):
+        create_app(tmp_path, name="a/b")
+
+
+def test_a_client_tells_when_nothing_answers() -> None:
+    with Client("http://127.0.0.1:9", "light") as client:
+        with pytest.raises(RequestError, match="No answer from") as caught:
+            client.status()
+    assert caught.value.status == 0
