@@ -8,6 +8,7 @@ to cut out what a prediction needs.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,7 +22,7 @@ from towerpack._core.errors import LayerError, SpecError
 from towerpack._core.naming import did_you_mean
 from towerpack.nn import Summary as Summary
 from towerpack.nn import TowerContext as TowerContext
-from towerpack.nn import VariableStore, components_of, owners_of
+from towerpack.nn import VariableStore, components_of, frozen_statistics, owners_of
 from towerpack.nn import get_current_tower_context as get_current_tower_context
 from towerpack.tf1._slim import mend_slim
 from towerpack.tf1._summaries import taken_from_tensorflow
@@ -54,6 +55,8 @@ class TowerFunction:
         specs: Names must be given and unique.
         seed: For initial values and dropout.
         dtype_policy: Keras dtype policy for layers by name.
+        frozen: Expressions for whole names of variables that training leaves as they are: those of
+            moving averages stop batch normalisation (see `frozen_statistics`).
 
     Raises:
         SpecError: A spec has no name, or two have the same.
@@ -66,8 +69,10 @@ class TowerFunction:
         *,
         seed: int = 0,
         dtype_policy: str | None = None,
+        frozen: Sequence[str] = (),
     ) -> None:
         self.specs = check_specs(specs)
+        self.frozen = list(frozen)
         self.store = VariableStore(
             seed=seed, find_owners=lambda: owners_of(func), dtype_policy=dtype_policy
         )
@@ -95,7 +100,9 @@ class TowerFunction:
         inputs = self._checked_inputs(tensors)
         context = TowerContext(self.store, is_training, index=index, total=total, step=step)
         mend_slim()
-        with context.entered(), taken_from_tensorflow():
+        with context.entered(), taken_from_tensorflow(), ExitStack() as stack:
+            if self.frozen and is_training:
+                stack.enter_context(frozen_statistics(self.frozen))
             cost = self._func(*inputs)
         if cost is not None:
             cost = self._checked_cost(cost)

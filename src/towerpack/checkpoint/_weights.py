@@ -6,7 +6,7 @@ import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 import numpy as np
 
@@ -14,8 +14,6 @@ from towerpack._core.errors import CheckpointError
 from towerpack.checkpoint._manifest import FormatError
 from towerpack.checkpoint._read import Checkpoint, load_checkpoint
 from towerpack.checkpoint._tensors import Tensors
-
-_TENSORFLOW: Final = (".index", ".meta", ".ckpt", ".data-00000-of-00001")
 
 
 def read_weights(source: Any) -> tuple[str, Mapping[str, np.ndarray]]:
@@ -48,14 +46,9 @@ def read_weights(source: Any) -> tuple[str, Mapping[str, np.ndarray]]:
     if path.is_dir():
         checkpoint = load_checkpoint(path)
         return str(checkpoint.path), checkpoint.model
-    found = Path(f"{path}.index").exists() or path.name.endswith(_TENSORFLOW)
     raise CheckpointError(
         f"There are no weights at {path}." if not path.exists() else f"{path} gives no weights.",
         expected="a run directory, a checkpoint, or a .safetensors or .npz file",
-        fix="give a checkpoint of TensorFlow as a dict: r = tf.train.load_checkpoint(path); "
-        "{name: r.get_tensor(name) for name in r.get_variable_to_shape_map()}"
-        if found
-        else None,
     )
 
 

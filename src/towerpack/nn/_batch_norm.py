@@ -9,6 +9,7 @@ import tensorflow as tf
 
 from towerpack._core.errors import LayerError
 from towerpack.nn._context import get_current_tower_context
+from towerpack.nn._frozen import is_frozen
 from towerpack.nn._layers import apply_layer, channel_axis, check_groups, keras_layer
 from towerpack.nn._register import register_layer
 from towerpack.nn._scope import full_name
@@ -33,6 +34,7 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> tf.Tensor:
         """As in Keras."""
+        training = training and not is_frozen(self)
         known = inputs.shape.rank == 4 and inputs.dtype in _FUSED and mask is None
         plain = not (self.synchronized or self.renorm)
         if training and self.trainable and self.virtual_batch_size:

@@ -7,6 +7,7 @@ Each function names what it needs and why; a Keras release that moves these brea
 from __future__ import annotations
 
 import collections
+import functools
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator
@@ -188,6 +189,30 @@ def _read(variable: Any) -> Any:
         return _plain.fget(variable)
     with read_as(None):  # What the functions read themselves.
         return variable._maybe_autocast(in_these_ways(value, ways))
+
+
+def batch_norms_ask(is_frozen: Callable[[keras.layers.Layer], bool]) -> None:
+    """Let each call of a batch normalisation in training ask first whether it is frozen.
+
+    Keras has no hook for it: `trainable=False` would also be that of `gamma` and `beta`, and would
+    stay on the user's layer. Its method is ours from the first use on.
+    """
+    kind: Any = keras.layers.BatchNormalization
+    call = kind.call
+    if hasattr(call, "asks"):
+        return
+
+    @functools.wraps(call)
+    def ask(self: Any, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
+        return call(self, inputs, training=training and not is_frozen(self), mask=mask)
+
+    cast("Any", ask).asks = True
+    kind.call = ask
+
+
+def moving_mean_of(layer: Any) -> Any:
+    """The `tf.Variable`, even where Keras reads another value for it (`stateless_call`)."""
+    return layer.moving_mean._value
 
 
 def own_variables(layer: keras.layers.Layer) -> list[Any]:

@@ -119,6 +119,7 @@ class Assembly:
             of.model.inputs(),
             seed=at.seed,
             dtype_policy=POLICIES[config.precision],
+            frozen=config.not_to_change,
         )
         trace = self.tower.trace(is_training=True)
         check_graph(trace)
@@ -148,7 +149,12 @@ class Assembly:
             settings = settings_of(config, of.source, callbacks, trace, optimizer)
             scale_loss = config.precision == "float16"
             self.setup = StepSetup(
-                self.tower, trace, optimizer, scale_loss=scale_loss, frozen=config.frozen
+                self.tower,
+                trace,
+                optimizer,
+                scale_loss=scale_loss,
+                frozen=config.frozen,
+                only=config.trainable,
             )
             of.step.build(self.setup)
         self.setup.check(checks_finite=self.context.checks_finite)

@@ -39,8 +39,10 @@ class TrainConfig:
             float16 scales the loss).
         xla: Compile forward and backward of each step.
         frozen: A regular expression, or several, for whole names of variables that are not to be
-            trained: `'backbone/.*'`. What a layer itself moves, such as the statistics of batch
-            normalisation, still moves.
+            trained: `'backbone/.*'`. Where one matches moving averages of a batch normalisation,
+            too, these stay and are what it normalises by.
+        trainable: Likewise the only variables that are to be trained; the rest is as if `frozen`
+            matched it. Nothing for all.
         run_dir: Holds everything of the run. None for `runs/NAME-OF-THE-SCRIPT`.
         resume: 'auto' continues from the newest checkpoint in `run_dir` if there is one; 'never'
             starts afresh; a path continues from that checkpoint or run.
@@ -75,6 +77,7 @@ class TrainConfig:
     precision: Precision = "float32"
     xla: bool = False
     frozen: str | Sequence[str] = ()
+    trainable: str | Sequence[str] = ()
     run_dir: str | Path | None = None
     resume: str | Path = "auto"
     on_existing: OnExisting | None = None
@@ -92,8 +95,8 @@ class TrainConfig:
                 got="both dataflow= and data=" if self.data is not None else "neither",
                 expected="dataflow=a DataFlow, or data=an InputSource",
             )
-        if isinstance(self.frozen, str):
-            self.frozen = [self.frozen]
+        self.frozen = [self.frozen] if isinstance(self.frozen, str) else self.frozen
+        self.trainable = [self.trainable] if isinstance(self.trainable, str) else self.trainable
         for name in ("steps_per_epoch", "max_epoch", "seed", "fast_dev_run", "overfit_batches"):
             value = getattr(self, name)
             if isinstance(value, SupportsIndex):  # NumPy's integers too
@@ -140,3 +143,9 @@ class TrainConfig:
                 got=f"resume={str(self.resume)!r}",
                 fix="start from the weights alone: init=…",
             )
+
+    @property
+    def not_to_change(self) -> list[str]:
+        """Expressions for whole names of all that `frozen` and `trainable` exclude."""
+        rest = [f"(?!(?:{'|'.join(self.trainable)})$).*"] if self.trainable else []
+        return [*self.frozen, *rest]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,15 +16,18 @@ from towerpack._core.errors import CheckpointMismatchError
 from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
 from towerpack.checkpoint import read_weights
+from towerpack.training._foreign_weights import read_foreign
 
 _LOG = get_logger(__name__)
 _SHOWN: Final = 30
-# Names of the predecessor's layers.
+# Names of the predecessor's layers, and of slim's.
 _SUCCESSORS: Final = {
     "W": "kernel",
     "b": "bias",
     "mean/EMA": "moving_mean",
     "variance/EMA": "moving_variance",
+    "weights": "kernel",
+    "biases": "bias",
 }
 # What a checkpoint of a run holds besides weights; a new run has its own.
 _OF_A_RUN: Final = ("learning_rate", "global_step", "seed_generator_state")
@@ -37,23 +41,34 @@ class SmartInit:
         TrainConfig(…, init=SmartInit('runs/pretrained', ignore_mismatch=True))
 
     A value's shape must be its variable's, but for sizes of 1; floats are converted to floats.
-    Names of the predecessor's layers (`conv0/W`, `bn0/mean/EMA`) find their successors. The log
-    lists what was loaded, what of the model got no value, and what of the source was not used.
+    Names of the predecessor's layers (`conv0/W`, `bn0/mean/EMA`) and of slim's (`fc/weights`) find
+    their successors. A file of Keras does not say where its model hangs in ours: a name there is
+    for the one variable that it ends the name of (`conv1/kernel` for `backbone/conv1/kernel`). The
+    log lists what was loaded, what of the model got no value, and what of the source was not used.
 
     Args:
         source: A run directory (its newest valid checkpoint), one checkpoint, a `.safetensors` or
-            `.npz` file, or a dict of arrays by name. A list is gone through in order, the last
-            value counts. Nothing for None or ''.
+            `.npz` file, a checkpoint of TensorFlow, a file of Keras (`.keras`, `.weights.h5`,
+            `.h5`), or a dict of arrays by name. A list is gone through in order, the last value
+            counts. Nothing for None or ''.
+        skip: A regular expression, or several, for whole names of variables of the model that keep
+            their initial values: `'fc/.*'`, for other classes.
         ignore_mismatch: Leave out what has another shape or type, instead of refusing.
         rename: Names in the source to names in the model, as a dict; or a function of the former,
             None from which leaves a value out.
     """
 
     def __init__(
-        self, source: Any, *, ignore_mismatch: bool = False, rename: Rename | None = None
+        self,
+        source: Any,
+        *,
+        skip: str | Sequence[str] = (),
+        ignore_mismatch: bool = False,
+        rename: Rename | None = None,
     ) -> None:
         several = isinstance(source, Sequence) and not isinstance(source, str | bytes)
         self._sources = list(source) if several else [source]
+        self._skip = [skip] if isinstance(skip, str) else list(skip)
         self._ignore_mismatch = ignore_mismatch
         self._rename = rename
 
@@ -73,21 +88,46 @@ class SmartInit:
         Raises:
             CheckpointError: A source cannot be read.
             CheckpointMismatchError: A value does not fit its variable, or no name of a source is
-                the model's.
+                the model's, or a `skip=` matches no variable.
         """
+        skipped = self._skipped(variables)
         for source in self._sources:
             if isinstance(source, SmartInit):
-                source.load(variables)
+                source.load({n: v for n, v in variables.items() if n not in skipped})
             elif source is not None and not (isinstance(source, str) and not source):
-                self._load(*read_weights(source), variables)
+                foreign = read_foreign(source)
+                what, values, is_part = foreign or (*read_weights(source), False)
+                self._load(what, values, variables, skipped, is_part)
 
-    def _load(self, what: str, values: Mapping[str, Any], variables: Mapping[str, Any]) -> None:
+    def _skipped(self, variables: Mapping[str, Any]) -> set[str]:
+        found: set[str] = set()
+        for regex in self._skip:
+            matching = {name for name in variables if re.fullmatch(regex, name)}
+            if not matching:
+                raise CheckpointMismatchError(
+                    f"SmartInit(skip={regex!r}) matches no variable of the model.",
+                    expected="an expression for whole names, such as 'fc/.*'",
+                    fix=did_you_mean(regex, variables),
+                )
+            found |= matching
+        return found
+
+    def _load(
+        self,
+        what: str,
+        values: Mapping[str, Any],
+        variables: Mapping[str, Any],
+        skipped: set[str],
+        is_part: bool,
+    ) -> None:
         self._check_names(what, values)
         found = _Matches()
         for name in values:
-            target = self._target(name, values, variables)
+            target = self._target(name, values, variables, is_part)
             if target is None:
                 found.unused.append(name)
+                continue
+            if target in skipped:
                 continue
             if target in found.loaded:
                 found.unfit.append(
@@ -101,14 +141,16 @@ class SmartInit:
                 found.unfit.append(f"{target}: {name} is {got}, needs {wanted}")
             else:
                 found.loaded[target] = (name, fitting)
-        missing = [name for name in variables if name not in found.loaded and _is_weight(name)]
+        without = variables.keys() - found.loaded.keys() - skipped
+        missing = [name for name in variables if name in without and _is_weight(name)]
+        found.skipped = [name for name in variables if name in skipped]
         self._check(what, found, values, missing)
         for target, (_, value) in found.loaded.items():
             variables[target].assign(value)
         found.tell(what, variables, missing)
 
     def _target(
-        self, name: str, values: Mapping[str, Any], variables: Mapping[str, Any]
+        self, name: str, values: Mapping[str, Any], variables: Mapping[str, Any], is_part: bool
     ) -> str | None:
         """The variable that a value is for."""
         renamed: str | None = name
@@ -124,7 +166,7 @@ class SmartInit:
             successor = renamed.removesuffix(old) + new
             if renamed.endswith(f"/{old}") and successor in variables and successor not in values:
                 return successor
-        return None
+        return _of_keras(renamed, variables) if is_part else None
 
     def _check_names(self, what: str, values: Mapping[str, Any]) -> None:
         if isinstance(self._rename, Mapping) and len(self._sources) == 1:
@@ -170,6 +212,7 @@ class _Matches:
     loaded: dict[str, tuple[str, np.ndarray]] = field(default_factory=dict)
     unfit: list[str] = field(default_factory=list)
     unused: list[str] = field(default_factory=list)
+    skipped: list[str] = field(default_factory=list)
 
     def tell(self, what: str, variables: Mapping[str, Any], missing: list[str]) -> None:
         rows = []
@@ -180,6 +223,7 @@ class _Matches:
         parts = [
             ("loaded", rows),
             ("left out, since it does not fit", self.unfit),
+            ("keep their initial values, as skip= says", self.skipped),
             ("got no value", missing),
             ("not used", self.unused),
         ]
@@ -204,6 +248,25 @@ def start_from(init: SmartInit | None, variables: Mapping[str, Any], *, resumed:
         _LOG.info("%r is not used again: the run goes on from its own checkpoint.", init)
     else:
         init.load(variables)
+
+
+def _of_keras(name: str, variables: Mapping[str, Any]) -> str | None:
+    """The one variable that a name in a file of Keras is for.
+
+    A file may number the variables of a layer: `conv1/0`.
+    """
+    layer, _, last = name.rpartition("/")
+    ending = f"/{layer if last.isdigit() else name}"
+    below: dict[str, list[str]] = {}
+    for variable in variables:
+        parent = variable.rpartition("/")[0]
+        if f"/{parent if last.isdigit() else variable}".endswith(ending):
+            below.setdefault(parent, []).append(variable)
+    if len(below) != 1:
+        return None
+    [found] = below.values()
+    number = int(last) if last.isdigit() else 0
+    return found[number] if number < len(found) else None
 
 
 def _fitted(array: np.ndarray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:

@@ -53,7 +53,7 @@ def settings_of(
         trace: A training tower.
         optimizer: As the user gave it: one, or a dict.
     """
-    names = ("precision", "deterministic", "xla", "frozen")
+    names = ("precision", "deterministic", "xla", "frozen", "trainable")
     found = {
         **{name: getattr(config, name) for name in names},
         **_data(source),

@@ -10,10 +10,13 @@ from typing import Any, NamedTuple
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError, LayerError
+from towerpack._core.logs import get_logger
 from towerpack.nn import find_matching
 from towerpack.tower import TowerFunction, TowerResult, TowerTrace
 from towerpack.training._optimizer import OptimizerAdapter
 from towerpack.training.optim._wrapping import adapt
+
+_LOG = get_logger(__name__)
 
 
 class Minimized(NamedTuple):
@@ -108,6 +111,7 @@ class StepSetup:
             one, or a dict of several.
         scale_loss: Scale losses dynamically (for float16).
         frozen: Expressions for whole names of trainable variables that are not to be trained.
+        only: Expressions for whole names of the only ones that are; none for all.
 
     Attributes:
         trainable: The trainable variables that the tower reads, by name, without the frozen ones.
@@ -125,18 +129,26 @@ class StepSetup:
         *,
         scale_loss: bool = False,
         frozen: Sequence[str] = (),
+        only: Sequence[str] = (),
     ) -> None:
         used = set(trace.used)
         trainable = {n: v for n, v in tower.store.trainable().items() if n in used}
-        self.frozen = {
-            name
-            for regex in frozen
-            for name in find_matching("TrainConfig(frozen=…)", regex, trainable, re.fullmatch)
-        }
+
+        def matching(option: str, regexes: Sequence[str]) -> set[str]:
+            who = f"TrainConfig({option}=…)"
+            found = [find_matching(who, regex, trainable, re.fullmatch) for regex in regexes]
+            return {name for names in found for name in names}
+
+        self.frozen = matching("frozen", frozen)
+        if only:
+            self.frozen |= trainable.keys() - matching("trainable", only)
+        known = tower.store.named_variables()
+        moved = [name for name in trace.moved if known[name].dtype.is_floating]
+        if still := [name for name in moved if any(re.fullmatch(r, name) for r in tower.frozen)]:
+            _LOG.warning("Frozen, but moved by their layers all the same: %s", ", ".join(still))
         self.trainable = {n: v for n, v in trainable.items() if n not in self.frozen}
         self.trained: dict[str, tf.Variable] = {}
         self.optimizers: dict[str, OptimizerAdapter] = {}
-        known = tower.store.named_variables()
         fixed = known.keys() - (tower.store.trainable().keys() - self.frozen)
         self._fixed = {id(known[name]) for name in fixed}
         self._everything = known.values()

