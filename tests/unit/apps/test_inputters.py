@@ -1,6 +1,8 @@
 """Laws of the inputters of image classification, over small real data."""
 
+import gzip
 import importlib
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from towerpack.apps.classification import augmenters
 from towerpack.apps.classification._data_config import DataConfig
 from towerpack.apps.classification._image_inputter import ImageInputter, make_inputter
 from towerpack.config import load
+from towerpack.dataflow.formats import TFRecordWriter, encode_example
 from towerpack.dataflow.images import encode_jpeg
 
 SIZE = (12, 10)
@@ -71,16 +74,95 @@ def integer_csv(root: Path) -> dict[str, Any]:
     return {"inputter": "csv", "path": str(root), "class_names": list(COLOURS)}
 
 
+def records(root: Path) -> dict[str, Any]:
+    folders(root)
+    examples = [
+        {"image/encoded": (root / name / f"{i}.jpg").read_bytes(), "image/class/label": label}
+        for label, name in enumerate(COLOURS)
+        for i in range(10)
+    ]
+    for part, name in enumerate(["train-0.tfrecord", "train-1.tfrecord", "test.tfrecord"]):
+        with TFRecordWriter(root / name) as writer:
+            for example in examples[part::3]:
+                writer.write(encode_example(example))
+    return {
+        "inputter": "tfrecord",
+        "path": str(root),
+        "train": "train-*.tfrecord",
+        "class_names": list(COLOURS),
+    }
+
+
+def colour_rows(rng: np.random.Generator, count: int, label_bytes: int) -> np.ndarray:
+    """Records of CIFAR: labels, then planes; the brightest plane is the label's."""
+    labels = np.arange(count) % 3
+    planes = rng.integers(0, 100, (count, 3, 32 * 32), np.uint8)
+    planes[np.arange(count), 2 - labels] = 255
+    columns = [labels[:, None].astype(np.uint8)] * label_bytes
+    return np.hstack([*columns, planes.reshape(count, -1)])
+
+
+def cifar(root: Path, label_bytes: int = 1) -> dict[str, Any]:
+    """In the true binary format."""
+    rng = np.random.default_rng(0)
+    inner = root / ("cifar-10-batches-bin" if label_bytes == 1 else "cifar-100-binary")
+    inner.mkdir(parents=True)
+    several = [f"data_batch_{i}.bin" for i in range(1, 6)] if label_bytes == 1 else ["train.bin"]
+    for file in several:
+        colour_rows(rng, 30 // len(several), label_bytes).tofile(inner / file)
+    last = "test_batch.bin" if label_bytes == 1 else "test.bin"
+    colour_rows(rng, 10, label_bytes).tofile(inner / last)
+    names = [*COLOURS, *(f"class {i}" for i in range(3, 10 if label_bytes == 1 else 100))]
+    file = "batches.meta.txt" if label_bytes == 1 else "fine_label_names.txt"
+    (inner / file).write_text("\n".join(names) + "\n\n")
+    # Either the folder or the one above it.
+    where = root if label_bytes == 1 else inner
+    return {"inputter": "cifar10" if label_bytes == 1 else "cifar100", "path": str(where)}
+
+
+def cifar100(root: Path) -> dict[str, Any]:
+    return cifar(root, 2)
+
+
+def idx(root: Path, images: np.ndarray, labels: np.ndarray, prefix: str) -> None:
+    for name, array in (("images-idx3", images), ("labels-idx1", labels)):
+        head = struct.pack(f">{1 + array.ndim}I", 0x800 + array.ndim, *array.shape)
+        data = gzip.compress(head + array.astype(np.uint8).tobytes())
+        root.mkdir(parents=True, exist_ok=True)
+        (root / f"{prefix}-{name}-ubyte.gz").write_bytes(data)
+
+
+def fashion(root: Path) -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    for prefix, count in (("train", 30), ("t10k", 10)):
+        idx(root, rng.integers(0, 256, (count, 28, 28)), np.arange(count) % 10, prefix)
+    return {"inputter": "fashion_mnist", "path": str(root)}
+
+
 def digits(root: Path) -> dict[str, Any]:
     return {"inputter": "digits"}
 
 
-SOURCES = [folders, split_folders, csv_files, integer_csv, digits]
+SOURCES = [
+    folders,
+    split_folders,
+    csv_files,
+    integer_csv,
+    records,
+    cifar,
+    cifar100,
+    fashion,
+    digits,
+]
 COUNTS = {
     folders: (24, 3, 3),
     split_folders: (15, 10, 15),
     csv_files: (18, 2, 10),
     integer_csv: (6, 3, 3),
+    records: (18, 2, 10),
+    cifar: (27, 3, 10),
+    cifar100: (27, 3, 10),
+    fashion: (27, 3, 10),
     digits: (1257, 180, 360),
 }
 
@@ -126,10 +208,11 @@ class TestAllInputters:
 
     def test_labels_are_those_of_the_pictures(self, source: Any, tmp_path: Path) -> None:
         made = inputter(source(tmp_path))
-        if source is digits:
-            assert list(made.class_names) == list("0123456789")
+        if source in (digits, fashion):
+            first = {digits: "0", fashion: "T-shirt/top"}[source]
+            assert made.class_names[0] == first and made.num_classes == 10
             return
-        assert list(made.class_names) == list(COLOURS)
+        assert list(made.class_names[:3]) == list(COLOURS)
         for split in ("train", "val", "test"):
             images, labels = read(made.flow(split))
             brightest = images[:, 5, 5].argmax(axis=1)
@@ -149,8 +232,10 @@ class TestAllInputters:
         images, _ = read(made.flow("val"))
         assert images.shape[1:] == (9, 7, 1)
         for (picture, _), expected in zip(made.source("val"), images, strict=True):
-            if isinstance(picture, np.ndarray):  # Digits have no files.
-                picture = cv2.imencode(".png", picture)[1].tobytes()
+            if isinstance(picture, np.ndarray):  # These have no files.
+                bgr = picture[..., ::-1] if picture.ndim == 3 else picture
+                picture = cv2.imencode(".png", bgr)[1].tobytes()
+            picture = getattr(picture, "data", picture)
             sample = made.read(picture)
             assert sample.ndim == 3 and sample.shape[2] == 3
             (prepared,) = made.prepare(sample)
@@ -168,7 +253,7 @@ class TestAllInputters:
         made = inputter(source(tmp_path), samples=5)
         assert made.class_counts().sum() == 5
         assert len(read(made.flow("val"))[0]) == COUNTS[source][1]
-        with pytest.raises(ConfigError, match=r"data\.samples=100000"):
+        with pytest.raises(ConfigError, match="not 100000"):
             inputter(source(tmp_path / "more"), samples=100_000)
 
 
@@ -241,22 +326,36 @@ def lost(root: Path) -> dict[str, Any]:
     return {"inputter": "csv", "path": str(root), "validation": 0, "batch_size": 1}
 
 
+def broken_record(root: Path) -> dict[str, Any]:
+    values = records(root)
+    with TFRecordWriter(root / "train-2.tfrecord") as writer:
+        writer.write(encode_example({"image/encoded": b"no picture", "image/class/label": 0}))
+    return values
+
+
+def label_of_no_class(root: Path) -> dict[str, Any]:
+    return {**records(root), "class_names": ["one", "two"]}
+
+
 @pytest.mark.parametrize(
     ("source", "named", "workers"),
     [
-        (broken_jpeg, "3.jpg", 0),
-        (broken_jpeg, "3.jpg", 1),
-        (no_picture, "3.jpg", 0),
-        (lost, "33.jpg", 0),
+        (broken_jpeg, "red/3.jpg", 0),
+        (broken_jpeg, "red/3.jpg", 1),
+        (no_picture, "red/3.jpg", 0),
+        (lost, "red/33.jpg", 0),
+        (broken_record, "train-2.tfrecord (byte 0)", 1),
+        (label_of_no_class, "train-0.tfrecord (byte", 0),
     ],
 )
 def test_bad_pictures_are_named(source: Any, named: str, workers: int, tmp_path: Path) -> None:
     made = inputter({**source(tmp_path), "validation": 0, "batch_size": 1}, workers=workers)
     with pytest.raises((MapError, FormatError)) as error:
         list(made.flow("train"))
-    assert str(tmp_path / "red" / named) in str(error.value)
-    with pytest.raises(FormatError, match=named.replace(".", r"\.")):
-        made.read(tmp_path / "red" / named)
+    assert str(tmp_path / named) in str(error.value)
+    if named.endswith("jpg"):
+        with pytest.raises(FormatError, match=named):
+            made.read(tmp_path / named)
 
 
 CSV_ERRORS = {
@@ -314,10 +413,15 @@ def test_names_of_classes(tmp_path: Path) -> None:
         ({"inputter": "diggits"}, "no inputter 'diggits'"),
         ({"augmenter": "cifr"}, "no augmenter 'cifr'"),
         ({"batch_size": 2000}, "1257 training pictures are no batch"),
+        ({"inputter": "tfrecord"}, "number of classes is not known"),
+        ({"inputter": "tfrecord", "num_classes": 2, "train": "none*"}, r"none\*"),
+        ({"inputter": "mnist", "class_names": ["a"], "path": "FASHION"}, "names 1 classes"),
         ({"inputter": "csv", "train": "none.csv"}, r"none\.csv cannot be read"),
     ],
 )
-def test_what_does_not_fit_is_refused(values: dict[str, Any], message: str) -> None:
+def test_what_does_not_fit_is_refused(values: dict[str, Any], message: str, tmp_path: Path) -> None:
+    if values.get("path") == "FASHION":
+        values = {**values, "path": fashion(tmp_path)["path"]}
     with pytest.raises(TowerpackError, match=message):
         inputter(values).flow("train")
 

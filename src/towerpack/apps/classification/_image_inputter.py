@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar, Protocol, cast
@@ -41,6 +41,11 @@ INPUTTERS: Registry[Callable[..., Inputter]] = Registry(
     {
         "csv": f"{_HERE}.csv_inputter:build",
         "folder": f"{_HERE}.folder_inputter:build",
+        "tfrecord": f"{_HERE}.tfrecord_inputter:build",
+        "cifar10": f"{_HERE}.cifar_inputter:build",
+        "cifar100": f"{_HERE}.cifar_inputter:build",
+        "mnist": f"{_HERE}.mnist_inputter:build",
+        "fashion_mnist": f"{_HERE}.mnist_inputter:build",
         "digits": f"{_HERE}.digits_inputter:build",
     },
 )
@@ -66,12 +71,50 @@ class Encoded:
     name: str
 
 
+class Part(ABC):
+    """Labelled pictures: those of a split."""
+
+    @abstractmethod
+    def __len__(self) -> int: ...
+
+    @abstractmethod
+    def read_labels(self) -> Labels:
+        """All labels, int64 [n]."""
+
+    @abstractmethod
+    def flow(self) -> DataFlow:
+        """(picture, label) in order; the picture is what `decoded` takes."""
+
+    @abstractmethod
+    def take(self, positions: NDArray[np.intp]) -> Part:
+        """Those at some positions."""
+
+    def strata(self) -> Labels:
+        """Numbers of which each is to be found in a sample as often as in the whole."""
+        return self.read_labels()
+
+    def divided(self, num: int) -> tuple[Part, Part]:
+        """What is left, and `num` of them: always the same ones, each class in proportion.
+
+        Raises:
+            ConfigError: There are fewer.
+        """
+        n = len(self)
+        if num > n:
+            raise ConfigError(f"There are {n} training pictures, and not {num}.")
+        order = np.random.Generator(np.random.Philox(key=0)).permutation(n)
+        order = order[np.argsort(self.strata()[order], kind="stable")]
+        chosen = np.zeros(n, np.bool_)
+        chosen[order[np.diff(np.arange(n + 1) * num // n) > 0]] = True
+        return self.take(np.flatnonzero(~chosen)), self.take(np.flatnonzero(chosen))
+
+
 @dataclass(frozen=True)
-class Part:
-    """Labelled pictures: those of a split.
+class Pictures(Part):
+    """Pictures in memory, or names of files.
 
     Attributes:
-        pictures: uint8 [n, h, w] or [n, h, w, c]; or names of files.
+        pictures: uint8 [n, h, w] or [n, h, w, c]; or the names.
         labels: int64 [n].
     """
 
@@ -81,37 +124,29 @@ class Part:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def read_labels(self) -> Labels:
+        return self.labels
+
     def flow(self) -> DataFlow:
-        """(picture, label) in order: the picture is uint8, or the name of a file."""
         if isinstance(self.pictures, np.ndarray):
             return DataFromArrays(self.pictures, self.labels)
         return DataFromList(list(zip(self.pictures, self.labels.tolist(), strict=True)))
 
-    def take(self, positions: NDArray[np.intp]) -> Part:
-        """Those at some positions."""
+    def take(self, positions: NDArray[np.intp]) -> Pictures:
         if isinstance(self.pictures, np.ndarray):
-            return Part(self.pictures[positions], self.labels[positions])
+            return Pictures(self.pictures[positions], self.labels[positions])
         files = cast("Sequence[str]", self.pictures)
-        return Part([files[i] for i in map(int, positions)], self.labels[positions])
-
-    def divided(self, share: float) -> tuple[Part, Part]:
-        """What is left, and a share of it: each class in proportion, always the same ones.
-
-        Raises:
-            ConfigError: There are too few.
-        """
-        if len(self) < 2:
-            raise ConfigError(
-                f"Of {len(self)} pictures none can be set apart.", fix="data.validation=0"
-            )
-        chosen = _chosen(self.labels, max(1, round(share * len(self))))
-        return self.take(np.flatnonzero(~chosen)), self.take(np.flatnonzero(chosen))
+        return Pictures([files[i] for i in map(int, positions)], self.labels[positions])
 
 
-def joined(parts: Sequence[Part]) -> Part:
+def joined(parts: Sequence[Pictures]) -> Pictures:
     """Several lists of files as one."""
     files = [cast("Sequence[str]", part.pictures) for part in parts]
-    return Part(list(itertools.chain(*files)), np.concatenate([part.labels for part in parts]))
+    return Pictures(list(itertools.chain(*files)), np.concatenate([part.labels for part in parts]))
+
+
+Found = tuple[Sequence[str], Mapping[str, Part]]
+"""Names of the classes, and the parts by split."""
 
 
 class ImageInputter(Inputter):
@@ -144,17 +179,16 @@ class ImageInputter(Inputter):
         self.augmenter = augmenter
         self.batch_size = config.batch_size
         self.geometry = replace(augmenter.geometry(config.size), channels=config.channels)
-        self.class_names, self._parts = self.find()
+        self.class_names, parts = self.find()
+        self._parts = dict(parts)
         self.num_classes = len(self.class_names)
         if "val" not in self._parts and "validation" in self.takes and config.validation:
-            self._parts["train"], self._parts["val"] = self._parts["train"].divided(
-                config.validation
-            )
+            self._set_apart("val")
         if config.samples is not None:
-            self._limit(config.samples)
+            _, self._parts["train"] = self._parts["train"].divided(config.samples)
 
     @abstractmethod
-    def find(self) -> tuple[Sequence[str], dict[str, Part]]:
+    def find(self) -> Found:
         """Names of the classes, and what there is: 'train', and 'val' and 'test' if they are."""
 
     def part(self, split: Split) -> Part:
@@ -178,7 +212,9 @@ class ImageInputter(Inputter):
 
     def class_counts(self, split: Split = "train") -> Labels:
         """How many pictures each class has: int64 [classes]."""
-        return np.bincount(self.part(split).labels, minlength=self.num_classes).astype(np.int64)
+        return np.bincount(self.part(split).read_labels(), minlength=self.num_classes).astype(
+            np.int64
+        )
 
     def flow(self, split: Split) -> DataFlow:
         training = split == "train"
@@ -232,11 +268,15 @@ class ImageInputter(Inputter):
                     fix="leave it out",
                 )
 
-    def _limit(self, num: int) -> None:
+    def _set_apart(self, split: Split) -> None:
+        """Make a split of a share of the training pictures."""
         train = self._parts["train"]
-        if num > len(train):
-            raise ConfigError(f"data.samples={num}, and there are {len(train)} training pictures.")
-        self._parts["train"] = train.take(np.flatnonzero(_chosen(train.labels, num)))
+        num = max(1, round(self.config.validation * len(train)))
+        if num >= len(train):
+            raise ConfigError(
+                f"Of {len(train)} training pictures none can be set apart.", fix="data.validation=0"
+            )
+        self._parts["train"], self._parts[split] = train.divided(num)
 
     def _constant_batch(self) -> tuple[NDArray[np.uint8], Labels]:
         shape = (self.batch_size, *self.config.size, self.config.channels)
@@ -274,7 +314,7 @@ def decoded(picture: Any) -> NDArray[np.uint8]:
 
 
 def named_classes(
-    config: DataConfig, parts: Sequence[Part], where: str, found: Sequence[str] | None = None
+    config: DataConfig, parts: Sequence[Pictures], where: str, found: Sequence[str] | None = None
 ) -> list[str]:
     """Names of the classes: those that were found, or else those of the configuration.
 
@@ -312,17 +352,6 @@ def _checked(img: NDArray[Any], shape: tuple[int, ...], augmenter: str) -> NDArr
             fix="numbers are normalized in the network's graph: Augmenter.normalize",
         )
     return img
-
-
-def _chosen(labels: Labels, num: int) -> NDArray[np.bool_]:
-    """Which `num` of the labels are chosen: the same ones always, each class in proportion."""
-    n = len(labels)
-    order = np.random.Generator(np.random.Philox(key=0)).permutation(n)
-    order = order[np.argsort(labels[order], kind="stable")]
-    counted = np.arange(n + 1) * num // n
-    chosen = np.zeros(n, np.bool_)
-    chosen[order[np.diff(counted) > 0]] = True
-    return chosen
 
 
 _READER = ImageReader()

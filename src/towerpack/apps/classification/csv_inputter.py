@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.apps.classification._data_config import DataConfig
 from towerpack.apps.classification._image_inputter import (
+    Found,
     ImageInputter,
-    Part,
+    Pictures,
     joined,
     named_classes,
 )
@@ -30,7 +31,7 @@ class CsvInputter(ImageInputter):
 
     takes = frozenset({"path", "train", "val", "test", "validation", "num_classes", "class_names"})
 
-    def find(self) -> tuple[Sequence[str], dict[str, Part]]:
+    def find(self) -> Found:
         """As the files list them."""
         given = places(self.config, "{}.csv".format)
         if "train" not in given:
@@ -46,7 +47,7 @@ class CsvInputter(ImageInputter):
                 for split, several in listed.items()
             }
         parts = {
-            split: joined([Part(one.files, one.labels) for one in several])
+            split: joined([Pictures(one.files, one.labels) for one in several])
             for split, several in listed.items()
         }
         where = ", ".join(str(one.path) for one in every)

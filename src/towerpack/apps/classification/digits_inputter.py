@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
 from towerpack.apps._inputter import Split
 from towerpack.apps.classification._data_config import DataConfig
-from towerpack.apps.classification._image_inputter import ImageInputter, Part
+from towerpack.apps.classification._image_inputter import Found, ImageInputter, Pictures
 from towerpack.apps.classification.augmenters import Augmenter
 from towerpack.dataflow import datasets
 
@@ -19,11 +17,11 @@ _SPLITS: tuple[Split, ...] = ("train", "val", "test")
 class DigitsInputter(ImageInputter):
     """`datasets.Digits`, split as it is there: white on black, from 0 to 255."""
 
-    def find(self) -> tuple[Sequence[str], dict[str, Part]]:
+    def find(self) -> Found:
         """The three parts of the data set."""
         raw = {split: datasets.Digits(split, shuffle=False) for split in _SPLITS}
         parts = {
-            split: Part(np.rint(ds.images * (255 / _INK)).astype(np.uint8), ds.labels)
+            split: Pictures(np.rint(ds.images * (255 / _INK)).astype(np.uint8), ds.labels)
             for split, ds in raw.items()
         }
         return raw["train"].get_label_names(), parts

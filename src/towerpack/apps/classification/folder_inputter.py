@@ -8,7 +8,13 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack.apps.classification._data_config import DataConfig
-from towerpack.apps.classification._image_inputter import ImageInputter, Part, joined
+from towerpack.apps.classification._image_inputter import (
+    Found,
+    ImageInputter,
+    Part,
+    Pictures,
+    joined,
+)
 from towerpack.apps.classification._splits import folder_of, places
 from towerpack.apps.classification.augmenters import Augmenter
 from towerpack.dataflow import ImageFolder
@@ -22,7 +28,7 @@ class FolderInputter(ImageInputter):
 
     takes = frozenset({"path", "train", "val", "test", "validation"})
 
-    def find(self) -> tuple[Sequence[str], dict[str, Part]]:
+    def find(self) -> Found:
         """As the folders are named."""
         root = folder_of(self.config)
         given = places(self.config, str)
@@ -42,22 +48,22 @@ class FolderInputter(ImageInputter):
         }
         return names, parts
 
-    def _alone(self, folder: ImageFolder) -> tuple[Sequence[str], dict[str, Part]]:
-        whole = Part(folder.files, folder.labels)
+    def _alone(self, folder: ImageFolder) -> Found:
+        whole: Part = Pictures(folder.files, folder.labels)
         if not self.config.validation:
             return folder.classes, {"train": whole}
-        train, test = whole.divided(self.config.validation)
+        train, test = whole.divided(max(1, round(self.config.validation * len(whole))))
         return folder.classes, {"train": train, "test": test}
 
 
-def _part(folder: ImageFolder, names: Sequence[str]) -> Part:
+def _part(folder: ImageFolder, names: Sequence[str]) -> Pictures:
     unknown = sorted(set(folder.classes) - set(names))
     if unknown:
         raise ConfigError(
             f"{folder.root} has classes that no training data have.", got=", ".join(unknown)
         )
     numbers = np.array([names.index(name) for name in folder.classes], np.int64)
-    return Part(folder.files, numbers[folder.labels])
+    return Pictures(folder.files, numbers[folder.labels])
 
 
 def build(config: DataConfig, augmenter: Augmenter) -> FolderInputter:
