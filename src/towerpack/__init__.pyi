@@ -20,6 +20,7 @@ from towerpack._core.errors import (
     MissingExtraError as MissingExtraError,
     NumericsError as NumericsError,
     PeerError as PeerError,
+    RequestError as RequestError,
     SpecError as SpecError,
     StateError as StateError,
     StepError as StepError,
