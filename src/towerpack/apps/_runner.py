@@ -29,7 +29,7 @@ from towerpack.callbacks import (
 )
 from towerpack.checkpoint import Checkpoint, load_checkpoint
 from towerpack.config import differences, load, read_yaml, to_yaml
-from towerpack.inference import Predictor
+from towerpack.inference import Predictor, export
 from towerpack.training import TrainConfig, Trainer, WeightEMA
 
 _LOG = get_logger(__name__)
@@ -188,6 +188,35 @@ class Runner:
             [path for metric in reporting for path in metric.report(folder)],
             predictor.step,
             count,
+        )
+
+    def export(
+        self, folder: Path | None = None, *, format: str = "saved_model", **options: Any
+    ) -> Path:
+        """Export the best checkpoint, compared on validation data before it is done.
+
+        Args:
+            folder: Holds the versions; by default `export/FORMAT` in the run.
+            format: As of `towerpack.inference.export`, as are the options.
+
+        Raises:
+            CheckpointError: The run has no checkpoint.
+            ExportError: The exported model computes something else.
+        """
+        arguments = {"outputs": self.modeler.infer_outputs, **self.modeler.export_arguments()}
+        if format != "saved_model":
+            arguments.pop("preprocess", None)  # It alone reads files.
+        names = [spec.name for spec in self.modeler.inputs()]
+        batch = next(iter(self.inputter.flow("val")))
+        examples = _chosen(names, batch, [name for name in names if name])
+        return export(
+            self.modeler,
+            self.checkpoint(),
+            folder or self.run_dir / "export" / format,
+            format=format,
+            ema=self.config.train.ema is not None,
+            batch_examples=examples,
+            **{**arguments, **options},
         )
 
     def predictor(self, outputs: Sequence[str]) -> Predictor:

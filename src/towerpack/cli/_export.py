@@ -9,17 +9,25 @@ import typer
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import explain_missing
+from towerpack.cli._apps import open_run
 from towerpack.cli._model import model_of
 
 
 def export(
     target: Annotated[
-        str, typer.Argument(metavar="SCRIPT", help="path/to/file.py, file.py:Name or module:Name")
+        str,
+        typer.Argument(
+            metavar="RUN_OR_SCRIPT",
+            help="The run of a recipe (or its name); or a script with --run: file.py:Model.",
+        ),
     ],
-    run: Annotated[Path, typer.Option(help="Run directory, or a checkpoint.")],
+    run: Annotated[
+        Path | None, typer.Option(help="Of a script: its run directory, or a checkpoint.")
+    ] = None,
     outputs: Annotated[
-        str, typer.Option(help="Names of outputs: prob or classes=fc1/output,prob")
-    ] = "prob",
+        str | None,
+        typer.Option(help="Of a script: names of outputs: prob or classes=fc1/output,prob"),
+    ] = None,
     form: Annotated[
         str, typer.Option("--format", help="saved_model, onnx, litert or keras.")
     ] = "saved_model",
@@ -47,12 +55,20 @@ def export(
         int | None, typer.Option(min=0, help="A number; by default the next.")
     ] = None,
 ) -> None:
-    """Export the model of a script, and compare the exported one with it. Runs the script."""
-    if Path(target).is_dir():
-        raise ConfigError(
-            f"The run {target} does not hold its program.",
-            fix=f"towerpack export SCRIPT.py:Model --run {target}",
-        )
+    """Export a trained model, and compare the exported one with it.
+
+    towerpack export runs/digits --format onnx
+
+    towerpack export train.py:Model --run runs/train --outputs prob
+    """
+    if run is None:
+        given = {"outputs": outputs, "tag": tag, "examples": examples, "class_names": class_names}
+        _refuse(target, {**given, "ema": ema or None})
+        runner, _ = open_run(target, None, None)
+        folder = to or runner.run_dir / "export" / form
+        options = {"quantize": quantize, "tolerance": tolerance, "version": version}
+        print(f"exported: {runner.export(folder, format=form, tell=print, **options)}")
+        return
     if to is None and not (run / "checkpoints").is_dir():
         raise ConfigError(f"{run} is no run directory.", fix="say where to write: --to")
     names = None if class_names is None else class_names.read_text().splitlines()
@@ -61,7 +77,7 @@ def export(
         run,
         run / "export" / form if to is None else to,
         form,
-        outputs=dict(_pair(text) for text in outputs.split(",")),
+        outputs=dict(_pair(text) for text in (outputs or "prob").split(",")),
         tag=tag,
         ema=ema,
         quantize=quantize,
@@ -70,6 +86,27 @@ def export(
         tolerance=tolerance,
         version=version,
     )
+
+
+def _refuse(target: str, given: dict[str, Any]) -> None:
+    """Refuse options of scripts for a recipe, and scripts and runs without what they need.
+
+    Raises:
+        ConfigError: There are such.
+    """
+    script, _, name = target.partition(":")
+    if name or script.endswith(".py"):
+        raise ConfigError(f"{target} needs its run.", fix=f"towerpack export {target} --run RUN")
+    if Path(target).is_dir() and not (Path(target) / "recipe.yaml").is_file():
+        raise ConfigError(
+            f"The run {target} does not hold its program.",
+            fix=f"towerpack export SCRIPT.py:Model --run {target}",
+        )
+    for option, value in given.items():
+        if value is not None:
+            raise ConfigError(
+                f"--{option.replace('_', '-')} is for scripts.", fix="leave it out: a recipe knows"
+            )
 
 
 def export_model(model: Any, checkpoint: Any, path: Path, form: str, **options: Any) -> Path:

@@ -87,10 +87,17 @@ class ClassificationModeler(Modeler):
 
     def export_arguments(self) -> Mapping[str, Any]:
         """Names of the classes, and how a file becomes a picture."""
+        geometry = self.inputter.geometry
+
+        def preprocess(file: tf.Tensor) -> tf.Tensor:
+            picture = tf.io.decode_image(file, channels=3, expand_animations=False)
+            return geometry.tensors(tf.ensure_shape(picture, [None, None, 3]))
+
         return {
+            "outputs": "probabilities",
             "class_names": list(self.inputter.class_names),
-            "preprocess": self.inputter.geometry.tensors,
-            "metadata": {"preprocessing": self.inputter.geometry.as_dict()},
+            "preprocess": preprocess,
+            "metadata": {"task": self.config.task, "preprocessing": geometry.as_dict()},
         }
 
     def _class_weights(self, given: str | Sequence[float] | None) -> np.ndarray | None:
