@@ -4,6 +4,9 @@ from towerpack._core.extras import require
 
 require("tensorflow", extra="tf", needed_for="towerpack.nn")
 
+from towerpack._keras.adapter import variable_alias as variable_alias
+from towerpack._keras.owned import find_variables as find_variables
+from towerpack._keras.owned import owners_of as owners_of
 from towerpack.nn import summary as summary
 from towerpack.nn._argscope import argscope as argscope
 from towerpack.nn._batch_norm import BatchNorm as BatchNorm
@@ -25,18 +28,18 @@ from towerpack.nn._conv import SeparableConv2D as SeparableConv2D
 from towerpack.nn._dense import Embedding as Embedding
 from towerpack.nn._dense import FullyConnected as FullyConnected
 from towerpack.nn._dense import PReLU as PReLU
+<<<<<<< HEAD
 from towerpack.nn._distributed import components_of as components_of
 from towerpack.nn._frozen import frozen_statistics as frozen_statistics
+=======
+>>>>>>> shrinknn-keras
 from towerpack.nn._global_step import find_global_step as find_global_step
 from towerpack.nn._global_step import global_step as global_step
-from towerpack.nn._keras import variable_alias as variable_alias
 from towerpack.nn._linear_wrap import LinearWrap as LinearWrap
 from towerpack.nn._norms import GroupNorm as GroupNorm
 from towerpack.nn._norms import InstanceNorm as InstanceNorm
 from towerpack.nn._norms import LayerNorm as LayerNorm
 from towerpack.nn._norms import SpectralNorm as SpectralNorm
-from towerpack.nn._owned import find_variables as find_variables
-from towerpack.nn._owned import owners_of as owners_of
 from towerpack.nn._register import auto_reuse_scope as auto_reuse_scope
 from towerpack.nn._register import expose as expose
 from towerpack.nn._register import register_layer as register_layer
@@ -69,6 +72,7 @@ from towerpack.nn._stateless import SiLU as SiLU
 from towerpack.nn._stateless import Tanh as Tanh
 from towerpack.nn._stateless import UpSampling as UpSampling
 from towerpack.nn._store import VariableStore as VariableStore
+from towerpack.nn._store import components_of as components_of
 from towerpack.nn._symbolic import print_stat as print_stat
 from towerpack.nn._symbolic import psnr as psnr
 from towerpack.nn._symbolic import rms as rms

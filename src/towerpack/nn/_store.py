@@ -26,20 +26,19 @@ from towerpack._core.errors import LayerError
 from towerpack._core.logs import get_logger
 from towerpack._core.naming import unique
 from towerpack._core.randomness import derive_seed
-from towerpack.nn import _owned
-from towerpack.nn._collections import collect, own_collections
-from towerpack.nn._distributed import components_of
-from towerpack.nn._global_step import find_global_step, new_step
-from towerpack.nn._initial_values import check_fits, lifted, run_seeded, seeded_graph
-from towerpack.nn._keras import (
+from towerpack._keras import owned
+from towerpack._keras.adapter import (
     forget_losses,
     layers_being_built,
     read_as,
     seeded_initializers,
     variable_path,
 )
+from towerpack._keras.seeding import seed_layers
+from towerpack.nn._collections import collect, own_collections
+from towerpack.nn._global_step import find_global_step, new_step
+from towerpack.nn._initial_values import check_fits, lifted, run_seeded, seeded_graph
 from towerpack.nn._scope import compat_scope, full_name, is_reusing
-from towerpack.nn._seeding import seed_layers
 
 _LOG = get_logger(__name__)
 
@@ -103,7 +102,7 @@ class VariableStore:
         found: dict[str, tf.Variable] = {}
         seen: set[int] = set()
         for source in (
-            _owned.find_variables(self._find_owners()),
+            owned.find_variables(self._find_owners()),
             self._by_layer(),
             self._inside,
             self._outside,
@@ -117,7 +116,7 @@ class VariableStore:
     @read_as(None)
     def trainable(self) -> dict[str, tf.Variable]:
         """The trainable ones among `named_variables`; frozen Keras layers are honoured."""
-        frozen = self.skipped.keys() | _owned.frozen_ids(self._holders())
+        frozen = self.skipped.keys() | owned.frozen_ids(self._holders())
         return {
             name: variable
             for name, variable in self.named_variables().items()
@@ -130,7 +129,7 @@ class VariableStore:
 
     def keras_layers(self) -> list[keras.layers.Layer]:
         """All Keras layers that are known: by name, made inside, and found on the owners."""
-        return _owned.keras_layers(self._holders())
+        return owned.keras_layers(self._holders())
 
     def _holders(self) -> dict[str, object]:
         holders = [*self._find_owners().values(), *self.layers().values(), *self._spot.values()]
@@ -155,7 +154,7 @@ class VariableStore:
             Names of those that stay: `tf.Variable`s that the user's own objects hold.
         """
         holders: dict[int, list[keras.Variable]] = {}
-        for holder in _owned.keras_variables(self._holders()):
+        for holder in owned.keras_variables(self._holders()):
             holders.setdefault(id(cast("Any", holder).value), []).append(holder)
         made = {id(v): name for name, v in self._inside.items()}
         staying = []
@@ -258,7 +257,7 @@ class VariableStore:
             return
         self._prepared = True
         owners = self._find_owners()
-        for name, variable in _owned.find_variables(owners).items():
+        for name, variable in owned.find_variables(owners).items():
             if getattr(variable, "_in_graph_mode", False):
                 raise LayerError(
                     f"The variable '{name}' of the model was made in a tf.Graph.",
@@ -315,6 +314,11 @@ class VariableStore:
             seed = derive_seed(self.seed, "initial value", name)
             return lambda: run_seeded(cast("Callable[[], Any]", value), seed >> 32)
         return lifted(value, name)
+
+
+def components_of(variable: Any) -> tuple[tf.Variable, ...]:
+    """The copies that a distributed variable has in this process; any other one is its own."""
+    return tuple(getattr(variable, "values", (variable,)))
 
 
 def _check_eager() -> None:

@@ -11,8 +11,8 @@ import tensorflow as tf
 
 from towerpack._core.errors import LayerError
 from towerpack._core.naming import did_you_mean
+from towerpack._keras.adapter import in_these_ways, read_as, reading
 from towerpack.nn._context import get_current_tower_context
-from towerpack.nn._keras import in_these_ways, read_as, reading
 
 # Of the innermost `remap_variables`, then of each `freeze_variables`: variable, value -> value.
 _Ways = tuple[Callable[[tf.Variable, Any], Any], ...]

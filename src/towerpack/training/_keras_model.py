@@ -12,10 +12,10 @@ import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
+from towerpack._keras.adapter import built_on, stateless
 from towerpack.callbacks import Inferencer
 from towerpack.model import ModelDesc
 from towerpack.nn import expose, get_current_tower_context, summary
-from towerpack.nn._keras import built_on, stateless
 
 _LOG = get_logger(__name__)
 _AUTOMATIC = re.compile(r"(input_layer|keras_tensor)(_\d+)?")

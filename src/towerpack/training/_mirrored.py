@@ -9,9 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
+from towerpack._keras.adapter import fold_replicas_into_seeds
 from towerpack.inputs import InputSource
 from towerpack.nn import find_tower_context
-from towerpack.nn._distributed import fold_replicas_into_seeds
 from towerpack.tower import TowerFunction, TowerTrace
 from towerpack.training._distribution import Compute, Computed, Distribution, joined
 from towerpack.training._replicas import first, like

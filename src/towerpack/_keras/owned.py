@@ -19,8 +19,7 @@ import keras
 import tensorflow as tf
 
 from towerpack._core.naming import unique
-from towerpack.nn._keras import automatic_names, inner_layers
-from towerpack.nn._registry import RegisteredLayer
+from towerpack._keras.adapter import automatic_names, inner_layers
 
 _NUMBERED = re.compile(r"_\d+$")
 _DEPTH = 4
@@ -133,7 +132,9 @@ def _closure(func: Any, seen: set[int]) -> Iterator[tuple[str, object]]:
     reached = inspect.getclosurevars(func)
     helpers: list[Any] = []
     for name, value in {**reached.globals, **reached.nonlocals}.items():
-        inner = value.func if isinstance(value, RegisteredLayer) else value
+        # A layer by name, which is of a package above this one, wraps a function.
+        ours = type(value).__module__.startswith("towerpack.")
+        inner = inspect.unwrap(cast("Any", value)) if ours else value
         if inspect.isfunction(inner) or inspect.ismethod(inner):
             helpers.append(inner)
         elif not isinstance(value, ModuleType | type):

@@ -22,8 +22,8 @@ import numpy as np
 
 from towerpack._core.naming import unique
 from towerpack._core.randomness import derive_seed
-from towerpack.nn import _owned
-from towerpack.nn._keras import (
+from towerpack._keras import owned
+from towerpack._keras.adapter import (
     give_seed,
     is_fresh,
     own_variables,
@@ -53,11 +53,11 @@ def seed_layers(owners: Mapping[str, object], seed: int) -> tuple[list[str], lis
     Returns:
         Names of layers whose values were drawn anew, and of those that kept what they had.
     """
-    layers = _owned.layers_by_name(owners)
+    layers = owned.layers_by_name(owners)
     draws = list(_draws(layers))
     untouched = [d for d in draws if _content(d.variable) == _content(d.anew())]
     drawn = {id(d.variable.value) for d in untouched}
-    variables = _owned.find_variables(owners).values()
+    variables = owned.find_variables(owners).values()
     others = {_content(v) for v in variables if id(v) not in drawn} if drawn else set()
     redrawn = [d for d in untouched if d.variable.trainable and _content(d.variable) not in others]
     seeds: dict[int, int] = {}
@@ -89,7 +89,7 @@ def _generators(
     """Seed generators that have no seed of the user's and have drawn nothing yet, by name."""
     found: dict[str, keras.random.SeedGenerator] = {}
     held = [(name, g) for name, layer in layers.items() for g in seed_generators(layer)]
-    for name, generator in [*held, *_owned.items(owners)]:
+    for name, generator in [*held, *owned.items(owners)]:
         if isinstance(generator, keras.random.SeedGenerator) and is_fresh(generator):
             found[unique(name, found)] = generator
     return found

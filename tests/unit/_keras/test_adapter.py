@@ -7,15 +7,15 @@ import random
 import keras
 import tensorflow as tf
 
-from towerpack.nn import _keras, variable_alias
+from towerpack._keras import adapter
 
 
 def test_the_training_flag_reaches_layers_and_is_put_back() -> None:
     drop = keras.layers.Dropout(0.9)
     x = tf.ones([10, 10])
-    with _keras.layers_see_training(True):
+    with adapter.layers_see_training(True):
         assert (drop(x).numpy() == 0).any()
-        with _keras.layers_see_training(False):
+        with adapter.layers_see_training(False):
             assert drop(x).numpy().all()
         assert (drop(x).numpy() == 0).any()
     assert drop(x).numpy().all()
@@ -24,7 +24,7 @@ def test_the_training_flag_reaches_layers_and_is_put_back() -> None:
 def test_names_are_counted_anew_and_then_on() -> None:
     keras.layers.Dense(1)
     before = keras.layers.Dense(1).name
-    with _keras.fresh_names():
+    with adapter.fresh_names():
         assert [keras.layers.Dense(1).name for _ in range(2)] == ["dense", "dense_1"]
     after = keras.layers.Dense(1).name
     assert int(after.rpartition("_")[2]) == int(before.rpartition("_")[2]) + 1
@@ -32,7 +32,7 @@ def test_names_are_counted_anew_and_then_on() -> None:
 
 def test_seeds_of_initializers_come_from_ours() -> None:
     def drawn(seed: int) -> bytes:
-        with _keras.seeded_initializers(seed):
+        with adapter.seeded_initializers(seed):
             return keras.initializers.GlorotUniform()((3, 3)).numpy().tobytes()
 
     state = random.getstate()
@@ -44,21 +44,21 @@ def test_layers_being_built_and_their_path() -> None:
     seen = []
 
     def creator(next_creator, **kwargs):
-        seen.append((_keras.variable_path(), [type(v) for v in _keras.layers_being_built()]))
+        seen.append((adapter.variable_path(), [type(v) for v in adapter.layers_being_built()]))
         return next_creator(**kwargs)
 
     with tf.variable_creator_scope(creator):
         keras.Sequential([keras.layers.Dense(1, name="d")], name="s").build((None, 2))
     assert seen[0] == ("s/d", [keras.Sequential, keras.layers.Dense])
-    assert _keras.variable_path() == ""
-    assert _keras.layers_being_built() == []
+    assert adapter.variable_path() == ""
+    assert adapter.layers_being_built() == []
 
 
 def test_losses_are_forgotten() -> None:
     layer = keras.layers.Dense(1, activity_regularizer="l2")
     layer(tf.ones([1, 1]))
     assert len(layer.losses) == 1
-    _keras.forget_losses([layer])
+    adapter.forget_losses([layer])
     assert layer.losses == []
 
 
@@ -67,7 +67,7 @@ def test_automatic_names_are_told_from_given_ones() -> None:
     given = [keras.layers.Dense(2, name=name) for name in ("block_1", "dense_x")]
     net = keras.Sequential([auto, *given, keras.layers.Dropout(0.5)])
     net.build((None, 2))
-    names = _keras.automatic_names(net)
+    names = adapter.automatic_names(net)
     assert auto.name in names
     assert not names & {"block_1", "dense_x"}
     assert any(name.startswith("seed_generator") for name in names)
@@ -75,7 +75,7 @@ def test_automatic_names_are_told_from_given_ones() -> None:
 
 def test_an_alias_has_our_path_and_shares_memory() -> None:
     variable = tf.Variable([1.0, 2.0])
-    alias = variable_alias(variable, "block/conv/kernel")
+    alias = adapter.variable_alias(variable, "block/conv/kernel")
     assert alias.path == "block/conv/kernel"
     alias.assign([3.0, 4.0])
     assert variable.numpy().tolist() == [3, 4]

@@ -1,7 +1,7 @@
 """The one place that touches what Keras does not export.
 
 Each function names what it needs and why; a Keras release that moves these breaks here and in
-`tests/unit/nn/test_keras_adapter.py`, nowhere else. Verified on Keras 3.15.
+`tests/unit/_keras/test_adapter.py`, nowhere else. Verified on Keras 3.15.
 """
 
 from __future__ import annotations
@@ -249,6 +249,31 @@ def give_seed(drawing: Any, seed: int) -> None:
         cast("Any", drawing.state).assign([seed, 0])
     else:
         drawing._init_seed = drawing.seed = seed
+
+
+def fold_replicas_into_seeds(index_of_replica: Callable[[], int]) -> None:
+    """Make what Keras's seed generators draw differ from replica to replica.
+
+    Their state is the same in all of them, as that of any variable, so that all replicas would drop
+    the same units. From the first call on it holds for the whole process.
+
+    Args:
+        index_of_replica: 0 leaves the draw as it is.
+    """
+    original: Any = keras.random.SeedGenerator.next
+    if hasattr(original, "__wrapped__"):
+        return
+
+    @functools.wraps(original)
+    def next_seed(self: keras.random.SeedGenerator, ordered: bool = True) -> Any:
+        seed = original(self, ordered=ordered)
+        index = index_of_replica()
+        if not index:
+            return seed
+        # [seed, counter]: an odd multiplier keeps the replicas apart.
+        return seed + tf.constant([index * 0x9E3779B9 % 2**31, 0], seed.dtype)
+
+    keras.random.SeedGenerator.next = next_seed
 
 
 def variable_alias(variable: object, path: str) -> keras.Variable:

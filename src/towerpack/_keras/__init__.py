@@ -1,0 +1,1 @@
+"""Keras as a tower needs it: what Keras does not export, and layers that users made themselves."""
