@@ -28,11 +28,7 @@ from towerpack.nn._conv import SeparableConv2D as SeparableConv2D
 from towerpack.nn._dense import Embedding as Embedding
 from towerpack.nn._dense import FullyConnected as FullyConnected
 from towerpack.nn._dense import PReLU as PReLU
-<<<<<<< HEAD
-from towerpack.nn._distributed import components_of as components_of
 from towerpack.nn._frozen import frozen_statistics as frozen_statistics
-=======
->>>>>>> shrinknn-keras
 from towerpack.nn._global_step import find_global_step as find_global_step
 from towerpack.nn._global_step import global_step as global_step
 from towerpack.nn._linear_wrap import LinearWrap as LinearWrap

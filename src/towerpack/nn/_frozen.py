@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from towerpack._keras.adapter import batch_norms_ask, moving_mean_of
 from towerpack.nn._context import get_current_tower_context
-from towerpack.nn._keras import batch_norms_ask, moving_mean_of
 
 
 @contextmanager
