@@ -19,6 +19,7 @@ from towerpack._core.files import replace_file
 from towerpack._core.naming import unique
 from towerpack.apps._inputter import Inputter
 from towerpack.apps._modeler import Display
+from towerpack.apps._pictures import write_picture
 from towerpack.apps._runner import Runner
 from towerpack.dataflow.images import image_grid
 
@@ -71,7 +72,7 @@ def infer(
             if folder is not None and picture is not None:
                 taken = [file.stem for file in files]
                 files.append(folder / f"{unique(Path(path).stem, taken)}.png")
-                _write_picture(files[-1], picture)
+                write_picture(files[-1], picture)
                 shown += [picture] if len(shown) < _ON_SHEET else []
     if folder is not None:
         files += _written(folder, rows, shown)
@@ -146,11 +147,3 @@ def _written(folder: Path, rows: Sequence[Mapping[str, Any]], shown: Sequence[An
         cols=min(_COLUMNS, len(shown)),
     )
     return [table, listing, sheet]
-
-
-def _write_picture(path: Path, picture: np.ndarray) -> None:
-    import cv2
-
-    path.parent.mkdir(parents=True, exist_ok=True)
-    encoded = cv2.imencode(".png", cv2.cvtColor(picture, cv2.COLOR_RGB2BGR))[1]
-    replace_file(path, encoded.tobytes())

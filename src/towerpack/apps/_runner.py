@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -173,7 +173,7 @@ class Runner:
         count = 0
         for metric in metrics:
             metric.begin()
-        for batch in self.inputter.flow(split):
+        for batch in self._batches(split):
             outputs = predictor(**_chosen(names, batch, predictor.input_names))
             count += len(batch[0])
             for metric in metrics:
@@ -207,7 +207,7 @@ class Runner:
         if format != "saved_model":
             arguments.pop("preprocess", None)  # It alone reads files.
         names = [spec.name for spec in self.modeler.inputs()]
-        batch = next(iter(self.inputter.flow("val")))
+        batch = next(self._batches("val"))
         examples = _chosen(names, batch, [name for name in names if name])
         return export(
             self.modeler,
@@ -247,6 +247,9 @@ class Runner:
         if wanted is None or wanted == name:
             return name, mode
         return wanted, "max" if "accuracy" in wanted else "min"
+
+    def _batches(self, split: Split) -> Iterator[Any]:
+        return iter(self.inputter.flow(split).iterate(seed=self.config.train.seed or 0, epoch=0))
 
     def _usual_callbacks(self, steps: int) -> list[Callback]:
         config = self.config.train

@@ -1,14 +1,22 @@
-"""`towerpack demo`: a working application in one command."""
+"""`towerpack demo`: from data to a served model in one command."""
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.table import Table
 
+from towerpack._core.errors import InternalError
+from towerpack._core.extras import require
 from towerpack.cli._console import console
+
+_NUM_PICTURES = 24
 
 
 def demo(
@@ -17,34 +25,93 @@ def demo(
     ] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(help="Of the whole run.")] = 0,
 ) -> None:
-    """Train LeNet on handwritten digits, evaluate, predict, draw."""
-    # TensorFlow is loaded here and not with the command line.
-    from towerpack._core.extras import require
+    """Train LeNet on handwritten digits, evaluate, predict pictures, export, serve, ask."""
+    for module, extra in (
+        ("tensorflow", "tf"),
+        ("sklearn", "demo"),
+        ("matplotlib", "demo"),
+        ("cv2", "image"),
+        ("pydantic", "apps"),
+        ("fastapi", "serve"),
+        ("httpx", "serve"),
+    ):
+        require(module, extra=extra, needed_for="The demonstration")
+    from towerpack.apps import Runner, find_recipe, infer
 
-    require("tensorflow", extra="tf", needed_for="The demonstration")
-    require("sklearn", extra="demo", needed_for="The demonstration")
-    require("matplotlib", extra="demo", needed_for="The demonstration")
-    from towerpack.apps import digits
-
-    result = digits.run(run_dir, seed=seed)
+    recipe = find_recipe("digits", [f"train.seed={seed}"])
+    runner = Runner.of(recipe, run_dir)
+    trainer = runner.train()
     out = console()
-    if result.was_complete:
+    if trainer.was_complete:
         out.print("This run was complete already; delete its directory to start afresh.")
-    right = result.num_test - result.num_wrong
+    done = runner.evaluate("test")
+    right = round(done.numbers["accuracy"] * done.count)
     out.print(
-        f"Test accuracy [bold]{100 * result.accuracy:.2f} %[/] "
-        f"({right} of {result.num_test} digits), predicted from the checkpoint of step "
-        f"{result.step}."
+        f"Test accuracy [bold]{100 * done.numbers['accuracy']:.2f} %[/] ({right} of {done.count} "
+        f"digits), from the checkpoint of step {done.step}."
     )
+    pictures = _pictures(run_dir / "pictures")
+    shown = infer(
+        runner, recipe.display(runner.inputter), list(map(str, pictures)), run_dir / "infer"
+    )
+    exported = runner.export(tell=out.print)
+    with _served(exported.parent) as url:
+        from towerpack.serving import Client
+
+        with Client(url) as client:
+            answer = client.predict(pictures[0])
+        (name,) = answer["classes"]
+        out.print(
+            f"Served at {url}: {pictures[0].name} is a {_text(name)} "
+            f"({100 * answer['probabilities'].max():.1f} %)."
+        )
     table = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     for what, where in (
-        ("picture", result.picture),
-        ("checkpoints", result.run_dir / "checkpoints"),
-        ("numbers", result.run_dir / "stats.jsonl"),
-        ("log", result.run_dir / "log.txt"),
-        ("live control", f"{result.run_dir / 'hyper.yaml'} (write into it: learning_rate: 3e-4)"),
-        ("command, seed", result.run_dir / "run.json"),
+        ("pictures", shown.files[-1]),
+        ("confusion", done.files[-1]),
+        ("exported", exported),
+        ("checkpoints", run_dir / "checkpoints"),
+        ("numbers", run_dir / "stats.jsonl"),
+        ("log", run_dir / "log.txt"),
+        ("live control", f"{run_dir / 'hyper.yaml'} (write into it: learning_rate: 3e-4)"),
+        ("settings", run_dir / "recipe.yaml"),
     ):
         table.add_row(what, str(where))
     out.print(table)
-    out.print(f"See them: towerpack ckpt ls {result.run_dir}")
+    out.print(f"Serve it: towerpack serve {exported.parent} --name digits")
+
+
+def _pictures(folder: Path) -> list[Path]:
+    """Write test digits as files; their names tell what they are."""
+    from towerpack.apps import write_picture
+    from towerpack.dataflow import datasets
+
+    digits = datasets.Digits("test", shuffle=False)
+    paths = [folder / f"{i:02d}-a-{digits.labels[i]}.png" for i in range(_NUM_PICTURES)]
+    for path, image in zip(paths, digits.images, strict=False):
+        write_picture(path, (image * (255 / 16)).round().astype("uint8"))
+    return paths
+
+
+@contextlib.contextmanager
+def _served(export_dir: Path) -> Iterator[str]:
+    """A server in a process of its own; gives its URL."""
+    command = [sys.executable, "-m", "towerpack", "serve", str(export_dir)]
+    with subprocess.Popen(
+        [*command, "--name", "digits", "--port", "0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as server:
+        try:
+            line = server.stdout.readline() if server.stdout else ""
+            found = [word for word in line.split() if word.startswith("http")]
+            if not found:
+                raise InternalError("The server did not start.", fix=" ".join(command))
+            yield found[0].rstrip("/")
+        finally:
+            server.terminate()
+
+
+def _text(value: object) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -54,8 +54,11 @@ INPUTTERS: Registry[Callable[..., Inputter]] = Registry(
 AUGMENTERS: Registry[Augmenter] = Registry(
     "augmenter",
     {
-        name: f"{_HERE}.augmenters:{name}"
-        for name in ("none", "cifar", "vgg", "inception", "randaugment")
+        **{
+            name: f"{_HERE}.augmenters:{name}"
+            for name in ("none", "cifar", "vgg", "inception", "randaugment")
+        },
+        "digits": f"{_HERE}.digits_inputter:augmenter",
     },
 )
 

@@ -1,0 +1,22 @@
+"""Pictures as files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import cv2
+import numpy as np
+
+from towerpack._core.files import replace_file
+
+
+def write_picture(path: Path, picture: np.ndarray) -> None:
+    """Write a PNG.
+
+    Args:
+        path: Its folder is made.
+        picture: uint8 [h, w], or [h, w, 3]: red, green, blue.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    bgr = picture if picture.ndim == 2 else cv2.cvtColor(picture, cv2.COLOR_RGB2BGR)
+    replace_file(path, cv2.imencode(".png", bgr)[1].tobytes())
