@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Annotated
 
@@ -94,7 +94,7 @@ def _pictures(folder: Path) -> list[Path]:
 
 
 @contextlib.contextmanager
-def _served(export_dir: Path) -> Iterator[str]:
+def _served(export_dir: Path) -> Generator[str]:
     """A server in a process of its own; gives its URL."""
     command = [sys.executable, "-m", "towerpack", "serve", str(export_dir)]
     with subprocess.Popen(
