@@ -1,0 +1,184 @@
+"""Applications as a user starts them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from digit_files import write_digits
+from towerpack.apps import find_recipe, recipe_names, write_picture
+from towerpack.callbacks.monitors import read_stats
+from towerpack.checkpoint import list_checkpoints
+from towerpack.cli import app
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SMALL = ["train.epochs=2", "steps_per_epoch=8", "network=lenet"]
+
+
+def run(*arguments: str) -> str:
+    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.timeout(600)
+def test_the_quickstart_ends_with_answers(tmp_path: Path) -> None:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["sh", str(EXAMPLES / "quickstart.sh")],
+        cwd=tmp_path,
+        env={**os.environ, "PATH": path, "EPOCHS": "2", "TRIALS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=580,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "test: 360 datapoints" in done.stdout
+    said = done.stdout.partition("== serve")[2]
+    answers = [line.split()[:2] for line in said.splitlines() if "pictures/" in line]
+    right = [name.removesuffix(".png")[-1] == answer for name, answer in answers]
+    assert len(right) == 12
+    assert sum(right) >= 9
+    out = tmp_path / "runs" / "quickstart"
+    for name in ("digits/infer/contact-sheet.png", "digits/eval-test/confusion.png"):
+        assert (out / name).stat().st_size > 5000
+    assert find_recipe(out / "tune" / "best.yaml").config.optimizer.learning_rate != 1e-3
+    assert len(list((out / "tune").glob("trial-*/recipe.yaml"))) == 2
+
+
+def test_a_run_is_the_recipe_of_all_commands(here: Path) -> None:
+    """Every example is counted once; what was changed since is refused; results as JSON."""
+    trained = json.loads(run("train", "digits", *SMALL, "--json"))
+    assert trained["step"] == 16
+    assert trained["val/error"] < 0.5
+    told = json.loads(run("eval", "digits", "--json"))
+    assert told["count"] == 360
+    table = (here / "runs/digits/eval-test/classes.csv").read_text().splitlines()
+    assert sum(int(line.rpartition(",")[2]) for line in table[1:]) == 360
+    changed = CliRunner().invoke(app, ["train", "digits", *SMALL, "l2=0.5"])
+    assert "model.l2: 1e-05 -> 0.5" in str(changed.exception)
+    more = json.loads(run("train", "runs/digits", "epochs=3", "--json"))
+    assert more["step"] == 24
+
+
+def test_inference_over_good_and_bad_files(here: Path) -> None:
+    run("train", "digits", *SMALL, "train.fast_dev_run=true", "-o", "runs/x")
+    rng = np.random.default_rng(0)
+    for name, shape in {"grey": (8, 8), "wide": (20, 90, 3), "colour": (33, 17, 3)}.items():
+        write_picture(here / "in" / f"{name}.png", rng.integers(0, 256, shape).astype(np.uint8))
+    (here / "in" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nnothing")
+    result = CliRunner().invoke(
+        app, ["infer", "runs/x-fast-dev-run", "in", "-", "--json"], input="in/grey.png\n"
+    )
+    rows = json.loads(result.stdout)
+    assert result.exit_code == 1
+    assert [Path(row["source"]).stem for row in rows] == [
+        "broken",
+        "colour",
+        "grey",
+        "wide",
+        "grey",
+    ]
+    assert "broken.png" in rows[0]["error"]
+    assert rows[2]["top"] == rows[4]["top"]
+    assert sum(len(list(here.glob(f"runs/*/infer/{s}*.png"))) for s in ("grey", "wide")) == 3
+    nothing = CliRunner().invoke(app, ["infer", "runs/x-fast-dev-run", "missing*.png"])
+    assert "missing*.png" in str(nothing.exception)
+
+
+def test_no_checkpoint_is_an_error(here: Path) -> None:
+    result = CliRunner().invoke(app, ["eval", "digits"])
+    assert "checkpoint" in str(result.exception)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_recipe_can_be_read_and_explained(name: str) -> None:
+    said = run("train", name, "--show-config")
+    assert f"network: {find_recipe(name).config.model.network}" in said
+    assert name in run("recipes")
+
+
+@pytest.mark.timeout(600)
+def test_resnet32_killed_and_continued_by_the_same_line(tmp_path: Path) -> None:
+    write_digits(tmp_path, only=256)
+    command = [
+        *(
+            sys.executable,
+            "-m",
+            "towerpack",
+            "train",
+            "resnet32-cifar10",
+            f"data.path={tmp_path}/cifar10_data",
+        ),
+        *("batch_size=32", "data.workers=0", "steps_per_epoch=4", "epochs=5"),
+        *("learning_rate=0.01", "optimizer.warmup=0", "validation=0.2"),
+    ]
+    run_dir = tmp_path / "runs" / "resnet32-cifar10"
+    first = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)
+    while not (run_dir.is_dir() and list(run_dir.glob("checkpoints/step-*"))):
+        assert first.poll() is None
+        time.sleep(0.1)
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=400)
+    assert done.returncode == 0, done.stderr
+    assert "Resumed at step" in done.stderr
+    costs = dict(
+        (record.step, record.scalars["cost"])
+        for record in read_stats(run_dir / "stats.jsonl")
+        if "cost" in record.scalars
+    )
+    assert list(costs) == [4, 8, 12, 16, 20]
+    assert costs[20] < costs[4]
+    assert max(row.step for row in list_checkpoints(run_dir)) == 20
+
+
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [("resnet32_cifar10.py", ("pictures/train.csv", "--epochs", "1"))],
+)
+def test_the_walk_through_runs(here: Path, script: str, arguments: tuple[str, ...]) -> None:
+    rng = np.random.default_rng(0)
+    lines = []
+    for i in range(96):
+        image = rng.integers(0, 256, (32, 32, 3)).astype(np.uint8)
+        write_picture(here / "pictures" / f"{i}.png", image)
+        lines.append(f"{i}.png,{i % 10}")
+    (here / "pictures" / "train.csv").write_text("\n".join(lines))
+    command = [sys.executable, str(EXAMPLES / script), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "validation error" in done.stdout
+
+
+def test_an_application_of_ones_own(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for file in EXAMPLES.glob("own_application.*"):
+        (here / file.name).write_text(file.read_text())
+    monkeypatch.syspath_prepend(here)
+    few: Any = ("pictures=64", "batch_size=8")
+    run("train", "own_application.yaml", *few, "epochs=1")
+    told = json.loads(run("eval", "own_application.yaml", "--json"))
+    assert told["count"] == 16
+    assert 0 < told["mean_iou"] < 1
+    run("export", "runs/own_application")
+    subprocess.run([sys.executable, "own_application.py"], check=True)
+    rows = json.loads(run("infer", "runs/own_application", "shapes", "--json"))
+    assert len(rows) == 6
+    assert all(abs(sum(v for k, v in row.items() if k != "source") - 1) < 1e-6 for row in rows)
