@@ -194,7 +194,12 @@ class ImageInputter(Inputter):
     def find(self) -> Found:
         """Names of the classes, and what there is: 'train', and 'val' and 'test' if they are."""
 
-    def part(self, split: Split) -> Part:
+    @property
+    def splits(self) -> Sequence[str]:
+        """What there is of 'train', 'val' and 'test'."""
+        return [split for split in ("train", "val", "test") if split in self._parts]
+
+    def part(self, split: str) -> Part:
         """The pictures of a split.
 
         Raises:
@@ -209,7 +214,7 @@ class ImageInputter(Inputter):
             )
         return self._parts[split]
 
-    def source(self, split: Split) -> DataFlow:
+    def source(self, split: str) -> DataFlow:
         """(picture, label) of a split in order, as they are stored: see `Part.flow`."""
         return self.part(split).flow()
 

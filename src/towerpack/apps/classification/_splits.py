@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
 from pathlib import Path
 
 from towerpack._core.errors import ConfigError
 from towerpack.apps._inputter import Split
 from towerpack.apps.classification._data_config import DataConfig
 
-SPLITS: tuple[Split, ...] = ("train", "val", "test")
+USUAL: dict[Split, tuple[str, ...]] = {
+    "train": ("train",),
+    "val": ("val", "valid", "validation"),
+    "test": ("test",),
+}
 
 
 def folder_of(config: DataConfig) -> Path:
@@ -24,20 +28,20 @@ def folder_of(config: DataConfig) -> Path:
     return folder
 
 
-def places(config: DataConfig, default: Callable[[Split], str]) -> dict[str, list[str]]:
+def places(config: DataConfig, file: str = "{}") -> dict[str, list[str]]:
     """Where each split lies, below `path`: as configured, or else as is usual, where that exists.
 
     Args:
         config: Has `train`, `val` and `test`.
-        default: The usual name below `path`.
+        file: What is usual below `path`, for the name of a split.
     """
     root = folder_of(config)
     found: dict[str, list[str]] = {}
-    for split in SPLITS:
+    for split, names in USUAL.items():
         given: str | list[str] | None = getattr(config, split)
         if given is None:
-            usual = root / default(split)
-            several = [str(usual)] if usual.exists() else []
+            usual = [str(root / file.format(name)) for name in names]
+            several = [path for path in usual if os.path.exists(path)]
         else:
             several = [
                 str(root / Path(p).expanduser())

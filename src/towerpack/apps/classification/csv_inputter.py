@@ -18,13 +18,15 @@ from towerpack.apps.classification._splits import folder_of, places
 from towerpack.apps.classification.augmenters import Augmenter
 from towerpack.dataflow import ImageCSV
 
+_INTEGER = re.compile(r"[0-9]+", re.ASCII)
 _QUOTED = re.compile(r"\s*'[^']*'\s*,")
 
 
 class CsvInputter(ImageInputter):
     """`path,label`, paths relative to the file's folder, with the header `path,label` or without.
 
-    Labels are integers or names, in all files alike. Quotes are double, or, where a file begins
+    Labels are names, or integers, in all files alike; where all names of classes are integers,
+    too, labels are looked up among them. Quotes are double, or, where a file begins
     with one, single. Without `train`, `val` and `test` the files are `train.csv`, `val.csv` and
     `test.csv` in `path`, where these exist.
     """
@@ -33,7 +35,7 @@ class CsvInputter(ImageInputter):
 
     def find(self) -> Found:
         """As the files list them."""
-        given = places(self.config, "{}.csv".format)
+        given = places(self.config, "{}.csv")
         if "train" not in given:
             raise ConfigError(
                 f"There is no train.csv in {folder_of(self.config)}.", fix="data.train=FILE.csv"
@@ -62,7 +64,8 @@ class CsvInputter(ImageInputter):
                 f"{every[by_name.index(False)].path}.",
                 expected="the same in all files",
             )
-        if not any(by_name):
+        given = self.config.class_names
+        if not any(by_name) and not (given and all(map(_INTEGER.fullmatch, given))):
             return None
         return self.config.class_names or sorted({n for one in every for n in one.classes or ()})
 

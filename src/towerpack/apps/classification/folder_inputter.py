@@ -31,7 +31,7 @@ class FolderInputter(ImageInputter):
     def find(self) -> Found:
         """As the folders are named."""
         root = folder_of(self.config)
-        given = places(self.config, str)
+        given = places(self.config)
         if "train" in given:
             folders = {
                 split: [ImageFolder(p, decode=False) for p in paths]

@@ -46,7 +46,7 @@ class TFRecordInputter(ImageInputter):
                 got=f"num_classes={self.config.num_classes}, {len(set(names))} class_names",
                 fix="data.num_classes=N, or data.class_names=[…]",
             )
-        given = places(self.config, "{}.tfrecord".format)
+        given = places(self.config, "{}.tfrecord")
         if "train" not in given:
             raise ConfigError(
                 f"There is no train.tfrecord in {folder_of(self.config)}.",
