@@ -26,7 +26,7 @@ from towerpack._core.files import replace_file
 from towerpack.cli._console import console
 
 if TYPE_CHECKING:
-    from towerpack.apps.classification._image_inputter import Part
+    from towerpack.apps.classification._image_inputter import Pictures
 
 _SPLITS = ("train", "val", "test")
 _SHOWN = 20
@@ -117,7 +117,7 @@ def _counts(recipe: Path) -> dict[str, int]:
     with explain_missing("towerpack data import"):
         from towerpack.apps import find_recipe
     inputter: Any = find_recipe(recipe).inputter()
-    parts: dict[str, Part] = {name: inputter.part(name) for name in _SPLITS}
+    parts: dict[str, Pictures] = {name: inputter.part(name) for name in _SPLITS}
     return {name: len(part) for name, part in parts.items()}
 
 
@@ -198,11 +198,12 @@ def _found(folder: Path) -> tuple[dict[str, tuple[list[str], list[int]]], list[s
         from towerpack.apps.classification.folder_inputter import FolderInputter
     config = DataConfig(inputter="folder", path=str(folder), validation=0)
     inputter = FolderInputter(config, none)
-    found: dict[str, tuple[list[str], list[int]]] = {}
-    for name in inputter.splits:
-        pairs = list(inputter.source(name))
-        found[name] = [str(file) for file, _ in pairs], [int(label) for _, label in pairs]
+    found = {name: _rows(inputter.part(name)) for name in inputter.splits}
     return found, list(inputter.class_names)
+
+
+def _rows(part: Pictures) -> tuple[list[str], list[int]]:
+    return [str(file) for file in part.pictures], part.labels.tolist()
 
 
 def _checked(files: Sequence[str], doing: str) -> list[_Picture | _Bad]:
@@ -245,11 +246,7 @@ def _divided(
         raise ConfigError(f"{len(files)} pictures are too few to divide.", expected="some of each")
     train, other = Pictures(files, np.array(labels, np.int64)).divided(rest)
     test, val = other.divided(rest // 2)
-    parts = {"train": train, "val": val, "test": test}
-    return {
-        name: ([str(file) for file, _ in part.flow()], part.read_labels().tolist())
-        for name, part in parts.items()
-    }
+    return {"train": _rows(train), "val": _rows(val), "test": _rows(test)}
 
 
 def _size(pictures: Sequence[_Picture]) -> list[int]:

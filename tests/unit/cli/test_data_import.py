@@ -102,7 +102,8 @@ def test_folders_that_are_split_stay_so(tmp_path: Path) -> None:
         "train": 12, "val": 6, "test": 4
     }  # fmt: skip
     assert list(inputter.class_names) == ["10", "9"]
-    for file, label in inputter.source("val"):
+    val = inputter.part("val")
+    for file, label in zip(val.pictures, val.labels, strict=True):
         assert Path(file).parent.name == inputter.class_names[label]
     assert inputter.config.channels == 1 and inputter.config.size == (32, 32)
 

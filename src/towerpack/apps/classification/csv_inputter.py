@@ -6,16 +6,13 @@ import re
 from collections.abc import Sequence
 
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack.apps.classification._data_config import DataConfig
 from towerpack.apps.classification._image_inputter import (
     Found,
     ImageInputter,
     Pictures,
     joined,
-    named_classes,
 )
-from towerpack.apps.classification._splits import folder_of, places
-from towerpack.apps.classification.augmenters import Augmenter
+from towerpack.apps.classification._splits import places
 from towerpack.dataflow import ImageCSV
 
 _INTEGER = re.compile(r"[0-9]+", re.ASCII)
@@ -36,10 +33,6 @@ class CsvInputter(ImageInputter):
     def find(self) -> Found:
         """As the files list them."""
         given = places(self.config, "{}.csv")
-        if "train" not in given:
-            raise ConfigError(
-                f"There is no train.csv in {folder_of(self.config)}.", fix="data.train=FILE.csv"
-            )
         listed = {split: [_opened(file) for file in files] for split, files in given.items()}
         every = [one for several in listed.values() for one in several]
         names = self._names(every)
@@ -52,8 +45,11 @@ class CsvInputter(ImageInputter):
             split: joined([Pictures(one.files, one.labels) for one in several])
             for split, several in listed.items()
         }
-        where = ", ".join(str(one.path) for one in every)
-        return named_classes(self.config, list(parts.values()), where, names), parts
+        if names is None:
+            last = max(int(part.labels.max()) for part in parts.values())
+            count = self.config.num_classes or last + 1
+            names = self.config.class_names or [str(i) for i in range(count)]
+        return names, parts
 
     def _names(self, every: Sequence[ImageCSV]) -> list[str] | None:
         """The classes in the order of their labels; `None` if labels are integers."""
@@ -92,6 +88,4 @@ def _first_line(file: str) -> str:
         raise ConfigError(f"The list {file} cannot be read: {error.strerror}.") from error
 
 
-def build(config: DataConfig, augmenter: Augmenter) -> CsvInputter:
-    """The inputter."""
-    return CsvInputter(config, augmenter)
+build = CsvInputter
