@@ -41,7 +41,7 @@ class TFRecordInputter(ImageInputter):
         given = places(self.config, "{}.tfrecord")
         parts: dict[str, Pictures] = {}
         for split, patterns in given.items():
-            store = _Store(patterns, len(names))
+            store = _RecordReader(patterns, len(names))
             numbers = np.arange(store.index.ends[-1])
             parts[split] = Pictures(numbers, np.zeros(len(numbers), np.int64), store)
         return names, parts
@@ -53,7 +53,7 @@ class TFRecordInputter(ImageInputter):
         return np.bincount(labels, minlength=self.num_classes)
 
 
-class _Store:
+class _RecordReader:
     """Reads records of several files by their number."""
 
     def __init__(self, patterns: Sequence[str], num_classes: int) -> None:
