@@ -7,6 +7,7 @@ from towerpack.cli._bench import bench
 from towerpack.cli._ckpt import ckpt_app
 from towerpack.cli._client import client
 from towerpack.cli._data import data_app
+from towerpack.cli._data_import import import_
 from towerpack.cli._demo import demo
 from towerpack.cli._doctor import doctor
 from towerpack.cli._export import export
@@ -20,6 +21,7 @@ from towerpack.cli._serve_data import keys, serve
 from towerpack.cli._tune import tune
 
 data_app.command()(grid)
+data_app.command("import")(import_)
 data_app.command()(profile)
 data_app.command()(serve)
 data_app.command()(keys)

@@ -1,18 +1,24 @@
 """Laws of the preprocessing of pictures: in data and in graphs alike."""
 
+import io
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import tensorflow as tf
+from PIL import Image
 
 from towerpack import ConfigError
 from towerpack.apps.classification import augmenters
+from towerpack.apps.classification._file_tensors import picture_of
 from towerpack.apps.classification._geometry import Geometry
 from towerpack.apps.classification.augmenters import Augmenter, RandomShortestEdge
-from towerpack.dataflow.images import AugmentorList
+from towerpack.dataflow.images import AugmentorList, decode_image
 
-ALL = [getattr(augmenters, name) for name in ("none", "cifar", "vgg", "inception", "randaugment")]
+NAMES = ("none", "cifar", "vgg", "inception", "randaugment", "digits")
+ALL = [getattr(augmenters, name) for name in NAMES]
 
 
 def picture(rng: np.random.Generator, h: int, w: int, channels: int) -> np.ndarray:
@@ -53,6 +59,33 @@ def test_graphs_take_pictures_of_any_size(rng: np.random.Generator) -> None:
             img = picture(rng, h, w, 3)
             data = AugmentorList(geometry.augmentors()).augment(img)
             assert np.abs(data.astype(int) - graph(tf.constant(img)).numpy()).max() <= 2
+
+
+def files(rng: np.random.Generator) -> Iterator[tuple[str, bytes]]:
+    colour = Image.fromarray(np.kron(picture(rng, 9, 7, 3), np.ones((3, 5, 1), np.uint8)))
+    for orientation, endian in itertools.product((1, 2, 3, 4, 5, 6, 7, 8, 9), "<>"):
+        exif = Image.Exif()
+        exif.endian = endian
+        exif[0x010E], exif[0x0112] = "a tag before it", orientation
+        out = io.BytesIO()
+        colour.save(out, "JPEG", exif=exif, quality=80)
+        yield f"turned {orientation}{endian}", out.getvalue()
+    modes = (("L", "JPEG"), ("CMYK", "JPEG"), ("RGB", "PNG"), ("RGBA", "PNG"), ("L", "PNG"))
+    for mode, format in (*modes, ("P", "PNG"), ("RGB", "BMP"), ("P", "GIF")):
+        out = io.BytesIO()
+        colour.convert(mode).save(out, format)
+        yield f"{mode} {format}", out.getvalue()
+
+
+def test_graphs_read_files_as_data_do(rng: np.random.Generator) -> None:
+    """Upright, and the same to the last bit, but for what each makes of four inks."""
+    read = tf.function(picture_of, input_signature=[tf.TensorSpec([], tf.string)])
+    for name, file in files(rng):
+        expected = decode_image(file)
+        found = read(file).numpy()
+        assert found.shape == expected.shape, name
+        apart = np.abs(expected.astype(int) - found).max()
+        assert apart <= (2 if name == "CMYK JPEG" else 0), name
 
 
 def test_what_is_kept() -> None:
@@ -131,6 +164,7 @@ def test_numbers_of_a_network() -> None:
         "vgg": as_floats - (123.68, 116.78, 103.94),
         "inception": as_floats / 127.5 - 1,
         "randaugment": as_floats / 127.5 - 1,
+        "digits": as_floats / 127.5 - 1,
     }
     for augmenter in ALL:
         numbers = augmenter.normalize(tf.constant(images))

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from towerpack.apps.classification._display import (
         ClassificationDisplay as ClassificationDisplay,
     )
+    from towerpack.apps.classification._geometry import Geometry as Geometry
+    from towerpack.apps.classification._image_inputter import ImageInputter as ImageInputter
+    from towerpack.apps.classification._image_inputter import Pictures as Pictures
     from towerpack.apps.classification._image_inputter import make_inputter as make_inputter
     from towerpack.apps.classification._modeler import (
         ClassificationModeler as ClassificationModeler,
@@ -22,7 +25,8 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "_display": ("ClassificationDisplay",),
-    "_image_inputter": ("make_inputter",),
+    "_geometry": ("Geometry",),
+    "_image_inputter": ("ImageInputter", "Pictures", "make_inputter"),
     "_modeler": ("ClassificationModeler",),
     "_report": ("ClassificationReport",),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from towerpack.config import Config
 
@@ -37,10 +37,17 @@ class DataConfig(Config):
     batch_size: int = Field(default=64, ge=1)
     "Pictures in a batch."
     augmenter: str = "none"
-    "none, cifar, vgg, inception, randaugment, or module:name."
+    "none, cifar, vgg, inception, randaugment, digits, or module:name."
     workers: int = Field(default=0, ge=0)
     "Processes that decode and augment; 0: the program itself."
     samples: int | None = Field(default=None, ge=1)
     "Take so many of the training pictures only."
     synthetic: bool = False
     "Train on one constant batch, to measure speed without data."
+
+    @model_validator(mode="after")
+    def _check_names(self) -> DataConfig:
+        names = self.class_names
+        if names and (len(set(names)) < len(names) or self.num_classes not in (None, len(names))):
+            raise ValueError(f"{len(set(names))} different class_names, not num_classes")
+        return self

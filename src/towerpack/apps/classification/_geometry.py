@@ -85,20 +85,26 @@ class Geometry:
         """
         import tensorflow as tf
 
+        def double(length: Any) -> tf.Tensor:  # as Python counts: both must round alike
+            return tf.cast(length, tf.float64)
+
+        def whole(length: tf.Tensor) -> tf.Tensor:
+            return tf.maximum(1, tf.cast(tf.floor(length + 0.5), tf.int32))
+
         if image.shape[-1] != self.channels:
             grey = self.channels == 1
             image = tf.image.rgb_to_grayscale(image) if grey else tf.image.grayscale_to_rgb(image)
-        h, w = (tf.shape(image)[axis] for axis in (0, 1))
-        kept_h, kept_w = (_tensor_whole(_double(side) * self.fraction) for side in (h, w))
-        top, left = (h - kept_h) // 2, (w - kept_w) // 2
-        image = image[top : top + kept_h, left : left + kept_w]
-        if self.shortest_edge is None:
-            new = (tf.constant(self.height), tf.constant(self.width))
-        else:
-            edge, shorter = self.shortest_edge, _double(tf.minimum(kept_h, kept_w))
-            new = tuple(_tensor_whole(edge * _double(side) / shorter) for side in (kept_h, kept_w))
-        image = _tensor_scaled(image, (kept_h, kept_w), new)
-        image = tf.image.resize_with_crop_or_pad(image, self.height, self.width)
+        size = tf.shape(image)[:2]
+        kept = whole(double(size) * self.fraction)
+        (top, left), (h, w) = tf.unstack((size - kept) // 2), tf.unstack(kept)
+        batch = image[None, top : top + h, left : left + w]
+        new = tf.constant([self.height, self.width])
+        if self.shortest_edge is not None:
+            new = whole(self.shortest_edge * double(kept) / double(tf.reduce_min(kept)))
+        for side, method in ((tf.minimum(kept, new), "area"), (new, "bilinear")):
+            values = tf.image.resize(tf.cast(batch, tf.float32), side, method)
+            batch = tf.saturate_cast(tf.round(values), tf.uint8)
+        image = tf.image.resize_with_crop_or_pad(batch[0], self.height, self.width)
         return tf.ensure_shape(image, [self.height, self.width, self.channels])
 
     def as_dict(self) -> dict[str, Any]:
@@ -169,27 +175,3 @@ def _fitted(old: Size, new: Size) -> list[Transform]:
 
 def _whole(length: float) -> int:
     return max(1, math.floor(length + 0.5))
-
-
-def _double(length: tf.Tensor) -> tf.Tensor:
-    # As Python counts: both sides must round alike.
-    import tensorflow as tf
-
-    return tf.cast(length, tf.float64)
-
-
-def _tensor_whole(length: tf.Tensor) -> tf.Tensor:
-    import tensorflow as tf
-
-    return tf.maximum(1, tf.cast(tf.floor(length + 0.5), tf.int32))
-
-
-def _tensor_scaled(image: tf.Tensor, old: Any, new: Any) -> tf.Tensor:
-    import tensorflow as tf
-
-    least = [tf.minimum(*pair) for pair in zip(old, new, strict=True)]
-    batch = tf.expand_dims(image, 0)
-    for size, method in ((least, "area"), (new, "bilinear")):
-        values = tf.image.resize(tf.cast(batch, tf.float32), tf.stack(size), method)
-        batch = tf.saturate_cast(tf.round(values), tf.uint8)
-    return tf.squeeze(batch, 0)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from towerpack.dataflow import (
     DataFlow,
     DataFromArrays,
     DataFromList,
-    MapDataComponent,
+    MapData,
     PrefetchData,
     ShuffleData,
 )
@@ -35,68 +35,65 @@ from towerpack.dataflow.sources._folders import IMAGE_EXTENSIONS
 Labels = NDArray[np.int64]
 
 _HERE = "towerpack.apps.classification"
+_MODULES = {
+    **{name: name for name in ("csv", "folder", "tfrecord", "digits")},
+    **{"cifar10": "cifar", "cifar100": "cifar", "mnist": "mnist", "fashion_mnist": "mnist"},
+}
+_AUGMENTERS = ("none", "cifar", "vgg", "inception", "randaugment", "digits")
+_SOME_APPLY = ("path", "train", "val", "test", "validation", "num_classes", "class_names")
+_READER = ImageReader()
 
 INPUTTERS: Registry[Callable[..., Inputter]] = Registry(
-    "inputter",
-    {
-        "csv": f"{_HERE}.csv_inputter:build",
-        "folder": f"{_HERE}.folder_inputter:build",
-        "tfrecord": f"{_HERE}.tfrecord_inputter:build",
-        "cifar10": f"{_HERE}.cifar_inputter:build",
-        "cifar100": f"{_HERE}.cifar_inputter:build",
-        "mnist": f"{_HERE}.mnist_inputter:build",
-        "fashion_mnist": f"{_HERE}.mnist_inputter:build",
-        "digits": f"{_HERE}.digits_inputter:build",
-    },
+    "inputter", {name: f"{_HERE}.{file}_inputter:build" for name, file in _MODULES.items()}
 )
 """Functions `(config, augmenter) -> Inputter`."""
 
 AUGMENTERS: Registry[Augmenter] = Registry(
-    "augmenter",
-    {
-        **{
-            name: f"{_HERE}.augmenters:{name}"
-            for name in ("none", "cifar", "vgg", "inception", "randaugment")
-        },
-        "digits": f"{_HERE}.digits_inputter:augmenter",
-    },
+    "augmenter", {name: f"{_HERE}.augmenters:{name}" for name in _AUGMENTERS}
 )
 
 
-_SOME_APPLY = ("path", "train", "val", "test", "validation", "num_classes", "class_names")
+def decoded(datapoint: Any) -> tuple[NDArray[np.uint8], Any]:
+    """(picture, label) of what `Pictures` hold: files decoded to red, green, blue.
+
+    Raises:
+        FormatError: A file is no picture, or a damaged one.
+    """
+    picture, label = datapoint
+    return picture if isinstance(picture, np.ndarray) else _READER(picture), label
 
 
 @dataclass(frozen=True)
-class Encoded:
-    """An image file in memory, and what messages call it."""
+class Pictures:
+    """Labelled pictures: those of a split.
 
-    data: bytes
-    name: str
+    Attributes:
+        pictures: uint8 [n, h, w] or [n, h, w, c]; or names of files.
+        labels: int64 [n].
+        decode: From (picture, label) to (uint8 [h, w] or [h, w, 1 or 3], label).
+    """
 
+    pictures: NDArray[Any] | Sequence[str]
+    labels: Labels
+    decode: Callable[[Any], Any] = decoded
 
-class Part(ABC):
-    """Labelled pictures: those of a split."""
+    def __len__(self) -> int:
+        return len(self.labels)
 
-    @abstractmethod
-    def __len__(self) -> int: ...
-
-    @abstractmethod
-    def read_labels(self) -> Labels:
-        """All labels, int64 [n]."""
-
-    @abstractmethod
     def flow(self) -> DataFlow:
-        """(picture, label) in order; the picture is what `decoded` takes."""
+        """(picture, label) in order, not decoded."""
+        if isinstance(self.pictures, np.ndarray):
+            return DataFromArrays(self.pictures, self.labels)
+        return DataFromList(list(zip(self.pictures, self.labels.tolist(), strict=True)))
 
-    @abstractmethod
-    def take(self, positions: NDArray[np.intp]) -> Part:
+    def take(self, positions: NDArray[np.intp]) -> Pictures:
         """Those at some positions."""
+        pictures: Any = self.pictures
+        array = isinstance(pictures, np.ndarray)
+        some = pictures[positions] if array else [pictures[i] for i in positions]
+        return replace(self, pictures=some, labels=self.labels[positions])
 
-    def strata(self) -> Labels:
-        """Numbers of which each is to be found in a sample as often as in the whole."""
-        return self.read_labels()
-
-    def divided(self, num: int) -> tuple[Part, Part]:
+    def divided(self, num: int) -> tuple[Pictures, Pictures]:
         """What is left, and `num` of them: always the same ones, each class in proportion.
 
         Raises:
@@ -106,50 +103,20 @@ class Part(ABC):
         if num > n:
             raise ConfigError(f"There are {n} training pictures, and not {num}.")
         order = np.random.Generator(np.random.Philox(key=0)).permutation(n)
-        order = order[np.argsort(self.strata()[order], kind="stable")]
+        order = order[np.argsort(self.labels[order], kind="stable")]
         chosen = np.zeros(n, np.bool_)
         chosen[order[np.diff(np.arange(n + 1) * num // n) > 0]] = True
         return self.take(np.flatnonzero(~chosen)), self.take(np.flatnonzero(chosen))
 
 
-@dataclass(frozen=True)
-class Pictures(Part):
-    """Pictures in memory, or names of files.
-
-    Attributes:
-        pictures: uint8 [n, h, w] or [n, h, w, c]; or the names.
-        labels: int64 [n].
-    """
-
-    pictures: NDArray[np.uint8] | Sequence[str]
-    labels: Labels
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def read_labels(self) -> Labels:
-        return self.labels
-
-    def flow(self) -> DataFlow:
-        if isinstance(self.pictures, np.ndarray):
-            return DataFromArrays(self.pictures, self.labels)
-        return DataFromList(list(zip(self.pictures, self.labels.tolist(), strict=True)))
-
-    def take(self, positions: NDArray[np.intp]) -> Pictures:
-        if isinstance(self.pictures, np.ndarray):
-            return Pictures(self.pictures[positions], self.labels[positions])
-        files = cast("Sequence[str]", self.pictures)
-        return Pictures([files[i] for i in map(int, positions)], self.labels[positions])
-
-
 def joined(parts: Sequence[Pictures]) -> Pictures:
     """Several lists of files as one."""
-    files = [cast("Sequence[str]", part.pictures) for part in parts]
-    return Pictures(list(itertools.chain(*files)), np.concatenate([part.labels for part in parts]))
+    files = itertools.chain.from_iterable(part.pictures for part in parts)
+    return Pictures([str(file) for file in files], np.concatenate([p.labels for p in parts]))
 
 
-Found = tuple[Sequence[str], Mapping[str, Part]]
-"""Names of the classes, and the parts by split."""
+Found = tuple[Sequence[str], Mapping[str, Pictures]]
+"""Names of the classes, and the pictures of each split."""
 
 
 class ImageInputter(Inputter):
@@ -185,6 +152,7 @@ class ImageInputter(Inputter):
         self.class_names, parts = self.find()
         self._parts = dict(parts)
         self.num_classes = len(self.class_names)
+        self._check_labels()
         if "val" not in self._parts and "validation" in self.takes and config.validation:
             self._set_apart("val")
         if config.samples is not None:
@@ -194,56 +162,55 @@ class ImageInputter(Inputter):
     def find(self) -> Found:
         """Names of the classes, and what there is: 'train', and 'val' and 'test' if they are."""
 
-    def part(self, split: Split) -> Part:
+    @property
+    def splits(self) -> Sequence[str]:
+        """What there is of 'train', 'val' and 'test'."""
+        return [split for split in ("train", "val", "test") if split in self._parts]
+
+    def part(self, split: str) -> Pictures:
         """The pictures of a split.
 
         Raises:
             ConfigError: There are none.
         """
         if split not in self._parts:
+            also = "; or data.validation above 0" if "validation" in self.takes else ""
             raise ConfigError(
                 f"There are no data '{split}'.",
                 got=", ".join(f"{name}: {len(part)}" for name, part in self._parts.items()),
-                fix=f"data.{split}"
-                + ("; or data.validation above 0" if "validation" in self.takes else ""),
+                fix=f"data.{split}{also}",
             )
         return self._parts[split]
 
-    def source(self, split: Split) -> DataFlow:
-        """(picture, label) of a split in order, as they are stored: see `Part.flow`."""
-        return self.part(split).flow()
+    def source(self, split: str, shuffle: bool = False) -> DataFlow:
+        """(picture uint8 of any size, label) of a split, decoded."""
+        part = self.part(split)
+        return MapData(ShuffleData(part.flow()) if shuffle else part.flow(), part.decode)
 
-    def class_counts(self, split: Split = "train") -> Labels:
+    def class_counts(self, split: str = "train") -> Labels:
         """How many pictures each class has: int64 [classes]."""
-        return np.bincount(self.part(split).read_labels(), minlength=self.num_classes).astype(
-            np.int64
-        )
+        return np.bincount(self.part(split).labels, minlength=self.num_classes)
 
     def flow(self, split: Split) -> DataFlow:
-        training = split == "train"
-        num = len(self.part(split))
+        training, config, num = split == "train", self.config, len(self.part(split))
         if training and num < self.batch_size:
             raise ConfigError(
                 f"{num} training pictures are no batch.",
                 expected=f"at least batch_size={self.batch_size}",
                 fix="a smaller batch_size",
             )
-        if training and self.config.synthetic:
-            return DataFromList([self._constant_batch()] * (num // self.batch_size))
-        ds = self.source(split)
-        if training:
-            ds = ShuffleData(ds)
-        ds = MapDataComponent(ds, decoded, 0)
+        shape = (*config.size, config.channels)
+        if training and config.synthetic:
+            label = np.arange(self.batch_size, dtype=np.int64) % self.num_classes
+            batch = np.full((self.batch_size, *shape), 128, np.uint8), label
+            return DataFromList([batch] * (num // self.batch_size))
         # Not a method, with which workers would be sent all data.
-        shape = (*self.config.size, self.config.channels)
-        augmentors = [
-            colours(self.config.channels),
-            *(self.augmenter.train(self.config.size) if training else [self.geometry.scaling()]),
-            MapImage(partial(_checked, shape=shape, augmenter=self.augmenter.name)),
-        ]
-        ds = AugmentImageComponent(ds, augmentors, 0, copy=False)
+        check = partial(_checked, shape=shape, augmenter=self.augmenter.name)
+        change = self.augmenter.train(config.size) if training else [self.geometry.scaling()]
+        augmentors = [colours(config.channels), *change, MapImage(check)]
+        ds = AugmentImageComponent(self.source(split, training), augmentors, copy=False)
         ds = BatchData(ds, self.batch_size, remainder=not training)
-        return PrefetchData(ds, num_proc=self.config.workers) if self.config.workers else ds
+        return PrefetchData(ds, num_proc=config.workers) if config.workers else ds
 
     def read(self, source: Any) -> NDArray[np.uint8]:
         """A picture [h, w, 3], upright.
@@ -254,7 +221,7 @@ class ImageInputter(Inputter):
         Raises:
             FormatError: It is no picture, or a damaged one.
         """
-        return decoded(source if isinstance(source, bytes) else str(source))
+        return decode_image(source) if isinstance(source, bytes) else _READER(str(source))
 
     def prepare(self, sample: Any) -> tuple[NDArray[np.uint8]]:
         """(uint8 [height, width, channels],)."""
@@ -271,6 +238,16 @@ class ImageInputter(Inputter):
                     fix="leave it out",
                 )
 
+    def _check_labels(self) -> None:
+        for part in self._parts.values():
+            wrong = np.flatnonzero((part.labels < 0) | (part.labels >= self.num_classes))
+            if len(wrong):
+                raise FormatError(
+                    f"The label {part.labels[wrong[0]]} of {part.pictures[wrong[0]]} is no class.",
+                    expected=f"0 to {self.num_classes - 1}",
+                    fix="data.num_classes or data.class_names, if they are missing some",
+                )
+
     def _set_apart(self, split: Split) -> None:
         """Make a split of a share of the training pictures."""
         train = self._parts["train"]
@@ -280,11 +257,6 @@ class ImageInputter(Inputter):
                 f"Of {len(train)} training pictures none can be set apart.", fix="data.validation=0"
             )
         self._parts["train"], self._parts[split] = train.divided(num)
-
-    def _constant_batch(self) -> tuple[NDArray[np.uint8], Labels]:
-        shape = (self.batch_size, *self.config.size, self.config.channels)
-        label = np.arange(self.batch_size, dtype=np.int64) % self.num_classes
-        return np.full(shape, 128, np.uint8), label
 
 
 class _Recipe(Protocol):
@@ -303,49 +275,6 @@ def make_inputter(config: DataConfig | _Recipe) -> Inputter:
     return INPUTTERS.get(data.inputter)(data, AUGMENTERS.get(data.augmenter))
 
 
-def decoded(picture: Any) -> NDArray[np.uint8]:
-    """A picture of a source: uint8 as it is; files decoded to red, green, blue.
-
-    Raises:
-        FormatError: A file is no picture, or a damaged one.
-    """
-    if isinstance(picture, np.ndarray):
-        return picture
-    if isinstance(picture, Encoded):
-        return decode_image(picture.data, name=picture.name)
-    return decode_image(picture) if isinstance(picture, bytes) else _READER(picture)
-
-
-def named_classes(
-    config: DataConfig, parts: Sequence[Pictures], where: str, found: Sequence[str] | None = None
-) -> list[str]:
-    """Names of the classes: those that were found, or else those of the configuration.
-
-    Args:
-        config: Has `class_names` or `num_classes`, or neither.
-        parts: Whose labels must be among them.
-        where: For messages: what the labels are in.
-        found: Names that the data give.
-
-    Raises:
-        ConfigError: Number and names do not fit each other.
-        FormatError: A label is of no class.
-    """
-    labels = np.concatenate([part.labels for part in parts])
-    names = list(found or config.class_names or [])
-    num = config.num_classes or len(names) or int(labels.max()) + 1
-    names = names or [str(i) for i in range(num)]
-    if len(names) != num or len(set(names)) != num:
-        raise ConfigError(
-            f"data.num_classes is {num}, and {len(set(names))} different classes are named.",
-            fix="leave num_classes out",
-        )
-    if labels.min() < 0 or labels.max() >= num:
-        wrong = labels.min() if labels.min() < 0 else labels.max()
-        raise FormatError(f"The label {wrong} in {where} is no class.", expected=f"0 to {num - 1}")
-    return names
-
-
 def _checked(img: NDArray[Any], shape: tuple[int, ...], augmenter: str) -> NDArray[Any]:
     if img.shape != shape or img.dtype != np.uint8:
         raise ConfigError(
@@ -355,6 +284,3 @@ def _checked(img: NDArray[Any], shape: tuple[int, ...], augmenter: str) -> NDArr
             fix="numbers are normalized in the network's graph: Augmenter.normalize",
         )
     return img
-
-
-_READER = ImageReader()

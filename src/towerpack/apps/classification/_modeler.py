@@ -12,6 +12,7 @@ from towerpack._core.errors import ConfigError
 from towerpack.apps._modeler import Modeler
 from towerpack.apps._registry import Registry
 from towerpack.apps.classification._config import ClassificationConfig
+from towerpack.apps.classification._file_tensors import picture_of
 from towerpack.apps.classification._image_inputter import ImageInputter
 from towerpack.apps.classification._mixing import mix_batch
 from towerpack.apps.classification._report import ClassificationReport
@@ -90,8 +91,7 @@ class ClassificationModeler(Modeler):
         geometry = self.inputter.geometry
 
         def preprocess(file: tf.Tensor) -> tf.Tensor:
-            picture = tf.io.decode_image(file, channels=3, expand_animations=False)
-            return geometry.tensors(tf.ensure_shape(picture, [None, None, 3]))
+            return geometry.tensors(picture_of(file))
 
         return {
             "outputs": "probabilities",

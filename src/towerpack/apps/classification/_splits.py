@@ -2,47 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from towerpack._core.errors import ConfigError
 from towerpack.apps._inputter import Split
 from towerpack.apps.classification._data_config import DataConfig
 
-SPLITS: tuple[Split, ...] = ("train", "val", "test")
+_USUAL: dict[Split, tuple[str, ...]] = {
+    "train": ("train",),
+    "val": ("val", "valid", "validation"),
+    "test": ("test",),
+}
 
 
-def folder_of(config: DataConfig) -> Path:
-    """The folder of the data; by default the current one.
-
-    Raises:
-        ConfigError: It is not there.
-    """
-    folder = Path(config.path or ".").expanduser()
-    if not folder.is_dir():
-        raise ConfigError(f"There is no folder {folder}.", got="data.path", fix="data.path=FOLDER")
-    return folder
-
-
-def places(config: DataConfig, default: Callable[[Split], str]) -> dict[str, list[str]]:
+def places(config: DataConfig, file: str) -> dict[str, list[str]]:
     """Where each split lies, below `path`: as configured, or else as is usual, where that exists.
 
     Args:
-        config: Has `train`, `val` and `test`.
-        default: The usual name below `path`.
+        config: Has `path`, `train`, `val` and `test`.
+        file: What is usual: `{}.csv`, for the name of the split.
+
+    Raises:
+        ConfigError: There is no such folder, or no training data in it.
     """
-    root = folder_of(config)
+    root = Path(config.path or ".").expanduser()
+    if not root.is_dir():
+        raise ConfigError(f"There is no folder {root}.", fix="data.path=FOLDER")
     found: dict[str, list[str]] = {}
-    for split in SPLITS:
+    for split, names in _USUAL.items():
         given: str | list[str] | None = getattr(config, split)
-        if given is None:
-            usual = root / default(split)
-            several = [str(usual)] if usual.exists() else []
-        else:
-            several = [
-                str(root / Path(p).expanduser())
-                for p in ([given] if isinstance(given, str) else given)
-            ]
-        if several:
-            found[split] = several
-    return found
+        usual = [name for n in names if (root / (name := file.format(n))).exists()]
+        chosen = usual if given is None else [given] if isinstance(given, str) else given
+        found[split] = [str(root / Path(name).expanduser()) for name in chosen]
+    if not found["train"]:
+        raise ConfigError(f"There is no {root / file.format('train')}.", fix="data.train=…")
+    return {split: several for split, several in found.items() if several}

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from towerpack.apps.classification._geometry import Geometry, Size, scaled, shortest_edge
 from towerpack.dataflow.images import (
+    Affine,
     AugmentorList,
     Brightness,
     CenterPaste,
@@ -59,17 +60,12 @@ class Augmenter:
     normalize: Callable[[tf.Tensor], tf.Tensor]
 
 
+@dataclass(eq=False, repr=False)
 class RandomShortestEdge(ImageAugmentor):
-    """Scales a picture so that its shorter side gets a random length; the aspect ratio stays.
+    """Scales a picture so that its shorter side gets a length in low..high, its shape kept."""
 
-    Args:
-        low: The least length.
-        high: The greatest.
-    """
-
-    def __init__(self, low: int, high: int) -> None:
-        self.low = low
-        self.high = high
+    low: int
+    high: int
 
     def get_transform(
         self, img: NDArray[np.uint8], rng: np.random.Generator | None = None
@@ -82,34 +78,31 @@ class RandomShortestEdge(ImageAugmentor):
 
 def to_unit(image: tf.Tensor) -> tf.Tensor:
     """To 0..1."""
-    import tensorflow as tf
-
-    return tf.cast(image, tf.float32) / 255
+    return _floats(image) / 255
 
 
 def to_signed_unit(image: tf.Tensor) -> tf.Tensor:
     """To -1..1."""
-    import tensorflow as tf
-
-    return tf.cast(image, tf.float32) / 127.5 - 1
+    return _floats(image) / 127.5 - 1
 
 
 def minus_mean(image: tf.Tensor) -> tf.Tensor:
     """Without the mean colour of ImageNet; of grey pictures, without its luma."""
-    import tensorflow as tf
-
     mean = np.array(IMAGENET_MEAN_RGB)
-    return tf.cast(image, tf.float32) - (mean if image.shape[-1] == 3 else [mean @ _LUMA])
+    return _floats(image) - (mean if image.shape[-1] == 3 else [mean @ _LUMA])
 
 
 def standardize(image: tf.Tensor) -> tf.Tensor:
-    """To mean 0 and standard deviation 1 over all values of each picture.
-
-    The deviation is taken as at least 1 / sqrt(values), so that one colour becomes 0.
-    """
+    """To mean 0 and deviation 1 over each picture; the deviation is at least 1 / sqrt(values)."""
     import tensorflow as tf
 
-    return tf.image.per_image_standardization(tf.cast(image, tf.float32))
+    return tf.image.per_image_standardization(_floats(image))
+
+
+def _floats(image: tf.Tensor) -> Any:
+    import tensorflow as tf
+
+    return tf.cast(image, tf.float32)
 
 
 def _stretched(size: Size) -> Geometry:
@@ -162,6 +155,12 @@ def _train_inception(size: Size) -> list[ImageAugmentor]:
     ]
 
 
+def _train_digits(size: Size) -> list[ImageAugmentor]:
+    # Turned, stretched, sheared and shifted a little, on black.
+    warp = Affine((0.88, 1.12), (0.08, 0.08), 11.5, shear=8.5, border="constant")
+    return [_stretched(size).scaling(), warp, Contrast((0.8, 1.2))]
+
+
 def _train_randaugment(size: Size) -> list[ImageAugmentor]:
     return [
         GoogleNetRandomCropAndResize((0.25, 1.0), (0.75, 1.33), size),
@@ -198,3 +197,6 @@ randaugment = Augmenter("randaugment", _train_randaugment, _zoomed, to_signed_un
 
 Otherwise as `inception`.
 """
+
+digits = Augmenter("digits", _train_digits, _stretched, to_signed_unit)
+"""Small turns, shears and shifts, for figures on black; never mirrored; from -1 to 1."""

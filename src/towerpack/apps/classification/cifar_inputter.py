@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from towerpack.apps.classification._data_config import DataConfig
 from towerpack.apps.classification._image_inputter import Found, ImageInputter, Pictures
-from towerpack.apps.classification.augmenters import Augmenter
 from towerpack.dataflow.datasets import Cifar10, Cifar100, CifarBase
 
-KINDS: dict[str, type[CifarBase]] = {"cifar10": Cifar10, "cifar100": Cifar100}
+_KINDS: dict[str, type[CifarBase]] = {"cifar10": Cifar10, "cifar100": Cifar100}
 
 
 class CifarInputter(ImageInputter):
@@ -22,7 +20,7 @@ class CifarInputter(ImageInputter):
 
     def find(self) -> Found:
         """The training and test data of the data set."""
-        kind = KINDS.get(self.config.inputter, Cifar10)
+        kind = _KINDS.get(self.config.inputter, Cifar10)
         folder = None if self.config.path is None else Path(self.config.path).expanduser()
         if folder is not None and any(folder.glob("*.bin")):
             kind = type(kind.__name__, (kind,), {"_folder": folder.resolve().name})
@@ -32,6 +30,4 @@ class CifarInputter(ImageInputter):
         return raw["train"].get_label_names(), parts
 
 
-def build(config: DataConfig, augmenter: Augmenter) -> CifarInputter:
-    """The inputter."""
-    return CifarInputter(config, augmenter)
+build = CifarInputter

@@ -6,25 +6,24 @@ import re
 from collections.abc import Sequence
 
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack.apps.classification._data_config import DataConfig
 from towerpack.apps.classification._image_inputter import (
     Found,
     ImageInputter,
     Pictures,
     joined,
-    named_classes,
 )
-from towerpack.apps.classification._splits import folder_of, places
-from towerpack.apps.classification.augmenters import Augmenter
+from towerpack.apps.classification._splits import places
 from towerpack.dataflow import ImageCSV
 
+_INTEGER = re.compile(r"[0-9]+", re.ASCII)
 _QUOTED = re.compile(r"\s*'[^']*'\s*,")
 
 
 class CsvInputter(ImageInputter):
     """`path,label`, paths relative to the file's folder, with the header `path,label` or without.
 
-    Labels are integers or names, in all files alike. Quotes are double, or, where a file begins
+    Labels are names, or integers, in all files alike; where all names of classes are integers,
+    too, labels are looked up among them. Quotes are double, or, where a file begins
     with one, single. Without `train`, `val` and `test` the files are `train.csv`, `val.csv` and
     `test.csv` in `path`, where these exist.
     """
@@ -33,11 +32,7 @@ class CsvInputter(ImageInputter):
 
     def find(self) -> Found:
         """As the files list them."""
-        given = places(self.config, "{}.csv".format)
-        if "train" not in given:
-            raise ConfigError(
-                f"There is no train.csv in {folder_of(self.config)}.", fix="data.train=FILE.csv"
-            )
+        given = places(self.config, "{}.csv")
         listed = {split: [_opened(file) for file in files] for split, files in given.items()}
         every = [one for several in listed.values() for one in several]
         names = self._names(every)
@@ -50,8 +45,11 @@ class CsvInputter(ImageInputter):
             split: joined([Pictures(one.files, one.labels) for one in several])
             for split, several in listed.items()
         }
-        where = ", ".join(str(one.path) for one in every)
-        return named_classes(self.config, list(parts.values()), where, names), parts
+        if names is None:
+            last = max(int(part.labels.max()) for part in parts.values())
+            count = self.config.num_classes or last + 1
+            names = self.config.class_names or [str(i) for i in range(count)]
+        return names, parts
 
     def _names(self, every: Sequence[ImageCSV]) -> list[str] | None:
         """The classes in the order of their labels; `None` if labels are integers."""
@@ -62,7 +60,8 @@ class CsvInputter(ImageInputter):
                 f"{every[by_name.index(False)].path}.",
                 expected="the same in all files",
             )
-        if not any(by_name):
+        given = self.config.class_names
+        if not any(by_name) and not (given and all(map(_INTEGER.fullmatch, given))):
             return None
         return self.config.class_names or sorted({n for one in every for n in one.classes or ()})
 
@@ -89,6 +88,4 @@ def _first_line(file: str) -> str:
         raise ConfigError(f"The list {file} cannot be read: {error.strerror}.") from error
 
 
-def build(config: DataConfig, augmenter: Augmenter) -> CsvInputter:
-    """The inputter."""
-    return CsvInputter(config, augmenter)
+build = CsvInputter

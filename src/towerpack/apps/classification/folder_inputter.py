@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 
 from towerpack._core.errors import ConfigError
-from towerpack.apps.classification._data_config import DataConfig
 from towerpack.apps.classification._image_inputter import (
     Found,
     ImageInputter,
-    Part,
     Pictures,
     joined,
 )
-from towerpack.apps.classification._splits import folder_of, places
-from towerpack.apps.classification.augmenters import Augmenter
+from towerpack.apps.classification._splits import places
 from towerpack.dataflow import ImageFolder
 
 
@@ -30,26 +28,22 @@ class FolderInputter(ImageInputter):
 
     def find(self) -> Found:
         """As the folders are named."""
-        root = folder_of(self.config)
-        given = places(self.config, str)
-        if "train" in given:
-            folders = {
-                split: [ImageFolder(p, decode=False) for p in paths]
-                for split, paths in given.items()
-            }
-        elif given:
-            raise ConfigError(f"There are no training data in {root}.", expected=f"{root}/train")
-        else:
+        root = Path(self.config.path or ".").expanduser()
+        usual = any((root / split).exists() for split in ("train", "val", "test"))
+        if self.config.train is None and not usual:
             return self._alone(ImageFolder(root, decode=False))
-        names = sorted({name for folder in folders["train"] for name in folder.classes})
+        given = {
+            split: [ImageFolder(folder, decode=False) for folder in folders]
+            for split, folders in places(self.config, "{}").items()
+        }
+        names = sorted({name for folder in given["train"] for name in folder.classes})
         parts = {
-            split: joined([_part(folder, names) for folder in several])
-            for split, several in folders.items()
+            split: joined([_part(f, names) for f in several]) for split, several in given.items()
         }
         return names, parts
 
     def _alone(self, folder: ImageFolder) -> Found:
-        whole: Part = Pictures(folder.files, folder.labels)
+        whole = Pictures(folder.files, folder.labels)
         if not self.config.validation:
             return folder.classes, {"train": whole}
         train, test = whole.divided(max(1, round(self.config.validation * len(whole))))
@@ -66,6 +60,4 @@ def _part(folder: ImageFolder, names: Sequence[str]) -> Pictures:
     return Pictures(folder.files, numbers[folder.labels])
 
 
-def build(config: DataConfig, augmenter: Augmenter) -> FolderInputter:
-    """The inputter."""
-    return FolderInputter(config, augmenter)
+build = FolderInputter

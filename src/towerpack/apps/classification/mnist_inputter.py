@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from towerpack._core.errors import ConfigError
-from towerpack.apps.classification._data_config import DataConfig
 from towerpack.apps.classification._image_inputter import Found, ImageInputter, Pictures
-from towerpack.apps.classification.augmenters import Augmenter
 from towerpack.dataflow.datasets import FashionMnist, Mnist
 
-KINDS: dict[str, type[Mnist]] = {"mnist": Mnist, "fashion_mnist": FashionMnist}
+_KINDS: dict[str, type[Mnist]] = {"mnist": Mnist, "fashion_mnist": FashionMnist}
 
 
 class MnistInputter(ImageInputter):
@@ -22,18 +20,16 @@ class MnistInputter(ImageInputter):
 
     def find(self) -> Found:
         """The training and test data of the data set."""
-        kind = KINDS.get(self.config.inputter, Mnist)
+        kind = _KINDS.get(self.config.inputter, Mnist)
         raw = {s: kind(s, shuffle=False, dir=self.config.path) for s in ("train", "test")}
         parts = {s: Pictures(ds.images, ds.labels) for s, ds in raw.items()}
         found = raw["train"].get_label_names()
         names = self.config.class_names or found
-        if len(set(names)) != len(found):
+        if len(names) != len(found):
             raise ConfigError(
-                f"data.class_names names {len(set(names))} classes.", expected=f"{len(found)}"
+                f"data.class_names names {len(names)} classes.", expected=f"{len(found)}"
             )
         return names, parts
 
 
-def build(config: DataConfig, augmenter: Augmenter) -> MnistInputter:
-    """The inputter."""
-    return MnistInputter(config, augmenter)
+build = MnistInputter
