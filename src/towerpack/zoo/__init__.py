@@ -15,6 +15,9 @@ _DEPTHS: Final = (20, 32, 44, 56, 110)
 NETWORKS: Final[dict[str, str]] = {
     "lenet": "towerpack.zoo.lenet:net",
     **{f"resnet{depth}": f"towerpack.zoo.resnet32:resnet{depth}" for depth in _DEPTHS},
+    "resnet50": "towerpack.zoo.resnet50:net",
+    "inception_v4": "towerpack.zoo.inception_v4:net",
+    "nasnet_A_large": "towerpack.zoo.nasnet_A_large:net",
     "efficientnet_lite0": "towerpack.zoo.efficientnet_lite:net",
 }
 """Where the network of a name is, as `'module:function'`. Nothing of it has been imported."""
