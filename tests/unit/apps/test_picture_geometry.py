@@ -12,7 +12,8 @@ from towerpack.apps.classification._geometry import Geometry
 from towerpack.apps.classification.augmenters import Augmenter, RandomShortestEdge
 from towerpack.dataflow.images import AugmentorList
 
-ALL = [getattr(augmenters, name) for name in ("none", "cifar", "vgg", "inception", "randaugment")]
+NAMES = ("none", "cifar", "vgg", "inception", "randaugment", "efficientnet_lite")
+ALL = [getattr(augmenters, name) for name in NAMES]
 
 
 def picture(rng: np.random.Generator, h: int, w: int, channels: int) -> np.ndarray:
@@ -131,6 +132,7 @@ def test_numbers_of_a_network() -> None:
         "vgg": as_floats - (123.68, 116.78, 103.94),
         "inception": as_floats / 127.5 - 1,
         "randaugment": as_floats / 127.5 - 1,
+        "efficientnet_lite": (as_floats - 127) / 128,
     }
     for augmenter in ALL:
         numbers = augmenter.normalize(tf.constant(images))

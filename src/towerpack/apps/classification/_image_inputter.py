@@ -47,6 +47,7 @@ INPUTTERS: Registry[Callable[..., Inputter]] = Registry(
         "mnist": f"{_HERE}.mnist_inputter:build",
         "fashion_mnist": f"{_HERE}.mnist_inputter:build",
         "digits": f"{_HERE}.digits_inputter:build",
+        "imagenet_classes": f"{_HERE}.imagenet_inputter:build",
     },
 )
 """Functions `(config, augmenter) -> Inputter`."""
@@ -56,7 +57,7 @@ AUGMENTERS: Registry[Augmenter] = Registry(
     {
         **{
             name: f"{_HERE}.augmenters:{name}"
-            for name in ("none", "cifar", "vgg", "inception", "randaugment")
+            for name in ("none", "cifar", "vgg", "inception", "randaugment", "efficientnet_lite")
         },
         "digits": f"{_HERE}.digits_inputter:augmenter",
     },

@@ -102,6 +102,13 @@ def minus_mean(image: tf.Tensor) -> tf.Tensor:
     return tf.cast(image, tf.float32) - (mean if image.shape[-1] == 3 else [mean @ _LUMA])
 
 
+def to_lite_unit(image: tf.Tensor) -> tf.Tensor:
+    """To about -1..1, as EfficientNet-Lite was trained: (pixels - 127) / 128."""
+    import tensorflow as tf
+
+    return (tf.cast(image, tf.float32) - 127) / 128
+
+
 def standardize(image: tf.Tensor) -> tf.Tensor:
     """To mean 0 and standard deviation 1 over all values of each picture.
 
@@ -197,4 +204,10 @@ randaugment = Augmenter("randaugment", _train_randaugment, _zoomed, to_signed_un
 """Crops of random area and aspect ratio, flips, RandAugment (2, 9) of Cubuk et al. 2019.
 
 Otherwise as `inception`.
+"""
+
+efficientnet_lite = Augmenter("efficientnet_lite", _train_randaugment, _margin, to_lite_unit)
+"""Trained as with `randaugment`; otherwise 224 pixels of a shorter side of 256; from -1 to 1.
+
+Tan & Le 2019, with the numbers of EfficientNet-Lite: (pixels - 127) / 128.
 """
