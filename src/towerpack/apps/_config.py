@@ -7,6 +7,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from towerpack.config import Config
+from towerpack.zoo import PRETRAINED
 
 
 class Optimizer(Config):
@@ -81,6 +82,11 @@ class Transfer(Config):
     "The only variables that are trained; all others, batch statistics too, stay as they are."
     ignore_mismatch: bool = False
     "Leave out what has another shape, instead of refusing."
+
+    @property
+    def is_whole(self) -> bool:
+        """True for a packaged network with all of its weights, which can be used as it is."""
+        return self.pretrained in PRETRAINED and not self.skip
 
 
 class AppConfig(Config):

@@ -50,7 +50,11 @@ class Modeler(ModelDesc, ABC):
         transfer = self.config.transfer
         if not transfer.pretrained:
             return None
-        return SmartInit(transfer.pretrained, ignore_mismatch=transfer.ignore_mismatch)
+        return SmartInit(
+            transfer.pretrained,
+            skip=transfer.skip or (),
+            ignore_mismatch=transfer.ignore_mismatch,
+        )
 
     def export_arguments(self) -> Mapping[str, Any]:
         """More arguments of `towerpack.inference.export`: preprocessing, names of classes."""

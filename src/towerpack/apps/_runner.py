@@ -27,10 +27,11 @@ from towerpack.callbacks import (
     InferenceRunner,
     ModelSaver,
 )
-from towerpack.checkpoint import Checkpoint, load_checkpoint
+from towerpack.checkpoint import Checkpoint, CheckpointStore, load_checkpoint
 from towerpack.config import differences, load, read_yaml, to_yaml
 from towerpack.inference import Predictor, export
 from towerpack.training import TrainConfig, Trainer, WeightEMA
+from towerpack.zoo import read_pretrained
 
 _LOG = get_logger(__name__)
 
@@ -153,8 +154,7 @@ class Runner:
             fast_dev_run=config.fast_dev_run,
             overfit_batches=config.overfit_batches,
             init=self.modeler.pretrained(),
-            # All that the expression does not match.
-            frozen=[f"(?!(?:{transfer.trainable})$).*"] if transfer.trainable else (),
+            trainable=transfer.trainable or (),
         )
         trainer = _trainer(train, config.trainer, config.devices)
         trainer.train()
@@ -232,12 +232,17 @@ class Runner:
     def checkpoint(self) -> Checkpoint:
         """The best checkpoint of the run; the newest where no best one was kept.
 
+        The recipe of a packaged network needs no training: its weights become the run's first
+        checkpoint.
+
         Raises:
             CheckpointError: There is none.
         """
         try:
             return load_checkpoint(self.run_dir, tag=f"best-{self.best[0]}")
         except CheckpointError:
+            if self.config.transfer.is_whole and not self.run_dir.exists():
+                self._unpack(self.config.transfer.pretrained or "")
             return load_checkpoint(self.run_dir)
 
     @property
@@ -270,6 +275,12 @@ class Runner:
             found.append(schedule)
         found.append(HumanHyperParamSetter("learning_rate"))
         return [*found, *(_named_callback(given) for given in config.callbacks)]
+
+    def _unpack(self, name: str) -> None:
+        self.run_dir.mkdir(parents=True)
+        replace_file(self.run_dir / RECIPE, to_yaml(self.config).encode())
+        with CheckpointStore(self.run_dir / "checkpoints") as store:
+            store.save(0, {"model": read_pretrained(name)}, {}, info={"from": name}, blocking=True)
 
     def _check_unchanged(self) -> None:
         file = self.run_dir / RECIPE

@@ -284,7 +284,8 @@ class VariableStore:
         claimed, own_name = self._calling.claimed, str(kwargs.get("name") or "")
         keras_path = variable_path(own_name)
         if self._calling.layer is not None:
-            inner = keras_path.partition("/")[2]
+            # Layers of a functional Keras model are built beside it, not below.
+            inner = keras_path.removeprefix(self._calling.layer.replace("/", ".")).strip("/")
             kwargs["name"] = _joined(self._calling.layer, inner, own_name or "variable") + "/"
         if self._calling.creating or claimed is None:
             return next_creator(**kwargs)

@@ -1,4 +1,4 @@
-"""Weights in files of others: checkpoints of TensorFlow, files of Keras."""
+"""Weights of others: packaged ones, checkpoints of TensorFlow, files of Keras."""
 
 from __future__ import annotations
 
@@ -13,21 +13,25 @@ from typing import Any, Final
 import numpy as np
 
 from towerpack._core.errors import CheckpointError
+from towerpack.zoo import PRETRAINED, read_pretrained
 
 _TENSORFLOW: Final = re.compile(r"\.(index|meta|data-\d+-of-\d+)$")
 _OBJECT: Final = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
 def read_foreign(source: Any) -> tuple[str, Mapping[str, np.ndarray], bool] | None:
-    """Read a checkpoint of TensorFlow or a file of Keras; None for anything else.
+    """Read packaged weights, a checkpoint of TensorFlow, a file of Keras; None for anything else.
 
     Returns:
-        The path; arrays by name; and whether names are those of a Keras model's layers, which may
-        be a part of ours.
+        What it is, in words; arrays by name; and whether names are those of a Keras model's layers,
+        which may be a part of ours.
 
     Raises:
         CheckpointError: It is damaged.
+        MissingExtraError: The package is not installed.
     """
+    if isinstance(source, str) and source in PRETRAINED:
+        return f"the package of {source}", read_pretrained(source), False
     if not isinstance(source, str | os.PathLike):
         return None
     path = Path(os.fspath(source))

@@ -49,8 +49,8 @@ class SmartInit:
     Args:
         source: A run directory (its newest valid checkpoint), one checkpoint, a `.safetensors` or
             `.npz` file, a checkpoint of TensorFlow, a file of Keras (`.keras`, `.weights.h5`,
-            `.h5`), or a dict of arrays by name. A list is gone through in order, the last value
-            counts. Nothing for None or ''.
+            `.h5`), a name in `towerpack.zoo.PRETRAINED`, or a dict of arrays by name. A list is
+            gone through in order, the last value counts. Nothing for None or ''.
         skip: A regular expression, or several, for whole names of variables of the model that keep
             their initial values: `'fc/.*'`, for other classes.
         ignore_mismatch: Leave out what has another shape or type, instead of refusing.

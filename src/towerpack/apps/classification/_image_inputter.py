@@ -38,8 +38,9 @@ _HERE = "towerpack.apps.classification"
 _MODULES = {
     **{name: name for name in ("csv", "folder", "tfrecord", "digits")},
     **{"cifar10": "cifar", "cifar100": "cifar", "mnist": "mnist", "fashion_mnist": "mnist"},
+    "imagenet_classes": "imagenet",
 }
-_AUGMENTERS = ("none", "cifar", "vgg", "inception", "randaugment", "digits")
+_AUGMENTERS = ("none", "cifar", "vgg", "inception", "randaugment", "digits", "efficientnet_lite")
 _SOME_APPLY = ("path", "train", "val", "test", "validation", "num_classes", "class_names")
 _READER = ImageReader()
 

@@ -92,6 +92,13 @@ def minus_mean(image: tf.Tensor) -> tf.Tensor:
     return _floats(image) - (mean if image.shape[-1] == 3 else [mean @ _LUMA])
 
 
+def to_lite_unit(image: tf.Tensor) -> tf.Tensor:
+    """To about -1..1, as EfficientNet-Lite was trained: (pixels - 127) / 128."""
+    import tensorflow as tf
+
+    return (tf.cast(image, tf.float32) - 127) / 128
+
+
 def standardize(image: tf.Tensor) -> tf.Tensor:
     """To mean 0 and deviation 1 over each picture; the deviation is at least 1 / sqrt(values)."""
     import tensorflow as tf
@@ -200,3 +207,9 @@ Otherwise as `inception`.
 
 digits = Augmenter("digits", _train_digits, _stretched, to_signed_unit)
 """Small turns, shears and shifts, for figures on black; never mirrored; from -1 to 1."""
+
+efficientnet_lite = Augmenter("efficientnet_lite", _train_randaugment, _margin, to_lite_unit)
+"""Trained as with `randaugment`; otherwise 224 pixels of a shorter side of 256; from -1 to 1.
+
+Tan & Le 2019, with the numbers of EfficientNet-Lite: (pixels - 127) / 128.
+"""

