@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from fastapi import FastAPI
@@ -17,12 +17,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from towerpack._core.errors import ConfigError, RequestError
-from towerpack.inference import TensorInfo
 from towerpack.serving._batcher import Batcher
-from towerpack.serving._calls import answer, call_of_bytes, call_of_json
 from towerpack.serving._gate import Gate, Metrics, error_response
 from towerpack.serving._limits import Limits
+from towerpack.serving._protocol import answer, call_of_bytes, call_of_json
 from towerpack.serving._versions import Version, Versions
+
+if TYPE_CHECKING:
+    from towerpack.inference import TensorInfo
 
 _POLICY = "default-src 'none'; connect-src 'self'; img-src blob: data:; "
 _POLICY += "script-src 'unsafe-inline'; style-src 'unsafe-inline'"

@@ -13,8 +13,8 @@ import numpy as np
 
 from towerpack._core.errors import RequestError
 from towerpack._core.logs import get_logger
-from towerpack.serving._calls import Call
 from towerpack.serving._limits import Limits
+from towerpack.serving._protocol import Call
 
 Outputs = dict[str, np.ndarray]
 # What runtimes raise for values that a model cannot take: TensorFlow, ONNX Runtime, the others.

@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import base64
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from towerpack._core.errors import ConfigError, text_of
 from towerpack._core.logs import get_logger
 from towerpack._core.native_log import quiet_start
-from towerpack.inference import ExportedModel, load_exported
-from towerpack.serving._calls import batched
-from towerpack.serving._values import numpy_dtype
+from towerpack.serving._protocol import batched, numpy_dtype
+
+if TYPE_CHECKING:
+    from towerpack.inference import ExportedModel
 
 _log = get_logger(__name__)
 # A PNG of one black pixel, to warm models that take picture files.
@@ -86,6 +87,8 @@ class Versions:
         return inside or {int(self._path.name) if self._path.name.isdecimal() else 1: self._path}
 
     def _load(self, number: int) -> Version | None:
+        from towerpack.inference import load_exported  # loads TensorFlow; clients need none
+
         path = self._found().get(number, self._path)
         changed = _changed(path)
         try:

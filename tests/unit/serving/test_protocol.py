@@ -124,7 +124,7 @@ BAD = {
     b'{"inputs": 1, "instances": [1]}': "or both are there",
     b'{"instances": 1}': "to be a list with values",
     b'{"instances": []}': "to be a list with values",
-    b'{"signature_name": 5, "inputs": 1}': "must be a string",
+    b'{"signature_name": 5, "inputs": 1}': "not found",
     b'{"signature_name": "no", "inputs": 1}': 'signature name: "no" not found',
     json.dumps(pair(instances=[1])).encode(): "keys must be equal to: a,b",
     json.dumps(pair(inputs={"a": [[1, 2]]})).encode(): "keys must be equal to: a,b",
