@@ -14,8 +14,10 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from towerpack._core.errors import RequestError
+from towerpack._core.logs import get_logger
 from towerpack.serving._limits import Limits
 
+_log = get_logger(__name__)
 _OPEN = ("/", "/healthz", "/readyz")  # the page says nothing of the model before it has the token
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}
 _LINGER_S = 2
@@ -51,8 +53,7 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began = time.perf_counter()
-        headers = Headers(scope=scope)
+        began, path, headers = time.perf_counter(), scope["path"], Headers(scope=scope)
         unread = "content-length" in headers or "transfer-encoding" in headers
         size = status = 0
 
@@ -76,7 +77,8 @@ class Gate:
                     message["headers"] = [*message["headers"], (b"connection", b"close")]
             elif unread:
                 # Many clients read no answer before they have sent all: drop it for a while.
-                await send(message | {"more_body": True})
+                message["more_body"] = True
+                await send(message)
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_LINGER_S):
                         while (await receive()).get("more_body"):
@@ -85,13 +87,16 @@ class Gate:
             await send(message)
 
         try:
-            self._check(scope["path"], headers)
+            self._check(path, headers)
             await self._app(scope, counted, told)
         except RequestError as error:
             await error_response(error.what, error.status)(scope, receive, told)
+        except Exception:  # noqa: BLE001
+            _log.exception("%s failed", path)
+            await error_response("The server failed; its log tells why.", 500)(scope, receive, told)
         finally:
             self._held -= size
-            kind = "predict" if scope["path"].endswith(":predict") else "other"
+            kind = "predict" if path.endswith(":predict") else "other"
             self._metrics.requests.labels(kind, status).inc()
             self._metrics.seconds.labels(kind).observe(time.perf_counter() - began)
 
