@@ -43,13 +43,13 @@ class Call(NamedTuple):
     by_row: bool
 
 
-def batched(signature: Signature) -> bool:
+def _batched(signature: Signature) -> bool:
     """Whether the first axis of all inputs and outputs is free: the batch."""
     infos = [*signature.inputs.values(), *signature.outputs.values()]
     return all(info.shape and info.shape[0] is None for info in infos)
 
 
-def numpy_dtype(info: TensorInfo) -> np.dtype[Any]:
+def _numpy_dtype(info: TensorInfo) -> np.dtype[Any]:
     """The type of the array that holds a tensor: objects (bytes) for strings."""
     # NumPy has no bfloat16; runtimes convert.
     return np.dtype({"string": "object", "bfloat16": "float32"}.get(info.dtype, info.dtype))
@@ -84,7 +84,7 @@ def call_of_bytes(
     if len(signature.inputs) > 1:
         raise RequestError(f"The signature takes {', '.join(signature.inputs)}: send JSON.")
     ((key, info),) = signature.inputs.items()
-    dtype = numpy_dtype(info)
+    dtype = _numpy_dtype(info)
     if dtype.kind == "O":
         array = np.empty([1] * len(info.shape), object)
         array.fill(body)
@@ -143,7 +143,7 @@ def _columns(request: dict[str, Any], names: list[str]) -> dict[str, Any]:
 
 def _array(value: Any, info: TensorInfo) -> np.ndarray:
     """A parsed value as an array of an input's type. Values of another type are refused."""
-    dtype = numpy_dtype(info)
+    dtype = _numpy_dtype(info)
     wrong = _leaf_types(value) - _ALLOWED.get(dtype.kind, {int})
     try:
         if wrong:
@@ -188,17 +188,10 @@ def _call(
 ) -> Call:
     signature = model.signatures[name]
     for key, array in inputs.items():
-        sizes = signature.inputs[key].shape
-        free = [
-            got if size is None else size for got, size in zip(array.shape, sizes, strict=False)
-        ]
-        if array.ndim != len(sizes) or [*array.shape] != free or not array.size:
-            wanted = ", ".join("?" if size is None else str(size) for size in sizes)
-            what = f"the shape is {list(array.shape)}, expected [{wanted}]"
-            raise RequestError(f"Input '{key}': {what}, and some values.")
         for data in array.flat if array.dtype.kind == "O" and key.startswith("image") else ():
             _check_picture(data, max_pixels)
-    rows = {len(array) for array in inputs.values()} if batched(signature) else {0}
+    # Other shapes than the signature's are refused when the model is run.
+    rows = {len(a) if a.ndim and _batched(signature) else 0 for a in inputs.values()}
     if len(rows) > 1:
         raise RequestError(f"The inputs have different numbers of rows: {sorted(rows)}.")
     return Call(model, name, inputs, rows.pop(), by_row)
