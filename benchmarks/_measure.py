@@ -108,7 +108,7 @@ class Gate:
 def _cpu_s() -> float:
     """User and system time of this process and of all that descend from it."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(u.ru_utime + u.ru_stime for u in used) + sum(map(_cpu_of, descendants(os.getpid())))
+    return sum(u.ru_utime + u.ru_stime for u in used) + sum(map(cpu_of, descendants(os.getpid())))
 
 
 def descendants(pid: int) -> list[int]:
@@ -126,7 +126,7 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def _cpu_of(pid: int) -> float:
+def cpu_of(pid: int) -> float:
     """User and system time of a process and of its children that have ended."""
     fields = _stat(Path(f"/proc/{pid}/stat"))
     return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK") if fields else 0.0

@@ -23,7 +23,7 @@ CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["import
 BASE = ["towerpack", "towerpack.cli"] + [
     module
     for contract in CONTRACTS
-    if contract["type"] == "forbidden"
+    if "tensorflow" in contract.get("forbidden_modules", ())
     for module in contract["source_modules"]
 ]
 FRAMEWORKS = {"tensorflow", "keras", "torch", "jax"}

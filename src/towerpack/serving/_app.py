@@ -7,9 +7,8 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import orjson
 from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
@@ -17,12 +16,14 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from towerpack._core.errors import ConfigError, RequestError
-from towerpack.inference import TensorInfo
 from towerpack.serving._batcher import Batcher
-from towerpack.serving._calls import answer, call_of_bytes, call_of_json
 from towerpack.serving._gate import Gate, Metrics, error_response
 from towerpack.serving._limits import Limits
+from towerpack.serving._protocol import answer, call_of_bytes, call_of_json
 from towerpack.serving._versions import Version, Versions
+
+if TYPE_CHECKING:
+    from towerpack.inference import TensorInfo
 
 _POLICY = "default-src 'none'; connect-src 'self'; img-src blob: data:; "
 _POLICY += "script-src 'unsafe-inline'; style-src 'unsafe-inline'"
@@ -53,16 +54,16 @@ def create_app(
     Raises:
         ConfigError: There is no model, or its name cannot be part of a path.
     """
-    root = Path(path).resolve()
-    name = root.name if name is None else name
+    name = Path(path).resolve().name if name is None else name
     if not name or set(name) & set("/:?#"):
         raise ConfigError(f"A model cannot be called '{name}'.", fix="a name without / : ? #")
     limits = limits or Limits()
     metrics = Metrics()
-    versions = Versions(root, limits.batch)
+    versions = Versions(Path(path).resolve(), limits.batch)
     batcher = Batcher(limits, metrics.batch.observe)
     metrics.version.set_function(lambda: versions.current.number)
     metrics.waiting.set_function(lambda: len(batcher.waiting))
+    page = files("towerpack.serving").joinpath("page.html").read_text(encoding="utf-8")
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
@@ -75,18 +76,15 @@ def create_app(
     app = FastAPI(title=name, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.add_middleware(Gate, token=token, limits=limits, metrics=metrics)
     app.add_exception_handler(HTTPException, _not_found)
-    app.add_exception_handler(Exception, _failed)
 
-    def wanted(request: Request) -> Version:
-        asked, number = request.path_params["name"], request.path_params.get("version", 0)
-        current = versions.current
-        if asked != name or number not in (0, current.number):
+    def find(asked: str, number: int) -> Version:
+        if asked != name or number not in (0, versions.current.number):
             which = f"Specific({asked}, {number})" if number else f"Latest({asked})"
             raise RequestError(f"Servable not found for request: {which}", status=404)
-        return current
+        return versions.current
 
     async def predict(request: Request) -> Response:
-        model = wanted(request).model
+        model = find(request.path_params["asked"], request.path_params.get("number", 0)).model
         try:
             async with asyncio.timeout(_BODY_S):
                 body = await request.body()
@@ -96,27 +94,28 @@ def create_app(
             call = call_of_bytes(model, body, request.query_params, limits.pixels)
         else:
             call = call_of_json(model, body, limits.pixels)
-        return _json(answer(call, await batcher.run(call)))
+        return Response(answer(call, await batcher.run(call)), media_type="application/json")
 
-    async def metadata(request: Request) -> Response:
-        return _json(orjson.dumps(_metadata(name, wanted(request))))
+    # Starlette's way: FastAPI's looks for arguments in every request, which costs time.
+    app.add_route("/v1/models/{asked}:predict", predict, methods=["POST"])
+    app.add_route("/v1/models/{asked}/versions/{number:int}:predict", predict, methods=["POST"])
 
-    async def status(request: Request) -> Response:
-        number = request.path_params.get("version")
-        failed = [_state(n, why) for n, (_, why) in versions.failed.items() if number in (None, n)]
-        states = failed if number in versions.failed else [_state(wanted(request).number), *failed]
-        return _json(orjson.dumps({"model_version_status": states}))
+    @app.get("/v1/models/{asked}/metadata")
+    @app.get("/v1/models/{asked}/versions/{number:int}/metadata")
+    def metadata(asked: str, number: int = 0) -> dict[str, Any]:
+        return _metadata(asked, find(asked, number))
 
-    async def models(_: Request) -> Response:
-        return _json(orjson.dumps({"models": [{"name": name}]}))
+    @app.get("/v1/models/{asked}")
+    @app.get("/v1/models/{asked}/versions/{number:int}")
+    def status(asked: str, number: int = 0) -> dict[str, Any]:
+        failed = {n: why for n, (_, why) in versions.failed.items() if number in (0, n)}
+        served = find(asked, 0 if failed else number).number
+        states = failed if number in failed else {served: "", **failed}
+        return {"model_version_status": [_state(n, error) for n, error in states.items()]}
 
-    for at in ("/v1/models/{name}", "/v1/models/{name}/versions/{version:int}"):
-        # Starlette's routes: FastAPI's look for arguments in every request.
-        app.add_route(f"{at}:predict", predict, methods=["POST"])
-        app.add_route(f"{at}/metadata", metadata)
-        app.add_route(at, status)
-    app.add_route("/v1/models", models)
-    page = files("towerpack.serving").joinpath("page.html").read_text(encoding="utf-8")
+    @app.get("/v1/models")
+    def models() -> dict[str, Any]:
+        return {"models": [{"name": name}]}
 
     @app.get("/")
     def show_page() -> Response:
@@ -124,7 +123,7 @@ def create_app(
 
     @app.get("/healthz")
     @app.get("/readyz")  # there is no server before a model is loaded
-    def show_health() -> Response:
+    def health() -> Response:
         return Response(f"version {versions.current.number}", media_type="text/plain")
 
     @app.get("/metrics")
@@ -139,27 +138,17 @@ async def _not_found(request: Request, error: Any) -> Response:
     return error_response(what, error.status_code)
 
 
-async def _failed(_: Request, error: Exception) -> Response:
-    return error_response("The server failed; its log tells why.", 500)
-
-
-def _json(body: bytes) -> Response:
-    return Response(body, media_type="application/json")
-
-
-def _state(number: int, error: str = "") -> dict[str, Any]:
+def _state(number: int, error: str) -> dict[str, Any]:
     told = {"error_code": "UNKNOWN" if error else "OK", "error_message": error}
     return {"version": str(number), "state": "END" if error else "AVAILABLE", "status": told}
 
 
 def _metadata(name: str, version: Version) -> dict[str, Any]:
-    model = version.model
     signatures = {
-        key: {"inputs": _tensors(s.inputs), "outputs": _tensors(s.outputs)}
-        | {"method_name": "tensorflow/serving/predict"}
-        for key, s in model.signatures.items()
+        key: {"inputs": _tensors(found.inputs), "outputs": _tensors(found.outputs)}
+        for key, found in version.model.signatures.items()
     }
-    ours = {key: model.metadata[key] for key in _TOLD if key in model.metadata}
+    ours = {key: value for key, value in version.model.metadata.items() if key in _TOLD}
     return {
         "model_spec": {"name": name, "signature_name": "", "version": str(version.number)},
         "metadata": {"signature_def": {"signature_def": signatures}, "towerpack": ours},

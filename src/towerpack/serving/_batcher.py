@@ -13,8 +13,8 @@ import numpy as np
 
 from towerpack._core.errors import RequestError
 from towerpack._core.logs import get_logger
-from towerpack.serving._calls import Call
 from towerpack.serving._limits import Limits
+from towerpack.serving._protocol import Call
 
 Outputs = dict[str, np.ndarray]
 # What runtimes raise for values that a model cannot take: TensorFlow, ONNX Runtime, the others.
@@ -25,7 +25,7 @@ _NODES = re.compile(r"\{\{.*?\}\} ?|\[\[.*?\]\]|\[Op:.*", re.DOTALL)
 class _Waiting(NamedTuple):
     call: Call
     key: object  # calls with equal ones can be computed together
-    answer: asyncio.Future[Outputs]
+    answer: asyncio.Future[Outputs | Exception]
 
 
 class Batcher:
@@ -43,12 +43,7 @@ class Batcher:
         self._task: asyncio.Task[None] | None = None
 
     async def run(self, call: Call) -> Outputs:
-        """Compute a call, with others that go with it.
-
-        Raises:
-            RequestError: The model refused the values (400) or failed (500), or too many calls
-                wait (429).
-        """
+        """Compute a call, with others that go with it."""
         if len(self.waiting) >= self._limits.waiting:
             raise RequestError("Too many requests wait for the model.", status=429)
         shapes = tuple((name, array.shape[1:]) for name, array in call.inputs.items())
@@ -57,7 +52,10 @@ class Batcher:
         self.waiting.append(job)
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._work())
-        return await job.answer
+        outputs = await job.answer
+        if isinstance(outputs, Exception):
+            raise outputs
+        return outputs
 
     async def _work(self) -> None:
         loop = asyncio.get_running_loop()
@@ -68,11 +66,7 @@ class Batcher:
             most = self._limits.batch
             found = await loop.run_in_executor(self.thread, _compute, calls, most)
             for job, outputs in zip(jobs, found, strict=True):
-                if job.answer.done():  # cancelled
-                    continue
-                if isinstance(outputs, Exception):
-                    job.answer.set_exception(outputs)
-                else:
+                if not job.answer.done():  # cancelled
                     job.answer.set_result(outputs)
 
     def _take(self) -> list[_Waiting]:

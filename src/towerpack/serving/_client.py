@@ -5,8 +5,9 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import httpx
 import numpy as np
@@ -16,8 +17,8 @@ from towerpack._core.errors import RequestError
 _DTYPES = {"DT_FLOAT": "f4", "DT_DOUBLE": "f8", "DT_HALF": "f2", "DT_BFLOAT16": "f4"}
 
 
-class Client:
-    """Asks a server for predictions. Use it as a context manager, or call `close`.
+class Client(AbstractContextManager["Client"]):
+    """Asks a server for predictions. As a context manager, it closes its connections.
 
     Args:
         url: Of the server.
@@ -42,14 +43,7 @@ class Client:
         self._version = "" if version is None else f"/versions/{version}"
         self._signatures: dict[str, Any] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connections."""
         self._http.close()
 
     def status(self) -> dict[str, Any]:
@@ -67,7 +61,7 @@ class Client:
 
         Args:
             inputs: Arrays by name. Or that of a single input alone, which a Towerpack server takes
-                without a detour over text: an array, or a picture file or its bytes.
+                as it is: an array, or a picture file or its bytes.
             signature: Its name; by default `serving_default`.
 
         Returns:
@@ -109,16 +103,12 @@ class Client:
         where = self._http.base_url
         try:
             answer = self._http.request(method, path, **request)
-        except httpx.HTTPError as error:
-            what = f"No answer from {where}: {error or type(error).__name__}"
-            raise RequestError(what, status=0, fix="towerpack serve starts a server") from error
-        try:
             found = answer.json()
-        except ValueError:
-            found = {"error": f"{len(answer.content)} bytes that are no JSON"}
-        if answer.is_error or "error" in found:
+        except (httpx.HTTPError, ValueError) as error:  # ValueError: what answers speaks no JSON
+            raise RequestError(f"No answer from {where}: {error!r}", status=0) from error
+        if answer.is_error:
             status = answer.status_code
-            raise RequestError(f"{where} answered {status}: {found['error']}", status=status)
+            raise RequestError(f"{where} answered {status}: {found.get('error')}", status=status)
         return found
 
 

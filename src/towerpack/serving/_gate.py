@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import secrets
 import time
 
@@ -12,10 +14,13 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from towerpack._core.errors import RequestError
+from towerpack._core.logs import get_logger
 from towerpack.serving._limits import Limits
 
+_log = get_logger(__name__)
 _OPEN = ("/", "/healthz", "/readyz")  # the page says nothing of the model before it has the token
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}
+_LINGER_S = 2
 
 
 class Metrics:
@@ -23,10 +28,10 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = to = CollectorRegistry()
-        kinds = ["kind"]  # 'predict' or 'other'
+        labels = ["kind", "status"]  # 'predict' or 'other'; of HTTP
         sizes = [2**power for power in range(9)]
-        self.requests = Counter("towerpack_requests", "Answered.", [*kinds, "status"], registry=to)
-        self.seconds = Histogram("towerpack_request_seconds", "To answer.", kinds, registry=to)
+        self.requests = Counter("towerpack_requests", "Answered.", labels, registry=to)
+        self.seconds = Histogram("towerpack_request_seconds", "To answer.", labels[:1], registry=to)
         self.batch = Histogram("towerpack_batch_rows", "At once.", buckets=sizes, registry=to)
         self.waiting = Gauge("towerpack_waiting", "Calls that wait for the model.", registry=to)
         self.version = Gauge("towerpack_version", "The one that is served.", registry=to)
@@ -48,8 +53,7 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began = time.perf_counter()
-        headers = Headers(scope=scope)
+        began, path, headers = time.perf_counter(), scope["path"], Headers(scope=scope)
         unread = "content-length" in headers or "transfer-encoding" in headers
         size = status = 0
 
@@ -69,18 +73,30 @@ class Gate:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                if unread:  # what is left of the body is no next request
+                if unread:
                     message["headers"] = [*message["headers"], (b"connection", b"close")]
+            elif unread:
+                # Many clients read no answer before they have sent all: drop it for a while.
+                message["more_body"] = True
+                await send(message)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LINGER_S):
+                        while (await receive()).get("more_body"):
+                            pass
+                message = {"type": "http.response.body"}
             await send(message)
 
         try:
-            self._check(scope["path"], headers)
+            self._check(path, headers)
             await self._app(scope, counted, told)
         except RequestError as error:
             await error_response(error.what, error.status)(scope, receive, told)
+        except Exception:  # noqa: BLE001
+            _log.exception("%s failed", path)
+            await error_response("The server failed; its log tells why.", 500)(scope, receive, told)
         finally:
             self._held -= size
-            kind = "predict" if scope["path"].endswith(":predict") else "other"
+            kind = "predict" if path.endswith(":predict") else "other"
             self._metrics.requests.labels(kind, status).inc()
             self._metrics.seconds.labels(kind).observe(time.perf_counter() - began)
 
@@ -93,8 +109,8 @@ class Gate:
             raise RequestError("Bodies are taken uncompressed only.", status=415)
 
     def _check_size(self, size: int) -> None:
-        most = self._limits.body_bytes
-        if size > most:
+        if size > self._limits.body_bytes:
+            most = self._limits.body_bytes
             raise RequestError(f"The body is larger than {most} bytes.", status=413)
 
 

@@ -15,7 +15,6 @@ class Limits:
         body_bytes: Of one request (413).
         held_bytes: Of all requests that are being received or computed (429).
         pixels: Of one picture, as its header says (400).
-        stop_s: Seconds that requests have to finish when the server is stopped.
     """
 
     batch: int = 32
@@ -23,4 +22,3 @@ class Limits:
     body_bytes: int = 16 << 20
     held_bytes: int = 512 << 20
     pixels: int = 50_000_000
-    stop_s: int = 30

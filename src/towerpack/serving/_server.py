@@ -13,7 +13,8 @@ import uvicorn
 
 from towerpack._core.errors import ConfigError
 from towerpack.serving._app import create_app
-from towerpack.serving._limits import Limits
+
+_STOP_S = 30  # that requests have to finish when the server is stopped
 
 
 def serve(
@@ -22,7 +23,6 @@ def serve(
     host: str = "127.0.0.1",
     port: int = 8501,
     ready: Callable[[str], object] = lambda url: None,
-    limits: Limits | None = None,
     **options: Any,
 ) -> None:
     """Serve a model until SIGTERM or Ctrl-C; what is being answered then is answered first.
@@ -32,13 +32,11 @@ def serve(
         host: The address to listen at. By default, other machines cannot reach the server.
         port: 0 for any that is free.
         ready: Called with the server's URL when it takes requests.
-        limits: What is taken at most.
         **options: Of `create_app`.
 
     Raises:
         ConfigError: There is no model, or the address cannot be listened at.
     """
-    limits = limits or Limits()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         # Before the model, which takes seconds to load.
@@ -47,9 +45,11 @@ def serve(
         what = f"The server cannot listen at {host}, port {port}: {error.strerror or error}."
         raise ConfigError(what, fix="another --port; 0 takes one that is free") from error
     with listening:
-        app = create_app(path, limits=limits, **options)
         config = uvicorn.Config(
-            app, log_config=None, server_header=False, timeout_graceful_shutdown=limits.stop_s
+            create_app(path, **options),
+            log_config=None,
+            server_header=False,
+            timeout_graceful_shutdown=_STOP_S,
         )
         ready(f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}")
         # uvicorn raises the signal again when it is done, which would end the process as a failure.

@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 import base64
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from towerpack._core.errors import ConfigError, text_of
 from towerpack._core.logs import get_logger
 from towerpack._core.native_log import quiet_start
-from towerpack.inference import ExportedModel, load_exported
-from towerpack.serving._calls import batched
-from towerpack.serving._values import numpy_dtype
+
+if TYPE_CHECKING:
+    from towerpack.inference import ExportedModel
 
 _log = get_logger(__name__)
 # A PNG of one black pixel, to warm models that take picture files.
@@ -42,8 +42,7 @@ class Versions:
     """
 
     def __init__(self, path: Path, batch: int) -> None:
-        self._path = path
-        self._batch = batch
+        self._path, self._batch = path, batch
         # By number: when it was last changed, after which it is tried again, and why it failed.
         self.failed: dict[int, tuple[float, str]] = {}
         with quiet_start():
@@ -76,16 +75,17 @@ class Versions:
     def _wanted(self) -> int | None:
         """The newest version that is there, and has not failed as it is now."""
         found = self._found()
-        self.failed = {number: why for number, why in self.failed.items() if number in found}
-        good = [n for n in found if n not in self.failed or self.failed[n][0] != _changed(found[n])]
-        return max(good, default=None)
+        same = (n for n, (changed, _) in self.failed.items() if changed == _changed(found.get(n)))
+        self.failed = {number: self.failed[number] for number in same}
+        return max(found.keys() - self.failed.keys(), default=None)
 
     def _found(self) -> dict[int, Path]:
-        paths = [path for path in self._path.glob("[0-9]*") if path.is_dir()]
-        inside = {int(path.name): path for path in paths if path.name.isdecimal()}
+        inside = {int(p.name): p for p in self._path.glob("[0-9]*") if p.name.isdecimal()}
         return inside or {int(self._path.name) if self._path.name.isdecimal() else 1: self._path}
 
     def _load(self, number: int) -> Version | None:
+        from towerpack.inference import load_exported  # loads TensorFlow; clients need none
+
         path = self._found().get(number, self._path)
         changed = _changed(path)
         try:
@@ -94,28 +94,16 @@ class Versions:
             self.failed[number] = (changed, text_of(error))
             _log.warning("version %d cannot be loaded: %s", number, text_of(error))
             return None
-        _warm(model, self._batch)
-        self.failed.pop(number, None)
+        for name, signature in model.signatures.items():
+            texts = [key for key, info in signature.inputs.items() if info.dtype == "string"]
+            for rows in (1, self._batch):
+                try:
+                    pixels = {key: np.full(rows, _PIXEL, object) for key in texts}
+                    model.run(pixels or signature.random_inputs(rows), name)
+                except Exception as error:  # noqa: BLE001 - not all can be made up
+                    _log.info("signature %s was not warmed: %s", name, text_of(error))
         return Version(number, model)
 
 
-def _changed(path: Path) -> float:
-    inside = [each for each in (path, *path.rglob("*")) if each.exists()]
-    return max((each.stat().st_mtime for each in inside), default=0.0)
-
-
-def _warm(model: ExportedModel, batch: int) -> None:
-    """Run all signatures: a first run makes what later ones keep."""
-    for name, signature in model.signatures.items():
-        for rows in {1, batch} if batched(signature) else {1}:
-            inputs: dict[str, np.ndarray] = {}
-            for key, info in signature.inputs.items():
-                free = [rows, *[1] * len(info.shape)]
-                shape = [size or other for size, other in zip(info.shape, free, strict=False)]
-                text = _PIXEL if key.startswith("image") else b""
-                inputs[key] = np.empty(shape, numpy_dtype(info))
-                inputs[key].fill(text if info.dtype == "string" else 0)
-            try:
-                model.run(inputs, name)
-            except Exception as error:  # noqa: BLE001 - free sizes may have limits
-                _log.info("signature %s was not warmed: %s", name, text_of(error))
+def _changed(path: Path | None) -> float:
+    return max((each.stat().st_mtime for each in path.rglob("*")), default=0.0) if path else -1.0
