@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -114,7 +115,10 @@ def _write_onnx(functions: ExportModule, file: Path, quantize: str | None) -> No
         output_path=os.fspath(file),
     )
     if quantize is not None:
-        tools: Any = require("onnxruntime.quantization", extra="export", needed_for="Quantization")
+        package = "onnxruntime.quantization"
+        tools: Any = require(package, extra="export", needed_for="Quantization")
+        shapes: Any = importlib.import_module(f"{package}.shape_inference")
+        shapes.quant_pre_process(file, file, skip_symbolic_shape=True)
         tools.quantize_dynamic(file, file)
 
 

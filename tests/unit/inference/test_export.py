@@ -15,7 +15,13 @@ import tensorflow as tf
 
 from towerpack import ConfigError, ExportError, ModelDesc, SpecError
 from towerpack.checkpoint import CheckpointStore
-from towerpack.inference import Predictor, compare_exported, export, load_exported
+from towerpack.inference import (
+    Predictor,
+    compare_exported,
+    export,
+    installed_runtimes,
+    load_exported,
+)
 from towerpack.nn import FullyConnected, LinearWrap, expose
 from towerpack.tower import TowerFunction
 
@@ -119,15 +125,18 @@ def test_exported_computes_what_the_predictor_does(
     path = export(make(), runs[name], tmp_path, format=form, outputs=outputs, tell=lines.append)
     assert path == tmp_path / "1" and len(lines) == 3
     exported = load_exported(tmp_path)
+    runtimes = [load_exported(tmp_path, name) for name in installed_runtimes(tmp_path)]
+    assert exported.runtime == runtimes[0].runtime
     names = outputs if isinstance(outputs, dict) else {n: n for n in np.atleast_1d(outputs)}
     predictor = Predictor(make(), runs[name], outputs=list(names.values()))
     for rows in (1, 5):  # not only the sizes that it was compared with
         given = {str(s.name): drawn(s, rows) for s in predictor.specs}
-        got = exported.run(given)
-        assert got.keys() == names.keys()
-        for output, value in zip(names, predictor(**given), strict=True):
-            assert got[output].dtype == value.dtype
-            np.testing.assert_allclose(got[output], value, rtol=1e-4, atol=1e-5)
+        for model in runtimes:
+            got = model.run(given)
+            assert got.keys() == names.keys()
+            for output, value in zip(names, predictor(**given), strict=True):
+                assert got[output].dtype == value.dtype
+                np.testing.assert_allclose(got[output], value, rtol=1e-4, atol=1e-5)
     told = exported.metadata
     assert (told["format"], told["source"]["step"]) == (form, 7)
     assert 0 <= told["compared"]["greatest_difference"] < 1e-4
