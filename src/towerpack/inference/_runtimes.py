@@ -144,15 +144,15 @@ def _keras(path: Path) -> Functions:
     keras: Any = require("keras", extra="tf", needed_for="A Keras model")
     tf: Any = require("tensorflow", extra="tf", needed_for="A Keras model")
     model = keras.saving.load_model(path / FILES["keras"], compile=False)
-    function = tf.function(
-        lambda inputs: model(inputs, training=False), autograph=False, reduce_retracing=True
-    )
-    return {
-        DEFAULT_SIGNATURE: (
-            Signature(infos_of(model.input), infos_of(model.output)),
-            lambda given: {name: t.numpy() for name, t in function(dict(given)).items()},
-        )
-    }
+    function = tf.function(lambda inputs: model(inputs, training=False), autograph=False)
+    specs = {name: tf.TensorSpec(t.shape, t.dtype, name) for name, t in model.input.items()}
+    concrete = function.get_concrete_function(specs)
+
+    def call(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        tensors = {name: tf.constant(array) for name, array in given.items()}
+        return {name: t.numpy() for name, t in concrete(tensors).items()}
+
+    return {DEFAULT_SIGNATURE: (Signature(infos_of(specs), infos_of(model.output)), call)}
 
 
 def _one_at_a_time(call: Call) -> Call:

@@ -294,13 +294,25 @@ def test_keras_file_in_another_process(runs: dict[str, Path], tmp_path: Path) ->
 
 
 class Words(KerasInside):
+    """A lookup table that the model holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        words = tf.lookup.KeyValueTensorInitializer(["a", "four"], [0, 1])
+        self.table = tf.lookup.StaticHashTable(words, 2)
+
     def inputs(self) -> list[tf.TensorSpec]:
         return [tf.TensorSpec([None], tf.string, "text")]
 
     def build_graph(self, text: tf.Tensor) -> tf.Tensor:
-        y = self.network(tf.cast(tf.strings.length(text), tf.float32)[:, None] * tf.ones([1, 3]))
+        y = self.network(tf.one_hot(self.table.lookup(text), 3))
         expose("y", y)
         return tf.reduce_mean(y)
+
+
+class Odd(KerasInside):
+    def inputs(self) -> list[tf.TensorSpec]:
+        return [tf.TensorSpec([None, 3], tf.float32, "x/left-1")]
 
 
 TEXT = [b"a", b"four", b"fourteen"]
@@ -331,6 +343,7 @@ def test_strings(runs: dict[str, Path], tmp_path: Path) -> None:
             "image, label",
         ),
         ("pictures", {"batch_examples": {"picture": []}}, ConfigError, "lacks ['image']"),
+        ("odd", {}, ConfigError, "a letter"),
         ("words", {}, ConfigError, "made up"),
         ("words", {"format": "onnx", "batch_examples": [TEXT]}, ConfigError, "no strings"),
     ],
@@ -338,8 +351,8 @@ def test_strings(runs: dict[str, Path], tmp_path: Path) -> None:
 def test_refused(
     name: str, kwargs: Any, error: Any, message: str, runs: dict[str, Path], tmp_path: Path
 ) -> None:
-    make, outputs = (Words, "y") if name == "words" else (Pictures, "prob")
-    run = runs["keras inside" if name == "words" else name]
+    make, outputs = {"words": (Words, "y"), "odd": (Odd, "y")}.get(name, (Pictures, "prob"))
+    run = runs.get(name, runs["keras inside"])
     with pytest.raises(error) as raised:
         export(make(), run, tmp_path / "out", **{"outputs": outputs, **kwargs})
     assert message in str(raised.value)
