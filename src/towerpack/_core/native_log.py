@@ -22,6 +22,8 @@ _USUAL = re.compile(
     r"I\d{4} |\d{4}-\d\d-\d\d \d\d:\d\d:[\d.]+: I |To enable the following instructions: "
     r"|WARNING: All log messages before absl::InitializeLog\(\)"
     r"|.* failed call to cuInit: .*\(303\)$"
+    r"|W\d{4} .* Ignored (output_format|drop_control_dependency)\.$|fully_quantize: "
+    r"|W\d{4} .* Skipping runtime version metadata|INFO: Created TensorFlow Lite XNNPACK delegate"
     r"|.* Unable to register cu\w+ factory|.* computation placer already registered"
 )
 # Prints the file if whoever holds the other end of the pipe dies before it says that it lives.

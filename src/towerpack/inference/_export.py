@@ -5,7 +5,9 @@ from __future__ import annotations
 import datetime
 import json
 import os
+import re
 import shutil
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -23,6 +25,7 @@ from towerpack.inference._exported import METADATA, Signature
 from towerpack.inference._formats import QUANTIZATIONS, ExportModule, write
 from towerpack.inference._predictor import Predictor
 from towerpack.inference._runtimes import FILES, infos_of, load_exported, versions_in
+from towerpack.model import as_model
 
 TOLERANCES: Final = {None: 1e-4, "float16": 1e-2, "dynamic": 0.1, "int8": 0.1}
 """By quantization: what `compare_exported` may find."""
@@ -102,12 +105,13 @@ def export(
     named = dict(listed if isinstance(listed, Mapping) else zip(listed, listed, strict=True))
     if version is not None and (Path(path) / str(version)).exists():
         raise ConfigError(f"There is a version {version} in {path}.", fix="version=None")
-    predictor = Predictor(model, checkpoint, inputs, list(named.values()), tag=tag, ema=ema)
+    desc = as_model(model)
+    predictor = Predictor(desc, checkpoint, inputs, list(named.values()), tag=tag, ema=ema)
     examples = _examples(predictor, batch_examples)
     _check(predictor, examples, format, class_names, preprocess)
     if class_names is not None:
         named = {"probabilities": predictor.output_names[0]}
-    functions = ExportModule(predictor, named, class_names, preprocess)
+    functions = ExportModule(predictor, desc, named, class_names, preprocess)
     told: dict[str, Any] = {
         "format": format,
         "quantize": quantize,
@@ -126,9 +130,11 @@ def export(
     def save() -> None:
         (temporary / METADATA).write_text(json.dumps(told, indent=2, ensure_ascii=False) + "\n")
 
-    temporary = Path(path) / f".{os.getpid()}.tmp"
-    temporary.mkdir(parents=True)
+    Path(path).mkdir(parents=True, exist_ok=True)
+    holder = Path(tempfile.mkdtemp(prefix=".export-", dir=path))
+    temporary = holder / "model"  # which, unlike its holder, others may read
     try:
+        temporary.mkdir()
         save()
         try:
             write(functions, temporary, format, quantize, examples)
@@ -163,7 +169,7 @@ def export(
         save()
         return _in_place(temporary, Path(path), version)
     finally:
-        shutil.rmtree(temporary, ignore_errors=True)
+        shutil.rmtree(holder)
 
 
 def _in_place(temporary: Path, path: Path, version: int | None) -> Path:
@@ -199,6 +205,11 @@ def _check(
     preprocess: Any,
 ) -> None:
     """What was asked for fits the model and the format."""
+    odd = [name for name in predictor.input_names if not re.fullmatch(r"[a-zA-Z]\w*", name, re.A)]
+    if odd:
+        raise ConfigError(
+            f"No format keeps names as {odd}.", expected="a letter; letters, digits, _"
+        )
     results = predictor(**examples)
     strings = [str(s.name) for s in predictor.specs if s.dtype == tf.string]
     strings += [n for n, r in zip(predictor.output_names, results, strict=True) if r.dtype == "O"]

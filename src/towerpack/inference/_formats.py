@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from towerpack.inference._exported import DEFAULT_SIGNATURE
 from towerpack.inference._keras_layer import as_keras_model
 from towerpack.inference._predictor import Predictor
 from towerpack.inference._runtimes import FILES
+from towerpack.model import ModelDesc
 
 QUANTIZATIONS: Final[Mapping[str, Sequence[str]]] = {
     "saved_model": (),
@@ -30,7 +32,8 @@ class ExportModule(tf.Module):
     """A predictor as functions of tensors, by signature, that can be saved.
 
     Args:
-        predictor: The model.
+        predictor: Of the model.
+        model: May hold lookup tables.
         outputs: Names outside -> names in the model.
         class_names: Of a classifier, whose one output is called 'probabilities'.
         preprocess: The bytes of a picture's file -> the model's one input, for one example.
@@ -42,6 +45,7 @@ class ExportModule(tf.Module):
     def __init__(
         self,
         predictor: Predictor,
+        model: ModelDesc,
         outputs: Mapping[str, str],
         class_names: Sequence[str] | None,
         preprocess: Callable[[Any], Any] | None,
@@ -76,7 +80,9 @@ class ExportModule(tf.Module):
             self.by_signature[DEFAULT_SIGNATURE] = _function(serve, specs)
         self.concrete = self.by_signature[self.plain].get_concrete_function()
         captured = {id(outer) for outer, _ in self.concrete.graph.captures}
-        # A module is saved with the variables that it holds.
+        # A module is saved with the variables and tables that it holds.
+        resource = tf.saved_model.experimental.TrackableResource
+        self.tables = [v for v in vars(model).values() if isinstance(v, resource)]
         self.read = [v for v in predictor.variables.values() if id(v.handle) in captured]
 
 
@@ -114,7 +120,10 @@ def _write_onnx(functions: ExportModule, file: Path, quantize: str | None) -> No
         output_path=os.fspath(file),
     )
     if quantize is not None:
-        tools: Any = require("onnxruntime.quantization", extra="export", needed_for="Quantization")
+        package = "onnxruntime.quantization"
+        tools: Any = require(package, extra="export", needed_for="Quantization")
+        shapes: Any = importlib.import_module(f"{package}.shape_inference")
+        shapes.quant_pre_process(file, file, skip_symbolic_shape=True)
         tools.quantize_dynamic(file, file)
 
 

@@ -15,7 +15,13 @@ import tensorflow as tf
 
 from towerpack import ConfigError, ExportError, ModelDesc, SpecError
 from towerpack.checkpoint import CheckpointStore
-from towerpack.inference import Predictor, compare_exported, export, load_exported
+from towerpack.inference import (
+    Predictor,
+    compare_exported,
+    export,
+    installed_runtimes,
+    load_exported,
+)
 from towerpack.nn import FullyConnected, LinearWrap, expose
 from towerpack.tower import TowerFunction
 
@@ -119,15 +125,18 @@ def test_exported_computes_what_the_predictor_does(
     path = export(make(), runs[name], tmp_path, format=form, outputs=outputs, tell=lines.append)
     assert path == tmp_path / "1" and len(lines) == 3
     exported = load_exported(tmp_path)
+    runtimes = [load_exported(tmp_path, name) for name in installed_runtimes(tmp_path)]
+    assert exported.runtime == runtimes[0].runtime
     names = outputs if isinstance(outputs, dict) else {n: n for n in np.atleast_1d(outputs)}
     predictor = Predictor(make(), runs[name], outputs=list(names.values()))
     for rows in (1, 5):  # not only the sizes that it was compared with
         given = {str(s.name): drawn(s, rows) for s in predictor.specs}
-        got = exported.run(given)
-        assert got.keys() == names.keys()
-        for output, value in zip(names, predictor(**given), strict=True):
-            assert got[output].dtype == value.dtype
-            np.testing.assert_allclose(got[output], value, rtol=1e-4, atol=1e-5)
+        for model in runtimes:
+            got = model.run(given)
+            assert got.keys() == names.keys()
+            for output, value in zip(names, predictor(**given), strict=True):
+                assert got[output].dtype == value.dtype
+                np.testing.assert_allclose(got[output], value, rtol=1e-4, atol=1e-5)
     told = exported.metadata
     assert (told["format"], told["source"]["step"]) == (form, 7)
     assert 0 <= told["compared"]["greatest_difference"] < 1e-4
@@ -285,13 +294,25 @@ def test_keras_file_in_another_process(runs: dict[str, Path], tmp_path: Path) ->
 
 
 class Words(KerasInside):
+    """A lookup table that the model holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        words = tf.lookup.KeyValueTensorInitializer(["a", "four"], [0, 1])
+        self.table = tf.lookup.StaticHashTable(words, 2)
+
     def inputs(self) -> list[tf.TensorSpec]:
         return [tf.TensorSpec([None], tf.string, "text")]
 
     def build_graph(self, text: tf.Tensor) -> tf.Tensor:
-        y = self.network(tf.cast(tf.strings.length(text), tf.float32)[:, None] * tf.ones([1, 3]))
+        y = self.network(tf.one_hot(self.table.lookup(text), 3))
         expose("y", y)
         return tf.reduce_mean(y)
+
+
+class Odd(KerasInside):
+    def inputs(self) -> list[tf.TensorSpec]:
+        return [tf.TensorSpec([None, 3], tf.float32, "x/left-1")]
 
 
 TEXT = [b"a", b"four", b"fourteen"]
@@ -322,6 +343,7 @@ def test_strings(runs: dict[str, Path], tmp_path: Path) -> None:
             "image, label",
         ),
         ("pictures", {"batch_examples": {"picture": []}}, ConfigError, "lacks ['image']"),
+        ("odd", {}, ConfigError, "a letter"),
         ("words", {}, ConfigError, "made up"),
         ("words", {"format": "onnx", "batch_examples": [TEXT]}, ConfigError, "no strings"),
     ],
@@ -329,8 +351,8 @@ def test_strings(runs: dict[str, Path], tmp_path: Path) -> None:
 def test_refused(
     name: str, kwargs: Any, error: Any, message: str, runs: dict[str, Path], tmp_path: Path
 ) -> None:
-    make, outputs = (Words, "y") if name == "words" else (Pictures, "prob")
-    run = runs["keras inside" if name == "words" else name]
+    make, outputs = {"words": (Words, "y"), "odd": (Odd, "y")}.get(name, (Pictures, "prob"))
+    run = runs.get(name, runs["keras inside"])
     with pytest.raises(error) as raised:
         export(make(), run, tmp_path / "out", **{"outputs": outputs, **kwargs})
     assert message in str(raised.value)
