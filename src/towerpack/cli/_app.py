@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import traceback
 from typing import Annotated
 
 import typer
 
 from towerpack import __version__
 from towerpack._core.errors import TowerpackError
+from towerpack._core.native_log import DEBUG
 from towerpack.cli._console import write_plainly
-from towerpack.cli._tracebacks import cause_of
+from towerpack.cli._tracebacks import cause_of, traceback_of
 
 app = typer.Typer(
     name="towerpack",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
 )
 
@@ -32,6 +34,10 @@ def _options(  # pyright: ignore[reportUnusedFunction]
         bool,
         typer.Option("--version", help="Show the version.", callback=_show_version, is_eager=True),
     ] = False,
+    debug: Annotated[
+        bool,
+        typer.Option("--debug", help="Show tracebacks, and all that TensorFlow says; anywhere."),
+    ] = False,
 ) -> None:
     """Train networks with TensorFlow and Keras."""
 
@@ -40,15 +46,27 @@ def main() -> None:
     """Run the command line; the entry point of the `towerpack` script.
 
     An error that we raise on purpose gives exit code 1, and is told without a traceback; but if
-    the user's code raised, with that which leads into it.
+    the user's code raised, with that which leads into it. `--debug` shows everything.
     """
     write_plainly()
+    if "--debug" in sys.argv:
+        sys.argv.remove("--debug")  # It may stand after the command, too.
+        os.environ[DEBUG] = "1"
     try:
         app()
-    except TowerpackError as error:
+    except Exception as error:  # noqa: BLE001 - all of them are told
+        _tell(error)
+        sys.exit(1)
+
+
+def _tell(error: Exception) -> None:
+    if os.environ.get(DEBUG):
+        traceback.print_exception(error)
+    elif isinstance(error, TowerpackError):
         cause = cause_of(error)
         # Not `typer.echo`, which writes UTF-8 to terminals that take ASCII.
         if cause is not None:
             print(cause, file=sys.stderr)
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        sys.exit(1)
+    else:
+        print(f"{traceback_of(error)}\n(--debug shows where)", file=sys.stderr)

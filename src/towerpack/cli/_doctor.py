@@ -45,6 +45,7 @@ EXTRAS: Final[Mapping[str, Sequence[str]]] = {
     "export": ("ai-edge-litert", "onnx", "onnxruntime", "tf2onnx"),
     "serve": (
         "fastapi",
+        "httptools",
         "httpx",
         "orjson",
         "prometheus-client",
