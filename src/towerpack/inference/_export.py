@@ -97,7 +97,7 @@ def export(
     if preprocess is not None and format != "saved_model":
         raise ConfigError(
             f"{format} does not read pictures' files.",
-            fix="leave preprocess away, and give the model pixels; or format='saved_model'",
+            fix="leave preprocess out, and give the model pixels; or format='saved_model'",
         )
     if quantize == "int8" and batch_examples is None:
         raise ConfigError("quantize='int8' calibrates by real inputs.", fix="batch_examples=…")
@@ -207,19 +207,22 @@ def _check(
     """What was asked for fits the model and the format."""
     odd = [name for name in predictor.input_names if not re.fullmatch(r"[a-zA-Z]\w*", name, re.A)]
     if odd:
-        raise ConfigError(
-            f"No format keeps names as {odd}.", expected="a letter; letters, digits, _"
-        )
-    results = predictor(**examples)
+        wanted = "a letter, then letters, digits or _"
+        raise ConfigError(f"Not all formats keep the inputs' names {odd}.", expected=wanted)
+    try:
+        results = predictor(**examples)
+    except tf.errors.OpError as error:
+        what = "The model fails on the examples, which are random where none are given."
+        raise ExportError(what, fix="batch_examples=…", details=error.message) from error
     strings = [str(s.name) for s in predictor.specs if s.dtype == tf.string]
     strings += [n for n, r in zip(predictor.output_names, results, strict=True) if r.dtype == "O"]
     if strings and format != "saved_model":
         raise ConfigError(f"{format} has no strings.", got=", ".join(strings))
-    if preprocess is not None and len(predictor.specs) != 1:
-        raise ConfigError("preprocess makes one input.", got=", ".join(predictor.input_names))
-    wanted = [len(class_names)] if class_names is not None else []
+    if preprocess is not None and [spec.dtype for spec in predictor.specs] != [tf.uint8]:
+        got = ", ".join(f"{spec.dtype.name} {spec.name}" for spec in predictor.specs)
+        raise ConfigError("preprocess makes a picture.", got=got, expected="one input of uint8")
     shapes = [list(result.shape) for result in results]
-    if class_names is not None and (len(shapes) != 1 or shapes[0][1:] != wanted):
+    if class_names is not None and [shape[1:] for shape in shapes] != [[len(class_names)]]:
         raise SpecError(
             f"{len(class_names)} class names do not fit the outputs.",
             got=", ".join(map(str, shapes)),

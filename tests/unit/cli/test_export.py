@@ -83,7 +83,7 @@ def test_export_and_bench(script: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["export", "run", "--run", "run"], "does not hold its program"),
+        (["export", "run"], "does not hold its program"),
         (["export", "{}", "--run", "run", "--outputs", "probe"], "prob"),
         (["export", "{}", "--run", "run", "--examples", "names.txt"], "cannot be read"),
         (["export", "{}", "--run", "run/checkpoints/step-00000005"], "no run directory"),

@@ -315,6 +315,11 @@ class Odd(KerasInside):
         return [tf.TensorSpec([None, 3], tf.float32, "x/left-1")]
 
 
+class Above2(KerasInside):
+    def build_graph(self, x: tf.Tensor) -> tf.Tensor:
+        return super().build_graph(tf.debugging.check_numerics(tf.math.log(x - 2), "below 2"))
+
+
 TEXT = [b"a", b"four", b"fourteen"]
 
 
@@ -340,10 +345,11 @@ def test_strings(runs: dict[str, Path], tmp_path: Path) -> None:
             "pictures",
             {"outputs": ["prob", "cost"], "preprocess": decode},
             ConfigError,
-            "image, label",
+            "int64 label",
         ),
         ("pictures", {"batch_examples": {"picture": []}}, ConfigError, "lacks ['image']"),
         ("odd", {}, ConfigError, "a letter"),
+        ("above 2", {}, ExportError, "below 2"),
         ("words", {}, ConfigError, "made up"),
         ("words", {"format": "onnx", "batch_examples": [TEXT]}, ConfigError, "no strings"),
     ],
@@ -351,7 +357,8 @@ def test_strings(runs: dict[str, Path], tmp_path: Path) -> None:
 def test_refused(
     name: str, kwargs: Any, error: Any, message: str, runs: dict[str, Path], tmp_path: Path
 ) -> None:
-    make, outputs = {"words": (Words, "y"), "odd": (Odd, "y")}.get(name, (Pictures, "prob"))
+    own: dict[str, Any] = {"words": Words, "odd": Odd, "above 2": Above2}
+    make, outputs = (own[name], "y") if name in own else (Pictures, "prob")
     run = runs.get(name, runs["keras inside"])
     with pytest.raises(error) as raised:
         export(make(), run, tmp_path / "out", **{"outputs": outputs, **kwargs})
