@@ -23,9 +23,12 @@ def test_a_recipe_says_what_is_taken_and_trained(tmp_path: Path) -> None:
 
     first = run("first")
     transfer = [f"transfer.pretrained={tmp_path / 'first'}", "transfer.skip=fc1/.*"]
-    second = run("second", *transfer, "transfer.trainable=fc1/.*", "model.l2=0")
+    chosen = ["transfer.trainable=fc1/.*", "model.l2=0", "train.seed=5"]
+    second = run("second", *transfer, *chosen)
     changed = {name for name, value in second.items() if not np.array_equal(value, first[name])}
     assert changed == {"fc1/kernel", "fc1/bias"}
+    moved = np.abs(second["fc1/kernel"] - first["fc1/kernel"]).mean()
+    assert moved > 0.5 * first["fc1/kernel"].std(), "it began anew, and not where the first ended"
 
 
 def test_a_packaged_network_names_a_photograph(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import importlib
 import math
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from towerpack import ConfigError
+from towerpack.describe import model_summary
 from towerpack.tower import TowerFunction
 from towerpack.zoo import NETWORKS
 from towers import numbers, spec, tower_of, variables
@@ -31,7 +32,16 @@ KNOWN = {
     "nasnet_A_large": (331, 1000, 88_753_150, 4032),
     "efficientnet_lite0": (224, 1000, 4_652_008, 1280),
 }
+# As the papers or torchvision and timm count them: strides are where they belong.
+MULTIPLY_ADDS = {
+    "resnet20": 40.55e6,
+    "resnet32": 68.86e6,
+    "resnet50": 3.86e9,
+    "inception_v4": 12.28e9,
+    "efficientnet_lite0": 387e6,
+}
 SMALL = ["lenet", "resnet20"]
+CHEAP = ["lenet", "resnet20", "resnet32", "resnet50"]
 
 
 def network(name: str) -> Callable[..., tf.Tensor]:
@@ -45,15 +55,11 @@ def towered(name: str, **options: Any) -> TowerFunction:
     return tower_of(lambda x: network(name)(x, classes, **options), image)
 
 
-LARGE = [
-    pytest.param(name, marks=pytest.mark.slow)
-    if name in ("inception_v4", "nasnet_A_large")
-    else name
-    for name in NETWORKS
-]
+def sampled(names: Iterable[str]) -> list[Any]:
+    return [n if n in CHEAP else pytest.param(n, marks=pytest.mark.slow) for n in names]
 
 
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("name", sampled(NETWORKS))
 def test_counts_and_shapes(name: str) -> None:
     _, classes, parameters, channels = KNOWN[name]
     tower = towered(name)
@@ -62,6 +68,18 @@ def test_counts_and_shapes(name: str) -> None:
     assert outputs["features"].shape.as_list() == [None, channels]
     trained = tower.store.trainable().values()
     assert sum(math.prod(v.shape) for v in trained) == parameters
+
+
+@pytest.mark.parametrize("name", sampled(MULTIPLY_ADDS))
+def test_multiply_adds(name: str) -> None:
+    side, classes, *_ = KNOWN[name]
+    image = spec(None, side, side, 3, name="image")
+
+    def build(image: tf.Tensor) -> tf.Tensor:
+        return tf.reduce_mean(network(name)(image, classes))
+
+    found = model_summary((lambda: [image], build, lambda: None)).total.multiply_adds
+    assert found == pytest.approx(MULTIPLY_ADDS[name], rel=0.01)
 
 
 @pytest.mark.parametrize("name", SMALL)
