@@ -1,14 +1,18 @@
-"""The server's paths: TensorFlow Serving's REST protocol, a page, health and metrics."""
+"""The server: TensorFlow Serving's REST protocol, a page, health and metrics."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+import signal
+import socket
+import sys
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
@@ -17,8 +21,7 @@ from starlette.responses import Response
 
 from towerpack._core.errors import ConfigError, RequestError
 from towerpack.serving._batcher import Batcher
-from towerpack.serving._gate import Gate, Metrics, error_response
-from towerpack.serving._limits import Limits
+from towerpack.serving._gate import Gate, Limits, Metrics, error_response
 from towerpack.serving._protocol import answer, call_of_bytes, call_of_json
 from towerpack.serving._versions import Version, Versions
 
@@ -29,6 +32,7 @@ _POLICY = "default-src 'none'; connect-src 'self'; img-src blob: data:; "
 _POLICY += "script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 _BYTES = ("application/octet-stream", "image/")  # all else is JSON: curl calls it a form
 _BODY_S = 60  # in which a body must have arrived
+_STOP_S = 30  # that requests have to finish when the server is stopped
 _TOLD = ("task", "class_names", "format")  # of `towerpack.json`, which holds paths too
 _DTYPES = {"float32": "DT_FLOAT", "float64": "DT_DOUBLE", "float16": "DT_HALF"}
 
@@ -60,7 +64,7 @@ def create_app(
     limits = limits or Limits()
     metrics = Metrics()
     versions = Versions(Path(path).resolve(), limits.batch)
-    batcher = Batcher(limits, metrics.batch.observe)
+    batcher = Batcher(limits.batch, limits.waiting, metrics.batch.observe)
     metrics.version.set_function(lambda: versions.current.number)
     metrics.waiting.set_function(lambda: len(batcher.waiting))
     page = files("towerpack.serving").joinpath("page.html").read_text(encoding="utf-8")
@@ -131,6 +135,41 @@ def create_app(
         return Response(generate_latest(metrics.registry), media_type=CONTENT_TYPE_LATEST)
 
     return app
+
+
+def serve(
+    path: str | Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8501,
+    ready: Callable[[str], object] = lambda url: None,
+    **options: Any,
+) -> None:
+    """Serve a model until SIGTERM or Ctrl-C; what is being answered then is answered first.
+
+    Args:
+        path: As for `create_app`, like all `options`.
+        host: The address to listen at. By default, other machines cannot reach the server.
+        port: 0 for any that is free.
+        ready: Called with the server's URL when it takes requests.
+
+    Raises:
+        ConfigError: There is no model, or the address cannot be listened at.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        # Before the model, which takes seconds to load.
+        listening = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        what = f"The server cannot listen at {host}, port {port}: {error.strerror or error}."
+        raise ConfigError(what, fix="another --port; 0 takes one that is free") from error
+    with listening:
+        app = create_app(path, **options)
+        config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=_STOP_S)
+        ready(f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}")
+        # uvicorn raises the signal again when it is done, which would end the process as a failure.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        uvicorn.Server(config).run(sockets=[listening])
 
 
 async def _not_found(request: Request, error: Any) -> Response:

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import time
+from dataclasses import dataclass
 
 import orjson
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -15,12 +16,30 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from towerpack._core.errors import RequestError
 from towerpack._core.logs import get_logger
-from towerpack.serving._limits import Limits
 
 _log = get_logger(__name__)
 _OPEN = ("/", "/healthz", "/readyz")  # the page says nothing of the model before it has the token
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}
 _LINGER_S = 2
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server takes at most; what is beyond is refused with the status in parentheses.
+
+    Attributes:
+        batch: Rows that the model computes at once; a request of more is computed in parts.
+        waiting: Requests that wait for the model (429).
+        body_bytes: Of one request (413).
+        held_bytes: Of all requests that are being received or computed (429).
+        pixels: Of one picture, as its header says (400).
+    """
+
+    batch: int = 32
+    waiting: int = 1024
+    body_bytes: int = 16 << 20
+    held_bytes: int = 512 << 20
+    pixels: int = 50_000_000
 
 
 class Metrics:
@@ -51,8 +70,7 @@ class Gate:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+            return await self._app(scope, receive, send)
         began, path, headers = time.perf_counter(), scope["path"], Headers(scope=scope)
         unread = "content-length" in headers or "transfer-encoding" in headers
         size = status = 0
@@ -61,9 +79,8 @@ class Gate:
             nonlocal size, unread
             message = await receive()
             unread = message.get("more_body", False)
-            got = len(message.get("body", b""))
-            size += got
-            self._held += got
+            size += len(message.get("body", b""))
+            self._held += len(message.get("body", b""))
             self._check_size(size)
             if self._held > self._limits.held_bytes:
                 raise RequestError("The server holds too many bodies.", status=429)
@@ -109,8 +126,7 @@ class Gate:
             raise RequestError("Bodies are taken uncompressed only.", status=415)
 
     def _check_size(self, size: int) -> None:
-        if size > self._limits.body_bytes:
-            most = self._limits.body_bytes
+        if size > (most := self._limits.body_bytes):
             raise RequestError(f"The body is larger than {most} bytes.", status=413)
 
 
