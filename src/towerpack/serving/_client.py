@@ -32,8 +32,7 @@ class Client(AbstractContextManager["Client"]):
     ) -> None:
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout_s)
-        self._name = name
-        self._signatures: dict[str, Any] = {}
+        self._name, self._signatures = name, dict[str, Any]()
 
     def __exit__(self, *_: object) -> None:
         self._http.close()

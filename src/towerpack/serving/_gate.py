@@ -17,7 +17,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from towerpack._core.errors import RequestError
 from towerpack._core.logs import get_logger
 
-_log = get_logger(__name__)
 _OPEN = ("/", "/healthz", "/readyz")  # the page says nothing of the model before it has the token
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}
 _LINGER_S = 2
@@ -47,10 +46,10 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = to = CollectorRegistry()
-        labels = ["kind", "status"]  # 'predict' or 'other'; of HTTP
         sizes = [2**power for power in range(9)]
-        self.requests = Counter("towerpack_requests", "Answered.", labels, registry=to)
-        self.seconds = Histogram("towerpack_request_seconds", "To answer.", labels[:1], registry=to)
+        # Kinds are 'predict' and 'other'.
+        self.requests = Counter("towerpack_requests", "Answered.", ["kind", "status"], registry=to)
+        self.seconds = Histogram("towerpack_request_seconds", "To answer.", ["kind"], registry=to)
         self.batch = Histogram("towerpack_batch_rows", "At once.", buckets=sizes, registry=to)
         self.waiting = Gauge("towerpack_waiting", "Calls that wait for the model.", registry=to)
         self.version = Gauge("towerpack_version", "The one that is served.", registry=to)
@@ -61,10 +60,8 @@ class Gate:
     """ASGI middleware that refuses before a body is read what can be refused then."""
 
     def __init__(self, app: ASGIApp, token: str | None, limits: Limits, metrics: Metrics) -> None:
-        self._app = app
+        self._app, self._limits, self._metrics = app, limits, metrics
         self._token = None if token is None else f"Bearer {token}".encode()
-        self._limits = limits
-        self._metrics = metrics
         self._held = 0  # bytes of all bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -109,7 +106,7 @@ class Gate:
         except RequestError as error:
             await error_response(error.what, error.status)(scope, receive, told)
         except Exception:  # noqa: BLE001
-            _log.exception("%s failed", path)
+            get_logger(__name__).exception("%s failed", path)
             await error_response("The server failed; its log tells why.", 500)(scope, receive, told)
         finally:
             self._held -= size
@@ -121,9 +118,9 @@ class Gate:
         given = headers.get("authorization", "").encode("latin-1")
         if self._token and path not in _OPEN and not secrets.compare_digest(given, self._token):
             raise RequestError("A token is needed: Authorization: Bearer TOKEN.", status=401)
-        self._check_size(int(headers.get("content-length", "0")))
         if headers.get("content-encoding", "identity") != "identity":
             raise RequestError("Bodies are taken uncompressed only.", status=415)
+        self._check_size(int(headers.get("content-length", "0")))
 
     def _check_size(self, size: int) -> None:
         if size > (most := self._limits.body_bytes):
