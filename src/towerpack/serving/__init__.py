@@ -4,6 +4,6 @@ from towerpack._core.extras import explain_missing
 
 with explain_missing("towerpack.serving"):
     from towerpack.serving._app import create_app as create_app
+    from towerpack.serving._app import serve as serve
     from towerpack.serving._client import Client as Client
-    from towerpack.serving._limits import Limits as Limits
-    from towerpack.serving._server import serve as serve
+    from towerpack.serving._gate import Limits as Limits

@@ -1,14 +1,18 @@
-"""The server's paths: TensorFlow Serving's REST protocol, a page, health and metrics."""
+"""The server: TensorFlow Serving's REST protocol, a page, health and metrics."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+import signal
+import socket
+import sys
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import uvicorn
 from fastapi import FastAPI
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
@@ -17,18 +21,18 @@ from starlette.responses import Response
 
 from towerpack._core.errors import ConfigError, RequestError
 from towerpack.serving._batcher import Batcher
-from towerpack.serving._gate import Gate, Metrics, error_response
-from towerpack.serving._limits import Limits
+from towerpack.serving._gate import Gate, Limits, Metrics, error_response
 from towerpack.serving._protocol import answer, call_of_bytes, call_of_json
-from towerpack.serving._versions import Version, Versions
+from towerpack.serving._versions import Versions
 
 if TYPE_CHECKING:
-    from towerpack.inference import TensorInfo
+    from towerpack.inference import ExportedModel, TensorInfo
 
 _POLICY = "default-src 'none'; connect-src 'self'; img-src blob: data:; "
 _POLICY += "script-src 'unsafe-inline'; style-src 'unsafe-inline'"
 _BYTES = ("application/octet-stream", "image/")  # all else is JSON: curl calls it a form
 _BODY_S = 60  # in which a body must have arrived
+_STOP_S = 30  # that requests have to finish when the server is stopped
 _TOLD = ("task", "class_names", "format")  # of `towerpack.json`, which holds paths too
 _DTYPES = {"float32": "DT_FLOAT", "float64": "DT_DOUBLE", "float16": "DT_HALF"}
 
@@ -60,8 +64,8 @@ def create_app(
     limits = limits or Limits()
     metrics = Metrics()
     versions = Versions(Path(path).resolve(), limits.batch)
-    batcher = Batcher(limits, metrics.batch.observe)
-    metrics.version.set_function(lambda: versions.current.number)
+    batcher = Batcher(limits.batch, limits.waiting, metrics.batch.observe)
+    metrics.version.set_function(lambda: versions.current[0])
     metrics.waiting.set_function(lambda: len(batcher.waiting))
     page = files("towerpack.serving").joinpath("page.html").read_text(encoding="utf-8")
 
@@ -75,16 +79,20 @@ def create_app(
     # FastAPI's pages of documentation load scripts from another host.
     app = FastAPI(title=name, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.add_middleware(Gate, token=token, limits=limits, metrics=metrics)
-    app.add_exception_handler(HTTPException, _not_found)
 
-    def find(asked: str, number: int) -> Version:
-        if asked != name or number not in (0, versions.current.number):
+    @app.exception_handler(HTTPException)
+    def not_found(request: Request, error: HTTPException) -> Response:
+        what = f"Malformed request: {request.method} {request.url.path}"
+        return error_response(what, error.status_code)
+
+    def find(asked: str, number: int) -> tuple[int, ExportedModel]:
+        if asked != name or number not in (0, versions.current[0]):
             which = f"Specific({asked}, {number})" if number else f"Latest({asked})"
             raise RequestError(f"Servable not found for request: {which}", status=404)
         return versions.current
 
     async def predict(request: Request) -> Response:
-        model = find(request.path_params["asked"], request.path_params.get("number", 0)).model
+        _, model = find(request.path_params["asked"], request.path_params.get("number", 0))
         try:
             async with asyncio.timeout(_BODY_S):
                 body = await request.body()
@@ -103,15 +111,34 @@ def create_app(
     @app.get("/v1/models/{asked}/metadata")
     @app.get("/v1/models/{asked}/versions/{number:int}/metadata")
     def metadata(asked: str, number: int = 0) -> dict[str, Any]:
-        return _metadata(asked, find(asked, number))
+        served, model = find(asked, number)
+        signatures = {
+            key: {
+                "inputs": {name: _tensor(info) for name, info in found.inputs.items()},
+                "outputs": {name: _tensor(info) for name, info in found.outputs.items()},
+            }
+            for key, found in model.signatures.items()
+        }
+        ours = {key: value for key, value in model.metadata.items() if key in _TOLD}
+        spec = {"name": asked, "signature_name": "", "version": str(served)}
+        found = {"signature_def": {"signature_def": signatures}, "towerpack": ours}
+        return {"model_spec": spec, "metadata": found}
 
     @app.get("/v1/models/{asked}")
     @app.get("/v1/models/{asked}/versions/{number:int}")
     def status(asked: str, number: int = 0) -> dict[str, Any]:
         failed = {n: why for n, (_, why) in versions.failed.items() if number in (0, n)}
-        served = find(asked, 0 if failed else number).number
+        served = find(asked, 0 if failed else number)[0]
         states = failed if number in failed else {served: "", **failed}
-        return {"model_version_status": [_state(n, error) for n, error in states.items()]}
+        told = [
+            {
+                "version": str(version),
+                "state": "END" if why else "AVAILABLE",
+                "status": {"error_code": "UNKNOWN" if why else "OK", "error_message": why},
+            }
+            for version, why in states.items()
+        ]
+        return {"model_version_status": told}
 
     @app.get("/v1/models")
     def models() -> dict[str, Any]:
@@ -124,7 +151,7 @@ def create_app(
     @app.get("/healthz")
     @app.get("/readyz")  # there is no server before a model is loaded
     def health() -> Response:
-        return Response(f"version {versions.current.number}", media_type="text/plain")
+        return Response(f"version {versions.current[0]}", media_type="text/plain")
 
     @app.get("/metrics")
     def show_metrics() -> Response:
@@ -133,33 +160,43 @@ def create_app(
     return app
 
 
-async def _not_found(request: Request, error: Any) -> Response:
-    what = f"Malformed request: {request.method} {request.url.path}"
-    return error_response(what, error.status_code)
+def serve(
+    path: str | Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8501,
+    ready: Callable[[str], object] = lambda url: None,
+    **options: Any,
+) -> None:
+    """Serve a model until SIGTERM or Ctrl-C; what is being answered then is answered first.
+
+    Args:
+        path: As for `create_app`, like all `options`.
+        host: The address to listen at. By default, other machines cannot reach the server.
+        port: 0 for any that is free.
+        ready: Called with the server's URL when it takes requests.
+
+    Raises:
+        ConfigError: There is no model, or the address cannot be listened at.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        # Before the model, which takes seconds to load.
+        listening = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        what = f"The server cannot listen at {host}, port {port}: {error.strerror or error}."
+        raise ConfigError(what, fix="another --port; 0 takes one that is free") from error
+    with listening:
+        app = create_app(path, **options)
+        config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=_STOP_S)
+        ready(f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}")
+        # uvicorn raises the signal again when it is done, which would end the process as a failure.
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+        uvicorn.Server(config).run(sockets=[listening])
 
 
-def _state(number: int, error: str) -> dict[str, Any]:
-    told = {"error_code": "UNKNOWN" if error else "OK", "error_message": error}
-    return {"version": str(number), "state": "END" if error else "AVAILABLE", "status": told}
-
-
-def _metadata(name: str, version: Version) -> dict[str, Any]:
-    signatures = {
-        key: {"inputs": _tensors(found.inputs), "outputs": _tensors(found.outputs)}
-        for key, found in version.model.signatures.items()
-    }
-    ours = {key: value for key, value in version.model.metadata.items() if key in _TOLD}
-    return {
-        "model_spec": {"name": name, "signature_name": "", "version": str(version.number)},
-        "metadata": {"signature_def": {"signature_def": signatures}, "towerpack": ours},
-    }
-
-
-def _tensors(infos: Mapping[str, TensorInfo]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, info in infos.items():
-        sizes = [{"size": str(-1 if size is None else size), "name": ""} for size in info.shape]
-        dtype = _DTYPES.get(info.dtype, f"DT_{info.dtype.upper()}")
-        shape = {"dim": sizes, "unknown_rank": False}
-        found[name] = {"dtype": dtype, "tensor_shape": shape, "name": name}
-    return found
+def _tensor(info: TensorInfo) -> dict[str, Any]:
+    sizes = [{"size": str(-1 if size is None else size), "name": ""} for size in info.shape]
+    dtype = _DTYPES.get(info.dtype, f"DT_{info.dtype.upper()}")
+    shape = {"dim": sizes, "unknown_rank": False}
+    return {"dtype": dtype, "tensor_shape": shape, "name": info.name}

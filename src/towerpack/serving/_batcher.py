@@ -13,7 +13,6 @@ import numpy as np
 
 from towerpack._core.errors import RequestError
 from towerpack._core.logs import get_logger
-from towerpack.serving._limits import Limits
 from towerpack.serving._protocol import Call
 
 Outputs = dict[str, np.ndarray]
@@ -35,18 +34,17 @@ class Batcher:
     load batches fill, and a lone call is computed at once. `observe` is told the rows of each.
     """
 
-    def __init__(self, limits: Limits, observe: Callable[[int], object]) -> None:
-        self._limits = limits
-        self._observe = observe
+    def __init__(self, most: int, max_waiting: int, observe: Callable[[int], object]) -> None:
+        self._most, self._max_waiting, self._observe = most, max_waiting, observe
         self.waiting: deque[_Waiting] = deque()
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="towerpack-model")
         self._task: asyncio.Task[None] | None = None
 
     async def run(self, call: Call) -> Outputs:
         """Compute a call, with others that go with it."""
-        if len(self.waiting) >= self._limits.waiting:
+        if len(self.waiting) >= self._max_waiting:
             raise RequestError("Too many requests wait for the model.", status=429)
-        shapes = tuple((name, array.shape[1:]) for name, array in call.inputs.items())
+        shapes = [(name, a.dtype, a.shape[1:]) for name, a in call.inputs.items()]
         key = (id(call.model), call.signature, shapes) if call.rows else object()
         job = _Waiting(call, key, asyncio.get_running_loop().create_future())
         self.waiting.append(job)
@@ -63,8 +61,7 @@ class Batcher:
             jobs = self._take()
             calls = [job.call for job in jobs]
             self._observe(sum(call.rows for call in calls) or 1)
-            most = self._limits.batch
-            found = await loop.run_in_executor(self.thread, _compute, calls, most)
+            found = await loop.run_in_executor(self.thread, _compute, calls, self._most)
             for job, outputs in zip(jobs, found, strict=True):
                 if not job.answer.done():  # cancelled
                     job.answer.set_result(outputs)
@@ -72,11 +69,11 @@ class Batcher:
     def _take(self) -> list[_Waiting]:
         """The first call and those behind it that go with it; the others keep their order."""
         jobs = [self.waiting.popleft()]
-        rows, most = jobs[0].call.rows, self._limits.batch
+        rows = jobs[0].call.rows
         others: list[_Waiting] = []
-        while self.waiting and rows < most:
+        while self.waiting and rows < self._most:
             job = self.waiting.popleft()
-            fits = job.key == jobs[0].key and rows + job.call.rows <= most
+            fits = job.key == jobs[0].key and rows + job.call.rows <= self._most
             (jobs if fits else others).append(job)
             rows += job.call.rows * fits
         self.waiting.extendleft(reversed(others))
@@ -102,8 +99,10 @@ def _together(calls: Sequence[Call], most: int) -> list[Outputs]:
         return [model.run(inputs, signature)]
     parts = [{n: a[at : at + most] for n, a in inputs.items()} for at in range(0, rows, most)]
     outputs = _joined([model.run(part, signature) for part in parts])
+    if len(calls) == 1:
+        return [outputs]
     if {len(array) for array in outputs.values()} != {rows}:
-        raise RuntimeError(f"{rows} rows in, {[len(array) for array in outputs.values()]} out")
+        raise RuntimeError("Rows of outputs are not those of inputs: each call is tried alone.")
     ends = np.cumsum([call.rows for call in calls]).tolist()
     slices = [slice(e - call.rows, e) for call, e in zip(calls, ends, strict=True)]
     return [{name: array[part] for name, array in outputs.items()} for part in slices]

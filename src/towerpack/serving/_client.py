@@ -21,27 +21,18 @@ class Client(AbstractContextManager["Client"]):
     """Asks a server for predictions. As a context manager, it closes its connections.
 
     Args:
-        url: Of the server.
+        url: Of the server: http://127.0.0.1:8501
         name: The model's; by default the only one that a Towerpack server has.
-        version: By default the one that is served.
         token: What the server was started with, if it was.
         timeout_s: For one request.
     """
 
     def __init__(
-        self,
-        url: str = "http://127.0.0.1:8501",
-        name: str | None = None,
-        *,
-        version: int | None = None,
-        token: str | None = None,
-        timeout_s: float = 30.0,
+        self, url: str, name: str | None = None, *, token: str | None = None, timeout_s: float = 30
     ) -> None:
         headers = {} if token is None else {"authorization": f"Bearer {token}"}
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout_s)
-        self._name = name
-        self._version = "" if version is None else f"/versions/{version}"
-        self._signatures: dict[str, Any] = {}
+        self._name, self._signatures = name, dict[str, Any]()
 
     def __exit__(self, *_: object) -> None:
         self._http.close()
@@ -70,34 +61,31 @@ class Client(AbstractContextManager["Client"]):
         Raises:
             RequestError: The server refused, or cannot be reached (`status` 0).
         """
-        signature = signature or "serving_default"
+        query = {"signature_name": signature or "serving_default"}
         if isinstance(inputs, Mapping):
             values = {name: _jsonable(np.asarray(value)) for name, value in inputs.items()}
-            body = json.dumps({"signature_name": signature, "inputs": values}).encode()
-            found = self._ask("POST", ":predict", content=body)
+            found = self._ask("POST", ":predict", content=json.dumps(query | {"inputs": values}))
         else:
-            query = {"signature_name": signature}
             if isinstance(inputs, np.ndarray):
                 query |= {"shape": ",".join(map(str, inputs.shape)), "dtype": inputs.dtype.name}
-                body = inputs.astype(inputs.dtype.newbyteorder("<"), copy=False).tobytes()
-            else:
-                body = inputs.read_bytes() if isinstance(inputs, Path) else inputs
+                inputs = inputs.astype(inputs.dtype.newbyteorder("<")).tobytes()
+            body = inputs.read_bytes() if isinstance(inputs, Path) else inputs
             kind = {"content-type": "application/octet-stream"}
             found = self._ask("POST", ":predict", content=body, params=query, headers=kind)
         if not self._signatures:
             self._signatures = self.metadata()["metadata"]["signature_def"]["signature_def"]
-        infos: dict[str, Any] = self._signatures[signature]["outputs"]
-        if "outputs" in found:
-            columns = found["outputs"] if len(infos) > 1 else dict.fromkeys(infos, found["outputs"])
-        else:
-            rows = found["predictions"]
-            columns = {n: [row[n] for row in rows] if len(infos) > 1 else rows for n in infos}
+        infos: dict[str, Any] = self._signatures[query["signature_name"]]["outputs"]
+        columns: Any = found.get("outputs", found.get("predictions"))
+        if len(infos) == 1:
+            columns = dict.fromkeys(infos, columns)
+        elif "predictions" in found:
+            columns = {name: [row[name] for row in columns] for name in infos}
         return {name: _array(columns[name], info["dtype"]) for name, info in infos.items()}
 
     def _ask(self, method: str, what: str, **request: Any) -> dict[str, Any]:
         if self._name is None:
             self._name = self._send("GET", "/v1/models")["models"][0]["name"]
-        return self._send(method, f"/v1/models/{self._name}{self._version}{what}", **request)
+        return self._send(method, f"/v1/models/{self._name}{what}", **request)
 
     def _send(self, method: str, path: str, **request: Any) -> dict[str, Any]:
         where = self._http.base_url

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import secrets
 import time
+from dataclasses import dataclass
 
 import orjson
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
@@ -15,12 +16,29 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from towerpack._core.errors import RequestError
 from towerpack._core.logs import get_logger
-from towerpack.serving._limits import Limits
 
-_log = get_logger(__name__)
 _OPEN = ("/", "/healthz", "/readyz")  # the page says nothing of the model before it has the token
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}
 _LINGER_S = 2
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a server takes at most; what is beyond is refused with the status in parentheses.
+
+    Attributes:
+        batch: Rows that the model computes at once; a request of more is computed in parts.
+        waiting: Requests that wait for the model (429).
+        body_bytes: Of one request (413).
+        held_bytes: Of all requests that are being received or computed (429).
+        pixels: Of one picture, as its header says (400).
+    """
+
+    batch: int = 32
+    waiting: int = 1024
+    body_bytes: int = 16 << 20
+    held_bytes: int = 512 << 20
+    pixels: int = 50_000_000
 
 
 class Metrics:
@@ -28,10 +46,10 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = to = CollectorRegistry()
-        labels = ["kind", "status"]  # 'predict' or 'other'; of HTTP
         sizes = [2**power for power in range(9)]
-        self.requests = Counter("towerpack_requests", "Answered.", labels, registry=to)
-        self.seconds = Histogram("towerpack_request_seconds", "To answer.", labels[:1], registry=to)
+        # Kinds are 'predict' and 'other'.
+        self.requests = Counter("towerpack_requests", "Answered.", ["kind", "status"], registry=to)
+        self.seconds = Histogram("towerpack_request_seconds", "To answer.", ["kind"], registry=to)
         self.batch = Histogram("towerpack_batch_rows", "At once.", buckets=sizes, registry=to)
         self.waiting = Gauge("towerpack_waiting", "Calls that wait for the model.", registry=to)
         self.version = Gauge("towerpack_version", "The one that is served.", registry=to)
@@ -42,17 +60,14 @@ class Gate:
     """ASGI middleware that refuses before a body is read what can be refused then."""
 
     def __init__(self, app: ASGIApp, token: str | None, limits: Limits, metrics: Metrics) -> None:
-        self._app = app
+        self._app, self._limits, self._metrics = app, limits, metrics
         self._token = None if token is None else f"Bearer {token}".encode()
-        self._limits = limits
-        self._metrics = metrics
         self._held = 0  # bytes of all bodies
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle a request."""
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+            return await self._app(scope, receive, send)
         began, path, headers = time.perf_counter(), scope["path"], Headers(scope=scope)
         unread = "content-length" in headers or "transfer-encoding" in headers
         size = status = 0
@@ -61,9 +76,8 @@ class Gate:
             nonlocal size, unread
             message = await receive()
             unread = message.get("more_body", False)
-            got = len(message.get("body", b""))
-            size += got
-            self._held += got
+            size += len(message.get("body", b""))
+            self._held += len(message.get("body", b""))
             self._check_size(size)
             if self._held > self._limits.held_bytes:
                 raise RequestError("The server holds too many bodies.", status=429)
@@ -92,7 +106,7 @@ class Gate:
         except RequestError as error:
             await error_response(error.what, error.status)(scope, receive, told)
         except Exception:  # noqa: BLE001
-            _log.exception("%s failed", path)
+            get_logger(__name__).exception("%s failed", path)
             await error_response("The server failed; its log tells why.", 500)(scope, receive, told)
         finally:
             self._held -= size
@@ -104,13 +118,12 @@ class Gate:
         given = headers.get("authorization", "").encode("latin-1")
         if self._token and path not in _OPEN and not secrets.compare_digest(given, self._token):
             raise RequestError("A token is needed: Authorization: Bearer TOKEN.", status=401)
-        self._check_size(int(headers.get("content-length", "0")))
         if headers.get("content-encoding", "identity") != "identity":
             raise RequestError("Bodies are taken uncompressed only.", status=415)
+        self._check_size(int(headers.get("content-length", "0")))
 
     def _check_size(self, size: int) -> None:
-        if size > self._limits.body_bytes:
-            most = self._limits.body_bytes
+        if size > (most := self._limits.body_bytes):
             raise RequestError(f"The body is larger than {most} bytes.", status=413)
 
 

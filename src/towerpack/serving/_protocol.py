@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _NULL = re.compile(rb"null")
 _WORDS = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
-_ALLOWED = {"b": {bool}, "f": {int, float}, "O": {str, dict}}
+_ALLOWED = {"b": {bool}, "f": {int, float}, "V": {int, float}, "O": {str, dict}}  # V: bfloat16
 # What stands at the end of a whole file. A model's decoder sees other damage.
 _ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND"}
 
@@ -41,18 +41,6 @@ class Call(NamedTuple):
     inputs: dict[str, np.ndarray]
     rows: int
     by_row: bool
-
-
-def _batched(signature: Signature) -> bool:
-    """Whether the first axis of all inputs and outputs is free: the batch."""
-    infos = [*signature.inputs.values(), *signature.outputs.values()]
-    return all(info.shape and info.shape[0] is None for info in infos)
-
-
-def _numpy_dtype(info: TensorInfo) -> np.dtype[Any]:
-    """The type of the array that holds a tensor: objects (bytes) for strings."""
-    # NumPy has no bfloat16; runtimes convert.
-    return np.dtype({"string": "object", "bfloat16": "float32"}.get(info.dtype, info.dtype))
 
 
 def call_of_json(model: ExportedModel, body: bytes, max_pixels: int) -> Call:
@@ -84,18 +72,14 @@ def call_of_bytes(
     if len(signature.inputs) > 1:
         raise RequestError(f"The signature takes {', '.join(signature.inputs)}: send JSON.")
     ((key, info),) = signature.inputs.items()
-    dtype = _numpy_dtype(info)
-    if dtype.kind == "O":
-        array = np.empty([1] * len(info.shape), object)
-        array.fill(body)
-        return _call(model, name, {key: array}, True, max_pixels)
-    free = ",".join("-1" if size is None else str(size) for size in info.shape)
     try:
-        given = np.dtype(query.get("dtype", dtype.name)).newbyteorder("<")
-        if given.kind not in "biuf" or not np.can_cast(given, dtype, "safe"):
-            raise TypeError(f"{given} does not become {dtype} without loss")
-        shape = [int(size) for size in query.get("shape", free).split(",")]
-        array = np.frombuffer(body, given).reshape(shape).astype(dtype, copy=False)
+        if info.dtype == "string":
+            array = np.array([body], object)
+        else:
+            free = ",".join("-1" if size is None else str(size) for size in info.shape)
+            shape = [int(size) for size in query.get("shape", free).split(",")]
+            dtype = np.dtype(query.get("dtype", info.dtype)).newbyteorder("<")
+            array = np.frombuffer(body, dtype).reshape(shape)
     except (TypeError, ValueError) as error:
         raise RequestError(f"Input '{key}': {error}.") from error
     return _call(model, name, {key: array}, True, max_pixels)
@@ -143,7 +127,7 @@ def _columns(request: dict[str, Any], names: list[str]) -> dict[str, Any]:
 
 def _array(value: Any, info: TensorInfo) -> np.ndarray:
     """A parsed value as an array of an input's type. Values of another type are refused."""
-    dtype = _numpy_dtype(info)
+    dtype = np.dtype(object if info.dtype == "string" else info.dtype)
     wrong = _leaf_types(value) - _ALLOWED.get(dtype.kind, {int})
     try:
         if wrong:
@@ -197,6 +181,12 @@ def _call(
     return Call(model, name, inputs, rows.pop(), by_row)
 
 
+def _batched(signature: Signature) -> bool:
+    """Whether the first axis of all inputs and outputs is free: the batch."""
+    infos = [*signature.inputs.values(), *signature.outputs.values()]
+    return all(info.shape and info.shape[0] is None for info in infos)
+
+
 def _check_picture(data: bytes, max_pixels: int) -> None:
     """Refuse a picture that is none, cut off, or too large to be decoded."""
     try:
@@ -217,6 +207,7 @@ def _jsonable(array: np.ndarray, name: str) -> Any:
     """
     if array.dtype.kind in "OSU":
         return _texts(array.tolist(), name.endswith("_bytes"))
+    array = array.astype(np.float32) if array.dtype.kind == "V" else array  # bfloat16
     plain = np.ascontiguousarray(array) if array.ndim else array[()]
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return plain

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,15 +23,8 @@ _PIXEL = base64.b64decode(
 )
 
 
-class Version(NamedTuple):
-    """A version that is loaded."""
-
-    number: int
-    model: ExportedModel
-
-
 class Versions:
-    """The versions of a model below a directory, of which the newest that loads is `current`.
+    """The versions of a model below a directory; `current` is the newest that loads, by number.
 
     A version is a directory whose name is a number. One that appears is loaded and warmed, with
     `batch` rows, while the older one serves; where one is removed, the newest of the others is
@@ -65,11 +58,11 @@ class Versions:
             except OSError as error:
                 _log.warning("%s cannot be read: %s", self._path, error)
                 continue
-            if number is None or number == self.current.number:
+            if number is None or number == self.current[0]:
                 continue
             # In a thread of its own: requests are answered meanwhile.
             if loaded := await asyncio.to_thread(self._load, number):
-                _log.info("version %d is served, no longer %d", number, self.current.number)
+                _log.info("version %d is served, no longer %d", number, self.current[0])
                 self.current = loaded
 
     def _wanted(self) -> int | None:
@@ -83,7 +76,7 @@ class Versions:
         inside = {int(p.name): p for p in self._path.glob("[0-9]*") if p.name.isdecimal()}
         return inside or {int(self._path.name) if self._path.name.isdecimal() else 1: self._path}
 
-    def _load(self, number: int) -> Version | None:
+    def _load(self, number: int) -> tuple[int, ExportedModel] | None:
         from towerpack.inference import load_exported  # loads TensorFlow; clients need none
 
         path = self._found().get(number, self._path)
@@ -102,7 +95,7 @@ class Versions:
                     model.run(pixels or signature.random_inputs(rows), name)
                 except Exception as error:  # noqa: BLE001 - not all can be made up
                     _log.info("signature %s was not warmed: %s", name, text_of(error))
-        return Version(number, model)
+        return number, model
 
 
 def _changed(path: Path | None) -> float:
