@@ -206,18 +206,22 @@ class Runner:
         arguments = {"outputs": self.modeler.infer_outputs, **self.modeler.export_arguments()}
         if format != "saved_model":
             arguments.pop("preprocess", None)  # It alone reads files.
-        names = [spec.name for spec in self.modeler.inputs()]
-        batch = next(self._batches("val"))
-        examples = _chosen(names, batch, [name for name in names if name])
         return export(
             self.modeler,
             self.checkpoint(),
             folder or self.run_dir / "export" / format,
             format=format,
             ema=self.config.train.ema is not None,
-            batch_examples=examples,
+            batch_examples=self._examples(),
             **{**arguments, **options},
         )
+
+    def _examples(self) -> dict[str, Any] | None:
+        """A batch of the validation data; None for a packaged network, which has none."""
+        if self.config.transfer.is_whole:
+            return None
+        names = [str(spec.name) for spec in self.modeler.inputs()]
+        return _chosen(names, next(self._batches("val")), names)
 
     def predictor(self, outputs: Sequence[str]) -> Predictor:
         """A predictor over the run's best checkpoint."""
