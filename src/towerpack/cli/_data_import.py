@@ -35,6 +35,11 @@ _BATCH, _EPOCHS = 64, 30
 # Both data sets are in files of the same names; the first labels tell them apart.
 _FIRST_LABELS = {"mnist": [5, 0, 4, 1, 9, 2, 1, 3], "fashion_mnist": [9, 0, 0, 3, 0, 2, 7, 2]}
 
+_CIFAR = (
+    ("cifar10", "cifar-10-batches-bin", "data_batch_1.bin"),
+    ("cifar100", "cifar-100-binary", "train.bin"),
+)
+
 
 @dataclass(frozen=True)
 class _Picture:
@@ -117,8 +122,7 @@ def _counts(recipe: Path) -> dict[str, int]:
     with explain_missing("towerpack data import"):
         from towerpack.apps import find_recipe
     inputter: Any = find_recipe(recipe).inputter()
-    parts: dict[str, Pictures] = {name: inputter.part(name) for name in _SPLITS}
-    return {name: len(part) for name, part in parts.items()}
+    return {name: len(inputter.part(name)) for name in inputter.splits}
 
 
 def _tell(recipe: Path, counts: dict[str, int], data: dict[str, Any], bad: list[_Bad]) -> None:
@@ -148,8 +152,8 @@ def _data_set(folder: Path) -> dict[str, Any] | None:
         if kind == "fashion_mnist":
             named["augmenter"] = "cifar"
         return {**known, "size": [28, 28], "channels": 1, "batch_size": 128, **named}
-    for kind, file in (("cifar10", "data_batch_1.bin"), ("cifar100", "train.bin")):
-        if (folder / file).is_file():
+    for kind, inner, file in _CIFAR:
+        if (folder / file).is_file() or (folder / inner / file).is_file():
             more = {"size": [32, 32], "channels": 3, "batch_size": 128, "augmenter": "cifar"}
             return {"inputter": kind, **where, **more}
     return None
@@ -176,6 +180,8 @@ def _pictures(folder: Path, target: Path, split: float, bad: list[_Bad]) -> dict
             got=f"{len(bad)} bad pictures" + (f", as {bad[0].file}: {bad[0].why}" if bad else ""),
             expected=f"{folder}/CLASS/*.jpg",
         )
+    for name in _SPLITS:
+        (target / f"{name}.csv").unlink(missing_ok=True)  # not all of them are written each time
     for name, (files, labels) in lists.items():
         _write_list(target / f"{name}.csv", files, [classes[k] for k in labels])
     every = [picture for pictures in checked.values() for picture in pictures]

@@ -254,6 +254,13 @@ class TestAllInputters:
             inputter(source(tmp_path / "more"), samples=100_000)
 
 
+def test_training_data_are_shuffled() -> None:
+    made = inputter({"inputter": "digits"})
+    stored = made.part("train").labels[: 4 * (1257 // 4)]
+    orders = [stored, *(read(made.flow("train"), seed=0, epoch=e)[1] for e in (0, 1))]
+    assert len({order.tobytes() for order in orders}) == 3
+
+
 def test_workers_change_nothing(tmp_path: Path) -> None:
     values = folders(tmp_path)
     one, two = (inputter(values, augmenter="randaugment", workers=n) for n in (0, 2))

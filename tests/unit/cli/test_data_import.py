@@ -84,6 +84,7 @@ def test_what_was_made_is_not_lost(pets: Path) -> None:
     towerpack(pets)
     with pytest.raises(ConfigError, match=r"recipe\.yaml would be lost"):
         towerpack(pets)
+    (pets / "test.csv").write_text("path,label\ndogs/lost.jpg,dogs\n")
     found = json.loads(towerpack(pets, "--overwrite", "--split", 0.5, "--json"))
     assert found["pictures"] == {"train": 20, "val": 10, "test": 10}
     assert found["recipe"] == str(pets / "recipe.yaml")
@@ -92,14 +93,14 @@ def test_what_was_made_is_not_lost(pets: Path) -> None:
 
 
 def test_folders_that_are_split_stay_so(tmp_path: Path) -> None:
-    for split, count in (("train", 6), ("valid", 3), ("test", 2)):
+    for split, count in (("train", 6), ("valid", 3)):
         for name in ("10", "9"):  # Integers that are names, and not in the order of their labels.
             for i in range(count):
                 picture(tmp_path / split / name / f"{i}.png", i, (9 + i, 30))
     towerpack(tmp_path)
     inputter: Any = find_recipe(tmp_path / "recipe.yaml").inputter()
     assert {split: len(inputter.part(split)) for split in inputter.splits} == {
-        "train": 12, "val": 6, "test": 4
+        "train": 12, "val": 6
     }  # fmt: skip
     assert list(inputter.class_names) == ["10", "9"]
     val = inputter.part("val")
@@ -130,6 +131,19 @@ def test_files_of_known_data_sets(kind: str, tmp_path: Path) -> None:
     inputter: Any = find_recipe(found["recipe"]).inputter()
     assert inputter.config.inputter == ("mnist" if kind == "other" else kind)
     assert inputter.class_names[9] == ("ankle boot" if kind == "fashion_mnist" else "9")
+
+
+@pytest.mark.parametrize("inside", ["", "cifar-10-batches-bin"])
+def test_files_of_cifar(tmp_path: Path, inside: str) -> None:
+    folder = tmp_path / "cifar" / inside
+    folder.mkdir(parents=True)
+    for name in (*(f"data_batch_{i}.bin" for i in range(1, 6)), "test_batch.bin"):
+        rows = np.zeros((10, 1 + 3072), np.uint8)
+        rows[:, 0] = np.arange(10)
+        rows.tofile(folder / name)
+    (folder / "batches.meta.txt").write_text("\n".join(f"class {i}" for i in range(10)))
+    found = json.loads(towerpack(tmp_path / "cifar", "--json"))
+    assert found["pictures"] == {"train": 45, "val": 5, "test": 10}
 
 
 def test_what_cannot_be_imported(tmp_path: Path) -> None:

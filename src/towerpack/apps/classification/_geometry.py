@@ -119,15 +119,13 @@ class _Middle(ImageAugmentor):
         self.geometry = geometry
 
     def get_transform(self, img: NDArray[Any], rng: np.random.Generator | None = None) -> Transform:
-        geometry = self.geometry
         h, w = img.shape[:2]
-        kept_h, kept_w = (_whole(side * geometry.fraction) for side in (h, w))
-        crop = CropTransform((h - kept_h) // 2, (w - kept_w) // 2, kept_h, kept_w)
-        new = geometry.height, geometry.width
-        if geometry.shortest_edge is not None:
-            new = shortest_edge((kept_h, kept_w), geometry.shortest_edge)
-        scaling = scaled((kept_h, kept_w), new)
-        return TransformList([crop, *scaling, *_fitted(new, (geometry.height, geometry.width))])
+        wanted = self.geometry.height, self.geometry.width
+        kept = _whole(h * self.geometry.fraction), _whole(w * self.geometry.fraction)
+        edge = self.geometry.shortest_edge
+        new = wanted if edge is None else shortest_edge(kept, edge)
+        crop = CropTransform((h - kept[0]) // 2, (w - kept[1]) // 2, *kept)
+        return TransformList([crop, *scaled(kept, new), *_fitted(new, wanted)])
 
 
 def scaled(old: Size, new: Size) -> list[Transform]:

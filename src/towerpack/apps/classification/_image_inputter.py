@@ -109,6 +109,13 @@ class Pictures:
         chosen[order[np.diff(np.arange(n + 1) * num // n) > 0]] = True
         return self.take(np.flatnonzero(~chosen)), self.take(np.flatnonzero(chosen))
 
+    def without(self, share: float) -> tuple[Pictures, Pictures]:
+        """What is left, and a share of them, at least one."""
+        num = max(1, round(share * len(self)))
+        if num >= len(self):
+            raise ConfigError(f"{len(self)} pictures are too few to validate, too.")
+        return self.divided(num)
+
 
 def joined(parts: Sequence[Pictures]) -> Pictures:
     """Several lists of files as one."""
@@ -155,7 +162,8 @@ class ImageInputter(Inputter):
         self.num_classes = len(self.class_names)
         self._check_labels()
         if "val" not in self._parts and "validation" in self.takes and config.validation:
-            self._set_apart("val")
+            train = self._parts["train"]
+            self._parts["train"], self._parts["val"] = train.without(config.validation)
         if config.samples is not None:
             _, self._parts["train"] = self._parts["train"].divided(config.samples)
 
@@ -235,29 +243,17 @@ class ImageInputter(Inputter):
                 raise ConfigError(
                     f"data.{name} does not apply to the inputter '{config.inputter}'.",
                     got=repr(value),
-                    expected=", ".join(n for n in _SOME_APPLY if n in self.takes) or None,
                     fix="leave it out",
                 )
 
     def _check_labels(self) -> None:
         for part in self._parts.values():
-            wrong = np.flatnonzero((part.labels < 0) | (part.labels >= self.num_classes))
-            if len(wrong):
+            for k in np.flatnonzero((part.labels < 0) | (part.labels >= self.num_classes))[:1]:
                 raise FormatError(
-                    f"The label {part.labels[wrong[0]]} of {part.pictures[wrong[0]]} is no class.",
+                    f"The label {part.labels[k]} of {part.pictures[k]} is no class.",
                     expected=f"0 to {self.num_classes - 1}",
                     fix="data.num_classes or data.class_names, if they are missing some",
                 )
-
-    def _set_apart(self, split: Split) -> None:
-        """Make a split of a share of the training pictures."""
-        train = self._parts["train"]
-        num = max(1, round(self.config.validation * len(train)))
-        if num >= len(train):
-            raise ConfigError(
-                f"Of {len(train)} training pictures none can be set apart.", fix="data.validation=0"
-            )
-        self._parts["train"], self._parts[split] = train.divided(num)
 
 
 class _Recipe(Protocol):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Sequence
 
@@ -16,6 +17,9 @@ from towerpack.apps.classification._splits import places
 from towerpack.dataflow import ImageCSV
 
 _INTEGER = re.compile(r"[0-9]+", re.ASCII)
+_HEADER = re.compile(
+    r"\W*(path|file|filename|image|image_path)\W+(label|class|target)\W*", re.IGNORECASE
+)
 _QUOTED = re.compile(r"\s*'[^']*'\s*,")
 
 
@@ -23,8 +27,8 @@ class CsvInputter(ImageInputter):
     """`path,label`, paths relative to the file's folder, with the header `path,label` or without.
 
     Labels are names, or integers, in all files alike; where all names of classes are integers,
-    too, labels are looked up among them. Quotes are double, or, where a file begins
-    with one, single. Without `train`, `val` and `test` the files are `train.csv`, `val.csv` and
+    too, labels are looked up among them. Quotes are double, or single where a file begins with
+    one. Without `train`, `val` and `test` the files are `train.csv`, `val.csv` and
     `test.csv` in `path`, where these exist.
     """
 
@@ -33,18 +37,11 @@ class CsvInputter(ImageInputter):
     def find(self) -> Found:
         """As the files list them."""
         given = places(self.config, "{}.csv")
-        listed = {split: [_opened(file) for file in files] for split, files in given.items()}
-        every = [one for several in listed.values() for one in several]
-        names = self._names(every)
-        if names is not None:
-            listed = {
-                split: [_opened(one.path, names) for one in several]
-                for split, several in listed.items()
-            }
-        parts = {
-            split: joined([Pictures(one.files, one.labels) for one in several])
-            for split, several in listed.items()
-        }
+        names = self._names([_opened(file) for files in given.values() for file in files])
+        parts: dict[str, Pictures] = {}
+        for split, files in given.items():
+            listed = [_opened(file, names) for file in files]
+            parts[split] = joined([Pictures(one.files, one.labels) for one in listed])
         if names is None:
             last = max(int(part.labels.max()) for part in parts.values())
             count = self.config.num_classes or last + 1
@@ -63,29 +60,18 @@ class CsvInputter(ImageInputter):
         given = self.config.class_names
         if not any(by_name) and not (given and all(map(_INTEGER.fullmatch, given))):
             return None
-        return self.config.class_names or sorted({n for one in every for n in one.classes or ()})
+        return given or sorted({name for one in every for name in one.classes or ()})
 
 
-def _opened(path: object, classes: Sequence[str] | None = None) -> ImageCSV:
-    file = str(path)
-    quotechar = "'" if _QUOTED.match(_first_line(file)) else '"'
+def _opened(file: str, classes: Sequence[str] | None = None) -> ImageCSV:
     try:
-        return ImageCSV(file, decode=False, classes=classes, quotechar=quotechar)
-    except FormatError as error:
-        if error.fix != "header=True":
-            raise
-    return ImageCSV(file, header=True, decode=False, classes=classes, quotechar=quotechar)
-
-
-def _first_line(file: str) -> str:
-    """The first line that is not empty and no header."""
-    try:
-        with open(file, encoding="utf-8-sig", errors="surrogateescape") as lines:
-            full = (line for line in lines if line.strip())
-            first = next(full, "")
-            return next(full, "") if first.strip().lower() == "path,label" else first
+        with open(file, encoding="utf-8-sig", errors="surrogateescape") as opened:
+            lines = [line for line in itertools.islice(opened, 9) if line.strip()]
     except OSError as error:
         raise ConfigError(f"The list {file} cannot be read: {error.strerror}.") from error
+    header = bool(lines and _HEADER.fullmatch(lines[0]))
+    quotechar = "'" if _QUOTED.match("".join(lines[header:])) else '"'
+    return ImageCSV(file, header=header, decode=False, classes=classes, quotechar=quotechar)
 
 
 build = CsvInputter

@@ -46,7 +46,7 @@ class FolderInputter(ImageInputter):
         whole = Pictures(folder.files, folder.labels)
         if not self.config.validation:
             return folder.classes, {"train": whole}
-        train, test = whole.divided(max(1, round(self.config.validation * len(whole))))
+        train, test = whole.without(self.config.validation)
         return folder.classes, {"train": train, "test": test}
 
 
