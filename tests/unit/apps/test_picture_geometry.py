@@ -71,7 +71,7 @@ def files(rng: np.random.Generator) -> Iterator[tuple[str, bytes]]:
         colour.save(out, "JPEG", exif=exif, quality=80)
         yield f"turned {orientation}{endian}", out.getvalue()
     modes = (("L", "JPEG"), ("CMYK", "JPEG"), ("RGB", "PNG"), ("RGBA", "PNG"), ("L", "PNG"))
-    for mode, format in (*modes, ("P", "PNG"), ("RGB", "BMP"), ("P", "GIF")):
+    for mode, format in (*modes, ("P", "PNG"), ("RGB", "BMP"), ("P", "GIF"), ("RGB", "WEBP")):
         out = io.BytesIO()
         colour.convert(mode).save(out, format)
         yield f"{mode} {format}", out.getvalue()

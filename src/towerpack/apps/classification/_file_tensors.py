@@ -15,7 +15,7 @@ _ORIENTATION, _SHORT = 0x0112, 3
 
 
 def picture_of(file: tf.Tensor) -> tf.Tensor:
-    """The picture, uint8 [h, w, 3], of a JPEG, PNG, GIF (the first frame) or BMP; JPEGs upright.
+    """The picture, uint8 [h, w, 3], of a JPEG, PNG, WebP, GIF or BMP; JPEGs upright.
 
     Args:
         file: What is in the file, a scalar.
