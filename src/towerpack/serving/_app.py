@@ -6,7 +6,7 @@ import asyncio
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -22,28 +22,22 @@ from starlette.responses import Response
 from towerpack._core.errors import ConfigError, RequestError
 from towerpack.serving._batcher import Batcher
 from towerpack.serving._gate import Gate, Limits, Metrics, error_response
-from towerpack.serving._protocol import answer, call_of_bytes, call_of_json
+from towerpack.serving._protocol import answer, call_of
 from towerpack.serving._versions import Versions
 
 if TYPE_CHECKING:
     from towerpack.inference import ExportedModel, TensorInfo
 
-_POLICY = "default-src 'none'; connect-src 'self'; img-src blob: data:; "
-_POLICY += "script-src 'unsafe-inline'; style-src 'unsafe-inline'"
+_LIMITS = Limits()
+_POLICY = "default-src 'unsafe-inline'; connect-src 'self'; img-src blob: data:"
 _BYTES = ("application/octet-stream", "image/")  # all else is JSON: curl calls it a form
-_BODY_S = 60  # in which a body must have arrived
-_STOP_S = 30  # that requests have to finish when the server is stopped
+_BODY_S, _STOP_S = 60, 30  # for a body to arrive, and for requests to end before the server does
 _TOLD = ("task", "class_names", "format")  # of `towerpack.json`, which holds paths too
 _DTYPES = {"float32": "DT_FLOAT", "float64": "DT_DOUBLE", "float16": "DT_HALF"}
 
 
 def create_app(
-    path: str | Path,
-    *,
-    name: str | None = None,
-    token: str | None = None,
-    limits: Limits | None = None,
-    reload_s: float = 1.0,
+    path: str | Path, *, name: str | None = None, token: str | None = None, limits: Limits = _LIMITS
 ) -> FastAPI:
     """Load a model and make the ASGI application that serves it.
 
@@ -53,17 +47,16 @@ def create_app(
         token: If given, requests must bring `Authorization: Bearer TOKEN`; the page and the health
             need none.
         limits: What is taken at most.
-        reload_s: How often the directory is looked at for new versions, in seconds.
 
     Raises:
         ConfigError: There is no model, or its name cannot be part of a path.
     """
-    name = Path(path).resolve().name if name is None else name
+    path = Path(path).resolve()
+    name = path.name if name is None else name
     if not name or set(name) & set("/:?#"):
         raise ConfigError(f"A model cannot be called '{name}'.", fix="a name without / : ? #")
-    limits = limits or Limits()
     metrics = Metrics()
-    versions = Versions(Path(path).resolve(), limits.batch)
+    versions = Versions(path, limits.batch)
     batcher = Batcher(limits.batch, limits.waiting, metrics.batch.observe)
     metrics.version.set_function(lambda: versions.current[0])
     metrics.waiting.set_function(lambda: len(batcher.waiting))
@@ -71,7 +64,7 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
-        watching = asyncio.create_task(versions.watch(reload_s))
+        watching = asyncio.create_task(versions.watch())
         yield
         watching.cancel()
         batcher.thread.shutdown()
@@ -82,8 +75,8 @@ def create_app(
 
     @app.exception_handler(HTTPException)
     def not_found(request: Request, error: HTTPException) -> Response:
-        what = f"Malformed request: {request.method} {request.url.path}"
-        return error_response(what, error.status_code)
+        path = request.url.path
+        return error_response(f"Malformed request: {request.method} {path}", error.status_code)
 
     def find(asked: str, number: int) -> tuple[int, ExportedModel]:
         if asked != name or number not in (0, versions.current[0]):
@@ -98,10 +91,8 @@ def create_app(
                 body = await request.body()
         except (TimeoutError, ClientDisconnect) as error:
             raise RequestError("The body did not arrive.", status=408) from error
-        if request.headers.get("content-type", "").startswith(_BYTES):
-            call = call_of_bytes(model, body, request.query_params, limits.pixels)
-        else:
-            call = call_of_json(model, body, limits.pixels)
+        as_it_is = request.headers.get("content-type", "").startswith(_BYTES)
+        call = call_of(model, body, request.query_params if as_it_is else None, limits.pixels)
         return Response(answer(call, await batcher.run(call)), media_type="application/json")
 
     # Starlette's way: FastAPI's looks for arguments in every request, which costs time.
@@ -113,10 +104,7 @@ def create_app(
     def metadata(asked: str, number: int = 0) -> dict[str, Any]:
         served, model = find(asked, number)
         signatures = {
-            key: {
-                "inputs": {name: _tensor(info) for name, info in found.inputs.items()},
-                "outputs": {name: _tensor(info) for name, info in found.outputs.items()},
-            }
+            key: {"inputs": _tensors(found.inputs), "outputs": _tensors(found.outputs)}
             for key, found in model.signatures.items()
         }
         ours = {key: value for key, value in model.metadata.items() if key in _TOLD}
@@ -128,16 +116,12 @@ def create_app(
     @app.get("/v1/models/{asked}/versions/{number:int}")
     def status(asked: str, number: int = 0) -> dict[str, Any]:
         failed = {n: why for n, (_, why) in versions.failed.items() if number in (0, n)}
-        served = find(asked, 0 if failed else number)[0]
-        states = failed if number in failed else {served: "", **failed}
-        told = [
-            {
-                "version": str(version),
-                "state": "END" if why else "AVAILABLE",
-                "status": {"error_code": "UNKNOWN" if why else "OK", "error_message": why},
-            }
-            for version, why in states.items()
-        ]
+        served, _ = find(asked, 0 if failed else number)
+        told: list[dict[str, Any]] = []
+        for version, why in (failed if number in failed else {served: "", **failed}).items():
+            error = {"error_code": "UNKNOWN" if why else "OK", "error_message": why}
+            state = "END" if why else "AVAILABLE"
+            told.append({"version": str(version), "state": state, "status": error})
         return {"model_version_status": told}
 
     @app.get("/v1/models")
@@ -195,8 +179,10 @@ def serve(
         uvicorn.Server(config).run(sockets=[listening])
 
 
-def _tensor(info: TensorInfo) -> dict[str, Any]:
-    sizes = [{"size": str(-1 if size is None else size), "name": ""} for size in info.shape]
-    dtype = _DTYPES.get(info.dtype, f"DT_{info.dtype.upper()}")
-    shape = {"dim": sizes, "unknown_rank": False}
-    return {"dtype": dtype, "tensor_shape": shape, "name": info.name}
+def _tensors(infos: Mapping[str, TensorInfo]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, info in infos.items():
+        sizes = [{"size": str(-1 if size is None else size), "name": ""} for size in info.shape]
+        dtype = _DTYPES.get(info.dtype, f"DT_{info.dtype.upper()}")
+        found[name] = {"dtype": dtype, "tensor_shape": {"dim": sizes}, "name": name}
+    return found

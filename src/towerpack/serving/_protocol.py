@@ -19,7 +19,7 @@ from towerpack._core.errors import FormatError, RequestError
 from towerpack.dataflow.images import image_header
 
 if TYPE_CHECKING:
-    from towerpack.inference import ExportedModel, Signature, TensorInfo
+    from towerpack.inference import ExportedModel, TensorInfo
 
 _NULL = re.compile(rb"null")
 _WORDS = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
@@ -29,60 +29,48 @@ _ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND"}
 
 
 class Call(NamedTuple):
-    """A call of a model that fits its signature.
-
-    Attributes:
-        rows: The size of the batch axis; 0 if the signature has none.
-        by_row: Whether the answer is given by row (`predictions`) or by output (`outputs`).
-    """
+    """A call of a model; its rows are 0 if the signature has no batch axis."""
 
     model: ExportedModel
     signature: str
     inputs: dict[str, np.ndarray]
     rows: int
-    by_row: bool
+    by_row: bool  # asked by row (`instances`), and answered so (`predictions`)
 
 
-def call_of_json(model: ExportedModel, body: bytes, max_pixels: int) -> Call:
-    """The call that a JSON body asks for, in row format (`instances`) or by column (`inputs`)."""
-    try:
-        # orjson is fast, and refuses NaN and Infinity.
-        relaxed = b"NaN" in body or b"Infinity" in body
-        request = json.loads(body) if relaxed else orjson.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"JSON Parse error: {error}.") from error
-    if not isinstance(request, dict):
-        raise RequestError("JSON Value: Is not object.")
-    name, signature = _signature(model, request.get("signature_name"))
-    values = _columns(request, list(signature.inputs))
-    inputs = {key: _array(values[key], info) for key, info in signature.inputs.items()}
-    return _call(model, name, inputs, "instances" in request, max_pixels)
-
-
-def call_of_bytes(
-    model: ExportedModel, body: bytes, query: Mapping[str, str], max_pixels: int
+def call_of(
+    model: ExportedModel, body: bytes, query: Mapping[str, str] | None, max_pixels: int
 ) -> Call:
-    """The call of a signature with one input, given as it is: a picture file, or a tensor's bytes.
+    """The call that a body asks for.
 
     Args:
-        query: `signature_name`; for tensors also `shape` (1,28,28; without it, as many rows as
-            there are) and `dtype` (without it, the input's). Bytes are little-endian, in C order.
+        query: None for JSON, in row or column format. Else the body is the only input of a
+            signature as it is: a picture file, or a tensor, little-endian, in C order. Then the
+            query has `signature_name`, and for tensors `shape` (such as 1,28,28; without it, as
+            many rows as there are) and `dtype` (without it, the input's).
     """
-    name, signature = _signature(model, query.get("signature_name"))
-    if len(signature.inputs) > 1:
-        raise RequestError(f"The signature takes {', '.join(signature.inputs)}: send JSON.")
-    ((key, info),) = signature.inputs.items()
-    try:
-        if info.dtype == "string":
-            array = np.array([body], object)
-        else:
-            free = ",".join("-1" if size is None else str(size) for size in info.shape)
-            shape = [int(size) for size in query.get("shape", free).split(",")]
-            dtype = np.dtype(query.get("dtype", info.dtype)).newbyteorder("<")
-            array = np.frombuffer(body, dtype).reshape(shape)
-    except (TypeError, ValueError) as error:
-        raise RequestError(f"Input '{key}': {error}.") from error
-    return _call(model, name, {key: array}, True, max_pixels)
+    request: Mapping[str, Any] = _parsed(body) if query is None else query
+    name = request.get("signature_name") or "serving_default"
+    if not isinstance(name, str) or name not in model.signatures:
+        known = ", ".join(model.signatures)
+        raise RequestError(f'Serving signature name: "{name}" not found in {known}.')
+    infos, outputs = model.signatures[name].inputs, model.signatures[name].outputs
+    if query is None:
+        values = _columns(request, list(infos))
+        inputs = {key: _array(values[key], info) for key, info in infos.items()}
+    elif len(infos) > 1:
+        raise RequestError(f"The signature takes {', '.join(infos)}: send JSON.")
+    else:
+        inputs = {key: _tensor(body, info, query) for key, info in infos.items()}
+    for key, array in inputs.items():
+        for data in array.flat if array.dtype.kind == "O" and key.startswith("image") else ():
+            _check_picture(data, max_pixels)
+    free = all(i.shape and i.shape[0] is None for i in [*infos.values(), *outputs.values()])
+    # Other shapes than the signature's are refused when the model is run.
+    rows = {len(array) if array.ndim and free else 0 for array in inputs.values()}
+    if len(rows) > 1:
+        raise RequestError(f"The inputs have different numbers of rows: {sorted(rows)}.")
+    return Call(model, name, inputs, rows.pop(), query is not None or "instances" in request)
 
 
 def answer(call: Call, outputs: Mapping[str, np.ndarray]) -> bytes:
@@ -97,15 +85,31 @@ def answer(call: Call, outputs: Mapping[str, np.ndarray]) -> bytes:
     return orjson.dumps({"outputs": found}, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _signature(model: ExportedModel, name: Any) -> tuple[str, Signature]:
-    name = name or "serving_default"
-    if not isinstance(name, str) or name not in model.signatures:
-        known = ", ".join(model.signatures)
-        raise RequestError(f'Serving signature name: "{name}" not found in {known}.')
-    return name, model.signatures[name]
+def _parsed(body: bytes) -> dict[str, Any]:
+    try:
+        # orjson is fast, and refuses NaN and Infinity.
+        relaxed = b"NaN" in body or b"Infinity" in body
+        found = json.loads(body) if relaxed else orjson.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"JSON Parse error: {error}.") from error
+    if not isinstance(found, dict):
+        raise RequestError("JSON Value: Is not object.")
+    return found
 
 
-def _columns(request: dict[str, Any], names: list[str]) -> dict[str, Any]:
+def _tensor(body: bytes, info: TensorInfo, query: Mapping[str, str]) -> np.ndarray:
+    if info.dtype == "string":
+        return np.array([body], object)
+    free = ",".join("-1" if size is None else str(size) for size in info.shape)
+    try:
+        dtype = np.dtype(query.get("dtype", info.dtype)).newbyteorder("<")
+        shape = [int(size) for size in query.get("shape", free).split(",")]
+        return np.frombuffer(body, dtype).reshape(shape)
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"Input '{info.name}': {error}.") from error
+
+
+def _columns(request: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
     """The values of each input. A single input may be given without its name."""
     by_row = "instances" in request
     if by_row == ("inputs" in request):
@@ -165,26 +169,6 @@ def _strings(value: Any) -> np.ndarray:
     strings = np.empty(len(found), object)
     strings[:] = found
     return strings[places.ravel()].reshape(places.shape)
-
-
-def _call(
-    model: ExportedModel, name: str, inputs: dict[str, np.ndarray], by_row: bool, max_pixels: int
-) -> Call:
-    signature = model.signatures[name]
-    for key, array in inputs.items():
-        for data in array.flat if array.dtype.kind == "O" and key.startswith("image") else ():
-            _check_picture(data, max_pixels)
-    # Other shapes than the signature's are refused when the model is run.
-    rows = {len(a) if a.ndim and _batched(signature) else 0 for a in inputs.values()}
-    if len(rows) > 1:
-        raise RequestError(f"The inputs have different numbers of rows: {sorted(rows)}.")
-    return Call(model, name, inputs, rows.pop(), by_row)
-
-
-def _batched(signature: Signature) -> bool:
-    """Whether the first axis of all inputs and outputs is free: the batch."""
-    infos = [*signature.inputs.values(), *signature.outputs.values()]
-    return all(info.shape and info.shape[0] is None for info in infos)
 
 
 def _check_picture(data: bytes, max_pixels: int) -> None:

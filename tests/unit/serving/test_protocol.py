@@ -210,7 +210,7 @@ def test_status_metadata_health_and_metrics(server: Server) -> None:
     assert found["model_spec"] == {"name": "light", "signature_name": "", "version": "1"}
     inputs = found["metadata"]["signature_def"]["signature_def"]["tensors"]["inputs"]
     sizes = [{"size": size, "name": ""} for size in ("-1", "8", "8", "3")]
-    shape = {"dim": sizes, "unknown_rank": False}
+    shape = {"dim": sizes}
     assert inputs == {"image": {"dtype": "DT_UINT8", "tensor_shape": shape, "name": "image"}}
     assert found["metadata"]["towerpack"]["class_names"] == served_model.CLASSES
     for path in ("/healthz", "/readyz", "/"):
