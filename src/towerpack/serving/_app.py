@@ -172,7 +172,9 @@ def serve(
         raise ConfigError(what, fix="another --port; 0 takes one that is free") from error
     with listening:
         app = create_app(path, **options)
-        config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=_STOP_S)
+        # Clients and proxies keep connections for up to a minute: theirs is to close them.
+        times = {"timeout_keep_alive": 75, "timeout_graceful_shutdown": _STOP_S}
+        config = uvicorn.Config(app, log_config=None, **times)
         ready(f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}")
         # uvicorn raises the signal again when it is done, which would end the process as a failure.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
