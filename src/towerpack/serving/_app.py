@@ -149,7 +149,7 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 8501,
-    ready: Callable[[str], object] = lambda url: None,
+    ready: Callable[[str], object] = print,
     **options: Any,
 ) -> None:
     """Serve a model until SIGTERM or Ctrl-C; what is being answered then is answered first.
@@ -158,7 +158,7 @@ def serve(
         path: As for `create_app`, like all `options`.
         host: The address to listen at. By default, other machines cannot reach the server.
         port: 0 for any that is free.
-        ready: Called with the server's URL when it takes requests.
+        ready: Told the server's URL when it takes requests.
 
     Raises:
         ConfigError: There is no model, or the address cannot be listened at.
@@ -172,9 +172,12 @@ def serve(
         raise ConfigError(what, fix="another --port; 0 takes one that is free") from error
     with listening:
         app = create_app(path, **options)
-        # Clients and proxies keep connections for up to a minute: theirs is to close them.
-        times = {"timeout_keep_alive": 75, "timeout_graceful_shutdown": _STOP_S}
-        config = uvicorn.Config(app, log_config=None, **times)
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            timeout_keep_alive=75,  # longer than clients and proxies, who else use a closed one
+            timeout_graceful_shutdown=_STOP_S,
+        )
         ready(f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}")
         # uvicorn raises the signal again when it is done, which would end the process as a failure.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

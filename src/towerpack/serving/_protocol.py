@@ -76,11 +76,11 @@ def call_of(
 def answer(call: Call, outputs: Mapping[str, np.ndarray]) -> bytes:
     """The body of the answer. An output that is the only one is given without its name."""
     if call.by_row and call.rows:
-        columns = [[_jsonable(np.asarray(row), n) for row in a] for n, a in outputs.items()]
+        columns = [[jsonable(np.asarray(row), n) for row in a] for n, a in outputs.items()]
         rows = zip(*columns, strict=True)
         found = [row[0] if len(row) == 1 else dict(zip(outputs, row, strict=True)) for row in rows]
         return orjson.dumps({"predictions": found}, option=orjson.OPT_SERIALIZE_NUMPY)
-    named = {name: _jsonable(array, name) for name, array in outputs.items()}
+    named = {name: jsonable(array, name) for name, array in outputs.items()}
     found = next(iter(named.values())) if len(named) == 1 else named
     return orjson.dumps({"outputs": found}, option=orjson.OPT_SERIALIZE_NUMPY)
 
@@ -137,7 +137,7 @@ def _array(value: Any, info: TensorInfo) -> np.ndarray:
         if wrong:
             raise ValueError(f"{wrong.pop().__name__} is not of expected type: {info.dtype}")
         with np.errstate(over="raise"):
-            return _strings(value) if dtype.kind == "O" else np.array(value, dtype)
+            return strings_of(value) if dtype.kind == "O" else np.array(value, dtype)
     except (ValueError, ArithmeticError) as error:  # ragged lists, large numbers, wrong base64
         raise RequestError(f"Input '{info.name}': {error}.") from error
 
@@ -148,27 +148,6 @@ def _leaf_types(value: Any) -> set[type]:
     if value and type(value[0]) is list:
         return set[type]().union(*map(_leaf_types, value))
     return set(map(type, value))
-
-
-def _strings(value: Any) -> np.ndarray:
-    found: list[bytes] = []
-
-    def place(item: Any) -> Any:
-        if isinstance(item, list):
-            return [place(part) for part in item]
-        if isinstance(item, str):
-            found.append(item.encode("utf-8", "surrogatepass"))
-        elif item.keys() == {"b64"} and isinstance(item["b64"], str):
-            padding = "=" * (-len(item["b64"]) % 4)
-            found.append(base64.b64decode(item["b64"] + padding, validate=True))
-        else:
-            raise ValueError("not formatted correctly for base64 data")
-        return len(found) - 1
-
-    places = np.array(place(value), np.int64)
-    strings = np.empty(len(found), object)
-    strings[:] = found
-    return strings[places.ravel()].reshape(places.shape)
 
 
 def _check_picture(data: bytes, max_pixels: int) -> None:
@@ -184,7 +163,21 @@ def _check_picture(data: bytes, max_pixels: int) -> None:
         raise RequestError(f"The picture is cut off: {size}.")
 
 
-def _jsonable(array: np.ndarray, name: str) -> Any:
+def strings_of(value: Any) -> np.ndarray:
+    """Strings in lists of lists, as an array of bytes."""
+    array = np.array(value, object)
+    for place, item in np.ndenumerate(array):
+        match item:
+            case str():
+                array[place] = item.encode("utf-8", "surrogatepass")
+            case {"b64": str(text)} if len(item) == 1:
+                array[place] = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+            case _:
+                raise ValueError('expected strings, {"b64": …}, or lists of one size of these')
+    return array
+
+
+def jsonable(array: np.ndarray, name: str) -> Any:
     """What orjson writes for an output, or for a row of one.
 
     Strings are `{"b64": …}` where the name ends in `_bytes`, or where they are no text.

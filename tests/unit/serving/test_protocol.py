@@ -133,7 +133,7 @@ BAD = {
     json.dumps({"instances": [b64(HUGE)]}).encode(): "too large",
     json.dumps({"instances": ["text"]}).encode(): "no image file",
     json.dumps({"instances": [{"b64": "###"}]}).encode(): "base64",
-    json.dumps({"instances": [{"b64": 3}]}).encode(): "base64",
+    json.dumps({"instances": [{"b64": 3}]}).encode(): "b64",
     json.dumps({"inputs": b64(BRIGHT)}).encode(): "got object [] expected string [n]",
     b'{"signature_name": "whole", "inputs": -3}': "The model refused the values",
     b'{"signature_name": "whole", "inputs": 1.0}': "float is not of expected type: int32",
@@ -152,7 +152,7 @@ BAD = {
         ([], [], "got float32 [0] expected float32 [n, 2]"),
         ([[1, 2]], ["", ""], "different numbers of rows"),
         ([[1, 2]], [1], "int is not of expected type: string"),
-        ([[1, 2]], [[""], []], "inhomogeneous"),
+        ([[1, 2]], [[""], []], "lists of one size"),
     ]
 }
 
