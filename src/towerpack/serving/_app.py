@@ -69,7 +69,7 @@ def create_app(
         watching.cancel()
         batcher.thread.shutdown()
 
-    # FastAPI's pages of documentation load scripts from another host.
+    # Its pages of documentation load scripts from another host.
     app = FastAPI(title=name, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.add_middleware(Gate, token=token, limits=limits, metrics=metrics)
 
@@ -108,9 +108,8 @@ def create_app(
             for key, found in model.signatures.items()
         }
         ours = {key: value for key, value in model.metadata.items() if key in _TOLD}
-        spec = {"name": asked, "signature_name": "", "version": str(served)}
         found = {"signature_def": {"signature_def": signatures}, "towerpack": ours}
-        return {"model_spec": spec, "metadata": found}
+        return {"model_spec": {"name": asked, "version": str(served)}, "metadata": found}
 
     @app.get("/v1/models/{asked}")
     @app.get("/v1/models/{asked}/versions/{number:int}")
@@ -154,30 +153,22 @@ def serve(
 ) -> None:
     """Serve a model until SIGTERM or Ctrl-C; what is being answered then is answered first.
 
-    Args:
-        path: As for `create_app`, like all `options`.
-        host: The address to listen at. By default, other machines cannot reach the server.
-        port: 0 for any that is free.
-        ready: Told the server's URL when it takes requests.
+    `path` and `options` are those of `create_app`. By default other machines cannot reach the
+    server. Port 0 takes one that is free. `ready` is told the URL when requests are taken.
 
     Raises:
         ConfigError: There is no model, or the address cannot be listened at.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        # Before the model, which takes seconds to load.
+    try:  # before the model, which takes seconds to load
         listening = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         what = f"The server cannot listen at {host}, port {port}: {error.strerror or error}."
         raise ConfigError(what, fix="another --port; 0 takes one that is free") from error
     with listening:
         app = create_app(path, **options)
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            timeout_keep_alive=75,  # longer than clients and proxies, who else use a closed one
-            timeout_graceful_shutdown=_STOP_S,
-        )
+        config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=_STOP_S)
+        config.timeout_keep_alive = 75  # longer than that of clients, who else use a closed one
         ready(f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}")
         # uvicorn raises the signal again when it is done, which would end the process as a failure.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))

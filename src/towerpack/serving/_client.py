@@ -48,15 +48,12 @@ class Client(AbstractContextManager["Client"]):
     def predict(
         self, inputs: Mapping[str, Any] | np.ndarray | bytes | Path, signature: str | None = None
     ) -> dict[str, np.ndarray]:
-        """Compute the outputs of a signature.
+        """Compute the outputs of a signature: arrays by name, in its types; strings are bytes.
 
         Args:
             inputs: Arrays by name. Or that of a single input alone, which a Towerpack server takes
                 as it is: an array, or a picture file or its bytes.
             signature: Its name; by default `serving_default`.
-
-        Returns:
-            Arrays by name, in the types of the signature; strings are bytes.
 
         Raises:
             RequestError: The server refused, or cannot be reached (`status` 0).

@@ -1,8 +1,4 @@
-"""Bodies of requests to calls of a model, and its outputs to bodies, as TensorFlow Serving does.
-
-Numbers are never rounded to whole ones, nor strings read as numbers; bytes are `{"b64": …}`; NaN
-and Infinity are allowed (its `json_tensor.cc`).
-"""
+"""Bodies of requests to calls of a model, and its outputs to bodies, as TensorFlow Serving does."""
 
 from __future__ import annotations
 
@@ -21,7 +17,6 @@ from towerpack.dataflow.images import image_header
 if TYPE_CHECKING:
     from towerpack.inference import ExportedModel, TensorInfo
 
-_NULL = re.compile(rb"null")
 _WORDS = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 _ALLOWED = {"b": {bool}, "f": {int, float}, "V": {int, float}, "O": {str, dict}}  # V: bfloat16
 # What stands at the end of a whole file. A model's decoder sees other damage.
@@ -43,11 +38,9 @@ def call_of(
 ) -> Call:
     """The call that a body asks for.
 
-    Args:
-        query: None for JSON, in row or column format. Else the body is the only input of a
-            signature as it is: a picture file, or a tensor, little-endian, in C order. Then the
-            query has `signature_name`, and for tensors `shape` (such as 1,28,28; without it, as
-            many rows as there are) and `dtype` (without it, the input's).
+    Without a query it is JSON, in row or column format. Else it is the only input of a signature as
+    it is: a picture file, or a tensor, little-endian, in C order. The query has `signature_name`,
+    and for tensors `shape` (such as 1,28,28; by default as many rows as there are) and `dtype`.
     """
     request: Mapping[str, Any] = _parsed(body) if query is None else query
     name = request.get("signature_name") or "serving_default"
@@ -125,12 +118,12 @@ def _columns(request: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
     for number, item in enumerate(items):
         if not objects[number] or item.keys() != set(names):
             what = f"Failed to process element: {number} of '{key}'. It is to be an object whose"
-            raise RequestError(f"{what} keys must be equal to: {','.join(names)}.")
+            raise RequestError(f"{what} keys must be equal to: {','.join(sorted(names))}.")
     return {name: [row[name] for row in items] for name in names} if by_row else found
 
 
 def _array(value: Any, info: TensorInfo) -> np.ndarray:
-    """A parsed value as an array of an input's type. Values of another type are refused."""
+    """A value as an array of an input's type: nothing is rounded, no string read as a number."""
     dtype = np.dtype(object if info.dtype == "string" else info.dtype)
     wrong = _leaf_types(value) - _ALLOWED.get(dtype.kind, {int})
     try:
@@ -191,7 +184,7 @@ def jsonable(array: np.ndarray, name: str) -> Any:
     # orjson writes null for what is not finite; TensorFlow Serving writes words.
     words = (_WORDS[str(number)] for number in array[~np.isfinite(array)].tolist())
     text = orjson.dumps(plain, option=orjson.OPT_SERIALIZE_NUMPY)
-    return orjson.Fragment(_NULL.sub(lambda _: next(words), text))
+    return orjson.Fragment(re.sub(rb"null", lambda _: next(words), text))
 
 
 def _texts(value: Any, as_bytes: bool) -> Any:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from towerpack.inference import ExportedModel
 
 _log = get_logger(__name__)
-_LOOK_S = 1.0
 # A PNG of one black pixel, to warm models that take picture files.
 _PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC"
@@ -53,7 +52,7 @@ class Versions:
     async def watch(self) -> None:
         """Take new versions, for ever; requests are answered while a thread loads them."""
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(1)
             try:
                 number = self._wanted()
                 if number is not None and number != self.current[0]:

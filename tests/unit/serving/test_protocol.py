@@ -207,7 +207,7 @@ def test_status_metadata_health_and_metrics(server: Server) -> None:
     told = {"error_code": "OK", "error_message": ""}
     assert state == {"version": "1", "state": "AVAILABLE", "status": told}
     found = server.get("/v1/models/light/versions/1/metadata").json()
-    assert found["model_spec"] == {"name": "light", "signature_name": "", "version": "1"}
+    assert found["model_spec"] == {"name": "light", "version": "1"}
     inputs = found["metadata"]["signature_def"]["signature_def"]["tensors"]["inputs"]
     sizes = [{"size": size, "name": ""} for size in ("-1", "8", "8", "3")]
     shape = {"dim": sizes}
