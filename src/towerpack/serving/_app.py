@@ -6,7 +6,7 @@ import asyncio
 import signal
 import socket
 import sys
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -22,28 +22,22 @@ from starlette.responses import Response
 from towerpack._core.errors import ConfigError, RequestError
 from towerpack.serving._batcher import Batcher
 from towerpack.serving._gate import Gate, Limits, Metrics, error_response
-from towerpack.serving._protocol import answer, call_of_bytes, call_of_json
+from towerpack.serving._protocol import answer, call_of
 from towerpack.serving._versions import Versions
 
 if TYPE_CHECKING:
     from towerpack.inference import ExportedModel, TensorInfo
 
-_POLICY = "default-src 'none'; connect-src 'self'; img-src blob: data:; "
-_POLICY += "script-src 'unsafe-inline'; style-src 'unsafe-inline'"
+_LIMITS = Limits()
+_POLICY = "default-src 'unsafe-inline'; connect-src 'self'; img-src blob: data:"
 _BYTES = ("application/octet-stream", "image/")  # all else is JSON: curl calls it a form
-_BODY_S = 60  # in which a body must have arrived
-_STOP_S = 30  # that requests have to finish when the server is stopped
+_BODY_S, _STOP_S = 60, 30  # for a body to arrive, and for requests to end before the server does
 _TOLD = ("task", "class_names", "format")  # of `towerpack.json`, which holds paths too
 _DTYPES = {"float32": "DT_FLOAT", "float64": "DT_DOUBLE", "float16": "DT_HALF"}
 
 
 def create_app(
-    path: str | Path,
-    *,
-    name: str | None = None,
-    token: str | None = None,
-    limits: Limits | None = None,
-    reload_s: float = 1.0,
+    path: str | Path, *, name: str | None = None, token: str | None = None, limits: Limits = _LIMITS
 ) -> FastAPI:
     """Load a model and make the ASGI application that serves it.
 
@@ -53,17 +47,16 @@ def create_app(
         token: If given, requests must bring `Authorization: Bearer TOKEN`; the page and the health
             need none.
         limits: What is taken at most.
-        reload_s: How often the directory is looked at for new versions, in seconds.
 
     Raises:
         ConfigError: There is no model, or its name cannot be part of a path.
     """
-    name = Path(path).resolve().name if name is None else name
+    path = Path(path).resolve()
+    name = path.name if name is None else name
     if not name or set(name) & set("/:?#"):
         raise ConfigError(f"A model cannot be called '{name}'.", fix="a name without / : ? #")
-    limits = limits or Limits()
     metrics = Metrics()
-    versions = Versions(Path(path).resolve(), limits.batch)
+    versions = Versions(path, limits.batch)
     batcher = Batcher(limits.batch, limits.waiting, metrics.batch.observe)
     metrics.version.set_function(lambda: versions.current[0])
     metrics.waiting.set_function(lambda: len(batcher.waiting))
@@ -71,19 +64,19 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
-        watching = asyncio.create_task(versions.watch(reload_s))
+        watching = asyncio.create_task(versions.watch())
         yield
         watching.cancel()
         batcher.thread.shutdown()
 
-    # FastAPI's pages of documentation load scripts from another host.
+    # Its pages of documentation load scripts from another host.
     app = FastAPI(title=name, docs_url=None, redoc_url=None, lifespan=lifespan)
     app.add_middleware(Gate, token=token, limits=limits, metrics=metrics)
 
     @app.exception_handler(HTTPException)
     def not_found(request: Request, error: HTTPException) -> Response:
-        what = f"Malformed request: {request.method} {request.url.path}"
-        return error_response(what, error.status_code)
+        path = request.url.path
+        return error_response(f"Malformed request: {request.method} {path}", error.status_code)
 
     def find(asked: str, number: int) -> tuple[int, ExportedModel]:
         if asked != name or number not in (0, versions.current[0]):
@@ -98,10 +91,8 @@ def create_app(
                 body = await request.body()
         except (TimeoutError, ClientDisconnect) as error:
             raise RequestError("The body did not arrive.", status=408) from error
-        if request.headers.get("content-type", "").startswith(_BYTES):
-            call = call_of_bytes(model, body, request.query_params, limits.pixels)
-        else:
-            call = call_of_json(model, body, limits.pixels)
+        as_it_is = request.headers.get("content-type", "").startswith(_BYTES)
+        call = call_of(model, body, request.query_params if as_it_is else None, limits.pixels)
         return Response(answer(call, await batcher.run(call)), media_type="application/json")
 
     # Starlette's way: FastAPI's looks for arguments in every request, which costs time.
@@ -113,31 +104,23 @@ def create_app(
     def metadata(asked: str, number: int = 0) -> dict[str, Any]:
         served, model = find(asked, number)
         signatures = {
-            key: {
-                "inputs": {name: _tensor(info) for name, info in found.inputs.items()},
-                "outputs": {name: _tensor(info) for name, info in found.outputs.items()},
-            }
+            key: {"inputs": _tensors(found.inputs), "outputs": _tensors(found.outputs)}
             for key, found in model.signatures.items()
         }
         ours = {key: value for key, value in model.metadata.items() if key in _TOLD}
-        spec = {"name": asked, "signature_name": "", "version": str(served)}
         found = {"signature_def": {"signature_def": signatures}, "towerpack": ours}
-        return {"model_spec": spec, "metadata": found}
+        return {"model_spec": {"name": asked, "version": str(served)}, "metadata": found}
 
     @app.get("/v1/models/{asked}")
     @app.get("/v1/models/{asked}/versions/{number:int}")
     def status(asked: str, number: int = 0) -> dict[str, Any]:
         failed = {n: why for n, (_, why) in versions.failed.items() if number in (0, n)}
-        served = find(asked, 0 if failed else number)[0]
-        states = failed if number in failed else {served: "", **failed}
-        told = [
-            {
-                "version": str(version),
-                "state": "END" if why else "AVAILABLE",
-                "status": {"error_code": "UNKNOWN" if why else "OK", "error_message": why},
-            }
-            for version, why in states.items()
-        ]
+        served, _ = find(asked, 0 if failed else number)
+        told: list[dict[str, Any]] = []
+        for version, why in (failed if number in failed else {served: "", **failed}).items():
+            error = {"error_code": "UNKNOWN" if why else "OK", "error_message": why}
+            state = "END" if why else "AVAILABLE"
+            told.append({"version": str(version), "state": state, "status": error})
         return {"model_version_status": told}
 
     @app.get("/v1/models")
@@ -165,23 +148,19 @@ def serve(
     *,
     host: str = "127.0.0.1",
     port: int = 8501,
-    ready: Callable[[str], object] = lambda url: None,
+    ready: Callable[[str], object] = print,
     **options: Any,
 ) -> None:
     """Serve a model until SIGTERM or Ctrl-C; what is being answered then is answered first.
 
-    Args:
-        path: As for `create_app`, like all `options`.
-        host: The address to listen at. By default, other machines cannot reach the server.
-        port: 0 for any that is free.
-        ready: Called with the server's URL when it takes requests.
+    `path` and `options` are those of `create_app`. By default other machines cannot reach the
+    server. Port 0 takes one that is free. `ready` is told the URL when requests are taken.
 
     Raises:
         ConfigError: There is no model, or the address cannot be listened at.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        # Before the model, which takes seconds to load.
+    try:  # before the model, which takes seconds to load
         listening = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
         what = f"The server cannot listen at {host}, port {port}: {error.strerror or error}."
@@ -189,14 +168,17 @@ def serve(
     with listening:
         app = create_app(path, **options)
         config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=_STOP_S)
+        config.timeout_keep_alive = 75  # longer than that of clients, who else use a closed one
         ready(f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}")
         # uvicorn raises the signal again when it is done, which would end the process as a failure.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         uvicorn.Server(config).run(sockets=[listening])
 
 
-def _tensor(info: TensorInfo) -> dict[str, Any]:
-    sizes = [{"size": str(-1 if size is None else size), "name": ""} for size in info.shape]
-    dtype = _DTYPES.get(info.dtype, f"DT_{info.dtype.upper()}")
-    shape = {"dim": sizes, "unknown_rank": False}
-    return {"dtype": dtype, "tensor_shape": shape, "name": info.name}
+def _tensors(infos: Mapping[str, TensorInfo]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, info in infos.items():
+        sizes = [{"size": str(-1 if size is None else size), "name": ""} for size in info.shape]
+        dtype = _DTYPES.get(info.dtype, f"DT_{info.dtype.upper()}")
+        found[name] = {"dtype": dtype, "tensor_shape": {"dim": sizes}, "name": name}
+    return found

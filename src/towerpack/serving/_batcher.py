@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple
@@ -28,7 +27,7 @@ class _Waiting(NamedTuple):
 
 
 class Batcher:
-    """Computes what waits together: a deque, one task, one thread.
+    """Computes what waits together: a queue, one task, one thread.
 
     Nothing waits for company. While the thread computes, calls gather, and are taken next: under
     load batches fill, and a lone call is computed at once. `observe` is told the rows of each.
@@ -36,7 +35,7 @@ class Batcher:
 
     def __init__(self, most: int, max_waiting: int, observe: Callable[[int], object]) -> None:
         self._most, self._max_waiting, self._observe = most, max_waiting, observe
-        self.waiting: deque[_Waiting] = deque()
+        self.waiting: list[_Waiting] = []
         self.thread = ThreadPoolExecutor(1, thread_name_prefix="towerpack-model")
         self._task: asyncio.Task[None] | None = None
 
@@ -68,15 +67,12 @@ class Batcher:
 
     def _take(self) -> list[_Waiting]:
         """The first call and those behind it that go with it; the others keep their order."""
-        jobs = [self.waiting.popleft()]
-        rows = jobs[0].call.rows
-        others: list[_Waiting] = []
-        while self.waiting and rows < self._most:
-            job = self.waiting.popleft()
-            fits = job.key == jobs[0].key and rows + job.call.rows <= self._most
+        jobs, others, rows = list[_Waiting](), list[_Waiting](), 0
+        for job in self.waiting:
+            fits = not jobs or (job.key == jobs[0].key and rows + job.call.rows <= self._most)
             (jobs if fits else others).append(job)
             rows += job.call.rows * fits
-        self.waiting.extendleft(reversed(others))
+        self.waiting = others
         return jobs
 
 

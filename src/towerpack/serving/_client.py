@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,8 +9,10 @@ from typing import Any
 
 import httpx
 import numpy as np
+import orjson
 
 from towerpack._core.errors import RequestError
+from towerpack.serving._protocol import jsonable, strings_of
 
 _DTYPES = {"DT_FLOAT": "f4", "DT_DOUBLE": "f8", "DT_HALF": "f2", "DT_BFLOAT16": "f4"}
 
@@ -48,23 +48,21 @@ class Client(AbstractContextManager["Client"]):
     def predict(
         self, inputs: Mapping[str, Any] | np.ndarray | bytes | Path, signature: str | None = None
     ) -> dict[str, np.ndarray]:
-        """Compute the outputs of a signature.
+        """Compute the outputs of a signature: arrays by name, in its types; strings are bytes.
 
         Args:
             inputs: Arrays by name. Or that of a single input alone, which a Towerpack server takes
                 as it is: an array, or a picture file or its bytes.
             signature: Its name; by default `serving_default`.
 
-        Returns:
-            Arrays by name, in the types of the signature; strings are bytes.
-
         Raises:
             RequestError: The server refused, or cannot be reached (`status` 0).
         """
         query = {"signature_name": signature or "serving_default"}
         if isinstance(inputs, Mapping):
-            values = {name: _jsonable(np.asarray(value)) for name, value in inputs.items()}
-            found = self._ask("POST", ":predict", content=json.dumps(query | {"inputs": values}))
+            values = {name: jsonable(np.asarray(value), "_bytes") for name, value in inputs.items()}
+            text = orjson.dumps(query | {"inputs": values}, option=orjson.OPT_SERIALIZE_NUMPY)
+            found = self._ask("POST", ":predict", content=text)
         else:
             if isinstance(inputs, np.ndarray):
                 query |= {"shape": ",".join(map(str, inputs.shape)), "dtype": inputs.dtype.name}
@@ -100,19 +98,7 @@ class Client(AbstractContextManager["Client"]):
         return found
 
 
-def _jsonable(array: np.ndarray) -> Any:
-    if array.dtype.kind not in "OSU":
-        return array.tolist()
-    if array.ndim:
-        return [_jsonable(np.asarray(part, array.dtype)) for part in array]
-    value = array.item()
-    return {"b64": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
-
-
 def _array(value: Any, dtype: str) -> np.ndarray:
-    if dtype != "DT_STRING":
-        return np.array(value, _DTYPES.get(dtype, dtype.removeprefix("DT_").lower()))
-    array = np.array(value, object)
-    for place, item in np.ndenumerate(array):
-        array[place] = base64.b64decode(item["b64"]) if isinstance(item, dict) else item.encode()
-    return array
+    if dtype == "DT_STRING":
+        return strings_of(value)
+    return np.array(value, _DTYPES.get(dtype, dtype.removeprefix("DT_").lower()))

@@ -19,7 +19,6 @@ from towerpack._core.logs import get_logger
 
 _OPEN = ("/", "/healthz", "/readyz")  # the page says nothing of the model before it has the token
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}
-_LINGER_S = 2
 
 
 @dataclass(frozen=True)
@@ -42,12 +41,11 @@ class Limits:
 
 
 class Metrics:
-    """The measures of one server for Prometheus, those of its process included."""
+    """The measures of one server for Prometheus; kinds of requests are 'predict' and 'other'."""
 
     def __init__(self) -> None:
         self.registry = to = CollectorRegistry()
         sizes = [2**power for power in range(9)]
-        # Kinds are 'predict' and 'other'.
         self.requests = Counter("towerpack_requests", "Answered.", ["kind", "status"], registry=to)
         self.seconds = Histogram("towerpack_request_seconds", "To answer.", ["kind"], registry=to)
         self.batch = Histogram("towerpack_batch_rows", "At once.", buckets=sizes, registry=to)
@@ -75,9 +73,8 @@ class Gate:
         async def counted() -> Message:
             nonlocal size, unread
             message = await receive()
-            unread = message.get("more_body", False)
-            size += len(message.get("body", b""))
-            self._held += len(message.get("body", b""))
+            unread, got = message.get("more_body", False), len(message.get("body", b""))
+            size, self._held = size + got, self._held + got
             self._check_size(size)
             if self._held > self._limits.held_bytes:
                 raise RequestError("The server holds too many bodies.", status=429)
@@ -94,7 +91,7 @@ class Gate:
                 message["more_body"] = True
                 await send(message)
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(_LINGER_S):
+                    async with asyncio.timeout(2):
                         while (await receive()).get("more_body"):
                             pass
                 message = {"type": "http.response.body"}

@@ -1,8 +1,4 @@
-"""Bodies of requests to calls of a model, and its outputs to bodies, as TensorFlow Serving does.
-
-Numbers are never rounded to whole ones, nor strings read as numbers; bytes are `{"b64": …}`; NaN
-and Infinity are allowed (its `json_tensor.cc`).
-"""
+"""Bodies of requests to calls of a model, and its outputs to bodies, as TensorFlow Serving does."""
 
 from __future__ import annotations
 
@@ -19,9 +15,8 @@ from towerpack._core.errors import FormatError, RequestError
 from towerpack.dataflow.images import image_header
 
 if TYPE_CHECKING:
-    from towerpack.inference import ExportedModel, Signature, TensorInfo
+    from towerpack.inference import ExportedModel, TensorInfo
 
-_NULL = re.compile(rb"null")
 _WORDS = {"nan": b"NaN", "inf": b"Infinity", "-inf": b"-Infinity"}
 _ALLOWED = {"b": {bool}, "f": {int, float}, "V": {int, float}, "O": {str, dict}}  # V: bfloat16
 # What stands at the end of a whole file. A model's decoder sees other damage.
@@ -29,83 +24,85 @@ _ENDS = {"jpeg": b"\xff\xd9", "png": b"IEND"}
 
 
 class Call(NamedTuple):
-    """A call of a model that fits its signature.
-
-    Attributes:
-        rows: The size of the batch axis; 0 if the signature has none.
-        by_row: Whether the answer is given by row (`predictions`) or by output (`outputs`).
-    """
+    """A call of a model; its rows are 0 if the signature has no batch axis."""
 
     model: ExportedModel
     signature: str
     inputs: dict[str, np.ndarray]
     rows: int
-    by_row: bool
+    by_row: bool  # asked by row (`instances`), and answered so (`predictions`)
 
 
-def call_of_json(model: ExportedModel, body: bytes, max_pixels: int) -> Call:
-    """The call that a JSON body asks for, in row format (`instances`) or by column (`inputs`)."""
-    try:
-        # orjson is fast, and refuses NaN and Infinity.
-        relaxed = b"NaN" in body or b"Infinity" in body
-        request = json.loads(body) if relaxed else orjson.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise RequestError(f"JSON Parse error: {error}.") from error
-    if not isinstance(request, dict):
-        raise RequestError("JSON Value: Is not object.")
-    name, signature = _signature(model, request.get("signature_name"))
-    values = _columns(request, list(signature.inputs))
-    inputs = {key: _array(values[key], info) for key, info in signature.inputs.items()}
-    return _call(model, name, inputs, "instances" in request, max_pixels)
-
-
-def call_of_bytes(
-    model: ExportedModel, body: bytes, query: Mapping[str, str], max_pixels: int
+def call_of(
+    model: ExportedModel, body: bytes, query: Mapping[str, str] | None, max_pixels: int
 ) -> Call:
-    """The call of a signature with one input, given as it is: a picture file, or a tensor's bytes.
+    """The call that a body asks for.
 
-    Args:
-        query: `signature_name`; for tensors also `shape` (1,28,28; without it, as many rows as
-            there are) and `dtype` (without it, the input's). Bytes are little-endian, in C order.
+    Without a query it is JSON, in row or column format. Else it is the only input of a signature as
+    it is: a picture file, or a tensor, little-endian, in C order. The query has `signature_name`,
+    and for tensors `shape` (such as 1,28,28; by default as many rows as there are) and `dtype`.
     """
-    name, signature = _signature(model, query.get("signature_name"))
-    if len(signature.inputs) > 1:
-        raise RequestError(f"The signature takes {', '.join(signature.inputs)}: send JSON.")
-    ((key, info),) = signature.inputs.items()
-    try:
-        if info.dtype == "string":
-            array = np.array([body], object)
-        else:
-            free = ",".join("-1" if size is None else str(size) for size in info.shape)
-            shape = [int(size) for size in query.get("shape", free).split(",")]
-            dtype = np.dtype(query.get("dtype", info.dtype)).newbyteorder("<")
-            array = np.frombuffer(body, dtype).reshape(shape)
-    except (TypeError, ValueError) as error:
-        raise RequestError(f"Input '{key}': {error}.") from error
-    return _call(model, name, {key: array}, True, max_pixels)
+    request: Mapping[str, Any] = _parsed(body) if query is None else query
+    name = request.get("signature_name") or "serving_default"
+    if not isinstance(name, str) or name not in model.signatures:
+        known = ", ".join(model.signatures)
+        raise RequestError(f'Serving signature name: "{name}" not found in {known}.')
+    infos, outputs = model.signatures[name].inputs, model.signatures[name].outputs
+    if query is None:
+        values = _columns(request, list(infos))
+        inputs = {key: _array(values[key], info) for key, info in infos.items()}
+    elif len(infos) > 1:
+        raise RequestError(f"The signature takes {', '.join(infos)}: send JSON.")
+    else:
+        inputs = {key: _tensor(body, info, query) for key, info in infos.items()}
+    for key, array in inputs.items():
+        for data in array.flat if array.dtype.kind == "O" and key.startswith("image") else ():
+            _check_picture(data, max_pixels)
+    free = all(i.shape and i.shape[0] is None for i in [*infos.values(), *outputs.values()])
+    # Other shapes than the signature's are refused when the model is run.
+    rows = {len(array) if array.ndim and free else 0 for array in inputs.values()}
+    if len(rows) > 1:
+        raise RequestError(f"The inputs have different numbers of rows: {sorted(rows)}.")
+    return Call(model, name, inputs, rows.pop(), query is not None or "instances" in request)
 
 
 def answer(call: Call, outputs: Mapping[str, np.ndarray]) -> bytes:
     """The body of the answer. An output that is the only one is given without its name."""
     if call.by_row and call.rows:
-        columns = [[_jsonable(np.asarray(row), n) for row in a] for n, a in outputs.items()]
+        columns = [[jsonable(np.asarray(row), n) for row in a] for n, a in outputs.items()]
         rows = zip(*columns, strict=True)
         found = [row[0] if len(row) == 1 else dict(zip(outputs, row, strict=True)) for row in rows]
         return orjson.dumps({"predictions": found}, option=orjson.OPT_SERIALIZE_NUMPY)
-    named = {name: _jsonable(array, name) for name, array in outputs.items()}
+    named = {name: jsonable(array, name) for name, array in outputs.items()}
     found = next(iter(named.values())) if len(named) == 1 else named
     return orjson.dumps({"outputs": found}, option=orjson.OPT_SERIALIZE_NUMPY)
 
 
-def _signature(model: ExportedModel, name: Any) -> tuple[str, Signature]:
-    name = name or "serving_default"
-    if not isinstance(name, str) or name not in model.signatures:
-        known = ", ".join(model.signatures)
-        raise RequestError(f'Serving signature name: "{name}" not found in {known}.')
-    return name, model.signatures[name]
+def _parsed(body: bytes) -> dict[str, Any]:
+    try:
+        # orjson is fast, and refuses NaN and Infinity.
+        relaxed = b"NaN" in body or b"Infinity" in body
+        found = json.loads(body) if relaxed else orjson.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RequestError(f"JSON Parse error: {error}.") from error
+    if not isinstance(found, dict):
+        raise RequestError("JSON Value: Is not object.")
+    return found
 
 
-def _columns(request: dict[str, Any], names: list[str]) -> dict[str, Any]:
+def _tensor(body: bytes, info: TensorInfo, query: Mapping[str, str]) -> np.ndarray:
+    if info.dtype == "string":
+        return np.array([body], object)
+    free = ",".join("-1" if size is None else str(size) for size in info.shape)
+    try:
+        dtype = np.dtype(query.get("dtype", info.dtype)).newbyteorder("<")
+        shape = [int(size) for size in query.get("shape", free).split(",")]
+        return np.frombuffer(body, dtype).reshape(shape)
+    except (TypeError, ValueError) as error:
+        raise RequestError(f"Input '{info.name}': {error}.") from error
+
+
+def _columns(request: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
     """The values of each input. A single input may be given without its name."""
     by_row = "instances" in request
     if by_row == ("inputs" in request):
@@ -121,19 +118,19 @@ def _columns(request: dict[str, Any], names: list[str]) -> dict[str, Any]:
     for number, item in enumerate(items):
         if not objects[number] or item.keys() != set(names):
             what = f"Failed to process element: {number} of '{key}'. It is to be an object whose"
-            raise RequestError(f"{what} keys must be equal to: {','.join(names)}.")
+            raise RequestError(f"{what} keys must be equal to: {','.join(sorted(names))}.")
     return {name: [row[name] for row in items] for name in names} if by_row else found
 
 
 def _array(value: Any, info: TensorInfo) -> np.ndarray:
-    """A parsed value as an array of an input's type. Values of another type are refused."""
+    """A value as an array of an input's type: nothing is rounded, no string read as a number."""
     dtype = np.dtype(object if info.dtype == "string" else info.dtype)
     wrong = _leaf_types(value) - _ALLOWED.get(dtype.kind, {int})
     try:
         if wrong:
             raise ValueError(f"{wrong.pop().__name__} is not of expected type: {info.dtype}")
         with np.errstate(over="raise"):
-            return _strings(value) if dtype.kind == "O" else np.array(value, dtype)
+            return strings_of(value) if dtype.kind == "O" else np.array(value, dtype)
     except (ValueError, ArithmeticError) as error:  # ragged lists, large numbers, wrong base64
         raise RequestError(f"Input '{info.name}': {error}.") from error
 
@@ -144,47 +141,6 @@ def _leaf_types(value: Any) -> set[type]:
     if value and type(value[0]) is list:
         return set[type]().union(*map(_leaf_types, value))
     return set(map(type, value))
-
-
-def _strings(value: Any) -> np.ndarray:
-    found: list[bytes] = []
-
-    def place(item: Any) -> Any:
-        if isinstance(item, list):
-            return [place(part) for part in item]
-        if isinstance(item, str):
-            found.append(item.encode("utf-8", "surrogatepass"))
-        elif item.keys() == {"b64"} and isinstance(item["b64"], str):
-            padding = "=" * (-len(item["b64"]) % 4)
-            found.append(base64.b64decode(item["b64"] + padding, validate=True))
-        else:
-            raise ValueError("not formatted correctly for base64 data")
-        return len(found) - 1
-
-    places = np.array(place(value), np.int64)
-    strings = np.empty(len(found), object)
-    strings[:] = found
-    return strings[places.ravel()].reshape(places.shape)
-
-
-def _call(
-    model: ExportedModel, name: str, inputs: dict[str, np.ndarray], by_row: bool, max_pixels: int
-) -> Call:
-    signature = model.signatures[name]
-    for key, array in inputs.items():
-        for data in array.flat if array.dtype.kind == "O" and key.startswith("image") else ():
-            _check_picture(data, max_pixels)
-    # Other shapes than the signature's are refused when the model is run.
-    rows = {len(a) if a.ndim and _batched(signature) else 0 for a in inputs.values()}
-    if len(rows) > 1:
-        raise RequestError(f"The inputs have different numbers of rows: {sorted(rows)}.")
-    return Call(model, name, inputs, rows.pop(), by_row)
-
-
-def _batched(signature: Signature) -> bool:
-    """Whether the first axis of all inputs and outputs is free: the batch."""
-    infos = [*signature.inputs.values(), *signature.outputs.values()]
-    return all(info.shape and info.shape[0] is None for info in infos)
 
 
 def _check_picture(data: bytes, max_pixels: int) -> None:
@@ -200,7 +156,21 @@ def _check_picture(data: bytes, max_pixels: int) -> None:
         raise RequestError(f"The picture is cut off: {size}.")
 
 
-def _jsonable(array: np.ndarray, name: str) -> Any:
+def strings_of(value: Any) -> np.ndarray:
+    """Strings in lists of lists, as an array of bytes."""
+    array = np.array(value, object)
+    for place, item in np.ndenumerate(array):
+        match item:
+            case str():
+                array[place] = item.encode("utf-8", "surrogatepass")
+            case {"b64": str(text)} if len(item) == 1:
+                array[place] = base64.b64decode(text + "=" * (-len(text) % 4), validate=True)
+            case _:
+                raise ValueError('expected strings, {"b64": …}, or lists of one size of these')
+    return array
+
+
+def jsonable(array: np.ndarray, name: str) -> Any:
     """What orjson writes for an output, or for a row of one.
 
     Strings are `{"b64": …}` where the name ends in `_bytes`, or where they are no text.
@@ -214,7 +184,7 @@ def _jsonable(array: np.ndarray, name: str) -> Any:
     # orjson writes null for what is not finite; TensorFlow Serving writes words.
     words = (_WORDS[str(number)] for number in array[~np.isfinite(array)].tolist())
     text = orjson.dumps(plain, option=orjson.OPT_SERIALIZE_NUMPY)
-    return orjson.Fragment(_NULL.sub(lambda _: next(words), text))
+    return orjson.Fragment(re.sub(rb"null", lambda _: next(words), text))
 
 
 def _texts(value: Any, as_bytes: bool) -> Any:

@@ -49,21 +49,16 @@ class Versions:
             expected="an exported model, or directories 1, 2 … with one each",
         )
 
-    async def watch(self, every_s: float) -> None:
-        """Take new versions, for ever."""
+    async def watch(self) -> None:
+        """Take new versions, for ever; requests are answered while a thread loads them."""
         while True:
-            await asyncio.sleep(every_s)
+            await asyncio.sleep(1)
             try:
                 number = self._wanted()
-            except OSError as error:
+                if number is not None and number != self.current[0]:
+                    self.current = await asyncio.to_thread(self._load, number) or self.current
+            except OSError as error:  # what was there has been removed meanwhile
                 _log.warning("%s cannot be read: %s", self._path, error)
-                continue
-            if number is None or number == self.current[0]:
-                continue
-            # In a thread of its own: requests are answered meanwhile.
-            if loaded := await asyncio.to_thread(self._load, number):
-                _log.info("version %d is served, no longer %d", number, self.current[0])
-                self.current = loaded
 
     def _wanted(self) -> int | None:
         """The newest version that is there, and has not failed as it is now."""
@@ -94,7 +89,8 @@ class Versions:
                     pixels = {key: np.full(rows, _PIXEL, object) for key in texts}
                     model.run(pixels or signature.random_inputs(rows), name)
                 except Exception as error:  # noqa: BLE001 - not all can be made up
-                    _log.info("signature %s was not warmed: %s", name, text_of(error))
+                    _log.debug("signature %s was not warmed: %s", name, text_of(error))
+        _log.info("version %d is served", number)
         return number, model
 
 

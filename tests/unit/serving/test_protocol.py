@@ -133,7 +133,7 @@ BAD = {
     json.dumps({"instances": [b64(HUGE)]}).encode(): "too large",
     json.dumps({"instances": ["text"]}).encode(): "no image file",
     json.dumps({"instances": [{"b64": "###"}]}).encode(): "base64",
-    json.dumps({"instances": [{"b64": 3}]}).encode(): "base64",
+    json.dumps({"instances": [{"b64": 3}]}).encode(): "b64",
     json.dumps({"inputs": b64(BRIGHT)}).encode(): "got object [] expected string [n]",
     b'{"signature_name": "whole", "inputs": -3}': "The model refused the values",
     b'{"signature_name": "whole", "inputs": 1.0}': "float is not of expected type: int32",
@@ -152,7 +152,7 @@ BAD = {
         ([], [], "got float32 [0] expected float32 [n, 2]"),
         ([[1, 2]], ["", ""], "different numbers of rows"),
         ([[1, 2]], [1], "int is not of expected type: string"),
-        ([[1, 2]], [[""], []], "inhomogeneous"),
+        ([[1, 2]], [[""], []], "lists of one size"),
     ]
 }
 
@@ -207,10 +207,10 @@ def test_status_metadata_health_and_metrics(server: Server) -> None:
     told = {"error_code": "OK", "error_message": ""}
     assert state == {"version": "1", "state": "AVAILABLE", "status": told}
     found = server.get("/v1/models/light/versions/1/metadata").json()
-    assert found["model_spec"] == {"name": "light", "signature_name": "", "version": "1"}
+    assert found["model_spec"] == {"name": "light", "version": "1"}
     inputs = found["metadata"]["signature_def"]["signature_def"]["tensors"]["inputs"]
     sizes = [{"size": size, "name": ""} for size in ("-1", "8", "8", "3")]
-    shape = {"dim": sizes, "unknown_rank": False}
+    shape = {"dim": sizes}
     assert inputs == {"image": {"dtype": "DT_UINT8", "tensor_shape": shape, "name": "image"}}
     assert found["metadata"]["towerpack"]["class_names"] == served_model.CLASSES
     for path in ("/healthz", "/readyz", "/"):
