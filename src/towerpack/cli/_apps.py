@@ -86,7 +86,7 @@ def train(
 def evaluate(
     run: RUN,
     settings: SETTINGS = None,
-    split: Annotated[str, typer.Option(help="train, val or test.")] = "test",
+    split: Annotated[str, typer.Option(help="val or test.")] = "test",
     run_dir: RUN_DIR = None,
     json_: JSON = False,
 ) -> None:
