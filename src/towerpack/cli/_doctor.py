@@ -49,7 +49,6 @@ EXTRAS: Final[Mapping[str, Sequence[str]]] = {
         "httpx",
         "orjson",
         "prometheus-client",
-        "python-multipart",
         "uvicorn",
         "uvloop",
     ),
