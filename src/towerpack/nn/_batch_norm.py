@@ -125,7 +125,7 @@ def BatchNorm(
             all-reduce for each layer and step.
         virtual_batch_size: In training, normalise parts of so many datapoints each by their own
             statistics ("ghost batch norm", Hoffer et al. 2017). It divides the batch.
-        data_format: Where the channels are in an input of rank 4.
+        data_format: Where the channels are.
 
     Raises:
         LayerError: Replicas that share their variables cannot synchronise statistics, nor can
@@ -188,8 +188,16 @@ def BatchRenorm(
         epsilon: Added to the variance.
         center: Have `beta`.
         scale: Have `gamma`.
-        data_format: Where the channels are in an input of rank 4.
+        data_format: Where the channels are.
+
+    Raises:
+        LayerError: Limits that are below 1 (`rmax`) or 0 (`dmax`).
     """
+    if rmax < 1 or dmax < 0:
+        raise LayerError(
+            f"BatchRenorm '{full_name()}': {rmax=} and {dmax=} are no limits.",
+            expected="rmax of at least 1, dmax of at least 0",
+        )
     layer = keras_layer(
         "BatchRenorm",
         FusedBatchNormalization,

@@ -55,13 +55,17 @@ def keras_word(kind: str, given: Any) -> str:
     return words[word]
 
 
-def static_shape(x: tf.Tensor, rank: int | None, layer: str) -> tuple[int | None, ...]:
-    """The static shape of a layer's input, checked for its rank."""
-    if x.shape.rank is None or (rank is not None and x.shape.rank != rank):
+def static_shape(
+    x: tf.Tensor, rank: int | None, layer: str, least: int = 0
+) -> tuple[int | None, ...]:
+    """The static shape of a layer's input, checked for its rank: that one, or at least `least`."""
+    if x.shape.rank is None or x.shape.rank < least or rank not in (None, x.shape.rank):
         raise LayerError(
             f"{layer} '{full_name()}' got an input of the wrong rank.",
             got=f"shape {x.shape}",
-            expected=f"rank {rank}, such as {_SHAPES[rank]}" if rank else "a known rank",
+            expected=f"rank {rank}, such as {_SHAPES[rank]}"
+            if rank
+            else f"a known rank of at least {least}",
             fix="reshape the input, for example with tf.expand_dims(image, -1) for grey images"
             if rank == 4
             else "reshape the input",
@@ -250,9 +254,9 @@ def register_keras(
 
 
 def channel_axis(x: tf.Tensor, name: str, data_format: str) -> int:
-    """Where the channels of a tensor are: 1 or -1. What is no image has them last."""
+    """Where the channels of a tensor are: 1 or -1."""
     first = keras_word("data_format", data_format) == "channels_first"
-    return 1 if first and len(static_shape(x, None, name)) > 3 else -1
+    return 1 if first and len(static_shape(x, None, name, 2)) > 2 else -1
 
 
 _SIZES = ("kernel_size", "pool_size", "strides", "dilation_rate", "size")

@@ -55,18 +55,20 @@ def LayerNorm(
 
     Args:
         x: [batch, …, channels].
-        axis: None: of images all but the batch, otherwise the last. -1: the last, of images too.
+        axis: None: of images all but the batch, otherwise the channels. -1: the channels, of images
+            too. Others as in Keras.
         epsilon: Added to the variance.
         center: Have `beta`.
         scale: Have `gamma`.
         beta_initializer: Keras initializer.
         gamma_initializer: Keras initializer.
-        data_format: Where the channels of an image are.
+        data_format: Where the channels are.
     """
-    config: dict[str, Any] = {"make": keras.layers.LayerNormalization, "axis": axis or -1}
-    if axis is None and len(static_shape(x, None, "LayerNorm")) == 4:
-        axis = channel_axis(x, "LayerNorm", data_format)
-        config = {"make": keras.layers.GroupNormalization, "axis": axis, "groups": 1}
+    config: dict[str, Any] = {"make": keras.layers.LayerNormalization, "axis": axis}
+    if axis in (None, -1):
+        config["axis"] = channel_axis(x, "LayerNorm", data_format)
+    if axis is None and x.shape.rank == 4:
+        config |= {"make": keras.layers.GroupNormalization, "groups": 1}
     layer = keras_layer(
         "LayerNorm",
         x=x,

@@ -50,7 +50,11 @@ WRONG: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "out of range": ({}, ["batch_size=0"], "data.batch_size: .*greater than or equal to 1, got 0"),
     "another type": ({"data": {"batch_size": "many"}}, [], "data.batch_size: .*integer.*'many'"),
     "unknown in a file": ({"data": {"sizes": 3}}, [], "data.sizes: no such key. .*'size'"),
-    "two at once": ({"titles": "", "data": {"size": 3}}, [], r"(?s)data\.size.*titles: no such key"),
+    "two at once": (
+        {"titles": "", "data": {"size": 3}},
+        [],
+        r"(?s)data\.size.*titles: no such key",
+    ),
 }
 
 

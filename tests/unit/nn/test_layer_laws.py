@@ -315,31 +315,10 @@ def test_gradients_are_finite_and_bfloat16_is_near(name: str) -> None:
     np.testing.assert_allclose(tf.cast(short, tf.float32), y, atol=0.05 * wide)
 
 
-TURNED = [
-    name
-    for name, case in CASES.items()
-    if len(case.shape) > 3 or "Conv1D" in name
-    if "data_format" in getattr(nn, name.split()[0]).parameters
-]
-
-
-@pytest.mark.parametrize("name", TURNED)
-def test_channels_first_is_channels_last_turned(name: str) -> None:
-    shape = CASES[name].shape
-    turned = (shape[0], shape[-1], *shape[1:-1])
-    last, first = built(name), built(name, turned, data_format="NCHW")
-    values = fill(last)
-    known = first.store.named_variables()
-    give(first, {n: np.reshape(v, known[n].shape) for n, v in values.items()})
-    x = numbers(*shape)
-    for is_training in (False, True):
-        y = run(first, np.moveaxis(x, -1, 1), is_training=is_training)
-        near(np.moveaxis(y, 1, -1), run(last, x, is_training=is_training))
-
-
-def test_a_bias_goes_to_the_channels_where_the_width_is_as_long() -> None:
+@pytest.mark.parametrize("layer", [nn.Conv2D, nn.SeparableConv2D])
+def test_a_bias_goes_to_the_channels_where_the_width_is_as_long(layer: Any) -> None:
     def conv(x: tf.Tensor, data_format: str = "NHWC") -> tf.Tensor:
-        return nn.Conv2D("a", x, 5, 3, data_format=data_format, bias_initializer="normal")
+        return layer("a", x, 5, 3, data_format=data_format, bias_initializer="normal")
 
     x, turned = numbers(2, 6, 5, 4), numbers(2, 6, 5, 4).transpose(0, 3, 1, 2)
     last = tower_of(conv, spec(None, 6, 5, 4))
@@ -388,6 +367,50 @@ PURE = {
         ),
     ),
 }
+
+
+# [batch, time, channels] always, or no channels at all.
+WITHOUT_FORMAT = (
+    "Embedding", "FullyConnected", "GRU", "LSTM", "MultiHeadAttention", "SpectralNorm", "concat",
+    "positions",
+)  # fmt: skip
+VOLUME = (4, 3, 4, 5, 2)
+
+
+def turned() -> dict[str, tuple[Callable[..., Any], tuple[int, ...]]]:
+    known = {name: (case.build, case.shape) for name, case in CASES.items()}
+    known |= {kind: (layer, WIDE) for kind, (layer, _) in PURE.items()}
+    for word, shape in {"sequences": SEQUENCE, "volumes": VOLUME}.items():
+        known[f"BatchNorm of {word}"] = images(nn.BatchNorm), shape
+        known[f"GroupNorm of {word}"] = images(nn.GroupNorm, 2), shape
+        known[f"LayerNorm of {word}"] = images(nn.LayerNorm), shape
+        known[f"Maxout of {word}"] = images(nn.Maxout, 2), shape
+        known[f"PReLU of {word}"] = images(nn.PReLU, 0.2, channel_wise=True), shape
+    known["LayerNorm of channels"] = images(nn.LayerNorm, axis=-1), IMAGE
+    for layer, *size in (nn.MaxPooling, 2), (nn.AvgPooling, 2), (nn.GlobalAvgPooling,):
+        known[layer.name] = images(layer, *size), IMAGE
+    return {name: case for name, case in known.items() if name.split()[0] not in WITHOUT_FORMAT}
+
+
+@pytest.mark.parametrize("name", turned())
+def test_channels_first_is_channels_last_turned(name: str) -> None:
+    build, shape = turned()[name]
+
+    def first(x: tf.Tensor) -> tf.Tensor:
+        with argscope([nn, keras.layers], data_format="channels_first"):
+            return build(x)
+
+    last = tower_of(build, spec(None, *shape[1:]))
+    turn = tower_of(first, spec(None, shape[-1], *shape[1:-1]))
+    turn.trace(is_training=True)
+    last.trace(is_training=True)
+    values, known = fill(last), turn.store.named_variables()
+    give(turn, {n: np.reshape(v, known[n].shape) for n, v in values.items()})
+    x = numbers(*shape)
+    for is_training in (False, True):
+        y = run(turn, np.moveaxis(x, -1, 1), is_training=is_training)
+        wanted = run(last, x, is_training=is_training)
+        near(np.moveaxis(y, 1, -1), wanted)
 
 
 @pytest.mark.parametrize("kind", PURE)
