@@ -237,6 +237,8 @@ def register_keras(
         activation = None if recurrent else config.pop("activation", None)
         if axis:
             config["axis"] = channel_axis(x, name, config.pop("data_format"))
+        elif "data_format" in config:
+            config["data_format"] = keras_word("data_format", config["data_format"])
         made = keras_layer(name, make, x, rank, **config, **fixed)
         # On a CPU, TensorFlow 2.21 adds Keras's bias along the width where that is as long.
         turned = "use_bias" in config and config.get("data_format") == "channels_first"

@@ -13,7 +13,6 @@ from towerpack.nn._layers import (
     channel_axis,
     keras_layer,
     register_keras,
-    static_shape,
 )
 from towerpack.nn._register import register_layer
 

@@ -315,7 +315,7 @@ def test_gradients_are_finite_and_bfloat16_is_near(name: str) -> None:
     np.testing.assert_allclose(tf.cast(short, tf.float32), y, atol=0.05 * wide)
 
 
-@pytest.mark.parametrize("layer", [nn.Conv2D, nn.SeparableConv2D])
+@pytest.mark.parametrize("layer", [nn.Conv2D, nn.Conv2DTranspose, nn.SeparableConv2D])
 def test_a_bias_goes_to_the_channels_where_the_width_is_as_long(layer: Any) -> None:
     def conv(x: tf.Tensor, data_format: str = "NHWC") -> tf.Tensor:
         return layer("a", x, 5, 3, data_format=data_format, bias_initializer="normal")
@@ -323,7 +323,8 @@ def test_a_bias_goes_to_the_channels_where_the_width_is_as_long(layer: Any) -> N
     x, turned = numbers(2, 6, 5, 4), numbers(2, 6, 5, 4).transpose(0, 3, 1, 2)
     last = tower_of(conv, spec(None, 6, 5, 4))
     first = tower_of(lambda x: conv(x, "NCHW"), spec(None, 4, 6, 5))
-    near(run(first, turned), run(last, x).transpose(0, 3, 1, 2))
+    for mode in ("eager", "graph"):
+        near(run(first, turned, mode=mode), run(last, x).transpose(0, 3, 1, 2))
 
 
 # ------------------------------------------------------------------ what has no weights
