@@ -71,8 +71,12 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
     def _in_parts(self, inputs: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         layer: Any = self
         shape: Any = tf.shape(inputs)
-        tf.debugging.assert_equal(shape[0] % size, 0, f"{self.name}: virtual_batch_size={size}")
-        x = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)
+        name = f"{self.name}: virtual_batch_size={size} does not divide the batch"
+        divides: Any = tf.debugging.assert_equal(shape[0] % size, 0, name)
+        # Not by itself: what nothing depends on is pruned. None: it runs eagerly.
+        with tf.control_dependencies([] if divides is None else [divides]):
+            x = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)
+            x = tf.identity(x)
         x = tf.reshape(x, tf.concat([[-1, size], shape[1:]], 0))
         channel = 2 if self.axis == 1 else inputs.shape.rank
         mean, variance = tf.nn.moments(

@@ -7,14 +7,17 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from towerpack._core.errors import LayerError
 from towerpack.nn._context import get_current_tower_context
 from towerpack.nn._layers import (
     apply_layer,
     channel_axis,
     keras_layer,
     register_keras,
+    static_shape,
 )
 from towerpack.nn._register import register_layer
+from towerpack.nn._scope import full_name
 
 GroupNorm = register_keras(
     "GroupNorm",
@@ -115,7 +118,13 @@ def SpectralNorm(x: tf.Tensor, power_iterations: int = 1) -> tf.Tensor:
     Args:
         x: A weight [… in, out], such as a kernel.
         power_iterations: How often `u` is improved in a step; at least 1.
+
+    Raises:
+        LayerError: It is no weight, or `u` is not improved.
     """
+    static_shape(x, None, "SpectralNorm", 2)
+    if power_iterations < 1:
+        raise LayerError(f"SpectralNorm '{full_name()}': {power_iterations=} is below 1.")
     layer = keras_layer(
         "SpectralNorm",
         _SpectralNormalization,

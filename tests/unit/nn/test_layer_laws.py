@@ -459,6 +459,12 @@ def test_parts_of_a_batch_have_statistics_of_their_own() -> None:
     near(variables(tower)["a/moving_variance"], 0.9 + 0.1 * pairs.var(1).mean(0))
 
 
+def test_parts_that_do_not_divide_the_batch() -> None:
+    tower = tower_of(lambda x: nn.BatchNorm("a/b", x, virtual_batch_size=4), spec(None, 2))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"a.b: virtual_batch_size=4"):
+        tower.trace(is_training=True).function(["y"])[0](numbers(6, 2))
+
+
 def test_spectral_norm_finds_the_greatest_singular_value() -> None:
     x = numbers(6, 4)
     tower = tower_of(lambda x: nn.SpectralNorm("a", x, 50), spec(6, 4))
@@ -491,7 +497,7 @@ def test_statistics_and_parameters_begin_as_they_are_told() -> None:
 def test_chains_and_argscopes_take_keras_layers_and_modules() -> None:
     def build(x: tf.Tensor) -> tf.Tensor:
         with argscope([keras.layers, nn], use_bias=False, units=5):
-            return LinearWrap(x).Dense("one").FullyConnected("two").Softmax(axis=1)()
+            return LinearWrap(x).Dense(name="one").FullyConnected("two").Softmax(axis=1)()
 
     tower = tower_of(build)
     near(run(tower, numbers(4, 6)).sum(1), np.ones(4))
@@ -517,6 +523,28 @@ MISTAKES = {
     r"BatchNorm 'a': sync_statistics": lambda x: nn.BatchNorm(
         "a", x, sync_statistics=True, virtual_batch_size=2
     ),
+    r"SpectralNorm 'a': power_iterations=0": lambda x: nn.SpectralNorm("a", x[0, 0], 0),
+    r"SpectralNorm 'a' got an input of the wrong rank": lambda x: nn.SpectralNorm("a", x[0, 0, 0]),
+    r"GroupNorm 'a' got an input of the wrong rank": lambda x: nn.GroupNorm("a", x[0, 0, 0], 2),
+    r"BatchRenorm 'a': rmax=0": lambda x: nn.BatchRenorm("a", x, 0, 1),
+    r"LSTM 'a': initial_state": lambda x: nn.LSTM("a", x[0], 3, initial_state=tf.zeros([6, 3])),
+    r"GRU 'a': initial_state": lambda x: nn.GRU("a", x[0], 3, initial_state=tf.zeros([6, 4])),
+    r"MaxPooling 'a' cannot .*Negative(.|\n)*shape \(None, 6, 5, 4\)": lambda x: nn.MaxPooling(
+        "a", x, 9
+    ),
+    r"UpSampling 'a' cannot .*interpolation": lambda x: nn.UpSampling("a", x, interpolation="foo"),
+    r"ConcatWith '' cannot .*[Dd]imension": lambda x: nn.ConcatWith(x, x[:, :2]),
+    r"Conv2D 'a' cannot .*hee": lambda x: nn.Conv2D("a", x, 3, 3, kernel_initializer="hee"),
+    r"Conv2D 'a' .* its channels": lambda x: nn.Conv2D(
+        "a", tf.compat.v1.placeholder_with_default(x, [None] * 4), 3, 3
+    ),
+    r"LinearWrap.Dense cannot .*": lambda x: LinearWrap(x).Dense("fc", 3)(),
+    r"'a/kernel' is the name of two": lambda x: keras.layers.Dense(3, name="a")(
+        nn.FullyConnected("a", x, 3)
+    ),
+    r"'b/kernel' is the name of two": lambda x: nn.FullyConnected(
+        "b", keras.layers.Dense(3, name="b")(x), 3
+    ),
 }
 
 
@@ -534,6 +562,11 @@ def test_a_depthwise_kernel_begins_by_its_own_inputs() -> None:
 
 def test_dropout_takes_a_tensor_as_its_rate() -> None:
     x, rate = np.ones([200, 100], np.float32), np.float32(0.2)
-    tower = tower_of(lambda x, rate: nn.Dropout("d", x, rate), spec(None, 100), spec(name="rate"))
+
+    def dropped(x: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
+        kinds = tf.float32, tf.bfloat16, tf.float64
+        return tf.stack([tf.cast(nn.Dropout(tf.cast(x, d), rate), tf.float32) for d in kinds])
+
+    tower = tower_of(dropped, spec(None, 100), spec(name="rate"))
     y = runner(tower, "graph", is_training=True)(x, rate)["y"]
-    assert 0.18 < np.mean(y == 0) < 0.22
+    assert all(0.18 < share < 0.22 for share in np.mean(y == 0, (1, 2)))
