@@ -53,7 +53,7 @@ def activations(x, bits):
 
 
 class Model(ModelDesc):
-    def __init__(self, weight_bits, activation_bits):
+    def __init__(self, weight_bits=1, activation_bits=2):
         self.bits = weight_bits, activation_bits
 
     def inputs(self):

@@ -40,7 +40,7 @@ def triplet(same: tf.Tensor, different: tf.Tensor, margin: float = 2.0) -> tf.Te
 
 
 class Model(ModelDesc):
-    def __init__(self, loss):
+    def __init__(self, loss=contrastive):
         self.loss = loss
 
     def inputs(self):

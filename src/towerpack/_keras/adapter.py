@@ -10,7 +10,7 @@ import collections
 import functools
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import Any, cast
@@ -88,13 +88,21 @@ def layers_see_training(training: bool) -> AbstractContextManager[None]:
     return _global("current_call_ctx", context)
 
 
-def fresh_names() -> AbstractContextManager[None]:
+def fresh_names(counts: Mapping[str, int] | None = None) -> AbstractContextManager[None]:
     """Number automatic Keras names (`dense`, `dense_1`) from the start, in each trace alike.
 
     Keras counts them for the whole process; a second trace of one tower would give other names
     to the same layers.
+
+    Args:
+        counts: Go on from these `name_counts()` instead.
     """
-    return _global("object_name_uids", collections.defaultdict(int))
+    return _global("object_name_uids", collections.defaultdict(int, counts or {}))
+
+
+def name_counts() -> dict[str, int]:
+    """How many automatic names of each kind Keras has given (since `fresh_names`)."""
+    return dict(global_state.get_global_attribute("object_name_uids") or {})
 
 
 @contextmanager

@@ -7,7 +7,8 @@ count as well. Operations belong to it that read its variables or lie in its nam
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from towerpack.tower import TowerFunction, TowerTrace, check_specs
 
 _OUTPUT = "/output"
 _SHAPES = ("Shape", "Size", "Rank")  # through these flow sizes, no values
+_CELL = re.compile(r"/(lstm|gru|simple_rnn)_cell(_\d+)?$")  # belongs to the layer around it
 _SIGNS = {"AddV2": "+", "AddN": "+", "Mul": "×", "Sub": "-", "ConcatV2": "concat"}
 
 
@@ -126,9 +128,16 @@ def model_summary(model: Any, *, is_training: bool = False) -> ModelSummary:
         for s in check_specs(described.inputs())
     ]
     tower = TowerFunction(described.build_graph, specs)
-    reading = _Reading(tower.trace(is_training=is_training), tower.input_names)
-    for name, variable in tower.store.named_variables().items():
-        reading.part(_layer_of(name)).parameters += variable.shape.num_elements() or 0
+    trace = tower.trace(is_training=is_training)
+    variables = tower.store.named_variables()
+    layers = {
+        name: _layer_of(name, tower.store.layers())
+        for name in variables
+        if not name.endswith("seed_generator_state")
+    }
+    reading = _Reading(trace, tower.input_names, layers)
+    for name, layer in layers.items():
+        reading.part(layer).parameters += variables[name].shape.num_elements() or 0
     return ModelSummary(reading.used_parts())
 
 
@@ -166,7 +175,7 @@ class _Keras(ModelDesc):
 class _Reading:
     """Follows what flows through a graph, operation by operation, in the order of their making."""
 
-    def __init__(self, trace: TowerTrace, inputs: Sequence[str]) -> None:
+    def __init__(self, trace: TowerTrace, inputs: Sequence[str], layers: Mapping[str, str]) -> None:
         self._parts: dict[str, LayerSummary] = {}
         self._readers: dict[tf.Operation, list[str]] = {}  # of variables, with the layers' names
         self._fixed: dict[tf.Operation, list[str]] = {}  # made of variables and constants alone
@@ -174,7 +183,8 @@ class _Reading:
         self._left: dict[str, tf.Tensor] = {}  # the first that others read of a layer
         self._feeding: dict[tf.Operation, list[str]] = {}
         operations: list[tf.Operation] = trace.graph.get_operations()
-        self._find_readers(operations, trace.handles)
+        handles = {t.op: layers[name] for name, t in trace.handles.items() if name in layers}
+        self._find_readers(operations, handles)
         self._scopes = self._find_scopes(trace.result.outputs)
         fed = dict(zip([t.op for t in trace.inputs], inputs, strict=True))
         for op in operations:
@@ -203,14 +213,13 @@ class _Reading:
         return [part for name, part in self._parts.items() if name in used]
 
     def _find_readers(
-        self, operations: Sequence[tf.Operation], handles: Mapping[str, tf.Tensor]
+        self, operations: Sequence[tf.Operation], handles: Mapping[tf.Operation, str]
     ) -> None:
-        variables = {handle.op: name for name, handle in handles.items()}
         for op in operations:
             before = [tensor.op for tensor in op.inputs]
             read = [layer for b in before for layer in self._fixed.get(b, ())]
-            if op in variables:
-                self._fixed[op] = [_layer_of(variables[op])]
+            if op in handles:
+                self._fixed[op] = [handles[op]]
             elif op.type == "Const" or (
                 before and "Random" not in op.type and all(b in self._fixed for b in before)
             ):
@@ -234,7 +243,7 @@ class _Reading:
                 parts = tensor.op.name.split("/")
                 scopes.setdefault("/".join(parts[: layer.count("/") + 1]), layer)
         for op, read in self._readers.items():
-            scope = op.name.rpartition("/")[0]
+            scope = _CELL.sub("", op.name.rpartition("/")[0])
             if scope and read[0] not in scopes.values():
                 scopes.setdefault(scope, read[0])
         around = {above for scope in scopes for above in _above(scope)}
@@ -277,8 +286,10 @@ def _sizes(tensor: tf.Tensor) -> list[int | None] | None:
     return None if tensor.shape.rank is None else tensor.shape.as_list()
 
 
-def _layer_of(variable: str) -> str:
-    return variable.rpartition("/")[0] or variable
+def _layer_of(variable: str, by_name: Container[str]) -> str:
+    """The layer by name around a variable, else its path."""
+    path = _CELL.sub("", variable.rpartition("/")[0] or variable)
+    return next((above for above in _above(variable) if above in by_name), path)
 
 
 def _above(name: str) -> Iterator[str]:

@@ -71,8 +71,12 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
     def _in_parts(self, inputs: tf.Tensor, size: int) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         layer: Any = self
         shape: Any = tf.shape(inputs)
-        tf.debugging.assert_equal(shape[0] % size, 0, f"{self.name}: virtual_batch_size={size}")
-        x = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)
+        name = f"{self.name}: virtual_batch_size={size} does not divide the batch"
+        divides: Any = tf.debugging.assert_equal(shape[0] % size, 0, name)
+        # Not by itself: what nothing depends on is pruned. None: it runs eagerly.
+        with tf.control_dependencies([] if divides is None else [divides]):
+            x = tf.cast(inputs, tf.float64 if inputs.dtype == tf.float64 else tf.float32)
+            x = tf.identity(x)
         x = tf.reshape(x, tf.concat([[-1, size], shape[1:]], 0))
         channel = 2 if self.axis == 1 else inputs.shape.rank
         mean, variance = tf.nn.moments(
@@ -125,7 +129,7 @@ def BatchNorm(
             all-reduce for each layer and step.
         virtual_batch_size: In training, normalise parts of so many datapoints each by their own
             statistics ("ghost batch norm", Hoffer et al. 2017). It divides the batch.
-        data_format: Where the channels are in an input of rank 4.
+        data_format: Where the channels are.
 
     Raises:
         LayerError: Replicas that share their variables cannot synchronise statistics, nor can
@@ -188,8 +192,16 @@ def BatchRenorm(
         epsilon: Added to the variance.
         center: Have `beta`.
         scale: Have `gamma`.
-        data_format: Where the channels are in an input of rank 4.
+        data_format: Where the channels are.
+
+    Raises:
+        LayerError: Limits that are below 1 (`rmax`) or 0 (`dmax`).
     """
+    if rmax < 1 or dmax < 0:
+        raise LayerError(
+            f"BatchRenorm '{full_name()}': {rmax=} and {dmax=} are no limits.",
+            expected="rmax of at least 1, dmax of at least 0",
+        )
     layer = keras_layer(
         "BatchRenorm",
         FusedBatchNormalization,

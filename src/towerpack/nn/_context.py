@@ -55,7 +55,7 @@ class TowerContext:
     summaries: list[Summary] = field(default_factory=list)
     regularizers: list[tuple[str, tf.Tensor]] = field(default_factory=list)
     used_names: set[str] = field(default_factory=set)
-    called: set[Any] = field(default_factory=set)
+    called: dict[Any, Any] = field(default_factory=dict)
     _draws: dict[str, int] = field(default_factory=dict)
     _graph: Any = None
     _scope_around: str = ""

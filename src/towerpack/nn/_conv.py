@@ -66,11 +66,9 @@ SeparableConv2D = register_keras(
     """A depthwise convolution, then one of 1x1 to `filters` channels.
 
     Variables `depthwise_kernel` [h, w, in, depth_multiplier], `pointwise_kernel` [1, 1, in *
-    depth_multiplier, filters] and `bias` [filters]. Channels are last: turned, TensorFlow 2.21
-    adds the bias along the width, on a CPU, where that is as long.
+    depth_multiplier, filters] and `bias` [filters].
     """,
     rank=4,
-    fixed={"data_format": "channels_last"},
     padding="same",
     depthwise_initializer=None,
     pointwise_initializer=None,

@@ -55,13 +55,17 @@ def keras_word(kind: str, given: Any) -> str:
     return words[word]
 
 
-def static_shape(x: tf.Tensor, rank: int | None, layer: str) -> tuple[int | None, ...]:
-    """The static shape of a layer's input, checked for its rank."""
-    if x.shape.rank is None or (rank is not None and x.shape.rank != rank):
+def static_shape(
+    x: tf.Tensor, rank: int | None, layer: str, least: int = 0
+) -> tuple[int | None, ...]:
+    """The static shape of a layer's input, checked for its rank: that one, or at least `least`."""
+    if x.shape.rank is None or x.shape.rank < least or rank not in (None, x.shape.rank):
         raise LayerError(
             f"{layer} '{full_name()}' got an input of the wrong rank.",
             got=f"shape {x.shape}",
-            expected=f"rank {rank}, such as {_SHAPES[rank]}" if rank else "a known rank",
+            expected=f"rank {rank}, such as {_SHAPES[rank]}"
+            if rank
+            else f"a known rank of at least {least}",
             fix="reshape the input, for example with tf.expand_dims(image, -1) for grey images"
             if rank == 4
             else "reshape the input",
@@ -126,7 +130,7 @@ def keras_layer(
         **config: Arguments of `make`, in our words.
 
     Raises:
-        LayerError: What Keras refuses, with the layer's name and the input's shape.
+        LayerError: Wrong rank or groups, an unknown word, or an unknown number of channels.
     """
     shape = static_shape(x, rank, name)
     if rank == 3 and "data_format" not in config:
@@ -144,19 +148,18 @@ def keras_layer(
         elif key.endswith("_initializer"):
             config[key] = initializer_of(value, key.removesuffix("_initializer"))
     groups = config.get("groups", 1)
+    first = config.get("data_format") == "channels_first" or config.get("axis") == 1
     if groups not in (1, -1):
-        first = config.get("data_format") == "channels_first" or config.get("axis") == 1
         check_groups(name, groups, shape[1 if first else -1], "channels")
         check_groups(name, groups, config.get("filters", groups), "filters")
-    try:
-        return get_current_tower_context().store.layer(make, shape, **config)
-    except LayerError:
-        raise
-    except (TypeError, ValueError) as error:
+    channel = 1 if first else -1
+    if shape[channel] is None and config.keys() & _OF_CHANNELS:
         raise LayerError(
-            f"{name} '{full_name()}' cannot be built: {str(error).splitlines()[0]}",
+            f"{name} '{full_name()}' needs to know the number of its channels.",
             got=f"an input of shape {x.shape}",
-        ) from error
+            fix="tell it with tf.ensure_shape, or in the model's inputs",
+        )
+    return get_current_tower_context().store.layer(make, shape, **config)
 
 
 def apply_layer(layer: keras.layers.Layer, x: tf.Tensor, training: bool) -> tf.Tensor:
@@ -192,6 +195,7 @@ def register_keras(
     fixed: Mapping[str, Any] = MappingProxyType({}),
     extra: Mapping[str, Any] = MappingProxyType({}),
     prepare: Callable[[tf.Tensor], tf.Tensor] | None = None,
+    check: Callable[..., None] = lambda layer, **asked: None,
     **defaults: Any,
 ) -> RegisteredLayer:
     """Register a Keras class as a layer by name.
@@ -207,6 +211,7 @@ def register_keras(
         fixed: Arguments that the layer does not have.
         extra: Keyword arguments of the class's call, with their defaults.
         prepare: What is done to the input first.
+        check: Refuses what `extra` was given; takes the Keras layer, too.
         **defaults: Of arguments, where ours are others.
     """
     _, *all_of_keras = inspect.signature(make.__init__).parameters.values()
@@ -233,7 +238,10 @@ def register_keras(
         activation = None if recurrent else config.pop("activation", None)
         if axis:
             config["axis"] = channel_axis(x, name, config.pop("data_format"))
+        elif "data_format" in config:
+            config["data_format"] = keras_word("data_format", config["data_format"])
         made = keras_layer(name, make, x, rank, **config, **fixed)
+        check(made, **asked)
         # On a CPU, TensorFlow 2.21 adds Keras's bias along the width where that is as long.
         turned = "use_bias" in config and config.get("data_format") == "channels_first"
         if turned:
@@ -250,11 +258,12 @@ def register_keras(
 
 
 def channel_axis(x: tf.Tensor, name: str, data_format: str) -> int:
-    """Where the channels of a tensor are: 1 or -1. What is no image has them last."""
+    """Where the channels of a tensor are: 1 or -1."""
     first = keras_word("data_format", data_format) == "channels_first"
-    return 1 if first and len(static_shape(x, None, name)) > 3 else -1
+    return 1 if len(static_shape(x, None, name, 2)) > 2 and first else -1
 
 
+_OF_CHANNELS = frozenset(("kernel_size", "units", "axis", "key_dim"))
 _SIZES = ("kernel_size", "pool_size", "strides", "dilation_rate", "size")
 _NEVER = ("weights", "lora_rank", "lora_alpha", "quantization_config", "mask_zero")
 _OTHERWISE = ("regularizer", "constraint", "dropout", "seed", "stateful", "name", *_NEVER)

@@ -11,6 +11,7 @@ import keras
 import tensorflow as tf
 
 from towerpack.nn import _registry
+from towerpack.nn._register import explained
 
 
 class LinearWrap:
@@ -22,9 +23,9 @@ class LinearWrap:
                   .FullyConnected('fc0', 10)())
 
     Every registered layer is a method; the tensor goes in as its input. So is every class of
-    `keras.layers` by a name that no layer here has: `.Softmax(axis=1)`, `.Dense('fc1', 10)`. `.tf`
-    gives TensorFlow's functions (`.tf.nn.relu()`), `.apply` any other one. The call at the end
-    gives the tensor.
+    `keras.layers` by a name that no layer here has, with Keras's arguments: `.Softmax(axis=1)`,
+    `.Dense(10, name='fc1')`, `.Activation('elu')`. `.tf` gives TensorFlow's functions
+    (`.tf.nn.relu()`), `.apply` any other one. The call at the end gives the tensor.
     """
 
     def __init__(self, tensor: Any) -> None:
@@ -66,8 +67,8 @@ class LinearWrap:
         def call(*args: Any, **kwargs: Any) -> LinearWrap:
             named = bool(args) and isinstance(args[0], str)
             if layer is None:
-                kwargs = {"name": args[0], **kwargs} if named else kwargs
-                return LinearWrap(made(*args[named:], **kwargs)(self._tensor))
+                with explained(f"LinearWrap.{name}", self._tensor, "a Keras layer's name is name="):
+                    return LinearWrap(made(*args, **kwargs)(self._tensor))
             if named and layer.use_scope is not False:
                 return LinearWrap(layer(args[0], self._tensor, *args[1:], **kwargs))
             return LinearWrap(layer(self._tensor, *args, **kwargs))

@@ -7,6 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from towerpack._core.errors import LayerError
 from towerpack.nn._context import get_current_tower_context
 from towerpack.nn._layers import (
     apply_layer,
@@ -16,6 +17,7 @@ from towerpack.nn._layers import (
     static_shape,
 )
 from towerpack.nn._register import register_layer
+from towerpack.nn._scope import full_name
 
 GroupNorm = register_keras(
     "GroupNorm",
@@ -55,18 +57,20 @@ def LayerNorm(
 
     Args:
         x: [batch, …, channels].
-        axis: None: of images all but the batch, otherwise the last. -1: the last, of images too.
+        axis: None: of images all but the batch, otherwise the channels. -1: the channels, of images
+            too. Others as in Keras.
         epsilon: Added to the variance.
         center: Have `beta`.
         scale: Have `gamma`.
         beta_initializer: Keras initializer.
         gamma_initializer: Keras initializer.
-        data_format: Where the channels of an image are.
+        data_format: Where the channels are.
     """
-    config: dict[str, Any] = {"make": keras.layers.LayerNormalization, "axis": axis or -1}
-    if axis is None and len(static_shape(x, None, "LayerNorm")) == 4:
-        axis = channel_axis(x, "LayerNorm", data_format)
-        config = {"make": keras.layers.GroupNormalization, "axis": axis, "groups": 1}
+    config: dict[str, Any] = {"make": keras.layers.LayerNormalization, "axis": axis}
+    if axis in (None, -1):
+        config["axis"] = channel_axis(x, "LayerNorm", data_format)
+    if axis is None and x.shape.rank == 4:
+        config |= {"make": keras.layers.GroupNormalization, "groups": 1}
     layer = keras_layer(
         "LayerNorm",
         x=x,
@@ -114,7 +118,13 @@ def SpectralNorm(x: tf.Tensor, power_iterations: int = 1) -> tf.Tensor:
     Args:
         x: A weight [… in, out], such as a kernel.
         power_iterations: How often `u` is improved in a step; at least 1.
+
+    Raises:
+        LayerError: It is no weight, or `u` is not improved.
     """
+    static_shape(x, None, "SpectralNorm", 2)
+    if power_iterations < 1:
+        raise LayerError(f"SpectralNorm '{full_name()}': {power_iterations=} is below 1.")
     layer = keras_layer(
         "SpectralNorm",
         _SpectralNormalization,

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, cast, overload
 
 import keras
 import tensorflow as tf
 
-from towerpack._core.errors import LayerError
+from towerpack._core.errors import LayerError, TowerpackError
 from towerpack._core.naming import did_you_mean, unique
+from towerpack._keras.adapter import fresh_names, name_counts
 from towerpack.nn import _registry
 from towerpack.nn._argscope import canonical, defaults_for
 from towerpack.nn._context import get_current_tower_context
@@ -64,7 +66,7 @@ def _apply(layer: RegisteredLayer, *args: Any, **kwargs: Any) -> Any:
         )
     arguments = _bind(layer, name, args, kwargs)
     if name is None:
-        return layer.func(*arguments.args, **arguments.kwargs)
+        return _called(layer, arguments)
     return _scoped(layer, name, arguments)
 
 
@@ -85,7 +87,7 @@ def _scoped(layer: RegisteredLayer, name: str, arguments: inspect.BoundArguments
         )
     context.used_names.add(path)
     with scope(name):
-        result = layer.func(*arguments.args, **arguments.kwargs)
+        result = _called(layer, arguments)
     # A layer in a branch of `tf.cond` works, but its output exists only there.
     main = result[0] if isinstance(result, tuple) and result else result  # Then come states.
     if isinstance(main, tf.Tensor) and context.reaches(main):
@@ -95,6 +97,35 @@ def _scoped(layer: RegisteredLayer, name: str, arguments: inspect.BoundArguments
             )
         context.outputs[unique(f"{path}/output", context.outputs)] = main
     return result
+
+
+def _called(layer: RegisteredLayer, arguments: inspect.BoundArguments) -> Any:
+    with explained(f"{layer.name} '{full_name()}'", next(iter(arguments.arguments.values()))):
+        return layer.func(*arguments.args, **arguments.kwargs)
+
+
+_NODE = " for '{{node "  # Behind it TensorFlow describes the operation.
+
+
+@contextmanager
+def explained(name: str, x: Any, fix: str | None = None) -> Iterator[None]:
+    """Turn what Keras and TensorFlow refuse inside into an error that names the layer.
+
+    Raises:
+        LayerError: With the first line of the original that says something, and the input's shape.
+    """
+    try:
+        yield
+    except TowerpackError:
+        raise
+    except (TypeError, ValueError) as error:
+        lines = (re.sub(r"\x1b\[\d+m", "", line).strip() for line in str(error).splitlines())
+        said = [line for line in lines if line and not line.startswith("Exception encountered")]
+        raise LayerError(
+            f"{name} cannot be built: {(said or [type(error).__name__])[0].split(_NODE)[0]}",
+            got=f"an input of shape {getattr(x, 'shape', type(x).__name__)}",
+            fix=fix,
+        ) from error
 
 
 def _bind(
@@ -131,14 +162,39 @@ def _bind(
 
 
 def auto_reuse_scope(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Decorate a function: in one scope of a tower, later calls share the first one's weights."""
+    """Decorate a function: in one scope of a tower, later calls share the first one's weights.
+
+    So do Keras layers that it makes without a name, and variables of `tf.compat.v1.get_variable`.
+
+    Raises:
+        LayerError: A later call uses layers that the first one did not.
+    """
 
     @functools.wraps(func)
     def shared(*args: Any, **kwargs: Any) -> Any:
         called, this = get_current_tower_context().called, (func, full_name())
-        with reuse_scope() if this in called else nullcontext():
-            called.add(this)
-            return func(*args, **kwargs)
+        if this not in called:
+            before = name_counts()
+            called[this] = before, before
+            result = func(*args, **kwargs)
+            called[this] = before, name_counts()
+            return result
+        before, after = called[this]
+        around = tf.compat.v1.get_variable_scope()
+        with (
+            reuse_scope(),
+            fresh_names(before),  # `dense` is the same `dense` again.
+            tf.compat.v1.variable_scope(around, reuse=True, auxiliary_name_scope=False),
+        ):
+            result = func(*args, **kwargs)
+            more = [kind for kind, count in name_counts().items() if count > after.get(kind, 0)]
+        if more:
+            raise LayerError(
+                f"auto_reuse_scope: this call of {func.__name__} makes more Keras layers than the "
+                f"first: {', '.join(more)}.",
+                fix="make the same layers in each call, or give them a name=",
+            )
+        return result
 
     return shared
 

@@ -13,6 +13,22 @@ from towerpack.nn._layers import keras_layer, register_keras, static_shape
 from towerpack.nn._register import register_layer
 from towerpack.nn._scope import full_name
 
+
+def _check_state(layer: Any, initial_state: Any) -> None:
+    if initial_state is None:
+        return
+    wanted = [[None, size] for size in tf.nest.flatten(layer.cell.state_size)]
+    given = [tf.convert_to_tensor(s).shape for s in tf.nest.flatten(initial_state)]
+    fits = len(given) == len(wanted) and all(map(tf.TensorShape.is_compatible_with, given, wanted))
+    if not fits:
+        raise LayerError(
+            f"{type(layer).__name__} '{full_name()}': initial_state does not fit.",
+            got=f"shapes {[shape.as_list() for shape in given]}",
+            expected=f"shapes {wanted}",
+            fix="give what a call with return_state=True gave, without its first",
+        )
+
+
 LSTM, GRU = (
     register_keras(
         make.__name__,
@@ -25,6 +41,7 @@ LSTM, GRU = (
     """,
         rank=3,
         extra={"initial_state": None},
+        check=_check_state,
         kernel_initializer="glorot_uniform",
     )
     for make in (keras.layers.LSTM, keras.layers.GRU)

@@ -89,17 +89,19 @@ def FixedUnPooling(
 
 
 @register_layer
-def Maxout(x: tf.Tensor, num_unit: int) -> tf.Tensor:
+def Maxout(x: tf.Tensor, num_unit: int, *, data_format: str = "channels_last") -> tf.Tensor:
     """Maximum of each `num_unit` channels that follow one another (Goodfellow et al. 2013).
 
     Args:
         x: [batch, …, channels]; the result has channels / num_unit.
         num_unit: A divisor of the channels.
+        data_format: Where the channels are.
     """
-    channels = static_shape(x, None, "Maxout")[-1]
-    check_groups("Maxout", num_unit, channels, "channels")
-    shape = tf.concat([tf.shape(x)[:-1], [(channels or 0) // num_unit, num_unit]], 0)
-    return tf.reduce_max(tf.reshape(x, shape), -1)
+    axis = channel_axis(x, "Maxout", data_format) % x.shape.rank
+    check_groups("Maxout", num_unit, x.shape[axis], "channels")
+    shape: Any = tf.shape(x)
+    shape = tf.concat([shape[:axis], [x.shape[axis] // num_unit, num_unit], shape[axis + 1 :]], 0)
+    return tf.reduce_max(tf.reshape(x, shape), axis + 1)
 
 
 @register_layer(use_scope=None)
@@ -130,6 +132,7 @@ def Dropout(x: tf.Tensor, rate: float | tf.Tensor = 0.5) -> tf.Tensor:
     context = get_current_tower_context()
     if not context.is_training or known == 0:
         return tf.identity(x)
+    rate = tf.cast(rate, x.dtype) if known is None else known
     return tf.nn.experimental.stateless_dropout(x, rate, seed=context.step_seed(full_name()))
 
 

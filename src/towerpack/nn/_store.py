@@ -286,7 +286,9 @@ class VariableStore:
         if self._calling.layer is not None:
             # Layers of a functional Keras model are built beside it, not below.
             inner = keras_path.removeprefix(self._calling.layer.replace("/", ".")).strip("/")
-            kwargs["name"] = _joined(self._calling.layer, inner, own_name or "variable") + "/"
+            path = _joined(self._calling.layer, inner, own_name or "variable")
+            _refuse_twice(path, self._inside)
+            kwargs["name"] = path + "/"
         if self._calling.creating or claimed is None:
             return next_creator(**kwargs)
         name = _claim(claimed, keras_path, own_name or "variable")
@@ -297,6 +299,7 @@ class VariableStore:
                 check_fits(name, known, value, kwargs.get("dtype"))
             collect(known, kwargs)
             return known
+        _refuse_twice(name, self._by_layer())
         # The slash at the end makes TensorFlow take the name as it is, below no other scope:
         # `wrap_function` refuses two variables of one name.
         kwargs["name"] = name + "/"
@@ -357,6 +360,15 @@ def _claim(claimed: set[str], keras_path: str, name: str) -> str:
         path = unique(path, claimed)
     claimed.add(path)
     return path
+
+
+def _refuse_twice(name: str, known: Mapping[str, Any]) -> None:
+    if name in known:
+        raise LayerError(
+            f"'{name}' is the name of two variables: of a layer by name, and of a Keras layer or "
+            "plain variable.",
+            fix="choose another name for one of them",
+        )
 
 
 def _below(scope: str, layer: keras.layers.Layer, variable: keras.Variable) -> str:

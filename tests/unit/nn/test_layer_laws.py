@@ -315,36 +315,16 @@ def test_gradients_are_finite_and_bfloat16_is_near(name: str) -> None:
     np.testing.assert_allclose(tf.cast(short, tf.float32), y, atol=0.05 * wide)
 
 
-TURNED = [
-    name
-    for name, case in CASES.items()
-    if len(case.shape) > 3 or "Conv1D" in name
-    if "data_format" in getattr(nn, name.split()[0]).parameters
-]
-
-
-@pytest.mark.parametrize("name", TURNED)
-def test_channels_first_is_channels_last_turned(name: str) -> None:
-    shape = CASES[name].shape
-    turned = (shape[0], shape[-1], *shape[1:-1])
-    last, first = built(name), built(name, turned, data_format="NCHW")
-    values = fill(last)
-    known = first.store.named_variables()
-    give(first, {n: np.reshape(v, known[n].shape) for n, v in values.items()})
-    x = numbers(*shape)
-    for is_training in (False, True):
-        y = run(first, np.moveaxis(x, -1, 1), is_training=is_training)
-        near(np.moveaxis(y, 1, -1), run(last, x, is_training=is_training))
-
-
-def test_a_bias_goes_to_the_channels_where_the_width_is_as_long() -> None:
+@pytest.mark.parametrize("layer", [nn.Conv2D, nn.Conv2DTranspose, nn.SeparableConv2D])
+def test_a_bias_goes_to_the_channels_where_the_width_is_as_long(layer: Any) -> None:
     def conv(x: tf.Tensor, data_format: str = "NHWC") -> tf.Tensor:
-        return nn.Conv2D("a", x, 5, 3, data_format=data_format, bias_initializer="normal")
+        return layer("a", x, 5, 3, data_format=data_format, bias_initializer="normal")
 
     x, turned = numbers(2, 6, 5, 4), numbers(2, 6, 5, 4).transpose(0, 3, 1, 2)
     last = tower_of(conv, spec(None, 6, 5, 4))
     first = tower_of(lambda x: conv(x, "NCHW"), spec(None, 4, 6, 5))
-    near(run(first, turned), run(last, x).transpose(0, 3, 1, 2))
+    for mode in ("eager", "graph"):
+        near(run(first, turned, mode=mode), run(last, x).transpose(0, 3, 1, 2))
 
 
 # ------------------------------------------------------------------ what has no weights
@@ -388,6 +368,50 @@ PURE = {
         ),
     ),
 }
+
+
+# [batch, time, channels] always, or no channels at all.
+WITHOUT_FORMAT = (
+    "Embedding", "FullyConnected", "GRU", "LSTM", "MultiHeadAttention", "SpectralNorm", "concat",
+    "positions",
+)  # fmt: skip
+VOLUME = (4, 3, 4, 5, 2)
+
+
+def turned() -> dict[str, tuple[Callable[..., Any], tuple[int, ...]]]:
+    known = {name: (case.build, case.shape) for name, case in CASES.items()}
+    known |= {kind: (layer, WIDE) for kind, (layer, _) in PURE.items()}
+    for word, shape in {"sequences": SEQUENCE, "volumes": VOLUME}.items():
+        known[f"BatchNorm of {word}"] = images(nn.BatchNorm), shape
+        known[f"GroupNorm of {word}"] = images(nn.GroupNorm, 2), shape
+        known[f"LayerNorm of {word}"] = images(nn.LayerNorm), shape
+        known[f"Maxout of {word}"] = images(nn.Maxout, 2), shape
+        known[f"PReLU of {word}"] = images(nn.PReLU, 0.2, channel_wise=True), shape
+    known["LayerNorm of channels"] = images(nn.LayerNorm, axis=-1), IMAGE
+    for layer, *size in (nn.MaxPooling, 2), (nn.AvgPooling, 2), (nn.GlobalAvgPooling,):
+        known[layer.name] = images(layer, *size), IMAGE
+    return {name: case for name, case in known.items() if name.split()[0] not in WITHOUT_FORMAT}
+
+
+@pytest.mark.parametrize("name", turned())
+def test_channels_first_is_channels_last_turned(name: str) -> None:
+    build, shape = turned()[name]
+
+    def first(x: tf.Tensor) -> tf.Tensor:
+        with argscope([nn, keras.layers], data_format="channels_first"):
+            return build(x)
+
+    last = tower_of(build, spec(None, *shape[1:]))
+    turn = tower_of(first, spec(None, shape[-1], *shape[1:-1]))
+    turn.trace(is_training=True)
+    last.trace(is_training=True)
+    values, known = fill(last), turn.store.named_variables()
+    give(turn, {n: np.reshape(v, known[n].shape) for n, v in values.items()})
+    x = numbers(*shape)
+    for is_training in (False, True):
+        y = run(turn, np.moveaxis(x, -1, 1), is_training=is_training)
+        wanted = run(last, x, is_training=is_training)
+        near(np.moveaxis(y, 1, -1), wanted)
 
 
 @pytest.mark.parametrize("kind", PURE)
@@ -435,6 +459,12 @@ def test_parts_of_a_batch_have_statistics_of_their_own() -> None:
     near(variables(tower)["a/moving_variance"], 0.9 + 0.1 * pairs.var(1).mean(0))
 
 
+def test_parts_that_do_not_divide_the_batch() -> None:
+    tower = tower_of(lambda x: nn.BatchNorm("a/b", x, virtual_batch_size=4), spec(None, 2))
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"a.b: virtual_batch_size=4"):
+        tower.trace(is_training=True).function(["y"])[0](numbers(6, 2))
+
+
 def test_spectral_norm_finds_the_greatest_singular_value() -> None:
     x = numbers(6, 4)
     tower = tower_of(lambda x: nn.SpectralNorm("a", x, 50), spec(6, 4))
@@ -467,7 +497,7 @@ def test_statistics_and_parameters_begin_as_they_are_told() -> None:
 def test_chains_and_argscopes_take_keras_layers_and_modules() -> None:
     def build(x: tf.Tensor) -> tf.Tensor:
         with argscope([keras.layers, nn], use_bias=False, units=5):
-            return LinearWrap(x).Dense("one").FullyConnected("two").Softmax(axis=1)()
+            return LinearWrap(x).Dense(name="one").FullyConnected("two").Softmax(axis=1)()
 
     tower = tower_of(build)
     near(run(tower, numbers(4, 6)).sum(1), np.ones(4))
@@ -493,6 +523,28 @@ MISTAKES = {
     r"BatchNorm 'a': sync_statistics": lambda x: nn.BatchNorm(
         "a", x, sync_statistics=True, virtual_batch_size=2
     ),
+    r"SpectralNorm 'a': power_iterations=0": lambda x: nn.SpectralNorm("a", x[0, 0], 0),
+    r"SpectralNorm 'a' got an input of the wrong rank": lambda x: nn.SpectralNorm("a", x[0, 0, 0]),
+    r"GroupNorm 'a' got an input of the wrong rank": lambda x: nn.GroupNorm("a", x[0, 0, 0], 2),
+    r"BatchRenorm 'a': rmax=0": lambda x: nn.BatchRenorm("a", x, 0, 1),
+    r"LSTM 'a': initial_state": lambda x: nn.LSTM("a", x[0], 3, initial_state=tf.zeros([6, 3])),
+    r"GRU 'a': initial_state": lambda x: nn.GRU("a", x[0], 3, initial_state=tf.zeros([6, 4])),
+    r"MaxPooling 'a' cannot .*Negative(.|\n)*shape \(None, 6, 5, 4\)": lambda x: nn.MaxPooling(
+        "a", x, 9
+    ),
+    r"UpSampling 'a' cannot .*interpolation": lambda x: nn.UpSampling("a", x, interpolation="foo"),
+    r"ConcatWith '' cannot .*[Dd]imension": lambda x: nn.ConcatWith(x, x[:, :2]),
+    r"Conv2D 'a' cannot .*hee": lambda x: nn.Conv2D("a", x, 3, 3, kernel_initializer="hee"),
+    r"Conv2D 'a' .* its channels": lambda x: nn.Conv2D(
+        "a", tf.compat.v1.placeholder_with_default(x, [None] * 4), 3, 3
+    ),
+    r"LinearWrap.Dense cannot .*": lambda x: LinearWrap(x).Dense("fc", 3)(),
+    r"'a/kernel' is the name of two": lambda x: keras.layers.Dense(3, name="a")(
+        nn.FullyConnected("a", x, 3)
+    ),
+    r"'b/kernel' is the name of two": lambda x: nn.FullyConnected(
+        "b", keras.layers.Dense(3, name="b")(x), 3
+    ),
 }
 
 
@@ -510,6 +562,11 @@ def test_a_depthwise_kernel_begins_by_its_own_inputs() -> None:
 
 def test_dropout_takes_a_tensor_as_its_rate() -> None:
     x, rate = np.ones([200, 100], np.float32), np.float32(0.2)
-    tower = tower_of(lambda x, rate: nn.Dropout("d", x, rate), spec(None, 100), spec(name="rate"))
+
+    def dropped(x: tf.Tensor, rate: tf.Tensor) -> tf.Tensor:
+        kinds = tf.float32, tf.bfloat16, tf.float64
+        return tf.stack([tf.cast(nn.Dropout(tf.cast(x, d), rate), tf.float32) for d in kinds])
+
+    tower = tower_of(dropped, spec(None, 100), spec(name="rate"))
     y = runner(tower, "graph", is_training=True)(x, rate)["y"]
-    assert 0.18 < np.mean(y == 0) < 0.22
+    assert all(0.18 < share < 0.22 for share in np.mean(y == 0, (1, 2)))

@@ -467,6 +467,16 @@ def test_chains() -> None:
     np.testing.assert_array_equal(one, two)
 
 
+def test_a_string_is_the_first_argument_of_a_keras_layer() -> None:
+    def build(x: tf.Tensor) -> tf.Tensor:
+        return LinearWrap(x).RandomFlip("horizontal").Activation("relu", name="r")()
+
+    x = np.zeros([64, 8, 8, 3], "f4")
+    x[:, 0], x[:, 1] = 1, -1
+    y = tower_of(build, IMAGE)(x, is_training=True).outputs["y"]
+    np.testing.assert_array_equal(y, np.maximum(x, 0))
+
+
 def test_print_tensor_prints_while_tracing_only(capfd: pytest.CaptureFixture[str]) -> None:
     def build(x: tf.Tensor) -> tf.Tensor:
         return LinearWrap(x).print_tensor().tf.nn.relu()()

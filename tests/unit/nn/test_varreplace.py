@@ -15,6 +15,7 @@ from towerpack import ConfigError, LayerError
 from towerpack.nn import (
     BatchNorm,
     FullyConnected,
+    LinearWrap,
     auto_reuse_scope,
     cached_name_scope,
     freeze_variables,
@@ -33,6 +34,13 @@ from towers import MODES, fill, gradient, numbers, runner, tower_of, traced, var
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "dorefa_digits.py"
 X = numbers(4, 6)
+WRITTEN = {
+    "by name": lambda x: FullyConnected("w", x, 6, use_bias=False),
+    "Keras": lambda x: keras.layers.Dense(6, use_bias=False)(keras.layers.Dense(6)(x)),
+    "in a chain": lambda x: LinearWrap(x).Dense(6, use_bias=False)(),
+    "get_variable": lambda x: x @ tf.compat.v1.get_variable("w", [6, 6]),
+    "Variable": lambda x: x * tf.Variable(tf.ones([6]), name="w"),
+}
 
 
 def compat(name: str, x: tf.Tensor) -> tf.Tensor:
@@ -207,3 +215,30 @@ def test_the_example_trains_with_weights_of_one_bit(
     main = runpy.run_path(str(EXAMPLE))["main"]
     main(["--epochs", "1", "--steps", "3", "--run-dir", str(tmp_path)])
     assert "computes with 2 different weights" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+@pytest.mark.parametrize("kind", WRITTEN)
+def test_calls_share_what_is_made_inside(kind: str, mode: str) -> None:
+    net = auto_reuse_scope(WRITTEN[kind])
+
+    def build(x: tf.Tensor) -> tf.Tensor:
+        one = net(x)
+        between = keras.layers.Dense(6, use_bias=False)(x)
+        return tf.stack([one, net(x), keras.layers.Dense(6, use_bias=False)(between)])
+
+    tower = tower_of(build)
+    y = runner(tower, mode)(X)["y"].numpy()
+    np.testing.assert_array_equal(y[0], y[1])
+    assert len(variables(tower)) == len(traced(tower_of(net))) + 2
+
+
+def test_a_later_call_that_makes_more_layers() -> None:
+    @auto_reuse_scope
+    def deep(x: tf.Tensor, number: int) -> tf.Tensor:
+        for _ in range(number):
+            x = keras.layers.Dense(6)(x)
+        return x
+
+    with pytest.raises(LayerError, match="than the first: dense"):
+        traced(tower_of(lambda x: deep(keras.layers.Dense(6)(deep(x, 1)), 2)))
