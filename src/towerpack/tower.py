@@ -17,6 +17,7 @@ from towerpack._core.extras import require
 require("tensorflow", extra="tf", needed_for="towerpack.tower")
 
 import tensorflow as tf
+from tensorflow.python.framework.auto_control_deps_utils import get_read_write_resource_inputs
 
 from towerpack._core.errors import LayerError, SpecError
 from towerpack._core.naming import did_you_mean
@@ -145,9 +146,6 @@ class TowerFunction:
         return tensor
 
 
-_READERS = ("ReadVariableOp", "ResourceGather", "ResourceGatherNd", "VariableShape")
-
-
 class TowerTrace:
     """A tower function on placeholders.
 
@@ -188,7 +186,8 @@ class TowerTrace:
         self.moved = [
             name
             for name, handle in self.handles.items()
-            if any(op.type not in _READERS for op in handle.consumers())
+            # Loops and inner functions are known to be readers, too.
+            if any(handle not in get_read_write_resource_inputs(op)[0] for op in handle.consumers())
         ]
 
     def unused_regularizers(self) -> list[str]:
