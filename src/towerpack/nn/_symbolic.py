@@ -6,9 +6,10 @@ import tensorflow as tf
 
 
 def print_stat(x: tf.Tensor, message: str | None = None) -> tf.Tensor:
-    """Give `x`, and print shape, mean and some numbers of it whenever that is computed."""
-    mean = tf.reduce_mean(tf.cast(x, tf.float32))
-    shown = tf.print(message or str(x), "shape", tf.shape(x), "mean", mean, x)
+    """Give `x`, and print shape, mean, rms and some numbers of it whenever that is computed."""
+    real = tf.cast(x, tf.float32)
+    numbers = "shape", tf.shape(x), "mean", tf.reduce_mean(real), "rms", rms(real), x
+    shown = tf.print(message or str(x), *numbers)
     with tf.control_dependencies([] if shown is None else [shown]):  # None: it runs eagerly.
         return tf.identity(x)
 

@@ -198,7 +198,7 @@ def test_numbers(mode: str, capfd: pytest.CaptureFixture[str]) -> None:
     run = (lambda f: f) if mode == "eager" else tf.function
     x, y = tf.constant([3.0, -4.0]), tf.constant([3.0, -3.0])
     assert run(print_stat)(x, "so:").numpy().tolist() == [3, -4]
-    assert capfd.readouterr().err.strip() == "so: shape [2] mean -0.5 [3 -4]"
+    assert capfd.readouterr().err.strip() == "so: shape [2] mean -0.5 rms 3.53553391 [3 -4]"
     assert float(run(rms)(x)) == pytest.approx(np.sqrt(12.5))
     of_tensorflow = tf.image.psnr(x[None, :, None], y[None, :, None], 255)
     assert float(run(psnr)(x, y, 255.0)) == pytest.approx(float(of_tensorflow))
