@@ -19,11 +19,13 @@ def _check_state(layer: Any, initial_state: Any) -> None:
         return
     wanted = [[None, size] for size in tf.nest.flatten(layer.cell.state_size)]
     given = [tf.convert_to_tensor(s).shape for s in tf.nest.flatten(initial_state)]
-    fits = len(given) == len(wanted) and all(map(tf.TensorShape.is_compatible_with, given, wanted))
+    fits = len(given) == len(wanted) and all(
+        shape.is_compatible_with(other) for shape, other in zip(given, wanted, strict=True)
+    )
     if not fits:
         raise LayerError(
             f"{type(layer).__name__} '{full_name()}': initial_state does not fit.",
-            got=f"shapes {[shape.as_list() for shape in given]}",
+            got=f"shapes {list(map(str, given))}",
             expected=f"shapes {wanted}",
             fix="give what a call with return_state=True gave, without its first",
         )

@@ -100,7 +100,7 @@ def Maxout(x: tf.Tensor, num_unit: int, *, data_format: str = "channels_last") -
     axis = channel_axis(x, "Maxout", data_format) % x.shape.rank
     check_groups("Maxout", num_unit, x.shape[axis], "channels")
     shape: Any = tf.shape(x)
-    shape = tf.concat([shape[:axis], [x.shape[axis] // num_unit, num_unit], shape[axis + 1 :]], 0)
+    shape = tf.concat([shape[:axis], [-1, num_unit], shape[axis + 1 :]], 0)
     return tf.reduce_max(tf.reshape(x, shape), axis + 1)
 
 

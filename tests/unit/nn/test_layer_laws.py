@@ -296,6 +296,12 @@ def test_shared_restored_and_in_training(name: str) -> None:
     assert all((variables(second)[n] == values[n]).all() for n in values)
 
 
+@pytest.mark.parametrize("name", ["BatchNorm", "Conv2D", "GRU", "LSTM"])
+def test_only_assignments_move(name: str) -> None:
+    """Not loops and inner functions that read a variable, or replicas would undo its training."""
+    assert bool(built(name).trace(is_training=True).moved) == CASES[name].moves
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_are_finite_and_bfloat16_is_near(name: str) -> None:
     x = numbers(*CASES[name].shape)
