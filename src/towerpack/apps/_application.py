@@ -85,15 +85,19 @@ def find_recipe(where: str | os.PathLike[str], overrides: Sequence[str] = ()) ->
         ConfigError: There is none, or it does not fit.
     """
     given, path = str(where), Path(where).expanduser()
-    run_dir = path if path.is_dir() else None
+    # A folder of data may have a recipe too: `towerpack data import` writes one.
+    is_run = (path / "run.json").is_file() or (path / "checkpoints").is_dir()
+    run_dir = path if is_run else None
     packaged = _packaged()
-    if run_dir is not None:
+    if path.is_dir():
         path /= RECIPE
     elif not path.is_file() and given in packaged:
         path = packaged[given]
     if not path.is_file():
         raise ConfigError(
-            f"There is no recipe {given!r}." if run_dir is None else f"{given} holds no {RECIPE}.",
+            f"There is no recipe {given!r}."
+            if path.name != RECIPE
+            else f"{given} holds no {RECIPE}.",
             expected="a name, a .yaml file, or the directory of a run that `towerpack train` made",
             fix=did_you_mean(given, packaged),
         )

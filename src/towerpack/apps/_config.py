@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from towerpack.config import Config
+from towerpack.config import Config, Regex
 from towerpack.zoo import PRETRAINED
 
 
@@ -76,12 +76,18 @@ class Transfer(Config):
 
     pretrained: str | None = None
     "A run, checkpoint, file of weights, or the name of a packaged network."
-    skip: str = ""
+    skip: Regex = ""
     "Variables that stay at their initial values: a regular expression for whole names."
-    trainable: str = ""
+    trainable: Regex = ""
     "The only variables that are trained; all others, batch statistics too, stay as they are."
     ignore_mismatch: bool = False
     "Leave out what has another shape, instead of refusing."
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.pretrained is None and (self.skip or self.ignore_mismatch):
+            raise ValueError("skip and ignore_mismatch are for `pretrained`, which is not given")
+        return self
 
     @property
     def is_whole(self) -> bool:

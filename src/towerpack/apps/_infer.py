@@ -59,7 +59,7 @@ def infer(
     paths = list(_expanded(sources, runner.inputter.suffixes))
     predictor = runner.predictor(list(runner.modeler.infer_outputs))
     rows: list[dict[str, Any]] = []
-    shown: list[np.ndarray] = []
+    shown: list[tuple[np.ndarray, str]] = []
     files: list[Path] = []
     size = runner.inputter.batch_size
     for start in range(0, len(paths), size):
@@ -73,7 +73,8 @@ def infer(
                 taken = [file.stem for file in files]
                 files.append(folder / f"{unique(Path(path).stem, taken)}.png")
                 write_picture(files[-1], picture)
-                shown += [picture] if len(shown) < _ON_SHEET else []
+                rows[-1]["picture"] = files[-1].name
+                shown += [(picture, Path(path).name)] if len(shown) < _ON_SHEET else []
     if folder is not None:
         files += _written(folder, rows, shown)
     return Inference(rows, files, predictor.step)
@@ -141,9 +142,10 @@ def _written(folder: Path, rows: Sequence[Mapping[str, Any]], shown: Sequence[An
         return [table, listing]
     sheet = folder / "contact-sheet.png"
     image_grid(
-        [(picture,) for picture in shown],
+        shown,
         sheet,
         rows=-(-len(shown) // _COLUMNS),
         cols=min(_COLUMNS, len(shown)),
+        label=1,
     )
     return [table, listing, sheet]

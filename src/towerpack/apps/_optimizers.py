@@ -40,9 +40,10 @@ def make_optimizer(config: Optimizer) -> Any:
     Raises:
         ConfigError: The name or an option is unknown.
     """
+    make = OPTIMIZERS.get(config.name)
     options = {**_DEFAULTS.get(config.name, {}), **config.options}
     try:
-        made = OPTIMIZERS.get(config.name)(learning_rate=config.learning_rate, **options)
+        made = make(learning_rate=config.learning_rate, **options)
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"optimizer.options {options} do not fit {config.name}: {error}"

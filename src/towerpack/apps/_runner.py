@@ -13,8 +13,9 @@ import tensorflow as tf
 from towerpack._core.errors import CheckpointError, ConfigError
 from towerpack._core.files import replace_file
 from towerpack._core.logs import get_logger
+from towerpack._core.native_log import quiet_start
 from towerpack.apps._application import RECIPE, Recipe
-from towerpack.apps._config import AppConfig
+from towerpack.apps._config import AppConfig, Training
 from towerpack.apps._inputter import Inputter, Split
 from towerpack.apps._modeler import Modeler, Reporting
 from towerpack.apps._optimizers import schedule_of
@@ -121,6 +122,7 @@ class Runner:
         callbacks: Sequence[Callback] = (),
     ) -> Runner:
         """The runner of a recipe; of a run, in the run's directory."""
+        _start_tensorflow(recipe.config.train)
         inputter = recipe.inputter()
         found = run_dir or recipe.run_dir or Path("runs") / recipe.name
         return cls(recipe.config, inputter, recipe.modeler(inputter), found, callbacks)
@@ -323,13 +325,34 @@ def _trainer(config: TrainConfig, name: str, devices: int | list[str] | None) ->
                 expected=f"trainer: {', '.join(_OVER_DEVICES)}",
             )
         return make(config)
-    if isinstance(devices, int) and not tf.config.list_physical_devices("GPU"):
-        _LOG.warning("There is no GPU: %d parts of the processor train.", devices)
-        cpu = tf.config.list_physical_devices("CPU")[0]
-        parts = [tf.config.LogicalDeviceConfiguration() for _ in range(devices)]
-        tf.config.set_logical_device_configuration(cpu, parts)
-        devices = [f"CPU:{i}" for i in range(devices)]
+    if _divides_processor(name, devices):
+        _LOG.warning("There is no GPU: %s parts of the processor train.", devices)
+        devices = [f"CPU:{i}" for i in range(int(str(devices)))]
     return make(config, devices)
+
+
+def _start_tensorflow(config: Training) -> None:
+    """Look for devices, quietly; before that, divide the processor where devices are asked for."""
+    with quiet_start():
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        parts = config.devices if _divides_processor(config.trainer, config.devices) else None
+        known = tf.config.get_logical_device_configuration(cpu) or [None]
+        if isinstance(parts, int) and parts != len(known):
+            try:
+                tf.config.set_logical_device_configuration(
+                    cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(parts)]
+                )
+            except RuntimeError as error:
+                raise ConfigError(
+                    f"train.devices={parts}: TensorFlow has started with another number.",
+                    fix="a process of its own",
+                ) from error
+        tf.config.list_logical_devices()
+
+
+def _divides_processor(trainer: str, devices: int | list[str] | None) -> bool:
+    wanted = trainer in _OVER_DEVICES and isinstance(devices, int)
+    return wanted and not tf.config.list_physical_devices("GPU")
 
 
 def _named_callback(given: str | Mapping[str, Any]) -> Callback:

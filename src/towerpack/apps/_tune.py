@@ -194,6 +194,10 @@ def _checked(recipe: Recipe) -> dict[str, Any]:
         if name not in known:
             raise ConfigError(f"search: there is no key '{name}'.", fix=did_you_mean(name, known))
         is_range = isinstance(given, dict) and {"low", "high"} <= given.keys() <= _RANGE
+        if is_range:
+            low, high = given["low"], given["high"]
+            numbers = all(isinstance(end, int | float) for end in (low, high))
+            is_range = numbers and low < high and (low > 0 or not given.get("log"))
         if not is_range and not (isinstance(given, list) and given):
             raise ConfigError(
                 f"search: {name}: {given!r} is no range.",

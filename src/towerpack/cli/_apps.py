@@ -142,6 +142,7 @@ def recipes() -> None:
     """List the recipes that come with the package, and what they reached."""
     with explain_missing("Applications"):
         from towerpack.apps import recipe_names
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, padding=(0, 2, 0, 0))
@@ -155,7 +156,7 @@ def recipes() -> None:
             if isinstance(reached, str)
             else ", ".join(f"{k} {v}" for k, v in reached.items())
         )
-        table.add_row(name, config.title, told)
+        table.add_row(*map(escape, (name, config.title, told)))
     console().print(table)
 
 
@@ -173,8 +174,10 @@ def open_run(where: str, settings: list[str] | None, run_dir: Path | None) -> tu
     with explain_missing("Applications"):
         from towerpack.apps import RECIPE as FILE
         from towerpack.apps import Runner
-    given = run_dir or (Path(where) if Path(where).is_dir() else Path("runs") / Path(where).stem)
-    recipe = open_recipe(str(given) if (given / FILE).is_file() else where, settings)
+    recipe = open_recipe(where, settings)
+    given = run_dir or recipe.run_dir or Path("runs") / recipe.name
+    if (given / FILE).is_file():
+        recipe = open_recipe(str(given), settings)
     runner = Runner.of(recipe, given)
     return runner, recipe.display(runner.inputter)
 

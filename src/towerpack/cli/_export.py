@@ -35,9 +35,10 @@ def export(
         Path | None, typer.Option(help="Holds the versions; by default RUN/export/FORMAT.")
     ] = None,
     tag: Annotated[
-        str | None, typer.Option(help="The checkpoint kept under this name: best-val/error.")
+        str | None,
+        typer.Option(help="Of a script: the checkpoint kept under this name: best-val/error."),
     ] = None,
-    ema: Annotated[bool, typer.Option("--ema", help="The averages of the weights.")] = False,
+    ema: Annotated[bool, typer.Option("--ema", help="Of a script: the averages.")] = False,
     quantize: Annotated[
         str | None, typer.Option(help="onnx: dynamic; litert: float16, dynamic, int8.")
     ] = None,

@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
+import re
 import types
 import typing
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import pydantic
+
+
+def _compiled(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"no regular expression: {error}") from error
+    return text
+
+
+Regex = Annotated[str, pydantic.AfterValidator(_compiled)]
+"""A regular expression, as text."""
 
 
 class Config(pydantic.BaseModel):

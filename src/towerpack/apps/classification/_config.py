@@ -8,7 +8,7 @@ from pydantic import Field
 
 from towerpack.apps._config import AppConfig
 from towerpack.apps.classification._data_config import DataConfig
-from towerpack.config import Config
+from towerpack.config import Config, Regex
 
 
 class ModelConfig(Config):
@@ -20,7 +20,7 @@ class ModelConfig(Config):
     "More arguments of the network."
     l2: float = Field(default=0.0, ge=0)
     "Weight of half the squares of the weights that `l2_regex` matches."
-    l2_regex: str = ".*/kernel"
+    l2_regex: Regex = ".*/kernel"
     "Which variables: a regular expression for names."
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     "Share of the target that goes to all classes alike."

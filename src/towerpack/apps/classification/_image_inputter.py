@@ -183,11 +183,12 @@ class ImageInputter(Inputter):
             ConfigError: There are none.
         """
         if split not in self._parts:
-            also = "; or data.validation above 0" if "validation" in self.takes else ""
+            can_divide = split == "val" and "validation" in self.takes
+            also = "; or data.validation above 0" if can_divide else "; or evaluate --split val"
             raise ConfigError(
                 f"There are no data '{split}'.",
                 got=", ".join(f"{name}: {len(part)}" for name, part in self._parts.items()),
-                fix=f"data.{split}{also}",
+                fix=f"data.{split}={also}",
             )
         return self._parts[split]
 
