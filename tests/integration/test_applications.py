@@ -76,6 +76,7 @@ def test_a_run_is_the_recipe_of_all_commands(here: Path) -> None:
     assert "model.l2: 1e-05 -> 0.5" in str(changed.exception)
     more = json.loads(run("train", "runs/digits", "epochs=3", "--json"))
     assert more["step"] == 24
+    assert "conv0" in run("model", "show", "runs/digits")
 
 
 def test_inference_over_good_and_bad_files(here: Path) -> None:

@@ -12,6 +12,7 @@ from towerpack._core.columns import aligned
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import explain_missing
 from towerpack._core.naming import did_you_mean
+from towerpack.cli._apps import open_run
 from towerpack.cli._machine import size_text
 from towerpack.cli._recipe import load_module, run_theirs
 
@@ -36,9 +37,11 @@ def show(
 ) -> None:
     """Show a model's layers: output, parameters, multiply-adds. Runs the script that has it.
 
-    Of a run, which does not hold its program, the variables of the newest checkpoint.
+    Of a run of a recipe, the same; of another run, which does not hold its program, the variables
+    of the newest checkpoint.
     """
-    if Path(target).is_dir():
+    of_recipe = (Path(target) / "recipe.yaml").is_file()
+    if Path(target).is_dir() and not of_recipe:
         if picture or training:
             raise ConfigError(
                 "A run directory has variables alone, no layers.", fix="name the script"
@@ -47,7 +50,7 @@ def show(
         return
     with explain_missing("towerpack model"):
         from towerpack.describe import model_summary
-    model = model_of(target)
+    model = open_run(target, None, None)[0].modeler if of_recipe else model_of(target)
     summary: Any = run_theirs(
         lambda: model_summary(model, is_training=training),
         f"building the model of {target} raised",

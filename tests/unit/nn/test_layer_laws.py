@@ -424,7 +424,18 @@ def test_channels_first_is_channels_last_turned(name: str) -> None:
 def test_layers_without_weights(kind: str) -> None:
     layer, reference = PURE[kind]
     x = numbers(*WIDE)
-    near(run(tower_of(layer, spec(None, *WIDE[1:])), x), reference(x))
+    tower = tower_of(layer, spec(None, *WIDE[1:]))
+    near(run(tower, x), reference(x))
+    given = tf.constant(x)
+    with tf.GradientTape() as tape:
+        tape.watch(given)
+        y = tower(given, is_training=False).outputs["y"]
+        weights = numbers(*y.shape, seed=1)
+        total = tf.reduce_sum(y * weights)
+    towards = 1e-4 * numbers(*WIDE, seed=2).astype(np.float64)
+    change = (reference(x + towards) - reference(x - towards)) / 2
+    slope = np.sum(tf.convert_to_tensor(tape.gradient(total, given)).numpy() * towards)
+    assert slope == pytest.approx(np.sum(change * weights), rel=1e-3, abs=1e-6)
 
 
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
