@@ -38,7 +38,7 @@ echo "== export, compared with the model"
 towerpack export "$out/digits"
 
 echo "== serve, and ask"
-towerpack serve "$out/digits/export/saved_model" --name digits --port 0 > "$out/serve.txt" &
+towerpack serve "$out/digits" --port 0 > "$out/serve.txt" &
 server=$!
 trap 'kill $server' EXIT
 for _ in $(seq 120); do

@@ -78,7 +78,7 @@ def demo(
     ):
         table.add_row(what, str(where))
     out.print(table)
-    out.print(f"Serve it: towerpack serve {exported.parent} --name digits")
+    out.print(f"Serve it: towerpack serve {run_dir}")
 
 
 def _pictures(folder: Path) -> list[Path]:
@@ -98,7 +98,7 @@ def _served(export_dir: Path) -> Generator[str]:
     """A server in a process of its own; gives its URL."""
     command = [sys.executable, "-m", "towerpack", "serve", str(export_dir)]
     with subprocess.Popen(
-        [*command, "--name", "digits", "--port", "0"],
+        [*command, "--port", "0"],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

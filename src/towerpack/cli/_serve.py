@@ -13,10 +13,14 @@ from towerpack._core.logs import console as show_log
 
 def serve_model(
     export_dir: Annotated[
-        Path, typer.Argument(help="What `towerpack export` wrote: EXPORT_DIR/1, 2 and so on.")
+        Path,
+        typer.Argument(
+            metavar="RUN_OR_EXPORT_DIR",
+            help="A run that was exported, or what `towerpack export` wrote: EXPORT_DIR/1, 2, ….",
+        ),
     ],
     name: Annotated[
-        str | None, typer.Option(help="The model's name in paths; else the directory's.")
+        str | None, typer.Option(help="The model's name in paths; else the run's.")
     ] = None,
     host: Annotated[
         str, typer.Option(help="Where to listen; 0.0.0.0 lets other machines in.")
@@ -45,7 +49,8 @@ def serve_model(
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     show_log()
 
-    model = export_dir.resolve().name if name is None else name
+    export_dir, found = _exported(export_dir)
+    model = found if name is None else name
 
     def ready(url: str) -> None:
         typer.echo(f"Serving {model} at {url}/ (a page) and {url}/v1/models/{model}:predict")
@@ -54,3 +59,14 @@ def serve_model(
 
     limits = Limits(batch=batch, body_bytes=round(body_mb * 2**20))
     serve(export_dir, name=model, host=host, port=port, token=token, limits=limits, ready=ready)
+
+
+def _exported(given: Path) -> tuple[Path, str]:
+    """Where the versions are, and the name of the run that they are of, or of their folder."""
+    inner = Path("export") / "saved_model"
+    for run in (given, Path("runs") / given):
+        if (run / inner).is_dir():
+            return run / inner, run.resolve().name
+    whole = given.resolve()
+    of_a_run = whole.parent.name == "export" and (whole.parents[1] / "checkpoints").is_dir()
+    return given, whole.parents[1].name if of_a_run else whole.name
