@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -77,6 +78,48 @@ def test_a_run_is_the_recipe_of_all_commands(here: Path) -> None:
     more = json.loads(run("train", "runs/digits", "epochs=3", "--json"))
     assert more["step"] == 24
     assert "conv0" in run("model", "show", "runs/digits")
+
+
+def test_any_trainer_by_one_key(tmp_path: Path) -> None:
+    # In a process of its own: TensorFlow divides the processor before it starts.
+    command = [sys.executable, "-m", "towerpack", "train", "digits", *SMALL, "--json"]
+    done = subprocess.run(
+        [*command, "trainer=sync", "devices=2"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "2 parts of the processor" in done.stderr
+    assert ".cc:" not in done.stderr
+    assert json.loads(done.stdout)["step"] == 16
+
+
+MISTAKES = {
+    "model.l2_regex=((": "model.l2_regex: .*no regular expression",
+    "skip=fc.*": "transfer: .*pretrained",
+    "optimizer.name=adm": "no optimizer 'adm'.*'adam'",
+    "train.callbacks=[EarlyStoping]": "no callback 'EarlyStoping'.*'EarlyStopping'",
+    "model.network=resnet33": "no network 'resnet33'.*'resnet32'",
+    "devices=2": "not for trainer: simple",
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_told_by_its_key(here: Path, mistake: str) -> None:
+    result = CliRunner().invoke(app, ["train", "digits", mistake])
+    assert re.search(MISTAKES[mistake], str(result.exception), re.DOTALL)
+    assert not list(here.glob("runs/*/checkpoints/*"))
+
+
+def test_a_folder_of_data_with_a_recipe_is_no_run(here: Path) -> None:
+    (here / "pets").mkdir()
+    recipe = here / "pets" / "recipe.yaml"
+    recipe.write_text("task: classification\ndata: {inputter: digits}\n")
+    assert find_recipe("pets").run_dir is None
+    assert find_recipe("pets").name == "pets"
 
 
 def test_inference_over_good_and_bad_files(here: Path) -> None:
