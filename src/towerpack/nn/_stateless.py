@@ -132,7 +132,7 @@ def Dropout(x: tf.Tensor, rate: float | tf.Tensor = 0.5) -> tf.Tensor:
     context = get_current_tower_context()
     if not context.is_training or known == 0:
         return tf.identity(x)
-    rate = tf.cast(rate, x.dtype) if known is None else known
+    rate = tf.cast(rate, x.dtype) if known is None else float(known)
     return tf.nn.experimental.stateless_dropout(x, rate, seed=context.step_seed(full_name()))
 
 

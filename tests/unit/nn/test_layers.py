@@ -242,6 +242,13 @@ def test_dropout_of_a_senseless_share(rate: float) -> None:
         tower_of(lambda x: Dropout("d", x, rate)).trace(is_training=True)
 
 
+@pytest.mark.parametrize("rate", [0.5, np.float32(0.5), tf.constant(0.5), np.array(0.5)])
+def test_dropout_takes_any_number(rate: Any) -> None:
+    tower = tower_of(lambda x: Dropout("d", x, rate), spec(None, 100))
+    y = runner(tower, "graph", is_training=True)(tf.ones([4, 100]))["y"].numpy()
+    assert set(np.unique(y)) == {0, 2}
+
+
 # ------------------------------------------------------------------ batch normalisation
 
 
