@@ -1,7 +1,7 @@
 #!/bin/sh
 # From data to a served model that answers: train, evaluate, predict, tune, export, serve, ask.
 #
-#   sh examples/quickstart.sh          # some five minutes on two cores; again: it goes on
+#   sh examples/quickstart.sh          # a minute and a half on two cores; again: it goes on
 #
 # It needs `pip install "towerpack[all]"` and no download.
 set -eu
