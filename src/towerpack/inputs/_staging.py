@@ -111,7 +111,8 @@ class StagingInput(ProxyInputSource):
         ]
         with tf.device("CPU:0"):
             self._left = tf.Variable(tf.constant(0, tf.int64), trainable=False, name="left")
-        self._put_step = tf.function(self._put_all, autograph=False)
+        # Called in this way TensorFlow does not warn that many sources trace the same function.
+        self._put_step = tf.function(self._put_all, autograph=False).get_concrete_function()
 
     def reserve(self, steps: int, poll: Callable[[], None]) -> int:
         """Ask for what is to be staged as well; stage the first steps."""
