@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -280,6 +280,16 @@ def circumstances(packages: Sequence[str]) -> dict[str, Any]:
         **{name: _version(name) for name in packages},
         "commit": _commit(),
     }
+
+
+def parts_report(head: Sequence[str], parts: Iterable[str], found: Mapping[str, Any]) -> str:
+    """A report of those parts that were found, each with its command and circumstances."""
+    text = [*head]
+    for name in parts:
+        if name in found:
+            own = found[name]
+            text += [own["text"], f"`{own['command']}`, {described(own['circumstances'])}"]
+    return "\n\n".join(text) + "\n"
 
 
 def described(found: dict[str, Any]) -> str:

@@ -74,16 +74,12 @@ def section(part: str, turns: dict[str, list[Turn]]) -> str:
 
 def report(found: dict) -> str:
     """All parts, each with its circumstances."""
-    parts = [
+    head = [
         "# What layers by name cost",
         "Contenders are processes that take turns. Medians over rounds; ratios are taken within a "
         "round and given as median (lowest–highest).",
     ]
-    for name in PARTS:
-        if name in found:
-            own = found[name]
-            parts += [own["text"], f"`{own['command']}`, {measure.described(own['circumstances'])}"]
-    return "\n\n".join(parts) + "\n"
+    return measure.parts_report(head, PARTS, found)
 
 
 def main() -> None:

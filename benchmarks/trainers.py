@@ -181,17 +181,13 @@ def section(part: str, turns: Turns, missing: dict[str, str]) -> str:
 
 def report(found: dict) -> str:
     """All parts, each with its circumstances."""
-    parts = [
+    head = [
         "# What trainers cost",
         "Contenders are processes that take turns. Medians over rounds; ratios are taken within a "
         "round and given as median (lowest–highest). CPU time is that of all processes of a "
         "contender.",
     ]
-    for name in PARTS:
-        if name in found:
-            own = found[name]
-            parts += [own["text"], f"`{own['command']}`, {measure.described(own['circumstances'])}"]
-    return "\n\n".join(parts) + "\n"
+    return measure.parts_report(head, PARTS, found)
 
 
 def lightning(options: argparse.Namespace, directory: str) -> Path:

@@ -6,6 +6,8 @@ import contextlib
 import errno
 import os
 import sys
+import time
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Final
 
@@ -82,6 +84,36 @@ class FileLock:
     def __del__(self) -> None:
         with contextlib.suppress(AttributeError, OSError):
             self.release()
+
+
+@contextlib.contextmanager
+def locked(
+    path: Path, *, look_again_s: float, waiting: Callable[[str, float], None] | None = None
+) -> Generator[None]:
+    """Hold the lock on a file, waiting for it first.
+
+    The kernel frees the lock when its holder dies, so this never waits for the dead.
+
+    Args:
+        path: The file.
+        look_again_s: Seconds between two attempts.
+        waiting: Called after each attempt in vain, with the holder and the seconds waited so far.
+    """
+    lock = FileLock(path)
+    waited = 0.0
+    while True:
+        try:
+            lock.acquire()
+            break
+        except LockHeldError as error:
+            if waiting is not None:
+                waiting(error.holder, waited)
+            time.sleep(look_again_s)
+            waited += look_again_s
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def is_held(path: Path) -> bool:

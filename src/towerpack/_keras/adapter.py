@@ -101,7 +101,7 @@ def fresh_names(counts: Mapping[str, int] | None = None) -> AbstractContextManag
 
 
 def name_counts() -> dict[str, int]:
-    """How many automatic names of each kind Keras has given (since `fresh_names`)."""
+    """Number of automatic names of each kind that Keras has given (since `fresh_names`)."""
     return dict(global_state.get_global_attribute("object_name_uids") or {})
 
 
@@ -184,7 +184,7 @@ def read_as(ways: Any) -> Iterator[None]:
 
 
 def in_these_ways(variable: tf.Variable, ways: Any) -> Any:
-    """What the functions make of a variable, one after the other."""
+    """Value of a variable after all the functions, in turn."""
     value: Any = variable
     for way in ways if ways and variable.trainable else ():
         value = way(variable, value)

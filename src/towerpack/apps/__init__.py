@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from towerpack.apps._application import find_recipe as find_recipe
     from towerpack.apps._application import recipe_names as recipe_names
     from towerpack.apps._config import AppConfig as AppConfig
+    from towerpack.apps._files import write_picture as write_picture
     from towerpack.apps._infer import Inference as Inference
     from towerpack.apps._infer import infer as infer
     from towerpack.apps._inputter import Inputter as Inputter
     from towerpack.apps._modeler import Display as Display
     from towerpack.apps._modeler import Modeler as Modeler
     from towerpack.apps._modeler import Reporting as Reporting
-    from towerpack.apps._pictures import write_picture as write_picture
     from towerpack.apps._registry import Registry as Registry
     from towerpack.apps._runner import CALLBACKS as CALLBACKS
     from towerpack.apps._runner import TRAINERS as TRAINERS
@@ -39,10 +39,10 @@ _NAMES = {
         "recipe_names",
     ),
     "_config": ("AppConfig",),
+    "_files": ("write_picture",),
     "_infer": ("Inference", "infer"),
     "_inputter": ("Inputter",),
     "_modeler": ("Display", "Modeler", "Reporting"),
-    "_pictures": ("write_picture",),
     "_registry": ("Registry",),
     "_runner": ("CALLBACKS", "TRAINERS", "Evaluation", "Runner"),
     "_tune": ("Search", "search"),

@@ -25,7 +25,7 @@ _PACKAGED = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Application:
-    """What a task consists of; a part may be `module:name`, loaded when it is needed.
+    """Parts of a task; each may be `module:name`, loaded when it is needed.
 
     Attributes:
         config: The class of its recipes.

@@ -1,4 +1,4 @@
-"""What every application can be told."""
+"""Settings that every application has."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from towerpack.zoo import PRETRAINED
 
 
 class Optimizer(Config):
-    """How weights are changed."""
+    """Optimizer and learning rate."""
 
     name: str = "momentum"
     "momentum, sgd, adam, adamw, rmsprop, adagrad, adadelta, ftrl, nadam, lion, or module:name."
@@ -37,7 +37,7 @@ class Optimizer(Config):
 
 
 class Training(Config):
-    """How long, where, how exactly."""
+    """Length, devices and precision of a training."""
 
     epochs: int = Field(default=10, ge=1)
     "Passes over the training data, unless `steps_per_epoch` says what an epoch is."
@@ -103,9 +103,9 @@ class AppConfig(Config):
     title: str = ""
     "One line about it."
     optimizer: Optimizer = Optimizer()
-    "How weights are changed."
+    "Optimizer and learning rate."
     train: Training = Training()
-    "How long, where, how exactly."
+    "Length, devices and precision of a training."
     transfer: Transfer = Transfer()
     "Weights of elsewhere."
     search: dict[str, Any] = Field(default_factory=dict)

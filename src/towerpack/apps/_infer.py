@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import csv
 import glob
-import io
 import json
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,9 +15,9 @@ import numpy as np
 from towerpack._core.errors import ConfigError, TowerpackError
 from towerpack._core.files import replace_file
 from towerpack._core.naming import unique
+from towerpack.apps._files import csv_of, write_picture
 from towerpack.apps._inputter import Inputter
 from towerpack.apps._modeler import Display
-from towerpack.apps._pictures import write_picture
 from towerpack.apps._runner import Runner
 from towerpack.dataflow.images import image_grid
 
@@ -29,7 +27,7 @@ _COLUMNS: Final = 6
 
 @dataclass(frozen=True)
 class Inference:
-    """What inference gave.
+    """Results of inference.
 
     Attributes:
         rows: One for each source in order: `source`, then what the display tells, or `error`.
@@ -61,6 +59,7 @@ def infer(
     rows: list[dict[str, Any]] = []
     shown: list[tuple[np.ndarray, str]] = []
     files: list[Path] = []
+    taken: set[str] = set()
     size = runner.inputter.batch_size
     for start in range(0, len(paths), size):
         for path, sample, outputs in _predicted(runner, predictor, paths[start : start + size]):
@@ -70,8 +69,9 @@ def infer(
             rows.append({"source": path, **display.row(outputs)})
             picture = None if folder is None else display.draw(sample, outputs)
             if folder is not None and picture is not None:
-                taken = [file.stem for file in files]
-                files.append(folder / f"{unique(Path(path).stem, taken)}.png")
+                name = unique(Path(path).stem, taken)
+                taken.add(name)
+                files.append(folder / f"{name}.png")
                 write_picture(files[-1], picture)
                 rows[-1]["picture"] = files[-1].name
                 shown += [(picture, Path(path).name)] if len(shown) < _ON_SHEET else []
@@ -129,14 +129,9 @@ def _expanded(sources: Sequence[str], suffixes: Sequence[str]) -> Iterator[str]:
 def _written(folder: Path, rows: Sequence[Mapping[str, Any]], shown: Sequence[Any]) -> list[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     table, listing = folder / "predictions.csv", folder / "predictions.json"
-    text = io.StringIO()
     plain = [{k: v for k, v in row.items() if not isinstance(v, list | dict)} for row in rows]
-    writer = csv.DictWriter(
-        text, list(dict.fromkeys(k for row in plain for k in row)), lineterminator="\n"
-    )
-    writer.writeheader()
-    writer.writerows(plain)
-    replace_file(table, text.getvalue().encode())
+    titles = list(dict.fromkeys(k for row in plain for k in row))
+    replace_file(table, csv_of([titles, *([row.get(k, "") for k in titles] for row in plain)]))
     replace_file(listing, json.dumps(list(rows), indent=1, ensure_ascii=False).encode())
     if not shown:
         return [table, listing]

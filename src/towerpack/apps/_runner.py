@@ -1,4 +1,4 @@
-"""What is done with an inputter and a modeler: train, evaluate, infer, export."""
+"""Training, evaluation, prediction and export with an inputter and a modeler."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ _MAY_CHANGE = ("title", "reached", "train.", "data.workers")
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What an evaluation came to.
+    """Result of an evaluation.
 
     Attributes:
         numbers: By name.
@@ -176,10 +176,12 @@ class Runner:
         for metric in metrics:
             metric.begin()
         for batch in self._batches(split):
-            outputs = predictor(**_chosen(names, batch, predictor.input_names))
-            count += len(batch[0])
+            inputs = _chosen(names, batch, predictor.input_names)
+            outputs = dict(zip(wanted, predictor(**inputs), strict=True))
+            size = len(next(iter(inputs.values())))
+            count += size
             for metric in metrics:
-                metric.update(dict(zip(wanted, outputs, strict=True)), len(batch[0]))
+                metric.update(outputs, size)
         numbers = {name: value for metric in metrics for name, value in metric.finish().items()}
         reporting = [metric for metric in metrics if isinstance(metric, Reporting)]
         folder = folder or self.run_dir / f"eval-{split}"
@@ -325,9 +327,10 @@ def _trainer(config: TrainConfig, name: str, devices: int | list[str] | None) ->
                 expected=f"trainer: {', '.join(_OVER_DEVICES)}",
             )
         return make(config)
-    if _divides_processor(name, devices):
-        _LOG.warning("There is no GPU: %s parts of the processor train.", devices)
-        devices = [f"CPU:{i}" for i in range(int(str(devices)))]
+    parts = _parts_of_processor(name, devices)
+    if parts is not None:
+        _LOG.warning("There is no GPU: %d parts of the processor train.", parts)
+        devices = [f"CPU:{i}" for i in range(parts)]
     return make(config, devices)
 
 
@@ -335,9 +338,9 @@ def _start_tensorflow(config: Training) -> None:
     """Look for devices, quietly; before that, divide the processor where devices are asked for."""
     with quiet_start():
         cpu = tf.config.list_physical_devices("CPU")[0]
-        parts = config.devices if _divides_processor(config.trainer, config.devices) else None
+        parts = _parts_of_processor(config.trainer, config.devices)
         known = tf.config.get_logical_device_configuration(cpu) or [None]
-        if isinstance(parts, int) and parts != len(known):
+        if parts is not None and parts != len(known):
             try:
                 tf.config.set_logical_device_configuration(
                     cpu, [tf.config.LogicalDeviceConfiguration() for _ in range(parts)]
@@ -350,9 +353,14 @@ def _start_tensorflow(config: Training) -> None:
         tf.config.list_logical_devices()
 
 
-def _divides_processor(trainer: str, devices: int | list[str] | None) -> bool:
-    wanted = trainer in _OVER_DEVICES and isinstance(devices, int)
-    return wanted and not tf.config.list_physical_devices("GPU")
+def _parts_of_processor(trainer: str, devices: int | list[str] | None) -> int | None:
+    """The number of parts that the processor is divided into, where a number is asked for.
+
+    None where there are GPUs, devices are named, or the trainer takes none.
+    """
+    if trainer not in _OVER_DEVICES or not isinstance(devices, int):
+        return None
+    return None if tf.config.list_physical_devices("GPU") else devices
 
 
 def _named_callback(given: str | Mapping[str, Any]) -> Callback:

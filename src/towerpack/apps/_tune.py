@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import csv
-import io
-import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -14,11 +10,12 @@ from typing import Any, Final
 from towerpack._core.errors import ConfigError, TowerpackError
 from towerpack._core.extras import require
 from towerpack._core.files import replace_file
-from towerpack._core.locks import FileLock, LockHeldError, is_held
+from towerpack._core.locks import FileLock, is_held, locked
 from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
 from towerpack._core.randomness import derive_seed
 from towerpack.apps._application import Recipe
+from towerpack.apps._files import csv_of, png_of
 from towerpack.apps._runner import Runner
 from towerpack.callbacks import Callback
 from towerpack.config import change, key_paths, to_yaml
@@ -28,11 +25,13 @@ _LOG = get_logger(__name__)
 WINNER: Final = "best.yaml"
 _RANGE: Final = {"low", "high", "log", "step"}
 _RETAKEN: Final = "retaken"
+_LOCK: Final = "study.lock"
+_LOOK_AGAIN_S: Final = 0.05
 
 
 @dataclass(frozen=True)
 class Search:
-    """What a search has found.
+    """Result of a search.
 
     Attributes:
         rows: The leaderboard: trial, value, state, then the settings; the best first.
@@ -70,11 +69,11 @@ def search(recipe: Recipe, folder: Path, *, trials: int, seed: int = 0) -> Searc
     space = _checked(recipe)
     number, mode = Runner.of(recipe).best
     folder.mkdir(parents=True, exist_ok=True)
-    with _locked(folder):
+    with locked(folder / _LOCK, look_again_s=_LOOK_AGAIN_S):
         study = _study(folder, mode)
         _retake(study, folder)
     while True:
-        with _locked(folder):
+        with locked(folder / _LOCK, look_again_s=_LOOK_AGAIN_S):
             counted = [t for t in study.get_trials(False) if _RETAKEN not in t.user_attrs]
             if len([t for t in counted if t.state.name != "WAITING"]) >= trials:
                 break
@@ -123,7 +122,7 @@ def _run(
     config = change(recipe.config, **settings, search={})
     tried = Recipe(recipe.application, config, recipe.name, None)
     try:
-        Runner.of(tried, _run_dir(folder, trial.number), [watch]).train()
+        Runner.of(tried, folder / f"trial-{trial.number:04d}", [watch]).train()
     except TowerpackError as error:
         _LOG.warning("Trial %d failed: %s", trial.number, error)
         trial.set_user_attr("error", str(error))
@@ -159,27 +158,8 @@ def _retake(study: Any, folder: Path) -> None:
             study.enqueue_trial(trial.params)
 
 
-@contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    lock = FileLock(folder / "study.lock")
-    while True:
-        try:
-            lock.acquire()
-            break
-        except LockHeldError:
-            time.sleep(0.05)
-    try:
-        yield
-    finally:
-        lock.release()
-
-
 def _lock_of(folder: Path, trial: Any) -> Path:
     return folder / f"trial-{trial.number:04d}.lock"
-
-
-def _run_dir(folder: Path, number: int) -> Path:
-    return folder / f"trial-{number:04d}"
 
 
 def _checked(recipe: Recipe) -> dict[str, Any]:
@@ -241,11 +221,9 @@ def _found(study: Any, recipe: Recipe, folder: Path, number: str) -> Search:
     best = settings(complete[0])
     reached = {number: complete[0].value, "trials": len(done), "trial": complete[0].number}
     winner = change(recipe.config, **best, search={}, reached=reached)
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([titles, *rows])
     files = {
         folder / WINNER: to_yaml(winner).encode(),
-        folder / "leaderboard.csv": text.getvalue().encode(),
+        folder / "leaderboard.csv": csv_of([titles, *rows]),
         folder / "importance.png": _drawn(study, len(complete), number),
     }
     for path, content in files.items():
@@ -269,9 +247,7 @@ def _drawn(study: Any, complete: int, number: str) -> bytes:
         right.barh(list(shares)[::-1], list(shares.values())[::-1])
     else:
         right.text(0.5, 0.5, "four trials are needed", ha="center", transform=right.transAxes)
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=100)
-    return buffer.getvalue()
+    return png_of(figure)
 
 
 def _text(settings: Mapping[str, Any]) -> str:

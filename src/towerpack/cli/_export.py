@@ -66,9 +66,8 @@ def export(
         given = {"outputs": outputs, "tag": tag, "examples": examples, "class_names": class_names}
         _refuse(target, {**given, "ema": ema or None})
         runner, _ = open_run(target, None, None)
-        folder = to or runner.run_dir / "export" / form
         options = {"quantize": quantize, "tolerance": tolerance, "version": version}
-        print(f"exported: {runner.export(folder, format=form, tell=print, **options)}")
+        print(f"exported: {runner.export(to, format=form, tell=print, **options)}")
         return
     if to is None and not (run / "checkpoints").is_dir():
         raise ConfigError(f"{run} is no run directory.", fix="say where to write: --to")

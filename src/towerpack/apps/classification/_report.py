@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import numpy as np
 from towerpack._core.columns import aligned
 from towerpack._core.extras import require
 from towerpack._core.files import replace_file
+from towerpack.apps._files import csv_of, png_of
 from towerpack.apps._modeler import Reporting
 
 # With more classes, cells of the picture get no numbers and axes no names.
@@ -71,9 +70,7 @@ class ClassificationReport(Reporting):
     def report(self, folder: Path) -> Sequence[Path]:
         """Write `classes.csv` and `confusion.png`."""
         table, picture = folder / "classes.csv", folder / "confusion.png"
-        text = io.StringIO()
-        csv.writer(text, lineterminator="\n").writerows(self._rows())
-        replace_file(table, text.getvalue().encode())
+        replace_file(table, csv_of(self._rows()))
         replace_file(picture, self._drawn())
         return [table, picture]
 
@@ -115,6 +112,4 @@ class ClassificationReport(Reporting):
                 dark = shares[row, column] > 0.5
                 text = str(self.confusion[row, column])
                 axes.text(column, row, text, ha="center", va="center", color="w" if dark else "k")
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="png", dpi=100)
-        return buffer.getvalue()
+        return png_of(figure)

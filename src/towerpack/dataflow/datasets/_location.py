@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import time
 from collections.abc import Generator
 from pathlib import Path
 
-from towerpack._core.locks import FileLock, LockHeldError
+from towerpack._core.locks import locked
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._opening import PathLike
 
@@ -40,22 +39,11 @@ def own_dir(dir: PathLike | None, name: str) -> Path:
 
 @contextlib.contextmanager
 def only_one(path: Path) -> Generator[None]:
-    """Only one process at a time makes `path`; the others wait here, and then look for it.
+    """Only one process at a time makes `path`; the others wait here, and then look for it."""
 
-    The kernel frees the lock when its holder dies, so this never waits for the dead.
-    """
-    lock = FileLock(path.with_name(f".{path.name}.lock"))
-    waited = 0.0
-    while True:
-        try:
-            lock.acquire()
-            break
-        except LockHeldError as error:
-            if waited % _REMIND_S < _LOOK_AGAIN_S:
-                log.info("%s is being made by %s; waiting", path, error.holder)
-            time.sleep(_LOOK_AGAIN_S)
-            waited += _LOOK_AGAIN_S
-    try:
+    def tell(holder: str, waited: float) -> None:
+        if waited % _REMIND_S < _LOOK_AGAIN_S:
+            log.info("%s is being made by %s; waiting", path, holder)
+
+    with locked(path.with_name(f".{path.name}.lock"), look_again_s=_LOOK_AGAIN_S, waiting=tell):
         yield
-    finally:
-        lock.release()
