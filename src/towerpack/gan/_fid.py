@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, nullcontext
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from typing import Any
 
 import numpy as np
 
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack.callbacks import Callback
+from towerpack.dataflow import DataFlow
 from towerpack.gan._samples import fed, seeded
 
 
@@ -28,8 +29,7 @@ def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
     a, b = (np.asarray(features, np.float64) for features in (features_a, features_b))
     if a.ndim != 2 or b.ndim != 2 or a.shape[1] != b.shape[1] or min(len(a), len(b)) < 2:
         raise ConfigError(
-            "frechet_distance cannot compare these.",
-            got=f"shapes {a.shape} and {b.shape}",
+            f"frechet_distance cannot compare shapes {a.shape} and {b.shape}.",
             expected="[n, features] and [m, features], n and m at least 2",
         )
     difference = a.mean(0) - b.mean(0)
@@ -43,7 +43,7 @@ def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
 
 
 class FID(Callback):
-    """Monitors the Fréchet distance between real images and generated ones, as 'fid'.
+    """Monitors the Fréchet distance between real images and generated ones.
 
     With Inception-v3 over 50,000 images it is the FID of papers; with any other network it compares
     runs with the same one.
@@ -57,27 +57,22 @@ class FID(Callback):
         size: Generated images to compare. The flow may be infinite.
         name: Of the monitored number.
         ema: Take the averages of `WeightEMA` for the weights.
-
-    Raises:
-        ConfigError: Fewer than two images.
     """
 
     def __init__(
         self,
-        real: Iterable[Any],
+        real: DataFlow,
         network: Callable[[Any], Any],
         output: str,
-        flow: Iterable[Any],
+        flow: DataFlow,
         *,
         size: int = 10_000,
         name: str = "fid",
         ema: bool = False,
     ) -> None:
-        if size < 2:
-            raise ConfigError(f"FID({size=}).", expected="at least 2")
         self.real, self.network, self.output, self.flow = real, network, output, flow
         self.size, self.name, self.ema = size, name, ema
-        self._features: np.ndarray | None = None
+        self._real_features: np.ndarray | None = None
 
     def produces(self) -> Sequence[str]:
         """The distance."""
@@ -93,34 +88,35 @@ class FID(Callback):
         Raises:
             CallbackError: The generator's flow ended before `size` images.
         """
-        if self._features is None:
-            self._features = np.concatenate([self._of(b) for b in self._batches(self.real)])
-        made: list[np.ndarray] = []
-        missing = self.size
-        for datapoint in self._batches(self.flow):
-            [images] = self._function(*fed(self, datapoint, self._inputs))
-            made.append(self._of(np.asarray(images)[:missing]))
-            missing -= len(made[-1])
-            if missing == 0:
-                break
-        if missing:
+        if self._real_features is None:
+            self._real_features = self._features(self.real, lambda batch: batch)
+        made = self._features(self.flow, self._generate, self.size)
+        if len(made) < self.size:
             raise CallbackError(
-                f"{self!r}: the flow ended after {self.size - missing} of {self.size} images.",
-                fix=f"RandomZData, which has no end, or size={self.size - missing}",
+                f"{self!r}: the flow ended after {len(made)} of {self.size} images.",
+                fix=f"RandomZData, which has no end, or size={len(made)}",
             )
-        distance = frechet_distance(self._features, np.concatenate(made))
+        distance = frechet_distance(self._real_features, made)
         self.trainer.monitors.put_scalar(self.name, distance)
 
-    def _batches(self, flow: Iterable[Any]) -> Iterator[Any]:
-        iterator = seeded(flow, self.trainer.seed, self.name)
-        with closing(iterator) if hasattr(iterator, "close") else nullcontext():
-            for batch in iterator:
-                self.trainer.check_interrupt()
-                yield batch
+    def _generate(self, datapoint: Any) -> list[np.ndarray]:
+        return [np.asarray(i) for i in self._function(*fed(self, datapoint, self._inputs))]
 
-    def _of(self, batch: Any) -> np.ndarray:
-        images = batch[0] if isinstance(batch, list | tuple) else batch
-        return np.asarray(self.network(images))
+    def _features(
+        self, flow: Iterable[Any], images: Callable[[Any], Any], size: int | None = None
+    ) -> np.ndarray:
+        found: list[np.ndarray] = []
+        count = 0
+        with closing(seeded(flow, self.trainer.seed, self.name)) as batches:
+            for batch in batches:
+                self.trainer.check_interrupt()
+                given = images(batch)
+                first = given[0] if isinstance(given, list | tuple) else given
+                found.append(np.asarray(self.network(first)))
+                count += len(found[-1])
+                if size is not None and count >= size:
+                    break
+        return np.concatenate(found)[:size] if found else np.empty((0, 0))
 
     def __repr__(self) -> str:
         return f"FID({self.output!r})"

@@ -1,20 +1,22 @@
-"""The model of two players."""
+"""The model of two players, and the noise that one of them gets."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
 
+from towerpack.dataflow import FakeData, RepeatedData
 from towerpack.gan.losses import Loss, began, non_saturating
 from towerpack.model import ModelDesc
-from towerpack.nn import expose, get_current_tower_context, summary
+from towerpack.nn import expose, summary
 
 G_LOSS, D_LOSS = "g_loss", "d_loss"
 
 
 class GANModelDesc(ModelDesc):
-    """A model whose variables belong to a generator or to a discriminator, by their scope.
+    """A model whose variables are the generator's or the discriminator's, by their scope.
 
         def build_graph(self, image, z):
             with scope("gen"):
@@ -25,24 +27,16 @@ class GANModelDesc(ModelDesc):
             return self.build_losses(logits_real, logits_fake)
 
     `optimizer()` gives one, of which each player gets a copy, or
-    `{'g_optimizer': …, 'd_optimizer': …}`. The generator alone is averaged by
-    `{'g_optimizer': WeightEMA(…), …}`.
-
-    Attributes:
-        generator_scope: Names of the generator's variables begin with it and a slash.
-        discriminator_scope: Likewise of the discriminator.
+    `{'g_optimizer': …, 'd_optimizer': …}`; `WeightEMA(…)` as the first averages the generator.
     """
-
-    generator_scope: str = "gen"
-    discriminator_scope: str = "discrim"
 
     def build_losses(
         self, logits_real: tf.Tensor, logits_fake: tf.Tensor, loss: Loss = non_saturating
     ) -> tf.Tensor:
         """Costs of both players by one of `towerpack.gan.losses`; for `build_graph` to return.
 
-        The shares of real and of generated data that the discriminator takes for real (logits above
-        0) are reported, too.
+        It reports what shares of real and of generated data the discriminator takes for real
+        (logits above 0), too.
 
         Args:
             logits_real: The discriminator's, of real data.
@@ -52,8 +46,7 @@ class GANModelDesc(ModelDesc):
         for name, logits in (("real_as_real", logits_real), ("fake_as_real", logits_fake)):
             share = tf.reduce_mean(tf.cast(logits > 0, tf.float32))
             summary.moving_average(f"discriminator/{name}", share)
-        costs = loss(logits_real, logits_fake)
-        return self.set_costs(generator=costs.generator, discriminator=costs.discriminator)
+        return self.set_costs(**loss(logits_real, logits_fake)._asdict())
 
     def build_began_losses(
         self,
@@ -66,32 +59,48 @@ class GANModelDesc(ModelDesc):
         """Costs by `losses.began`, whose control `k` is a variable that each training step moves.
 
         Args:
-            error_real: Scalar, as there.
+            error_real: Scalar, as there; and so on.
             error_fake: Scalar.
-            gamma: As there.
-            rate: As there.
+            gamma: Ratio of the errors.
+            rate: Of the control.
         """
         k = tf.compat.v1.get_variable("began_k", [], initializer=tf.zeros, trainable=False)
-        given = began(error_real, error_fake, k.read_value(), gamma=gamma, rate=rate)
+        costs, k_next, measure = began(
+            error_real, error_fake, k.read_value(), gamma=gamma, rate=rate
+        )
         if self.training:
-            k.assign(given.k)
-        summary.scalar("began/k", given.k)
-        summary.moving_average("began/measure", given.measure)
-        return self.set_costs(generator=given.generator, discriminator=given.discriminator)
+            k.assign(k_next)
+        summary.scalar("began/k", k_next)
+        summary.moving_average("began/measure", measure)
+        return self.set_costs(**costs._asdict())
 
-    def set_costs(self, *, generator: Any, discriminator: Any) -> tf.Tensor:
-        """Say what each player minimizes; outside of any scope, for `build_graph` to return.
+    def set_costs(self, *, generator: tf.Tensor, discriminator: tf.Tensor) -> tf.Tensor:
+        """Say what each player minimizes (scalars); outside of any scope.
 
         They are exposed and reported as 'g_loss' and 'd_loss'.
 
-        Args:
-            generator: Scalar.
-            discriminator: Scalar.
-
         Returns:
-            Their sum, as the run's 'cost': that it is finite is all that it tells.
+            For `build_graph` to return: their sum, which tells only whether both are finite.
         """
+        costs: list[Any] = []
         for name, cost in ((G_LOSS, generator), (D_LOSS, discriminator)):
-            summary.moving_average(name, expose(name, cost))
-        outputs = get_current_tower_context().outputs
-        return tf.add_n([tf.cast(outputs[name], tf.float32) for name in (G_LOSS, D_LOSS)])
+            costs.append(tf.cast(expose(name, cost), tf.float32))
+            summary.moving_average(name, costs[-1])
+        return costs[0] + costs[1]
+
+
+class RandomZData(RepeatedData):
+    """Noise without end, uniform in [-1, 1): `(z float32,)`.
+
+        JoinData([images, RandomZData([64, 100])])  # batches of both
+
+    Contract: infinite; random, a function of the run's seed and the position alone; thread- and
+    fork-safe; resumable at once.
+
+    Args:
+        shape: Of each datapoint, the batch included if the rest of the flow gives batches.
+        seed: For this noise alone; by default the run's.
+    """
+
+    def __init__(self, shape: Sequence[int], *, seed: int | None = None) -> None:
+        super().__init__(FakeData([shape], size=1 << 20, domain=(-1.0, 1.0), seed=seed))

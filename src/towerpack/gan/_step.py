@@ -1,4 +1,4 @@
-"""One step of two players."""
+"""One step of two players, and trainers that take it."""
 
 from __future__ import annotations
 
@@ -11,9 +11,19 @@ import tensorflow as tf
 
 from towerpack._core.errors import ConfigError, LayerError
 from towerpack.gan._model import D_LOSS, G_LOSS
-from towerpack.training import ProxyOptimizer, StepContext, StepSetup, TrainStep
+from towerpack.training import (
+    ProxyOptimizer,
+    StepContext,
+    StepSetup,
+    SyncMultiGPUTrainer,
+    TrainConfig,
+    Trainer,
+    TrainStep,
+)
+from towerpack.training._multi import Devices
 
 GENERATOR, DISCRIMINATOR = "g_optimizer", "d_optimizer"
+_COSTS = {DISCRIMINATOR: D_LOSS, GENERATOR: G_LOSS}
 
 
 class GANStep(TrainStep):
@@ -25,8 +35,9 @@ class GANStep(TrainStep):
     """
 
     def __init__(self, generator_scope: str = "gen", discriminator_scope: str = "discrim") -> None:
-        # The discriminator first, as its checks and updates come in this order.
+        # The discriminator first: updates come in this order.
         self._scopes = {DISCRIMINATOR: discriminator_scope, GENERATOR: generator_scope}
+        self._periods = {DISCRIMINATOR: 1, GENERATOR: 1}
 
     def build(self, setup: StepSetup) -> None:
         """Give each player its variables and optimizer.
@@ -37,32 +48,25 @@ class GANStep(TrainStep):
         """
         of_player = _by_player(setup.trainable, self._scopes)
         setup.given = _two(setup.given)
-        self._players = {
-            name: (variables, setup.optimizer(name, variables))
-            for name, variables in of_player.items()
-        }
+        self._players = {n: (own, setup.optimizer(n, own)) for n, own in of_player.items()}
 
     def __call__(self, context: StepContext, batch: Sequence[tf.Tensor]) -> None:
         """Minimize both costs.
 
         Raises:
-            LayerError: The tower exposes none.
+            LayerError: The tower does not expose them.
         """
         outputs = context.tower(*batch).outputs
         for name, (variables, optimizer) in self._players.items():
-            cost = D_LOSS if name == DISCRIMINATOR else G_LOSS
-            if cost not in outputs:
+            if _COSTS[name] not in outputs:
                 raise LayerError(
-                    f"The tower has no output '{cost}'.",
-                    fix="return self.build_losses(logits_real, logits_fake) or "
-                    "self.set_costs(generator=…, discriminator=…) from build_graph, "
-                    "called outside of any scope",
+                    f"The tower has no output '{_COSTS[name]}'.",
+                    fix="return self.build_losses(…) or self.set_costs(…) from build_graph, called "
+                    "outside of any scope",
                 )
-            context.minimize(outputs[cost], variables, self.when(name, optimizer, context.step))
-
-    def when(self, name: str, optimizer: Any, step: tf.Variable) -> Any:
-        """An optimizer as it is to be used: at every step."""
-        return optimizer
+            if self._periods[name] > 1:
+                optimizer = _Periodic(optimizer, self._periods[name], context.step)
+            context.minimize(outputs[_COSTS[name]], variables, optimizer)
 
 
 class SeparateGANStep(GANStep):
@@ -73,8 +77,7 @@ class SeparateGANStep(GANStep):
 
     Args:
         d_period: Steps from one move of the discriminator to the next.
-        g_period: Likewise of the generator. A Wasserstein critic that is to move five times as
-            often: `g_period=5`.
+        g_period: Likewise of the generator: 5 for a critic that moves five times as often.
         generator_scope: As in `GANStep`.
         discriminator_scope: As in `GANStep`.
 
@@ -97,14 +100,52 @@ class SeparateGANStep(GANStep):
             )
         self._periods = {DISCRIMINATOR: int(d_period), GENERATOR: int(g_period)}
 
-    def when(self, name: str, optimizer: Any, step: tf.Variable) -> Any:
-        """An optimizer that moves at its steps."""
-        period = self._periods[name]
-        return optimizer if period == 1 else _Periodic(optimizer, period, step)
+
+class GANTrainer(Trainer):
+    """Trains a `GANModelDesc`.
+
+    Args:
+        config: What to train; None to leave that to `launch_train_with_config`.
+        devices: None for one replica. Otherwise one on each device, as in `SyncMultiGPUTrainer`:
+            a step is one on a batch that is as many times larger.
+        step: `GANStep()` by default.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig | None = None,
+        devices: Devices | None = None,
+        *,
+        step: TrainStep | None = None,
+    ) -> None:
+        several = None if devices is None else SyncMultiGPUTrainer(devices=devices)
+        distribution = None if several is None else several._distribution
+        super().__init__(config, step=step or GANStep(), distribution=distribution)
+
+
+class SeparateGANTrainer(GANTrainer):
+    """Trains one whose players move at steps of their own; see `SeparateGANStep`.
+
+    Args:
+        config: As in `GANTrainer`.
+        d_period: As in `SeparateGANStep`.
+        g_period: As there.
+        devices: As in `GANTrainer`.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig | None = None,
+        d_period: int = 1,
+        g_period: int = 1,
+        *,
+        devices: Devices | None = None,
+    ) -> None:
+        super().__init__(config, devices, step=SeparateGANStep(d_period, g_period))
 
 
 class _Periodic(ProxyOptimizer):
-    # Around what a step was given, a scaled loss included, which wrappers of users are not.
+    # It stands around a scaled loss, too, which wrappers of users must not.
     def __init__(self, optimizer: Any, period: int, step: tf.Variable) -> None:
         self.inner = optimizer
         self._period, self._step = period, step
@@ -121,28 +162,23 @@ def _by_player(
         player: {n: v for n, v in trainable.items() if n.startswith(f"{scope}/")}
         for player, scope in scopes.items()
     }
-    d, g = scopes[DISCRIMINATOR], scopes[GENERATOR]
-    claims = {n: sum(n in own for own in found.values()) for n in trainable}
-    if both := [n for n, count in claims.items() if count == 2]:
-        raise ConfigError(
-            f"Variables belong to both players: {', '.join(both)}.",
-            got=f"the scopes '{g}' and '{d}'",
-            fix="give the players scopes of which none is below the other",
-        )
-    for player, what in ((GENERATOR, "generator"), (DISCRIMINATOR, "discriminator")):
-        if not found[player]:
+    for player, own in found.items():
+        if not own:
             raise ConfigError(
-                f"The {what} has no variables to train.",
+                f"The {'generator' if player == GENERATOR else 'discriminator'} has no variables.",
                 got=f"trainable variables: {', '.join(trainable) or 'none'}",
-                expected=f"names that begin with '{scopes[player]}/'",
-                fix=f"build it inside of `with scope('{scopes[player]}'):`, "
-                f"or set the model's {what}_scope",
+                expected=f"some in the scope '{scopes[player]}'",
+                fix=f"build it inside of `with scope('{scopes[player]}'):`, or name its scope: "
+                "GANTrainer(config, step=GANStep('generator', 'critic'))",
             )
-    if neither := [n for n, count in claims.items() if count == 0]:
+    wrong = [n for n in trainable if sum(n in own for own in found.values()) != 1]
+    if wrong:
+        both = any(wrong[0] in own for own in found.values())
         raise ConfigError(
-            f"Variables belong to neither player: {', '.join(neither)}.",
-            expected=f"names that begin with '{g}/' or '{d}/'",
-            fix="build them in one of these scopes, or leave them as they are: "
+            f"Variables belong to {'both players' if both else 'neither player'}: "
+            f"{', '.join(wrong)}.",
+            got=f"the scopes {sorted(scopes.values())}",
+            fix="build each in one of two scopes side by side; leave others as they are with "
             "TrainConfig(frozen=…)",
         )
     return found
@@ -155,23 +191,19 @@ def _two(given: Mapping[str, Any]) -> dict[str, Any]:
         ConfigError: It is one object for both, or one that cannot be copied.
     """
     if set(given) == {"optimizer"}:
-        one = given["optimizer"]
-        return {GENERATOR: _copied(one), DISCRIMINATOR: one}
+        return {GENERATOR: _copied(given["optimizer"]), DISCRIMINATOR: given["optimizer"]}
     if GENERATOR in given and given[GENERATOR] is given.get(DISCRIMINATOR):
         raise ConfigError(
             "Both players have the same optimizer object, whose state is for one set of variables.",
-            got=f"{given[GENERATOR]!r} as 'g_optimizer' and as 'd_optimizer'",
             fix="make two, or give that one alone: each player then gets a copy",
         )
     return dict(given)
 
 
 def _copied(optimizer: Any) -> Any:
-    if isinstance(optimizer, str):
-        return optimizer
     if isinstance(optimizer, keras.optimizers.Optimizer):
         return type(optimizer).from_config(optimizer.get_config())
-    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+    if isinstance(optimizer, str | tf.compat.v1.train.Optimizer):
         return copy.deepcopy(optimizer)
     raise ConfigError(
         f"{type(optimizer).__name__} cannot be copied for the second player.",

@@ -106,39 +106,24 @@ def gradient_penalty(
     return tf.reduce_mean(tf.square(tf.sqrt(squares + 1e-12) - target))
 
 
-class Began(NamedTuple):
-    """What `began` gives: two costs, the next `k`, and a measure of convergence."""
-
-    generator: tf.Tensor
-    discriminator: tf.Tensor
-    k: tf.Tensor
-    measure: tf.Tensor
-
-
 def began(
-    error_real: tf.Tensor,
-    error_fake: tf.Tensor,
-    k: Any,
-    *,
-    gamma: float = 0.5,
-    rate: float = 0.001,
-) -> Began:
-    """Berthelot et al. 2017, sections 3.3 to 3.5: costs balanced by proportional control.
+    error_real: tf.Tensor, error_fake: tf.Tensor, k: Any, *, gamma: float = 0.5, rate: float = 0.001
+) -> tuple[Costs, tf.Tensor, tf.Tensor]:
+    """Costs balanced by proportional control (Berthelot et al. 2017, sections 3.3 to 3.5).
 
     Args:
         error_real: Scalar: the discriminator's error in reconstructing real data.
         error_fake: Scalar: likewise of generated data.
-        k: In [0, 1]: how much weight the latter has now; it begins at 0.
+        k: In [0, 1]: the weight of the latter now; it begins at 0.
         gamma: Diversity: the ratio of the errors to be held.
         rate: How fast `k` follows (λ_k).
+
+    Returns:
+        The costs, the next `k`, and a measure of convergence.
     """
     balance = gamma * error_real - error_fake
-    return Began(
-        error_fake,
-        error_real - k * error_fake,
-        tf.stop_gradient(tf.clip_by_value(k + rate * balance, 0.0, 1.0)),
-        error_real + tf.abs(balance),
-    )
+    k_next = tf.stop_gradient(tf.clip_by_value(k + rate * balance, 0.0, 1.0))
+    return Costs(error_fake, error_real - k * error_fake), k_next, error_real + tf.abs(balance)
 
 
 def categorical_information(logits: tf.Tensor, code: tf.Tensor) -> tf.Tensor:
