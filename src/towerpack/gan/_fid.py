@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import math
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
 import numpy as np
 
-from towerpack._core.errors import CallbackError, ConfigError
+from towerpack._core.errors import ConfigError
 from towerpack.callbacks import Callback
 from towerpack.dataflow import DataFlow
+from towerpack.dataflow._flow import length_of
 from towerpack.gan._samples import fed, seeded
 
 
@@ -53,10 +55,13 @@ class FID(Callback):
         network: A batch of images (arrays, as the flow and the generator give them) to features
             [batch, features]: a `Predictor`, for example.
         output: Name of the generator's output.
-        flow: What the generator is fed, as for `SampleGrid`: always the same datapoints.
-        size: Generated images to compare. The flow may be infinite.
+        flow: Finite; what the generator is fed, always the same:
+            `FixedSizeData(RandomZData([100, 64]), 100)`.
         name: Of the monitored number.
         ema: Take the averages of `WeightEMA` for the weights.
+
+    Raises:
+        ConfigError: A flow has no end.
     """
 
     def __init__(
@@ -66,13 +71,14 @@ class FID(Callback):
         output: str,
         flow: DataFlow,
         *,
-        size: int = 10_000,
         name: str = "fid",
         ema: bool = False,
     ) -> None:
+        if math.inf in (length_of(real), length_of(flow)):
+            raise ConfigError("FID: a flow has no end.", fix="FixedSizeData(flow, batches)")
         self.real, self.network, self.output, self.flow = real, network, output, flow
-        self.size, self.name, self.ema = size, name, ema
-        self._real_features: np.ndarray | None = None
+        self.name, self.ema = name, ema
+        self._of_real: np.ndarray | None = None
 
     def produces(self) -> Sequence[str]:
         """The distance."""
@@ -83,40 +89,21 @@ class FID(Callback):
         self._function, self._inputs = self.trainer.predict_function([self.output], ema=self.ema)
 
     def trigger(self) -> None:
-        """Compare.
-
-        Raises:
-            CallbackError: The generator's flow ended before `size` images.
-        """
-        if self._real_features is None:
-            self._real_features = self._features(self.real, lambda batch: batch)
-        made = self._features(self.flow, self._generate, self.size)
-        if len(made) < self.size:
-            raise CallbackError(
-                f"{self!r}: the flow ended after {len(made)} of {self.size} images.",
-                fix=f"RandomZData, which has no end, or size={len(made)}",
+        """Compare."""
+        if self._of_real is None:
+            self._of_real = self._features(
+                self.real, lambda batch: batch[0] if isinstance(batch, list | tuple) else batch
             )
-        distance = frechet_distance(self._real_features, made)
-        self.trainer.monitors.put_scalar(self.name, distance)
+        made = self._features(self.flow, self._generate)
+        self.trainer.monitors.put_scalar(self.name, frechet_distance(self._of_real, made))
 
-    def _generate(self, datapoint: Any) -> list[np.ndarray]:
-        return [np.asarray(i) for i in self._function(*fed(self, datapoint, self._inputs))]
+    def _generate(self, datapoint: Any) -> np.ndarray:
+        return np.asarray(self._function(*fed(self, datapoint, self._inputs))[0])
 
-    def _features(
-        self, flow: Iterable[Any], images: Callable[[Any], Any], size: int | None = None
-    ) -> np.ndarray:
+    def _features(self, flow: DataFlow, images: Callable[[Any], Any]) -> np.ndarray:
         found: list[np.ndarray] = []
-        count = 0
         with closing(seeded(flow, self.trainer.seed, self.name)) as batches:
             for batch in batches:
                 self.trainer.check_interrupt()
-                given = images(batch)
-                first = given[0] if isinstance(given, list | tuple) else given
-                found.append(np.asarray(self.network(first)))
-                count += len(found[-1])
-                if size is not None and count >= size:
-                    break
-        return np.concatenate(found)[:size] if found else np.empty((0, 0))
-
-    def __repr__(self) -> str:
-        return f"FID({self.output!r})"
+                found.append(np.asarray(self.network(images(batch))))
+        return np.concatenate(found) if found else np.empty((0, 0))

@@ -49,21 +49,9 @@ class GANModelDesc(ModelDesc):
         return self.set_costs(**loss(logits_real, logits_fake)._asdict())
 
     def build_began_losses(
-        self,
-        error_real: tf.Tensor,
-        error_fake: tf.Tensor,
-        *,
-        gamma: float = 0.5,
-        rate: float = 0.001,
+        self, error_real: tf.Tensor, error_fake: tf.Tensor, gamma: float = 0.5, rate: float = 0.001
     ) -> tf.Tensor:
-        """Costs by `losses.began`, whose control `k` is a variable that each training step moves.
-
-        Args:
-            error_real: Scalar, as there; and so on.
-            error_fake: Scalar.
-            gamma: Ratio of the errors.
-            rate: Of the control.
-        """
+        """Costs by `losses.began`, whose control `k` is a variable that each step moves."""
         k = tf.compat.v1.get_variable("began_k", [], initializer=tf.zeros, trainable=False)
         costs, k_next, measure = began(
             error_real, error_fake, k.read_value(), gamma=gamma, rate=rate

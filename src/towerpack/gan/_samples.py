@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from towerpack._core.errors import CallbackError, ConfigError
+from towerpack._core.errors import CallbackError
 from towerpack._core.randomness import derive_seed
 from towerpack.callbacks import Callback
 from towerpack.dataflow.images import image_grid
@@ -32,9 +32,6 @@ class SampleGrid(Callback):
         value_range: What is black and what is white.
         name: Of the folder and of the monitored picture.
         ema: Take the averages of `WeightEMA` for the weights.
-
-    Raises:
-        ConfigError: A range without extent, or fewer than one column.
     """
 
     def __init__(
@@ -47,12 +44,6 @@ class SampleGrid(Callback):
         name: str = "samples",
         ema: bool = False,
     ) -> None:
-        low, high = value_range
-        if not low < high or (columns is not None and columns < 1):
-            raise ConfigError(
-                f"SampleGrid({columns=}, {value_range=}).",
-                expected="(black, white) with black < white, and at least one column",
-            )
         self.outputs = [outputs] if isinstance(outputs, str) else list(outputs)
         self.flow, self.columns, self.value_range = flow, columns, value_range
         self.name, self.ema = name, ema
@@ -64,11 +55,7 @@ class SampleGrid(Callback):
         self._inputs = fed(self, datapoint, names)
 
     def trigger(self) -> None:
-        """Draw.
-
-        Raises:
-            CallbackError: An output is no batch of pictures.
-        """
+        """Draw."""
         parts = [self._as_uint8(np.asarray(part)) for part in self._function(*self._inputs)]
         pictures = [picture for row in zip(*parts, strict=True) for picture in row]
         columns = self.columns or math.ceil(math.sqrt(len(parts[0])))
@@ -92,9 +79,6 @@ class SampleGrid(Callback):
         low, high = self.value_range
         shares = (part.astype(np.float32) - low) / (high - low)
         return np.rint(255 * np.clip(shares, 0.0, 1.0)).astype(np.uint8)
-
-    def __repr__(self) -> str:
-        return f"SampleGrid({', '.join(map(repr, self.outputs))})"
 
 
 def seeded(flow: Iterable[Any], seed: int, name: str) -> Any:

@@ -61,8 +61,7 @@ class GANStep(TrainStep):
             if _COSTS[name] not in outputs:
                 raise LayerError(
                     f"The tower has no output '{_COSTS[name]}'.",
-                    fix="return self.build_losses(…) or self.set_costs(…) from build_graph, called "
-                    "outside of any scope",
+                    fix="build_losses(…) or set_costs(…) in build_graph, outside of any scope",
                 )
             if self._periods[name] > 1:
                 optimizer = _Periodic(optimizer, self._periods[name], context.step)
@@ -78,25 +77,17 @@ class SeparateGANStep(GANStep):
     Args:
         d_period: Steps from one move of the discriminator to the next.
         g_period: Likewise of the generator: 5 for a critic that moves five times as often.
-        generator_scope: As in `GANStep`.
-        discriminator_scope: As in `GANStep`.
+        scopes: As in `GANStep`.
 
     Raises:
         ConfigError: A period is less than 1, or there are steps at which nobody moves.
     """
 
-    def __init__(
-        self,
-        d_period: int = 1,
-        g_period: int = 1,
-        generator_scope: str = "gen",
-        discriminator_scope: str = "discrim",
-    ) -> None:
-        super().__init__(generator_scope, discriminator_scope)
+    def __init__(self, d_period: int = 1, g_period: int = 1, *scopes: str) -> None:
+        super().__init__(*scopes)
         if min(d_period, g_period) != 1:
             raise ConfigError(
-                f"SeparateGANStep({d_period=}, {g_period=}).",
-                expected="integers of at least 1, one of them 1",
+                f"SeparateGANStep({d_period=}, {g_period=}).", expected="one of them 1"
             )
         self._periods = {DISCRIMINATOR: int(d_period), GENERATOR: int(g_period)}
 
@@ -124,21 +115,13 @@ class GANTrainer(Trainer):
 
 
 class SeparateGANTrainer(GANTrainer):
-    """Trains one whose players move at steps of their own; see `SeparateGANStep`.
-
-    Args:
-        config: As in `GANTrainer`.
-        d_period: As in `SeparateGANStep`.
-        g_period: As there.
-        devices: As in `GANTrainer`.
-    """
+    """`GANTrainer(config, devices, step=SeparateGANStep(d_period, g_period))`."""
 
     def __init__(
         self,
         config: TrainConfig | None = None,
         d_period: int = 1,
         g_period: int = 1,
-        *,
         devices: Devices | None = None,
     ) -> None:
         super().__init__(config, devices, step=SeparateGANStep(d_period, g_period))
@@ -168,28 +151,22 @@ def _by_player(
                 f"The {'generator' if player == GENERATOR else 'discriminator'} has no variables.",
                 got=f"trainable variables: {', '.join(trainable) or 'none'}",
                 expected=f"some in the scope '{scopes[player]}'",
-                fix=f"build it inside of `with scope('{scopes[player]}'):`, or name its scope: "
-                "GANTrainer(config, step=GANStep('generator', 'critic'))",
+                fix="step=GANStep('generator', 'critic') names other scopes",
             )
-    wrong = [n for n in trainable if sum(n in own for own in found.values()) != 1]
-    if wrong:
-        both = any(wrong[0] in own for own in found.values())
-        raise ConfigError(
-            f"Variables belong to {'both players' if both else 'neither player'}: "
-            f"{', '.join(wrong)}.",
-            got=f"the scopes {sorted(scopes.values())}",
-            fix="build each in one of two scopes side by side; leave others as they are with "
-            "TrainConfig(frozen=…)",
-        )
+    for name in trainable:
+        players = sum(name in own for own in found.values())
+        if players != 1:
+            raise ConfigError(
+                f"'{name}' belongs to {'both players' if players else 'neither player'}.",
+                got=f"the scopes {sorted(scopes.values())}",
+                fix="build it in one of two scopes side by side, or leave it as it is: "
+                "TrainConfig(frozen=…)",
+            )
     return found
 
 
 def _two(given: Mapping[str, Any]) -> dict[str, Any]:
-    """An optimizer for each player.
-
-    Raises:
-        ConfigError: It is one object for both, or one that cannot be copied.
-    """
+    """An optimizer for each player."""
     if set(given) == {"optimizer"}:
         return {GENERATOR: _copied(given["optimizer"]), DISCRIMINATOR: given["optimizer"]}
     if GENERATOR in given and given[GENERATOR] is given.get(DISCRIMINATOR):

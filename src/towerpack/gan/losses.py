@@ -1,8 +1,7 @@
 """Costs of the two players, as pure functions.
 
-`logits` are what the discriminator (or critic) gives before any sigmoid, of any shape that begins
-with the batch: one for each image, or one for each patch. All costs are means, so that those of
-replicas average to that of one large batch.
+`logits` are what the discriminator (or critic) gives before any sigmoid, [batch, …]: one for each
+image, or one for each patch. All are means over the batch.
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ Loss = Callable[[tf.Tensor, tf.Tensor], Costs]
 
 
 def minimax(logits_real: tf.Tensor, logits_fake: tf.Tensor) -> Costs:
-    """The game of Goodfellow et al. 2014, equation 1: the generator maximizes what the other pays.
+    """The game of Goodfellow et al. 2014, equation 1: what one pays is what the other gets.
 
-    Its gradient vanishes where the discriminator is sure; `non_saturating` is what is trained.
+    The generator's gradient vanishes where the discriminator is sure.
     """
     fake = tf.reduce_mean(tf.nn.softplus(logits_fake))  # -log(1 - D(G(z)))
     return Costs(-fake, tf.reduce_mean(tf.nn.softplus(-logits_real)) + fake)
@@ -37,8 +36,8 @@ def minimax(logits_real: tf.Tensor, logits_fake: tf.Tensor) -> Costs:
 
 def non_saturating(logits_real: tf.Tensor, logits_fake: tf.Tensor) -> Costs:
     """Goodfellow et al. 2014, section 3: the generator maximizes log D(G(z)) instead."""
-    costs = minimax(logits_real, logits_fake)
-    return Costs(tf.reduce_mean(tf.nn.softplus(-logits_fake)), costs.discriminator)
+    _, discriminator = minimax(logits_real, logits_fake)
+    return Costs(tf.reduce_mean(tf.nn.softplus(-logits_fake)), discriminator)
 
 
 def least_squares(logits_real: tf.Tensor, logits_fake: tf.Tensor) -> Costs:
@@ -66,14 +65,9 @@ def hinge(logits_real: tf.Tensor, logits_fake: tf.Tensor) -> Costs:
 
 
 def gradient_penalty(
-    critic: Callable[[tf.Tensor], tf.Tensor],
-    real: tf.Tensor,
-    fake: tf.Tensor,
-    seed: Any,
-    *,
-    target: float = 1.0,
+    critic: Callable[[tf.Tensor], tf.Tensor], real: tf.Tensor, fake: tf.Tensor, seed: Any
 ) -> tf.Tensor:
-    """Mean of (‖∇ critic(x)‖ - target)², at x between real and generated data.
+    """Mean of (‖∇ critic(x)‖ - 1)², at x between real and generated data.
 
     Gulrajani et al. 2017, equation 3, without its factor of 10. The critic must treat each
     datapoint by itself: no batch normalisation.
@@ -83,7 +77,6 @@ def gradient_penalty(
         real: [batch, …].
         fake: As many, of the same shape.
         seed: Of the places in between: `get_current_tower_context().step_seed('penalty')`.
-        target: Norm without penalty.
 
     Raises:
         LayerError: The critic's logits do not depend on what it is given.
@@ -97,13 +90,10 @@ def gradient_penalty(
         logits = critic(between)
     slope: Any = tape.gradient(logits, between)
     if slope is None:
-        raise LayerError(
-            "gradient_penalty: the critic's logits do not depend on its argument.",
-            fix="compute them from it: gradient_penalty(self.critic, real, fake, seed)",
-        )
+        raise LayerError("gradient_penalty: the critic's logits do not depend on its argument.")
     squares = tf.reduce_sum(tf.square(tf.reshape(slope, [shape[0], -1])), 1)
     # The root has no derivative at 0.
-    return tf.reduce_mean(tf.square(tf.sqrt(squares + 1e-12) - target))
+    return tf.reduce_mean(tf.square(tf.sqrt(squares + 1e-12) - 1.0))
 
 
 def began(
@@ -127,9 +117,9 @@ def began(
 
 
 def categorical_information(logits: tf.Tensor, code: tf.Tensor) -> tf.Tensor:
-    """A lower bound of the mutual information of an image and its uniform categorical code, nats.
+    """A lower bound, in nats, of what an image tells of its uniform categorical code.
 
-    Chen et al. 2016 (InfoGAN), equation 5. Both players maximize it.
+    Chen et al. 2016 (InfoGAN), equation 5; both players maximize it.
 
     Args:
         logits: [batch, classes]: what is guessed of the code from the image.
@@ -143,17 +133,14 @@ def gaussian_information(mean: tf.Tensor, code: tf.Tensor, *, stddev: float = 1.
     """Likewise of a continuous code, without its entropy: mean of log N(code; mean, stddev²).
 
     Args:
-        mean: [batch, …]: what is guessed of the code.
-        code: As large. Logarithms are added up over all but the batch.
+        mean: [batch, codes]: what is guessed of the codes.
+        code: As large. Logarithms are added up over the codes.
         stddev: Of the guess.
     """
     log_density = -0.5 * tf.square((code - mean) / stddev) - math.log(stddev * math.sqrt(math.tau))
-    return tf.reduce_mean(tf.reduce_sum(log_density, list(range(1, len(code.shape)))))
+    return tf.reduce_mean(tf.reduce_sum(log_density, 1))
 
 
 def cycle_consistency(there: tf.Tensor, and_back: tf.Tensor) -> tf.Tensor:
-    """Mean absolute difference of images and what two generators make of them in turn.
-
-    Zhu et al. 2017 (CycleGAN), equation 2, one of its two terms.
-    """
+    """Mean absolute difference (Zhu et al. 2017, CycleGAN, equation 2, one of its two terms)."""
     return tf.reduce_mean(tf.abs(there - and_back))
