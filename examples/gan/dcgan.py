@@ -25,14 +25,13 @@ from towerpack.nn import (
     Conv2D,
     Conv2DTranspose,
     FullyConnected,
-    argscope,
     auto_reuse_scope,
     expose,
     scope,
 )
 from towerpack.training import TrainConfig, WeightEMA
 
-BATCH, Z = 64, 64
+BATCH, Z = 64, 32
 
 
 class Model(GANModelDesc):
@@ -58,20 +57,15 @@ class Model(GANModelDesc):
 
     @auto_reuse_scope
     def discriminator(self, image):
-        with argscope(Conv2D, kernel_size=4, strides=2):
-            x = tf.nn.leaky_relu(Conv2D("conv0", image, self.width))
-            x = Conv2D("conv1", x, self.width * 2, use_bias=False)
-            x = tf.nn.leaky_relu(BatchNorm("bn1", x))
-        x = tf.nn.leaky_relu(Conv2D("conv2", x, self.width * 4, 3))
+        x = tf.nn.leaky_relu(Conv2D("conv0", image, self.width, 4, strides=2))
+        x = Conv2D("conv1", x, self.width * 2, 4, strides=2, use_bias=False)
+        x = tf.nn.leaky_relu(BatchNorm("bn1", x))
         return FullyConnected("fc", x, 1)
 
     def build_graph(self, image, z):
-        with (
-            scope("gen"),
-            argscope([Conv2D, Conv2DTranspose, FullyConnected], kernel_initializer=normal()),
-        ):
+        with scope("gen"):
             fake = expose("fake", self.generator(z))
-        with scope("discrim"), argscope([Conv2D, FullyConnected], kernel_initializer=normal()):
+        with scope("discrim"):
             logits_real, logits_fake = self.discriminator(image), self.discriminator(fake)
         return self.build_losses(logits_real, logits_fake)
 
@@ -82,10 +76,6 @@ class Model(GANModelDesc):
         }
 
 
-def normal():
-    return keras.initializers.RandomNormal(stddev=0.02)
-
-
 def as_image(datapoint):
     """From 0..1 to -1..1, with a channel; the label is dropped."""
     return [datapoint[0][..., None] * 2 - 1]
@@ -94,7 +84,7 @@ def as_image(datapoint):
 def main(arguments=None):
     parser = argparse.ArgumentParser()
     parser.add_argument("--fashion", type=Path, help="folder of Fashion-MNIST's files")
-    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--steps", type=int, default=4000)
     parser.add_argument("--out", type=Path, default=Path("runs/dcgan"))
     args = parser.parse_args(arguments)
     data = FashionMnist("train", dir=args.fashion) if args.fashion else Digits("train")

@@ -26,6 +26,7 @@ tf.config.set_logical_device_configuration(
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from small_training import assert_same
 from towerpack.callbacks import Callback, ModelSaver, PeriodicTrigger
+from towerpack.checkpoint import list_checkpoints
 from towerpack.dataflow import BatchData, DataFromArrays, JoinData, ShuffleData
 from towerpack.gan import (
     GANModelDesc,
@@ -48,7 +49,7 @@ from towerpack.nn import (
 from towerpack.training import TrainConfig, WeightEMA
 
 IMAGES = np.random.default_rng(0).uniform(-1, 1, (160, 8, 8, 1)).astype(np.float32)
-KILLED_AT = 17
+KILLED_AT = 19
 
 
 class Model(GANModelDesc):
@@ -114,7 +115,7 @@ def config(run_dir: Path, batch: int, rich: bool, *callbacks: Any, **kwargs: Any
 
 
 def separate(run_dir: Path, *callbacks: Any) -> SeparateGANTrainer:
-    saver = PeriodicTrigger(ModelSaver(), every_k_steps=4)
+    saver = PeriodicTrigger(ModelSaver(), every_k_steps=8)
     grid = SampleGrid("gen/fake", RandomZData([9, 4]), ema=True)
     trainer = SeparateGANTrainer(
         config(run_dir, 8, True, saver, grid, *callbacks, deterministic=True), g_period=3
@@ -124,6 +125,8 @@ def separate(run_dir: Path, *callbacks: Any) -> SeparateGANTrainer:
 
 
 def compare(run_dir: Path) -> None:
+    newest = max(checkpoint.step for checkpoint in list_checkpoints(run_dir))
+    assert 0 < newest <= KILLED_AT
     parts = separate(run_dir)
     whole = separate(run_dir.with_name("whole"))
     for ema in (False, True):
@@ -131,7 +134,7 @@ def compare(run_dir: Path) -> None:
     for name in ("epoch-0001.png", "epoch-0002.png"):
         drawn = [t.run_dir.joinpath("samples", name).read_bytes() for t in (parts, whole)]
         assert drawn[0] == drawn[1]
-    print("continued as if nothing had been")
+    print("continued as if nothing had been", flush=True)
 
 
 def devices(directory: Path) -> None:
@@ -152,8 +155,6 @@ def devices(directory: Path) -> None:
 if __name__ == "__main__":
     case, where = sys.argv[1], Path(sys.argv[2])
     if case == "kill":
-        separate(where, Kill())
-    elif case == "compare":
-        compare(where)
-    else:
-        devices(where)
+        separate(where / "run", Kill())
+    compare(where / "run")
+    devices(where)

@@ -43,8 +43,7 @@ class GANStep(TrainStep):
         """Give each player its variables and optimizer.
 
         Raises:
-            ConfigError: A player has no variables, a variable has no player or two, or there are
-                not two optimizers and not one to copy.
+            ConfigError: A player has no variables, a variable not one player, or an optimizer two.
         """
         of_player = _by_player(setup.trainable, self._scopes)
         setup.given = _two(setup.given)
