@@ -142,12 +142,11 @@ def devices(directory: Path) -> None:
     two = GANTrainer(config(directory / "two", 8, False), ["CPU:0", "CPU:1"])
     for trainer in (one, two):
         trainer.train()
-    start = GANTrainer(config(directory / "start", 16, False, steps_per_epoch=1))
-    start.train()
-    early, ours, theirs = start.get_weights(), two.get_weights(), one.get_weights()
+    ours, theirs = two.get_weights(), one.get_weights()
     assert ours.keys() == theirs.keys()
     for name in ours:
-        assert np.abs(early[name] - theirs[name]).max() > 1e-3, name
+        if name.endswith("bias"):  # They begin at 0.
+            assert np.abs(theirs[name]).max() > 1e-3, name
         np.testing.assert_allclose(ours[name], theirs[name], atol=2e-5, err_msg=name)
     print("two devices are as one")
 
