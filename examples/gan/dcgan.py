@@ -8,6 +8,9 @@ Grids of samples after each epoch: DIR/samples. What it made last: DIR/samples.n
 Reached on scikit-learn's digits (5,000 steps, 76 s of processor time, 3 minutes beside other work;
 23 November 2026, 2 shared cores of an AMD EPYC): the classifier of `towerpack demo` tells 1,000
 samples apart into ten classes of 7.2 to 14.7 % each, with a mean confidence of 0.917 (judge.py).
+
+On Fashion-MNIST (1,500 steps, 147 s of processor time) shirts, trousers, shoes and bags can be
+recognised, no more.
 """
 
 import argparse
