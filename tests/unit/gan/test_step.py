@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import cv2
 import keras
 import numpy as np
 import pytest
@@ -53,6 +54,8 @@ class Model(GANModelDesc):
         gen, discrim = self.scopes
         with scope(gen):
             fake = expose("fake", FullyConnected("fc", z, 4))
+            picture = expose("picture", tf.reshape(fake, [-1, 2, 2, 1]))
+            expose("turned", picture[:, ::-1, ::-1])
         with scope(discrim), spectral_norm(power_iterations=3):
             logits = self.discriminator(x), self.discriminator(fake)
         if self.inside:
@@ -187,6 +190,18 @@ def test_the_distance_of_what_is_generated_is_monitored(tmp_path: Path) -> None:
     assert [len(part) for part in seen] == [4] * 4 + [50] * 6  # real ones once
     with pytest.raises(ConfigError, match="no end"):
         FID(real, network, "gen/fake", RandomZData([50, 2]))
+
+
+def test_a_grid_shows_outputs_side_by_side(tmp_path: Path) -> None:
+    outputs = ["gen/picture", "gen/turned"]
+    train(tmp_path, SampleGrid(outputs, RandomZData([6, 2]), columns=3, value_range=(-2, 2)))
+    grid = cv2.imread(str(tmp_path / "samples" / "epoch-0002.png"))[..., 0]
+    cells = [[grid[y : y + 64, x : x + 64] for x in range(0, 408, 68)] for y in (0, 68)]
+    assert grid.shape == (2 * 68 - 4, 6 * 68 - 4)
+    for row in cells:
+        for one, other in zip(row[::2], row[1::2], strict=True):
+            np.testing.assert_array_equal(one, other[::-1, ::-1])
+    assert len({cell.tobytes() for row in cells for cell in row}) == 12
 
 
 @pytest.mark.parametrize(
