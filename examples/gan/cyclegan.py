@@ -106,8 +106,8 @@ def stripes():
     return parts
 
 
-def scaled(datapoint):
-    return datapoint[0] / np.float32(127.5) - 1
+def scaled(photo):
+    return photo / np.float32(127.5) - 1
 
 
 def psnr(x, y):
@@ -122,28 +122,27 @@ def main(arguments=None):
     *parts, test = stripes()
     flows = [RepeatedData(ShuffleData(DataFromList(part))) for part in parts]
     flows = [AugmentImageComponent(f, [RandomCrop(SIDE_PX), Flip(horiz=True)]) for f in flows]
-    flows = [MapData(flows[0], scaled), MapData(flows[1], lambda dp: turned(scaled(dp)))]
+    flows = [MapData(flows[0], lambda dp: [scaled(dp[0])]),
+             MapData(flows[1], lambda dp: [turned(scaled(dp[0]))])]  # fmt: skip
     tops = [(s, y) for [s] in test for y in range(0, len(s) - SIDE_PX + 1, SIDE_PX)]
-    a = np.stack([scaled([s[y : y + SIDE_PX, 8 : 8 + SIDE_PX]]) for s, y in tops])
+    a = np.stack([scaled(s[y : y + SIDE_PX, 8 : 8 + SIDE_PX]) for s, y in tops])
     b = turned(a)
     chosen = np.linspace(0, len(a) - 1, 24).astype(int)
-    drawn = ["a", "fake_b", "b", "fake_a"]
-    epoch = min(500, args.steps)
     config = TrainConfig(
         model=Model(), dataflow=BatchData(JoinData(flows), 4),
-        callbacks=[SampleGrid(drawn, DataFromList([(a[chosen], b[chosen])]), columns=4),
+        callbacks=[SampleGrid(["a", "fake_b", "b", "fake_a"],
+                              DataFromList([(a[chosen], b[chosen])]), columns=4),
                    ModelSaver(keep=1)],
-        steps_per_epoch=epoch, max_epoch=args.steps // epoch, seed=0, run_dir=args.out)  # fmt: skip
+        steps_per_epoch=-(-args.steps // 4), max_epoch=4, seed=0, run_dir=args.out)  # fmt: skip
     GANTrainer(config).train()
 
     to_b, to_a = Predictor(Model(), args.out, outputs=["fake_b", "fake_a"], batch_size=50)(a, b)
-    looks = turned(np.concatenate([scaled([s[:256]]) for [s] in parts[1]], 1))
+    looks = turned(np.concatenate([scaled(s[:256]) for [s] in parts[1]], 1))
     matched = match_histograms(np.concatenate(a, 1), looks, channel_axis=2)
     matched = np.stack(np.split(matched, len(a), 1))
-    found = psnr(to_b, b)
-    print(f"the other look: {found:.1f} dB (as it is {psnr(a, b):.1f}, histograms matched "
-          f"{psnr(matched, b):.1f}); and the photograph again: {psnr(to_a, a):.1f} dB")  # fmt: skip
-    return found
+    print(f"to the other look {psnr(to_b, b):.1f} dB, from it {psnr(to_a, a):.1f} dB; "
+          f"unchanged {psnr(a, b):.1f}, histograms matched {psnr(matched, b):.1f}")  # fmt: skip
+    return psnr(to_b, b)
 
 
 if __name__ == "__main__":
