@@ -7,6 +7,11 @@ their error is `gamma` times that of real ones. The paper's measure of convergen
 components (`fid`); the training pictures' own distance shows what can be reached at best.
 
     python examples/gan/began.py [--fashion DIR] [--steps N] [--out DIR]
+
+Reached, 2026-11-23, on the digits: measure of convergence 0.077 (0.150 after 500 steps), Fréchet
+distance 10.2 (54 after 500 steps; training pictures 0.40). There are ones, twos, threes, fives,
+sevens, eights and nines, but no zeros, fours or sixes. Three minutes of processor time, two shared
+cores of an EPYC.
 """
 
 import argparse

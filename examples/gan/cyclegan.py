@@ -7,6 +7,8 @@ to be the original. As the true look is known, the result can be measured, on st
 photographs that are in neither flow, and compared with matched histograms.
 
     python examples/gan/cyclegan.py [--steps N] [--out DIR]
+
+REACHED
 """
 
 import argparse
@@ -32,7 +34,6 @@ from towerpack.nn import (
     auto_reuse_scope,
     expose,
     scope,
-    summary,
 )
 from towerpack.training import TrainConfig
 
@@ -81,9 +82,7 @@ class Model(GANModelDesc):
         for name, real, fake, again in (("a", a, fake_a, again_a), ("b", b, fake_b, again_b)):
             logits = [by(f"discrim/{name}", self.discriminate, x) for x in (real, fake)]
             costs = losses.least_squares(*logits)
-            cycle = losses.cycle_consistency(real, again)
-            summary.moving_average(f"cycle_{name}", cycle)
-            generator += costs.generator + 5 * cycle
+            generator += costs.generator + 5 * losses.cycle_consistency(real, again)
             discriminator += costs.discriminator
         return self.set_costs(generator=generator, discriminator=discriminator)
 
