@@ -60,7 +60,8 @@ class Model(GANModelDesc):
                     r = tf.nn.relu(InstanceNorm("in0", Conv2D("conv0", h, 32)))
                     h += InstanceNorm("in1", Conv2D("conv1", r, 32))
             h = tf.nn.relu(InstanceNorm("in2", Conv2D("conv2", UpSampling("up", h, 2), 16)))
-            return tf.tanh(Conv2D("conv3", tf.concat([h, x], 3), 3))
+            # At first the identity: else dark and light may be exchanged, too, and no cost tells.
+            return x + Conv2D("conv3", tf.concat([h, x], 3), 3, kernel_initializer="zeros")
 
     @auto_reuse_scope
     def discriminate(self, x):
