@@ -7,7 +7,8 @@ result is measured on stripes of the photographs that neither flow has; so are m
 
     python examples/gan/cyclegan.py [--steps N] [--out DIR]
 
-REACHED
+Reached, 2026-11-23: 27.3 dB to the old look, 23.0 dB from it; unchanged 18.8 dB, histograms matched
+21.6 dB. Three minutes of processor time, two shared cores of an EPYC.
 """
 
 import argparse
