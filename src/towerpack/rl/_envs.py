@@ -6,6 +6,7 @@ import importlib
 import math
 import zlib
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
@@ -287,21 +288,15 @@ class VectorEnv:
             )
 
     def _check(self, moves: Moves, index: np.ndarray) -> None:
-        if np.isfinite(moves.rewards).all():
-            if not self._floats or np.isfinite(moves.observations).all():
-                return
-            what = "an observation"
-        else:
-            what = "a reward"
-        rows = moves.rewards if what == "a reward" else moves.observations
-        for i in index:
-            if not np.isfinite(rows[i]).all():
-                raise EnvError(
-                    f"Environment {i} of {self._name} gave {what} that is not finite.",
-                    got=f"{rows[i]} in episode {self._episode[i]} at step {self._lengths[i]}",
-                    expected="finite numbers",
-                    fix="correct the environment, or wrap it to end the episode there",
-                )
+        for what, rows in (("reward", moves.rewards), ("observation", moves.observations)):
+            if (what == "reward" or self._floats) and not np.isfinite(rows).all():
+                for i in index[~np.isfinite(rows[index].reshape(len(index), -1)).all(axis=1)]:
+                    raise EnvError(
+                        f"Environment {i} of {self._name} gave a {what} that is not finite.",
+                        got=f"{rows[i]} in episode {self._episode[i]} at step {self._lengths[i]}",
+                        expected="finite numbers",
+                        fix="correct the environment, or wrap it to end the episode there",
+                    )
 
 
 def make_envs(
@@ -364,9 +359,10 @@ def make_envs(
             )
         made: Backend = native(num_envs)
     else:
-        wrapped = _Wrapped(make, tuple(wrappers)) if wrappers else make
         try:
-            made = Single(wrapped, num_envs, processes=backend == "process", timeout=timeout)
+            made = Single(
+                _wrapped(make, wrappers), num_envs, processes=backend == "process", timeout=timeout
+            )
         except EnvFailure as failure:
             raise EnvError(f"{name} cannot be made.", details=str(failure)) from failure
     space = made.observation_space
@@ -417,23 +413,13 @@ def _resolve(
     return make, make_all if spec.vector_entry_point in NATIVE else None
 
 
+def _wrapped(make: MakeEnv, wrappers: Sequence[Callable[[Any], Any]]) -> MakeEnv:
+    return (lambda: reduce(lambda env, wrap: wrap(env), wrappers, make())) if wrappers else make
+
+
 def _native(env: Any) -> Backend:
     kind = type(env.unwrapped)
     return NATIVE[f"{kind.__module__}:{kind.__qualname__}"](env)
-
-
-class _Wrapped:
-    """A function that makes an environment and wraps it."""
-
-    def __init__(self, make: MakeEnv, wrappers: tuple[Callable[..., Any], ...]) -> None:
-        self._make = make
-        self._wrappers = wrappers
-
-    def __call__(self) -> gym.Env[Any, Any]:
-        env = self._make()
-        for wrapper in self._wrappers:
-            env = wrapper(env)
-        return env
 
 
 def _digest(row: np.ndarray) -> int:
