@@ -23,6 +23,7 @@ _log = get_logger(__name__)
 
 _FEW = 4
 """Up to so many environments, one after the other is faster than a vector environment's call."""
+_LONG = 1000
 
 
 class Step(NamedTuple):
@@ -72,7 +73,8 @@ class VectorEnv:
         reseed_after: Steps since its last seed, from which on the next episode of an environment is
             given a seed again. More than 0 where that takes long, as for Atari; what has been
             played since is then played again by `restore`.
-        max_restarts: Failures of one environment, with no step between them, that are too many.
+        max_restarts: So many failures of one environment are allowed with no whole episode, and no
+            1,000 steps, between them.
     """
 
     def __init__(
@@ -214,7 +216,6 @@ class VectorEnv:
     def _step(self, actions: np.ndarray, index: np.ndarray) -> Step:
         moves = self._backend.step(actions, index)
         self._played.append(actions.astype(self._logged))
-        self._failed[index] = 0 if not moves.failures else self._failed[index]
         if moves.failures:
             self._cut_off(moves)
         self._check(moves, index)
@@ -225,6 +226,7 @@ class VectorEnv:
         final = observations
         ended = index[(terminated | truncated)[index]]
         if ended.size:
+            self._failed[[i for i in ended if i not in moves.failures]] = 0
             observations = observations.copy()
             observations[ended] = self._begin(ended)
         if index is self._all:
@@ -271,7 +273,7 @@ class VectorEnv:
     def _report(self, failures: dict[int, str]) -> None:
         for i, cause in failures.items():
             self.restarts += 1
-            self._failed[i] += 1
+            self._failed[i] = 1 + (self._failed[i] if self._lengths[i] < _LONG else 0)
             if self._failed[i] > self._max_restarts:
                 raise EnvError(
                     f"Environment {i} of {self._name} failed {self._failed[i]} times in a row.",
