@@ -12,3 +12,4 @@ with explain_missing("towerpack.rl"):
     from towerpack.rl._replay import Sample as Sample
     from towerpack.rl._wrappers import Atari as Atari
     from towerpack.rl._wrappers import FireReset as FireReset
+    from towerpack.rl._wrappers import LifeLoss as LifeLoss
