@@ -6,3 +6,12 @@ require("tensorflow", extra="rl", needed_for="towerpack.rl")
 require("gymnasium", extra="rl", needed_for="towerpack.rl")
 
 from towerpack.rl import math as math
+from towerpack.rl._agent import Agent as Agent
+from towerpack.rl._evaluator import Evaluator as Evaluator
+from towerpack.rl._experience import ShowEpisodes as ShowEpisodes
+from towerpack.rl._networks import MLP as MLP
+from towerpack.rl._networks import nature_cnn as nature_cnn
+from towerpack.rl.a2c import A2C as A2C
+from towerpack.rl.a2c import A2CConfig as A2CConfig
+from towerpack.rl.ppo import PPO as PPO
+from towerpack.rl.ppo import PPOConfig as PPOConfig

@@ -1,0 +1,169 @@
+"""Rollouts of the policy in training, cut into minibatches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from towerpack._core.randomness import stream
+from towerpack.rl import math
+from towerpack.rl._actions import Actions
+from towerpack.rl._experience import Experience, MakeEnvs
+from towerpack.rl._networks import Network
+
+Poll = Callable[[], None]
+
+
+class Rollouts(Experience):
+    """Each phase: some steps in all environments, then passes over them in shuffled minibatches.
+
+    A batch has observations, actions, advantages, returns, and the log-probabilities that the
+    actions had.
+
+    Args:
+        make_envs: Makes the environments from a seed.
+        network: Of the policy.
+        actions: Its distribution.
+        num_envs: Environments.
+        num_steps: Steps of each in a rollout.
+        batch_size: Divides the rows of a rollout.
+        epochs: Passes over a rollout.
+        discount: Of a reward one step later.
+        lambda_: Of `math.gae`.
+    """
+
+    def __init__(
+        self,
+        make_envs: MakeEnvs,
+        network: Network,
+        actions: Actions,
+        *,
+        num_envs: int,
+        num_steps: int,
+        batch_size: int,
+        epochs: int,
+        discount: float,
+        lambda_: float,
+    ) -> None:
+        batches = epochs * (num_envs * num_steps // batch_size)
+        names = {"scope": "policy", "head": "head", "output": "policy/parameters"}
+        super().__init__(make_envs, network, batches=batches, **names)
+        self._actions = actions
+        self._shape = num_steps, num_envs
+        self._batch_size = batch_size
+        self._discount, self._lambda = discount, lambda_
+
+    def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
+        """Make room for a rollout on the device, and on the host."""
+        super().setup(specs, seed=seed, replicas=replicas)
+        steps, envs = self._shape
+        self._rows = [
+            tf.Variable(tf.zeros([steps * envs, *spec.shape[1:]], spec.dtype), trainable=False)
+            for spec in specs
+        ]
+        order = tf.zeros([self.batches, self._batch_size], tf.int64)
+        self._order = tf.Variable(order, trainable=False)
+        observation, action = specs[0], specs[1]
+        shape, dtype = observation.shape[1:], observation.dtype.as_numpy_dtype
+        self._observations = np.zeros([steps + 1, envs, *shape], dtype)
+        self._acted = np.zeros([steps, envs, *action.shape[1:]], action.dtype.as_numpy_dtype)
+        self._rewards = np.zeros([steps, envs], np.float32)
+        self._terminated = np.zeros([steps, envs], bool)
+        self._truncated = np.zeros([steps, envs], bool)
+        signature = [tf.TensorSpec(a.shape, a.dtype) for a in self._played()]
+        finals = [tf.TensorSpec([None, *shape], dtype), tf.TensorSpec([None], tf.int64)]
+        self._prepare = tf.function(
+            self._prepared, input_signature=[*signature, *finals], autograph=False
+        )
+
+    def _played(self) -> list[np.ndarray]:
+        names = ("observations", "acted", "rewards", "terminated", "truncated")
+        return [getattr(self, f"_{name}") for name in names]
+
+    def gather(self, poll: Poll) -> None:
+        """Play a rollout."""
+        steps, envs = self._shape
+        player, actions, policy = self.player, self._actions, self.policy()
+        noise = actions.noise(stream(self.seed, "actions", self.phase), self._shape)
+        finals, cut = [self._observations[:0, 0]], [np.zeros(0, np.int64)]
+        for t in range(steps):
+            poll()
+            self._observations[t] = player.observations
+            acted = actions.sample(policy(player.observations), noise[t])
+            self._acted[t] = acted
+            done = player.step(actions.for_environment(acted))
+            self._rewards[t] = done.rewards
+            self._terminated[t] = done.terminated
+            self._truncated[t] = done.truncated
+            if done.truncated.any():
+                where = np.flatnonzero(done.truncated)
+                finals.append(done.final[where])
+                cut.append(t * envs + where)
+        self._observations[steps] = player.observations
+        # A batch of changing size would be traced by its value; tensors are not.
+        arrays = [*self._played(), np.concatenate(finals), np.concatenate(cut)]
+        self._prepare(*map(tf.convert_to_tensor, arrays))
+        self._shuffle(self.phase)
+
+    def _prepared(
+        self,
+        observations: tf.Tensor,
+        acted: tf.Tensor,
+        rewards: tf.Tensor,
+        terminated: tf.Tensor,
+        truncated: tf.Tensor,
+        finals: tf.Tensor,
+        cut: tf.Tensor,
+    ) -> None:
+        """In the graph: the rows of a rollout."""
+        steps, envs = self._shape
+        rows = steps * envs
+        shape = observations.shape[2:]
+        predict, _ = self.host.predict_function(["policy/parameters", "value"])
+        flat = tf.reshape(observations, [rows + envs, *shape])
+        parameters, predicted = predict(tf.concat([flat, finals], 0))
+        values = tf.reshape(predicted[: rows + envs], [steps + 1, envs])
+        # Where an episode was cut, the next row of the rollout is another one's first.
+        reached = tf.tensor_scatter_nd_update(
+            tf.reshape(values[1:], [rows]), cut[:, None], predicted[rows + envs :]
+        )
+        advantages = math.gae(
+            rewards,
+            values[:-1],
+            tf.reshape(reached, [steps, envs]),
+            terminated,
+            truncated,
+            discount=self._discount,
+            lambda_=self._lambda,
+        )
+        acted = tf.reshape(acted, [rows, *acted.shape[2:]])
+        log_prob = self._actions.log_prob(parameters[:rows], acted)
+        returns = advantages + values[:-1]
+        columns = [flat[:rows], acted, tf.reshape(advantages, [rows]), tf.reshape(returns, [rows])]
+        for variable, column in zip(self._rows, [*columns, log_prob], strict=True):
+            variable.assign(column, read_value=False)
+
+    def _shuffle(self, phase: int) -> None:
+        steps, envs = self._shape
+        epochs = self.batches * self._batch_size // (steps * envs)
+        order = np.tile(np.arange(steps * envs), (epochs, 1))
+        order = stream(self.seed, "minibatches", phase).permuted(order, axis=1)
+        self._order.assign(order.reshape(self.batches, self._batch_size))
+
+    def batch(self, position: tf.Tensor) -> list[tf.Tensor]:
+        """Gather the rows of a minibatch."""
+        order = tf.gather(self._order, position)
+        return [tf.gather(variable, order) for variable in self._rows]
+
+    def remaining(self) -> list[np.ndarray]:
+        """The rows of the rollout."""
+        return [variable.numpy() for variable in self._rows]
+
+    def refill(self, state: Sequence[np.ndarray]) -> None:
+        """Take them back."""
+        for variable, rows in zip(self._rows, state, strict=True):
+            variable.assign(rows)
+        self._shuffle(self.phase - 1)

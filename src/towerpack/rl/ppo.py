@@ -1,0 +1,185 @@
+"""Proximal policy optimisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import gymnasium as gym
+import tensorflow as tf
+
+from towerpack._core.errors import ConfigError
+from towerpack.model import ModelDesc
+from towerpack.nn import expose, scope, summary
+from towerpack.rl import math
+from towerpack.rl._actions import Actions, linear
+from towerpack.rl._agent import Agent, adam
+from towerpack.rl._experience import spec_of
+from towerpack.rl._networks import MLP, Network
+from towerpack.rl._rollouts import Rollouts
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig:
+    """Settings of `PPO`.
+
+    Attributes:
+        num_envs: Environments.
+        num_steps: Steps of each between two trainings.
+        batch_size: Rows of a minibatch; divides `num_envs * num_steps`.
+        epochs: Passes over a rollout.
+        learning_rate: Of Adam.
+        discount: Of a reward one step later.
+        gae_lambda: Of the advantages' estimates.
+        clip: Of the ratio of probabilities.
+        entropy_weight: Of the entropy, a bonus.
+        value_weight: Of the value's loss.
+        max_gradient_norm: Gradients are clipped to it.
+        normalize: Subtract each minibatch's mean from its advantages, and divide by the deviation.
+        anneal: Let learning rate and clip fall to 0.
+        shared: Policy and value have one network. None: where it has convolutions.
+    """
+
+    num_envs: int = 8
+    num_steps: int = 256
+    batch_size: int = 256
+    epochs: int = 10
+    learning_rate: float = 3e-4
+    discount: float = 0.99
+    gae_lambda: float = 0.95
+    clip: float = 0.2
+    entropy_weight: float = 0.0
+    value_weight: float = 0.5
+    max_gradient_norm: float = 0.5
+    normalize: bool = True
+    anneal: bool = False
+    shared: bool | None = None
+
+
+class ActorCritic(ModelDesc):
+    """A policy and a value, trained on minibatches of rollouts.
+
+    Exposes `'policy/parameters'` of the distribution of actions, `'value'` and `'action'`, the most
+    likely one.
+    """
+
+    def __init__(
+        self, config: Any, space: gym.Space[Any], actions: Actions, network: Network
+    ) -> None:
+        self.config = config
+        self._space = space
+        self._actions = actions
+        self._network = network
+        shared = getattr(config, "shared", None)
+        self._shared = not isinstance(network, MLP) if shared is None else shared
+
+    def inputs(self) -> list[tf.TensorSpec]:
+        """What `Rollouts` gives."""
+        numbers = ("advantage", "return", "old_log_prob")
+        return [
+            spec_of(self._space, "observation"),
+            self._actions.spec,
+            *(tf.TensorSpec([None], tf.float32, name) for name in numbers),
+        ]
+
+    def build_graph(
+        self,
+        observation: tf.Tensor,
+        action: tf.Tensor,
+        advantage: tf.Tensor,
+        returns: tf.Tensor,
+        old_log_prob: tf.Tensor,
+    ) -> tf.Tensor | None:
+        """The cost: of the policy, of the value, and of a lack of entropy."""
+        with scope("policy"):
+            features = self._network(observation)
+            parameters = expose("parameters", self._actions.head(features))
+        with scope("critic"):
+            if not self._shared:
+                features = self._network(observation)
+            value = tf.squeeze(linear("head", features, 1, gain=1.0), -1)
+        expose("value", value)
+        expose("action", self._actions.mode(parameters))
+        if not self.training:
+            return None
+        if self.config.normalize:
+            mean, variance = tf.nn.moments(advantage, [0])
+            advantage = (advantage - mean) / (tf.sqrt(variance) + 1e-8)
+        log_prob = self._actions.log_prob(parameters, action)
+        policy_loss = self.policy_loss(log_prob, old_log_prob, advantage)
+        value_loss = tf.reduce_mean(tf.square(returns - value))
+        entropy = tf.reduce_mean(self._actions.entropy(parameters))
+        summary.scalar("policy_loss", policy_loss)
+        summary.scalar("value_loss", value_loss)
+        summary.scalar("entropy", entropy)
+        return (
+            policy_loss
+            + self.config.value_weight * value_loss
+            - self.config.entropy_weight * entropy
+        )
+
+    def policy_loss(
+        self, log_prob: tf.Tensor, old_log_prob: tf.Tensor, advantage: tf.Tensor
+    ) -> tf.Tensor:
+        """See `math.ppo_loss`; the clip is a hyper-parameter of this name."""
+        clip = tf.compat.v1.get_variable(
+            "clip", initializer=tf.constant(self.config.clip), trainable=False
+        )
+        summary.scalar("kl", tf.reduce_mean(old_log_prob - log_prob))
+        return math.ppo_loss(log_prob, old_log_prob, advantage, clip)
+
+    def optimizer(self) -> Any:
+        """Adam."""
+        return adam(self.config)
+
+
+class PPO(Agent):
+    """Proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347).
+
+    For discrete and continuous actions. See `Agent` for the arguments and `PPOConfig` for the
+    settings.
+    """
+
+    Config = PPOConfig
+    description: ClassVar[type[ActorCritic]] = ActorCritic
+
+    def __init__(self, env: Any, config: PPOConfig | None = None, **kwargs: Any) -> None:
+        super().__init__(env, config, **kwargs)
+        rows, batch = self.steps_per_phase, self._batch_size
+        if rows % batch:
+            raise ConfigError(
+                f"A rollout of {rows} rows is not cut evenly by batch_size={batch}.",
+                fix="choose a divisor of num_envs * num_steps",
+            )
+        self.model = self.description(
+            self.config, self.observation_space, self.actions, self.network
+        )
+
+    @property
+    def _batch_size(self) -> int:
+        return self.config.batch_size
+
+    @property
+    def steps_per_phase(self) -> int:
+        """Those of a rollout."""
+        return self.config.num_envs * self.config.num_steps
+
+    def experience(self, total_steps: int) -> Rollouts:
+        """Rollouts by the settings."""
+        config = self.config
+        return Rollouts(
+            self.make_envs,
+            self.network,
+            self.actions,
+            num_envs=config.num_envs,
+            num_steps=config.num_steps,
+            batch_size=self._batch_size,
+            epochs=getattr(config, "epochs", 1),
+            discount=config.discount,
+            lambda_=config.gae_lambda,
+        )
+
+    def annealed(self) -> dict[str, float]:
+        """The learning rate and the clip, if they are to be."""
+        names = ("learning_rate", "clip") if self.config.anneal else ()
+        return {name: getattr(self.config, name) for name in names}
