@@ -1,17 +1,20 @@
 """Reinforcement learning: environments, experience, agents as trainers on the library's loop."""
 
-from towerpack._core.extras import require
+from towerpack._core.extras import explain_missing
 
-require("tensorflow", extra="rl", needed_for="towerpack.rl")
-require("gymnasium", extra="rl", needed_for="towerpack.rl")
-
-from towerpack.rl import math as math
-from towerpack.rl._agent import Agent as Agent
-from towerpack.rl._evaluator import Evaluator as Evaluator
-from towerpack.rl._experience import ShowEpisodes as ShowEpisodes
-from towerpack.rl._networks import MLP as MLP
-from towerpack.rl._networks import nature_cnn as nature_cnn
-from towerpack.rl.a2c import A2C as A2C
-from towerpack.rl.a2c import A2CConfig as A2CConfig
-from towerpack.rl.ppo import PPO as PPO
-from towerpack.rl.ppo import PPOConfig as PPOConfig
+with explain_missing("towerpack.rl"):
+    from towerpack.rl import math as math
+    from towerpack.rl._agent import Agent as Agent
+    from towerpack.rl._envs import Step as Step
+    from towerpack.rl._envs import VectorEnv as VectorEnv
+    from towerpack.rl._envs import make_envs as make_envs
+    from towerpack.rl._evaluator import Evaluator as Evaluator
+    from towerpack.rl._experience import ShowEpisodes as ShowEpisodes
+    from towerpack.rl._networks import MLP as MLP
+    from towerpack.rl._networks import nature_cnn as nature_cnn
+    from towerpack.rl._wrappers import Atari as Atari
+    from towerpack.rl._wrappers import FireReset as FireReset
+    from towerpack.rl.a2c import A2C as A2C
+    from towerpack.rl.a2c import A2CConfig as A2CConfig
+    from towerpack.rl.ppo import PPO as PPO
+    from towerpack.rl.ppo import PPOConfig as PPOConfig
