@@ -1,0 +1,282 @@
+"""Deep Q-learning from replayed experience."""
+
+from __future__ import annotations
+
+import math as numbers
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from towerpack._core.randomness import stream
+from towerpack.callbacks import Callback, TrainerHost
+from towerpack.model import ModelDesc
+from towerpack.nn import expose, freeze_variables, reuse_scope, scope, summary
+from towerpack.rl import math
+from towerpack.rl._actions import linear
+from towerpack.rl._agent import Agent, adam
+from towerpack.rl._experience import Experience, spec_of
+from towerpack.rl._networks import MLP
+from towerpack.rl._replay import ReplayMemory
+
+
+@dataclass(frozen=True, kw_only=True)
+class DQNConfig:
+    """Settings of `DQN`.
+
+    Attributes:
+        num_envs: Environments.
+        train_freq: Steps of each between two trainings.
+        gradient_steps: Of a training.
+        batch_size: Rows of a batch.
+        buffer_size: Transitions that are kept.
+        learning_starts: Environment steps before the first training.
+        target_update: Environment steps after which the target network is set anew, at the next
+            training.
+        learning_rate: Of Adam.
+        discount: Of a reward one step later.
+        double: Double Q-learning (van Hasselt et al. 2016, arXiv:1509.06461).
+        dueling: A network of values and advantages (Wang et al. 2016, arXiv:1511.06581).
+        n_step: Rewards that are added up before the target network's value (Sutton 1988).
+        prioritized: Replay by the errors of last time (Schaul et al. 2016, arXiv:1511.05952).
+        exploration_fraction: Share of the training in which the share of random actions falls.
+        exploration_final: To this, from 1.
+        max_gradient_norm: Gradients are clipped to it.
+    """
+
+    num_envs: int = 1
+    train_freq: int = 4
+    gradient_steps: int = 1
+    batch_size: int = 32
+    buffer_size: int = 100_000
+    learning_starts: int = 1_000
+    target_update: int = 1_000
+    learning_rate: float = 1e-4
+    discount: float = 0.99
+    double: bool = True
+    dueling: bool = False
+    n_step: int = 1
+    prioritized: bool = False
+    exploration_fraction: float = 0.1
+    exploration_final: float = 0.05
+    max_gradient_norm: float = 10.0
+
+
+class QModel(ModelDesc):
+    """Values of actions, trained on replayed transitions.
+
+    Exposes `'online/q'` and `'action'`, the best one.
+    """
+
+    def __init__(self, agent: DQN) -> None:
+        self._agent = agent
+        self._config = agent.config
+
+    def inputs(self) -> list[tf.TensorSpec]:
+        """What `Replayed` gives."""
+        space = self._agent.observation_space
+        return [
+            spec_of(space, "observation"),
+            tf.TensorSpec([None], tf.int64, "action"),
+            tf.TensorSpec([None], tf.float32, "reward"),
+            tf.TensorSpec([None], tf.float32, "discount"),
+            spec_of(space, "next_observation"),
+            tf.TensorSpec([None], tf.float32, "weight"),
+        ]
+
+    def values(self, observation: tf.Tensor) -> tf.Tensor:
+        """In a tower: values of all actions."""
+        features = self._agent.network(observation)
+        q = linear("head", features, self._agent.actions.n, gain=1.0)
+        if not self._config.dueling:
+            return q
+        return q - tf.reduce_mean(q, -1, keepdims=True) + linear("value", features, 1, gain=1.0)
+
+    def build_graph(
+        self,
+        observation: tf.Tensor,
+        action: tf.Tensor,
+        reward: tf.Tensor,
+        discount: tf.Tensor,
+        next_observation: tf.Tensor,
+        weight: tf.Tensor,
+    ) -> tf.Tensor | None:
+        """The cost: see `math.dqn_loss`."""
+        with scope("online"):
+            q = expose("q", self.values(observation))
+        expose("action", self._agent.actions.mode(q))
+        if not self.training:
+            return None
+        with scope("target"), freeze_variables(skip_collection=True):
+            target = self.values(next_observation)
+        selector = None
+        if self._config.double:
+            with scope("online"), reuse_scope():
+                selector = self.values(next_observation)
+        cost, errors = math.dqn_loss(q, action, reward, discount, target, selector, weight)
+        expose("td_error", errors)
+        summary.scalar("mean_q", tf.reduce_mean(q))
+        return cost
+
+    def optimizer(self) -> Any:
+        """Adam."""
+        return adam(self._config)
+
+
+class Replayed(Experience):
+    """Each phase: some steps in all environments, then batches from the replay memory."""
+
+    def __init__(self, agent: DQN, total_steps: int) -> None:
+        self._config = config = agent.config
+        self._num_actions = agent.actions.n
+        self._actions = agent.actions
+        self._space = agent.observation_space
+        self._falls_until = max(1.0, config.exploration_fraction * total_steps)
+        names = {"scope": "online", "head": "head", "output": "online/q"}
+        super().__init__(agent.make_envs, agent.network, batches=config.gradient_steps, **names)
+        self.errors: list[np.ndarray] = []
+        self._sampled: Any = None
+        self._synced = 0
+
+    def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
+        """Make room for the batches of a phase."""
+        super().setup(specs, seed=seed, replicas=replicas)
+        rows = [self.batches, self._config.batch_size]
+        shapes = [[*rows, *spec.shape[1:]] for spec in specs]
+        self._rows = [
+            tf.Variable(tf.zeros(shape, spec.dtype), trainable=False)
+            for shape, spec in zip(shapes, specs, strict=True)
+        ]
+
+        def load(*columns: tf.Tensor) -> None:
+            for variable, column in zip(self._rows, columns, strict=True):
+                variable.assign(tf.reshape(column, variable.shape), read_value=False)
+
+        flat = [tf.TensorSpec([rows[0] * rows[1], *s.shape[1:]], s.dtype) for s in specs]
+        self._load = tf.function(load, input_signature=flat, autograph=False)
+        self._sync = tf.function(self._set_target, input_signature=[], autograph=False)
+
+    def _set_target(self) -> None:
+        variables: Mapping[str, tf.Variable] = self.host.tower.store.named_variables()
+        for name, variable in variables.items():
+            if name.startswith("target/"):
+                variable.assign(variables[name.replace("target/", "online/", 1)], read_value=False)
+
+    def open(self, kept: Any) -> None:
+        """Open the replay memory, in the run's directory."""
+        config = self._config
+        self.replay = ReplayMemory(
+            self.host.run_dir / "replay",
+            config.buffer_size,
+            self._space,
+            num_envs=config.num_envs,
+            n_step=config.n_step,
+            discount=config.discount,
+            prioritized=config.prioritized,
+        )
+        if kept is not None:
+            self._synced = kept["synced"]
+            self.replay.restore(kept["replay"])
+
+    def keep(self) -> Any:
+        """Where the replay memory stands, and when the target network was set."""
+        return {"synced": self._synced, "replay": self.replay.state()}
+
+    def gather(self, poll: Callable[[], None]) -> None:
+        """Explore, and sample the batches."""
+        config, player = self._config, self.player
+        self._learn_priorities()
+        if self.phase == 0 or player.steps - self._synced >= config.target_update:
+            self._sync()
+            self._synced = player.steps
+        policy = self.policy()
+        steps = numbers.ceil(config.learning_starts / config.num_envs) if self.phase == 0 else 0
+        rng = stream(self.seed, "exploration", self.phase)
+        for _ in range(max(steps, config.train_freq)):
+            poll()
+            observations = player.observations
+            explored = rng.random(config.num_envs) < self.exploration
+            actions = rng.integers(self._num_actions, size=config.num_envs)
+            if not explored.all():
+                actions = np.where(explored, actions, policy(observations).argmax(-1))
+            done = player.step(self._actions.for_environment(actions))
+            self.replay.append(observations, actions, done)
+        self._sample(self.phase)
+
+    @property
+    def exploration(self) -> float:
+        """The share of random actions."""
+        done = min(1.0, self.player.steps / self._falls_until)
+        return 1.0 + done * (self._config.exploration_final - 1.0)
+
+    def _sample(self, phase: int) -> None:
+        rows = self.batches * self._config.batch_size
+        self._sampled = self.replay.sample(stream(self.seed, "replay", phase), rows)
+        found = self._sampled
+        columns = [found.observations, found.actions, found.rewards, found.discounts]
+        columns += [found.next_observations, found.weights]
+        self._load(*map(tf.convert_to_tensor, columns))
+
+    def _learn_priorities(self) -> None:
+        if self.errors:
+            size = len(self.errors) * self._config.batch_size
+            self.replay.update(self._sampled.indices[:size], np.concatenate(self.errors))
+        self.errors = []
+
+    def batch(self, position: tf.Tensor) -> list[tf.Tensor]:
+        """A row of the sampled batches."""
+        return [tf.gather(variable, position) for variable in self._rows]
+
+    def remaining(self) -> list[np.ndarray]:
+        """The errors of the batches so far: the batches themselves are sampled again."""
+        return list(self.errors)
+
+    def refill(self, state: Sequence[np.ndarray]) -> None:
+        """Sample them."""
+        self._sample(self.phase - 1)
+        self.errors = list(state)
+
+    def stop(self) -> None:
+        """Close the memory, too."""
+        super().stop()
+
+
+class TakeErrors(Callback):
+    """Hands the errors of each step to the replay memory, for its priorities."""
+
+    def __init__(self, source: Replayed) -> None:
+        self._source = source
+
+    def setup(self, trainer: TrainerHost) -> None:
+        """Ask for them."""
+        self.fetch("td_error")
+
+    def after_step(self, outputs: Mapping[str, Any]) -> None:
+        """Keep them until the environments are played on."""
+        self._source.errors.append(np.abs(outputs["td_error"]))
+
+
+class DQN(Agent):
+    """Deep Q-learning (Mnih et al. 2015), with what has been added to it since.
+
+    For discrete actions. See `Agent` for the arguments and `DQNConfig` for the settings.
+    """
+
+    Config = DQNConfig
+    continuous = False
+    mlp = MLP((256, 256), "relu")
+
+    def __init__(self, env: Any, config: DQNConfig | None = None, **kwargs: Any) -> None:
+        super().__init__(env, config, **kwargs)
+        self.model = QModel(self)
+
+    @property
+    def steps_per_phase(self) -> int:
+        """Those between two trainings."""
+        return self.config.num_envs * self.config.train_freq
+
+    def experience(self, total_steps: int) -> Replayed:
+        """Replayed transitions by the settings."""
+        return Replayed(self, total_steps)
