@@ -12,9 +12,13 @@ with explain_missing("towerpack.rl"):
     from towerpack.rl._experience import ShowEpisodes as ShowEpisodes
     from towerpack.rl._networks import MLP as MLP
     from towerpack.rl._networks import nature_cnn as nature_cnn
+    from towerpack.rl._replay import ReplayMemory as ReplayMemory
+    from towerpack.rl._replay import Sample as Sample
     from towerpack.rl._wrappers import Atari as Atari
     from towerpack.rl._wrappers import FireReset as FireReset
     from towerpack.rl.a2c import A2C as A2C
     from towerpack.rl.a2c import A2CConfig as A2CConfig
+    from towerpack.rl.dqn import DQN as DQN
+    from towerpack.rl.dqn import DQNConfig as DQNConfig
     from towerpack.rl.ppo import PPO as PPO
     from towerpack.rl.ppo import PPOConfig as PPOConfig

@@ -65,9 +65,9 @@ class Agent(ABC):
         self.config = dataclasses.replace(config or self.Config(), **settings)
         self._env, self._env_options = env, dict(env_options or {})
         probe = make_envs(env, 1, seed=0, **{**self._env_options, "backend": "serial"})
-        self.observation_space, space = probe.observation_space, probe.action_space
+        self.observation_space, self.action_space = probe.observation_space, probe.action_space
         probe.close()
-        self.actions = actions_of(space, who, continuous=self.continuous)
+        self.actions = actions_of(self.action_space, who, continuous=self.continuous)
         default = network_for(self.observation_space, self.mlp)
         self.network = default if network is None else network
 
@@ -81,8 +81,13 @@ class Agent(ABC):
         """Environment steps between two trainings, of all environments together."""
 
     @abstractmethod
-    def experience(self, total_steps: int) -> Experience:
-        """A new source of batches, for a training of so many environment steps."""
+    def experience(self, total_steps: int, epoch_steps: int) -> Experience:
+        """A new source of batches.
+
+        Args:
+            total_steps: Environment steps of the training.
+            epoch_steps: And of an epoch.
+        """
 
     def trainer(
         self,
@@ -104,9 +109,10 @@ class Agent(ABC):
         """
         phases = math.ceil(epoch_steps / self.steps_per_phase)
         epochs = math.ceil(total_steps / (phases * self.steps_per_phase))
-        source = self.experience(epochs * phases * self.steps_per_phase)
+        played = phases * self.steps_per_phase
+        source = self.experience(epochs * played, played)
         steps = phases * source.batches
-        usual: list[Callback] = [ShowEpisodes(source), *self._schedules(epochs * steps)]
+        usual = [ShowEpisodes(source), *self.callbacks(source), *self._schedules(epochs * steps)]
         if not any(isinstance(callback, ModelSaver) for callback in callbacks):
             usual.append(ModelSaver(keep=3))
         return Trainer(
@@ -127,6 +133,10 @@ class Agent(ABC):
         trainer.train()
         return trainer
 
+    def callbacks(self, source: Experience) -> list[Callback]:
+        """What else the agent needs."""
+        return []
+
     def _schedules(self, steps: int) -> list[Callback]:
         """Of hyper-parameters, over so many steps of training."""
         return [
@@ -142,4 +152,8 @@ class Agent(ABC):
 def adam(config: Any) -> Any:
     """Adam by an agent's settings, gradients clipped by their global norm."""
     optimizer = keras.optimizers.Adam(config.learning_rate, epsilon=1e-5)
-    return apply_grad_processors(optimizer, [GlobalNormClip(config.max_gradient_norm)]) if config.max_gradient_norm else optimizer
+    return (
+        apply_grad_processors(optimizer, [GlobalNormClip(config.max_gradient_norm)])
+        if config.max_gradient_norm
+        else optimizer
+    )

@@ -75,13 +75,24 @@ class MLP:
 def nature_cnn(observation: tf.Tensor) -> tf.Tensor:
     """The convolutions of Mnih et al. 2015, from bytes: [B, frames, H, W] or [B, H, W, channels]."""
     x = tf.cast(observation, tf.float32) / 255.0
-    if observation.shape[1] < observation.shape[3]:
+    if frames_first(observation.shape[1:]):
         x = tf.transpose(x, [0, 2, 3, 1])
     for i, (filters, size, stride) in enumerate([(32, 8, 4), (64, 4, 2), (64, 3, 1)]):
         x = Conv2D(
             f"conv{i}", x, filters, size, strides=stride, padding="valid", activation=tf.nn.relu
         )
     return FullyConnected("fc0", x, 512, activation=tf.nn.relu)
+
+
+def frames_of(space: gym.Space[Any]) -> int:
+    """Frames that an observation stacks on its first axis; 1 where it is something else."""
+    shape = space.shape or ()
+    return shape[0] if space.dtype == np.uint8 and frames_first(shape) else 1
+
+
+def frames_first(shape: Sequence[int]) -> bool:
+    """A picture's first axis is the shortest."""
+    return len(shape) == 3 and shape[0] < shape[2]
 
 
 def network_for(space: gym.Space[Any], mlp: MLP) -> Network:

@@ -18,7 +18,7 @@ from towerpack.rl import math
 from towerpack.rl._actions import linear
 from towerpack.rl._agent import Agent, adam
 from towerpack.rl._experience import Experience, spec_of
-from towerpack.rl._networks import MLP
+from towerpack.rl._networks import MLP, frames_of
 from towerpack.rl._replay import ReplayMemory
 
 
@@ -40,7 +40,8 @@ class DQNConfig:
         double: Double Q-learning (van Hasselt et al. 2016, arXiv:1509.06461).
         dueling: A network of values and advantages (Wang et al. 2016, arXiv:1511.06581).
         n_step: Rewards that are added up before the target network's value (Sutton 1988).
-        prioritized: Replay by the errors of last time (Schaul et al. 2016, arXiv:1511.05952).
+        priority: Exponent of the errors by which transitions are drawn, as 0.6 (Schaul et al. 2016,
+            arXiv:1511.05952); 0 for all alike.
         exploration_fraction: Share of the training in which the share of random actions falls.
         exploration_final: To this, from 1.
         max_gradient_norm: Gradients are clipped to it.
@@ -58,7 +59,7 @@ class DQNConfig:
     double: bool = True
     dueling: bool = False
     n_step: int = 1
-    prioritized: bool = False
+    priority: float = 0.0
     exploration_fraction: float = 0.1
     exploration_final: float = 0.05
     max_gradient_norm: float = 10.0
@@ -128,11 +129,12 @@ class QModel(ModelDesc):
 class Replayed(Experience):
     """Each phase: some steps in all environments, then batches from the replay memory."""
 
-    def __init__(self, agent: DQN, total_steps: int) -> None:
+    def __init__(self, agent: DQN, total_steps: int, epoch_steps: int) -> None:
+        self._agent = agent
         self._config = config = agent.config
-        self._num_actions = agent.actions.n
-        self._actions = agent.actions
-        self._space = agent.observation_space
+        # What is written between two checkpoints, and while the first of them is on its way to the
+        # disk; the last observation of an episode takes room, too.
+        self._slack = max(config.buffer_size // 10, 4 * epoch_steps)
         self._falls_until = max(1.0, config.exploration_fraction * total_steps)
         names = {"scope": "online", "head": "head", "output": "online/q"}
         super().__init__(agent.make_envs, agent.network, batches=config.gradient_steps, **names)
@@ -169,12 +171,15 @@ class Replayed(Experience):
         config = self._config
         self.replay = ReplayMemory(
             self.host.run_dir / "replay",
-            config.buffer_size,
-            self._space,
+            capacity=config.buffer_size,
             num_envs=config.num_envs,
+            observation_space=self._agent.observation_space,
+            action_space=self._agent.action_space,
+            frames=frames_of(self._agent.observation_space),
             n_step=config.n_step,
             discount=config.discount,
-            prioritized=config.prioritized,
+            priority=config.priority,
+            slack=self._slack,
         )
         if kept is not None:
             self._synced = kept["synced"]
@@ -198,11 +203,12 @@ class Replayed(Experience):
             poll()
             observations = player.observations
             explored = rng.random(config.num_envs) < self.exploration
-            actions = rng.integers(self._num_actions, size=config.num_envs)
+            actions = rng.integers(self._agent.actions.n, size=config.num_envs)
             if not explored.all():
                 actions = np.where(explored, actions, policy(observations).argmax(-1))
-            done = player.step(self._actions.for_environment(actions))
-            self.replay.append(observations, actions, done)
+            done = player.step(self._agent.actions.for_environment(actions))
+            outcome = done.rewards, done.terminated, done.truncated, done.final
+            self.replay.append(observations, actions, *outcome)
         self._sample(self.phase)
 
     @property
@@ -222,7 +228,7 @@ class Replayed(Experience):
     def _learn_priorities(self) -> None:
         if self.errors:
             size = len(self.errors) * self._config.batch_size
-            self.replay.update(self._sampled.indices[:size], np.concatenate(self.errors))
+            self.replay.update_priorities(self._sampled.indices[:size], np.concatenate(self.errors))
         self.errors = []
 
     def batch(self, position: tf.Tensor) -> list[tf.Tensor]:
@@ -238,15 +244,11 @@ class Replayed(Experience):
         self._sample(self.phase - 1)
         self.errors = list(state)
 
-    def stop(self) -> None:
-        """Close the memory, too."""
-        super().stop()
-
 
 class TakeErrors(Callback):
     """Hands the errors of each step to the replay memory, for its priorities."""
 
-    def __init__(self, source: Replayed) -> None:
+    def __init__(self, source: Any) -> None:
         self._source = source
 
     def setup(self, trainer: TrainerHost) -> None:
@@ -277,6 +279,10 @@ class DQN(Agent):
         """Those between two trainings."""
         return self.config.num_envs * self.config.train_freq
 
-    def experience(self, total_steps: int) -> Replayed:
+    def experience(self, total_steps: int, epoch_steps: int) -> Replayed:
         """Replayed transitions by the settings."""
-        return Replayed(self, total_steps)
+        return Replayed(self, total_steps, epoch_steps)
+
+    def callbacks(self, source: Experience) -> list[Callback]:
+        """Bring back the errors, where there are priorities."""
+        return [TakeErrors(source)] if self.config.priority else []

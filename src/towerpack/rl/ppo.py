@@ -164,7 +164,7 @@ class PPO(Agent):
         """Those of a rollout."""
         return self.config.num_envs * self.config.num_steps
 
-    def experience(self, total_steps: int) -> Rollouts:
+    def experience(self, total_steps: int, epoch_steps: int) -> Rollouts:
         """Rollouts by the settings."""
         config = self.config
         return Rollouts(
