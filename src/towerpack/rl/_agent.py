@@ -19,7 +19,7 @@ from towerpack.rl._actions import actions_of
 from towerpack.rl._envs import VectorEnv, make_envs
 from towerpack.rl._experience import Experience, ShowEpisodes
 from towerpack.rl._networks import MLP, Network, network_for
-from towerpack.training import GlobalNormClip, Trainer, TrainConfig, apply_grad_processors
+from towerpack.training import GlobalNormClip, TrainConfig, Trainer, apply_grad_processors
 
 
 class Agent(ABC):
@@ -146,7 +146,7 @@ class Agent(ABC):
 
     def annealed(self) -> dict[str, float]:
         """Hyper-parameters that fall to 0 by the end, with their first values."""
-        return {}
+        return {"learning_rate": self.config.learning_rate} if self.config.anneal else {}
 
 
 def adam(config: Any) -> Any:

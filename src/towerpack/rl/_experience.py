@@ -179,7 +179,7 @@ class Experience(InputSource):
 
     # ------------------------------------------------------------------ what an agent says
 
-    def open(self, kept: Any) -> None:  # noqa: B027 - optional
+    def open(self, kept: Any) -> None:
         """Make what lasts over phases; `kept` is what `keep` gave."""
 
     def keep(self) -> Any:

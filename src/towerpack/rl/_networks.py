@@ -24,7 +24,7 @@ _ACTIVATIONS: Mapping[str, tuple[Any, Callable[[np.ndarray], np.ndarray]]] = {
 
 
 class MLP:
-    """Full connections: layers `fc0`, `fc1`, …
+    """Full connections, in layers named `fc0`, `fc1` and so on.
 
     Args:
         units: Of each layer.
@@ -73,7 +73,7 @@ class MLP:
 
 
 def nature_cnn(observation: tf.Tensor) -> tf.Tensor:
-    """The convolutions of Mnih et al. 2015, from bytes: [B, frames, H, W] or [B, H, W, channels]."""
+    """The network of Mnih et al. 2015, from bytes [B, frames, H, W] or [B, H, W, channels]."""
     x = tf.cast(observation, tf.float32) / 255.0
     if frames_first(observation.shape[1:]):
         x = tf.transpose(x, [0, 2, 3, 1])

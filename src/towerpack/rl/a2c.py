@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from towerpack.rl import math
+from towerpack.rl._agent import Agent
 from towerpack.rl.ppo import PPO, ActorCritic
 
 
@@ -54,4 +55,4 @@ class A2C(PPO):
 
     def annealed(self) -> dict[str, float]:
         """The learning rate, if it is to be."""
-        return {"learning_rate": self.config.learning_rate} if self.config.anneal else {}
+        return Agent.annealed(self)

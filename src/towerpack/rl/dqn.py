@@ -45,6 +45,7 @@ class DQNConfig:
         exploration_fraction: Share of the training in which the share of random actions falls.
         exploration_final: To this, from 1.
         max_gradient_norm: Gradients are clipped to it.
+        anneal: Let the learning rate fall to 0.
     """
 
     num_envs: int = 1
@@ -63,6 +64,7 @@ class DQNConfig:
     exploration_fraction: float = 0.1
     exploration_final: float = 0.05
     max_gradient_norm: float = 10.0
+    anneal: bool = False
 
 
 class QModel(ModelDesc):
@@ -127,7 +129,13 @@ class QModel(ModelDesc):
 
 
 class Replayed(Experience):
-    """Each phase: some steps in all environments, then batches from the replay memory."""
+    """Each phase: some steps in all environments, then batches from the replay memory.
+
+    Args:
+        agent: Whose settings count.
+        total_steps: Environment steps of the training.
+        epoch_steps: Environment steps between two checkpoints.
+    """
 
     def __init__(self, agent: DQN, total_steps: int, epoch_steps: int) -> None:
         self._agent = agent

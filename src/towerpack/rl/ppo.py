@@ -180,6 +180,6 @@ class PPO(Agent):
         )
 
     def annealed(self) -> dict[str, float]:
-        """The learning rate and the clip, if they are to be."""
-        names = ("learning_rate", "clip") if self.config.anneal else ()
-        return {name: getattr(self.config, name) for name in names}
+        """The clip, too."""
+        clip = {"clip": self.config.clip} if self.config.anneal else {}
+        return {**super().annealed(), **clip}
