@@ -126,9 +126,8 @@ class Experience(InputSource):
         self.phase = 0 if state is None else state["phase"]
         self.open(None if state is None else state["kept"])
         self._snapshot = self._take()
-        self._position = self.batches
+        self._position = self.batches if state is None else state["position"]
         if state is not None and state["batches"] is not None:
-            self._position = state["position"]
             self.refill(state["batches"])
         self._cursor.assign(self._position)
 
@@ -152,9 +151,8 @@ class Experience(InputSource):
 
     def state(self) -> Any:
         """The environments, and what is left of the phase."""
-        left = self._position < self.batches
-        batches = self.remaining() if left else None
-        return {**self._snapshot, "position": self._position, "batches": batches}
+        left = self.batches - self._position
+        return {**self._snapshot, "position": self._position, "batches": self.remaining(left)}
 
     def _take(self) -> dict[str, Any]:
         return {"player": self.player.state(), "phase": self.phase, "kept": self.keep()}
@@ -195,8 +193,12 @@ class Experience(InputSource):
         """In the graph: the batch of this number in the phase."""
 
     @abstractmethod
-    def remaining(self) -> Any:
-        """What `refill` needs to have the batches of this phase again."""
+    def remaining(self, left: int) -> Any:
+        """What `refill` needs to have the batches of this phase again; None for no need of it.
+
+        Args:
+            left: Batches that have not been used yet.
+        """
 
     @abstractmethod
     def refill(self, state: Any) -> None:

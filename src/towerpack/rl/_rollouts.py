@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -72,11 +73,14 @@ class Rollouts(Experience):
         self._rewards = np.zeros([steps, envs], np.float32)
         self._terminated = np.zeros([steps, envs], bool)
         self._truncated = np.zeros([steps, envs], bool)
+
+    def open(self, kept: Any) -> None:
+        """Build what makes batches of a rollout."""
         signature = [tf.TensorSpec(a.shape, a.dtype) for a in self._played()]
-        finals = [tf.TensorSpec([None, *shape], dtype), tf.TensorSpec([None], tf.int64)]
-        self._prepare = tf.function(
-            self._prepared, input_signature=[*signature, *finals], autograph=False
-        )
+        of_one = tf.TensorSpec([None, *self._observations.shape[2:]], self._observations.dtype)
+        signature += [of_one, tf.TensorSpec([None], tf.int64)]
+        prepare = tf.function(self._prepared, input_signature=signature, autograph=False)
+        self._prepare = prepare.get_concrete_function()
 
     def _played(self) -> list[np.ndarray]:
         names = ("observations", "acted", "rewards", "terminated", "truncated")
@@ -102,7 +106,6 @@ class Rollouts(Experience):
                 finals.append(done.final[where])
                 cut.append(t * envs + where)
         self._observations[steps] = player.observations
-        # A batch of changing size would be traced by its value; tensors are not.
         arrays = [*self._played(), np.concatenate(finals), np.concatenate(cut)]
         self._prepare(*map(tf.convert_to_tensor, arrays))
         self._shuffle(self.phase)
@@ -157,9 +160,9 @@ class Rollouts(Experience):
         order = tf.gather(self._order, position)
         return [tf.gather(variable, order) for variable in self._rows]
 
-    def remaining(self) -> list[np.ndarray]:
+    def remaining(self, left: int) -> list[np.ndarray] | None:
         """The rows of the rollout."""
-        return [variable.numpy() for variable in self._rows]
+        return [variable.numpy() for variable in self._rows] if left else None
 
     def refill(self, state: Sequence[np.ndarray]) -> None:
         """Take them back."""

@@ -165,8 +165,8 @@ class Replayed(Experience):
                 variable.assign(tf.reshape(column, variable.shape), read_value=False)
 
         flat = [tf.TensorSpec([rows[0] * rows[1], *s.shape[1:]], s.dtype) for s in specs]
-        self._load = tf.function(load, input_signature=flat, autograph=False)
-        self._sync = tf.function(self._set_target, input_signature=[], autograph=False)
+        loading = tf.function(load, input_signature=flat, autograph=False)
+        self._load = loading.get_concrete_function()
 
     def _set_target(self) -> None:
         variables: Mapping[str, tf.Variable] = self.host.tower.store.named_variables()
@@ -176,6 +176,8 @@ class Replayed(Experience):
 
     def open(self, kept: Any) -> None:
         """Open the replay memory, in the run's directory."""
+        sync = tf.function(self._set_target, input_signature=[], autograph=False)
+        self._sync = sync.get_concrete_function()
         config = self._config
         self.replay = ReplayMemory(
             self.host.run_dir / "replay",
@@ -217,6 +219,7 @@ class Replayed(Experience):
             done = player.step(self._agent.actions.for_environment(actions))
             outcome = done.rewards, done.terminated, done.truncated, done.final
             self.replay.append(observations, actions, *outcome)
+        self.errors = []
         self._sample(self.phase)
 
     @property
@@ -237,15 +240,14 @@ class Replayed(Experience):
         if self.errors:
             size = len(self.errors) * self._config.batch_size
             self.replay.update_priorities(self._sampled.indices[:size], np.concatenate(self.errors))
-        self.errors = []
 
     def batch(self, position: tf.Tensor) -> list[tf.Tensor]:
         """A row of the sampled batches."""
         return [tf.gather(variable, position) for variable in self._rows]
 
-    def remaining(self) -> list[np.ndarray]:
+    def remaining(self, left: int) -> list[np.ndarray] | None:
         """The errors of the batches so far: the batches themselves are sampled again."""
-        return list(self.errors)
+        return list(self.errors) if left or self.errors else None
 
     def refill(self, state: Sequence[np.ndarray]) -> None:
         """Sample them."""
