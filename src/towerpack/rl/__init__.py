@@ -9,11 +9,13 @@ with explain_missing("towerpack.rl"):
     from towerpack.rl._envs import VectorEnv as VectorEnv
     from towerpack.rl._envs import make_envs as make_envs
     from towerpack.rl._evaluator import Evaluator as Evaluator
+    from towerpack.rl._experience import Experience as Experience
     from towerpack.rl._experience import ShowEpisodes as ShowEpisodes
     from towerpack.rl._networks import MLP as MLP
     from towerpack.rl._networks import nature_cnn as nature_cnn
     from towerpack.rl._replay import ReplayMemory as ReplayMemory
     from towerpack.rl._replay import Sample as Sample
+    from towerpack.rl._rollouts import Rollouts as Rollouts
     from towerpack.rl._wrappers import Atari as Atari
     from towerpack.rl._wrappers import FireReset as FireReset
     from towerpack.rl.a2c import A2C as A2C
@@ -21,4 +23,5 @@ with explain_missing("towerpack.rl"):
     from towerpack.rl.dqn import DQN as DQN
     from towerpack.rl.dqn import DQNConfig as DQNConfig
     from towerpack.rl.ppo import PPO as PPO
+    from towerpack.rl.ppo import ActorCritic as ActorCritic
     from towerpack.rl.ppo import PPOConfig as PPOConfig

@@ -1,8 +1,12 @@
-"""Distributions of actions, for the action spaces that agents serve."""
+"""Distributions of actions, for the action spaces that agents serve.
+
+Their parameters [B, k] come from a network. On the host, `sample` makes actions of parameters and
+noise, and `for_environment` what the environments take; in a tower, `head` makes parameters, `mode`
+the most likely action as environments take it, `log_prob` and `entropy` numbers [B].
+"""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from typing import Any
 
 import gymnasium as gym
@@ -15,45 +19,7 @@ from towerpack.nn import FullyConnected
 from towerpack.rl import math
 
 
-class Actions(ABC):
-    """A distribution of actions with parameters [B, k], which a network computes.
-
-    Attributes:
-        spec: Of one row's action in a batch.
-    """
-
-    spec: tf.TensorSpec
-
-    @abstractmethod
-    def head(self, features: tf.Tensor) -> tf.Tensor:
-        """In a tower: the distribution's parameters."""
-
-    @abstractmethod
-    def noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """What `sample` needs for some actions, drawn at once, [*shape, …]."""
-
-    @abstractmethod
-    def sample(self, parameters: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """On the host: actions as `log_prob` takes them."""
-
-    @abstractmethod
-    def for_environment(self, actions: np.ndarray) -> np.ndarray:
-        """On the host: these actions as the environments take them."""
-
-    @abstractmethod
-    def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """In a tower: the most likely actions, as the environments take them."""
-
-    @abstractmethod
-    def log_prob(self, parameters: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-        """Of each row's action, [B]."""
-
-    @abstractmethod
-    def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
-        """In nats, [B]."""
-
-
-class Categorical(Actions):
+class Categorical:
     """One of n actions, by logits."""
 
     def __init__(self, space: gym.spaces.Discrete) -> None:
@@ -65,7 +31,7 @@ class Categorical(Actions):
         return linear("head", features, self.n, gain=0.01)
 
     def noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Gumbel noise: the largest of logits and noise is a sample (Gumbel 1954)."""
+        """Gumbel noise: the action whose logit and noise are largest is a sample."""
         return rng.gumbel(size=(*shape, self.n)).astype(np.float32)
 
     def sample(self, parameters: np.ndarray, noise: np.ndarray) -> np.ndarray:
@@ -89,8 +55,8 @@ class Categorical(Actions):
         return math.categorical_entropy(parameters)
 
 
-class Gaussian(Actions):
-    """Independent normal distributions; the environment gets what is clipped to the space."""
+class Gaussian:
+    """Independent normal distributions; the environment gets what is clipped to its space."""
 
     def __init__(self, space: gym.spaces.Box) -> None:
         self._space = space
@@ -131,6 +97,9 @@ class Gaussian(Actions):
     def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
         """See `math.gaussian_entropy`."""
         return math.gaussian_entropy(parameters[:, self._size :])
+
+
+Actions = Categorical | Gaussian
 
 
 def actions_of(space: gym.Space[Any], agent: str, *, continuous: bool = True) -> Actions:

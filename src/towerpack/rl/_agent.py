@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import keras
+import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.naming import did_you_mean
@@ -71,6 +72,11 @@ class Agent(ABC):
         default = network_for(self.observation_space, self.mlp)
         self.network = default if network is None else network
 
+    def observation_spec(self, name: str) -> tf.TensorSpec:
+        """Of a batch of observations."""
+        space = self.observation_space
+        return tf.TensorSpec([None, *(space.shape or ())], space.dtype, name)
+
     def make_envs(self, seed: int) -> VectorEnv:
         """The environments that it learns in."""
         return make_envs(self._env, self.config.num_envs, seed=seed, **self._env_options)
@@ -112,20 +118,22 @@ class Agent(ABC):
         played = phases * self.steps_per_phase
         source = self.experience(epochs * played, played)
         steps = phases * source.batches
-        usual = [ShowEpisodes(source), *self.callbacks(source), *self._schedules(epochs * steps)]
+        usual = [ShowEpisodes(source), *self.callbacks(source)]
+        for name, first in self.annealed().items():
+            line = [(0, first), (epochs * steps, 0.0)]
+            usual.append(ScheduledHyperParamSetter(name, line, "linear", step_based=True))
         if not any(isinstance(callback, ModelSaver) for callback in callbacks):
             usual.append(ModelSaver(keep=3))
-        return Trainer(
-            TrainConfig(
-                model=self.model,
-                data=source,
-                callbacks=[*usual, *callbacks],
-                steps_per_epoch=steps,
-                max_epoch=epochs,
-                run_dir=run_dir,
-                **kwargs,
-            )
+        config = TrainConfig(
+            model=self.model,
+            data=source,
+            callbacks=[*usual, *callbacks],
+            steps_per_epoch=steps,
+            max_epoch=epochs,
+            run_dir=run_dir,
+            **kwargs,
         )
+        return Trainer(config)
 
     def train(self, **kwargs: Any) -> Trainer:
         """Train, or continue; takes the arguments of `trainer`, and gives it back."""
@@ -136,13 +144,6 @@ class Agent(ABC):
     def callbacks(self, source: Experience) -> list[Callback]:
         """What else the agent needs."""
         return []
-
-    def _schedules(self, steps: int) -> list[Callback]:
-        """Of hyper-parameters, over so many steps of training."""
-        return [
-            ScheduledHyperParamSetter(name, [(0, value), (steps, 0.0)], "linear", step_based=True)
-            for name, value in self.annealed().items()
-        ]
 
     def annealed(self) -> dict[str, float]:
         """Hyper-parameters that fall to 0 by the end, with their first values."""

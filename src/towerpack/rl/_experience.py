@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 import tensorflow as tf
 
@@ -72,35 +71,27 @@ class Experience(InputSource):
     Args:
         make_envs: Makes the environments from a seed.
         network: Of the policy; a small `MLP` plays on the host.
-        scope: Of the network and its head.
-        head: Name of the head's layer.
-        output: Exposed by the tower: what the head gives.
+        scope: Of the network in the tower, and of its last layer, `head`.
+        output: What the tower exposes there: that layer's output, or what is made of it.
         batches: In a phase.
 
     Attributes:
         host: The run, from its setup on.
         player: Plays the environments, from `start` on.
+        seed: The run's.
+        phase: Number of the phase that is played next.
     """
 
     host: TrainerHost
     player: Player
 
     def __init__(
-        self,
-        make_envs: MakeEnvs,
-        network: Network,
-        *,
-        scope: str,
-        head: str,
-        output: str,
-        batches: int,
+        self, make_envs: MakeEnvs, network: Network, scope: str, *, output: str, batches: int
     ) -> None:
         self._make_envs = make_envs
-        self._network = network
-        self._names = scope, head, output
+        self._network, self._scope, self._output = network, scope, output
         self.batches = batches
-        self.seed = 0
-        self.phase = 0
+        self.seed = self.phase = 0
         self._position = batches
         self._snapshot: dict[str, Any] = {}
         self._graph_policy: Any = None
@@ -164,12 +155,11 @@ class Experience(InputSource):
 
     def policy(self) -> Host:
         """What the head gives for observations, on the weights as they are now."""
-        scope, head, output = self._names
         if isinstance(self._network, MLP):
             variables = self.host.tower.store.named_variables()
-            return self._network.on_host(variables, scope, head)
+            return self._network.on_host(variables, self._scope)
         if self._graph_policy is None:
-            predict, _ = self.host.predict_function([output])
+            predict, _ = self.host.predict_function([f"{self._scope}/{self._output}"])
             spec = self.host.tower.specs[0]
             run = tf.function(lambda x: predict(x)[0], input_signature=[spec], autograph=False)
             self._graph_policy = run.get_concrete_function()
@@ -227,8 +217,3 @@ class ShowEpisodes(Callback):
         """Put them; the returns once an episode has ended."""
         for name, value in self._source.player.numbers().items():
             self.trainer.monitors.put_scalar(name, value, self.trainer.global_step)
-
-
-def spec_of(space: gym.Space[Any], name: str) -> tf.TensorSpec:
-    """Of a batch of observations."""
-    return tf.TensorSpec([None, *(space.shape or ())], space.dtype, name)

@@ -47,27 +47,31 @@ class MLP:
             x = _ACTIVATIONS[self.activation][0](linear(f"fc{i}", x, units, math.sqrt(2.0)))
         return x
 
-    def on_host(self, variables: Mapping[str, tf.Variable], scope: str, head: str) -> Host:
-        """The same in NumPy, with a last layer, on the weights as they are now.
+    def on_host(self, variables: Mapping[str, tf.Variable], scope: str) -> Host:
+        """The same in NumPy, with the layer `head` at its end, on the weights as they are now.
 
-        For a batch of a few rows a call of TensorFlow costs twenty times the arithmetic.
+        For a few rows a call of TensorFlow takes twenty times as long as the arithmetic.
 
         Args:
             variables: Of the model, by name.
-            scope: Of the network.
-            head: Name of the last layer there.
+            scope: Of the network and the layer.
         """
-        names = [f"{scope}/{name}" for name in (*(f"fc{i}" for i in range(len(self.units))), head)]
-        *hidden, (last, offset) = [
-            (variables[f"{n}/kernel"].numpy(), variables[f"{n}/bias"].numpy()) for n in names
+        layers = [
+            f"{scope}/{name}" for name in (*(f"fc{i}" for i in range(len(self.units))), "head")
         ]
+        *hidden, (last, offset) = [
+            (variables[f"{n}/kernel"].numpy(), variables[f"{n}/bias"].numpy()) for n in layers
+        ]
+        log_std = variables.get(f"{scope}/log_std")
+        deviations = None if log_std is None else log_std.numpy()[None]
         activation = _ACTIVATIONS[self.activation][1]
 
         def run(observations: np.ndarray) -> np.ndarray:
             x = observations.reshape(len(observations), -1).astype(np.float32, copy=False)
             for kernel, bias in hidden:
                 x = activation(x @ kernel + bias)
-            return x @ last + offset
+            x = x @ last + offset
+            return x if deviations is None else np.hstack([x, deviations.repeat(len(x), 0)])
 
         return run
 

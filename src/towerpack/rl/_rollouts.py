@@ -14,8 +14,6 @@ from towerpack.rl._actions import Actions
 from towerpack.rl._experience import Experience, MakeEnvs
 from towerpack.rl._networks import Network
 
-Poll = Callable[[], None]
-
 
 class Rollouts(Experience):
     """Each phase: some steps in all environments, then passes over them in shuffled minibatches.
@@ -27,8 +25,7 @@ class Rollouts(Experience):
         make_envs: Makes the environments from a seed.
         network: Of the policy.
         actions: Its distribution.
-        num_envs: Environments.
-        num_steps: Steps of each in a rollout.
+        shape: Steps of a rollout, and environments.
         batch_size: Divides the rows of a rollout.
         epochs: Passes over a rollout.
         discount: Of a reward one step later.
@@ -41,52 +38,45 @@ class Rollouts(Experience):
         network: Network,
         actions: Actions,
         *,
-        num_envs: int,
-        num_steps: int,
+        shape: tuple[int, int],
         batch_size: int,
         epochs: int,
         discount: float,
         lambda_: float,
     ) -> None:
-        batches = epochs * (num_envs * num_steps // batch_size)
-        names = {"scope": "policy", "head": "head", "output": "policy/parameters"}
-        super().__init__(make_envs, network, batches=batches, **names)
+        batches = epochs * (shape[0] * shape[1] // batch_size)
+        super().__init__(make_envs, network, "policy", output="parameters", batches=batches)
         self._actions = actions
-        self._shape = num_steps, num_envs
-        self._batch_size = batch_size
+        self._shape, self._batch_size, self._epochs = shape, batch_size, epochs
         self._discount, self._lambda = discount, lambda_
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
-        """Make room for a rollout on the device, and on the host."""
+        """Make room for a rollout on the device."""
         super().setup(specs, seed=seed, replicas=replicas)
-        steps, envs = self._shape
+        rows = self._shape[0] * self._shape[1]
         self._rows = [
-            tf.Variable(tf.zeros([steps * envs, *spec.shape[1:]], spec.dtype), trainable=False)
+            tf.Variable(tf.zeros([rows, *spec.shape[1:]], spec.dtype), trainable=False)
             for spec in specs
         ]
         order = tf.zeros([self.batches, self._batch_size], tf.int64)
         self._order = tf.Variable(order, trainable=False)
-        observation, action = specs[0], specs[1]
-        shape, dtype = observation.shape[1:], observation.dtype.as_numpy_dtype
-        self._observations = np.zeros([steps + 1, envs, *shape], dtype)
-        self._acted = np.zeros([steps, envs, *action.shape[1:]], action.dtype.as_numpy_dtype)
-        self._rewards = np.zeros([steps, envs], np.float32)
-        self._terminated = np.zeros([steps, envs], bool)
-        self._truncated = np.zeros([steps, envs], bool)
 
     def open(self, kept: Any) -> None:
-        """Build what makes batches of a rollout."""
-        signature = [tf.TensorSpec(a.shape, a.dtype) for a in self._played()]
-        of_one = tf.TensorSpec([None, *self._observations.shape[2:]], self._observations.dtype)
-        signature += [of_one, tf.TensorSpec([None], tf.int64)]
+        """Make room on the host, and build what makes batches of a rollout."""
+        steps, envs = self._shape
+        shape, dtype = self.player.observations.shape[1:], self.player.observations.dtype
+        spec = self._actions.spec
+        self._observations = np.zeros([steps + 1, envs, *shape], dtype)
+        self._acted = np.zeros([steps, envs, *spec.shape[1:]], spec.dtype.as_numpy_dtype)
+        self._rewards = np.zeros([steps, envs], np.float32)
+        self._ends = np.zeros([2, steps, envs], bool)
+        arrays = (self._observations, self._acted, self._rewards, self._ends)
+        signature = [tf.TensorSpec(a.shape, a.dtype) for a in arrays]
+        signature += [tf.TensorSpec([None, *shape], dtype), tf.TensorSpec([None], tf.int64)]
         prepare = tf.function(self._prepared, input_signature=signature, autograph=False)
         self._prepare = prepare.get_concrete_function()
 
-    def _played(self) -> list[np.ndarray]:
-        names = ("observations", "acted", "rewards", "terminated", "truncated")
-        return [getattr(self, f"_{name}") for name in names]
-
-    def gather(self, poll: Poll) -> None:
+    def gather(self, poll: Callable[[], None]) -> None:
         """Play a rollout."""
         steps, envs = self._shape
         player, actions, policy = self.player, self._actions, self.policy()
@@ -95,49 +85,38 @@ class Rollouts(Experience):
         for t in range(steps):
             poll()
             self._observations[t] = player.observations
-            acted = actions.sample(policy(player.observations), noise[t])
-            self._acted[t] = acted
+            self._acted[t] = acted = actions.sample(policy(player.observations), noise[t])
             done = player.step(actions.for_environment(acted))
             self._rewards[t] = done.rewards
-            self._terminated[t] = done.terminated
-            self._truncated[t] = done.truncated
+            self._ends[:, t] = done.terminated, done.truncated
             if done.truncated.any():
                 where = np.flatnonzero(done.truncated)
                 finals.append(done.final[where])
                 cut.append(t * envs + where)
         self._observations[steps] = player.observations
-        arrays = [*self._played(), np.concatenate(finals), np.concatenate(cut)]
-        self._prepare(*map(tf.convert_to_tensor, arrays))
+        arrays = (self._observations, self._acted, self._rewards, self._ends)
+        joined = (np.concatenate(finals), np.concatenate(cut))
+        self._prepare(*map(tf.convert_to_tensor, (*arrays, *joined)))
         self._shuffle(self.phase)
 
-    def _prepared(
-        self,
-        observations: tf.Tensor,
-        acted: tf.Tensor,
-        rewards: tf.Tensor,
-        terminated: tf.Tensor,
-        truncated: tf.Tensor,
-        finals: tf.Tensor,
-        cut: tf.Tensor,
-    ) -> None:
+    def _prepared(self, observations: Any, acted: Any, rewards: Any, ends: Any, *cut: Any) -> None:
         """In the graph: the rows of a rollout."""
         steps, envs = self._shape
         rows = steps * envs
-        shape = observations.shape[2:]
+        finals, where = cut
         predict, _ = self.host.predict_function(["policy/parameters", "value"])
-        flat = tf.reshape(observations, [rows + envs, *shape])
+        flat = tf.reshape(observations, [rows + envs, *observations.shape[2:]])
         parameters, predicted = predict(tf.concat([flat, finals], 0))
         values = tf.reshape(predicted[: rows + envs], [steps + 1, envs])
         # Where an episode was cut, the next row of the rollout is another one's first.
         reached = tf.tensor_scatter_nd_update(
-            tf.reshape(values[1:], [rows]), cut[:, None], predicted[rows + envs :]
+            tf.reshape(values[1:], [rows]), where[:, None], predicted[rows + envs :]
         )
         advantages = math.gae(
             rewards,
             values[:-1],
             tf.reshape(reached, [steps, envs]),
-            terminated,
-            truncated,
+            *tf.unstack(ends),
             discount=self._discount,
             lambda_=self._lambda,
         )
@@ -149,9 +128,7 @@ class Rollouts(Experience):
             variable.assign(column, read_value=False)
 
     def _shuffle(self, phase: int) -> None:
-        steps, envs = self._shape
-        epochs = self.batches * self._batch_size // (steps * envs)
-        order = np.tile(np.arange(steps * envs), (epochs, 1))
+        order = np.tile(np.arange(self._shape[0] * self._shape[1]), (self._epochs, 1))
         order = stream(self.seed, "minibatches", phase).permuted(order, axis=1)
         self._order.assign(order.reshape(self.batches, self._batch_size))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import tensorflow as tf
 
@@ -26,6 +27,8 @@ class A2CConfig:
     normalize: bool = False
     anneal: bool = False
     shared: bool | None = None
+
+    epochs: ClassVar[int] = 1
 
     @property
     def batch_size(self) -> int:
@@ -51,7 +54,7 @@ class A2C(PPO):
     """
 
     Config = A2CConfig
-    description = A2CModel
+    model_class = A2CModel
 
     def annealed(self) -> dict[str, float]:
         """The learning rate, if it is to be."""

@@ -17,7 +17,7 @@ from towerpack.nn import expose, freeze_variables, reuse_scope, scope, summary
 from towerpack.rl import math
 from towerpack.rl._actions import linear
 from towerpack.rl._agent import Agent, adam
-from towerpack.rl._experience import Experience, spec_of
+from towerpack.rl._experience import Experience
 from towerpack.rl._networks import MLP, frames_of
 from towerpack.rl._replay import ReplayMemory
 
@@ -79,15 +79,10 @@ class QModel(ModelDesc):
 
     def inputs(self) -> list[tf.TensorSpec]:
         """What `Replayed` gives."""
-        space = self._agent.observation_space
-        return [
-            spec_of(space, "observation"),
-            tf.TensorSpec([None], tf.int64, "action"),
-            tf.TensorSpec([None], tf.float32, "reward"),
-            tf.TensorSpec([None], tf.float32, "discount"),
-            spec_of(space, "next_observation"),
-            tf.TensorSpec([None], tf.float32, "weight"),
-        ]
+        spec = self._agent.observation_spec
+        names = ("reward", "discount", "weight")
+        numbers = [tf.TensorSpec([None], tf.float32, name) for name in names]
+        return [spec("observation"), self._agent.actions.spec, spec("next_observation"), *numbers]
 
     def values(self, observation: tf.Tensor) -> tf.Tensor:
         """In a tower: values of all actions."""
@@ -101,9 +96,9 @@ class QModel(ModelDesc):
         self,
         observation: tf.Tensor,
         action: tf.Tensor,
+        next_observation: tf.Tensor,
         reward: tf.Tensor,
         discount: tf.Tensor,
-        next_observation: tf.Tensor,
         weight: tf.Tensor,
     ) -> tf.Tensor | None:
         """The cost: see `math.dqn_loss`."""
@@ -144,8 +139,8 @@ class Replayed(Experience):
         # disk; the last observation of an episode takes room, too.
         self._slack = max(config.buffer_size // 10, 4 * epoch_steps)
         self._falls_until = max(1.0, config.exploration_fraction * total_steps)
-        names = {"scope": "online", "head": "head", "output": "online/q"}
-        super().__init__(agent.make_envs, agent.network, batches=config.gradient_steps, **names)
+        envs, network = agent.make_envs, agent.network
+        super().__init__(envs, network, "online", output="q", batches=config.gradient_steps)
         self.errors: list[np.ndarray] = []
         self._sampled: Any = None
         self._synced = 0
@@ -232,8 +227,8 @@ class Replayed(Experience):
         rows = self.batches * self._config.batch_size
         self._sampled = self.replay.sample(stream(self.seed, "replay", phase), rows)
         found = self._sampled
-        columns = [found.observations, found.actions, found.rewards, found.discounts]
-        columns += [found.next_observations, found.weights]
+        columns = [found.observations, found.actions, found.next_observations]
+        columns += [found.rewards, found.discounts, found.weights]
         self._load(*map(tf.convert_to_tensor, columns))
 
     def _learn_priorities(self) -> None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import gymnasium as gym
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
 from towerpack.model import ModelDesc
 from towerpack.nn import expose, scope, summary
 from towerpack.rl import math
-from towerpack.rl._actions import Actions, linear
+from towerpack.rl._actions import linear
 from towerpack.rl._agent import Agent, adam
-from towerpack.rl._experience import spec_of
-from towerpack.rl._networks import MLP, Network
+from towerpack.rl._networks import MLP
 from towerpack.rl._rollouts import Rollouts
 
 
@@ -63,24 +61,15 @@ class ActorCritic(ModelDesc):
     likely one.
     """
 
-    def __init__(
-        self, config: Any, space: gym.Space[Any], actions: Actions, network: Network
-    ) -> None:
-        self.config = config
-        self._space = space
-        self._actions = actions
-        self._network = network
-        shared = getattr(config, "shared", None)
-        self._shared = not isinstance(network, MLP) if shared is None else shared
+    def __init__(self, agent: PPO) -> None:
+        self._agent = agent
+        self._config = agent.config
 
     def inputs(self) -> list[tf.TensorSpec]:
         """What `Rollouts` gives."""
-        numbers = ("advantage", "return", "old_log_prob")
-        return [
-            spec_of(self._space, "observation"),
-            self._actions.spec,
-            *(tf.TensorSpec([None], tf.float32, name) for name in numbers),
-        ]
+        names = ("advantage", "return", "old_log_prob")
+        numbers = [tf.TensorSpec([None], tf.float32, name) for name in names]
+        return [self._agent.observation_spec("observation"), self._agent.actions.spec, *numbers]
 
     def build_graph(
         self,
@@ -91,46 +80,44 @@ class ActorCritic(ModelDesc):
         old_log_prob: tf.Tensor,
     ) -> tf.Tensor | None:
         """The cost: of the policy, of the value, and of a lack of entropy."""
+        config, actions, network = self._config, self._agent.actions, self._agent.network
+        shared = not isinstance(network, MLP) if config.shared is None else config.shared
         with scope("policy"):
-            features = self._network(observation)
-            parameters = expose("parameters", self._actions.head(features))
+            features = network(observation)
+            parameters = expose("parameters", actions.head(features))
         with scope("critic"):
-            if not self._shared:
-                features = self._network(observation)
+            features = features if shared else network(observation)
             value = tf.squeeze(linear("head", features, 1, gain=1.0), -1)
         expose("value", value)
-        expose("action", self._actions.mode(parameters))
+        expose("action", actions.mode(parameters))
         if not self.training:
             return None
-        if self.config.normalize:
+        if config.normalize:
             mean, variance = tf.nn.moments(advantage, [0])
             advantage = (advantage - mean) / (tf.sqrt(variance) + 1e-8)
-        log_prob = self._actions.log_prob(parameters, action)
-        policy_loss = self.policy_loss(log_prob, old_log_prob, advantage)
-        value_loss = tf.reduce_mean(tf.square(returns - value))
-        entropy = tf.reduce_mean(self._actions.entropy(parameters))
-        summary.scalar("policy_loss", policy_loss)
-        summary.scalar("value_loss", value_loss)
-        summary.scalar("entropy", entropy)
-        return (
-            policy_loss
-            + self.config.value_weight * value_loss
-            - self.config.entropy_weight * entropy
-        )
+        log_prob = actions.log_prob(parameters, action)
+        losses = {
+            "policy_loss": self.policy_loss(log_prob, old_log_prob, advantage),
+            "value_loss": tf.reduce_mean(tf.square(returns - value)),
+            "entropy": tf.reduce_mean(actions.entropy(parameters)),
+        }
+        for name, loss in losses.items():
+            summary.scalar(name, loss)
+        weights = (1.0, config.value_weight, -config.entropy_weight)
+        return tf.add_n([w * loss for w, loss in zip(weights, losses.values(), strict=True)])
 
     def policy_loss(
         self, log_prob: tf.Tensor, old_log_prob: tf.Tensor, advantage: tf.Tensor
     ) -> tf.Tensor:
         """See `math.ppo_loss`; the clip is a hyper-parameter of this name."""
-        clip = tf.compat.v1.get_variable(
-            "clip", initializer=tf.constant(self.config.clip), trainable=False
-        )
+        first = tf.constant(self._config.clip)
+        clip = tf.compat.v1.get_variable("clip", initializer=first, trainable=False)
         summary.scalar("kl", tf.reduce_mean(old_log_prob - log_prob))
         return math.ppo_loss(log_prob, old_log_prob, advantage, clip)
 
     def optimizer(self) -> Any:
         """Adam."""
-        return adam(self.config)
+        return adam(self._config)
 
 
 class PPO(Agent):
@@ -141,23 +128,17 @@ class PPO(Agent):
     """
 
     Config = PPOConfig
-    description: ClassVar[type[ActorCritic]] = ActorCritic
+    model_class: ClassVar[type[ActorCritic]] = ActorCritic
 
-    def __init__(self, env: Any, config: PPOConfig | None = None, **kwargs: Any) -> None:
+    def __init__(self, env: Any, config: Any = None, **kwargs: Any) -> None:
         super().__init__(env, config, **kwargs)
-        rows, batch = self.steps_per_phase, self._batch_size
-        if rows % batch:
+        if self.steps_per_phase % self.config.batch_size:
             raise ConfigError(
-                f"A rollout of {rows} rows is not cut evenly by batch_size={batch}.",
+                f"batch_size={self.config.batch_size} does not divide a rollout.",
+                got=f"{self.steps_per_phase} rows",
                 fix="choose a divisor of num_envs * num_steps",
             )
-        self.model = self.description(
-            self.config, self.observation_space, self.actions, self.network
-        )
-
-    @property
-    def _batch_size(self) -> int:
-        return self.config.batch_size
+        self.model = self.model_class(self)
 
     @property
     def steps_per_phase(self) -> int:
@@ -171,10 +152,9 @@ class PPO(Agent):
             self.make_envs,
             self.network,
             self.actions,
-            num_envs=config.num_envs,
-            num_steps=config.num_steps,
-            batch_size=self._batch_size,
-            epochs=getattr(config, "epochs", 1),
+            shape=(config.num_steps, config.num_envs),
+            batch_size=config.batch_size,
+            epochs=config.epochs,
             discount=config.discount,
             lambda_=config.gae_lambda,
         )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
+from pathlib import Path
 from typing import Any
 
+import gymnasium as gym
 import numpy as np
 import pytest
 
 from small_envs import Walk
 from towerpack._core.randomness import derive_seed
 from towerpack.inference import Predictor
-from towerpack.rl import PPO, Evaluator, make_envs
+from towerpack.rl import A2C, PPO, Evaluator, make_envs
 
 N, T, GAMMA, LAMBDA = 3, 8, 0.9, 0.7
 
@@ -76,3 +79,12 @@ def test_evaluation_counts_the_first_episodes_begun_however_long(trained: Any) -
             found.append(walk.length * (walk.length + 1) / 2)
     for name, value in {"mean": np.mean(found), "std": np.std(found), "max": max(found)}.items():
         np.testing.assert_allclose(trainer.monitors.latest(f"eval/{name}"), value, rtol=1e-6)
+
+
+@pytest.mark.parametrize("space", [None, gym.spaces.Box(-1.0, 1.0, (2,), np.float32)])
+def test_the_host_computes_what_the_tower_does(space: Any, tmp_path: Path) -> None:
+    agent = A2C(functools.partial(Walk, space), num_envs=2)
+    trainer: Any = agent.train(total_steps=10, epoch_steps=10, run_dir=tmp_path, monitors=[])
+    observations = np.array([[1.0, 0.5], [7.0, 0.1], [3.0, 0.9]], np.float32)
+    tower = Predictor(agent.model, tmp_path, outputs="policy/parameters")(observations)
+    np.testing.assert_allclose(trainer.source.policy()(observations), tower, rtol=1e-5, atol=1e-6)
