@@ -8,6 +8,8 @@ with explain_missing("towerpack.rl"):
     from towerpack.rl._envs import Step as Step
     from towerpack.rl._envs import VectorEnv as VectorEnv
     from towerpack.rl._envs import make_envs as make_envs
+    from towerpack.rl._episodes import episode_frames as episode_frames
+    from towerpack.rl._episodes import save_episode as save_episode
     from towerpack.rl._evaluator import Evaluator as Evaluator
     from towerpack.rl._experience import Experience as Experience
     from towerpack.rl._experience import ShowEpisodes as ShowEpisodes

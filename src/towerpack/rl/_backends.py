@@ -18,10 +18,12 @@ import gymnasium as gym
 import numpy as np
 
 MakeEnv = Callable[[], gym.Env[Any, Any]]
+_START_S = 60.0
+"""What a process may take to start, before the time for its environment counts."""
 
 
 class Moves(NamedTuple):
-    """What came of one step of some environments; see `Backend.step`."""
+    """What came of one step; `failures` tells what went wrong, by environment."""
 
     observations: np.ndarray
     rewards: np.ndarray
@@ -31,7 +33,7 @@ class Moves(NamedTuple):
 
 
 class Backend(Protocol):
-    """Environments that are reset one by one and stepped together."""
+    """Environments whose episodes are begun one by one, and that are stepped together."""
 
     num_envs: int
     observation_space: gym.Space[Any]
@@ -45,19 +47,17 @@ class Backend(Protocol):
             seeds: For each of them; None goes on with its random state.
 
         Returns:
-            Their first observations, and what went wrong, by environment: its observation is zero.
+            Their first observations; what went wrong, by environment: its row means nothing.
         """
         ...
 
     def step(self, actions: np.ndarray, index: np.ndarray) -> Moves:
-        """Step the environments of `index`, or more than those: what others do means nothing.
-
-        Returns:
-            Rows for all environments, in memory of its own. Rows of failures mean nothing.
-        """
+        """Step those of `index`, or all. Only rows of `index` without failures mean something."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End them."""
+        ...
 
 
 class EnvFailure(Exception):  # noqa: N818 - becomes a warning or an EnvError
@@ -69,24 +69,22 @@ class Local:
 
     def __init__(self, make: MakeEnv) -> None:
         self._make = make
-        self._env: gym.Env[Any, Any] | None = None
-        self._asked: tuple[str, Any] = ("make", None)
+        self._env: Any = None
 
     def ask(self, name: str, argument: Any = None) -> None:
-        self._asked = (name, argument)
+        self._asked = name, argument
 
     def answer(self, deadline: float) -> Any:
         name, argument = self._asked
         try:
-            if self._env is None:
-                self._env = self._make()
             if name == "step":
                 return self._env.step(argument)[:4]
             if name == "reset":
                 return self._env.reset(seed=argument)[0]
+            self._env = self._make()
             return self._env.observation_space, self._env.action_space
         except Exception as error:
-            raise EnvFailure("".join(traceback.format_exception(error)).rstrip()) from error
+            raise EnvFailure(traceback.format_exc().rstrip()) from error
 
     def end(self) -> None:
         env, self._env = self._env, None
@@ -98,48 +96,44 @@ class Remote:
     """An environment in a process of its own, which can be ended whatever it does."""
 
     def __init__(self, make: MakeEnv) -> None:
-        # By value: importing this package would load TensorFlow in each process.
-        module = sys.modules.get("towerpack.rl._wrappers")
-        if module is not None:
-            cloudpickle.register_pickle_by_value(module)
+        # By value: to import this package would load TensorFlow in each process.
+        module = sys.modules["towerpack.rl._wrappers"]
+        cloudpickle.register_pickle_by_value(module)
         try:
             self._code = cloudpickle.dumps(make)
         finally:
-            if module is not None:
-                cloudpickle.unregister_pickle_by_value(module)
-        self._process: subprocess.Popen[bytes] | None = None
-        self._connection: Connection | None = None
+            cloudpickle.unregister_pickle_by_value(module)
+        self._process: Any = None
+        self._connection: Any = None
 
     def ask(self, name: str, argument: Any = None) -> None:
+        if name == "make":
+            self._start()
+            argument = self._code
         try:
-            if self._connection is None:
-                self._start()
-            if name != "make":
-                self._connected().send((name, argument))
-        except OSError:  # it has died: `answer` says how
-            return
+            self._connection.send((name, argument))
+        except OSError:
+            return  # it has died: `answer` says how
 
     def answer(self, deadline: float) -> Any:
-        connection = self._connected()
         left = deadline - time.monotonic()
         try:
-            if not connection.poll(None if left == math.inf else max(0.0, left)):
+            if not self._connection.poll(None if left == math.inf else max(0.0, left)):
                 raise EnvFailure("it did not answer in time")
-            good, answer = connection.recv()
+            good, answer = self._connection.recv()
         except (EOFError, OSError) as error:
-            raise EnvFailure(f"its process died with exit code {self._exit_code()}") from error
+            code = self._process.wait()  # it alone held the other end
+            raise EnvFailure(f"its process died with exit code {code}") from error
         if not good:
             raise EnvFailure(answer.rstrip())
         return answer
 
     def end(self) -> None:
-        process, connection = self._process, self._connection
-        self._process = self._connection = None
-        if connection is not None:
-            connection.close()
-        if process is not None:
-            process.kill()
-            process.wait()
+        if self._process is not None:
+            self._connection.close()
+            self._process.kill()
+            self._process.wait()
+            self._process = None
 
     def _start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -151,20 +145,6 @@ class Remote:
                 stdin=subprocess.DEVNULL,
             )
         self._connection = Connection(ours.detach())
-        self._connection.send(("make", self._code))
-
-    def _connected(self) -> Connection:
-        if self._connection is None:
-            raise EnvFailure("it has no process")
-        return self._connection
-
-    def _exit_code(self) -> int | None:
-        if self._process is None:
-            return None
-        try:
-            return self._process.wait(5.0)
-        except subprocess.TimeoutExpired:
-            return None
 
 
 class Single:
@@ -174,85 +154,74 @@ class Single:
         make: Makes one.
         num_envs: How many.
         processes: One process for each.
-        timeout: Seconds that one may take for a step or reset; noticed in processes only. Starting
-            one may take a minute more.
+        timeout: Seconds that one may take for a step or reset; noticed in processes only.
 
     Raises:
-        EnvFailure: The first one cannot be made.
+        EnvFailure: One cannot be made.
     """
 
     def __init__(self, make: MakeEnv, num_envs: int, *, processes: bool, timeout: float) -> None:
         self.num_envs = num_envs
         self._timeout = timeout
+        self._start_s = _START_S if processes else 0.0
         self._envs = [(Remote if processes else Local)(make) for _ in range(num_envs)]
-        self._made = np.zeros(num_envs, bool)
+        self._lost: set[int] = set()
         try:
-            self._make(np.arange(num_envs))
-            spaces = [env.answer(self._deadline(60.0)) for env in self._envs]
+            everywhere = np.arange(num_envs)
+            made, failures = self._ask(everywhere, "make", [None] * num_envs, self._start_s)
+            if failures:
+                raise EnvFailure(next(iter(failures.values())))
         except BaseException:
             self.close()
             raise
-        self._made[:] = True
-        self.observation_space, self.action_space = spaces[0]
-        self._shape = self.observation_space.shape or ()
-        self._dtype = self.observation_space.dtype
+        self.observation_space, self.action_space = made[0]
+        self._shape: tuple[int, ...] = self.observation_space.shape or ()
 
     def reset(self, index: np.ndarray, seeds: Sequence[int | None]) -> tuple[Any, dict[int, str]]:
-        failures: dict[int, str] = {}
-        fresh = [int(i) for i in index if not self._made[i]]
-        self._make(np.array(fresh, int))
-        for i in fresh:
-            self._answer(i, failures, 60.0)
-        self._made[fresh] = True
-        ready = [i not in failures for i in index]
-        observations = np.zeros((len(index), *self._shape), self._dtype)
-        for i, seed, good in zip(index, seeds, ready, strict=True):
-            if good:
-                self._envs[i].ask("reset", seed)
-        deadline = self._deadline()
-        for row, (i, good) in enumerate(zip(index, ready, strict=True)):
-            if good:
-                answer = self._answer(int(i), failures, deadline=deadline)
-                if answer is not None:
-                    observations[row] = answer
-        return observations, failures
+        lost = [int(i) for i in index if i in self._lost]
+        _, failures = self._ask(lost, "make", [None] * len(lost), self._start_s)
+        good = [(int(i), seed) for i, seed in zip(index, seeds, strict=True) if i not in failures]
+        answers, more = self._ask([i for i, _ in good], "reset", [seed for _, seed in good])
+        rows = np.zeros((self.num_envs, *self._shape), self.observation_space.dtype)
+        for i, answer in answers.items():
+            rows[i] = answer
+        return rows[index], failures | more
 
     def step(self, actions: np.ndarray, index: np.ndarray) -> Moves:
         n = self.num_envs
-        observations = np.zeros((n, *self._shape), self._dtype)
-        moves = Moves(
-            observations, np.zeros(n, np.float32), np.zeros(n, bool), np.zeros(n, bool), {}
+        rows = np.zeros((n, *self._shape), self.observation_space.dtype)
+        rewards, terminated, truncated = (
+            np.zeros(n, np.float32),
+            np.zeros(n, bool),
+            np.zeros(n, bool),
         )
-        for i in index:
-            self._envs[i].ask("step", actions[i])
-        deadline = self._deadline()
-        for i in index:
-            answer = self._answer(int(i), moves.failures, deadline=deadline)
-            if answer is not None:
-                observations[i], moves.rewards[i], moves.terminated[i], moves.truncated[i] = answer
-        return moves
+        answers, failures = self._ask(index, "step", actions[index])
+        for i, answer in answers.items():
+            rows[i], rewards[i], terminated[i], truncated[i] = answer
+        return Moves(rows, rewards, terminated, truncated, failures)
 
     def close(self) -> None:
         for env in self._envs:
             env.end()
 
-    def _make(self, index: np.ndarray) -> None:
-        for i in index:
-            self._envs[i].ask("make")
-
-    def _answer(
-        self, i: int, failures: dict[int, str], more: float = 0.0, deadline: float | None = None
-    ) -> Any:
-        try:
-            return self._envs[i].answer(self._deadline(more) if deadline is None else deadline)
-        except EnvFailure as failure:
-            failures[i] = str(failure)
-            self._envs[i].end()  # the next reset makes it anew
-            self._made[i] = False
-            return None
-
-    def _deadline(self, more: float = 0.0) -> float:
-        return time.monotonic() + self._timeout + more
+    def _ask(
+        self, index: Any, name: str, arguments: Any, more_s: float = 0.0
+    ) -> tuple[dict[int, Any], dict[int, str]]:
+        """The answers of some environments, and what went wrong in others, which are ended."""
+        answers: dict[int, Any] = {}
+        failures: dict[int, str] = {}
+        for i, argument in zip(index, arguments, strict=True):
+            self._envs[i].ask(name, argument)
+        deadline = time.monotonic() + self._timeout + more_s
+        for i in map(int, index):
+            try:
+                answers[i] = self._envs[i].answer(deadline)
+                self._lost.discard(i)
+            except EnvFailure as failure:
+                failures[i] = str(failure)
+                self._envs[i].end()
+                self._lost.add(i)
+        return answers, failures
 
 
 class CartPoles:
@@ -267,26 +236,25 @@ class CartPoles:
         env.reset()
 
     def reset(self, index: np.ndarray, seeds: Sequence[int | None]) -> tuple[Any, dict[int, str]]:
-        env = self._env
+        env = self._env.unwrapped
         for i, seed in zip(index, seeds, strict=True):
             if seed is not None:
                 self._random[i] = np.random.default_rng(seed)
             env.state[:, i] = self._random[i].uniform(env.low, env.high, 4)
         env.steps[index] = 0
-        env.prev_done[index] = False
         return env.state.T[index].astype(np.float32), {}
 
     def step(self, actions: np.ndarray, index: np.ndarray) -> Moves:
-        observations, rewards, terminated, truncated, _ = self._env.step(actions)
-        self._env.prev_done[:] = False  # its own new episodes would begin with the next step
-        return Moves(observations, rewards, terminated, truncated, {})
+        moves = self._env.step(actions)[:4]
+        self._env.unwrapped.prev_done[:] = False  # or the next step would begin episodes
+        return Moves(*moves, {})
 
     def close(self) -> None:
         self._env.close()
 
 
 class Ataris:
-    """ale-py's `AtariVectorEnv`: emulators, frames and their preprocessing in C++ threads."""
+    """ale-py's `AtariVectorEnv`: emulators, and what is made of their frames, in C++ threads."""
 
     def __init__(self, env: Any) -> None:
         self._env = env
@@ -296,11 +264,10 @@ class Ataris:
         env.reset(seed=0)
 
     def reset(self, index: np.ndarray, seeds: Sequence[int | None]) -> tuple[Any, dict[int, str]]:
-        mask = np.zeros(self.num_envs, bool)
-        mask[index] = True
-        numbers = np.full(self.num_envs, -1)
-        numbers[index] = [-1 if seed is None else seed for seed in seeds]
-        observations, _ = self._env.reset(seed=numbers[mask], options={"reset_mask": mask})
+        order = np.argsort(index)
+        mask = np.isin(np.arange(self.num_envs), index)
+        numbers = np.array([-1 if seed is None else seed for seed in seeds])[order]
+        observations, _ = self._env.reset(seed=numbers, options={"reset_mask": mask})
         return observations[index], {}
 
     def step(self, actions: np.ndarray, index: np.ndarray) -> Moves:

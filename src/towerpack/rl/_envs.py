@@ -6,6 +6,7 @@ import importlib
 import math
 import zlib
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
@@ -22,6 +23,7 @@ _log = get_logger(__name__)
 
 _FEW = 4
 """Up to so many environments, one after the other is faster than a vector environment's call."""
+_LONG = 1000
 
 
 class Step(NamedTuple):
@@ -71,7 +73,8 @@ class VectorEnv:
         reseed_after: Steps since its last seed, from which on the next episode of an environment is
             given a seed again. More than 0 where that takes long, as for Atari; what has been
             played since is then played again by `restore`.
-        max_restarts: Failures of one environment, with no step between them, that are too many.
+        max_restarts: So many failures of one environment are allowed with no whole episode, and no
+            1,000 steps, between them.
     """
 
     def __init__(
@@ -213,7 +216,6 @@ class VectorEnv:
     def _step(self, actions: np.ndarray, index: np.ndarray) -> Step:
         moves = self._backend.step(actions, index)
         self._played.append(actions.astype(self._logged))
-        self._failed[index] = 0 if not moves.failures else self._failed[index]
         if moves.failures:
             self._cut_off(moves)
         self._check(moves, index)
@@ -224,6 +226,7 @@ class VectorEnv:
         final = observations
         ended = index[(terminated | truncated)[index]]
         if ended.size:
+            self._failed[[i for i in ended if i not in moves.failures]] = 0
             observations = observations.copy()
             observations[ended] = self._begin(ended)
         if index is self._all:
@@ -270,7 +273,7 @@ class VectorEnv:
     def _report(self, failures: dict[int, str]) -> None:
         for i, cause in failures.items():
             self.restarts += 1
-            self._failed[i] += 1
+            self._failed[i] = 1 + (self._failed[i] if self._lengths[i] < _LONG else 0)
             if self._failed[i] > self._max_restarts:
                 raise EnvError(
                     f"Environment {i} of {self._name} failed {self._failed[i]} times in a row.",
@@ -287,21 +290,15 @@ class VectorEnv:
             )
 
     def _check(self, moves: Moves, index: np.ndarray) -> None:
-        if np.isfinite(moves.rewards).all():
-            if not self._floats or np.isfinite(moves.observations).all():
-                return
-            what = "an observation"
-        else:
-            what = "a reward"
-        rows = moves.rewards if what == "a reward" else moves.observations
-        for i in index:
-            if not np.isfinite(rows[i]).all():
-                raise EnvError(
-                    f"Environment {i} of {self._name} gave {what} that is not finite.",
-                    got=f"{rows[i]} in episode {self._episode[i]} at step {self._lengths[i]}",
-                    expected="finite numbers",
-                    fix="correct the environment, or wrap it to end the episode there",
-                )
+        for what, rows in (("reward", moves.rewards), ("observation", moves.observations)):
+            if (what == "reward" or self._floats) and not np.isfinite(rows).all():
+                for i in index[~np.isfinite(rows[index].reshape(len(index), -1)).all(axis=1)]:
+                    raise EnvError(
+                        f"Environment {i} of {self._name} gave a {what} that is not finite.",
+                        got=f"{rows[i]} in episode {self._episode[i]} at step {self._lengths[i]}",
+                        expected="finite numbers",
+                        fix="correct the environment, or wrap it to end the episode there",
+                    )
 
 
 def make_envs(
@@ -364,9 +361,10 @@ def make_envs(
             )
         made: Backend = native(num_envs)
     else:
-        wrapped = _Wrapped(make, tuple(wrappers)) if wrappers else make
         try:
-            made = Single(wrapped, num_envs, processes=backend == "process", timeout=timeout)
+            made = Single(
+                _wrapped(make, wrappers), num_envs, processes=backend == "process", timeout=timeout
+            )
         except EnvFailure as failure:
             raise EnvError(f"{name} cannot be made.", details=str(failure)) from failure
     space = made.observation_space
@@ -417,23 +415,13 @@ def _resolve(
     return make, make_all if spec.vector_entry_point in NATIVE else None
 
 
+def _wrapped(make: MakeEnv, wrappers: Sequence[Callable[[Any], Any]]) -> MakeEnv:
+    return (lambda: reduce(lambda env, wrap: wrap(env), wrappers, make())) if wrappers else make
+
+
 def _native(env: Any) -> Backend:
     kind = type(env.unwrapped)
     return NATIVE[f"{kind.__module__}:{kind.__qualname__}"](env)
-
-
-class _Wrapped:
-    """A function that makes an environment and wraps it."""
-
-    def __init__(self, make: MakeEnv, wrappers: tuple[Callable[..., Any], ...]) -> None:
-        self._make = make
-        self._wrappers = wrappers
-
-    def __call__(self) -> gym.Env[Any, Any]:
-        env = self._make()
-        for wrapper in self._wrappers:
-            env = wrapper(env)
-        return env
 
 
 def _digest(row: np.ndarray) -> int:

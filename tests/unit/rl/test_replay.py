@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import os
+import pickle
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -114,23 +115,111 @@ def memory(path: Path, form: dict[str, Any]) -> ReplayMemory:
     )
 
 
+def same(one: Any, other: Any) -> None:
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
 @pytest.mark.parametrize("name", FORMS)
 def test_what_is_drawn_is_what_a_list_holds(name: str, tmp_path: Path) -> None:
     form = FORMS[name]
     play, replay, rng = Play(**form), memory(tmp_path, form), np.random.default_rng(0)
     for count, moves in enumerate(play):
         replay.append(*moves)
-        expected = play.drawable(form)
-        assert len(replay) == len(expected)
-        if count % 10 == 5 and expected:
-            sample = replay.sample(rng, 16 * len(expected))
-            seen = set()
-            for row in zip(*sample[:5], strict=True):
-                key = tuple(row[0].reshape(-1)[-2:].astype(int))
-                own = expected[key]
-                seen.add(key)
-                for got, wanted in zip(row, own, strict=True):
-                    np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-6)
-            assert len(seen) > 0.98 * len(expected)  # each is missed with probability e^-16
+        if count % 10 in (5, 6):
+            expected = play.drawable(form)
+            assert len(replay) == len(expected)
+            if expected:
+                sample = replay.sample(rng, 16 * len(expected))
+                last = sample.observations.reshape(len(sample.actions), -1)[:, -2:].astype(int)
+                keys = list(map(tuple, last))
+                assert len(set(keys)) > 0.98 * len(expected)  # each missed with probability e^-16
+                wanted = zip(*(expected[key] for key in keys), strict=True)
+                for got, own in zip(sample[:5], wanted, strict=True):
+                    np.testing.assert_allclose(got, np.stack(own), rtol=1e-5, atol=1e-6)
         if count == 120:
             return
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_killed_process_is_gone_on_from_its_last_state(name: str, tmp_path: Path) -> None:
+    form = {"slack": 60, **FORMS[name]}
+    moves = list(itertools.islice(Play(**form), 110))
+    at, more = 100, 10 if form["slack"] else 0
+    if not os.fork():  # it needs no TensorFlow, which a new process would import
+        replay = memory(tmp_path / "killed", form)
+        for step in moves[: at + more]:
+            replay.append(*step)
+            if step is moves[at - 1]:
+                (tmp_path / "state").write_bytes(pickle.dumps(replay.state()))
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.wait()
+    resumed, whole = memory(tmp_path / "killed", form), memory(tmp_path / "whole", form)
+    for step in moves[:at]:
+        whole.append(*step)
+    resumed.restore(pickle.loads((tmp_path / "state").read_bytes()))
+    for step in moves[at:]:
+        one, other = (each.sample(np.random.default_rng(5), 50) for each in (resumed, whole))
+        same(one, other)
+        for each in (resumed, whole):
+            if "priority" in form:
+                each.update_priorities(one.indices, one.rewards)
+            each.append(*step)
+
+
+def test_priorities_decide_how_often_and_weights_make_up_for_it(tmp_path: Path) -> None:
+    form = FORMS["n-step, priorities"]
+    replay, rng = memory(tmp_path, form), np.random.default_rng(0)
+    for step in itertools.islice(Play(**form), 100):
+        replay.append(*step)
+    slots = np.unique(replay.sample(rng, 4000).indices)
+    errors = rng.exponential(size=len(slots))
+    replay.update_priorities(slots, -errors)
+    sample = replay.sample(rng, 200_000, beta=1.0)
+    shares = (errors + 1e-6) ** 0.6 / ((errors + 1e-6) ** 0.6).sum()
+    places = np.searchsorted(slots, sample.indices)
+    counts = np.bincount(places, minlength=len(slots))
+    np.testing.assert_allclose(counts / 200_000, shares, atol=1e-4)
+    np.testing.assert_allclose(sample.weights, shares.min() / shares[places], rtol=1e-4)
+    replay.append(*step)
+    replay.update_priorities(sample.indices, np.ones(200_000))  # also of what has gone
+    assert len(np.unique(replay.sample(rng, 4000).indices)) == len(replay)
+
+
+def test_a_state_that_the_files_no_longer_hold_is_refused(tmp_path: Path) -> None:
+    form = {**FORMS["plain"], "slack": 30}
+    replay, moves = memory(tmp_path, form), list(itertools.islice(Play(**form), 80))
+    with pytest.raises(StateError, match="nothing to draw"):
+        replay.sample(np.random.default_rng(0), 1)
+    for step in moves[:60]:
+        replay.append(*step)
+    state = replay.state()
+    for step in moves[60:]:
+        replay.append(*step)
+    with pytest.raises(StateError, match="larger slack"):
+        replay.restore(state)
+    with pytest.raises(StateError, match="not those"):
+        memory(tmp_path / "empty", form).restore(state)
+    with pytest.raises(StateError, match="another form"):
+        memory(tmp_path / "more", {**form, "priority": 1.0}).restore(state)
+    with pytest.raises(ConfigError, match="another form"):
+        memory(tmp_path, {**form, "capacity": 300})
+    with pytest.raises(ConfigError, match="disk"):
+        memory(tmp_path / "large", {**form, "capacity": 10**14})
+    with pytest.raises(ConfigError, match="no stacks"):
+        ReplayMemory(
+            tmp_path / "stacks",
+            observation_space=Box(0, 1, (3,)),
+            action_space=Discrete(2),
+            **{**form, "frames": 2},
+        )
+    with pytest.raises(ConfigError, match="capacity of 9"):
+        memory(tmp_path / "small", {**form, "capacity": 8})
+
+
+def test_observations_that_are_no_stack_of_frames_are_refused(tmp_path: Path) -> None:
+    form = FORMS["frames"]
+    replay, moves = memory(tmp_path, form), list(itertools.islice(Play(**form), 2))
+    with pytest.raises(ConfigError, match="frames=1 keeps"):
+        for observations, *rest in moves * 4:
+            replay.append(observations[:, ::-1], *rest)
