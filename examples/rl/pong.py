@@ -41,7 +41,8 @@ def main(argv=None):
         epochs=4, learning_rate=2.5e-4, discount=0.99, gae_lambda=0.95, clip=0.1,
         entropy_weight=0.01, anneal=True)  # fmt: skip
     trainer = agent.train(
-        total_steps=args.steps, epoch_steps=args.epoch, run_dir=args.out, seed=args.seed)
+        total_steps=args.steps, epoch_steps=args.epoch, run_dir=args.out, seed=args.seed
+    )
     history = trainer.monitors.history("episode/return")
     steps = dict(trainer.monitors.history("env_steps"))
     draw([(steps[at], value) for at, value in history], Path(trainer.run_dir) / "curve.png")

@@ -99,7 +99,7 @@ def test_a_reward_that_is_not_finite_ends_the_run_and_loses_nothing(tmp_path: Pa
         (lambda: DQN(functools.partial(Walk, BOX)), "DQN cannot act"),
         (lambda: PPO(functools.partial(Walk, gym.spaces.MultiBinary(2))), "PPO cannot act"),
         (lambda: A2C(Walk, num_step=3), "no setting 'num_step'"),
-        (lambda: PPO(Walk, num_steps=100, batch_size=256), "not cut evenly"),
+        (lambda: PPO(Walk, num_steps=100, batch_size=256), "does not divide"),
         (lambda: PPO("CartPole-v7"), "CartPole-v7"),
     ],
 )

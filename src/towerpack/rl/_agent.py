@@ -118,7 +118,7 @@ class Agent(ABC):
         played = phases * self.steps_per_phase
         source = self.experience(epochs * played, played)
         steps = phases * source.batches
-        usual = [ShowEpisodes(source), *self.callbacks(source)]
+        usual: list[Callback] = [ShowEpisodes(source)]
         for name, first in self.annealed().items():
             line = [(0, first), (epochs * steps, 0.0)]
             usual.append(ScheduledHyperParamSetter(name, line, "linear", step_based=True))
@@ -140,10 +140,6 @@ class Agent(ABC):
         trainer = self.trainer(**kwargs)
         trainer.train()
         return trainer
-
-    def callbacks(self, source: Experience) -> list[Callback]:
-        """What else the agent needs."""
-        return []
 
     def annealed(self) -> dict[str, float]:
         """Hyper-parameters that fall to 0 by the end, with their first values."""

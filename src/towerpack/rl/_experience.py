@@ -74,30 +74,41 @@ class Experience(InputSource):
         scope: Of the network in the tower, and of its last layer, `head`.
         output: What the tower exposes there: that layer's output, or what is made of it.
         batches: In a phase.
+        room: First dimensions of `rows`.
 
     Attributes:
+        fetches: Outputs of each step that `after_step` wants.
+        rows: Of a phase, on the device: [*room, …] for each input of the model.
         host: The run, from its setup on.
         player: Plays the environments, from `start` on.
         seed: The run's.
         phase: Number of the phase that is played next.
     """
 
+    fetches: Sequence[str] = ()
     host: TrainerHost
     player: Player
 
     def __init__(
-        self, make_envs: MakeEnvs, network: Network, scope: str, *, output: str, batches: int
+        self,
+        make_envs: MakeEnvs,
+        network: Network,
+        scope: str,
+        *,
+        output: str,
+        batches: int,
+        room: Sequence[int],
     ) -> None:
         self._make_envs = make_envs
         self._network, self._scope, self._output = network, scope, output
-        self.batches = batches
+        self.batches, self._room = batches, list(room)
         self.seed = self.phase = 0
         self._position = batches
         self._snapshot: dict[str, Any] = {}
         self._graph_policy: Any = None
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
-        """Keep the seed.
+        """Make room for a phase.
 
         Raises:
             ConfigError: There are several replicas.
@@ -109,6 +120,15 @@ class Experience(InputSource):
         self.seed = seed
         with tf.device("CPU:0"):
             self._cursor = tf.Variable(0, dtype=tf.int64, trainable=False, name="cursor")
+        self.rows = [
+            tf.Variable(tf.zeros([*self._room, *spec.shape[1:]], spec.dtype), trainable=False)
+            for spec in specs
+        ]
+
+    def load(self, columns: Sequence[Any]) -> None:
+        """Fill `rows`, in or outside of a graph."""
+        for variable, column in zip(self.rows, columns, strict=True):
+            variable.assign(tf.reshape(column, variable.shape), read_value=False)
 
     def start(self, state: Any = None) -> None:
         """Make the environments, and bring them to where they stood."""
@@ -178,21 +198,24 @@ class Experience(InputSource):
     def gather(self, poll: Callable[[], None]) -> None:
         """Play, and make the batches of a phase. `poll` several times a second; it may raise."""
 
-    @abstractmethod
     def batch(self, position: tf.Tensor) -> list[tf.Tensor]:
-        """In the graph: the batch of this number in the phase."""
+        """In the graph: the batch of this number in the phase; by default, that of `rows`."""
+        return [tf.gather(variable, position) for variable in self.rows]
 
-    @abstractmethod
     def remaining(self, left: int) -> Any:
         """What `refill` needs to have the batches of this phase again; None for no need of it.
 
         Args:
             left: Batches that have not been used yet.
         """
+        return [variable.numpy() for variable in self.rows] if left else None
 
-    @abstractmethod
     def refill(self, state: Any) -> None:
         """Make them of that."""
+        self.load(state)
+
+    def after_step(self, outputs: Mapping[str, Any]) -> None:
+        """Take what was fetched of a step."""
 
 
 class ShowEpisodes(Callback):
@@ -208,6 +231,15 @@ class ShowEpisodes(Callback):
     def setup(self, trainer: TrainerHost) -> None:
         """Hand the run to the source."""
         self._source.host = trainer
+        self.fetch(*self._source.fetches)
+
+    def acts_in(self, hook: str) -> bool:
+        """Single steps matter where something is fetched."""
+        return super().acts_in(hook) and (hook != "after_step" or bool(self.fetches))
+
+    def after_step(self, outputs: Mapping[str, Any]) -> None:
+        """Hand it over."""
+        self._source.after_step(outputs)
 
     def produces(self) -> Sequence[str]:
         """The four numbers."""

@@ -44,25 +44,19 @@ class Rollouts(Experience):
         discount: float,
         lambda_: float,
     ) -> None:
-        batches = epochs * (shape[0] * shape[1] // batch_size)
-        super().__init__(make_envs, network, "policy", output="parameters", batches=batches)
+        rows = shape[0] * shape[1]
+        batches = epochs * (rows // batch_size)
+        super().__init__(
+            make_envs, network, "policy", output="parameters", batches=batches, room=[rows]
+        )
         self._actions = actions
         self._shape, self._batch_size, self._epochs = shape, batch_size, epochs
         self._discount, self._lambda = discount, lambda_
 
-    def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
-        """Make room for a rollout on the device."""
-        super().setup(specs, seed=seed, replicas=replicas)
-        rows = self._shape[0] * self._shape[1]
-        self._rows = [
-            tf.Variable(tf.zeros([rows, *spec.shape[1:]], spec.dtype), trainable=False)
-            for spec in specs
-        ]
+    def open(self, kept: Any) -> None:
+        """Make room for a rollout, and build what makes batches of it."""
         order = tf.zeros([self.batches, self._batch_size], tf.int64)
         self._order = tf.Variable(order, trainable=False)
-
-    def open(self, kept: Any) -> None:
-        """Make room on the host, and build what makes batches of a rollout."""
         steps, envs = self._shape
         shape, dtype = self.player.observations.shape[1:], self.player.observations.dtype
         spec = self._actions.spec
@@ -122,10 +116,7 @@ class Rollouts(Experience):
         )
         acted = tf.reshape(acted, [rows, *acted.shape[2:]])
         log_prob = self._actions.log_prob(parameters[:rows], acted)
-        returns = advantages + values[:-1]
-        columns = [flat[:rows], acted, tf.reshape(advantages, [rows]), tf.reshape(returns, [rows])]
-        for variable, column in zip(self._rows, [*columns, log_prob], strict=True):
-            variable.assign(column, read_value=False)
+        self.load([flat[:rows], acted, advantages, advantages + values[:-1], log_prob])
 
     def _shuffle(self, phase: int) -> None:
         order = np.tile(np.arange(self._shape[0] * self._shape[1]), (self._epochs, 1))
@@ -135,14 +126,9 @@ class Rollouts(Experience):
     def batch(self, position: tf.Tensor) -> list[tf.Tensor]:
         """Gather the rows of a minibatch."""
         order = tf.gather(self._order, position)
-        return [tf.gather(variable, order) for variable in self._rows]
-
-    def remaining(self, left: int) -> list[np.ndarray] | None:
-        """The rows of the rollout."""
-        return [variable.numpy() for variable in self._rows] if left else None
+        return [tf.gather(variable, order) for variable in self.rows]
 
     def refill(self, state: Sequence[np.ndarray]) -> None:
-        """Take them back."""
-        for variable, rows in zip(self._rows, state, strict=True):
-            variable.assign(rows)
+        """Take a rollout back."""
+        super().refill(state)
         self._shuffle(self.phase - 1)

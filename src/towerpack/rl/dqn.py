@@ -11,7 +11,6 @@ import numpy as np
 import tensorflow as tf
 
 from towerpack._core.randomness import stream
-from towerpack.callbacks import Callback, TrainerHost
 from towerpack.model import ModelDesc
 from towerpack.nn import expose, freeze_variables, reuse_scope, scope, summary
 from towerpack.rl import math
@@ -139,29 +138,18 @@ class Replayed(Experience):
         # disk; the last observation of an episode takes room, too.
         self._slack = max(config.buffer_size // 10, 4 * epoch_steps)
         self._falls_until = max(1.0, config.exploration_fraction * total_steps)
-        envs, network = agent.make_envs, agent.network
-        super().__init__(envs, network, "online", output="q", batches=config.gradient_steps)
-        self.errors: list[np.ndarray] = []
+        super().__init__(
+            agent.make_envs,
+            agent.network,
+            "online",
+            output="q",
+            batches=config.gradient_steps,
+            room=[config.gradient_steps, config.batch_size],
+        )
+        self.fetches = ["td_error"] if config.priority else []
+        self._errors: list[np.ndarray] = []
         self._sampled: Any = None
         self._synced = 0
-
-    def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
-        """Make room for the batches of a phase."""
-        super().setup(specs, seed=seed, replicas=replicas)
-        rows = [self.batches, self._config.batch_size]
-        shapes = [[*rows, *spec.shape[1:]] for spec in specs]
-        self._rows = [
-            tf.Variable(tf.zeros(shape, spec.dtype), trainable=False)
-            for shape, spec in zip(shapes, specs, strict=True)
-        ]
-
-        def load(*columns: tf.Tensor) -> None:
-            for variable, column in zip(self._rows, columns, strict=True):
-                variable.assign(tf.reshape(column, variable.shape), read_value=False)
-
-        flat = [tf.TensorSpec([rows[0] * rows[1], *s.shape[1:]], s.dtype) for s in specs]
-        loading = tf.function(load, input_signature=flat, autograph=False)
-        self._load = loading.get_concrete_function()
 
     def _set_target(self) -> None:
         variables: Mapping[str, tf.Variable] = self.host.tower.store.named_variables()
@@ -197,7 +185,9 @@ class Replayed(Experience):
     def gather(self, poll: Callable[[], None]) -> None:
         """Explore, and sample the batches."""
         config, player = self._config, self.player
-        self._learn_priorities()
+        if self._errors:
+            indices = self._sampled.indices[: len(self._errors) * config.batch_size]
+            self.replay.update_priorities(indices, np.concatenate(self._errors))
         if self.phase == 0 or player.steps - self._synced >= config.target_update:
             self._sync()
             self._synced = player.steps
@@ -207,62 +197,37 @@ class Replayed(Experience):
         for _ in range(max(steps, config.train_freq)):
             poll()
             observations = player.observations
-            explored = rng.random(config.num_envs) < self.exploration
+            fallen = min(1.0, player.steps / self._falls_until)
+            share = 1.0 + fallen * (config.exploration_final - 1.0)
+            explored = rng.random(config.num_envs) < share
             actions = rng.integers(self._agent.actions.n, size=config.num_envs)
             if not explored.all():
                 actions = np.where(explored, actions, policy(observations).argmax(-1))
             done = player.step(self._agent.actions.for_environment(actions))
             outcome = done.rewards, done.terminated, done.truncated, done.final
             self.replay.append(observations, actions, *outcome)
-        self.errors = []
+        self._errors = []
         self._sample(self.phase)
-
-    @property
-    def exploration(self) -> float:
-        """The share of random actions."""
-        done = min(1.0, self.player.steps / self._falls_until)
-        return 1.0 + done * (self._config.exploration_final - 1.0)
 
     def _sample(self, phase: int) -> None:
         rows = self.batches * self._config.batch_size
         self._sampled = self.replay.sample(stream(self.seed, "replay", phase), rows)
         found = self._sampled
-        columns = [found.observations, found.actions, found.next_observations]
-        columns += [found.rewards, found.discounts, found.weights]
-        self._load(*map(tf.convert_to_tensor, columns))
+        first = [found.observations, found.actions, found.next_observations]
+        self.load([*first, found.rewards, found.discounts, found.weights])
 
-    def _learn_priorities(self) -> None:
-        if self.errors:
-            size = len(self.errors) * self._config.batch_size
-            self.replay.update_priorities(self._sampled.indices[:size], np.concatenate(self.errors))
-
-    def batch(self, position: tf.Tensor) -> list[tf.Tensor]:
-        """A row of the sampled batches."""
-        return [tf.gather(variable, position) for variable in self._rows]
+    def after_step(self, outputs: Mapping[str, Any]) -> None:
+        """Keep the errors until the environments are played on."""
+        self._errors.append(outputs["td_error"])
 
     def remaining(self, left: int) -> list[np.ndarray] | None:
-        """The errors of the batches so far: the batches themselves are sampled again."""
-        return list(self.errors) if left or self.errors else None
+        """The errors so far: the batches are sampled again."""
+        return list(self._errors) if left or self._errors else None
 
     def refill(self, state: Sequence[np.ndarray]) -> None:
         """Sample them."""
         self._sample(self.phase - 1)
-        self.errors = list(state)
-
-
-class TakeErrors(Callback):
-    """Hands the errors of each step to the replay memory, for its priorities."""
-
-    def __init__(self, source: Any) -> None:
-        self._source = source
-
-    def setup(self, trainer: TrainerHost) -> None:
-        """Ask for them."""
-        self.fetch("td_error")
-
-    def after_step(self, outputs: Mapping[str, Any]) -> None:
-        """Keep them until the environments are played on."""
-        self._source.errors.append(np.abs(outputs["td_error"]))
+        self._errors = list(state)
 
 
 class DQN(Agent):
@@ -287,7 +252,3 @@ class DQN(Agent):
     def experience(self, total_steps: int, epoch_steps: int) -> Replayed:
         """Replayed transitions by the settings."""
         return Replayed(self, total_steps, epoch_steps)
-
-    def callbacks(self, source: Experience) -> list[Callback]:
-        """Bring back the errors, where there are priorities."""
-        return [TakeErrors(source)] if self.config.priority else []

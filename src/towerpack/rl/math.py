@@ -1,7 +1,8 @@
 """Returns, advantages, distributions of actions and losses, as pure functions of tensors.
 
-Shapes: T time steps, N environments, B rows of a batch, A actions (or components of one). Time
-comes first, and a value in row t belongs to step t. All work eagerly and in graphs.
+T time steps, N environments, B rows of a batch, A actions (or components of one). In row t are the
+reward of step t, the value of the state in which it was taken (`values`) and of the one it reached
+before any reset (`next_values`), and the discount of that one: 0 where the episode has terminated.
 """
 
 from __future__ import annotations
@@ -15,14 +16,12 @@ _LOG_TAU = math.log(2 * math.pi)
 
 
 def discounted_returns(rewards: tf.Tensor, discounts: tf.Tensor, bootstrap: tf.Tensor) -> tf.Tensor:
-    """Discounted sums of rewards, G_t = r_t + d_t G_{t+1}.
-
-    Sutton & Barto 2018, equation 3.9.
+    """Discounted sums of rewards, r_t + d_t G_{t+1}, [T, …] (Sutton & Barto 2018, equation 3.9).
 
     Args:
         rewards: [T, …].
-        discounts: [T, …]; 0 where the episode ended with this step.
-        bootstrap: [...]: value of the state after the last step.
+        discounts: [T, …]; 0 at the end of every episode.
+        bootstrap: Value of the state after the last step, [...].
     """
     rewards, discounts = tf.convert_to_tensor(rewards), tf.convert_to_tensor(discounts)
     return _backwards(rewards, discounts, tf.convert_to_tensor(bootstrap))
@@ -31,15 +30,9 @@ def discounted_returns(rewards: tf.Tensor, discounts: tf.Tensor, bootstrap: tf.T
 def n_step_returns(
     rewards: tf.Tensor, discounts: tf.Tensor, next_values: tf.Tensor, n: int
 ) -> tf.Tensor:
-    """Returns of at most n rewards, then the value of the state reached.
+    """Returns of n rewards, then the value of the state reached.
 
-    Sutton & Barto 2018, equation 7.1. Fewer than n rewards count before the end of the T steps.
-
-    Args:
-        rewards: [T, …].
-        discounts: [T, …]; 0 where the episode ended with this step.
-        next_values: [T, …]: value of the state that each step reached.
-        n: At least 1.
+    Sutton & Barto 2018, equation 7.1; all [T, …]. At the end of the T steps fewer rewards count.
     """
     rewards, discounts = tf.convert_to_tensor(rewards), tf.convert_to_tensor(discounts)
     next_values = returns = tf.convert_to_tensor(next_values)
@@ -62,17 +55,9 @@ def gae(
 ) -> tf.Tensor:
     """Generalised advantage estimates.
 
-    Schulman et al. 2016 (arXiv:1506.02438), equation 16. A truncated episode is bootstrapped from
-    its last state (Pardo et al. 2018), a terminated one is worth nothing after its end.
-
-    Args:
-        rewards: float [T, N].
-        values: Of the states in which the steps were taken, [T, N].
-        next_values: Of the states that they reached, before any reset, [T, N].
-        terminated: bool [T, N].
-        truncated: bool [T, N].
-        discount: Of a reward one step later.
-        lambda_: 0 gives one-step TD errors, 1 discounted returns less the values.
+    Schulman et al. 2016 (arXiv:1506.02438), equation 16; all [T, N]. A truncated episode is
+    bootstrapped from its last state (Pardo et al. 2018, arXiv:1712.00378), a terminated one is
+    worth nothing after its end. `lambda_=0` gives one-step TD errors, 1 returns less the values.
     """
     alive = tf.cast(~terminated, values.dtype)
     going_on = tf.cast(~(terminated | truncated), values.dtype)
@@ -81,12 +66,7 @@ def gae(
 
 
 class VTrace(NamedTuple):
-    """What V-trace gives.
-
-    Attributes:
-        values: Targets for the values, [T, N].
-        advantages: For the policy's gradient, [T, N].
-    """
+    """Targets for the values, and advantages for the policy's gradient, [T, N]."""
 
     values: tf.Tensor
     advantages: tf.Tensor
@@ -107,11 +87,11 @@ def vtrace(
     Espeholt et al. 2018 (arXiv:1802.01561), equations 1 and 4. No gradient flows through.
 
     Args:
-        rewards: [T, N].
-        discounts: [T, N]; 0 where the episode ended with this step.
-        values: Of the states in which the steps were taken, [T, N].
-        next_values: Of the states that they reached, [T, N].
-        log_ratios: Log-probability of the action now, less that when it was taken, [T, N].
+        rewards: [T, N], as all others.
+        discounts: 0 at the end of every episode.
+        values: See above.
+        next_values: See above.
+        log_ratios: Log-probability of the action now, less that when it was taken.
         clip_rho: Bounds the weight of an error.
         clip_c: Bounds the weight with which later errors are handed back.
     """
@@ -173,13 +153,9 @@ def gaussian_entropy(log_std: tf.Tensor) -> tf.Tensor:
 
 
 def a2c_loss(log_prob: tf.Tensor, advantages: tf.Tensor) -> tf.Tensor:
-    """The policy gradient's loss, scalar.
+    """The policy gradient's loss, scalar (Mnih et al. 2016, arXiv:1602.01783, section 4).
 
-    Mnih et al. 2016 (arXiv:1602.01783), section 4. No gradient flows into the advantages.
-
-    Args:
-        log_prob: Of the actions taken, [B].
-        advantages: [B].
+    Of [B] both. No gradient flows into the advantages.
     """
     return -tf.reduce_mean(log_prob * tf.stop_gradient(advantages))
 
