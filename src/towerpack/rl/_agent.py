@@ -69,8 +69,7 @@ class Agent(ABC):
         self.observation_space, self.action_space = probe.observation_space, probe.action_space
         probe.close()
         self.actions = actions_of(self.action_space, who, continuous=self.continuous)
-        default = network_for(self.observation_space, self.mlp)
-        self.network = default if network is None else network
+        self.network = network or network_for(self.observation_space, self.mlp)
 
     def observation_spec(self, name: str) -> tf.TensorSpec:
         """Of a batch of observations."""

@@ -52,11 +52,11 @@ class Rollouts(Experience):
         self._actions = actions
         self._shape, self._batch_size, self._epochs = shape, batch_size, epochs
         self._discount, self._lambda = discount, lambda_
+        order = tf.zeros([batches, batch_size], tf.int64)
+        self._order = tf.Variable(order, trainable=False)
 
     def open(self, kept: Any) -> None:
-        """Make room for a rollout, and build what makes batches of it."""
-        order = tf.zeros([self.batches, self._batch_size], tf.int64)
-        self._order = tf.Variable(order, trainable=False)
+        """Make room for a rollout on the host, and build what makes its rows."""
         steps, envs = self._shape
         shape, dtype = self.player.observations.shape[1:], self.player.observations.dtype
         spec = self._actions.spec
