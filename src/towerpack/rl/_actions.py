@@ -22,6 +22,9 @@ from towerpack.rl import math
 class Categorical:
     """One of n actions, by logits."""
 
+    log_prob = staticmethod(math.categorical_log_prob)
+    entropy = staticmethod(math.categorical_entropy)
+
     def __init__(self, space: gym.spaces.Discrete) -> None:
         self.n, self._start = int(space.n), int(space.start)
         self.spec = tf.TensorSpec([None], tf.int64, "action")
@@ -45,14 +48,6 @@ class Categorical:
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
         """The action of the largest logit."""
         return tf.argmax(parameters, -1) + self._start
-
-    def log_prob(self, parameters: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-        """See `math.categorical_log_prob`."""
-        return math.categorical_log_prob(parameters, actions)
-
-    def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
-        """See `math.categorical_entropy`."""
-        return math.categorical_entropy(parameters)
 
 
 class Gaussian:

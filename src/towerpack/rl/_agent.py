@@ -148,8 +148,4 @@ class Agent(ABC):
 def adam(config: Any) -> Any:
     """Adam by an agent's settings, gradients clipped by their global norm."""
     optimizer = keras.optimizers.Adam(config.learning_rate, epsilon=1e-5)
-    return (
-        apply_grad_processors(optimizer, [GlobalNormClip(config.max_gradient_norm)])
-        if config.max_gradient_norm
-        else optimizer
-    )
+    return apply_grad_processors(optimizer, [GlobalNormClip(config.max_gradient_norm)])
