@@ -17,7 +17,6 @@ with explain_missing("towerpack.rl"):
     from towerpack.rl._networks import nature_cnn as nature_cnn
     from towerpack.rl._replay import ReplayMemory as ReplayMemory
     from towerpack.rl._replay import Sample as Sample
-    from towerpack.rl._rollouts import Rollouts as Rollouts
     from towerpack.rl._wrappers import Atari as Atari
     from towerpack.rl._wrappers import FireReset as FireReset
     from towerpack.rl.a2c import A2C as A2C

@@ -10,9 +10,8 @@ import tensorflow as tf
 
 from towerpack._core.randomness import stream
 from towerpack.rl import math
-from towerpack.rl._actions import Actions
-from towerpack.rl._experience import Experience, MakeEnvs
-from towerpack.rl._networks import Network
+from towerpack.rl._agent import Agent
+from towerpack.rl._experience import Experience
 
 
 class Rollouts(Experience):
@@ -22,37 +21,20 @@ class Rollouts(Experience):
     actions had.
 
     Args:
-        make_envs: Makes the environments from a seed.
-        network: Of the policy.
-        actions: Its distribution.
-        shape: Steps of a rollout, and environments.
-        batch_size: Divides the rows of a rollout.
-        epochs: Passes over a rollout.
-        discount: Of a reward one step later.
-        lambda_: Of `math.gae`.
+        agent: Whose settings count.
     """
 
-    def __init__(
-        self,
-        make_envs: MakeEnvs,
-        network: Network,
-        actions: Actions,
-        *,
-        shape: tuple[int, int],
-        batch_size: int,
-        epochs: int,
-        discount: float,
-        lambda_: float,
-    ) -> None:
-        rows = shape[0] * shape[1]
-        batches = epochs * (rows // batch_size)
+    def __init__(self, agent: Agent) -> None:
+        self._config = config = agent.config
+        self._actions = agent.actions
+        self._shape = config.num_steps, config.num_envs
+        rows = agent.steps_per_phase
+        batches = config.epochs * (rows // config.batch_size)
+        make_envs, network = agent.make_envs, agent.network
         super().__init__(
             make_envs, network, "policy", output="parameters", batches=batches, room=[rows]
         )
-        self._actions = actions
-        self._shape, self._batch_size, self._epochs = shape, batch_size, epochs
-        self._discount, self._lambda = discount, lambda_
-        order = tf.zeros([batches, batch_size], tf.int64)
+        order = tf.zeros([batches, config.batch_size], tf.int64)
         self._order = tf.Variable(order, trainable=False)
 
     def open(self, kept: Any) -> None:
@@ -111,17 +93,17 @@ class Rollouts(Experience):
             values[:-1],
             tf.reshape(reached, [steps, envs]),
             *tf.unstack(ends),
-            discount=self._discount,
-            lambda_=self._lambda,
+            discount=self._config.discount,
+            lambda_=self._config.gae_lambda,
         )
         acted = tf.reshape(acted, [rows, *acted.shape[2:]])
         log_prob = self._actions.log_prob(parameters[:rows], acted)
         self.load([flat[:rows], acted, advantages, advantages + values[:-1], log_prob])
 
     def _shuffle(self, phase: int) -> None:
-        order = np.tile(np.arange(self._shape[0] * self._shape[1]), (self._epochs, 1))
+        order = np.tile(np.arange(self._shape[0] * self._shape[1]), (self._config.epochs, 1))
         order = stream(self.seed, "minibatches", phase).permuted(order, axis=1)
-        self._order.assign(order.reshape(self.batches, self._batch_size))
+        self._order.assign(order.reshape(self.batches, self._config.batch_size))
 
     def batch(self, position: tf.Tensor) -> list[tf.Tensor]:
         """Gather the rows of a minibatch."""

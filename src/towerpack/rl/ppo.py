@@ -147,17 +147,7 @@ class PPO(Agent):
 
     def experience(self, total_steps: int, epoch_steps: int) -> Rollouts:
         """Rollouts by the settings."""
-        config = self.config
-        return Rollouts(
-            self.make_envs,
-            self.network,
-            self.actions,
-            shape=(config.num_steps, config.num_envs),
-            batch_size=config.batch_size,
-            epochs=config.epochs,
-            discount=config.discount,
-            lambda_=config.gae_lambda,
-        )
+        return Rollouts(self)
 
     def annealed(self) -> dict[str, float]:
         """The clip, too."""
