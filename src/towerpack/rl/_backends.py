@@ -195,7 +195,10 @@ class Single:
             np.zeros(n, bool),
             np.zeros(n, bool),
         )
-        answers, failures = self._ask(index, "step", actions[index])
+        # Plain integers: spaces check those much faster than NumPy's.
+        plain = actions.ndim == 1 and actions.dtype.kind in "iu"
+        arguments = actions[index].tolist() if plain else actions[index]
+        answers, failures = self._ask(index, "step", arguments)
         for i, answer in answers.items():
             rows[i], rewards[i], terminated[i], truncated[i] = answer
         return Moves(rows, rewards, terminated, truncated, failures)
@@ -261,18 +264,24 @@ class Ataris:
         self.num_envs = env.num_envs
         self.observation_space = env.single_observation_space
         self.action_space = env.single_action_space
-        env.reset(seed=0)
+        self._by_lives = env.unwrapped.spec.kwargs.get("life_loss_info", False)
+        self._goes_on = np.zeros(self.num_envs, bool)  # a life was lost, and not the game
+        self._last, _ = env.reset(seed=0)
 
     def reset(self, index: np.ndarray, seeds: Sequence[int | None]) -> tuple[Any, dict[int, str]]:
-        order = np.argsort(index)
-        mask = np.isin(np.arange(self.num_envs), index)
-        numbers = np.array([-1 if seed is None else seed for seed in seeds])[order]
-        observations, _ = self._env.reset(seed=numbers, options={"reset_mask": mask})
-        return observations[index], {}
+        numbers = np.full(self.num_envs, -1)
+        numbers[index] = [-1 if seed is None else seed for seed in seeds]
+        mask = np.isin(np.arange(self.num_envs), index) & ~(self._goes_on & (numbers < 0))
+        if mask.any():
+            options = {"reset_mask": mask}
+            self._last, _ = self._env.reset(seed=numbers[mask], options=options)
+        return self._last[index], {}
 
     def step(self, actions: np.ndarray, index: np.ndarray) -> Moves:
-        observations, rewards, terminated, truncated, _ = self._env.step(actions)
-        return Moves(observations, rewards.astype(np.float32), terminated, truncated, {})
+        self._last, rewards, terminated, truncated, info = self._env.step(actions)
+        if self._by_lives:
+            self._goes_on = terminated & ~truncated & (info["lives"] > 0)
+        return Moves(self._last, rewards.astype(np.float32), terminated, truncated, {})
 
     def close(self) -> None:
         self._env.close()

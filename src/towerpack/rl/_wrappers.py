@@ -22,8 +22,8 @@ class Atari:
         frame_skip: Emulator frames for each action; each observed one is the maximum of the last 2.
         noop_max: An episode begins with up to so many actions that do nothing.
         fire_reset: And with FIRE, where the game has it.
-        life_loss: End an episode with each life. For training only.
-        clip_reward: Reduce rewards to −1, 0 and 1. For training only.
+        life_loss: An episode ends with each life, and the game goes on in the next. For training.
+        clip_reward: Reduce rewards to −1, 0 and 1. For training.
         repeat_action_probability: Of sticky actions (Machado et al. 2018).
         max_frames: Emulator frames after which an episode is truncated.
     """
@@ -66,11 +66,11 @@ class Atari:
             noop_max=self.noop_max,
             frame_skip=self.frame_skip,
             screen_size=self.size,
-            terminal_on_life_loss=self.life_loss,
         )
         if self.clip_reward:
             env = gym.wrappers.TransformReward(env, np.sign)
-        return gym.wrappers.FrameStackObservation(env, self.frames, padding_type="zero")
+        env = gym.wrappers.FrameStackObservation(env, self.frames, padding_type="zero")
+        return LifeLoss(env) if self.life_loss else env
 
     def native(self, num_envs: int) -> Any:
         """ale-py's vector environment of so many games."""
@@ -87,7 +87,7 @@ class Atari:
             frameskip=self.frame_skip,
             noop_max=self.noop_max,
             use_fire_reset=self.fire_reset,
-            episodic_life=self.life_loss,
+            life_loss_info=self.life_loss,
             reward_clipping=self.clip_reward,
             repeat_action_probability=self.repeat_action_probability,
             max_num_frames_per_episode=self.max_frames,
@@ -104,3 +104,26 @@ class FireReset(gym.Wrapper[Any, Any, Any, Any]):
         if terminated or truncated:
             return self.env.reset(options=options)
         return observation, info
+
+
+class LifeLoss(gym.Wrapper[Any, Any, Any, Any]):
+    """End an episode with each life; the next one goes on in the same game, unless it is seeded."""
+
+    _lives = 0
+    _next: Any = None
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> Any:
+        """Go on with the next life, or with a new game."""
+        begun = self._next if seed is None else None
+        begun = begun or self.env.reset(seed=seed, options=options)
+        self._lives, self._next = begun[1].get("lives", 0), None
+        return begun
+
+    def step(self, action: Any) -> Any:
+        """Take a step."""
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        lost = 0 < info.get("lives", 0) < self._lives
+        if lost and not (terminated or truncated):
+            self._next = observation, info
+        self._lives = info.get("lives", 0)
+        return observation, reward, terminated or lost, truncated, info
