@@ -21,6 +21,7 @@ from towerpack.rl._replay import ReplayMemory as ReplayMemory
 from towerpack.rl._replay import Sample as Sample
 from towerpack.rl._wrappers import Atari as Atari
 from towerpack.rl._wrappers import FireReset as FireReset
+from towerpack.rl._wrappers import LifeLoss as LifeLoss
 from towerpack.rl.a2c import A2C as A2C
 from towerpack.rl.a2c import A2CConfig as A2CConfig
 from towerpack.rl.dqn import DQN as DQN
