@@ -4,7 +4,8 @@
 
 The settings are those of Stable-Baselines3's Zoo, with a learning rate that falls to 0, without
 which the values go up and down. The same command continues a run that was ended.
-@REACHED@
+Reached on 2026-11-22, two shared cores at a load of 15: 500 for seeds 0, 1 and 2, from 40,000 steps
+on, in 192 to 272 s.
 """
 
 import argparse
