@@ -85,6 +85,18 @@ PARTS = {
         "batches",
         1.0,
     ),
+    **{
+        f"{agent}-{game}": Part(
+            f"{agent.upper()}: {game.capitalize()}",
+            "Playing and learning at equal settings (`_rl_agents.py`), our checkpoints included.",
+            "steps",
+            1.5,
+            script="_rl_agents.py",
+            rounds=5,
+        )
+        for agent in ("ppo", "dqn")
+        for game in ("cartpole", "pong")
+    },
 }
 MILLION = "million"
 

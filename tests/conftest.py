@@ -24,7 +24,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("dev", **_COMMON)
-settings.register_profile("ci", **_COMMON, derandomize=True, print_blob=True)
+settings.register_profile("ci", **_COMMON, max_examples=50, derandomize=True, print_blob=True)
 settings.register_profile("full", **_COMMON, max_examples=1000)
 settings.load_profile("full" if SCALE == 1 else "ci" if os.environ.get("CI") else "dev")
 

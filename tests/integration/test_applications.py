@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from digit_files import write_digits
+from towerpack import CheckpointError
 from towerpack.apps import find_recipe, recipe_names, write_picture
 from towerpack.callbacks.monitors import read_stats
 from towerpack.checkpoint import list_checkpoints
@@ -129,7 +130,9 @@ def test_inference_over_good_and_bad_files(here: Path) -> None:
         write_picture(here / "in" / f"{name}.png", rng.integers(0, 256, shape).astype(np.uint8))
     (here / "in" / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\nnothing")
     result = CliRunner().invoke(
-        app, ["infer", "runs/x-fast-dev-run", "in", "-", "--json"], input="in/grey.png\n"
+        app,
+        ["infer", "runs/x-fast-dev-run", "in", "-", "absent.png", "--json"],
+        input="in/grey.png\n",
     )
     rows = json.loads(result.stdout)
     assert result.exit_code == 1
@@ -139,7 +142,9 @@ def test_inference_over_good_and_bad_files(here: Path) -> None:
         "grey",
         "wide",
         "grey",
+        "absent",
     ]
+    assert "absent.png" in rows[-1]["error"]
     assert "broken.png" in rows[0]["error"]
     assert rows[2]["top"] == rows[4]["top"]
     assert sum(len(list(here.glob(f"runs/*/infer/{s}*.png"))) for s in ("grey", "wide")) == 3
@@ -149,7 +154,8 @@ def test_inference_over_good_and_bad_files(here: Path) -> None:
 
 def test_no_checkpoint_is_an_error(here: Path) -> None:
     result = CliRunner().invoke(app, ["eval", "digits"])
-    assert "checkpoint" in str(result.exception)
+    assert isinstance(result.exception, CheckpointError)
+    assert "towerpack train" in str(result.exception)
 
 
 @pytest.mark.parametrize("name", recipe_names())

@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scaling import sample
+from scaling import sample, scaled
 from towerpack.checkpoint import list_checkpoints, load_checkpoint
 from towerpack.training._ledger import read_ledger, totals_of
 
 PROGRAM = Path(__file__).with_name("resumable_program.py")
 EVERY_STEP = Path(__file__).with_name("every_step_program.py")
-KILLS = 10
+KILLS = scaled(10, at_least=4)
 
 
 def command(run_dir: Path, output: Path) -> list[str]:
@@ -67,7 +67,7 @@ def kill_after(process: subprocess.Popen[str], lines: int, delay_s: float) -> in
 
 
 @pytest.mark.timeout(600)
-def test_ten_kills_end_with_the_same_weights(
+def test_kills_end_with_the_same_weights(
     undisturbed: dict[str, np.ndarray], tmp_path: Path
 ) -> None:
     rng = random.Random(20261120)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from towerpack.apps._modeler import Display as Display
     from towerpack.apps._modeler import Modeler as Modeler
     from towerpack.apps._modeler import Reporting as Reporting
-    from towerpack.apps._registry import Registry as Registry
     from towerpack.apps._runner import CALLBACKS as CALLBACKS
     from towerpack.apps._runner import TRAINERS as TRAINERS
     from towerpack.apps._runner import Evaluation as Evaluation
@@ -43,7 +42,6 @@ _NAMES = {
     "_infer": ("Inference", "infer"),
     "_inputter": ("Inputter",),
     "_modeler": ("Display", "Modeler", "Reporting"),
-    "_registry": ("Registry",),
     "_runner": ("CALLBACKS", "TRAINERS", "Evaluation", "Runner"),
     "_tune": ("Search", "search"),
 }

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from towerpack._core.errors import ConfigError
 from towerpack._core.naming import did_you_mean
 from towerpack.apps._config import AppConfig
-from towerpack.apps._registry import Registry
-from towerpack.config import load, read_yaml
+from towerpack.config import Registry, load, read_yaml
 
 if TYPE_CHECKING:
     from towerpack.apps._inputter import Inputter

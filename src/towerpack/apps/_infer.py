@@ -116,6 +116,8 @@ def _expanded(sources: Sequence[str], suffixes: Sequence[str]) -> Iterator[str]:
             found = sorted(str(p) for p in path.rglob("*") if p.suffix.lower() in suffixes)
         elif path.is_file():
             found = [str(path)]
+        elif len(sources) > 1 and not glob.has_magic(str(path)):
+            found = [str(path)]  # Told in its row, so that the others are predicted.
         else:
             found = sorted(glob.glob(str(path), recursive=True))
         if not found:

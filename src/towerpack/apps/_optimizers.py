@@ -10,8 +10,8 @@ import keras
 
 from towerpack._core.errors import ConfigError
 from towerpack.apps._config import Optimizer
-from towerpack.apps._registry import Registry
 from towerpack.callbacks import ScheduledHyperParamSetter
+from towerpack.config import Registry
 from towerpack.training import AccumulateGradients, GlobalNormClip, ProcessGradients
 
 OPTIMIZERS: Registry[Any] = Registry(

@@ -19,7 +19,6 @@ from towerpack.apps._config import AppConfig, Training
 from towerpack.apps._inputter import Inputter, Split
 from towerpack.apps._modeler import Modeler, Reporting
 from towerpack.apps._optimizers import schedule_of
-from towerpack.apps._registry import Registry
 from towerpack.callbacks import (
     BestSaver,
     Callback,
@@ -29,7 +28,7 @@ from towerpack.callbacks import (
     ModelSaver,
 )
 from towerpack.checkpoint import Checkpoint, CheckpointStore, load_checkpoint
-from towerpack.config import differences, load, read_yaml, to_yaml
+from towerpack.config import Registry, differences, load, read_yaml, to_yaml
 from towerpack.inference import Predictor, export
 from towerpack.training import TrainConfig, Trainer, WeightEMA
 from towerpack.zoo import read_pretrained
@@ -249,7 +248,12 @@ class Runner:
         try:
             return load_checkpoint(self.run_dir, tag=f"best-{self.best[0]}")
         except CheckpointError:
-            if self.config.transfer.is_whole and not self.run_dir.exists():
+            if not self.run_dir.exists():
+                if not self.config.transfer.is_whole:
+                    raise CheckpointError(
+                        f"There is no run in {self.run_dir}.",
+                        fix="towerpack train RECIPE, first; or say where the run is: --run-dir",
+                    ) from None
                 self._unpack(self.config.transfer.pretrained or "")
             return load_checkpoint(self.run_dir)
 

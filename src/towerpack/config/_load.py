@@ -56,15 +56,19 @@ def load(
     """
     merged = copy.deepcopy(dict(values))
     keys = list(keys_of(config))
-    for override in overrides:
-        path, value = _parsed(override, keys)
+    changed = [_parsed(override, keys) for override in overrides]
+    for path, value in changed:
         _put(merged, path, value)
     try:
         return config.model_validate(merged)
     except pydantic.ValidationError as error:
+        details = [_told(found, keys) for found in error.errors()]
+        theirs = tuple(path for path, _ in changed)
         raise ConfigError(
-            f"The configuration of {where} does not fit.",
-            details="\n".join(_told(found, keys) for found in error.errors()),
+            "These settings do not fit."
+            if all(told.startswith(theirs) for told in details)
+            else f"The configuration of {where} does not fit.",
+            details="\n".join(details),
             fix="`--show-config` shows all keys with what they mean",
         ) from None
 

@@ -119,6 +119,8 @@ class StepSetup:
         trained: Those of them that have an optimizer.
         optimizers: Those that were asked for. A checkpoint holds each as a group of its name,
             beside `'model'`.
+        given: Optimizers that can be asked for, by name; one alone is called 'optimizer'. A step
+            may put others in their place.
     """
 
     def __init__(
@@ -152,7 +154,7 @@ class StepSetup:
         fixed = known.keys() - (tower.store.trainable().keys() - self.frozen)
         self._fixed = {id(known[name]) for name in fixed}
         self._everything = known.values()
-        self._given = given if isinstance(given, Mapping) else {"optimizer": given}
+        self.given = given if isinstance(given, Mapping) else {"optimizer": given}
         self._scale_loss = scale_loss
 
     def optimizer(
@@ -168,11 +170,11 @@ class StepSetup:
             ConfigError: There is none of this name, it has been taken, it is no optimizer, or some
                 of the variables are not to be trained.
         """
-        if name not in self._given or name in self.optimizers:
+        if name not in self.given or name in self.optimizers:
             raise ConfigError(
                 f"The step asks for the optimizer '{name}'"
                 + (", which it has taken already." if name in self.optimizers else "."),
-                got=f"optimizer() gives {sorted(self._given)}",
+                got=f"optimizer() gives {sorted(self.given)}",
                 fix="have the model's optimizer() return a dict of optimizers by these names",
             )
         variables = self.trainable if variables is None else variables
@@ -184,7 +186,7 @@ class StepSetup:
                 expected="some of StepSetup.trainable",
                 fix="leave them out, or do not freeze them",
             )
-        adapter = adapt(self._given[name], scale_loss=self._scale_loss)
+        adapter = adapt(self.given[name], scale_loss=self._scale_loss)
         adapter.build(variables, saved_elsewhere=self._everything)
         self.optimizers[name] = adapter
         self.trained.update(variables)
@@ -204,11 +206,11 @@ class StepSetup:
                 "CheckGradient relies on the callback CheckNumerics, which this run does not have.",
                 fix="TrainConfig(extra_callbacks=[CheckNumerics(), …]), or leave CheckGradient out",
             )
-        idle = sorted(set(self._given) - set(self.optimizers))
+        idle = sorted(set(self.given) - set(self.optimizers))
         if idle:
             raise ConfigError(
                 f"The step does not use the optimizers {idle}.",
-                got=f"optimizer() gives {sorted(self._given)}",
+                got=f"optimizer() gives {sorted(self.given)}",
                 fix="give those that it asks for, or train with Trainer(config, step=…) for it",
             )
 

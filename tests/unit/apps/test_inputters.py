@@ -450,7 +450,7 @@ def test_by_importlib() -> None:
     package = "towerpack.apps.classification"
     augmenter = importlib.import_module(f"{package}.augmenters").cifar
     config = DataConfig(inputter="digits", size=(8, 8))
-    made = importlib.import_module(f"{package}.digits_inputter").build(config, augmenter)
+    made = importlib.import_module(f"{package}.data_sets").DigitsInputter(config, augmenter)
     assert made.augmenter is augmenters.cifar and next(iter(made.flow("test")))[0].shape[1:3] == (
         8,
         8,
@@ -467,7 +467,7 @@ def test_values_of_a_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "mine.py").write_text(
         "from dataclasses import replace\n"
         "from towerpack.apps.classification.augmenters import cifar, none\n"
-        "from towerpack.apps.classification.digits_inputter import DigitsInputter as build\n"
+        "from towerpack.apps.classification.data_sets import DigitsInputter as build\n"
         "shifted = replace(none, name='shifted', train=cifar.train)\n"
         "wrong = replace(none, name='wrong', train=lambda size: [])\n"
     )

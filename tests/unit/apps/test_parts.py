@@ -13,11 +13,11 @@ import tensorflow as tf
 from sklearn import metrics
 
 from towerpack import ConfigError
-from towerpack.apps import Registry
 from towerpack.apps._config import Optimizer
 from towerpack.apps._optimizers import make_optimizer, schedule_of
 from towerpack.apps.classification import ClassificationReport
 from towerpack.apps.classification._mixing import mix_batch
+from towerpack.config import Registry
 from towerpack.tower import TowerFunction
 
 # --------------------------------------------------------------------------------- registries

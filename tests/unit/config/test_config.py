@@ -47,8 +47,16 @@ WRONG: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "several keys": ({"extra": {}}, ["size=3"], "data.size, extra.size"),
     "no YAML": ({}, ["title=[1"], "'\\[1' is no value in YAML"),
     "no setting": ({}, ["batch_size"], "key=value"),
-    "out of range": ({}, ["batch_size=0"], "data.batch_size: .*greater than or equal to 1, got 0"),
-    "another type": ({"data": {"batch_size": "many"}}, [], "data.batch_size: .*integer.*'many'"),
+    "out of range": (
+        {},
+        ["batch_size=0"],
+        r"(?s)These settings.*data.batch_size: .*greater than or equal to 1, got 0",
+    ),
+    "another type": (
+        {"data": {"batch_size": "many"}},
+        [],
+        r"(?s)here\.yaml.*data.batch_size: .*integer.*'many'",
+    ),
     "unknown in a file": ({"data": {"sizes": 3}}, [], "data.sizes: no such key. .*'size'"),
     "two at once": (
         {"titles": "", "data": {"size": 3}},

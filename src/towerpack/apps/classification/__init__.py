@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from towerpack.apps.classification._display import (
         ClassificationDisplay as ClassificationDisplay,
     )
-    from towerpack.apps.classification._geometry import Geometry as Geometry
     from towerpack.apps.classification._image_inputter import ImageInputter as ImageInputter
     from towerpack.apps.classification._image_inputter import Pictures as Pictures
     from towerpack.apps.classification._image_inputter import make_inputter as make_inputter
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "_display": ("ClassificationDisplay",),
-    "_geometry": ("Geometry",),
     "_image_inputter": ("ImageInputter", "Pictures", "make_inputter"),
     "_modeler": ("ClassificationModeler",),
     "_report": ("ClassificationReport",),

@@ -14,10 +14,9 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.apps._inputter import Inputter, Split
-from towerpack.apps._registry import Registry
 from towerpack.apps.classification._data_config import DataConfig
-from towerpack.apps.classification._geometry import colours
 from towerpack.apps.classification.augmenters import Augmenter
+from towerpack.config import Registry
 from towerpack.dataflow import (
     AugmentImageComponent,
     BatchData,
@@ -31,21 +30,26 @@ from towerpack.dataflow import (
 from towerpack.dataflow.images import AugmentorList, MapImage, decode_image
 from towerpack.dataflow.sources._files import ImageReader
 from towerpack.dataflow.sources._folders import IMAGE_EXTENSIONS
+from towerpack.ops.geometry import colours
 
 Labels = NDArray[np.int64]
 
 _HERE = "towerpack.apps.classification"
-_MODULES = {
-    **{name: name for name in ("csv", "folder", "tfrecord", "digits")},
-    **{"cifar10": "cifar", "cifar100": "cifar", "mnist": "mnist", "fashion_mnist": "mnist"},
-    "imagenet_classes": "imagenet",
+_INPUTTERS = {
+    "csv": "csv_inputter:CsvInputter",
+    "folder": "folder_inputter:FolderInputter",
+    "tfrecord": "tfrecord_inputter:TFRecordInputter",
+    "digits": "data_sets:DigitsInputter",
+    "imagenet_classes": "data_sets:ImagenetClassesInputter",
+    **dict.fromkeys(("cifar10", "cifar100"), "data_sets:CifarInputter"),
+    **dict.fromkeys(("mnist", "fashion_mnist"), "data_sets:MnistInputter"),
 }
 _AUGMENTERS = ("none", "cifar", "vgg", "inception", "randaugment", "digits", "efficientnet_lite")
 _SOME_APPLY = ("path", "train", "val", "test", "validation", "num_classes", "class_names")
 _READER = ImageReader()
 
 INPUTTERS: Registry[Callable[..., Inputter]] = Registry(
-    "inputter", {name: f"{_HERE}.{file}_inputter:build" for name, file in _MODULES.items()}
+    "inputter", {name: f"{_HERE}.{where}" for name, where in _INPUTTERS.items()}
 )
 """Functions `(config, augmenter) -> Inputter`."""
 

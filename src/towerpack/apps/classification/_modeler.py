@@ -10,14 +10,14 @@ import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
 from towerpack.apps._modeler import Modeler
-from towerpack.apps._registry import Registry
 from towerpack.apps.classification._config import ClassificationConfig
-from towerpack.apps.classification._file_tensors import picture_of
 from towerpack.apps.classification._image_inputter import ImageInputter
 from towerpack.apps.classification._mixing import mix_batch
 from towerpack.apps.classification._report import ClassificationReport
 from towerpack.callbacks import ClassificationError, Inferencer, ScalarStats
+from towerpack.config import Registry
 from towerpack.nn import expose, l2_regularizer, regularize_cost, summary
+from towerpack.ops.picture_files import picture_of
 from towerpack.zoo import NETWORKS
 
 networks: Registry[Any] = Registry("network", NETWORKS)

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack.apps.classification._geometry import Geometry, Size, scaled, shortest_edge
 from towerpack.dataflow.images import (
     Affine,
     AugmentorList,
@@ -31,6 +30,7 @@ from towerpack.dataflow.images import (
     Transform,
     TransformList,
 )
+from towerpack.ops.geometry import Geometry, Size, scaled, shortest_edge
 
 if TYPE_CHECKING:
     import tensorflow as tf

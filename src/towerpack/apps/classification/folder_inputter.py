@@ -58,6 +58,3 @@ def _part(folder: ImageFolder, names: Sequence[str]) -> Pictures:
         )
     numbers = np.array([names.index(name) for name in folder.classes], np.int64)
     return Pictures(folder.files, numbers[folder.labels])
-
-
-build = FolderInputter

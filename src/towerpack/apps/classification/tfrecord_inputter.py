@@ -77,6 +77,3 @@ class _RecordReader:
                 f"{name} has the label {label}.", expected=f"0 to {self.num_classes - 1}"
             )
         return decode_image(found[_IMAGE], name=name), label
-
-
-build = TFRecordInputter

@@ -12,10 +12,10 @@ from PIL import Image
 
 from towerpack import ConfigError
 from towerpack.apps.classification import augmenters
-from towerpack.apps.classification._file_tensors import picture_of
-from towerpack.apps.classification._geometry import Geometry
 from towerpack.apps.classification.augmenters import Augmenter, RandomShortestEdge
 from towerpack.dataflow.images import AugmentorList, decode_image
+from towerpack.ops.geometry import Geometry
+from towerpack.ops.picture_files import picture_of
 
 NAMES = ("none", "cifar", "vgg", "inception", "randaugment", "digits", "efficientnet_lite")
 ALL = [getattr(augmenters, name) for name in NAMES]

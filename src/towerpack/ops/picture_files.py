@@ -1,4 +1,4 @@
-"""From an image file to a picture as operations of a graph: what `ImageInputter.read` does.
+"""From an image file to a picture as operations of a graph: what `decode_image` does on the host.
 
 TensorFlow decodes JPEGs by a faster, less exact transform unless it is told otherwise (up to 18 of
 255 apart on photographs), and knows nothing of EXIF, by which cameras say what is up.

@@ -1,0 +1,85 @@
+"""Data sets by name: CIFAR, MNIST, scikit-learn's digits; the classes of ImageNet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from towerpack._core.errors import ConfigError
+from towerpack.apps._inputter import Split
+from towerpack.apps.classification._image_inputter import Found, ImageInputter, Pictures
+from towerpack.dataflow import datasets
+from towerpack.zoo.imagenet import class_names
+
+_CIFAR = {"cifar10": datasets.Cifar10, "cifar100": datasets.Cifar100}
+_MNIST = {"mnist": datasets.Mnist, "fashion_mnist": datasets.FashionMnist}
+_INK: Final = 16
+_SPLITS: Final[tuple[Split, ...]] = ("train", "val", "test")
+
+
+class CifarInputter(ImageInputter):
+    """`datasets.Cifar10`; with `inputter: cifar100`, `datasets.Cifar100` with its fine classes.
+
+    `path` is the folder with the files, or the one in which theirs lies or is to be downloaded to.
+    """
+
+    takes = frozenset({"path", "validation"})
+
+    def find(self) -> Found:
+        """The training and test data of the data set."""
+        kind = _CIFAR.get(self.config.inputter, datasets.Cifar10)
+        folder = None if self.config.path is None else Path(self.config.path).expanduser()
+        if folder is not None and any(folder.glob("*.bin")):
+            kind = type(kind.__name__, (kind,), {"_folder": folder.resolve().name})
+            folder = folder.resolve().parent
+        return _parts({s: kind(s, shuffle=False, dir=folder) for s in ("train", "test")})
+
+
+class MnistInputter(ImageInputter):
+    """`datasets.Mnist`; with `inputter: fashion_mnist`, `datasets.FashionMnist`.
+
+    `path` is the folder of the four IDX files, gzipped or not, or where they are downloaded to.
+    Other data in files of the same names and shapes need `class_names`.
+    """
+
+    takes = frozenset({"path", "validation", "class_names"})
+
+    def find(self) -> Found:
+        """The training and test data of the data set."""
+        kind = _MNIST.get(self.config.inputter, datasets.Mnist)
+        found, parts = _parts(
+            {s: kind(s, shuffle=False, dir=self.config.path) for s in ("train", "test")}
+        )
+        names = self.config.class_names or found
+        if len(names) != len(found):
+            raise ConfigError(
+                f"data.class_names names {len(names)} classes.", expected=f"{len(found)}"
+            )
+        return names, parts
+
+
+class DigitsInputter(ImageInputter):
+    """1,797 digits of 8 x 8 pixels, split as `datasets.Digits` are: white on black, 0 to 255."""
+
+    def find(self) -> Found:
+        """The three parts of the data set."""
+        raw = {s: datasets.Digits(s, shuffle=False) for s in _SPLITS}
+        for ds in raw.values():
+            ds.images = np.rint(ds.images * (255 / _INK)).astype(np.uint8)
+        return _parts(raw)
+
+
+class ImagenetClassesInputter(ImageInputter):
+    """1,000 classes without pictures: for a network that others have trained on them."""
+
+    def find(self) -> Found:
+        """No data."""
+        return class_names(), {}
+
+
+def _parts(raw: Mapping[str, Any]) -> tuple[Sequence[str], dict[str, Pictures]]:
+    names = raw["train"].get_label_names()
+    return names, {split: Pictures(ds.images, ds.labels) for split, ds in raw.items()}

@@ -1,0 +1,105 @@
+"""Pictures of what a generator makes, once an epoch, of the same noise each time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from towerpack._core.errors import CallbackError
+from towerpack._core.randomness import derive_seed
+from towerpack.callbacks import Callback
+from towerpack.dataflow.images import image_grid
+
+
+class SampleGrid(Callback):
+    """Draws a grid of generated pictures: `RUN_DIR/samples/epoch-0001.png`, and for the monitors.
+
+        SampleGrid("gen/fake", RandomZData([64, 100]))
+        SampleGrid(["image_a", "gen/fake_b"], pairs)  # side by side
+
+    The flow's first datapoint is fed, as the run's seed alone decides it: all pictures of a run,
+    continued or not, are of the same noise.
+
+    Args:
+        outputs: Names of outputs [batch, height, width(, 1 or 3)]. Of several, all are shown side
+            by side for each datapoint.
+        flow: Its datapoints have batches of the inputs on which the outputs depend, in order, or
+            are dicts by their names.
+        columns: Datapoints in a row; None for about as many as rows.
+        value_range: What is black and what is white.
+        name: Of the folder and of the monitored picture.
+        ema: Take the averages of `WeightEMA` for the weights.
+    """
+
+    def __init__(
+        self,
+        outputs: str | Sequence[str],
+        flow: Iterable[Any],
+        *,
+        columns: int | None = None,
+        value_range: tuple[float, float] = (-1.0, 1.0),
+        name: str = "samples",
+        ema: bool = False,
+    ) -> None:
+        self.outputs = [outputs] if isinstance(outputs, str) else list(outputs)
+        self.flow, self.columns, self.value_range = flow, columns, value_range
+        self.name, self.ema = name, ema
+
+    def before_train(self) -> None:
+        """Cut the tower to the outputs, and take what is fed."""
+        self._function, names = self.trainer.predict_function(self.outputs, ema=self.ema)
+        datapoint = next(seeded(self.flow, self.trainer.seed, self.name), None)
+        self._inputs = fed(self, datapoint, names)
+
+    def trigger(self) -> None:
+        """Draw."""
+        parts = [self._as_uint8(np.asarray(part)) for part in self._function(*self._inputs)]
+        pictures = [picture for row in zip(*parts, strict=True) for picture in row]
+        columns = self.columns or math.ceil(math.sqrt(len(parts[0])))
+        folder = self.trainer.run_dir / self.name
+        folder.mkdir(exist_ok=True)
+        grid = image_grid(
+            pictures,
+            folder / f"epoch-{self.trainer.epoch:04d}.png",
+            rows=-(-len(parts[0]) // columns),
+            cols=columns * len(parts),
+            cell=max(64, *(side for part in parts for side in part.shape[1:3])),
+        )
+        self.trainer.monitors.put_image(self.name, grid)
+
+    def _as_uint8(self, part: np.ndarray) -> np.ndarray:
+        if part.ndim not in (3, 4) or part.shape[3:] not in ((), (1,), (3,)):
+            raise CallbackError(
+                f"{self!r} cannot draw an output of shape {part.shape}.",
+                expected="[batch, height, width] or [batch, height, width, 1 or 3]",
+            )
+        low, high = self.value_range
+        shares = (part.astype(np.float32) - low) / (high - low)
+        return np.rint(255 * np.clip(shares, 0.0, 1.0)).astype(np.uint8)
+
+
+def seeded(flow: Iterable[Any], seed: int, name: str) -> Any:
+    """An iterator over the first pass of a flow, as the run's seed and a name decide it."""
+    iterate = getattr(flow, "iterate", None)
+    return iter(flow) if iterate is None else iterate(seed=derive_seed(seed, name), epoch=0)
+
+
+def fed(who: Callback, datapoint: Any, names: Sequence[str]) -> list[Any]:
+    """What of a datapoint is given to a function with arguments of these names.
+
+    Raises:
+        CallbackError: There is no datapoint, or it does not have just these.
+    """
+    if isinstance(datapoint, Mapping) and set(names) <= set(datapoint):
+        return [datapoint[name] for name in names]
+    parts = datapoint if isinstance(datapoint, list | tuple) else [datapoint]
+    if datapoint is None or len(parts) != len(names):
+        raise CallbackError(
+            f"{who!r}: the flow does not give what the outputs depend on.",
+            got="nothing" if datapoint is None else f"{len(parts)} components",
+            expected=f"batches of {', '.join(names) or 'nothing'}, in this order or as a dict",
+        )
+    return list(parts)

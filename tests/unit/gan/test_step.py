@@ -1,0 +1,202 @@
+"""Who moves what and when; mistakes are told before the first step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from towerpack import CallbackError, ConfigError, LayerError
+from towerpack.dataflow import BatchData, DataFromArrays, FixedSizeData, JoinData, RepeatedData
+from towerpack.gan import (
+    FID,
+    GANModelDesc,
+    GANStep,
+    GANTrainer,
+    RandomZData,
+    SampleGrid,
+    SeparateGANStep,
+    SeparateGANTrainer,
+    spectral_norm,
+)
+from towerpack.nn import FullyConnected, auto_reuse_scope, expose, scope
+from towerpack.training import TrainConfig, WeightEMA, build_step
+
+X = np.random.default_rng(0).normal(3.0, 1.0, (16, 4)).astype(np.float32)
+Z = np.random.default_rng(1).uniform(-1, 1, (16, 2)).astype(np.float32)
+
+
+def adam() -> Any:
+    return keras.optimizers.Adam(0.05)
+
+
+class Model(GANModelDesc):
+    scopes = ("gen", "discrim")
+    make: Any = staticmethod(adam)
+    inside = False  # Costs are named inside of a scope.
+
+    def inputs(self):
+        return [
+            tf.TensorSpec([None, 4], tf.float32, "x"),
+            tf.TensorSpec([None, 2], tf.float32, "z"),
+        ]
+
+    @auto_reuse_scope
+    def discriminator(self, x):
+        return FullyConnected("fc", x, 3) @ tf.ones([3, 1])
+
+    def build_graph(self, x, z):
+        gen, discrim = self.scopes
+        with scope(gen):
+            fake = expose("fake", FullyConnected("fc", z, 4))
+        with scope(discrim), spectral_norm(power_iterations=3):
+            logits = self.discriminator(x), self.discriminator(fake)
+        if self.inside:
+            with scope(discrim):
+                return self.build_losses(*logits)
+        return self.build_losses(*logits)
+
+    def optimizer(self):
+        return self.make()
+
+
+def with_(**attributes: Any) -> Any:
+    return type(
+        "Model", (Model,), {k: staticmethod(v) if callable(v) else v for k, v in attributes.items()}
+    )()
+
+
+def test_players_move_at_their_own_steps() -> None:
+    make = lambda: {"g_optimizer": WeightEMA(adam(), 0.5), "d_optimizer": adam()}  # noqa: E731
+    train = build_step(with_(make=make), step=SeparateGANStep(1, 3))
+    groups = train.variables()
+    of_g = {**groups["g_optimizer"], **{n: v for n, v in groups["model"].items() if "gen/" in n}}
+    of_d = {n: v for n, v in groups["model"].items() if n == "discrim/fc/kernel"}
+    moved = []
+    for _ in range(5):
+        before = [{n: v.numpy() for n, v in of.items()} for of in (of_g, of_d)]
+        train(X, Z)
+        moved.append(
+            [
+                {n for n, v in of.items() if np.any(v.numpy() != b[n])}
+                for of, b in zip((of_g, of_d), before, strict=True)
+            ]
+        )
+    assert [g == set(of_g) - {"learning_rate"} for g, _ in moved] == [
+        True,
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert [bool(g) for g, _ in moved] == [True, False, False, True, False]
+    assert all(d == set(of_d) for _, d in moved)
+    assert int(groups["g_optimizer"]["iteration"]) == 2
+    # What the discriminator computes with has a greatest singular value of 1.
+    kernel, bias = (groups["model"][f"discrim/fc/{n}"].numpy() for n in ("kernel", "bias"))
+    given = train.tower(X, Z, is_training=False).outputs["discrim/fc/output"]
+    np.testing.assert_allclose(given, X @ kernel / np.linalg.norm(kernel, 2) + bias, rtol=0.02)
+
+
+def test_one_optimizer_is_one_for_each() -> None:
+    train = build_step(Model(), step=GANStep())
+    train(X, Z)
+    groups = train.variables()
+    assert all(int(groups[name]["iteration"]) == 1 for name in ("g_optimizer", "d_optimizer"))
+    both = build_step(
+        with_(make=lambda: {"g_optimizer": adam(), "d_optimizer": adam()}), step=GANStep()
+    )
+    both(X, Z)
+    for name, value in train.variables()["model"].items():
+        np.testing.assert_array_equal(value, both.variables()["model"][name])
+
+
+SHARED = dict.fromkeys(("g_optimizer", "d_optimizer"), adam())
+
+
+@pytest.mark.parametrize(
+    ("model", "step", "error", "message"),
+    [
+        (with_(scopes=("other", "discrim")), GANStep(), ConfigError, "generator has no variables"),
+        (with_(scopes=("gen", "other")), GANStep(), ConfigError, "discriminator has no variables"),
+        (with_(), GANStep("gen", "gen/fc"), ConfigError, "belongs to both players"),
+        (with_(scopes=("gen", "a/b")), GANStep("gen", "a"), None, ""),
+        (with_(), GANStep("gen/fc", "discrim/fc/kernel"), ConfigError, "discriminator has no"),
+        (with_(make=lambda: SHARED), GANStep(), ConfigError, "same optimizer object"),
+        (with_(make=lambda: {"g_optimizer": adam()}), GANStep(), ConfigError, "'d_optimizer'"),
+        (with_(make=lambda: WeightEMA(adam())), GANStep(), ConfigError, "WeightEMA cannot be"),
+        (with_(make=lambda: tf.compat.v1.train.AdamOptimizer(0.1)), GANStep(), None, ""),
+        (with_(inside=True), GANStep(), LayerError, "no output 'd_loss'"),
+    ],
+)  # fmt: skip
+def test_mistakes(model: Any, step: Any, error: Any, message: str) -> None:
+    if error is None:
+        build_step(model, step=step)(X, Z)
+        return
+    with pytest.raises(error, match=message):
+        build_step(model, step=step)
+
+
+def test_a_variable_of_neither_player_is_told_and_may_be_frozen(tmp_path: Path) -> None:
+    class Third(Model):
+        def build_graph(self, x, z):
+            return super().build_graph(FullyConnected("features", x, 4), z)
+
+    with pytest.raises(ConfigError, match="'features/kernel' belongs to neither"):
+        build_step(Third(), step=GANStep())
+    flow = BatchData(DataFromArrays(X, Z), 8)
+    config = TrainConfig(
+        model=Third(), dataflow=flow, frozen="features/.*", max_epoch=1, run_dir=tmp_path
+    )
+    GANTrainer(config).train()
+
+
+def test_periods() -> None:
+    for periods in ((0, 1), (2, 3)):
+        with pytest.raises(ConfigError, match="SeparateGANStep"):
+            SeparateGANTrainer(None, *periods)
+
+
+def train(run_dir: Path, *callbacks: Any) -> Any:
+    flow = JoinData([BatchData(DataFromArrays(X), 8), RandomZData([8, 2])])
+    config = TrainConfig(
+        model=with_(make=lambda: {"g_optimizer": WeightEMA(adam()), "d_optimizer": adam()}),
+        dataflow=flow, callbacks=[*callbacks], monitors=[], max_epoch=2, seed=1, run_dir=run_dir,
+    )  # fmt: skip
+    trainer = GANTrainer(config)
+    trainer.train()
+    return trainer
+
+
+def test_the_distance_of_what_is_generated_is_monitored(tmp_path: Path) -> None:
+    real, noise = BatchData(DataFromArrays(X), 4), FixedSizeData(RandomZData([50, 2]), 3)
+    seen: list[Any] = []
+
+    def network(data: Any) -> Any:
+        seen.append(np.asarray(data))
+        return seen[-1]
+
+    fid = FID(real, network, "gen/fake", noise, ema=True)
+    trainer = train(tmp_path, fid)
+    first, second = (value for _, value in trainer.monitors.history("fid"))
+    assert 0 < second < first  # from 0 towards the data, with a mean of 3
+    assert [len(part) for part in seen] == [4] * 4 + [50] * 6  # real ones once
+    with pytest.raises(ConfigError, match="no end"):
+        FID(real, network, "gen/fake", RandomZData([50, 2]))
+
+
+@pytest.mark.parametrize(
+    ("output", "flow", "message"),
+    [
+        ("gen/fake", RandomZData([4, 2]), r"shape \(4, 4\)"),
+        ("gen/fake", JoinData([RandomZData([4, 2])] * 2), "2 components"),
+        ("gen/fake", RepeatedData(DataFromArrays(X[:0]), 1), "nothing"),
+    ],
+)
+def test_grids_that_cannot_be_drawn(output: str, flow: Any, message: str, tmp_path: Path) -> None:
+    with pytest.raises(CallbackError, match=message):
+        train(tmp_path, SampleGrid(output, flow))
