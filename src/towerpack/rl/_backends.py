@@ -55,9 +55,7 @@ class Backend(Protocol):
         """Step those of `index`, or all. Only rows of `index` without failures mean something."""
         ...
 
-    def close(self) -> None:
-        """End them."""
-        ...
+    def close(self) -> None: ...
 
 
 class EnvFailure(Exception):  # noqa: N818 - becomes a warning or an EnvError
@@ -166,14 +164,10 @@ class Single:
         self._start_s = _START_S if processes else 0.0
         self._envs = [(Remote if processes else Local)(make) for _ in range(num_envs)]
         self._lost: set[int] = set()
-        try:
-            everywhere = np.arange(num_envs)
-            made, failures = self._ask(everywhere, "make", [None] * num_envs, self._start_s)
-            if failures:
-                raise EnvFailure(next(iter(failures.values())))
-        except BaseException:
+        made, failures = self._ask(range(num_envs), "make", [None] * num_envs, self._start_s)
+        if failures:
             self.close()
-            raise
+            raise EnvFailure(next(iter(failures.values())))
         self.observation_space, self.action_space = made[0]
         self._shape: tuple[int, ...] = self.observation_space.shape or ()
 
@@ -227,16 +221,26 @@ class Single:
         return answers, failures
 
 
-class CartPoles:
-    """`CartPoleVectorEnv`, its episodes begun one by one, as those of `CartPole-v1`."""
+class Native:
+    """A vector environment whose episodes are begun one by one."""
 
     def __init__(self, env: Any) -> None:
         self._env = env
         self.num_envs = env.num_envs
         self.observation_space = env.single_observation_space
         self.action_space = env.single_action_space
-        self._random = [np.random.default_rng() for _ in range(self.num_envs)]
-        env.reset()
+        self._last, _ = env.reset(seed=0)
+
+    def close(self) -> None:
+        self._env.close()
+
+
+class CartPoles(Native):
+    """`CartPoleVectorEnv`, its states set as `CartPole-v1` begins."""
+
+    def __init__(self, env: Any) -> None:
+        super().__init__(env)
+        self._random: dict[int, np.random.Generator] = {}
 
     def reset(self, index: np.ndarray, seeds: Sequence[int | None]) -> tuple[Any, dict[int, str]]:
         env = self._env.unwrapped
@@ -252,21 +256,14 @@ class CartPoles:
         self._env.unwrapped.prev_done[:] = False  # or the next step would begin episodes
         return Moves(observations, rewards, terminated, truncated, {})
 
-    def close(self) -> None:
-        self._env.close()
 
-
-class Ataris:
+class Ataris(Native):
     """ale-py's `AtariVectorEnv`: emulators, and what is made of their frames, in C++ threads."""
 
     def __init__(self, env: Any) -> None:
-        self._env = env
-        self.num_envs = env.num_envs
-        self.observation_space = env.single_observation_space
-        self.action_space = env.single_action_space
+        super().__init__(env)
         self._by_lives = env.unwrapped.spec.kwargs.get("life_loss_info", False)
         self._goes_on = np.zeros(self.num_envs, bool)  # a life was lost, and not the game
-        self._last, _ = env.reset(seed=0)
 
     def reset(self, index: np.ndarray, seeds: Sequence[int | None]) -> tuple[Any, dict[int, str]]:
         numbers = np.full(self.num_envs, -1)
@@ -283,12 +280,9 @@ class Ataris:
             self._goes_on = terminated & ~truncated & (info["lives"] > 0)
         return Moves(self._last, rewards.astype(np.float32), terminated, truncated, {})
 
-    def close(self) -> None:
-        self._env.close()
-
 
 NATIVE: dict[str, Callable[[Any], Backend]] = {
     "ale_py.vector_env:AtariVectorEnv": Ataris,
     "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv": CartPoles,
 }
-"""Vector environments whose episodes can be begun one by one, by entry point."""
+"""By entry point."""

@@ -26,13 +26,10 @@ def episode_frames(
         env: Made with `render_mode='rgb_array'`; or its observations are frames, as of `Atari`.
         policy: Gives actions for a batch of observations, here of one.
         seed: Of the episode.
-        max_steps: It is left after so many.
+        max_steps: After which it is left.
 
     Returns:
         uint8 [height, width, 3], or [height, width] of observations.
-
-    Raises:
-        ConfigError: There is nothing to see.
     """
     frames: list[np.ndarray] = []
     observation, _ = env.reset(seed=seed)
@@ -55,12 +52,12 @@ def episode_frames(
 def save_episode(
     path: str | Path, frames: Sequence[np.ndarray], *, fps: float = 30.0, count: int = 8
 ) -> Path:
-    """Write an episode to a file; its ending tells how.
+    """Write an episode to a GIF, or `count` frames of it side by side to a PNG.
 
     Args:
-        path: `.gif`: all frames, one after the other; `.png`: some, side by side.
+        path: It ends in `.gif` or `.png`.
         frames: uint8 [height, width] or [height, width, 3].
-        fps: Frames per second of a GIF; browsers show at most 50.
+        fps: Frames per second; browsers show at most 50.
         count: Frames of a strip: the first, the last, and some at equal distances between.
     """
     path = Path(path)

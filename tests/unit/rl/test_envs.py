@@ -28,6 +28,10 @@ def play(envs: VectorEnv, steps: int, seed: int = 0) -> list[Step]:
 KINDS: dict[str, tuple[Callable[[], VectorEnv], tuple[int, ...]]] = {
     "serial": (lambda: make_envs("CartPole-v1", 3, seed=1, backend="serial"), (0, 1, 57)),
     "native": (lambda: make_envs("CartPole-v1", 5, seed=1), (0, 1, 57)),
+    "native, seldom seeded": (
+        lambda: make_envs("CartPole-v1", 5, seed=1, reseed_after=30),
+        (101,),
+    ),
     "process": (lambda: make_envs(Counting, 2, seed=1, timeout=60), (9,)),
     "Pendulum": (lambda: make_envs("Pendulum-v1", 2, seed=1, reseed_after=300), (250,)),
     "Pong": (lambda: make_envs("ALE/Pong-v5", 2, seed=1), (20,)),
