@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from gymnasium.spaces import Box, Dict, Discrete
-from odd_envs import Counting, Growing, fail, hang
 
+from odd_envs import Counting, Growing, fail, hang
 from towerpack import ConfigError, EnvError, StateError
 from towerpack.rl import Atari, Step, VectorEnv, make_envs
 
