@@ -70,7 +70,7 @@ def spaces(kind: str) -> tuple[Any, Any]:
 
 
 def filled(kind: str, slots: int, directory: str, num_envs: int = 4) -> Any:
-    """A memory of ours whose ring has gone round."""
+    """A memory of ours whose ring, a tenth longer than its slots, has gone round."""
     from towerpack.rl import ReplayMemory
 
     space, actions = spaces(kind)
@@ -84,7 +84,7 @@ def filled(kind: str, slots: int, directory: str, num_envs: int = 4) -> Any:
     )
     now = np.zeros((num_envs, *space.shape), space.dtype)
     none, rewards = np.zeros(num_envs, bool), np.ones(num_envs)
-    for count in range(slots // num_envs + 10):
+    for count in range(int(slots * 1.1) // num_envs + 10):
         if kind == "atari":
             now = np.concatenate([now[:, 1:], np.full_like(now[:, :1], count % 251)], axis=1)
         memory.append(now, rewards, rewards, none, none, now)

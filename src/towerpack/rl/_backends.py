@@ -248,9 +248,9 @@ class CartPoles:
         return env.state.T[index].astype(np.float32), {}
 
     def step(self, actions: np.ndarray, index: np.ndarray) -> Moves:
-        moves = self._env.step(actions)[:4]
+        observations, rewards, terminated, truncated, _ = self._env.step(actions)
         self._env.unwrapped.prev_done[:] = False  # or the next step would begin episodes
-        return Moves(*moves, {})
+        return Moves(observations, rewards, terminated, truncated, {})
 
     def close(self) -> None:
         self._env.close()

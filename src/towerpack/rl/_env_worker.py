@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from multiprocessing.connection import Connection
+from typing import Any
 
 
 def end_with(parent: int) -> None:
@@ -23,7 +24,7 @@ def end_with(parent: int) -> None:
 
 def serve(connection: Connection) -> None:
     """Answer commands until the connection is closed."""
-    env = None
+    env: Any = None
     while True:
         name, argument = connection.recv()
         try:

@@ -96,10 +96,11 @@ class VectorEnv:
         self.action_space = backend.action_space
         self.restarts = 0
         self._floats = np.issubdtype(self.observation_space.dtype, np.floating)
+        self._logged: Any = self.action_space.dtype
         if isinstance(self.action_space, Discrete):
-            self._logged: Any = np.min_scalar_type(int(self.action_space.n) - 1)
-        else:
-            self._logged = self.action_space.dtype
+            first = int(self.action_space.start)
+            ends = first, first + int(self.action_space.n) - 1
+            self._logged = np.result_type(*map(np.min_scalar_type, ends))
         self._all = np.arange(n)
         self._episode = np.full(n, -1)
         self._seeded = np.full(n, -1)  # the episode of the last seed
@@ -376,10 +377,13 @@ def make_envs(
             expected="Box, Discrete, MultiBinary or MultiDiscrete",
             fix="wrappers=[gymnasium.wrappers.FlattenObservation]",
         )
-    if reseed_after is None:
-        reseed_after = getattr(make, "reseed_after", 0)
+    own = getattr(make, "reseed_after", 0)
     return VectorEnv(
-        made, name=str(name), seed=seed, reseed_after=reseed_after, max_restarts=max_restarts
+        made,
+        name=str(name),
+        seed=seed,
+        reseed_after=own if reseed_after is None else reseed_after,
+        max_restarts=max_restarts,
     )
 
 

@@ -295,7 +295,7 @@ class ReplayMemory:
         np.maximum(self._written, self._head, out=self._written)
         return at
 
-    def _put(self, e: int, frame: np.ndarray) -> None:
+    def _put(self, e: np.intp, frame: np.ndarray) -> None:
         """Keep a frame in which no action was taken."""
         at = self._take(e)
         self._kept[at] = frame
@@ -340,31 +340,34 @@ class ReplayMemory:
 
     def _gather(self, index: np.ndarray, weights: np.ndarray) -> Sample:
         n, k = self._n_step, self._frames
-        places = self._run(index, 0, n)
-        bits = self._bits[places]
-        terminated = bits & _TERMINATED > 0
-        over = bits > _ACTED
-        runs = np.cumsum(over, axis=1) - over == 0  # until the episode ends
-        rewards = (self._rewards[places] * self._gains[:n] * runs).sum(axis=1)
-        steps = runs.sum(axis=1)
-        discounts = np.where((terminated & runs).any(axis=1), 0, self._gains[steps])
+        steps: Any = 1
+        if n == 1:
+            rewards = self._rewards[index]
+            discounts = np.where(self._bits[index] & _TERMINATED, np.float32(0), self._gains[1])
+        else:
+            places = self._run(index, 0, n)
+            bits = self._bits[places]
+            over = bits > _ACTED
+            runs = np.cumsum(over, axis=1) - over == 0  # until the episode ends
+            rewards = (self._rewards[places] * self._gains[:n] * runs).sum(axis=1)
+            steps = runs.sum(axis=1, keepdims=True)
+            terminated = (bits & _TERMINATED > 0) & runs
+            left = self._gains[steps[:, 0]]
+            discounts = np.where(terminated.any(axis=1), np.float32(0), left)
         if k > 1 and n == 1:  # both stacks at once: they share all frames but one
             window = self._kept.take(self._run(index, 1 - k, k + 1), axis=0)
             observations, following = window[:, :-1], window[:, 1:]
         else:
-            after = self._run(index, steps[:, None] if n > 1 else 1, 1)[:, 0]
+            after = self._run(index, steps, 1)[:, 0]
             stacks = [self._kept.take(self._run(at, 1 - k, k), axis=0) for at in (index, after)]
             observations, following = (s if k > 1 else s[:, 0] for s in stacks)
-        discounts = discounts.astype(np.float32)
         actions = self._actions[index]
         return Sample(observations, actions, rewards, discounts, following, weights, index)
 
     def _run(self, index: np.ndarray, start: Any, count: int) -> np.ndarray:
         """Rows of slots one after the other, from `start` after each one of `index`."""
-        base = index - index % self._slots
-        return base[:, None] + (index[:, None] - base[:, None] + start + np.arange(count)) % (
-            self._slots
-        )
+        at = (index % self._slots)[:, None]
+        return (index[:, None] - at) + (at + (start + np.arange(count))) % self._slots
 
     def _empty(self) -> StateError:
         return StateError(

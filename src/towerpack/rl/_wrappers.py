@@ -68,7 +68,7 @@ class Atari:
             screen_size=self.size,
         )
         if self.clip_reward:
-            env = gym.wrappers.TransformReward(env, np.sign)
+            env = gym.wrappers.TransformReward(env, lambda reward: float(np.sign(float(reward))))
         env = gym.wrappers.FrameStackObservation(env, self.frames, padding_type="zero")
         return LifeLoss(env) if self.life_loss else env
 

@@ -13,8 +13,7 @@ import pytest
 from gymnasium.spaces import Box, Dict, Discrete
 from odd_envs import Counting, Growing, fail, hang
 
-from towerpack import ConfigError, StateError
-from towerpack._core.errors import EnvError
+from towerpack import ConfigError, EnvError, StateError
 from towerpack.rl import Atari, Step, VectorEnv, make_envs
 
 
