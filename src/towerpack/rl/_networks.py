@@ -90,7 +90,7 @@ def nature_cnn(observation: tf.Tensor) -> tf.Tensor:
 
 def frames_of(space: gym.Space[Any]) -> int:
     """Frames that an observation stacks on its first axis; 1 where it is something else."""
-    shape: Sequence[int] = space.shape or ()
+    shape: Any = space.shape
     return shape[0] if space.dtype == np.uint8 and frames_first(shape) else 1
 
 
