@@ -8,6 +8,7 @@ from typing import Any
 
 from _measure import Gate
 
+PONG = "PongNoFrameskip-v4"  # whose frames its own wrappers skip
 # Of Stable-Baselines3's Zoo, by our names; its DQN is not double, and explores as little as ours.
 CASES: dict[str, dict] = {
     "ppo-cartpole": {
@@ -19,10 +20,10 @@ CASES: dict[str, dict] = {
         "target_update": 10, "discount": 0.99, "learning_rate": 2.3e-3,
         "exploration_final": 0.04},
     "ppo-pong": {
-        "env": "ALE/Pong-v5", "epoch": 1024, "num_envs": 8, "num_steps": 128, "batch_size": 256,
+        "env": PONG, "epoch": 1024, "num_envs": 8, "num_steps": 128, "batch_size": 256,
         "epochs": 4, "discount": 0.99, "gae_lambda": 0.95, "learning_rate": 2.5e-4, "clip": 0.1},
     "dqn-pong": {
-        "env": "ALE/Pong-v5", "epoch": 512, "num_envs": 1, "train_freq": 4, "gradient_steps": 1,
+        "env": PONG, "epoch": 512, "num_envs": 1, "train_freq": 4, "gradient_steps": 1,
         "batch_size": 32, "buffer_size": 10_000, "learning_starts": 512, "target_update": 1000,
         "discount": 0.99, "learning_rate": 1e-4, "exploration_final": 0.01},
 }  # fmt: skip
@@ -30,7 +31,7 @@ CASES: dict[str, dict] = {
 
 def ours(case: str, settings: dict[str, Any]) -> None:
     from towerpack.callbacks import Callback
-    from towerpack.rl import DQN, PPO
+    from towerpack.rl import DQN, PPO, Atari
     from towerpack.training import StopTraining
 
     class Turns(Callback):
@@ -46,6 +47,8 @@ def ours(case: str, settings: dict[str, Any]) -> None:
                 raise StopTraining
 
     env, epoch = settings.pop("env"), settings.pop("epoch")
+    if env == PONG:
+        env = Atari("Pong", repeat_action_probability=0.0)
     if case.startswith("dqn"):
         settings |= {"double": False, "exploration_fraction": 1e-5}
     agent = (PPO if case.startswith("ppo") else DQN)(env, **settings)
@@ -57,12 +60,15 @@ def ours(case: str, settings: dict[str, Any]) -> None:
 
 
 def sb3(case: str, of: dict[str, Any]) -> None:
+    import ale_py
+    import gymnasium
     import torch
     from stable_baselines3 import DQN, PPO
     from stable_baselines3.common.callbacks import BaseCallback
     from stable_baselines3.common.env_util import make_atari_env, make_vec_env
     from stable_baselines3.common.vec_env import VecFrameStack
 
+    gymnasium.register_envs(ale_py)
     torch.set_num_threads(1)  # with more it is three times slower
 
     class Turns(BaseCallback):
@@ -77,7 +83,7 @@ def sb3(case: str, of: dict[str, Any]) -> None:
             returns = [episode["r"] for episode in self.model.ep_info_buffer]
             return gate.epoch_done(lambda: sum(returns) / max(1, len(returns)))
 
-    pong = "Pong" in of["env"]
+    pong = of["env"] == PONG
     make = make_atari_env if pong else make_vec_env
     env = make(of["env"], of["num_envs"], seed=0)
     policy = "CnnPolicy" if pong else "MlpPolicy"

@@ -6,7 +6,9 @@ The settings are those of Schulman et al. 2017 for Atari: 8 games, 10 million st
 frames), after which the paper has a mean of 20.7 points; the best is 21. That is a training for a
 GPU. Some minutes show that the games run and what the returns do: `curve.png` in the run. The same
 command continues a run that was ended; `--steps` may grow.
-@REACHED@
+On 2026-11-23, two cores shared with much other work: 16,384 steps in ten minutes, ended by a signal
+and continued in between; the mean return stays at -20, as is usual for so few steps. The full
+training has not been run.
 """
 
 import argparse

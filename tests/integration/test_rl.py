@@ -79,8 +79,8 @@ def test_ended_anywhere_it_goes_on_bit_equal(make: Any, tmp_path: Path) -> None:
             15_000,
             100.0,
         ),  # mean return; a policy that has learnt nothing has 9 to 40
-        ("dqn_cartpole", 1_500, 8.0),
-        ("ppo_pendulum", 2_048, -1900.0),
+        pytest.param("dqn_cartpole", 1_500, 8.0, marks=pytest.mark.slow),
+        pytest.param("ppo_pendulum", 2_048, -1900.0, marks=pytest.mark.slow),
         pytest.param("pong", 1_024, 1_024.0, marks=pytest.mark.slow),  # steps
     ],
 )

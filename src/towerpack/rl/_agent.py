@@ -73,8 +73,8 @@ class Agent(ABC):
 
     def observation_spec(self, name: str) -> tf.TensorSpec:
         """Of a batch of observations."""
-        space = self.observation_space
-        return tf.TensorSpec([None, *(space.shape or ())], space.dtype, name)
+        space: Any = self.observation_space
+        return tf.TensorSpec([None, *space.shape], space.dtype, name)
 
     def make_envs(self, seed: int) -> VectorEnv:
         """The environments that it learns in."""

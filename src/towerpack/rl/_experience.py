@@ -119,7 +119,7 @@ class Experience(InputSource):
             )
         self.seed = seed
         with tf.device("CPU:0"):
-            self._cursor = tf.Variable(0, dtype=tf.int64, trainable=False, name="cursor")
+            self._cursor = tf.Variable(tf.constant(0, tf.int64), trainable=False)
         self.rows = [
             tf.Variable(tf.zeros([*self._room, *spec.shape[1:]], spec.dtype), trainable=False)
             for spec in specs

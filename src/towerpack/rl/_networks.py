@@ -79,7 +79,7 @@ class MLP:
 def nature_cnn(observation: tf.Tensor) -> tf.Tensor:
     """The network of Mnih et al. 2015, from bytes [B, frames, H, W] or [B, H, W, channels]."""
     x = tf.cast(observation, tf.float32) / 255.0
-    if frames_first(observation.shape[1:]):
+    if frames_first(observation.shape.as_list()[1:]):
         x = tf.transpose(x, [0, 2, 3, 1])
     for i, (filters, size, stride) in enumerate([(32, 8, 4), (64, 4, 2), (64, 3, 1)]):
         x = Conv2D(
@@ -90,11 +90,11 @@ def nature_cnn(observation: tf.Tensor) -> tf.Tensor:
 
 def frames_of(space: gym.Space[Any]) -> int:
     """Frames that an observation stacks on its first axis; 1 where it is something else."""
-    shape = space.shape or ()
+    shape: Any = space.shape
     return shape[0] if space.dtype == np.uint8 and frames_first(shape) else 1
 
 
-def frames_first(shape: Sequence[int]) -> bool:
+def frames_first(shape: Sequence[Any]) -> bool:
     """A picture's first axis is the shortest."""
     return len(shape) == 3 and shape[0] < shape[2]
 

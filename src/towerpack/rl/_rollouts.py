@@ -41,7 +41,7 @@ class Rollouts(Experience):
         """Make room for a rollout on the host, and build what makes its rows."""
         steps, envs = self._shape
         shape, dtype = self.player.observations.shape[1:], self.player.observations.dtype
-        spec = self._actions.spec
+        spec: Any = self._actions.spec
         self._observations = np.zeros([steps + 1, envs, *shape], dtype)
         self._acted = np.zeros([steps, envs, *spec.shape[1:]], spec.dtype.as_numpy_dtype)
         self._rewards = np.zeros([steps, envs], np.float32)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math as numbers
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
+import gymnasium as gym
 import numpy as np
 import tensorflow as tf
 
@@ -86,7 +87,7 @@ class QModel(ModelDesc):
     def values(self, observation: tf.Tensor) -> tf.Tensor:
         """In a tower: values of all actions."""
         features = self._agent.network(observation)
-        q = linear("head", features, self._agent.actions.n, gain=1.0)
+        q = linear("head", features, self._agent.num_actions, gain=1.0)
         if not self._config.dueling:
             return q
         return q - tf.reduce_mean(q, -1, keepdims=True) + linear("value", features, 1, gain=1.0)
@@ -200,7 +201,7 @@ class Replayed(Experience):
             fallen = min(1.0, player.steps / self._falls_until)
             share = 1.0 + fallen * (config.exploration_final - 1.0)
             explored = rng.random(config.num_envs) < share
-            actions = rng.integers(self._agent.actions.n, size=config.num_envs)
+            actions = rng.integers(self._agent.num_actions, size=config.num_envs)
             if not explored.all():
                 actions = np.where(explored, actions, policy(observations).argmax(-1))
             done = player.step(self._agent.actions.for_environment(actions))
@@ -242,6 +243,7 @@ class DQN(Agent):
 
     def __init__(self, env: Any, config: DQNConfig | None = None, **kwargs: Any) -> None:
         super().__init__(env, config, **kwargs)
+        self.num_actions = int(cast("gym.spaces.Discrete", self.action_space).n)
         self.model = QModel(self)
 
     @property

@@ -35,7 +35,7 @@ def n_step_returns(
     Sutton & Barto 2018, equation 7.1; all [T, …]. At the end of the T steps fewer rewards count.
     """
     rewards, discounts = tf.convert_to_tensor(rewards), tf.convert_to_tensor(discounts)
-    next_values = returns = tf.convert_to_tensor(next_values)
+    next_values = returns = result = tf.convert_to_tensor(next_values)
     for _ in range(n):
         # Of k rewards from the next step on; after the last step there is its state's value alone.
         returns = rewards + discounts * returns
@@ -59,8 +59,8 @@ def gae(
     bootstrapped from its last state (Pardo et al. 2018, arXiv:1712.00378), a terminated one is
     worth nothing after its end. `lambda_=0` gives one-step TD errors, 1 returns less the values.
     """
-    alive = tf.cast(~terminated, values.dtype)
-    going_on = tf.cast(~(terminated | truncated), values.dtype)
+    alive = tf.cast(tf.logical_not(terminated), values.dtype)
+    going_on = tf.cast(tf.logical_not(tf.logical_or(terminated, truncated)), values.dtype)
     errors = rewards + discount * alive * next_values - values
     return _backwards(errors, discount * lambda_ * going_on, tf.zeros_like(values[0]))
 
