@@ -116,7 +116,12 @@ def section(part: str, turns: dict[str, list[Turn]], missing: str) -> str:
         rows[-1][2] = str(ratio)
         verdict = "met" if ratio.median >= about.aim else "**not met**"
         aim = f"- {verdict}: ≥ {about.aim:g} × {TITLES['sb3']}: {ratio}; by CPU time: {cpu}"
-    header = ["", f"{about.unit}/s", "Towerpack ÷ it", f"CPU µs/{about.unit.rstrip('s')}"]
+    header = [
+        "",
+        f"{about.unit}/s",
+        "Towerpack ÷ it",
+        f"CPU µs/{about.unit.removesuffix('s').replace('che', 'ch')}",
+    ]
     rounds = len(turns["ours"])
     text = f"{about.text} {rounds} rounds."
     return "\n\n".join([f"## {about.title}", text, measure.table(header, rows), aim])
