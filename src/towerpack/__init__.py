@@ -22,6 +22,7 @@ _NAMES: dict[str, list[str]] = {
         "CheckpointMismatchError",
         "ConfigError",
         "DataFlowError",
+        "EnvError",
         "ExportError",
         "FormatError",
         "InternalError",

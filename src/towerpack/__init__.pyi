@@ -12,6 +12,7 @@ from towerpack._core.errors import (
     CheckpointMismatchError as CheckpointMismatchError,
     ConfigError as ConfigError,
     DataFlowError as DataFlowError,
+    EnvError as EnvError,
     ExportError as ExportError,
     FormatError as FormatError,
     InternalError as InternalError,

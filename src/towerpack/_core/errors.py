@@ -11,6 +11,7 @@ TowerpackError
 ├── LayerError (ValueError)           a layer, scope or exposed name misused
 ├── ConfigError (ValueError)          an argument that makes no sense
 ├── CallbackError (RuntimeError)      callbacks that cannot work together
+├── EnvError (RuntimeError)           an environment that only fails, or gives no finite numbers
 ├── NumericsError (ArithmeticError)   a cost that is not finite
 ├── StepError (RuntimeError)          a step that failed inside TensorFlow
 ├── PeerError (RuntimeError)          another process of the run died, hangs, or never came
@@ -128,6 +129,10 @@ class ConfigError(TowerpackError, ValueError):
 
 class CallbackError(TowerpackError, RuntimeError):
     """Callbacks that cannot work as they were put together."""
+
+
+class EnvError(TowerpackError, RuntimeError):
+    """An environment that fails again and again, or gives numbers that are not finite."""
 
 
 class NumericsError(TowerpackError, ArithmeticError):

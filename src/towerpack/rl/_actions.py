@@ -1,0 +1,121 @@
+"""Distributions of actions, for the action spaces that agents serve.
+
+Their parameters [B, k] come from a network. On the host, `sample` makes actions of parameters and
+noise, and `for_environment` what the environments take; in a tower, `head` makes parameters, `mode`
+the most likely action as environments take it, `log_prob` and `entropy` numbers [B].
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium as gym
+import keras
+import numpy as np
+import tensorflow as tf
+
+from towerpack._core.errors import ConfigError
+from towerpack.nn import FullyConnected
+from towerpack.rl import math
+
+
+class Categorical:
+    """One of n actions, by logits."""
+
+    log_prob = staticmethod(math.categorical_log_prob)
+    entropy = staticmethod(math.categorical_entropy)
+
+    def __init__(self, space: gym.spaces.Discrete) -> None:
+        self.n, self._start = int(space.n), int(space.start)
+        self.spec = tf.TensorSpec([None], tf.int64, "action")
+
+    def head(self, features: tf.Tensor) -> tf.Tensor:
+        """Logits."""
+        return linear("head", features, self.n, gain=0.01)
+
+    def noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """Gumbel noise: the action whose logit and noise are largest is a sample."""
+        return rng.gumbel(size=(*shape, self.n)).astype(np.float32)
+
+    def sample(self, parameters: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Actions from 0."""
+        return (parameters + noise).argmax(-1)
+
+    def for_environment(self, actions: np.ndarray) -> np.ndarray:
+        """From the space's first number on."""
+        return actions + self._start
+
+    def mode(self, parameters: tf.Tensor) -> tf.Tensor:
+        """The action of the largest logit."""
+        return tf.argmax(parameters, -1) + self._start
+
+
+class Gaussian:
+    """Independent normal distributions; the environment gets what is clipped to its space."""
+
+    def __init__(self, space: gym.spaces.Box) -> None:
+        self._space = space
+        self._size = int(np.prod(space.shape))
+        self.spec = tf.TensorSpec([None, self._size], tf.float32, "action")
+
+    def head(self, features: tf.Tensor) -> tf.Tensor:
+        """Means, then the logarithms of deviations that are the same in all states."""
+        mean = linear("head", features, self._size, gain=0.01)
+        log_std = tf.compat.v1.get_variable("log_std", initializer=tf.zeros([self._size]))
+        return tf.concat([mean, tf.broadcast_to(log_std, tf.shape(mean))], -1)
+
+    def noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+        """Standard normal."""
+        return rng.standard_normal((*shape, self._size), np.float32)
+
+    def sample(self, parameters: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """Not clipped."""
+        mean, log_std = np.split(parameters, 2, -1)
+        return mean + np.exp(log_std) * noise
+
+    def for_environment(self, actions: np.ndarray) -> np.ndarray:
+        """Clipped, in the space's shape."""
+        shaped = actions.reshape(-1, *self._space.shape)
+        return np.clip(shaped, self._space.low, self._space.high).astype(self._space.dtype)
+
+    def mode(self, parameters: tf.Tensor) -> tf.Tensor:
+        """The means, clipped, in the space's shape."""
+        space = self._space
+        shaped = tf.reshape(parameters[:, : self._size], [-1, *space.shape])
+        return tf.cast(tf.clip_by_value(shaped, space.low, space.high), space.dtype)
+
+    def log_prob(self, parameters: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
+        """See `math.gaussian_log_prob`."""
+        mean, log_std = tf.split(parameters, 2, -1)
+        return math.gaussian_log_prob(mean, log_std, actions)
+
+    def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
+        """See `math.gaussian_entropy`."""
+        return math.gaussian_entropy(parameters[:, self._size :])
+
+
+Actions = Categorical | Gaussian
+
+
+def actions_of(space: gym.Space[Any], agent: str, *, continuous: bool = True) -> Actions:
+    """The distribution for an environment's action space.
+
+    Raises:
+        ConfigError: The agent cannot serve it.
+    """
+    if isinstance(space, gym.spaces.Discrete):
+        return Categorical(space)
+    if continuous and isinstance(space, gym.spaces.Box):
+        return Gaussian(space)
+    raise ConfigError(
+        f"{agent} cannot act in this action space.",
+        got=repr(space),
+        expected="Discrete or Box" if continuous else "Discrete",
+        fix="wrap the environment (gymnasium.ActionWrapper)"
+        + ("" if continuous else ", or use PPO or A2C for Box"),
+    )
+
+
+def linear(name: str, x: tf.Tensor, units: int, gain: float) -> tf.Tensor:
+    """A full connection with orthogonal weights (Saxe et al. 2014)."""
+    return FullyConnected(name, x, units, kernel_initializer=keras.initializers.Orthogonal(gain))

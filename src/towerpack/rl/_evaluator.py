@@ -1,0 +1,98 @@
+"""Episodes without exploration, between epochs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.randomness import derive_seed
+from towerpack.callbacks import Callback, TrainerHost
+from towerpack.rl._envs import make_envs
+
+
+class Evaluator(Callback):
+    """Plays episodes by the tower's output `'action'`, and monitors what they give.
+
+    `'<prefix>/mean'`, `max`, `median` and `std` of the returns are over the first `episodes`
+    episodes that are *begun*: each environment plays its share to the end. Those that end first
+    would be the short ones, and the mean biased. Each evaluation begins the same
+    episodes: their seeds depend on the run's seed and the prefix alone.
+
+    Args:
+        env: As for an agent.
+        episodes: In all.
+        num_envs: Environments that play at the same time; at most `episodes` are used.
+        prefix: Of the monitored names.
+        output: Of the tower: an action for each observation.
+        **options: Further arguments of `make_envs`.
+
+    Raises:
+        ConfigError: There is nothing to play.
+    """
+
+    def __init__(
+        self,
+        env: str | Callable[[], Any],
+        episodes: int = 100,
+        *,
+        num_envs: int = 8,
+        prefix: str = "eval",
+        output: str = "action",
+        **options: Any,
+    ) -> None:
+        if episodes < 1 or num_envs < 1:
+            raise ConfigError(
+                f"Evaluator(episodes={episodes}, num_envs={num_envs}) plays nothing.",
+                expected="at least 1 of each",
+            )
+        self._env, self._options = env, options
+        self._episodes = episodes
+        self._num_envs = min(num_envs, episodes)
+        self._prefix = prefix
+        self._output = output
+
+    def produces(self) -> Sequence[str]:
+        """Four numbers."""
+        return [f"{self._prefix}/{name}" for name in ("mean", "max", "median", "std")]
+
+    def setup(self, trainer: TrainerHost) -> None:
+        """Fewer episodes where everything is only tried."""
+        if trainer.fast_dev_run:
+            self._episodes = min(self._episodes, trainer.fast_dev_run)
+            self._num_envs = min(self._num_envs, self._episodes)
+
+    def before_train(self) -> None:
+        """Cut the tower to the action now, so that a wrong name does not wait for an epoch."""
+        self._act, _ = self.trainer.predict_function([self._output])
+
+    def trigger(self) -> None:
+        """Play, and put the numbers."""
+        returns = self._play()
+        numbers = (returns.mean(), returns.max(), np.median(returns), returns.std())
+        for name, value in zip(self.produces(), numbers, strict=True):
+            self.trainer.monitors.put_scalar(name, float(value), self.trainer.global_step)
+
+    def _play(self) -> np.ndarray:
+        """The returns of the episodes."""
+        found: list[float] = []
+        # How many each environment has left.
+        left = np.full(self._num_envs, self._episodes // self._num_envs)
+        left[: self._episodes % self._num_envs] += 1
+        seed = derive_seed(self.trainer.seed, "Evaluator", self._prefix)
+        with make_envs(self._env, self._num_envs, seed=seed, **self._options) as envs:
+            observations = envs.reset()
+            while left.any():
+                self.trainer.check_interrupt()
+                (actions,) = self._act(observations)
+                done = envs.step(np.asarray(actions))
+                observations = done.observations
+                over = (done.terminated | done.truncated) & (left > 0)
+                found.extend(done.returns[over].tolist())
+                left -= over
+        return np.array(found)
+
+    def __repr__(self) -> str:
+        return f"Evaluator({self._prefix!r})"

@@ -1,0 +1,67 @@
+"""Numbers drawn in proportion to their size, from many that change all the time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+_FAN = 64
+"""Children of a node. Wide, because NumPy adds 64 numbers as fast as it is called for 2."""
+
+
+class SumTree:
+    """Priorities in a tree of sums (Schaul et al. 2016, appendix B.2.1).
+
+    A node is always the sum of its children, computed anew: so a tree that is built at once from
+    the same leaves has the same bits.
+
+    Args:
+        size: How many leaves; all 0.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.leaves = np.zeros(-(-size // _FAN) * _FAN, np.float32)
+        self._levels: list[np.ndarray] = [self.leaves.reshape(-1, _FAN)]
+        while len(self._levels[-1]) > 1:
+            nodes = len(self._levels[-1])
+            self._levels.append(np.zeros((-(-nodes // _FAN), _FAN)))
+
+    def fill(self, leaves: np.ndarray) -> None:
+        """Replace all leaves."""
+        self.leaves[: len(leaves)] = leaves
+        for below, level in zip(self._levels, self._levels[1:], strict=False):
+            level.reshape(-1)[: len(below)] = below.sum(axis=1, dtype=np.float64)
+
+    def __setitem__(self, index: np.ndarray, values: np.ndarray | float) -> None:
+        self.leaves[index] = values
+        for below, level in zip(self._levels, self._levels[1:], strict=False):
+            index = index // _FAN
+            level.reshape(-1)[index] = below[index].sum(axis=1, dtype=np.float64)
+
+    @property
+    def total(self) -> float:
+        """The sum of all leaves."""
+        return float(self._levels[-1].sum(dtype=np.float64))
+
+    def find(self, shares: np.ndarray) -> np.ndarray:
+        """Leaves that are drawn.
+
+        Args:
+            shares: In [0, 1): where in the sum of all, leaf after leaf.
+
+        Returns:
+            Indices of leaves that are not 0.
+        """
+        node = np.zeros(len(shares), np.int64)
+        rows = np.arange(len(shares))
+        for level in reversed(self._levels):
+            sums = np.cumsum(level[node], axis=1, dtype=np.float64)
+            wanted = shares * sums[:, -1]
+            child = np.minimum((sums <= wanted[:, None]).sum(axis=1), _FAN - 1)
+            # Where rounding leads past the last child that is not 0: back to it.
+            last = _FAN - 1 - (level[node][:, ::-1] > 0).argmax(axis=1)
+            child = np.minimum(child, last)
+            before = np.where(child > 0, sums[rows, child - 1], 0.0)
+            own = level[node, child]
+            shares = np.clip((wanted - before) / own, 0.0, 1.0 - 1e-12)
+            node = node * _FAN + child
+        return node

@@ -1,0 +1,256 @@
+"""Deep Q-learning from replayed experience."""
+
+from __future__ import annotations
+
+import math as numbers
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import gymnasium as gym
+import numpy as np
+import tensorflow as tf
+
+from towerpack._core.randomness import stream
+from towerpack.model import ModelDesc
+from towerpack.nn import expose, freeze_variables, reuse_scope, scope, summary
+from towerpack.rl import math
+from towerpack.rl._actions import linear
+from towerpack.rl._agent import Agent, adam
+from towerpack.rl._experience import Experience
+from towerpack.rl._networks import MLP, frames_of
+from towerpack.rl._replay import ReplayMemory
+
+
+@dataclass(frozen=True, kw_only=True)
+class DQNConfig:
+    """Settings of `DQN`.
+
+    Attributes:
+        num_envs: Environments.
+        train_freq: Steps of each between two trainings.
+        gradient_steps: Of a training.
+        batch_size: Rows of a batch.
+        buffer_size: Transitions that are kept.
+        learning_starts: Environment steps before the first training.
+        target_update: Environment steps after which the target network is set anew, at the next
+            training.
+        learning_rate: Of Adam.
+        discount: Of a reward one step later.
+        double: Double Q-learning (van Hasselt et al. 2016, arXiv:1509.06461).
+        dueling: A network of values and advantages (Wang et al. 2016, arXiv:1511.06581).
+        n_step: Rewards that are added up before the target network's value (Sutton 1988).
+        priority: Exponent of the errors by which transitions are drawn, as 0.6 (Schaul et al. 2016,
+            arXiv:1511.05952); 0 for all alike.
+        exploration_fraction: Share of the training in which the share of random actions falls.
+        exploration_final: To this, from 1.
+        max_gradient_norm: Gradients are clipped to it.
+        anneal: Let the learning rate fall to 0.
+    """
+
+    num_envs: int = 1
+    train_freq: int = 4
+    gradient_steps: int = 1
+    batch_size: int = 32
+    buffer_size: int = 100_000
+    learning_starts: int = 1_000
+    target_update: int = 1_000
+    learning_rate: float = 1e-4
+    discount: float = 0.99
+    double: bool = True
+    dueling: bool = False
+    n_step: int = 1
+    priority: float = 0.0
+    exploration_fraction: float = 0.1
+    exploration_final: float = 0.05
+    max_gradient_norm: float = 10.0
+    anneal: bool = False
+
+
+class QModel(ModelDesc):
+    """Values of actions, trained on replayed transitions.
+
+    Exposes `'online/q'` and `'action'`, the best one.
+    """
+
+    def __init__(self, agent: DQN) -> None:
+        self._agent = agent
+        self._config = agent.config
+
+    def inputs(self) -> list[tf.TensorSpec]:
+        """What `Replayed` gives."""
+        spec = self._agent.observation_spec
+        names = ("reward", "discount", "weight")
+        numbers = [tf.TensorSpec([None], tf.float32, name) for name in names]
+        return [spec("observation"), self._agent.actions.spec, spec("next_observation"), *numbers]
+
+    def values(self, observation: tf.Tensor) -> tf.Tensor:
+        """In a tower: values of all actions."""
+        features = self._agent.network(observation)
+        q = linear("head", features, self._agent.num_actions, gain=1.0)
+        if not self._config.dueling:
+            return q
+        return q - tf.reduce_mean(q, -1, keepdims=True) + linear("value", features, 1, gain=1.0)
+
+    def build_graph(
+        self,
+        observation: tf.Tensor,
+        action: tf.Tensor,
+        next_observation: tf.Tensor,
+        reward: tf.Tensor,
+        discount: tf.Tensor,
+        weight: tf.Tensor,
+    ) -> tf.Tensor | None:
+        """The cost: see `math.dqn_loss`."""
+        with scope("online"):
+            q = expose("q", self.values(observation))
+        expose("action", self._agent.actions.mode(q))
+        if not self.training:
+            return None
+        with scope("target"), freeze_variables(skip_collection=True):
+            target = self.values(next_observation)
+        selector = None
+        if self._config.double:
+            with scope("online"), reuse_scope():
+                selector = self.values(next_observation)
+        cost, errors = math.dqn_loss(q, action, reward, discount, target, selector, weight)
+        expose("td_error", errors)
+        summary.scalar("mean_q", tf.reduce_mean(q))
+        return cost
+
+    def optimizer(self) -> Any:
+        """Adam."""
+        return adam(self._config)
+
+
+class Replayed(Experience):
+    """Each phase: some steps in all environments, then batches from the replay memory.
+
+    Args:
+        agent: Whose settings count.
+        total_steps: Environment steps of the training.
+        epoch_steps: Environment steps between two checkpoints.
+    """
+
+    def __init__(self, agent: DQN, total_steps: int, epoch_steps: int) -> None:
+        self._agent = agent
+        self._config = config = agent.config
+        # What is written between two checkpoints, and while the first of them is on its way to the
+        # disk; the last observation of an episode takes room, too.
+        self._slack = max(config.buffer_size // 10, 4 * epoch_steps)
+        self._falls_until = max(1.0, config.exploration_fraction * total_steps)
+        super().__init__(
+            agent.make_envs,
+            agent.network,
+            "online",
+            output="q",
+            batches=config.gradient_steps,
+            room=[config.gradient_steps, config.batch_size],
+        )
+        self.fetches = ["td_error"] if config.priority else []
+        self._errors: list[np.ndarray] = []
+        self._sampled: Any = None
+        self._synced = 0
+
+    def _set_target(self) -> None:
+        variables: Mapping[str, tf.Variable] = self.host.tower.store.named_variables()
+        for name, variable in variables.items():
+            if name.startswith("target/"):
+                variable.assign(variables[name.replace("target/", "online/", 1)], read_value=False)
+
+    def open(self, kept: Any) -> None:
+        """Open the replay memory, in the run's directory."""
+        sync = tf.function(self._set_target, input_signature=[], autograph=False)
+        self._sync = sync.get_concrete_function()
+        config = self._config
+        self.replay = ReplayMemory(
+            self.host.run_dir / "replay",
+            capacity=config.buffer_size,
+            num_envs=config.num_envs,
+            observation_space=self._agent.observation_space,
+            action_space=self._agent.action_space,
+            frames=frames_of(self._agent.observation_space),
+            n_step=config.n_step,
+            discount=config.discount,
+            priority=config.priority,
+            slack=self._slack,
+        )
+        if kept is not None:
+            self._synced = kept["synced"]
+            self.replay.restore(kept["replay"])
+
+    def keep(self) -> Any:
+        """Where the replay memory stands, and when the target network was set."""
+        return {"synced": self._synced, "replay": self.replay.state()}
+
+    def gather(self, poll: Callable[[], None]) -> None:
+        """Explore, and sample the batches."""
+        config, player = self._config, self.player
+        if self._errors:
+            indices = self._sampled.indices[: len(self._errors) * config.batch_size]
+            self.replay.update_priorities(indices, np.concatenate(self._errors))
+        if self.phase == 0 or player.steps - self._synced >= config.target_update:
+            self._sync()
+            self._synced = player.steps
+        policy = self.policy()
+        steps = numbers.ceil(config.learning_starts / config.num_envs) if self.phase == 0 else 0
+        rng = stream(self.seed, "exploration", self.phase)
+        for _ in range(max(steps, config.train_freq)):
+            poll()
+            observations = player.observations
+            fallen = min(1.0, player.steps / self._falls_until)
+            share = 1.0 + fallen * (config.exploration_final - 1.0)
+            explored = rng.random(config.num_envs) < share
+            actions = rng.integers(self._agent.num_actions, size=config.num_envs)
+            if not explored.all():
+                actions = np.where(explored, actions, policy(observations).argmax(-1))
+            done = player.step(self._agent.actions.for_environment(actions))
+            outcome = done.rewards, done.terminated, done.truncated, done.final
+            self.replay.append(observations, actions, *outcome)
+        self._errors = []
+        self._sample(self.phase)
+
+    def _sample(self, phase: int) -> None:
+        rows = self.batches * self._config.batch_size
+        self._sampled = self.replay.sample(stream(self.seed, "replay", phase), rows)
+        found = self._sampled
+        first = [found.observations, found.actions, found.next_observations]
+        self.load([*first, found.rewards, found.discounts, found.weights])
+
+    def after_step(self, outputs: Mapping[str, Any]) -> None:
+        """Keep the errors until the environments are played on."""
+        self._errors.append(outputs["td_error"])
+
+    def remaining(self, left: int) -> list[np.ndarray] | None:
+        """The errors so far: the batches are sampled again."""
+        return list(self._errors) if left or self._errors else None
+
+    def refill(self, state: Sequence[np.ndarray]) -> None:
+        """Sample them."""
+        self._sample(self.phase - 1)
+        self._errors = list(state)
+
+
+class DQN(Agent):
+    """Deep Q-learning (Mnih et al. 2015), with what has been added to it since.
+
+    For discrete actions. See `Agent` for the arguments and `DQNConfig` for the settings.
+    """
+
+    Config = DQNConfig
+    continuous = False
+    mlp = MLP((256, 256), "relu")
+
+    def __init__(self, env: Any, config: DQNConfig | None = None, **kwargs: Any) -> None:
+        super().__init__(env, config, **kwargs)
+        self.num_actions = int(cast("gym.spaces.Discrete", self.action_space).n)
+        self.model = QModel(self)
+
+    @property
+    def steps_per_phase(self) -> int:
+        """Those between two trainings."""
+        return self.config.num_envs * self.config.train_freq
+
+    def experience(self, total_steps: int, epoch_steps: int) -> Replayed:
+        """Replayed transitions by the settings."""
+        return Replayed(self, total_steps, epoch_steps)

@@ -1,0 +1,155 @@
+"""Proximal policy optimisation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import tensorflow as tf
+
+from towerpack._core.errors import ConfigError
+from towerpack.model import ModelDesc
+from towerpack.nn import expose, scope, summary
+from towerpack.rl import math
+from towerpack.rl._actions import linear
+from towerpack.rl._agent import Agent, adam
+from towerpack.rl._networks import MLP
+from towerpack.rl._rollouts import Rollouts
+
+
+@dataclass(frozen=True, kw_only=True)
+class PPOConfig:
+    """Settings of `PPO`.
+
+    Attributes:
+        num_envs: Environments.
+        num_steps: Steps of each between two trainings.
+        batch_size: Rows of a minibatch; divides `num_envs * num_steps`.
+        epochs: Passes over a rollout.
+        learning_rate: Of Adam.
+        discount: Of a reward one step later.
+        gae_lambda: Of the advantages' estimates.
+        clip: Of the ratio of probabilities.
+        entropy_weight: Of the entropy, a bonus.
+        value_weight: Of the value's loss.
+        max_gradient_norm: Gradients are clipped to it.
+        normalize: Subtract each minibatch's mean from its advantages, and divide by the deviation.
+        anneal: Let learning rate and clip fall to 0.
+        shared: Policy and value have one network. None: where it has convolutions.
+    """
+
+    num_envs: int = 8
+    num_steps: int = 256
+    batch_size: int = 256
+    epochs: int = 10
+    learning_rate: float = 3e-4
+    discount: float = 0.99
+    gae_lambda: float = 0.95
+    clip: float = 0.2
+    entropy_weight: float = 0.0
+    value_weight: float = 0.5
+    max_gradient_norm: float = 0.5
+    normalize: bool = True
+    anneal: bool = False
+    shared: bool | None = None
+
+
+class ActorCritic(ModelDesc):
+    """A policy and a value, trained on minibatches of rollouts.
+
+    Exposes `'policy/parameters'` of the distribution of actions, `'value'` and `'action'`, the most
+    likely one.
+    """
+
+    def __init__(self, agent: PPO) -> None:
+        self._agent = agent
+        self._config = agent.config
+
+    def inputs(self) -> list[tf.TensorSpec]:
+        """What `Rollouts` gives."""
+        names = ("advantage", "return", "old_log_prob")
+        numbers = [tf.TensorSpec([None], tf.float32, name) for name in names]
+        return [self._agent.observation_spec("observation"), self._agent.actions.spec, *numbers]
+
+    def build_graph(
+        self,
+        observation: tf.Tensor,
+        action: tf.Tensor,
+        advantage: tf.Tensor,
+        returns: tf.Tensor,
+        old_log_prob: tf.Tensor,
+    ) -> tf.Tensor | None:
+        """The cost: of the policy, of the value, and of a lack of entropy."""
+        config, actions, network = self._config, self._agent.actions, self._agent.network
+        shared = not isinstance(network, MLP) if config.shared is None else config.shared
+        with scope("policy"):
+            features = network(observation)
+            parameters = expose("parameters", actions.head(features))
+        with scope("critic"):
+            features = features if shared else network(observation)
+            value = tf.squeeze(linear("head", features, 1, gain=1.0), -1)
+        expose("value", value)
+        expose("action", actions.mode(parameters))
+        if not self.training:
+            return None
+        if config.normalize:
+            mean, variance = tf.nn.moments(advantage, [0])
+            advantage = (advantage - mean) / (tf.sqrt(variance) + 1e-8)
+        log_prob = actions.log_prob(parameters, action)
+        losses = {
+            "policy_loss": self.policy_loss(log_prob, old_log_prob, advantage),
+            "value_loss": tf.reduce_mean(tf.square(returns - value)),
+            "entropy": tf.reduce_mean(actions.entropy(parameters)),
+        }
+        for name, loss in losses.items():
+            summary.scalar(name, loss)
+        weights = (1.0, config.value_weight, -config.entropy_weight)
+        return tf.add_n([w * loss for w, loss in zip(weights, losses.values(), strict=True)])
+
+    def policy_loss(
+        self, log_prob: tf.Tensor, old_log_prob: tf.Tensor, advantage: tf.Tensor
+    ) -> tf.Tensor:
+        """See `math.ppo_loss`; the clip is a hyper-parameter of this name."""
+        first = tf.constant(self._config.clip)
+        clip = tf.compat.v1.get_variable("clip", initializer=first, trainable=False)
+        summary.scalar("kl", tf.reduce_mean(old_log_prob - log_prob))
+        return math.ppo_loss(log_prob, old_log_prob, advantage, clip)
+
+    def optimizer(self) -> Any:
+        """Adam."""
+        return adam(self._config)
+
+
+class PPO(Agent):
+    """Proximal policy optimisation (Schulman et al. 2017, arXiv:1707.06347).
+
+    For discrete and continuous actions. See `Agent` for the arguments and `PPOConfig` for the
+    settings.
+    """
+
+    Config = PPOConfig
+    model_class: ClassVar[type[ActorCritic]] = ActorCritic
+
+    def __init__(self, env: Any, config: Any = None, **kwargs: Any) -> None:
+        super().__init__(env, config, **kwargs)
+        if self.steps_per_phase % self.config.batch_size:
+            raise ConfigError(
+                f"batch_size={self.config.batch_size} does not divide a rollout.",
+                got=f"{self.steps_per_phase} rows",
+                fix="choose a divisor of num_envs * num_steps",
+            )
+        self.model = self.model_class(self)
+
+    @property
+    def steps_per_phase(self) -> int:
+        """Those of a rollout."""
+        return self.config.num_envs * self.config.num_steps
+
+    def experience(self, total_steps: int, epoch_steps: int) -> Rollouts:
+        """Rollouts by the settings."""
+        return Rollouts(self)
+
+    def annealed(self) -> dict[str, float]:
+        """The clip, too."""
+        clip = {"clip": self.config.clip} if self.config.anneal else {}
+        return {**super().annealed(), **clip}

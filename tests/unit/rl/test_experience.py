@@ -1,0 +1,90 @@
+"""What agents learn from, against a plain loop over the same steps."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from small_envs import Walk
+from towerpack._core.randomness import derive_seed
+from towerpack.inference import Predictor
+from towerpack.rl import A2C, PPO, Evaluator, make_envs
+
+N, T, GAMMA, LAMBDA = 3, 8, 0.9, 0.7
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """An agent that has played two rollouts and learnt nothing, its trainer and its run."""
+    run_dir = tmp_path_factory.mktemp("run")
+    agent = PPO(
+        Walk, num_envs=N, num_steps=T, batch_size=6, epochs=2, discount=GAMMA, gae_lambda=LAMBDA,
+        learning_rate=0.0,
+    )  # fmt: skip
+    trainer = agent.train(
+        total_steps=2 * N * T, epoch_steps=N * T, run_dir=run_dir, seed=3, monitors=[],
+        callbacks=[Evaluator(Walk, 7, num_envs=3)],
+    )  # fmt: skip
+    return agent, trainer, run_dir
+
+
+def test_rollouts_hold_advantages_of_what_was_played(trained: Any) -> None:
+    agent, trainer, run_dir = trained
+    assert trainer.global_step == 2 * 2 * (N * T // 6)
+    observed, acted, advantages, returns, old = trainer.source.remaining(1)
+    predict = Predictor(agent.model, run_dir, outputs=["policy/parameters", "value"])
+    logits, values = predict(observed)
+    shifted = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    np.testing.assert_allclose(old, shifted[np.arange(N * T), acted], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(returns, advantages + values, rtol=1e-5, atol=1e-6)
+
+    # The same actions once more, in environments of the same seed, by the second rollout's steps.
+    with make_envs(Walk, N, seed=derive_seed(3, "environments")) as envs:
+        now = envs.reset()
+        rng = np.random.default_rng(0)
+        for _ in range(T):  # actions mean nothing here
+            now = envs.step(rng.integers(2, size=N)).observations
+        steps = []
+        for t in range(T):
+            np.testing.assert_array_equal(observed[t * N : (t + 1) * N], now)
+            steps.append(envs.step(acted[t * N : (t + 1) * N]))
+            now = steps[-1].observations
+    expected = np.zeros([T, N])
+    following = np.zeros(N)
+    ends = {"terminated": 0, "truncated": 0}
+    for t in reversed(range(T)):
+        step = steps[t]
+        reached = predict(step.final)[1] * ~step.terminated
+        error = step.rewards + GAMMA * reached - values[t * N : (t + 1) * N]
+        following = error + GAMMA * LAMBDA * ~(step.terminated | step.truncated) * following
+        expected[t] = following
+        ends = {name: ends[name] + getattr(step, name).sum() for name in ends}
+    assert min(ends.values()) > 0
+    np.testing.assert_allclose(advantages, expected.ravel(), rtol=1e-4, atol=1e-5)
+
+
+def test_evaluation_counts_the_first_episodes_begun_however_long(trained: Any) -> None:
+    _, trainer, _ = trained
+    found = []
+    seed = derive_seed(3, "Evaluator", "eval")
+    for i, episodes in enumerate((3, 2, 2)):
+        for episode in range(episodes):
+            walk = Walk()
+            walk.reset(seed=derive_seed(seed, "environment", i, episode) >> 32)
+            found.append(walk.length * (walk.length + 1) / 2)
+    for name, value in {"mean": np.mean(found), "std": np.std(found), "max": max(found)}.items():
+        np.testing.assert_allclose(trainer.monitors.latest(f"eval/{name}"), value, rtol=1e-6)
+
+
+@pytest.mark.parametrize("space", [None, gym.spaces.Box(-1.0, 1.0, (2,), np.float32)])
+def test_the_host_computes_what_the_tower_does(space: Any, tmp_path: Path) -> None:
+    agent = A2C(functools.partial(Walk, space), num_envs=2)
+    trainer: Any = agent.train(total_steps=10, epoch_steps=10, run_dir=tmp_path, monitors=[])
+    observations = np.array([[1.0, 0.5], [7.0, 0.1], [3.0, 0.9]], np.float32)
+    tower = Predictor(agent.model, tmp_path, outputs="policy/parameters")(observations)
+    np.testing.assert_allclose(trainer.source.policy()(observations), tower, rtol=1e-5, atol=1e-6)
