@@ -10,6 +10,7 @@ from towerpack.callbacks._best import BestSaver as BestSaver
 from towerpack.callbacks._best import MaxSaver as MaxSaver
 from towerpack.callbacks._best import MinSaver as MinSaver
 from towerpack.callbacks._early_stopping import EarlyStopping as EarlyStopping
+from towerpack.callbacks._factory import CallbackFactory as CallbackFactory
 from towerpack.callbacks._host import HyperParam as HyperParam
 from towerpack.callbacks._host import TrainerHost as TrainerHost
 from towerpack.callbacks._human import HumanHyperParamSetter as HumanHyperParamSetter
@@ -22,7 +23,17 @@ from towerpack.callbacks._inferencers import ClassificationError as Classificati
 from towerpack.callbacks._inferencers import Inferencer as Inferencer
 from towerpack.callbacks._inferencers import ScalarStats as ScalarStats
 from towerpack.callbacks._numerics import CheckNumerics as CheckNumerics
+from towerpack.callbacks._outputs import DumpTensorAsImage as DumpTensorAsImage
+from towerpack.callbacks._outputs import DumpTensors as DumpTensors
+from towerpack.callbacks._outputs import ProcessOutputs as ProcessOutputs
+from towerpack.callbacks._outputs import SimpleMovingAverage as SimpleMovingAverage
+from towerpack.callbacks._outputs import TensorPrinter as TensorPrinter
+from towerpack.callbacks._periodic import PeriodicCallback as PeriodicCallback
 from towerpack.callbacks._periodic import PeriodicTrigger as PeriodicTrigger
 from towerpack.callbacks._progress import ProgressBar as ProgressBar
+from towerpack.callbacks._proxy import EnableCallbackIf as EnableCallbackIf
+from towerpack.callbacks._proxy import ProxyCallback as ProxyCallback
 from towerpack.callbacks._saver import ModelSaver as ModelSaver
 from towerpack.callbacks._schedule import ScheduledHyperParamSetter as ScheduledHyperParamSetter
+from towerpack.callbacks._shell import InjectShell as InjectShell
+from towerpack.callbacks._stop_after import StopAfter as StopAfter
