@@ -41,6 +41,7 @@ from towerpack.callbacks import (
     HyperParamSetterWithFunc as HyperParamSetterWithFunc,
     InferenceRunner as InferenceRunner,
     Inferencer as Inferencer,
+    LearningRateFinder as LearningRateFinder,
     MaxSaver as MaxSaver,
     MinSaver as MinSaver,
     ModelSaver as ModelSaver,
@@ -51,6 +52,11 @@ from towerpack.callbacks import (
     ScheduledHyperParamSetter as ScheduledHyperParamSetter,
     StatMonitorParamSetter as StatMonitorParamSetter,
     StopAfter as StopAfter,
+    cosine_schedule as cosine_schedule,
+    one_cycle_schedule as one_cycle_schedule,
+    piecewise_schedule as piecewise_schedule,
+    polynomial_schedule as polynomial_schedule,
+    warmup_schedule as warmup_schedule,
 )
 from towerpack.callbacks.monitors import (
     ConsoleMonitor as ConsoleMonitor,

@@ -22,6 +22,12 @@ from towerpack.callbacks._inferencers import BinaryClassificationStats as Binary
 from towerpack.callbacks._inferencers import ClassificationError as ClassificationError
 from towerpack.callbacks._inferencers import Inferencer as Inferencer
 from towerpack.callbacks._inferencers import ScalarStats as ScalarStats
+from towerpack.callbacks._lr_finder import LearningRateFinder as LearningRateFinder
+from towerpack.callbacks._lr_schedules import cosine_schedule as cosine_schedule
+from towerpack.callbacks._lr_schedules import one_cycle_schedule as one_cycle_schedule
+from towerpack.callbacks._lr_schedules import piecewise_schedule as piecewise_schedule
+from towerpack.callbacks._lr_schedules import polynomial_schedule as polynomial_schedule
+from towerpack.callbacks._lr_schedules import warmup_schedule as warmup_schedule
 from towerpack.callbacks._numerics import CheckNumerics as CheckNumerics
 from towerpack.callbacks._outputs import DumpTensorAsImage as DumpTensorAsImage
 from towerpack.callbacks._outputs import DumpTensors as DumpTensors

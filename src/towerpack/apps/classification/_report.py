@@ -9,8 +9,7 @@ import numpy as np
 
 from towerpack._core.columns import aligned
 from towerpack._core.extras import require
-from towerpack._core.files import replace_file
-from towerpack.apps._files import csv_of, png_of
+from towerpack._core.files import csv_of, png_of, replace_file
 from towerpack.apps._modeler import Reporting
 
 # With more classes, cells of the picture get no numbers and axes no names.

@@ -1,0 +1,169 @@
+"""The range of learning rates with which a model learns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.extras import require
+from towerpack._core.files import csv_of, png_of, replace_file
+from towerpack._core.logs import get_logger
+from towerpack.callbacks._base import Callback
+
+if TYPE_CHECKING:
+    from towerpack.callbacks._host import TrainerHost
+
+_log = get_logger(__name__)
+_DECAY: Final = 0.9
+# Steps at the beginning whose average says little.
+_IGNORED: Final = 5
+
+
+class LearningRateFinder(Callback):
+    """Raises the learning rate from step to step, and draws the cost over it.
+
+    Smith 2017, "Cyclical learning rates", section 3.3. The weights are worth nothing afterwards, so
+    it is a run of its own, without `ModelSaver`, which it ends: after `steps`, or once the cost has
+    grown to `diverged` times its smallest. Then `lr-finder.csv` and `lr-finder.png` are in the run
+    directory, and `suggestion` is where the cost fell most steeply over the rate's logarithm.
+
+        finder = LearningRateFinder()
+        SimpleTrainer(TrainConfig(dataflow=…, model=…, callbacks=[finder], run_dir="find")).train()
+
+    Args:
+        low: The first learning rate.
+        high: The last one.
+        steps: How many steps; each multiplies it by the same factor.
+        diverged: The factor of the smoothed cost, or of a cost's growth.
+
+    Raises:
+        ConfigError: The range or the number of steps makes no sense, or the run is not a new one.
+        MissingExtraError: Matplotlib is not installed.
+
+    Attributes:
+        costs: Of the steps that were run.
+        suggestion: After training; None where the cost has not fallen.
+    """
+
+    acts_between_steps = True
+
+    def __init__(
+        self, low: float = 1e-6, high: float = 10.0, steps: int = 200, *, diverged: float = 4.0
+    ) -> None:
+        if not 0 < low < high < math.inf or steps < 3 * _IGNORED or not diverged > 1:
+            raise ConfigError(
+                f"LearningRateFinder(low={low}, high={high}, steps={steps}, diverged={diverged}) "
+                "makes no sense.",
+                expected=f"0 < low < high, at least {3 * _IGNORED} steps, and diverged above 1",
+            )
+        self._low, self._high, self._steps, self._diverged = low, high, steps, diverged
+        self.costs: list[float] = []
+        self.suggestion: float | None = None
+
+    @property
+    def rates(self) -> list[float]:
+        """Learning rates of the steps that were run."""
+        return [self._rate(i) for i in range(len(self.costs))]
+
+    def _rate(self, i: int) -> float:
+        return self._low * (self._high / self._low) ** (i / (self._steps - 1))
+
+    def setup(self, trainer: TrainerHost) -> None:
+        """Ask for the cost."""
+        require("matplotlib", extra="demo", needed_for="The learning-rate finder's curve")
+        self.fetch("cost")
+
+    def before_train(self) -> None:
+        """Refuse to spoil a run that has been trained.
+
+        Raises:
+            ConfigError: It has.
+        """
+        if self.global_step != len(self.costs):
+            raise ConfigError(
+                f"LearningRateFinder spoils the weights, and {self.trainer.run_dir} has been "
+                f"trained for {self.global_step} steps.",
+                fix="give it a run directory of its own, and leave it out afterwards",
+            )
+
+    def before_step(self) -> None:
+        """Set the next learning rate."""
+        self.trainer.hyper_param("learning_rate").set(self._rate(len(self.costs)))
+
+    def after_step(self, outputs: Mapping[str, Any]) -> None:
+        """Keep the cost, and end the run where enough is known."""
+        self.costs.append(float(outputs["cost"]))
+        smooth = smoothed(self.costs)
+        best = min(smooth[_IGNORED:], default=math.inf)
+        if len(self.costs) >= self._steps:
+            self.trainer.request_stop(f"the learning rate has reached {self._high:g}")
+        elif not max(smooth[-1], self.costs[-1]) <= self._diverged * abs(best):
+            self.trainer.request_stop(f"the cost grows at a learning rate of {self.rates[-1]:.3g}")
+
+    def after_train(self) -> None:
+        """Write the files, and say what was found."""
+        if len(self.costs) <= _IGNORED:
+            _log.warning("%r: only %d steps were run: no curve.", self, len(self.costs))
+            return
+        smooth = smoothed(self.costs)
+        self.suggestion = steepest(self.rates, smooth)
+        rows = zip(self.rates, self.costs, smooth, strict=True)
+        table, picture = (self.trainer.run_dir / f"lr-finder.{end}" for end in ("csv", "png"))
+        replace_file(table, csv_of([("learning_rate", "cost", "smoothed"), *rows]))
+        replace_file(picture, png_of(self.draw()))
+        said = "none: the cost has not fallen" if self.suggestion is None else self.suggestion
+        said = said if isinstance(said, str) else f"{said:.3g}"
+        _log.info("Suggested learning rate: %s. The curve: %s", said, picture)
+
+    def draw(self) -> Any:
+        """The curve as a Matplotlib figure."""
+        from matplotlib.figure import Figure
+
+        smooth = smoothed(self.costs)
+        figure = Figure(figsize=(7, 4.5), layout="constrained")
+        axes = figure.add_subplot()
+        axes.plot(self.rates, self.costs, color="0.8", label="cost of the step")
+        axes.plot(self.rates, smooth, label="smoothed")
+        axes.set(xscale="log", xlabel="learning rate", ylabel="cost")
+        # What grows at the end would flatten the rest.
+        low, high = min(self.costs), max(smooth[:_IGNORED])
+        if high > low:
+            axes.set_ylim(low - 0.1 * (high - low), high + 0.3 * (high - low))
+        if self.suggestion is not None:
+            label = f"steepest: {self.suggestion:.2g}"
+            axes.axvline(self.suggestion, color="C1", linestyle="--", label=label)
+        axes.grid(alpha=0.3)
+        axes.legend()
+        return figure
+
+    def state(self) -> dict[str, Any]:
+        """The costs so far."""
+        return {"costs": self.costs}
+
+    def restore(self, state: Any) -> None:
+        """Take them back."""
+        self.costs = [float(cost) for cost in state["costs"]]
+
+
+def smoothed(values: Sequence[float]) -> list[float]:
+    """Exponential averages, without the pull of a first zero."""
+    average, found = 0.0, []
+    for i, value in enumerate(values, 1):
+        average = _DECAY * average + (1 - _DECAY) * value
+        found.append(average / (1 - _DECAY**i))
+    return found
+
+
+def steepest(rates: Sequence[float], smooth: Sequence[float]) -> float | None:
+    """The rate at which the curve falls most steeply before its lowest point; None if nowhere."""
+    values = np.asarray(smooth)
+    lowest = int(np.nanargmin(values))
+    if lowest <= _IGNORED:
+        return None
+    slopes = np.gradient(values[: lowest + 1], np.log(rates[: lowest + 1]))
+    best = _IGNORED + int(np.argmin(slopes[_IGNORED:]))
+    return float(rates[best]) if slopes[best] < 0 else None
