@@ -9,6 +9,8 @@ from towerpack.callbacks._base import Callbacks as Callbacks
 from towerpack.callbacks._best import BestSaver as BestSaver
 from towerpack.callbacks._best import MaxSaver as MaxSaver
 from towerpack.callbacks._best import MinSaver as MinSaver
+from towerpack.callbacks._confusion import ConfusionMatrix as ConfusionMatrix
+from towerpack.callbacks._confusion import MeanIoU as MeanIoU
 from towerpack.callbacks._early_stopping import EarlyStopping as EarlyStopping
 from towerpack.callbacks._factory import CallbackFactory as CallbackFactory
 from towerpack.callbacks._host import HyperParam as HyperParam
@@ -28,6 +30,9 @@ from towerpack.callbacks._lr_schedules import one_cycle_schedule as one_cycle_sc
 from towerpack.callbacks._lr_schedules import piecewise_schedule as piecewise_schedule
 from towerpack.callbacks._lr_schedules import polynomial_schedule as polynomial_schedule
 from towerpack.callbacks._lr_schedules import warmup_schedule as warmup_schedule
+from towerpack.callbacks._metrics import KerasMetric as KerasMetric
+from towerpack.callbacks._metrics import Perplexity as Perplexity
+from towerpack.callbacks._metrics import TopKError as TopKError
 from towerpack.callbacks._numerics import CheckNumerics as CheckNumerics
 from towerpack.callbacks._outputs import DumpTensorAsImage as DumpTensorAsImage
 from towerpack.callbacks._outputs import DumpTensors as DumpTensors
@@ -43,3 +48,8 @@ from towerpack.callbacks._saver import ModelSaver as ModelSaver
 from towerpack.callbacks._schedule import ScheduledHyperParamSetter as ScheduledHyperParamSetter
 from towerpack.callbacks._shell import InjectShell as InjectShell
 from towerpack.callbacks._stop_after import StopAfter as StopAfter
+from towerpack.callbacks._trackers import GPUMemoryTracker as GPUMemoryTracker
+from towerpack.callbacks._trackers import GPUUtilizationTracker as GPUUtilizationTracker
+from towerpack.callbacks._trackers import HostMemoryTracker as HostMemoryTracker
+from towerpack.callbacks._watching import GraphProfiler as GraphProfiler
+from towerpack.callbacks._watching import NaNWatch as NaNWatch

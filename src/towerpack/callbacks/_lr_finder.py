@@ -19,17 +19,16 @@ if TYPE_CHECKING:
 
 _log = get_logger(__name__)
 _DECAY: Final = 0.9
-# Steps at the beginning whose average says little.
-_IGNORED: Final = 5
+# Steps at the beginning that tell the level, and the noise, of the cost.
+_FIRST: Final = 10
 
 
 class LearningRateFinder(Callback):
     """Raises the learning rate from step to step, and draws the cost over it.
 
     Smith 2017, "Cyclical learning rates", section 3.3. The weights are worth nothing afterwards, so
-    it is a run of its own, without `ModelSaver`, which it ends: after `steps`, or once the cost has
-    grown to `diverged` times its smallest. Then `lr-finder.csv` and `lr-finder.png` are in the run
-    directory, and `suggestion` is where the cost fell most steeply over the rate's logarithm.
+    it is a run of its own, without `ModelSaver`, which it ends: after `steps`, or once the cost
+    grows. `lr-finder.csv` and `lr-finder.png` are then in the run directory.
 
         finder = LearningRateFinder()
         SimpleTrainer(TrainConfig(dataflow=…, model=…, callbacks=[finder], run_dir="find")).train()
@@ -38,7 +37,8 @@ class LearningRateFinder(Callback):
         low: The first learning rate.
         high: The last one.
         steps: How many steps; each multiplies it by the same factor.
-        diverged: The factor of the smoothed cost, or of a cost's growth.
+        diverged: End once the smoothed cost is so many times its smallest, or a cost so many times
+            the largest of the first ten.
 
     Raises:
         ConfigError: The range or the number of steps makes no sense, or the run is not a new one.
@@ -46,7 +46,8 @@ class LearningRateFinder(Callback):
 
     Attributes:
         costs: Of the steps that were run.
-        suggestion: After training; None where the cost has not fallen.
+        suggestion: After training, where the cost had fallen half way to its lowest; None where it
+            has not fallen.
     """
 
     acts_between_steps = True
@@ -54,11 +55,11 @@ class LearningRateFinder(Callback):
     def __init__(
         self, low: float = 1e-6, high: float = 10.0, steps: int = 200, *, diverged: float = 4.0
     ) -> None:
-        if not 0 < low < high < math.inf or steps < 3 * _IGNORED or not diverged > 1:
+        if not 0 < low < high < math.inf or steps < 2 * _FIRST or not diverged > 1:
             raise ConfigError(
                 f"LearningRateFinder(low={low}, high={high}, steps={steps}, diverged={diverged}) "
                 "makes no sense.",
-                expected=f"0 < low < high, at least {3 * _IGNORED} steps, and diverged above 1",
+                expected=f"0 < low < high, at least {2 * _FIRST} steps, and diverged above 1",
             )
         self._low, self._high, self._steps, self._diverged = low, high, steps, diverged
         self.costs: list[float] = []
@@ -97,27 +98,26 @@ class LearningRateFinder(Callback):
     def after_step(self, outputs: Mapping[str, Any]) -> None:
         """Keep the cost, and end the run where enough is known."""
         self.costs.append(float(outputs["cost"]))
-        smooth = smoothed(self.costs)
-        best = min(smooth[_IGNORED:], default=math.inf)
+        smooth, rate = smoothed(self.costs), self._rate(len(self.costs) - 1)
+        grown = max(self.costs[:_FIRST]) < self.costs[-1] / self._diverged
         if len(self.costs) >= self._steps:
             self.trainer.request_stop(f"the learning rate has reached {self._high:g}")
-        elif not max(smooth[-1], self.costs[-1]) <= self._diverged * abs(best):
-            self.trainer.request_stop(f"the cost grows at a learning rate of {self.rates[-1]:.3g}")
+        elif grown or not smooth[-1] <= self._diverged * abs(min(smooth)):
+            self.trainer.request_stop(f"the cost grows at a learning rate of {rate:.3g}")
 
     def after_train(self) -> None:
         """Write the files, and say what was found."""
-        if len(self.costs) <= _IGNORED:
+        if len(self.costs) <= _FIRST:
             _log.warning("%r: only %d steps were run: no curve.", self, len(self.costs))
             return
         smooth = smoothed(self.costs)
-        self.suggestion = steepest(self.rates, smooth)
+        self.suggestion = half_way(self.rates, self.costs)
         rows = zip(self.rates, self.costs, smooth, strict=True)
         table, picture = (self.trainer.run_dir / f"lr-finder.{end}" for end in ("csv", "png"))
         replace_file(table, csv_of([("learning_rate", "cost", "smoothed"), *rows]))
         replace_file(picture, png_of(self.draw()))
-        said = "none: the cost has not fallen" if self.suggestion is None else self.suggestion
-        said = said if isinstance(said, str) else f"{said:.3g}"
-        _log.info("Suggested learning rate: %s. The curve: %s", said, picture)
+        found = "none: no fall" if self.suggestion is None else f"{self.suggestion:.3g}"
+        _log.info("Suggested learning rate: %s. The curve: %s", found, picture)
 
     def draw(self) -> Any:
         """The curve as a Matplotlib figure."""
@@ -130,11 +130,11 @@ class LearningRateFinder(Callback):
         axes.plot(self.rates, smooth, label="smoothed")
         axes.set(xscale="log", xlabel="learning rate", ylabel="cost")
         # What grows at the end would flatten the rest.
-        low, high = min(self.costs), max(smooth[:_IGNORED])
+        low, high = min(self.costs), max(self.costs[:_FIRST])
         if high > low:
             axes.set_ylim(low - 0.1 * (high - low), high + 0.3 * (high - low))
         if self.suggestion is not None:
-            label = f"steepest: {self.suggestion:.2g}"
+            label = f"half way: {self.suggestion:.2g}"
             axes.axvline(self.suggestion, color="C1", linestyle="--", label=label)
         axes.grid(alpha=0.3)
         axes.legend()
@@ -158,12 +158,14 @@ def smoothed(values: Sequence[float]) -> list[float]:
     return found
 
 
-def steepest(rates: Sequence[float], smooth: Sequence[float]) -> float | None:
-    """The rate at which the curve falls most steeply before its lowest point; None if nowhere."""
-    values = np.asarray(smooth)
-    lowest = int(np.nanargmin(values))
-    if lowest <= _IGNORED:
-        return None
-    slopes = np.gradient(values[: lowest + 1], np.log(rates[: lowest + 1]))
-    best = _IGNORED + int(np.argmin(slopes[_IGNORED:]))
-    return float(rates[best]) if slopes[best] < 0 else None
+def half_way(rates: Sequence[float], costs: Sequence[float]) -> float | None:
+    """Where the smoothed cost was last above the middle of its first level and its lowest.
+
+    None where its fall is not larger than the noise of the first costs.
+    """
+    first, smooth = np.asarray(costs[:_FIRST]), np.asarray(smoothed(costs))
+    lowest = _FIRST + int(np.nanargmin(smooth[_FIRST:]))
+    fall = first.mean() - smooth[lowest]
+    above = np.flatnonzero(smooth[:lowest] > smooth[lowest] + fall / 2)
+    noise = first.std() + 1e-6 * abs(first.mean())
+    return rates[int(above[-1])] if fall > noise and above.size else None

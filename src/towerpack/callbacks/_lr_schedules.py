@@ -1,7 +1,16 @@
 """Learning-rate schedules in one line each.
 
 Each gives a `ScheduledHyperParamSetter` by steps, whose lines are drawn inside the compiled loop. A
-curve is drawn as 100 straight lines.
+curve is drawn as 100 straight lines. Common arguments:
+
+    peak: The highest value.
+    steps: Of the whole run, warm-up included.
+    end: The value after the last step.
+    warmup: Steps of a line up to `peak`: the first step is run with `peak / warmup`, the last one
+        with `peak`.
+    param: Name of the hyper-parameter.
+
+All raise ConfigError where a number makes no sense, or the warm-up leaves no step.
 """
 
 from __future__ import annotations
@@ -19,16 +28,7 @@ _LR: Final = "learning_rate"
 
 
 def warmup_schedule(peak: float, warmup: int, *, param: str = _LR) -> ScheduledHyperParamSetter:
-    """A line up to `peak`, which then stays (Goyal et al. 2017, section 2.2).
-
-    Args:
-        peak: The value after the warm-up.
-        warmup: Steps; the first is run with `peak / warmup`, the last with `peak`.
-        param: Name of the hyper-parameter.
-
-    Raises:
-        ConfigError: `warmup` is negative, or the value is not finite and positive.
-    """
+    """A line up to `peak`, which then stays (Goyal et al. 2017, section 2.2)."""
     return piecewise_schedule([(0, peak)], warmup=warmup, param=param)
 
 
@@ -38,12 +38,10 @@ def piecewise_schedule(
     """Constant pieces, after a warm-up.
 
     Args:
-        points: `(step, value)`: the value from after so many steps on; the first at step 0.
-        warmup: Steps of a line up to the first value, all before the second point.
+        points: `(step, value)`: the value from after so many steps on; the first at step 0, the
+            second after the warm-up.
+        warmup: Steps of a line up to the first value.
         param: Name of the hyper-parameter.
-
-    Raises:
-        ConfigError: The points are not sorted, do not begin at 0, or are inside the warm-up.
     """
     given = [(int(step), float(value)) for step, value in points]
     steps = [step for step, _ in given]
@@ -63,18 +61,7 @@ def piecewise_schedule(
 def cosine_schedule(
     peak: float, steps: int, *, end: float = 0.0, warmup: int = 0, param: str = _LR
 ) -> ScheduledHyperParamSetter:
-    """Half a cosine from `peak` to `end`, after a warm-up (Loshchilov & Hutter 2017, SGDR).
-
-    Args:
-        peak: The highest value.
-        steps: Of the whole run, warm-up included.
-        end: The value after the last step.
-        warmup: Steps of a line up to `peak`.
-        param: Name of the hyper-parameter.
-
-    Raises:
-        ConfigError: The warm-up leaves no step, or a value makes no sense.
-    """
+    """Half a cosine from `peak` to `end`, after a warm-up (Loshchilov & Hutter 2017, SGDR)."""
     _check("cosine_schedule", peak, steps, warmup)
     falling = _curve(lambda share: end + (peak - end) * _cosine(share), warmup, steps)
     return _setter(param, _rising(peak, warmup) | falling)
@@ -91,16 +78,7 @@ def polynomial_schedule(
 ) -> ScheduledHyperParamSetter:
     """`end + (peak - end) * (1 - share) ** power`, after a warm-up; a straight line for power 1.
 
-    Args:
-        peak: The highest value.
-        steps: Of the whole run, warm-up included.
-        power: 0.9 is usual in segmentation (Chen et al. 2017, DeepLab), 2 in detection.
-        end: The value after the last step.
-        warmup: Steps of a line up to `peak`.
-        param: Name of the hyper-parameter.
-
-    Raises:
-        ConfigError: The warm-up leaves no step, or a value makes no sense.
+    A power of 0.9 is usual in segmentation (Chen et al. 2017, DeepLab).
     """
     _check("polynomial_schedule", peak, steps, warmup)
     if not power > 0:
@@ -120,16 +98,8 @@ def one_cycle_schedule(
 ) -> ScheduledHyperParamSetter:
     """Half a cosine up and half a cosine down (Smith & Topin 2018, super-convergence).
 
-    Args:
-        peak: The highest value.
-        steps: Of the whole run.
-        rise: Share of the steps in which it rises.
-        start: The first value; None for `peak / 25`.
-        end: The value after the last step; None for `peak / 250_000`.
-        param: Name of the hyper-parameter.
-
-    Raises:
-        ConfigError: No step rises or none falls, or a value makes no sense.
+    It rises in the share `rise` of the steps, from `start` (None for `peak / 25`), and falls to
+    `end` (None for `peak / 250_000`).
     """
     low = peak / 25 if start is None else start
     last = peak / 250_000 if end is None else end

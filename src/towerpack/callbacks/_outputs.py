@@ -62,9 +62,7 @@ class ProcessOutputs(Callback):
 class DumpTensors(ProcessOutputs):
     """Writes outputs of steps to `dump/step-00000012.npz` in the run directory.
 
-    Args:
-        names: Name or names of outputs of the training tower.
-        every_k_steps: Only for steps whose number is a multiple of this.
+    Arguments are those of `ProcessOutputs`.
     """
 
     def __init__(self, names: str | Sequence[str], *, every_k_steps: int = 1) -> None:
@@ -78,9 +76,7 @@ class DumpTensors(ProcessOutputs):
 class TensorPrinter(ProcessOutputs):
     """Logs outputs of steps, long ones shortened.
 
-    Args:
-        names: Name or names of outputs of the training tower.
-        every_k_steps: Only for steps whose number is a multiple of this.
+    Arguments are those of `ProcessOutputs`.
     """
 
     def __init__(self, names: str | Sequence[str], *, every_k_steps: int = 1) -> None:
@@ -142,7 +138,7 @@ class DumpTensorAsImage(Callback):
         return f"DumpTensorAsImage({self._name})"
 
 
-class SimpleMovingAverage(Callback):
+class SimpleMovingAverage(ProcessOutputs):
     """Means of scalar outputs over the last steps, monitored as `<name>/SMA`.
 
     `towerpack.nn.summary.moving_average` gives exponential ones and costs less.
@@ -152,48 +148,35 @@ class SimpleMovingAverage(Callback):
         window_size: How many steps; fewer at the beginning.
 
     Raises:
-        ConfigError: There are no names, or the window is empty.
+        ConfigError: There are no names, the window is empty, or an output is no scalar.
     """
 
     def __init__(self, names: str | Sequence[str], window_size: int) -> None:
-        names = [names] if isinstance(names, str) else list(names)
-        if not names or window_size < 1:
-            raise ConfigError(
-                f"SimpleMovingAverage({names}, {window_size}) makes no sense.",
-                expected="names of scalars, and a window of at least one step",
-            )
-        self._windows = {name: deque[float](maxlen=window_size) for name in names}
-
-    def setup(self, trainer: TrainerHost) -> None:
-        """Ask for the outputs."""
-        self.fetch(*self._windows)
+        super().__init__(names, self._take_in)
+        if window_size < 1:
+            raise ConfigError(f"{self!r}: window_size={window_size}.", expected="at least 1")
+        self._windows = {name: deque[float](maxlen=window_size) for name in self._names}
 
     def produces(self) -> Sequence[str]:
         """A mean for each name."""
-        return [f"{name}/SMA" for name in self._windows]
+        return [f"{name}/SMA" for name in self._names]
 
-    def after_step(self, outputs: Mapping[str, Any]) -> None:
-        """Take the values in.
-
-        Raises:
-            ConfigError: One is no scalar.
-        """
-        for name, window in self._windows.items():
-            if np.ndim(outputs[name]):
+    def _take_in(self, *values: Any) -> None:
+        for (name, window), value in zip(self._windows.items(), values, strict=True):
+            if np.ndim(value):
                 raise ConfigError(
                     f"{self!r}: the output '{name}' is no scalar.",
-                    got=f"shape {list(np.shape(outputs[name]))}",
+                    got=f"shape {list(np.shape(value))}",
                     fix=f"expose('mean_{name}', tf.reduce_mean({name}))",
                 )
-            window.append(float(outputs[name]))
+            window.append(float(value))
 
     def trigger(self) -> None:
         """Put the means."""
         for name, window in self._windows.items():
             if window:
-                self.trainer.monitors.put_scalar(
-                    f"{name}/SMA", float(np.mean(window)), self.global_step
-                )
+                mean = float(np.mean(window))
+                self.trainer.monitors.put_scalar(f"{name}/SMA", mean, self.global_step)
 
     def state(self) -> dict[str, Any]:
         """The values of the last steps."""

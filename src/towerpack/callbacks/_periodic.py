@@ -6,7 +6,7 @@ from typing import Any
 
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack.callbacks._base import Callback
-from towerpack.callbacks._proxy import EnableCallbackIf, ProxyCallback
+from towerpack.callbacks._proxy import ProxyCallback
 from towerpack.dataflow._arguments import integer_of
 
 
@@ -92,7 +92,7 @@ class PeriodicTrigger(ProxyCallback):
         return _nearer(self.callback.next_stop(step), self._every_k_steps, step)
 
 
-class PeriodicCallback(EnableCallbackIf):
+class PeriodicCallback(ProxyCallback):
     """Lets a callback act only in every so many-th step or epoch; it can only make it rarer.
 
     `PeriodicTrigger` changes when a callback is triggered; this one passes its hooks over.
@@ -130,7 +130,7 @@ class PeriodicCallback(EnableCallbackIf):
         of_epochs = self._every_k_epochs and (
             host.epoch % self._every_k_epochs == 0 or host.epoch == host.max_epoch
         )
-        return bool(of_steps or of_epochs)
+        return bool(hook in ("before_train", "after_train") or of_steps or of_epochs)
 
     def next_stop(self, step: int) -> int | None:
         """The next of those steps, or where the callback wants to stop before."""

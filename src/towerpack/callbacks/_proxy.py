@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from towerpack._core.errors import CallbackError
@@ -10,6 +10,15 @@ from towerpack.callbacks._base import Callback
 
 if TYPE_CHECKING:
     from towerpack.callbacks._host import TrainerHost
+
+
+def _passed_on(hook: str) -> Any:
+    def method(self: ProxyCallback, *given: Any) -> None:
+        if self.enabled(hook):
+            getattr(self.callback, hook)(*given)
+
+    method.__name__, method.__doc__ = hook, "Pass on, where enabled."
+    return method
 
 
 class ProxyCallback(Callback):
@@ -39,6 +48,27 @@ class ProxyCallback(Callback):
         self.acts_between_steps = self.callback.acts_between_steps
         self.chief_only = self.callback.chief_only
 
+    def enabled(self, hook: str) -> bool:
+        """Whether a hook is to reach the callback now; `setup` always does."""
+        return True
+
+    def setup(self, trainer: TrainerHost) -> None:
+        """Set the callback up."""
+        self.callback.trainer = trainer
+        self.callback.setup(trainer)
+        self._take_over()
+
+    before_train = _passed_on("before_train")
+    before_epoch = _passed_on("before_epoch")
+    before_step = _passed_on("before_step")
+    after_step = _passed_on("after_step")
+    trigger_step = _passed_on("trigger_step")
+    after_call = _passed_on("after_call")
+    after_epoch = _passed_on("after_epoch")
+    trigger_epoch = _passed_on("trigger_epoch")
+    trigger = _passed_on("trigger")
+    after_train = _passed_on("after_train")
+
     def produces(self) -> Sequence[str]:
         """What the callback produces."""
         return self.callback.produces()
@@ -47,52 +77,6 @@ class ProxyCallback(Callback):
     def fetches(self) -> Sequence[str]:
         """What the callback asked for."""
         return self.callback.fetches
-
-    def setup(self, trainer: TrainerHost) -> None:
-        """Set the callback up."""
-        self.callback.trainer = trainer
-        self.callback.setup(trainer)
-        self._take_over()
-
-    def before_train(self) -> None:
-        """Pass on."""
-        self.callback.before_train()
-
-    def before_epoch(self) -> None:
-        """Pass on."""
-        self.callback.before_epoch()
-
-    def before_step(self) -> None:
-        """Pass on."""
-        self.callback.before_step()
-
-    def after_step(self, outputs: Mapping[str, Any]) -> None:
-        """Pass on."""
-        self.callback.after_step(outputs)
-
-    def trigger_step(self) -> None:
-        """Pass on."""
-        self.callback.trigger_step()
-
-    def after_call(self) -> None:
-        """Pass on."""
-        self.callback.after_call()
-
-    def after_epoch(self) -> None:
-        """Pass on."""
-        self.callback.after_epoch()
-
-    def trigger_epoch(self) -> None:
-        """Pass on."""
-        self.callback.trigger_epoch()
-
-    def trigger(self) -> None:
-        """Pass on."""
-        self.callback.trigger()
-
-    def after_train(self) -> None:
-        """Pass on."""
-        self.callback.after_train()
 
     def acts_in(self, hook: str) -> bool:
         """What the callback acts in."""
@@ -128,55 +112,13 @@ class EnableCallbackIf(ProxyCallback):
     Args:
         callback: What is wrapped.
         pred: Takes this object, with `epoch_num`, `global_step`, `local_step` and `trainer`; gives
-            True where the callback is to act. In a wrapper of your own, override `enabled`.
+            True where the callback is to act.
     """
 
-    def __init__(
-        self, callback: Callback, pred: Callable[[EnableCallbackIf], bool] = lambda _: True
-    ) -> None:
+    def __init__(self, callback: Callback, pred: Callable[[EnableCallbackIf], bool]) -> None:
         super().__init__(callback)
         self._pred = pred
 
     def enabled(self, hook: str) -> bool:
-        """Whether the callback is to act in a hook now."""
-        return bool(self._pred(self))
-
-    def before_epoch(self) -> None:
-        """Pass on where enabled."""
-        if self.enabled("before_epoch"):
-            self.callback.before_epoch()
-
-    def before_step(self) -> None:
-        """Pass on where enabled."""
-        if self.enabled("before_step"):
-            self.callback.before_step()
-
-    def after_step(self, outputs: Mapping[str, Any]) -> None:
-        """Pass on where enabled."""
-        if self.enabled("after_step"):
-            self.callback.after_step(outputs)
-
-    def trigger_step(self) -> None:
-        """Pass on where enabled."""
-        if self.enabled("trigger_step"):
-            self.callback.trigger_step()
-
-    def after_call(self) -> None:
-        """Pass on where enabled."""
-        if self.enabled("after_call"):
-            self.callback.after_call()
-
-    def after_epoch(self) -> None:
-        """Pass on where enabled."""
-        if self.enabled("after_epoch"):
-            self.callback.after_epoch()
-
-    def trigger_epoch(self) -> None:
-        """Pass on where enabled."""
-        if self.enabled("trigger_epoch"):
-            self.callback.trigger_epoch()
-
-    def trigger(self) -> None:
-        """Pass on where enabled."""
-        if self.enabled("trigger"):
-            self.callback.trigger()
+        """Whether the condition holds now."""
+        return hook in ("before_train", "after_train") or bool(self._pred(self))

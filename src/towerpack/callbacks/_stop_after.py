@@ -30,8 +30,8 @@ class StopAfter(Callback):
         *,
         clock: Callable[[], float] = _time.monotonic,
     ) -> None:
-        given = [limit for limit in (time, steps) if limit is not None]
-        if not given or not all(limit > 0 for limit in given):
+        limits = [limit for limit in (time, steps) if limit is not None]
+        if not limits or not min(limits) > 0:
             raise ConfigError(
                 f"StopAfter(time={time}, steps={steps}) makes no sense.",
                 expected="seconds or steps, more than 0",

@@ -30,7 +30,7 @@ def fired(note: Note, hook: str) -> list[int]:
 def test_a_proxy_changes_nothing(tmp_path: Path) -> None:
     alone, wrapped = Note(), Note()
     SmallHost(tmp_path, [alone]).run()
-    SmallHost(tmp_path, [ProxyCallback(EnableCallbackIf(wrapped))]).run()
+    SmallHost(tmp_path, [ProxyCallback(EnableCallbackIf(wrapped, lambda _: True))]).run()
     assert wrapped.log == alone.log
 
 
