@@ -1,4 +1,4 @@
-"""Files that are either whole or not there, and the content of tables and figures."""
+"""Files that are either whole or not there, and the content of tables."""
 
 from __future__ import annotations
 
@@ -43,10 +43,3 @@ def csv_of(rows: Iterable[Sequence[Any]]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()
-
-
-def png_of(figure: Any) -> bytes:
-    """Content of a PNG file of a Matplotlib figure."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=100)
-    return buffer.getvalue()

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack._core.extras import require
-from towerpack._core.files import csv_of, png_of, replace_file
+from towerpack._core.figures import draw_confusion, pixels_of, png_of
+from towerpack._core.files import csv_of, replace_file
 from towerpack.callbacks._inferencers import Inferencer
 
 if TYPE_CHECKING:
     from towerpack.callbacks._host import TrainerHost
-
-# With more classes, cells of the picture get no numbers and axes no names.
-_MOST_NUMBERS: Final = 20
-_MOST_NAMES: Final = 60
 
 
 class ConfusionMatrix(Inferencer):
@@ -31,7 +28,6 @@ class ConfusionMatrix(Inferencer):
         classes: Their names in the order of their numbers, or how many there are.
         prediction: Name of an output of integers, the predicted classes.
         label: Name of an output of the same shape, the true ones.
-        prefix: Put before the names of the results, with a slash.
         draw: Draw the picture; without it, Matplotlib is not needed.
 
     Raises:
@@ -48,7 +44,6 @@ class ConfusionMatrix(Inferencer):
         prediction: str = "prediction",
         label: str = "label",
         *,
-        prefix: str | None = None,
         draw: bool = True,
     ) -> None:
         names = [str(i) for i in range(classes)] if isinstance(classes, int) else [*classes]
@@ -62,7 +57,6 @@ class ConfusionMatrix(Inferencer):
         self._classes, self._draw = names, draw
         self._prediction, self._label = prediction, label
         self._ignore: int | None = None
-        self._prefix = f"{prefix}/" if prefix else ""
         self.matrix = np.zeros([len(names)] * 2, np.int64)
 
     def outputs(self) -> Sequence[str]:
@@ -71,7 +65,7 @@ class ConfusionMatrix(Inferencer):
 
     def names(self) -> Sequence[str]:
         """Accuracy, mean recall, mean F1."""
-        return [self._prefix + n for n in ("accuracy", "balanced_accuracy", "macro_f1")]
+        return ["accuracy", "balanced_accuracy", "macro_f1"]
 
     def begin(self) -> None:
         """Start from zero."""
@@ -84,25 +78,22 @@ class ConfusionMatrix(Inferencer):
             CallbackError: Outputs differ in shape, or hold something else than classes.
         """
         predicted, true = (np.asarray(outputs[name]) for name in self.outputs())
-        if predicted.shape != true.shape:
-            raise CallbackError(
-                f"{self!r}: '{self._prediction}' and '{self._label}' differ in shape.",
-                got=f"{list(predicted.shape)} and {list(true.shape)}",
-                expected="a class for each label",
-                fix="expose('prediction', tf.argmax(logits, -1))",
-            )
-        if self._ignore is not None:
+        if self._ignore is not None and predicted.shape == true.shape:
             predicted, true = predicted[true != self._ignore], true[true != self._ignore]
         size = len(self._classes)
-        for name, values in ((self._prediction, predicted), (self._label, true)):
-            if values.dtype.kind not in "iub" or (
-                values.size and not 0 <= values.min() <= values.max() < size
-            ):
-                raise CallbackError(
-                    f"{self!r}: the output '{name}' does not hold classes.",
-                    got=f"{values.dtype.name} from {values.min()} to {values.max()}",
-                    expected=f"integers from 0 to {size - 1}",
-                )
+        both = np.concatenate([predicted.ravel(), true.ravel()])
+        if (
+            predicted.shape != true.shape
+            or both.dtype.kind not in "iub"
+            or (both.size and not 0 <= both.min() <= both.max() < size)
+        ):
+            raise CallbackError(
+                f"{self!r}: the outputs are not classes of the same things.",
+                got=f"{predicted.dtype.name} {list(predicted.shape)} and {true.dtype.name} "
+                f"{list(true.shape)}, from {both.min(initial=0)} to {both.max(initial=0)}",
+                expected=f"integers from 0 to {size - 1}, in two arrays of one shape",
+                fix="expose('prediction', tf.argmax(logits, -1))",
+            )
         places = true.ravel().astype(np.int64) * size + predicted.ravel()
         self.matrix += np.bincount(places, minlength=size * size).reshape(size, size)
 
@@ -116,8 +107,7 @@ class ConfusionMatrix(Inferencer):
 
     def show(self, trainer: TrainerHost, prefix: str) -> None:
         """Write the table and the picture."""
-        stem = f"{prefix}/{self._prefix}confusion"
-        path = trainer.run_dir / stem.replace("/", "-")
+        path = trainer.run_dir / f"{prefix.replace('/', '-')}-confusion"
         rows = [[name, *row] for name, row in zip(self._classes, self.matrix.tolist(), strict=True)]
         replace_file(
             path.with_suffix(".csv"), csv_of([["true \\ predicted", *self._classes], *rows])
@@ -125,7 +115,9 @@ class ConfusionMatrix(Inferencer):
         if self._draw:
             figure = draw_confusion(self.matrix, self._classes)
             replace_file(path.with_suffix(".png"), png_of(figure))
-            trainer.monitors.put_image(stem, pixels_of(figure), trainer.global_step)
+            trainer.monitors.put_image(
+                f"{prefix}/confusion", pixels_of(figure), trainer.global_step
+            )
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._prediction!r}, {self._label!r})"
@@ -141,7 +133,6 @@ class MeanIoU(ConfusionMatrix):
         prediction: Name of an output of integers, such as [batch, h, w].
         label: Name of an output of the same shape, the true classes.
         ignore: A label whose pixels do not count, such as 255.
-        prefix: Put before the names of the results, with a slash.
     """
 
     def __init__(
@@ -151,15 +142,14 @@ class MeanIoU(ConfusionMatrix):
         label: str = "label",
         *,
         ignore: int | None = None,
-        prefix: str | None = None,
     ) -> None:
-        super().__init__(classes, prediction, label, prefix=prefix, draw=False)
+        super().__init__(classes, prediction, label, draw=False)
         self._ignore = ignore
         self._each = [] if isinstance(classes, int) else [f"iou/{name}" for name in classes]
 
     def names(self) -> Sequence[str]:
         """The mean, and one for each class that has a name."""
-        return [self._prefix + name for name in ("mean_iou", *self._each)]
+        return ["mean_iou", *self._each]
 
     def finish(self) -> Mapping[str, float]:
         """The shares; of a class that is nowhere, NaN."""
@@ -181,35 +171,3 @@ def per_class(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     precision = right / np.maximum(matrix.sum(axis=0), 1)
     recall = right / np.maximum(matrix.sum(axis=1), 1)
     return precision, recall, 2 * precision * recall / np.maximum(precision + recall, 1e-12)
-
-
-def draw_confusion(matrix: np.ndarray, classes: Sequence[str]) -> Any:
-    """A Matplotlib figure: colours are shares of the true class, numbers are counts."""
-    from matplotlib.figure import Figure
-
-    size = len(classes)
-    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
-    side = min(4 + 0.35 * size, 16)
-    figure = Figure(figsize=(side, side * 0.9), layout="constrained")
-    axes = figure.add_subplot()
-    shown = axes.imshow(100 * shares, cmap="Blues", vmin=0, vmax=100)
-    figure.colorbar(shown, ax=axes, label="% of the true class", shrink=0.8)
-    axes.set(xlabel="predicted", ylabel="true")
-    if size <= _MOST_NAMES:
-        axes.set_xticks(range(size), classes, rotation=45, ha="right")
-        axes.set_yticks(range(size), classes)
-    if size <= _MOST_NUMBERS:
-        for row, column in np.argwhere(matrix):
-            colour = "w" if shares[row, column] > 0.5 else "k"
-            text = str(matrix[row, column])
-            axes.text(column, row, text, ha="center", va="center", color=colour)
-    return figure
-
-
-def pixels_of(figure: Any) -> np.ndarray:
-    """A Matplotlib figure as a picture, uint8 [h, w, 3]."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    canvas = FigureCanvasAgg(figure)
-    canvas.draw()
-    return np.asarray(canvas.buffer_rgba())[..., :3].copy()

@@ -10,7 +10,8 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
-from towerpack._core.files import csv_of, png_of, replace_file
+from towerpack._core.figures import draw_rates, png_of
+from towerpack._core.files import csv_of, replace_file
 from towerpack._core.logs import get_logger
 from towerpack.callbacks._base import Callback
 
@@ -115,30 +116,9 @@ class LearningRateFinder(Callback):
         rows = zip(self.rates, self.costs, smooth, strict=True)
         table, picture = (self.trainer.run_dir / f"lr-finder.{end}" for end in ("csv", "png"))
         replace_file(table, csv_of([("learning_rate", "cost", "smoothed"), *rows]))
-        replace_file(picture, png_of(self.draw()))
+        replace_file(picture, png_of(draw_rates(self.rates, self.costs, smooth, self.suggestion)))
         found = "none: no fall" if self.suggestion is None else f"{self.suggestion:.3g}"
         _log.info("Suggested learning rate: %s. The curve: %s", found, picture)
-
-    def draw(self) -> Any:
-        """The curve as a Matplotlib figure."""
-        from matplotlib.figure import Figure
-
-        smooth = smoothed(self.costs)
-        figure = Figure(figsize=(7, 4.5), layout="constrained")
-        axes = figure.add_subplot()
-        axes.plot(self.rates, self.costs, color="0.8", label="cost of the step")
-        axes.plot(self.rates, smooth, label="smoothed")
-        axes.set(xscale="log", xlabel="learning rate", ylabel="cost")
-        # What grows at the end would flatten the rest.
-        low, high = min(self.costs), max(self.costs[:_FIRST])
-        if high > low:
-            axes.set_ylim(low - 0.1 * (high - low), high + 0.3 * (high - low))
-        if self.suggestion is not None:
-            label = f"half way: {self.suggestion:.2g}"
-            axes.axvline(self.suggestion, color="C1", linestyle="--", label=label)
-        axes.grid(alpha=0.3)
-        axes.legend()
-        return figure
 
     def state(self) -> dict[str, Any]:
         """The costs so far."""

@@ -154,21 +154,9 @@ class KerasMetric(Inferencer):
         self._metric.reset_state()
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
-        """Add a batch.
-
-        Raises:
-            CallbackError: The metric does not take these values.
-        """
+        """Add a batch; errors are Keras's."""
         weight = {} if self._weight is None else {"sample_weight": outputs[self._weight]}
-        try:
-            self._metric.update_state(*(outputs[name] for name in self._outputs), **weight)
-        except (TypeError, ValueError) as error:
-            shapes = {name: list(np.shape(outputs[name])) for name in self.outputs()}
-            raise CallbackError(
-                f"The metric '{self._name}' does not take these outputs: {error}",
-                got=f"shapes {shapes}",
-                expected="the arguments of its update_state, in their order",
-            ) from error
+        self._metric.update_state(*(outputs[name] for name in self._outputs), **weight)
 
     def finish(self) -> Mapping[str, float]:
         """The result.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,33 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 
-class ProcessOutputs(Callback):
+class _OfSteps(Callback):
+    def __init__(self, names: str | Sequence[str], *, every_k_steps: int = 1) -> None:
+        self._names = [names] if isinstance(names, str) else list(names)
+        self._every = every_k_steps
+        if not self._names or every_k_steps < 1:
+            raise ConfigError(
+                f"{type(self).__name__}({names!r}, every_k_steps={every_k_steps}) makes no sense.",
+                expected="names of outputs, and a period of at least 1",
+            )
+
+    @abstractmethod
+    def _process(self, outputs: Mapping[str, Any]) -> None: ...
+
+    def setup(self, trainer: TrainerHost) -> None:
+        """Ask for the outputs."""
+        self.fetch(*self._names)
+
+    def after_step(self, outputs: Mapping[str, Any]) -> None:
+        """Process them."""
+        if self.global_step % self._every == 0:
+            self._process(outputs)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self._names)})"
+
+
+class ProcessOutputs(_OfSteps):
     """Calls a function with outputs of steps.
 
     Args:
@@ -37,56 +64,29 @@ class ProcessOutputs(Callback):
     def __init__(
         self, names: str | Sequence[str], func: Callable[..., Any], *, every_k_steps: int = 1
     ) -> None:
-        self._names = [names] if isinstance(names, str) else list(names)
+        super().__init__(names, every_k_steps=every_k_steps)
         self._func = func
-        self._every = every_k_steps
-        if not self._names or every_k_steps < 1:
-            raise ConfigError(
-                f"{type(self).__name__}({names!r}, every_k_steps={every_k_steps}) makes no sense.",
-                expected="names of outputs, and a period of at least 1",
-            )
 
-    def setup(self, trainer: TrainerHost) -> None:
-        """Ask for the outputs."""
-        self.fetch(*self._names)
-
-    def after_step(self, outputs: Mapping[str, Any]) -> None:
-        """Call the function."""
-        if self.global_step % self._every == 0:
-            self._func(*(outputs[name] for name in self._names))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(self._names)})"
+    def _process(self, outputs: Mapping[str, Any]) -> None:
+        self._func(*(outputs[name] for name in self._names))
 
 
-class DumpTensors(ProcessOutputs):
-    """Writes outputs of steps to `dump/step-00000012.npz` in the run directory.
+class DumpTensors(_OfSteps):
+    """Writes outputs of steps to `dump/step-00000012.npz`; arguments as of `ProcessOutputs`."""
 
-    Arguments are those of `ProcessOutputs`.
-    """
-
-    def __init__(self, names: str | Sequence[str], *, every_k_steps: int = 1) -> None:
-        super().__init__(names, self._dump, every_k_steps=every_k_steps)
-
-    def _dump(self, *values: Any) -> None:
+    def _process(self, outputs: Mapping[str, Any]) -> None:
         path = self.trainer.run_dir / "dump" / f"step-{self.global_step:08d}.npz"
-        save_arrays(path, dict(zip(self._names, values, strict=True)))
+        save_arrays(path, {name: outputs[name] for name in self._names})
 
 
-class TensorPrinter(ProcessOutputs):
-    """Logs outputs of steps, long ones shortened.
+class TensorPrinter(_OfSteps):
+    """Logs outputs of steps, long ones shortened; arguments as of `ProcessOutputs`."""
 
-    Arguments are those of `ProcessOutputs`.
-    """
-
-    def __init__(self, names: str | Sequence[str], *, every_k_steps: int = 1) -> None:
-        super().__init__(names, self._print, every_k_steps=every_k_steps)
-
-    def _print(self, *values: Any) -> None:
-        for name, value in zip(self._names, values, strict=True):
-            text = np.array2string(np.asarray(value), precision=5, threshold=20, edgeitems=3)
-            shape = list(np.shape(value))
-            _log.info("Step %d: %s %s = %s", self.global_step, name, shape, text)
+    def _process(self, outputs: Mapping[str, Any]) -> None:
+        for name in self._names:
+            value = np.asarray(outputs[name])
+            text = np.array2string(value, precision=5, threshold=20, edgeitems=3)
+            _log.info("Step %d: %s %s = %s", self.global_step, name, list(value.shape), text)
 
 
 class DumpTensorAsImage(Callback):
@@ -138,7 +138,7 @@ class DumpTensorAsImage(Callback):
         return f"DumpTensorAsImage({self._name})"
 
 
-class SimpleMovingAverage(ProcessOutputs):
+class SimpleMovingAverage(_OfSteps):
     """Means of scalar outputs over the last steps, monitored as `<name>/SMA`.
 
     `towerpack.nn.summary.moving_average` gives exponential ones and costs less.
@@ -152,7 +152,7 @@ class SimpleMovingAverage(ProcessOutputs):
     """
 
     def __init__(self, names: str | Sequence[str], window_size: int) -> None:
-        super().__init__(names, self._take_in)
+        super().__init__(names)
         if window_size < 1:
             raise ConfigError(f"{self!r}: window_size={window_size}.", expected="at least 1")
         self._windows = {name: deque[float](maxlen=window_size) for name in self._names}
@@ -161,15 +161,11 @@ class SimpleMovingAverage(ProcessOutputs):
         """A mean for each name."""
         return [f"{name}/SMA" for name in self._names]
 
-    def _take_in(self, *values: Any) -> None:
-        for (name, window), value in zip(self._windows.items(), values, strict=True):
-            if np.ndim(value):
-                raise ConfigError(
-                    f"{self!r}: the output '{name}' is no scalar.",
-                    got=f"shape {list(np.shape(value))}",
-                    fix=f"expose('mean_{name}', tf.reduce_mean({name}))",
-                )
-            window.append(float(value))
+    def _process(self, outputs: Mapping[str, Any]) -> None:
+        for name, window in self._windows.items():
+            if np.ndim(outputs[name]):
+                raise ConfigError(f"{self!r}: the output '{name}' is no scalar.")
+            window.append(float(outputs[name]))
 
     def trigger(self) -> None:
         """Put the means."""

@@ -43,13 +43,12 @@ class PeriodicTrigger(ProxyCallback):
             )
         self._every_k_steps = _period(who, "every_k_steps", every_k_steps)
         self._every_k_epochs = _period(who, "every_k_epochs", every_k_epochs)
-        if not isinstance(callback, Callback) or not callback.acts_in("trigger"):
+        super().__init__(callback)
+        if not callback.acts_in("trigger"):
             raise CallbackError(
                 f"PeriodicTrigger cannot trigger {callback!r}.",
                 expected="a callback that overrides trigger()",
-                fix="call the class: ModelSaver()" if isinstance(callback, type) else None,
             )
-        super().__init__(callback)
         self._before_train = before_train
         self._triggered_at: int | None = None
 

@@ -5,17 +5,17 @@ Where there is nothing to measure, one line says so, and nothing is monitored.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import threading
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
 from towerpack._core.logs import get_logger
+from towerpack._core.nvml import Nvml
 from towerpack.callbacks._base import Callback
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class GPUUtilizationTracker(_Tracker):
     def setup(self, trainer: TrainerHost) -> None:
         """Find the GPUs."""
         try:
-            self._nvml = _Nvml(self._library, self._devices)
+            self._nvml = Nvml(self._library, self._devices)
         except OSError as error:
             _log.info("%r: there is nothing to measure here: %s", self, error)
         else:
@@ -141,42 +141,3 @@ class GPUUtilizationTracker(_Tracker):
         self._ended.set()
         if self._thread is not None:
             self._thread.join()
-
-
-class _Nvml:
-    """The three functions of NVIDIA's management library (NVML API reference) that are needed.
-
-    Raises:
-        OSError: It is not there, or a call fails.
-    """
-
-    def __init__(self, library: str, devices: Sequence[int | str] | None) -> None:
-        self._library = ctypes.CDLL(library)
-        self._call("nvmlInit_v2")
-        count = ctypes.c_uint()
-        self._call("nvmlDeviceGetCount_v2", ctypes.byref(count))
-        chosen = range(count.value) if devices is None else devices
-        self.handles = [self._handle(str(device)) for device in chosen]
-
-    def _call(self, name: str, *arguments: Any) -> None:
-        status = getattr(self._library, name)(*arguments)
-        if status:
-            raise OSError(f"{name} gives the status {status}")
-
-    def _handle(self, device: str) -> ctypes.c_void_p:
-        handle = ctypes.c_void_p()
-        if device.strip().isdigit():
-            number = ctypes.c_uint(int(device))
-            self._call("nvmlDeviceGetHandleByIndex_v2", number, ctypes.byref(handle))
-        else:
-            self._call("nvmlDeviceGetHandleByUUID", device.encode(), ctypes.byref(handle))
-        return handle
-
-    def utilization(self) -> list[float]:
-        """Percent of the last sample period, of each device."""
-        found = []
-        for handle in self.handles:
-            rates = (ctypes.c_uint * 2)()  # of the GPU, of its memory
-            self._call("nvmlDeviceGetUtilizationRates", handle, ctypes.byref(rates))
-            found.append(float(rates[0]))
-        return found

@@ -9,9 +9,10 @@ import numpy as np
 
 from towerpack._core.columns import aligned
 from towerpack._core.extras import require
-from towerpack._core.files import csv_of, png_of, replace_file
+from towerpack._core.figures import draw_confusion, png_of
+from towerpack._core.files import csv_of, replace_file
 from towerpack.apps._modeler import Reporting
-from towerpack.callbacks._confusion import draw_confusion, per_class
+from towerpack.callbacks._confusion import per_class
 
 
 class ClassificationReport(Reporting):
