@@ -83,7 +83,7 @@ def test_functions_as_a_callback(tmp_path: Path) -> None:
     assert seen == [1, 2, 3, 4, "epoch 1"]
     assert not made.acts_in("before_step")
     with pytest.raises(ConfigError, match="Did you mean 'trigger'"):
-        CallbackFactory(triger=print)
+        CallbackFactory(triggers=print)
     with pytest.raises(ConfigError, match="do nothing"):
         CallbackFactory()
 
