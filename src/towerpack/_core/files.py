@@ -1,9 +1,13 @@
-"""Files that are either whole or not there."""
+"""Files that are either whole or not there, and the content of tables."""
 
 from __future__ import annotations
 
+import csv
+import io
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 
 def fsync_dir(path: Path) -> None:
@@ -32,3 +36,10 @@ def replace_file(path: Path, data: bytes) -> None:
     finally:
         temporary.unlink(missing_ok=True)
     fsync_dir(path.parent)
+
+
+def csv_of(rows: Iterable[Sequence[Any]]) -> bytes:
+    """Text of a CSV file, in UTF-8."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()

@@ -1,31 +1,13 @@
-"""Tables and pictures as files."""
+"""Pictures as files."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 import cv2
 import numpy as np
 
 from towerpack._core.files import replace_file
-
-
-def csv_of(rows: Iterable[Sequence[Any]]) -> bytes:
-    """Text of a CSV file, in UTF-8."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue().encode()
-
-
-def png_of(figure: Any) -> bytes:
-    """Content of a PNG file of a Matplotlib figure."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", dpi=100)
-    return buffer.getvalue()
 
 
 def write_picture(path: Path, picture: np.ndarray) -> None:

@@ -13,9 +13,9 @@ from typing import Any, Final
 import numpy as np
 
 from towerpack._core.errors import ConfigError, TowerpackError
-from towerpack._core.files import replace_file
+from towerpack._core.files import csv_of, replace_file
 from towerpack._core.naming import unique
-from towerpack.apps._files import csv_of, write_picture
+from towerpack.apps._files import write_picture
 from towerpack.apps._inputter import Inputter
 from towerpack.apps._modeler import Display
 from towerpack.apps._runner import Runner

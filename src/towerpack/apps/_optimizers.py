@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from itertools import pairwise
 from typing import Any, Final
 
@@ -10,7 +9,13 @@ import keras
 
 from towerpack._core.errors import ConfigError
 from towerpack.apps._config import Optimizer
-from towerpack.callbacks import ScheduledHyperParamSetter
+from towerpack.callbacks import (
+    ScheduledHyperParamSetter,
+    cosine_schedule,
+    piecewise_schedule,
+    polynomial_schedule,
+    warmup_schedule,
+)
 from towerpack.config import Registry
 from towerpack.training import AccumulateGradients, GlobalNormClip, ProcessGradients
 
@@ -30,8 +35,6 @@ OPTIMIZERS: Registry[Any] = Registry(
     },
 )
 _DEFAULTS: Final[dict[str, dict[str, Any]]] = {"momentum": {"momentum": 0.9}}
-# A curve is drawn as so many straight lines.
-_PIECES: Final = 100
 
 
 def make_optimizer(config: Optimizer) -> Any:
@@ -68,22 +71,18 @@ def schedule_of(config: Optimizer, epochs: int, steps: int) -> ScheduledHyperPar
     warm = round(config.warmup * steps)
     if warm >= end:
         raise ConfigError(f"optimizer.warmup={config.warmup}.", expected=f"less than {epochs}")
-    if config.schedule != "step" and (config.boundaries or config.factors):
+    if config.schedule == "step":
+        return piecewise_schedule([(0, rate), *_steps(config, steps)], warmup=warm)
+    if config.boundaries or config.factors:
         raise ConfigError(
             "optimizer.boundaries and factors are for schedule: step.",
             got=f"schedule: {config.schedule}",
         )
-    if config.schedule == "step":
-        return _by_line(_steps(config, steps), warm, rate)
     if config.schedule == "constant":
-        return _by_line([(warm, rate), (end, rate)], warm, rate) if warm else None
-    at = [warm + round((end - warm) * i / _PIECES) for i in range(_PIECES + 1)]
-    shares = [(step - warm) / (end - warm) for step in at]
-    falls = {
-        "linear": [1 - share for share in shares],
-        "cosine": [(1 + math.cos(math.pi * share)) / 2 for share in shares],
-    }[config.schedule]
-    return _by_line(dict(zip(at, (rate * f for f in falls), strict=True)).items(), warm, rate)
+        return warmup_schedule(rate, warm) if warm else None
+    if config.schedule == "cosine":
+        return cosine_schedule(rate, end, warmup=warm)
+    return polynomial_schedule(rate, end, warmup=warm)
 
 
 def _steps(config: Optimizer, steps: int) -> list[tuple[int, float]]:
@@ -94,17 +93,4 @@ def _steps(config: Optimizer, steps: int) -> list[tuple[int, float]]:
             got=f"boundaries: {config.boundaries}, factors: {config.factors}",
             expected="boundaries: [50, 75], factors: [0.1, 0.01]",
         )
-    values = [config.learning_rate * factor for factor in (1.0, *config.factors)]
-    points = [(0, values[0])]
-    for step, before, after in zip(at, values, values[1:], strict=False):
-        # A jump is a line over one step.
-        points += [(step - 1, before), (step, after)]
-    return points
-
-
-def _by_line(points: Any, warm: int, rate: float) -> ScheduledHyperParamSetter:
-    rising = [(0, rate / warm), (warm - 1, rate)] if warm else []
-    table = dict([*rising, *(point for point in points if point[0] >= warm)])
-    return ScheduledHyperParamSetter(
-        "learning_rate", sorted(table.items()), interp="linear", step_based=True
-    )
+    return [(b, config.learning_rate * f) for b, f in zip(at, config.factors, strict=True)]

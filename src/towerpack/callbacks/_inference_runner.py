@@ -129,6 +129,7 @@ class InferenceRunner(Callback):
                 self.trainer.monitors.put_scalar(
                     f"{self._prefix}/{name}", float(value), self.trainer.global_step
                 )
+            inferencer.show(self.trainer, self._prefix)
 
     def _run(self) -> int:
         """Hand all batches to the inferencers; gives the number of datapoints."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack.callbacks import _old_hooks
+
+if TYPE_CHECKING:
+    from towerpack.callbacks._host import TrainerHost
 
 _NO_HOOKS = {
     "_before_inference": "begin(self)",
@@ -53,6 +56,14 @@ class Inferencer(ABC):
     @abstractmethod
     def finish(self) -> Mapping[str, float]:
         """After the last batch: a number for each of `names`."""
+
+    def show(self, trainer: TrainerHost, prefix: str) -> None:  # noqa: B027 - as above
+        """After `finish`: files in the run directory, pictures for the monitors.
+
+        Args:
+            trainer: The host.
+            prefix: The runner's, such as `'val'`.
+        """
 
 
 class ScalarStats(Inferencer):

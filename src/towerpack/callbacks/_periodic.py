@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack.callbacks._base import Callback
+from towerpack.callbacks._proxy import ProxyCallback
 from towerpack.dataflow._arguments import integer_of
 
-if TYPE_CHECKING:
-    from towerpack.callbacks._host import TrainerHost
 
-
-class PeriodicTrigger(Callback):
+class PeriodicTrigger(ProxyCallback):
     """Triggers a callback every so many steps or epochs *instead of* after each epoch.
 
     All other hooks of the callback work as if it stood in the list itself, and so does its state: a
@@ -38,48 +35,22 @@ class PeriodicTrigger(Callback):
         every_k_epochs: int | None = None,
         before_train: bool = False,
     ) -> None:
+        who = f"PeriodicTrigger({callback!r})"
         if every_k_steps is None and every_k_epochs is None and not before_train:
             raise ConfigError(
-                f"PeriodicTrigger({callback!r}) would never trigger it.",
+                f"{who} would never trigger it.",
                 fix="give every_k_steps, every_k_epochs or before_train",
             )
-        periods = (("every_k_steps", every_k_steps), ("every_k_epochs", every_k_epochs))
-        for name, k in periods:
-            if k is not None and k < 1:
-                raise ConfigError(
-                    f"PeriodicTrigger({callback!r}, {name}={k}) makes no sense.",
-                    expected="at least 1",
-                )
-        if not isinstance(callback, Callback) or not callback.acts_in("trigger"):
+        self._every_k_steps = _period(who, "every_k_steps", every_k_steps)
+        self._every_k_epochs = _period(who, "every_k_epochs", every_k_epochs)
+        super().__init__(callback)
+        if not callback.acts_in("trigger"):
             raise CallbackError(
                 f"PeriodicTrigger cannot trigger {callback!r}.",
                 expected="a callback that overrides trigger()",
-                fix="call the class: ModelSaver()" if isinstance(callback, type) else None,
             )
-        self.callback = callback
-        self._every_k_steps, self._every_k_epochs = (
-            None if k is None else integer_of(k, name) for name, k in periods
-        )
         self._before_train = before_train
         self._triggered_at: int | None = None
-        self.needs = callback.needs
-        self.acts_between_steps = callback.acts_between_steps
-
-    def produces(self) -> Sequence[str]:
-        """What the callback produces."""
-        return self.callback.produces()
-
-    @property
-    def fetches(self) -> Sequence[str]:
-        """What the callback asked for."""
-        return self.callback.fetches
-
-    def setup(self, trainer: TrainerHost) -> None:
-        """Set the callback up."""
-        self.callback.trainer = trainer
-        self.callback.setup(trainer)
-        self.needs = self.callback.needs
-        self.acts_between_steps = self.callback.acts_between_steps
 
     def before_train(self) -> None:
         """Pass on, then trigger if that was asked for."""
@@ -87,31 +58,11 @@ class PeriodicTrigger(Callback):
         if self._before_train:
             self.trigger()
 
-    def before_epoch(self) -> None:
-        """Pass on."""
-        self.callback.before_epoch()
-
-    def before_step(self) -> None:
-        """Pass on."""
-        self.callback.before_step()
-
-    def after_step(self, outputs: Mapping[str, Any]) -> None:
-        """Pass on."""
-        self.callback.after_step(outputs)
-
     def trigger_step(self) -> None:
         """Pass on, then trigger where a period of steps ends."""
         self.callback.trigger_step()
         if self._every_k_steps and self.trainer.global_step % self._every_k_steps == 0:
             self.trigger()
-
-    def after_call(self) -> None:
-        """Pass on."""
-        self.callback.after_call()
-
-    def after_epoch(self) -> None:
-        """Pass on."""
-        self.callback.after_epoch()
 
     def trigger_epoch(self) -> None:
         """Trigger where a period of epochs ends, unless the last step did."""
@@ -127,10 +78,6 @@ class PeriodicTrigger(Callback):
         self._triggered_at = self.trainer.global_step
         self.callback.trigger()
 
-    def after_train(self) -> None:
-        """Pass on."""
-        self.callback.after_train()
-
     def acts_in(self, hook: str) -> bool:
         """What the callback acts in, and what the periods need."""
         if hook == "trigger_step" and self._every_k_steps is not None:
@@ -141,24 +88,62 @@ class PeriodicTrigger(Callback):
 
     def next_stop(self, step: int) -> int | None:
         """The end of the current period of steps, or where the callback wants to stop before."""
-        wanted = self.callback.next_stop(step)
-        if self._every_k_steps is None:
-            return wanted
-        end = (step // self._every_k_steps + 1) * self._every_k_steps
-        return end if wanted is None else min(end, wanted)
+        return _nearer(self.callback.next_stop(step), self._every_k_steps, step)
 
-    def settings(self) -> Any:
-        """The callback's."""
-        return self.callback.settings()
 
-    def state(self) -> Any:
-        """The callback's state."""
-        return self.callback.state()
+class PeriodicCallback(ProxyCallback):
+    """Lets a callback act only in every so many-th step or epoch; it can only make it rarer.
 
-    def restore(self, state: Any) -> None:
-        """Hand it to the callback."""
-        self.callback.restore(state)
+    `PeriodicTrigger` changes when a callback is triggered; this one passes its hooks over.
 
-    def __repr__(self) -> str:
-        # The name under which checkpoints keep the state: the same with and without the wrapper.
-        return repr(self.callback)
+    Args:
+        callback: What is wrapped.
+        every_k_steps: Act in the hooks of those steps (and of epochs that end with one) whose
+            number is a multiple of this.
+        every_k_epochs: Act in all hooks of those epochs whose number is a multiple of this, and of
+            the last one.
+
+    Raises:
+        ConfigError: No period is given, or one that is not positive.
+    """
+
+    def __init__(
+        self,
+        callback: Callback,
+        every_k_steps: int | None = None,
+        every_k_epochs: int | None = None,
+    ) -> None:
+        super().__init__(callback)
+        who = f"PeriodicCallback({callback!r})"
+        self._every_k_steps = _period(who, "every_k_steps", every_k_steps)
+        self._every_k_epochs = _period(who, "every_k_epochs", every_k_epochs)
+        if not (self._every_k_steps or self._every_k_epochs):
+            raise ConfigError(f"{who} has no period.", fix="give every_k_steps or every_k_epochs")
+
+    def enabled(self, hook: str) -> bool:
+        """Whether the step or the epoch of the hook is one of those."""
+        host = self.trainer
+        # Before a step the counter does not count it yet.
+        step = host.global_step + (hook == "before_step")
+        of_steps = self._every_k_steps and step % self._every_k_steps == 0
+        of_epochs = self._every_k_epochs and (
+            host.epoch % self._every_k_epochs == 0 or host.epoch == host.max_epoch
+        )
+        return bool(hook in ("before_train", "after_train") or of_steps or of_epochs)
+
+    def next_stop(self, step: int) -> int | None:
+        """The next of those steps, or where the callback wants to stop before."""
+        return _nearer(self.callback.next_stop(step), self._every_k_steps, step)
+
+
+def _period(who: str, name: str, k: Any) -> int | None:
+    if k is not None and k < 1:
+        raise ConfigError(f"{who}: {name}={k} makes no sense.", expected="at least 1")
+    return None if k is None else integer_of(k, name)
+
+
+def _nearer(wanted: int | None, period: int | None, step: int) -> int | None:
+    if period is None:
+        return wanted
+    end = (step // period + 1) * period
+    return end if wanted is None else min(end, wanted)

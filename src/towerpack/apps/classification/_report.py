@@ -9,12 +9,10 @@ import numpy as np
 
 from towerpack._core.columns import aligned
 from towerpack._core.extras import require
-from towerpack._core.files import replace_file
-from towerpack.apps._files import csv_of, png_of
+from towerpack._core.figures import draw_confusion, png_of
+from towerpack._core.files import csv_of, replace_file
 from towerpack.apps._modeler import Reporting
-
-# With more classes, cells of the picture get no numbers and axes no names.
-_MOST_NUMBERS, _MOST_NAMES = 20, 60
+from towerpack.callbacks._confusion import per_class
 
 
 class ClassificationReport(Reporting):
@@ -60,7 +58,10 @@ class ClassificationReport(Reporting):
         count = max(int(self.confusion.sum()), 1)
         there = self.confusion.sum(axis=1) > 0
         values = [float(np.trace(self.confusion)) / count, self._among / count]
-        values = [*values[: len(self.names()) - 1], float(self._each()[2][there].mean())]
+        values = [
+            *values[: len(self.names()) - 1],
+            float(per_class(self.confusion)[2][there].mean()),
+        ]
         return dict(zip(self.names(), values, strict=True))
 
     def lines(self) -> Sequence[str]:
@@ -71,17 +72,12 @@ class ClassificationReport(Reporting):
         """Write `classes.csv` and `confusion.png`."""
         table, picture = folder / "classes.csv", folder / "confusion.png"
         replace_file(table, csv_of(self._rows()))
-        replace_file(picture, self._drawn())
+        require("matplotlib", extra="apps", needed_for="The confusion matrix")
+        replace_file(picture, png_of(draw_confusion(self.confusion, self._names)))
         return [table, picture]
 
-    def _each(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        right = np.diag(self.confusion).astype(float)
-        precision = right / np.maximum(self.confusion.sum(axis=0), 1)
-        recall = right / np.maximum(self.confusion.sum(axis=1), 1)
-        return precision, recall, 2 * precision * recall / np.maximum(precision + recall, 1e-12)
-
     def _rows(self) -> list[tuple[str, ...]]:
-        numbers = zip(*self._each(), strict=True)
+        numbers = zip(*per_class(self.confusion), strict=True)
         counts = self.confusion.sum(axis=1)
         return [
             ("class", "precision", "recall", "F1", "count"),
@@ -90,26 +86,3 @@ class ClassificationReport(Reporting):
                 for name, values, count in zip(self._names, numbers, counts, strict=True)
             ),
         ]
-
-    def _drawn(self) -> bytes:
-        require("matplotlib", extra="apps", needed_for="The confusion matrix")
-        from matplotlib.figure import Figure
-
-        size = len(self._names)
-        shares = self.confusion / np.maximum(self.confusion.sum(axis=1, keepdims=True), 1)
-        figure = Figure(
-            figsize=(side := min(4 + 0.35 * size, 16), side * 0.9), layout="constrained"
-        )
-        axes = figure.add_subplot()
-        shown = axes.imshow(100 * shares, cmap="Blues", vmin=0, vmax=100)
-        figure.colorbar(shown, ax=axes, label="% of the true class", shrink=0.8)
-        axes.set(xlabel="predicted", ylabel="true")
-        if size <= _MOST_NAMES:
-            axes.set_xticks(range(size), self._names, rotation=45, ha="right")
-            axes.set_yticks(range(size), self._names)
-        if size <= _MOST_NUMBERS:
-            for row, column in np.argwhere(self.confusion):
-                dark = shares[row, column] > 0.5
-                text = str(self.confusion[row, column])
-                axes.text(column, row, text, ha="center", va="center", color="w" if dark else "k")
-        return png_of(figure)

@@ -1,0 +1,173 @@
+"""What is taken for what: the confusion matrix, its picture, and intersection over union."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from towerpack._core.errors import CallbackError, ConfigError
+from towerpack._core.extras import require
+from towerpack._core.figures import draw_confusion, pixels_of, png_of
+from towerpack._core.files import csv_of, replace_file
+from towerpack.callbacks._inferencers import Inferencer
+
+if TYPE_CHECKING:
+    from towerpack.callbacks._host import TrainerHost
+
+
+class ConfusionMatrix(Inferencer):
+    """How often which class was taken for which, over all datapoints. Exact.
+
+    It gives `accuracy`, `balanced_accuracy` (the mean recall) and `macro_f1` (the mean F1; both
+    means are over the classes that have datapoints). After each evaluation `<prefix>-confusion.csv`
+    and `.png` in the run directory are replaced, and the monitors are given the picture.
+
+    Args:
+        classes: Their names in the order of their numbers, or how many there are.
+        prediction: Name of an output of integers, the predicted classes.
+        label: Name of an output of the same shape, the true ones.
+        draw: Draw the picture; without it, Matplotlib is not needed.
+
+    Raises:
+        ConfigError: There are fewer than two classes, or both outputs are the same.
+        MissingExtraError: Matplotlib is not installed.
+
+    Attributes:
+        matrix: int64 [true class, predicted class], of the evaluation so far.
+    """
+
+    def __init__(
+        self,
+        classes: int | Sequence[str],
+        prediction: str = "prediction",
+        label: str = "label",
+        *,
+        draw: bool = True,
+    ) -> None:
+        names = [str(i) for i in range(classes)] if isinstance(classes, int) else [*classes]
+        if len(names) < 2 or prediction == label:
+            raise ConfigError(
+                f"{type(self).__name__}({classes!r}, {prediction!r}, {label!r}) makes no sense.",
+                expected="at least two classes, and two different outputs",
+            )
+        if draw:
+            require("matplotlib", extra="demo", needed_for="The picture of a confusion matrix")
+        self._classes, self._draw = names, draw
+        self._prediction, self._label = prediction, label
+        self._ignore: int | None = None
+        self.matrix = np.zeros([len(names)] * 2, np.int64)
+
+    def outputs(self) -> Sequence[str]:
+        """Prediction and label."""
+        return [self._prediction, self._label]
+
+    def names(self) -> Sequence[str]:
+        """Accuracy, mean recall, mean F1."""
+        return ["accuracy", "balanced_accuracy", "macro_f1"]
+
+    def begin(self) -> None:
+        """Start from zero."""
+        self.matrix[:] = 0
+
+    def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
+        """Count.
+
+        Raises:
+            CallbackError: Outputs differ in shape, or hold something else than classes.
+        """
+        predicted, true = (np.asarray(outputs[name]) for name in self.outputs())
+        if self._ignore is not None and predicted.shape == true.shape:
+            predicted, true = predicted[true != self._ignore], true[true != self._ignore]
+        size = len(self._classes)
+        both = np.concatenate([predicted.ravel(), true.ravel()])
+        if (
+            predicted.shape != true.shape
+            or both.dtype.kind not in "iub"
+            or (both.size and not 0 <= both.min() <= both.max() < size)
+        ):
+            raise CallbackError(
+                f"{self!r}: the outputs are not classes of the same things.",
+                got=f"{predicted.dtype.name} {list(predicted.shape)} and {true.dtype.name} "
+                f"{list(true.shape)}, from {both.min(initial=0)} to {both.max(initial=0)}",
+                expected=f"integers from 0 to {size - 1}, in two arrays of one shape",
+                fix="expose('prediction', tf.argmax(logits, -1))",
+            )
+        places = true.ravel().astype(np.int64) * size + predicted.ravel()
+        self.matrix += np.bincount(places, minlength=size * size).reshape(size, size)
+
+    def finish(self) -> Mapping[str, float]:
+        """The shares."""
+        _, recall, f1 = per_class(self.matrix)
+        there = self.matrix.sum(axis=1) > 0
+        accuracy = np.trace(self.matrix) / max(int(self.matrix.sum()), 1)
+        means = [float(v[there].mean()) if there.any() else 0.0 for v in (recall, f1)]
+        return dict(zip(self.names(), [float(accuracy), *means], strict=True))
+
+    def show(self, trainer: TrainerHost, prefix: str) -> None:
+        """Write the table and the picture."""
+        path = trainer.run_dir / f"{prefix.replace('/', '-')}-confusion"
+        rows = [[name, *row] for name, row in zip(self._classes, self.matrix.tolist(), strict=True)]
+        replace_file(
+            path.with_suffix(".csv"), csv_of([["true \\ predicted", *self._classes], *rows])
+        )
+        if self._draw:
+            figure = draw_confusion(self.matrix, self._classes)
+            replace_file(path.with_suffix(".png"), png_of(figure))
+            trainer.monitors.put_image(
+                f"{prefix}/confusion", pixels_of(figure), trainer.global_step
+            )
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._prediction!r}, {self._label!r})"
+
+
+class MeanIoU(ConfusionMatrix):
+    """Intersection over union of predicted and true pixels, averaged over the classes. Exact.
+
+    Classes that are neither predicted nor there are left out, as in Keras.
+
+    Args:
+        classes: How many, or their names, which give `iou/<name>` for each one, too.
+        prediction: Name of an output of integers, such as [batch, h, w].
+        label: Name of an output of the same shape, the true classes.
+        ignore: A label whose pixels do not count, such as 255.
+    """
+
+    def __init__(
+        self,
+        classes: int | Sequence[str],
+        prediction: str = "prediction",
+        label: str = "label",
+        *,
+        ignore: int | None = None,
+    ) -> None:
+        super().__init__(classes, prediction, label, draw=False)
+        self._ignore = ignore
+        self._each = [] if isinstance(classes, int) else [f"iou/{name}" for name in classes]
+
+    def names(self) -> Sequence[str]:
+        """The mean, and one for each class that has a name."""
+        return ["mean_iou", *self._each]
+
+    def finish(self) -> Mapping[str, float]:
+        """The shares; of a class that is nowhere, NaN."""
+        both = np.diag(self.matrix)
+        either = self.matrix.sum(axis=0) + self.matrix.sum(axis=1) - both
+        there = either > 0
+        shares = np.where(there, both / np.maximum(either, 1), np.nan)
+        mean = float(shares[there].mean()) if there.any() else 0.0
+        values = [mean, *shares.tolist()][: len(self.names())]
+        return dict(zip(self.names(), values, strict=True))
+
+    def show(self, trainer: TrainerHost, prefix: str) -> None:
+        """Nothing."""
+
+
+def per_class(matrix: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Precision, recall and F1 of each class; 0 where there is nothing to share."""
+    right = np.diag(matrix).astype(float)
+    precision = right / np.maximum(matrix.sum(axis=0), 1)
+    recall = right / np.maximum(matrix.sum(axis=1), 1)
+    return precision, recall, 2 * precision * recall / np.maximum(precision + recall, 1e-12)

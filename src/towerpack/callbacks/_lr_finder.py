@@ -1,0 +1,151 @@
+"""The range of learning rates with which a model learns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.extras import require
+from towerpack._core.figures import draw_rates, png_of
+from towerpack._core.files import csv_of, replace_file
+from towerpack._core.logs import get_logger
+from towerpack.callbacks._base import Callback
+
+if TYPE_CHECKING:
+    from towerpack.callbacks._host import TrainerHost
+
+_log = get_logger(__name__)
+_DECAY: Final = 0.9
+# Steps at the beginning that tell the level, and the noise, of the cost.
+_FIRST: Final = 10
+
+
+class LearningRateFinder(Callback):
+    """Raises the learning rate from step to step, and draws the cost over it.
+
+    Smith 2017, "Cyclical learning rates", section 3.3. The weights are worth nothing afterwards, so
+    it is a run of its own, without `ModelSaver`, which it ends: after `steps`, or once the cost
+    grows. `lr-finder.csv` and `lr-finder.png` are then in the run directory.
+
+        finder = LearningRateFinder()
+        SimpleTrainer(TrainConfig(dataflow=…, model=…, callbacks=[finder], run_dir="find")).train()
+
+    Args:
+        low: The first learning rate.
+        high: The last one.
+        steps: How many steps; each multiplies it by the same factor.
+        diverged: End once the smoothed cost is so many times its smallest, or a cost so many times
+            the largest of the first ten.
+
+    Raises:
+        ConfigError: The range or the number of steps makes no sense, or the run is not a new one.
+        MissingExtraError: Matplotlib is not installed.
+
+    Attributes:
+        costs: Of the steps that were run.
+        suggestion: After training, where the cost had fallen half way to its lowest; None where it
+            has not fallen.
+    """
+
+    acts_between_steps = True
+
+    def __init__(
+        self, low: float = 1e-6, high: float = 10.0, steps: int = 200, *, diverged: float = 4.0
+    ) -> None:
+        if not 0 < low < high < math.inf or steps < 2 * _FIRST or not diverged > 1:
+            raise ConfigError(
+                f"LearningRateFinder(low={low}, high={high}, steps={steps}, diverged={diverged}) "
+                "makes no sense.",
+                expected=f"0 < low < high, at least {2 * _FIRST} steps, and diverged above 1",
+            )
+        self._low, self._high, self._steps, self._diverged = low, high, steps, diverged
+        self.costs: list[float] = []
+        self.suggestion: float | None = None
+
+    @property
+    def rates(self) -> list[float]:
+        """Learning rates of the steps that were run."""
+        return [self._rate(i) for i in range(len(self.costs))]
+
+    def _rate(self, i: int) -> float:
+        return self._low * (self._high / self._low) ** (i / (self._steps - 1))
+
+    def setup(self, trainer: TrainerHost) -> None:
+        """Ask for the cost."""
+        require("matplotlib", extra="demo", needed_for="The learning-rate finder's curve")
+        self.fetch("cost")
+
+    def before_train(self) -> None:
+        """Refuse to spoil a run that has been trained.
+
+        Raises:
+            ConfigError: It has.
+        """
+        if self.global_step != len(self.costs):
+            raise ConfigError(
+                f"LearningRateFinder spoils the weights, and {self.trainer.run_dir} has been "
+                f"trained for {self.global_step} steps.",
+                fix="give it a run directory of its own, and leave it out afterwards",
+            )
+
+    def before_step(self) -> None:
+        """Set the next learning rate."""
+        self.trainer.hyper_param("learning_rate").set(self._rate(len(self.costs)))
+
+    def after_step(self, outputs: Mapping[str, Any]) -> None:
+        """Keep the cost, and end the run where enough is known."""
+        self.costs.append(float(outputs["cost"]))
+        smooth, rate = smoothed(self.costs), self._rate(len(self.costs) - 1)
+        grown = max(self.costs[:_FIRST]) < self.costs[-1] / self._diverged
+        if len(self.costs) >= self._steps:
+            self.trainer.request_stop(f"the learning rate has reached {self._high:g}")
+        elif grown or not smooth[-1] <= self._diverged * abs(min(smooth)):
+            self.trainer.request_stop(f"the cost grows at a learning rate of {rate:.3g}")
+
+    def after_train(self) -> None:
+        """Write the files, and say what was found."""
+        if len(self.costs) <= _FIRST:
+            _log.warning("%r: only %d steps were run: no curve.", self, len(self.costs))
+            return
+        smooth = smoothed(self.costs)
+        self.suggestion = half_way(self.rates, self.costs)
+        rows = zip(self.rates, self.costs, smooth, strict=True)
+        table, picture = (self.trainer.run_dir / f"lr-finder.{end}" for end in ("csv", "png"))
+        replace_file(table, csv_of([("learning_rate", "cost", "smoothed"), *rows]))
+        replace_file(picture, png_of(draw_rates(self.rates, self.costs, smooth, self.suggestion)))
+        found = "none: no fall" if self.suggestion is None else f"{self.suggestion:.3g}"
+        _log.info("Suggested learning rate: %s. The curve: %s", found, picture)
+
+    def state(self) -> dict[str, Any]:
+        """The costs so far."""
+        return {"costs": self.costs}
+
+    def restore(self, state: Any) -> None:
+        """Take them back."""
+        self.costs = [float(cost) for cost in state["costs"]]
+
+
+def smoothed(values: Sequence[float]) -> list[float]:
+    """Exponential averages, without the pull of a first zero."""
+    average, found = 0.0, []
+    for i, value in enumerate(values, 1):
+        average = _DECAY * average + (1 - _DECAY) * value
+        found.append(average / (1 - _DECAY**i))
+    return found
+
+
+def half_way(rates: Sequence[float], costs: Sequence[float]) -> float | None:
+    """Where the smoothed cost was last above the middle of its first level and its lowest.
+
+    None where its fall is not larger than the noise of the first costs.
+    """
+    first, smooth = np.asarray(costs[:_FIRST]), np.asarray(smoothed(costs))
+    lowest = _FIRST + int(np.nanargmin(smooth[_FIRST:]))
+    fall = first.mean() - smooth[lowest]
+    above = np.flatnonzero(smooth[:lowest] > smooth[lowest] + fall / 2)
+    noise = first.std() + 1e-6 * abs(first.mean())
+    return rates[int(above[-1])] if fall > noise and above.size else None

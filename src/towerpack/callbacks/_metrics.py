@@ -1,0 +1,174 @@
+"""More numbers of an evaluation: top-k, perplexity, any metric of Keras."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from towerpack._core.errors import CallbackError, ConfigError
+from towerpack.callbacks._inferencers import ClassificationError, Inferencer, ScalarStats
+
+
+class TopKError(ClassificationError):
+    """The share of datapoints whose class is not among the k with the highest scores. Exact.
+
+    Of equal scores, the smaller class counts as the higher one. A class whose score is NaN is never
+    among the highest.
+
+    Args:
+        k: At least 1.
+        scores: Name of an output of shape [batch, classes], such as logits.
+        label: Name of an output of shape [batch]: the true classes, as integers.
+        name: Of the result; None for `top<k>_error`.
+
+    Raises:
+        ConfigError: `k` is not positive.
+    """
+
+    def __init__(
+        self, k: int = 5, scores: str = "logits", label: str = "label", name: str | None = None
+    ) -> None:
+        super().__init__("wrong", name or f"top{k}_error")
+        if k < 1:
+            raise ConfigError(f"TopKError({k}) makes no sense.", expected="at least 1")
+        self._k, self._scores, self._label = k, scores, label
+
+    def outputs(self) -> Sequence[str]:
+        """Scores and labels."""
+        return [self._scores, self._label]
+
+    def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
+        """Count.
+
+        Raises:
+            CallbackError: The shapes do not fit, or a label is no class.
+        """
+        scores, label = (np.asarray(outputs[name]) for name in self.outputs())
+        fits = scores.ndim == 2 and label.shape == scores.shape[:1] and label.dtype.kind in "iub"
+        if not fits or (label.size and not 0 <= label.min() <= label.max() < scores.shape[1]):
+            range_ = f" from {label.min()} to {label.max()}" if label.size else ""
+            raise CallbackError(
+                f"{self!r}: '{self._scores}' and '{self._label}' do not belong together.",
+                got=f"{scores.dtype.name} {list(scores.shape)}, "
+                f"{label.dtype.name} {list(label.shape)}{range_}",
+                expected="scores [batch, classes] and the numbers of classes [batch]",
+            )
+        label = label.astype(np.int64)[:, None]
+        scores = scores.astype(np.float64)
+        own = np.take_along_axis(scores, label, axis=1)
+        before = np.arange(scores.shape[1]) < label
+        rank = ((scores > own) | ((scores == own) & before)).sum(axis=1)
+        super().update({"wrong": (rank >= self._k) | np.isnan(own[:, 0])}, batch_size)
+
+    def __repr__(self) -> str:
+        return f"TopKError({self._k})"
+
+
+class Perplexity(ScalarStats):
+    """`exp` of the mean negative log-likelihood.
+
+    Args:
+        cost: Name of a scalar output: the mean over the batch's tokens, in nats.
+        tokens: Name of a scalar output: of how many tokens that is the mean, which weighs it; None
+            where each datapoint has as many.
+        name: Of the result.
+    """
+
+    def __init__(
+        self, cost: str = "cost", tokens: str | None = None, name: str = "perplexity"
+    ) -> None:
+        super().__init__(cost)
+        self._tokens, self._name = tokens, name
+
+    def outputs(self) -> Sequence[str]:
+        """The mean, and its weight."""
+        return self._outputs if self._tokens is None else [*self._outputs, self._tokens]
+
+    def names(self) -> Sequence[str]:
+        """The name of the result."""
+        return [self._name]
+
+    def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
+        """Add a batch; one without tokens counts for nothing."""
+        weight = batch_size if self._tokens is None else int(outputs[self._tokens])
+        if weight:
+            super().update(outputs, weight)
+
+    def finish(self) -> Mapping[str, float]:
+        """The perplexity; infinite where it is beyond all numbers, NaN without tokens."""
+        if not self._count:
+            return {self._name: math.nan}
+        (mean,) = super().finish().values()
+        return {self._name: math.exp(mean) if mean < 700 else math.inf}
+
+
+class KerasMetric(Inferencer):
+    """A metric of Keras over all batches of an evaluation.
+
+        KerasMetric(keras.metrics.AUC(), ["label", "probability"])
+
+    Args:
+        metric: Its `update_state` is given the outputs, its `result` is one number.
+        outputs: Names of outputs in the order of the arguments of `update_state`; most metrics take
+            true values first.
+        weight: Name of an output that is its `sample_weight`.
+        name: Of the result; None for the metric's own.
+
+    Raises:
+        ConfigError: It is no metric, or there are no outputs.
+    """
+
+    def __init__(
+        self,
+        metric: Any,
+        outputs: str | Sequence[str] = ("label", "prediction"),
+        *,
+        weight: str | None = None,
+        name: str | None = None,
+    ) -> None:
+        self._outputs = [outputs] if isinstance(outputs, str) else [*outputs]
+        parts = ("reset_state", "update_state", "result")
+        if isinstance(metric, type) or not all(hasattr(metric, part) for part in parts):
+            raise ConfigError(
+                f"KerasMetric: {metric!r} is no metric.",
+                expected="an object such as keras.metrics.AUC()",
+            )
+        if not self._outputs:
+            raise ConfigError(f"KerasMetric({metric!r}) is given no outputs.")
+        self._metric, self._weight = metric, weight
+        self._name = name or str(metric.name)
+
+    def outputs(self) -> Sequence[str]:
+        """The arguments, and the weight."""
+        return self._outputs if self._weight is None else [*self._outputs, self._weight]
+
+    def names(self) -> Sequence[str]:
+        """The name of the result."""
+        return [self._name]
+
+    def begin(self) -> None:
+        """Start anew."""
+        self._metric.reset_state()
+
+    def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
+        """Add a batch; errors are Keras's."""
+        weight = {} if self._weight is None else {"sample_weight": outputs[self._weight]}
+        self._metric.update_state(*(outputs[name] for name in self._outputs), **weight)
+
+    def finish(self) -> Mapping[str, float]:
+        """The result.
+
+        Raises:
+            CallbackError: It is not one number.
+        """
+        result: Any = self._metric.result()
+        if isinstance(result, dict) or np.ndim(result):
+            raise CallbackError(
+                f"The metric '{self._name}' gives more than one number.",
+                got=str(result),
+                expected="a scalar, such as with average='macro'",
+            )
+        return {self._name: float(result)}

@@ -1,0 +1,184 @@
+"""Outputs of the steps: functions of them, files, pictures, lines of the log, averages."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.files import replace_file
+from towerpack._core.logs import get_logger
+from towerpack._core.npz import save_arrays
+from towerpack.callbacks._base import Callback
+from towerpack.callbacks.monitors._base import _picture as as_picture
+from towerpack.callbacks.monitors._tensorboard import png
+
+if TYPE_CHECKING:
+    from towerpack.callbacks._host import TrainerHost
+
+_log = get_logger(__name__)
+
+
+class _OfSteps(Callback):
+    def __init__(self, names: str | Sequence[str], *, every_k_steps: int = 1) -> None:
+        self._names = [names] if isinstance(names, str) else list(names)
+        self._every = every_k_steps
+        if not self._names or every_k_steps < 1:
+            raise ConfigError(
+                f"{type(self).__name__}({names!r}, every_k_steps={every_k_steps}) makes no sense.",
+                expected="names of outputs, and a period of at least 1",
+            )
+
+    @abstractmethod
+    def _process(self, outputs: Mapping[str, Any]) -> None: ...
+
+    def setup(self, trainer: TrainerHost) -> None:
+        """Ask for the outputs."""
+        self.fetch(*self._names)
+
+    def after_step(self, outputs: Mapping[str, Any]) -> None:
+        """Process them."""
+        if self.global_step % self._every == 0:
+            self._process(outputs)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(self._names)})"
+
+
+class ProcessOutputs(_OfSteps):
+    """Calls a function with outputs of steps.
+
+    Args:
+        names: Name or names of outputs of the training tower.
+        func: Takes the values of one step, NumPy arrays or numbers, in the order of the names.
+        every_k_steps: Only for steps whose number is a multiple of this.
+
+    Raises:
+        ConfigError: There are no names, or the period is not positive.
+    """
+
+    def __init__(
+        self, names: str | Sequence[str], func: Callable[..., Any], *, every_k_steps: int = 1
+    ) -> None:
+        super().__init__(names, every_k_steps=every_k_steps)
+        self._func = func
+
+    def _process(self, outputs: Mapping[str, Any]) -> None:
+        self._func(*(outputs[name] for name in self._names))
+
+
+class DumpTensors(_OfSteps):
+    """Writes outputs of steps to `dump/step-00000012.npz`; arguments as of `ProcessOutputs`."""
+
+    def _process(self, outputs: Mapping[str, Any]) -> None:
+        path = self.trainer.run_dir / "dump" / f"step-{self.global_step:08d}.npz"
+        save_arrays(path, {name: outputs[name] for name in self._names})
+
+
+class TensorPrinter(_OfSteps):
+    """Logs outputs of steps, long ones shortened; arguments as of `ProcessOutputs`."""
+
+    def _process(self, outputs: Mapping[str, Any]) -> None:
+        for name in self._names:
+            value = np.asarray(outputs[name])
+            text = np.array2string(value, precision=5, threshold=20, edgeitems=3)
+            _log.info("Step %d: %s %s = %s", self.global_step, name, list(value.shape), text)
+
+
+class DumpTensorAsImage(Callback):
+    """Writes an output of the last step as pictures, and gives them to the monitors.
+
+    Files are `images/<name>-00000012-0.png` in the run directory.
+
+    Args:
+        name: An output of the training tower.
+        map_func: Makes of its value a picture, or several: [h, w], [h, w, c] or [n, h, w, c], with
+            c of 1, 3 or 4; uint8, or floats from 0 to 1. None where it is that already.
+        most: How many pictures at most.
+    """
+
+    def __init__(
+        self, name: str, map_func: Callable[[Any], Any] | None = None, *, most: int = 4
+    ) -> None:
+        self._name, self._map, self._most = name, map_func, most
+        self._value: Any = None
+
+    def setup(self, trainer: TrainerHost) -> None:
+        """Ask for the output."""
+        self.fetch(self._name)
+
+    def after_step(self, outputs: Mapping[str, Any]) -> None:
+        """Keep the last one."""
+        self._value = outputs[self._name]
+
+    def trigger(self) -> None:
+        """Write.
+
+        Raises:
+            ConfigError: The value is no picture.
+        """
+        if self._value is None:
+            # Where a run was interrupted among its triggers.
+            _log.warning("%r: no step since the run was continued, so no picture.", self)
+            return
+        value = np.asarray(self._value if self._map is None else self._map(self._value))
+        label = self._name.replace("/", "_")
+        for i, picture in enumerate(value[: self._most] if value.ndim == 4 else [value]):
+            drawn = as_picture(self._name, picture)
+            path = self.trainer.run_dir / "images" / f"{label}-{self.global_step:08d}-{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(path, png(drawn))
+            self.trainer.monitors.put_image(f"{self._name}/{i}", drawn, self.global_step)
+
+    def __repr__(self) -> str:
+        return f"DumpTensorAsImage({self._name})"
+
+
+class SimpleMovingAverage(_OfSteps):
+    """Means of scalar outputs over the last steps, monitored as `<name>/SMA`.
+
+    `towerpack.nn.summary.moving_average` gives exponential ones and costs less.
+
+    Args:
+        names: Name or names of scalar outputs of the training tower.
+        window_size: How many steps; fewer at the beginning.
+
+    Raises:
+        ConfigError: There are no names, the window is empty, or an output is no scalar.
+    """
+
+    def __init__(self, names: str | Sequence[str], window_size: int) -> None:
+        super().__init__(names)
+        if window_size < 1:
+            raise ConfigError(f"{self!r}: window_size={window_size}.", expected="at least 1")
+        self._windows = {name: deque[float](maxlen=window_size) for name in self._names}
+
+    def produces(self) -> Sequence[str]:
+        """A mean for each name."""
+        return [f"{name}/SMA" for name in self._names]
+
+    def _process(self, outputs: Mapping[str, Any]) -> None:
+        for name, window in self._windows.items():
+            if np.ndim(outputs[name]):
+                raise ConfigError(f"{self!r}: the output '{name}' is no scalar.")
+            window.append(float(outputs[name]))
+
+    def trigger(self) -> None:
+        """Put the means."""
+        for name, window in self._windows.items():
+            if window:
+                mean = float(np.mean(window))
+                self.trainer.monitors.put_scalar(f"{name}/SMA", mean, self.global_step)
+
+    def state(self) -> dict[str, Any]:
+        """The values of the last steps."""
+        return {name: list(window) for name, window in self._windows.items()}
+
+    def restore(self, state: Any) -> None:
+        """Take them back, as far as the window is as long."""
+        for name, window in self._windows.items():
+            window.extend(state.get(name, []))

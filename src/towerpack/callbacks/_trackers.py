@@ -1,0 +1,143 @@
+"""Memory and use of the machine, monitored after each epoch.
+
+Where there is nothing to measure, one line says so, and nothing is monitored.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.extras import require
+from towerpack._core.logs import get_logger
+from towerpack._core.nvml import Nvml
+from towerpack.callbacks._base import Callback
+
+if TYPE_CHECKING:
+    from towerpack.callbacks._host import TrainerHost
+
+_log = get_logger(__name__)
+_GIB: Final = 2**30
+
+
+class _Tracker(Callback):
+    _names: Sequence[str] = ()
+
+    @abstractmethod
+    def _measure(self) -> Mapping[str, float]: ...
+
+    def setup(self, trainer: TrainerHost) -> None:
+        """Find out what can be measured."""
+        self._names = [*self._measure()]
+        if not self._names:
+            _log.info("%r: there is nothing to measure here.", self)
+
+    def produces(self) -> Sequence[str]:
+        """What can be measured here."""
+        return self._names
+
+    def trigger(self) -> None:
+        """Put what is measured."""
+        found = self._measure() if self._names else {}
+        for name, value in found.items():
+            self.trainer.monitors.put_scalar(name, value, self.global_step)
+
+
+class HostMemoryTracker(_Tracker):
+    """Main memory in GiB: `memory/process`, resident, and `memory/host_free`. Linux only."""
+
+    def _measure(self) -> Mapping[str, float]:
+        wanted = {
+            "memory/process": ("/proc/self/status", "VmRSS:"),
+            "memory/host_free": ("/proc/meminfo", "MemAvailable:"),
+        }
+        found = {}
+        for name, (path, key) in wanted.items():
+            lines = Path(path).read_text().splitlines() if Path(path).exists() else []
+            for kib in (line.split()[1] for line in lines if line.startswith(key)):
+                found[name] = int(kib) * 1024 / _GIB
+        return found
+
+
+class GPUMemoryTracker(_Tracker):
+    """The most memory that TensorFlow used since the last time, in GiB: `memory/gpu0_peak`."""
+
+    def _measure(self) -> Mapping[str, float]:
+        tf = require("tensorflow", extra="tf", needed_for="GPUMemoryTracker")
+        found = {}
+        for i in range(len(tf.config.list_logical_devices("GPU"))):
+            peak = tf.config.experimental.get_memory_info(f"GPU:{i}")["peak"]
+            tf.config.experimental.reset_memory_stats(f"GPU:{i}")
+            found[f"memory/gpu{i}_peak"] = peak / _GIB
+        return found
+
+
+class GPUUtilizationTracker(_Tracker):
+    """Share of the time in which a GPU did something, in percent: `utilization/gpu0`.
+
+    The mean since the last time, of samples that a thread takes from NVIDIA's management library.
+
+    Args:
+        devices: Numbers or UUIDs as `CUDA_VISIBLE_DEVICES` has them; None for what that says, or
+            all.
+        interval_s: Seconds between two samples.
+        library: Name of NVML's shared library.
+
+    Raises:
+        ConfigError: `interval_s` is not positive.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[int | str] | None = None,
+        interval_s: float = 0.5,
+        *,
+        library: str = "libnvidia-ml.so.1",
+    ) -> None:
+        if not interval_s > 0:
+            raise ConfigError(f"GPUUtilizationTracker(interval_s={interval_s}).", expected="> 0")
+        given = os.environ.get("CUDA_VISIBLE_DEVICES") if devices is None else devices
+        self._devices = given.split(",") if isinstance(given, str) else given
+        self._interval_s, self._library = interval_s, library
+        self._samples: list[Sequence[float]] = []
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def setup(self, trainer: TrainerHost) -> None:
+        """Find the GPUs."""
+        try:
+            self._nvml = Nvml(self._library, self._devices)
+        except OSError as error:
+            _log.info("%r: there is nothing to measure here: %s", self, error)
+        else:
+            self._names = [f"utilization/gpu{i}" for i in range(len(self._nvml.handles))]
+
+    def before_train(self) -> None:
+        """Start to take samples."""
+        if self._names:
+            self._ended.clear()
+            self._thread = threading.Thread(target=self._watch, name="towerpack GPU", daemon=True)
+            self._thread.start()
+
+    def _watch(self) -> None:
+        try:
+            while not self._ended.wait(self._interval_s):
+                self._samples.append(self._nvml.utilization())
+        except OSError as error:
+            _log.warning("%r: no more samples: %s", self, error)
+
+    def _measure(self) -> Mapping[str, float]:
+        samples, self._samples = self._samples, []
+        means = [sum(of_one) / len(samples) for of_one in zip(*samples, strict=True)]
+        return dict(zip(self._names, means, strict=False))
+
+    def after_train(self) -> None:
+        """End the thread."""
+        self._ended.set()
+        if self._thread is not None:
+            self._thread.join()

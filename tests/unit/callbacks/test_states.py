@@ -1,0 +1,94 @@
+"""The law of states: stopped at any step and continued, a callback puts what it would have put."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from small_host import SmallHost, round_trip
+from towerpack.callbacks import (
+    Callback,
+    CallbackFactory,
+    EnableCallbackIf,
+    LearningRateFinder,
+    PeriodicCallback,
+    PeriodicTrigger,
+    SimpleMovingAverage,
+    StopAfter,
+    cosine_schedule,
+)
+
+
+def average() -> Callback:
+    return SimpleMovingAverage("cost", 5)
+
+
+def timed() -> Callback:
+    """Ten of its seconds: one for each look, which each call takes one of."""
+    clock = iter(range(1000))
+    return StopAfter(time=10, clock=lambda: float(next(clock)) / 2)
+
+
+EVERY: dict[str, Callable[[], Callback]] = {
+    "average": average,
+    "average, rarely": lambda: PeriodicTrigger(average(), every_k_steps=2),
+    "average, gated": lambda: EnableCallbackIf(average(), lambda self: self.global_step > 3),
+    "average, of each third": lambda: PeriodicCallback(average(), every_k_steps=3),
+    "finder": lambda: LearningRateFinder(steps=20),
+    "cosine": lambda: cosine_schedule(0.1, 20, warmup=3),
+}
+
+
+def host(run_dir: Path, callback: Callback) -> SmallHost:
+    rate = CallbackFactory(
+        after_step=lambda self, outputs: self.trainer.monitors.put_scalar(
+            "rate", self.trainer.hyper_param("learning_rate").get(), self.global_step
+        )
+    )
+    return SmallHost(
+        run_dir,
+        [callback, rate],
+        max_epoch=5,
+        steps_per_call=1,
+        outputs=lambda step: {"cost": 1 / step},
+    )
+
+
+def values(of: SmallHost) -> dict[str, dict[int, float]]:
+    return {name: dict(of.monitors.history(name)) for name in of.monitors.names()}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_continued_it_is_as_if_never_stopped(tmp_path: Path, name: str) -> None:
+    whole = host(tmp_path, EVERY[name]()).run()
+    for stop in (4, 11) if name == "finder" else (1, 4, 6, 11):
+        first = host(tmp_path, EVERY[name]())
+        first.callbacks.callbacks.append(StopAfter(steps=stop))
+        first.run()
+        assert first.global_step == stop
+        second = host(tmp_path, EVERY[name]())
+        second.global_step, second.epoch, second.local_step = stop, first.epoch, first.local_step
+        if first.local_step == 4:
+            second.local_step = 0
+        second.params["learning_rate"].set(first.params["learning_rate"].get())
+        second.callbacks.restore(round_trip(first.callbacks.state()))
+        second.run()
+        together: dict[str, Any] = {**values(first)}
+        for key, found in values(second).items():
+            together[key] = {**together.get(key, {}), **found}
+        assert together == values(whole), stop
+
+
+def test_seconds_are_counted_on() -> None:
+    one = timed()
+    one.trainer = SmallHost(Path())  # type: ignore[assignment]
+    for _ in range(3):
+        one.before_train()
+        saved = round_trip(one.state())
+        one = timed()
+        one.trainer = SmallHost(Path())  # type: ignore[assignment]
+        one.restore(saved)
+    assert one.state() == {"seconds": saved["seconds"]} and saved["seconds"] > 1
