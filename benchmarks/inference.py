@@ -261,8 +261,8 @@ def report(found: dict[str, Any]) -> str:
         "given as median (lowest–highest). NumPy in, NumPy out.",
         measure.table(["", "Towerpack, µs", "bare `tf.function`, µs", "ratio"], rows),
         "\n".join(verdicts),
-        f"{THREADS} threads, each of which asks for one datapoint after the other: answers a second "
-        "and, in milliseconds, the wait for half and for 99 of 100 of them.",
+        f"{THREADS} threads, each of which asks for one datapoint after the other: answers a "
+        "second and, in milliseconds, the wait for half and for 99 of 100 of them.",
         threaded,
         "\n".join(threaded_verdicts),
     ]
