@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -132,21 +132,10 @@ def _curves(run: Path, match: str) -> dict[str, Curve]:
 
 
 def _settings(run: Path) -> dict[str, str]:
-    """What a run was given, flat."""
-    found: dict[str, str] = {}
-
-    def add(name: str, value: Any) -> None:
-        if isinstance(value, dict):
-            for key, inner in cast("dict[str, Any]", value).items():
-                add(f"{name}.{key}" if name else key, inner)
-        else:
-            found[name] = _ADDRESS.sub("", str(value))
-
+    """What a run was given."""
     record = record_of(run)
-    add("", {**record.get("config", {}), "seed": record.get("seed")})
-    add("versions", record["starts"][-1].get("versions", {}))
-    found.pop("run_dir", None)
-    return found
+    given = {**record.get("config", {}), "seed": record.get("seed")}
+    return {n: _ADDRESS.sub("", str(value)) for n, value in given.items() if n != "run_dir"}
 
 
 def _span(curve: Curve | None) -> str:

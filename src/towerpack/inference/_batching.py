@@ -190,12 +190,11 @@ class BatchingPredictor:
             time.sleep(0)
 
     def _most(self) -> int:
-        """The largest size that keeps to the latency."""
-        return max(filter(self._is_fast, self.sizes), default=self.sizes[0])
-
-    def _is_fast(self, size: int) -> bool:
-        times, seconds = self._seconds.get(size, (0, 0.0))
-        return self._latency_s is None or times < _TRIES or 2 * seconds <= self._latency_s
+        """The largest size that keeps to the latency, as far as is known."""
+        limit = np.inf if self._latency_s is None else self._latency_s / 2
+        seen = self._seconds.items()
+        slow = {size for size, (times, least) in seen if times >= _TRIES and least > limit}
+        return max((size for size in self.sizes if size not in slow), default=self.sizes[0])
 
     def _answer(self, predictor: Predictor, requests: list[_Request]) -> None:
         """Compute requests. Where a batch fails, its halves are tried, down to the one to blame."""
