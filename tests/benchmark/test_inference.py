@@ -17,7 +17,9 @@ def test_both_compute_the_same(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--quick", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    seconds = json.loads((tmp_path / "inference.json").read_text())["seconds"]
+    found = json.loads((tmp_path / "inference.json").read_text())
+    seconds = found["seconds"]
+    assert [len(turns) for own in found["threads"].values() for turns in own.values()] == [2] * 4
     assert len(seconds) == 3
     assert all(len(own) == 2 for found in seconds.values() for own in found.values())
     assert "bare `tf.function`" in (tmp_path / "inference.md").read_text()

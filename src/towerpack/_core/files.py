@@ -43,3 +43,19 @@ def csv_of(rows: Iterable[Sequence[Any]]) -> bytes:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()
+
+
+def append_whole(fd: int, data: bytes) -> None:
+    """Append to a file opened with `O_APPEND`: all of the data, or, where that fails, none.
+
+    Raises:
+        OSError: The disk is full, or the like.
+    """
+    end = os.fstat(fd).st_size
+    try:
+        written = os.write(fd, data)
+        while written < len(data):
+            written += os.write(fd, data[written:])
+    except OSError:
+        os.ftruncate(fd, end)  # Half a line would spoil the next.
+        raise

@@ -5,6 +5,7 @@ from towerpack.cli._app import main as main
 from towerpack.cli._apps import evaluate, infer, recipes, train
 from towerpack.cli._bench import bench
 from towerpack.cli._ckpt import ckpt_app
+from towerpack.cli._ckpt_weights import average, convert, diff
 from towerpack.cli._client import client
 from towerpack.cli._data import data_app
 from towerpack.cli._data_import import import_
@@ -16,15 +17,22 @@ from towerpack.cli._launch import launch
 from towerpack.cli._model import model_app
 from towerpack.cli._profile import profile
 from towerpack.cli._runs import runs_app
+from towerpack.cli._runs_curves import compare, ls, plot
 from towerpack.cli._serve import serve_model
 from towerpack.cli._serve_data import keys, serve
 from towerpack.cli._tune import tune
 
+ckpt_app.command()(diff)
+ckpt_app.command()(convert)
+ckpt_app.command()(average)
 data_app.command()(grid)
 data_app.command("import")(import_)
 data_app.command()(profile)
 data_app.command()(serve)
 data_app.command()(keys)
+runs_app.command()(ls)
+runs_app.command()(compare)
+runs_app.command()(plot)
 app.add_typer(ckpt_app, name="ckpt")
 app.add_typer(data_app, name="data")
 app.add_typer(model_app, name="model")

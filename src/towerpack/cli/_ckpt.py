@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from towerpack.checkpoint import Checkpoint, CheckpointRow
 
-ckpt_app = typer.Typer(help="Look at checkpoints.", no_args_is_help=True)
+ckpt_app = typer.Typer(help="Look at checkpoints, compare and convert them.", no_args_is_help=True)
 
 
 @ckpt_app.command("ls")
@@ -84,7 +84,8 @@ def show(
     out.print(_state_table(checkpoint.state))
 
 
-def _table(title: str | None = None) -> Table:
+def plain_table(title: str | None = None) -> Table:
+    """An empty table of the look of all."""
     return Table(
         box=box.SIMPLE_HEAD,
         title=title,
@@ -97,7 +98,7 @@ def _table(title: str | None = None) -> Table:
 
 def rows_table(rows: list[CheckpointRow], checked: bool) -> Table:
     """Checkpoints, one a row."""
-    table = _table()
+    table = plain_table()
     table.add_column("step", justify="right", style="bold")
     table.add_column("kept as", style="cyan")
     table.add_column("size", justify="right", no_wrap=True)
@@ -174,7 +175,7 @@ def _tensor_table(checkpoint: Checkpoint, group: str, pattern: re.Pattern[str]) 
     names = [name for name in specs if pattern.search(name)]
     count = sum(int(np.prod(specs[name][0], dtype=np.int64)) for name in names)
     title = f"{group}: {len(names)} tensors, {count:,} numbers"
-    table = _table(title if len(names) == len(specs) else f"{title} (of {len(specs)} tensors)")
+    table = plain_table(title if len(names) == len(specs) else f"{title} (of {len(specs)} tensors)")
     table.add_column("name", overflow="fold", style="cyan")
     table.add_column("shape", no_wrap=True)
     table.add_column("dtype")
@@ -207,7 +208,7 @@ def _statistics(array: np.ndarray) -> list[str]:
 
 
 def _state_table(state: Any) -> Table:
-    table = _table("state")
+    table = plain_table("state")
     table.add_column("name", style="cyan", no_wrap=True)
     table.add_column("type", style="dim", no_wrap=True)
     table.add_column("value", overflow="fold")

@@ -6,7 +6,7 @@ import datetime
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich import box
@@ -40,14 +40,7 @@ def show(
     """Show a run: its starts, where its time went, the last values, checkpoints."""
     with explain_missing("towerpack runs"):
         from towerpack.training._ledger import goodput_of, totals_of
-        from towerpack.training._run_dir import read_record
-    record = read_record(run)
-    if not record:
-        raise ConfigError(
-            f"{run} is no run directory.",
-            got="no run.json in it" if run.is_dir() else "no directory",
-            fix="name the run_dir of a training",
-        )
+    record = record_of(run)
     lives = _lives(run)
     totals = totals_of(lives)
     step, epoch, values = _last_values(run)
@@ -81,6 +74,30 @@ def show(
     shown = ", ".join(f"{n} {v:.4g}" for n, v in values.items() if not n.startswith("time/"))
     out.print(escape(f"Epoch {epoch}, step {step}: {shown}" if values else "No values yet."))
     out.print(rows_table(found, False) if found else "No checkpoints yet.")
+
+
+def record_of(run: Path) -> dict[str, Any]:
+    """What `run.json` holds.
+
+    Raises:
+        ConfigError: It is no run directory.
+    """
+    with explain_missing("towerpack runs"):
+        from towerpack.training._run_dir import read_record
+    record = read_record(run)
+    if not record:
+        raise ConfigError(
+            f"{run} is no run directory.",
+            got="no run.json in it" if run.is_dir() else "no directory",
+            fix="name the run_dir of a training",
+        )
+    return record
+
+
+def state_of(run: Path) -> str:
+    """How it goes, or how it ended."""
+    lives = _lives(run)
+    return "running" if is_held(run / ".lock") else (lives[-1].ending or "killed") if lives else ""
 
 
 def _lives(run: Path) -> list[Life]:

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import copy
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, Self
 
 import numpy as np
 import tensorflow as tf
 
-from towerpack._core.errors import ConfigError, SpecError
+from towerpack._core.errors import CheckpointMismatchError, ConfigError, SpecError
 from towerpack._core.naming import did_you_mean
 from towerpack._core.native_log import quiet_start
 from towerpack.checkpoint import Checkpoint, compare_names, load_checkpoint
 from towerpack.inference._exported import without_loss
 from towerpack.inputs import SpecChecker
 from towerpack.model import as_model
-from towerpack.tower import TowerFunction
+from towerpack.tower import TowerFunction, TowerTrace
+
+
+class WeightsSource(Protocol):
+    """Sets variables by name, as `towerpack.training.SmartInit` does."""
+
+    def load(self, variables: Mapping[str, Any]) -> Collection[str]:
+        """Set variables; gives the names of those that were set."""
+        ...
 
 
 class Predictor:
@@ -25,11 +36,13 @@ class Predictor:
         predictor = Predictor(Model(), 'runs/mnist', outputs=['prob'])
         [prob] = predictor(images)
 
-    Only the inputs that the outputs depend on have to be given: no labels for `'prob'`.
+    Only the inputs that the outputs depend on have to be given: no labels for `'prob'`. Any number
+    of threads may call it.
 
     Args:
         model: A `ModelDesc`, or the plain functions.
-        checkpoint: A run directory (its newest valid checkpoint), one checkpoint, or a loaded one.
+        checkpoint: A run directory (its newest valid checkpoint), one checkpoint, a loaded one, or
+            a `SmartInit` for weights of any other source.
         inputs: Names of the inputs that will be given, in order; None for those that are needed.
         outputs: Names of layers' outputs (`'conv0/output'`) or exposed tensors, or one name.
         tag: Take the checkpoint that was kept under this name, for example `'best-val/error'`.
@@ -39,8 +52,9 @@ class Predictor:
     Attributes:
         input_names: The arguments of the call, in order.
         output_names: What it gives, in order.
-        step: The global step of the checkpoint.
-        checkpoint: Where it lies.
+        single: Whether a call gives one array, not a list.
+        step: The global step of the checkpoint; 0 for weights of a `SmartInit`.
+        checkpoint: Where it lies, or what the weights are from.
         specs: Of the arguments, in order.
         variables: Of the model in inference, by name.
 
@@ -54,7 +68,7 @@ class Predictor:
     def __init__(
         self,
         model: Any,
-        checkpoint: str | os.PathLike[str] | Checkpoint,
+        checkpoint: str | os.PathLike[str] | Checkpoint | WeightsSource,
         inputs: Sequence[str] | None = None,
         outputs: Sequence[str] | str = (),
         *,
@@ -62,32 +76,129 @@ class Predictor:
         ema: bool = False,
         batch_size: int | None = None,
     ) -> None:
-        if not outputs:
-            raise ConfigError(
-                "Predictor needs to know what to compute.", fix="outputs=['prob'], for example"
-            )
-        if batch_size is not None and batch_size < 1:
-            raise ConfigError(f"batch_size={batch_size}.", expected="at least 1, or None")
-        if not isinstance(checkpoint, Checkpoint):
-            checkpoint = load_checkpoint(checkpoint, tag=tag)
-        self._single = isinstance(outputs, str)
-        self.output_names = [outputs] if isinstance(outputs, str) else list(outputs)
-        self.step = checkpoint.step
-        self.checkpoint = checkpoint.path
-        self._batch_size = batch_size
+        # `PathLike`s have no `load`; a loaded checkpoint has none either.
+        source: Any = checkpoint
+        if not hasattr(source, "load") and not isinstance(source, Checkpoint):
+            source = load_checkpoint(source, tag=tag)
         desc = as_model(model)
         with quiet_start():
             tf.config.list_logical_devices()
         tower = TowerFunction(desc.build_graph, desc.inputs())
-        trace = tower.trace(is_training=False)
+        self._cut(tower, tower.trace(is_training=False), inputs, outputs, type(desc).__name__)
+        self._batch_size = _checked_size(batch_size)
+        if isinstance(source, Checkpoint):
+            self.step, self.checkpoint = source.step, source.path
+            saved = source.averaged if ema else source.model
+            _load(tower, list(self.variables), saved, f"the checkpoint {source.path}")
+        elif ema or tag is not None:
+            raise ConfigError(
+                f"{source!r} has no averages or tags of its own.",
+                fix="give the run directory for ema=True or tag=",
+            )
+        else:
+            self.checkpoint = repr(source)
+            loaded = source.load(self.variables)
+            missing = [name for name in self.variables if name not in loaded]
+            if missing:
+                raise CheckpointMismatchError(
+                    f"{source!r} has no value for {len(missing)} variables of the model.",
+                    got=", ".join(missing[:20]),
+                    fix="rename= maps names; the log lists what was loaded, and what was not used",
+                )
+
+    @classmethod
+    def of_tower(
+        cls,
+        tower: TowerFunction,
+        inputs: Sequence[str] | None = None,
+        outputs: Sequence[str] | str = (),
+        *,
+        trace: TowerTrace | None = None,
+    ) -> Self:
+        """Predict with the variables of a tower function, as they are at each call.
+
+        Args:
+            tower: It may be in training.
+            inputs: As above.
+            outputs: As above.
+            trace: Of the tower in inference, if there is one.
+        """
+        found = cls.__new__(cls)
+        found._cut(tower, trace or tower.trace(is_training=False), inputs, outputs, "of a tower")
+        return found
+
+    def _cut(
+        self,
+        tower: TowerFunction,
+        trace: TowerTrace,
+        inputs: Sequence[str] | None,
+        outputs: Sequence[str] | str,
+        what: str,
+    ) -> None:
+        if not outputs:
+            raise ConfigError(
+                "Predictor needs to know what to compute.", fix="outputs=['prob'], for example"
+            )
+        self.single = isinstance(outputs, str)
+        self.output_names = [outputs] if isinstance(outputs, str) else list(outputs)
+        self.step = 0
+        self.checkpoint: Path | str = ""
+        self._batch_size: int | None = None
+        self._device: str | None = None
+        self._trace = trace
         self._function, self.input_names = trace.function(self.output_names, inputs)
         specs = {spec.name: spec for spec in tower.specs}
         self.specs = [specs[name] for name in self.input_names]
-        self._check = SpecChecker(self.specs, f"Predictor({type(desc).__name__})")
-        saved = checkpoint.averaged if ema else checkpoint.model
-        _load(tower, trace.used, saved, f"the checkpoint {checkpoint.path}")
+        self._check = SpecChecker(self.specs, f"Predictor({what})")
         known = tower.store.named_variables()
         self.variables = {name: known[name] for name in trace.used}
+
+    def on(self, device: str) -> Self:
+        """The same on another device, `'GPU:1'`, with copies of the weights there.
+
+        Raises:
+            ConfigError: There is no such device.
+        """
+        there = [d.name.removeprefix("/device:") for d in tf.config.list_logical_devices()]
+        wanted = device.upper().removeprefix("/").removeprefix("DEVICE:")
+        if wanted not in there:  # TensorFlow would take another one.
+            raise ConfigError(f"There is no device {device!r}.", fix=did_you_mean(wanted, there))
+        found = copy.copy(self)
+        found._device = wanted
+        with tf.device(wanted):
+            found.variables = {
+                name: tf.Variable(tf.identity(v), dtype=v.dtype)
+                for name, v in self.variables.items()
+            }
+        found._function, _ = self._trace.function(
+            self.output_names, self.input_names, instead=found.variables
+        )
+        return found
+
+    def warm_up(self, *example: Any, sizes: Sequence[int] = (1,)) -> dict[int, float]:
+        """Compute batches of some sizes, so that no later call is the first.
+
+        Args:
+            *example: One datapoint's inputs, without the dimension of batches; none for zeros, or
+                empty strings. Sizes that the specs leave open are then 1.
+            sizes: Of the batches.
+
+        Returns:
+            Seconds of a second call by size.
+
+        Raises:
+            SpecError: The example does not fit.
+        """
+        if not example:
+            example = tuple(_zeros(spec) for spec in self.specs)
+        seconds = {}
+        for size in sizes:
+            batch = self.checked([np.stack([np.asarray(array)] * size) for array in example])
+            self.compute(batch)
+            began = time.perf_counter()
+            self.compute(batch)
+            seconds[size] = time.perf_counter() - began
+        return seconds
 
     def __call__(self, *arrays: Any, **named: Any) -> Any:
         """Compute the outputs.
@@ -102,9 +213,18 @@ class Predictor:
         Raises:
             SpecError: Something is missing, or has the wrong dtype or shape.
         """
-        batch = self._check(self._ordered(arrays, named), 0)
-        results = self._in_batches(batch)
-        return results[0] if self._single else results
+        results = self._in_batches(self.checked(arrays, named))
+        return results[0] if self.single else results
+
+    def checked(
+        self, arrays: Sequence[Any], named: Mapping[str, Any] | None = None
+    ) -> list[np.ndarray]:
+        """The inputs of a call as arrays that fit `specs`, in order.
+
+        Raises:
+            SpecError: Something is missing, or has the wrong dtype or shape.
+        """
+        return self._check(self._ordered(tuple(arrays), dict(named or {})), 0)
 
     def tensors(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Add the prediction to a graph: the outputs by name, of tensors that fit `specs`."""
@@ -120,13 +240,17 @@ class Predictor:
         Raises:
             SpecError: A datapoint lacks an input, or does not fit.
         """
-        for datapoint in dataflow:
-            if isinstance(datapoint, dict):
-                yield self(**{n: datapoint[n] for n in self.input_names if n in datapoint})
-            elif isinstance(datapoint, list | tuple):
-                yield self(*datapoint)
-            else:
-                yield self(datapoint)
+        return map(self.at, dataflow)
+
+    def at(self, datapoint: Any) -> Any:
+        """Predict one batch, given as a datapoint of a flow.
+
+        Raises:
+            SpecError: It lacks an input, or does not fit.
+        """
+        if isinstance(datapoint, dict):
+            return self(**{n: datapoint[n] for n in self.input_names if n in datapoint})
+        return self(*datapoint) if isinstance(datapoint, list | tuple) else self(datapoint)
 
     def _ordered(self, arrays: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
         values = list(arrays)
@@ -150,7 +274,7 @@ class Predictor:
         size = self._batch_size
         rows = len(batch[0]) if batch and batch[0].ndim else 0
         if size is None or rows <= size:
-            return self._run(batch)
+            return self.compute(batch)
         if any(array.ndim == 0 or len(array) != rows for array in batch):
             raise SpecError(
                 "Inputs of different lengths cannot be cut into batches.",
@@ -161,7 +285,7 @@ class Predictor:
         return [np.concatenate(column) for column in zip(*parts, strict=True)]
 
     def _run_rows(self, batch: list[np.ndarray]) -> list[np.ndarray]:
-        results = self._run(batch)
+        results = self.compute(batch)
         for name, result in zip(self.output_names, results, strict=True):
             if result.ndim == 0 or len(result) != len(batch[0]):
                 raise SpecError(
@@ -172,11 +296,30 @@ class Predictor:
                 )
         return results
 
-    def _run(self, batch: list[np.ndarray]) -> list[np.ndarray]:
-        return [t.numpy() for t in self._function(*batch)]
+    def compute(self, batch: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The outputs, in order, of one batch that `checked` has given."""
+        if self._device is None:
+            return [t.numpy() for t in self._function(*batch)]
+        with tf.device(self._device):
+            return [t.numpy() for t in self._function(*batch)]
 
     def __repr__(self) -> str:
         return f"Predictor({self.input_names} -> {self.output_names}, step {self.step})"
+
+
+def _checked_size(size: int | None) -> int | None:
+    if size is not None and size < 1:
+        raise ConfigError(f"batch_size={size}.", expected="at least 1, or None")
+    return size
+
+
+def _zeros(spec: tf.TensorSpec) -> np.ndarray:
+    sizes = [size or 1 for size in (spec.shape.as_list()[1:] if spec.shape.rank else [])]
+    return (
+        np.full(sizes, b"")
+        if spec.dtype == tf.string
+        else np.zeros(sizes, spec.dtype.as_numpy_dtype)
+    )
 
 
 def _as_array(value: Any, spec: tf.TensorSpec) -> Any:

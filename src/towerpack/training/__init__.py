@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from towerpack.training._keras_model import KerasMetrics as KerasMetrics
     from towerpack.training._keras_model import KerasModel as KerasModel
     from towerpack.training._launch import launch_train_with_config as launch_train_with_config
+    from towerpack.training._load_weights import load_weights as load_weights
     from towerpack.training._mirrored import Mirrored as Mirrored
     from towerpack.training._multi import SyncMultiGPUTrainer as SyncMultiGPUTrainer
     from towerpack.training._multi import (
@@ -114,6 +115,7 @@ __all__ = [
     "gradproc",
     "join_cluster",
     "launch_train_with_config",
+    "load_weights",
     "optimizer",
 ]
 
@@ -139,6 +141,7 @@ _HOME = {
     "MultiWorkerTrainer": "_multi_worker",
     "join_cluster": "_multi_worker",
     "launch_train_with_config": "_launch",
+    "load_weights": "_load_weights",
     "OnExisting": "_run_dir",
     "RunDir": "_run_dir",
     "default_run_dir": "_run_dir",

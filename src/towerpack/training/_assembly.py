@@ -178,6 +178,17 @@ class Assembly:
             eager=config.eager,
         )
         executor.compile()
+        settings = {
+            **settings,
+            "seed": at.seed,
+            "steps_per_epoch": of.state.steps_per_epoch,
+            "replicas": of.distribution.replicas,
+            "trained variables": len(self.setup.trained),
+            **of.hyper_params.values(),
+        }
+        at.monitors.put_settings(settings)
+        graph: Any = trace.graph
+        at.monitors.put_graph(lambda: graph.as_graph_def().SerializeToString())
         self.contents = Contents(
             state=of.state,
             numbers=numbers,
@@ -185,14 +196,7 @@ class Assembly:
             source=of.source,
             hyper_params=of.hyper_params,
             groups=self._groups,
-            settings={
-                **settings,
-                "seed": at.seed,
-                "steps_per_epoch": of.state.steps_per_epoch,
-                "replicas": of.distribution.replicas,
-                "trained variables": len(self.setup.trained),
-                **of.hyper_params.values(),
-            },
+            settings=settings,
             check_nan=self.context.checks_finite,
             tells=of.distribution.team.is_chief,
             flush=at.monitors.flush,

@@ -82,8 +82,8 @@ class SmartInit:
                 found.append(Path(source))
         return found
 
-    def load(self, variables: Mapping[str, Any]) -> None:
-        """Set variables of a model, by name.
+    def load(self, variables: Mapping[str, Any]) -> set[str]:
+        """Set variables of a model, by name; gives the names of those that got a value.
 
         Raises:
             CheckpointError: A source cannot be read.
@@ -91,13 +91,15 @@ class SmartInit:
                 the model's, or a `skip=` matches no variable.
         """
         skipped = self._skipped(variables)
+        loaded: set[str] = set()
         for source in self._sources:
             if isinstance(source, SmartInit):
-                source.load({n: v for n, v in variables.items() if n not in skipped})
+                loaded |= source.load({n: v for n, v in variables.items() if n not in skipped})
             elif source is not None and not (isinstance(source, str) and not source):
                 foreign = read_foreign(source)
                 what, values, is_part = foreign or (*read_weights(source), False)
-                self._load(what, values, variables, skipped, is_part)
+                loaded |= self._load(what, values, variables, skipped, is_part)
+        return loaded
 
     def _skipped(self, variables: Mapping[str, Any]) -> set[str]:
         found: set[str] = set()
@@ -119,7 +121,7 @@ class SmartInit:
         variables: Mapping[str, Any],
         skipped: set[str],
         is_part: bool,
-    ) -> None:
+    ) -> set[str]:
         self._check_names(what, values)
         found = _Matches()
         for name in values:
@@ -148,6 +150,7 @@ class SmartInit:
         for target, (_, value) in found.loaded.items():
             variables[target].assign(value)
         found.tell(what, variables, missing)
+        return set(found.loaded)
 
     def _target(
         self, name: str, values: Mapping[str, Any], variables: Mapping[str, Any], is_part: bool

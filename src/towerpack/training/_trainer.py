@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, cast
@@ -14,6 +15,7 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.logs import console
 from towerpack._core.native_log import quiet_start
 from towerpack.callbacks.monitors import Monitors
+from towerpack.inference import Predictor
 from towerpack.inputs import as_input
 from towerpack.model import as_model
 from towerpack.tower import TowerFunction
@@ -157,6 +159,23 @@ class Trainer(ShowsState):
         if self._run is None:
             raise ConfigError("A trainer has no weights before train().")
         return self._run.parts.context.get_weights(ema=ema)
+
+    def get_predictor(
+        self, inputs: Sequence[str] | None = None, outputs: Sequence[str] | str = ()
+    ) -> Predictor:
+        """Predict with the weights of this training, as they are at each call.
+
+        Args:
+            inputs: Names of the inputs that will be given, in order; None for those needed.
+            outputs: Names of what is wanted, or one name.
+
+        Raises:
+            ConfigError: The trainer has not been started.
+        """
+        if self._run is None:
+            raise ConfigError("A trainer has no predictor before train().")
+        trace = self._run.parts.context.trace_inference()
+        return Predictor.of_tower(self.tower, inputs, outputs, trace=trace)
 
     # ------------------------------------------------------------------ lifecycle
 

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import errno
 import io
 import json
 import logging
 import math
+import os
 import subprocess
 import sys
 import zlib
@@ -20,11 +22,13 @@ from rich.console import Console
 from towerpack import CallbackError, ConfigError
 from towerpack.callbacks.monitors import (
     ConsoleMonitor,
+    CSVMonitor,
     JSONLMonitor,
     Monitor,
     Monitors,
     Record,
     Scalar,
+    SendMonitorData,
     TensorBoardMonitor,
     read_stats,
 )
@@ -186,26 +190,214 @@ def test_history_length_must_be_positive() -> None:
 
 class Broken(Monitor):
     def put_scalar(self, name: str, value: float, step: int) -> None:
-        raise ConnectionError("server gone")
+        raise ArithmeticError("wrong")
 
-    def flush(self) -> None:
-        raise ConnectionError("server gone")
-
-    def close(self) -> None:
-        raise ConnectionError("server gone")
+    flush = close = lambda self: self.put_scalar("", 0, 0)
 
 
 def test_a_failing_monitor_is_named() -> None:
     recorder = Recorder()
     monitors = Monitors([recorder, Broken()])
-    with pytest.raises(CallbackError, match="Broken failed at 'cost': ConnectionError") as caught:
+    with pytest.raises(CallbackError, match="Broken failed at 'cost': ArithmeticError") as caught:
         monitors.put_scalar("cost", 1)
-    assert isinstance(caught.value.__cause__, ConnectionError)
+    assert isinstance(caught.value.__cause__, ArithmeticError)
     with pytest.raises(CallbackError, match="Broken failed"):
         monitors.flush()
     with pytest.raises(CallbackError, match="Broken failed"):
         monitors.close()
     assert recorder.calls[-1] == ("close",)
+
+
+class Server(Recorder):
+    """Refuses connections while it is down."""
+
+    down = False
+
+    def put_scalar(self, name: str, value: float, step: int) -> None:
+        self.attempts = getattr(self, "attempts", 0) + 1
+        if self.down:
+            raise ConnectionError("refused")
+        super().put_scalar(name, value, step)
+
+    def put_image(self, name: str, image: np.ndarray, step: int) -> None:
+        self.put_scalar(name, image.nbytes, step)
+
+
+def test_a_server_that_is_down_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    now = [0.0]
+    server, other = Server(), Recorder()
+    monitors = Monitors([server, other], clock=lambda: now[0])
+    server.down = True
+    for step in range(100):
+        monitors.at(step, step)
+        monitors.put_scalar("cost", step)
+        monitors.end_epoch()
+        now[0] += 1
+    assert server.attempts < 12  # after 1, 2, 4, … seconds
+    assert caplog.text.count("Training goes on") == 1
+    server.down = False
+    now[0] += 300
+    monitors.flush()
+    assert "works again" in caplog.text
+    assert [call for call in server.calls if call != ("flush",)] == [
+        call for call in other.calls if call != ("flush",)
+    ]
+    assert monitors.latest("cost") == 99
+
+
+def test_what_is_kept_is_bounded(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    server.down = True
+    monitors = Monitors([server])
+    for _ in range(70):
+        monitors.put_image("x", np.zeros((1 << 10, 1 << 10), np.uint8))
+    for step in range(30_000):
+        monitors.put_scalar("cost", step)
+    server.down = False
+    monitors.close()
+    values = [value for _, value, _ in (call for call in server.calls if len(call) == 3)]
+    assert values == list(range(10_000, 30_000))
+    assert "20000 calls that were kept; 10070 were lost" in caplog.text
+
+
+def test_what_never_arrived_is_told_at_the_end(caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    server.down = True
+    monitors = Monitors([server])
+    monitors.put_scalar("cost", 1)
+    monitors.end_epoch()
+    monitors.close()
+    assert "never got 2 calls" in caplog.text
+    assert server.calls == [("close",)]
+
+
+def test_the_history_of_a_run_is_essential(tmp_path: Path) -> None:
+    (tmp_path / "stats.jsonl").mkdir()
+    monitors = Monitors([JSONLMonitor(tmp_path / "stats.jsonl")])
+    monitors.put_scalar("cost", 1)
+    with pytest.raises(CallbackError, match="IsADirectoryError"):
+        monitors.flush()
+
+
+@pytest.mark.parametrize("make", [TensorBoardMonitor, lambda path: CSVMonitor(path / "x.csv")])
+def test_a_full_disk_ends_nothing(
+    tmp_path: Path, make: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Files end up as if there had always been room; a real limit on their size is in a child."""
+    now = [0.0]
+    clean, tried = tmp_path / "clean", tmp_path / "tried"
+    for path in (clean, tried):
+        monitors = Monitors([make(path)], clock=lambda: now[0])
+        for epoch in range(1, 6):
+            if path == tried and epoch == 2:
+                monkeypatch.setattr(os, "write", _full)
+            monitors.at(epoch, epoch)
+            monitors.put_scalar("cost", epoch)
+            monitors.end_epoch()
+            if epoch == 4:
+                monkeypatch.undo()
+            now[0] += 100
+        monitors.close()
+    assert caplog.text.count("Training goes on") == 1
+    if make is TensorBoardMonitor:
+        assert _points(tried) == _points(clean) == [1, 2, 3, 4, 5]
+    else:
+        assert (tried / "x.csv").read_text() == (clean / "x.csv").read_text()
+
+
+def _full(fd: int, data: bytes) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def _points(path: Path) -> list[float]:
+    return [event.tensor_proto.float_val[0] for event in events(path).Tensors("cost")]
+
+
+# CSVMonitor, SendMonitorData
+
+
+def test_csv(tmp_path: Path) -> None:
+    path = tmp_path / "sub" / "run.csv"
+
+    def epochs(*numbers: int, name: str = "cost") -> None:
+        for epoch in numbers:
+            monitors.at(10 * epoch, epoch)
+            monitors.put_scalar(name, epoch / 2)
+            monitors.end_epoch()
+
+    monitors = Monitors([CSVMonitor(path)])
+    monitors.resume(0)
+    epochs(1, 2)
+    epochs(3, name='val,"error"')
+    assert path.read_text().splitlines() == [
+        'step,epoch,cost,"val,""error"""', "10,1,0.5,", "20,2,1.0,", "30,3,,1.5"
+    ]  # fmt: skip
+    with path.open("a") as file:
+        file.write("40,4,9")  # killed here
+    monitors = Monitors([CSVMonitor(path)])
+    monitors.resume(20)
+    epochs(3)
+    assert path.read_text().splitlines()[1:] == ["10,1,0.5,", "20,2,1.0,", "30,3,1.5,"]
+
+
+def test_a_command_gets_numbers_without_a_shell(tmp_path: Path) -> None:
+    path = tmp_path / "said"
+    code = f"import sys; open({str(path)!r}, 'a').write(repr(sys.argv[1:]) + chr(10))"
+    command = [
+        sys.executable,
+        "-c",
+        code.replace("{", "{{"),
+        "{val/error:.2f}; rm x",
+        "{epoch}",
+        "$HOME",
+    ]
+    monitors = Monitors([SendMonitorData(command, ["val/error"])])
+    for epoch in (1, 2):
+        monitors.at(5 * epoch, epoch)
+        if epoch == 2:
+            monitors.put_scalar("val/error", 0.125)
+        monitors.end_epoch()
+    assert path.read_text() == "['0.12; rm x', '2', '$HOME']\n"
+
+
+def test_a_command_that_fails_is_run_again_later(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "said"
+    path.mkdir()
+    now = [0.0]
+    command = (
+        f"{sys.executable} -c \"import sys; open('{path}', 'a').write(sys.argv[1])\" {{cost}},"
+    )
+    monitors = Monitors([SendMonitorData(command, ["cost"])], clock=lambda: now[0])
+    for epoch in range(1, 4):
+        monitors.at(epoch, epoch)
+        monitors.put_scalar("cost", epoch)
+        monitors.end_epoch()
+    assert "ended with 1" in caplog.text
+    path.rmdir()
+    now[0] = 100.0
+    monitors.flush()
+    assert path.read_text() == "1.0,2.0,3.0,"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("no-such-program {cost}", "no program"),
+        ("true {coost}", "Did you mean 'cost'"),
+        ("", "no program"),
+    ],
+)
+def test_commands_that_make_no_sense(command: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        SendMonitorData(command, ["cost"])
+
+
+def test_a_command_that_hangs_is_ended(caplog: pytest.LogCaptureFixture) -> None:
+    monitors = Monitors([SendMonitorData("sleep 100", [], timeout_s=0.1)])
+    monitors.end_epoch()
+    assert "TimeoutError: sleep took more than 0.1 s" in caplog.text
 
 
 class Rememberer(Monitor):
@@ -475,6 +667,24 @@ def decode_png(data: bytes) -> bytes:
         position += 12 + size
     rows, stride = zlib.decompress(pixels), width * channels + 1
     return b"".join(rows[i + 1 : i + stride] for i in range(0, len(rows), stride))
+
+
+def test_settings_and_graph(tmp_path: Path) -> None:
+    hparams = pytest.importorskip("tensorboard.plugins.hparams.metadata")
+    graphs = pytest.importorskip("tensorboard.compat.proto.graph_pb2")
+    graph = graphs.GraphDef()
+    graph.node.add(name="conv0")
+    monitors = Monitors([TensorBoardMonitor(tmp_path)])
+    settings = {"lr": 0.1, "xla": False, "optimizer": "Adam", "long": "x" * 999, "list": [1]}
+    monitors.put_settings(settings)
+    monitors.put_graph(graph.SerializeToString)
+    monitors.close()
+    found = events(tmp_path)
+    assert [node.name for node in found.Graph().node] == ["conv0"]
+    content = found.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    given = hparams.parse_session_start_info_plugin_data(content).hparams
+    assert sorted(given) == ["lr", "optimizer", "xla"]
+    assert given["lr"].number_value == 0.1
 
 
 def test_every_start_has_a_file_of_its_own_in_order(tmp_path: Path) -> None:

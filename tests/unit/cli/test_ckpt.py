@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from towerpack import CheckpointMismatchError, ConfigError
 from towerpack.checkpoint import CheckpointStore
 from towerpack.cli import app
 
@@ -164,3 +165,83 @@ print({{"tensorflow", "keras"}} & sys.modules.keys())
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout.endswith("set()\n"), done.stderr
+
+
+# diff, convert, average
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    """Two files of weights, and a run that has the numbers of the first."""
+    one = {
+        "w": np.array([[1.0, math.nan], [3.0, 4.0]], np.float32),
+        "half": np.ones(3, np.float16),
+        "n": np.array([1, 2]),
+        "same": np.zeros(2, np.float32),
+    }
+    two = {
+        **one,
+        "w": one["w"] + np.float32([[0, 0], [0, 0.5]]),
+        "n": np.array([1, 3]),
+        "new": one["n"],
+    }
+    two["half"] = np.full(3, 2, np.float16)
+    np.savez(tmp_path / "one.npz", **one)
+    np.savez(tmp_path / "two.npz", **two)
+    with CheckpointStore(tmp_path / "run" / "checkpoints") as store:
+        store.save(5, {"model": one, "optimizer": {"ema/w": np.zeros((2, 2), np.float32)}}, {})
+    return tmp_path
+
+
+def test_diff(files: Path) -> None:
+    assert towerpack("ckpt", "diff", files / "one.npz", files / "run") == (
+        0,
+        "0 differ, 4 are the same.\n",
+    )
+    code, text = towerpack("ckpt", "diff", files / "one.npz", files / "two.npz")
+    assert code == 1
+    assert "0.5" in row(text, "w ")
+    assert "1 numbers" in row(text, "n ")
+    assert "only in the second" in row(text, "new")
+    assert "4 differ, 1 are the same." in text
+    assert (
+        "half"
+        not in towerpack("ckpt", "diff", files / "one.npz", files / "two.npz", "--tolerance", 1)[1]
+    )
+
+
+def test_nan_of_one_alone_is_a_difference(files: Path) -> None:
+    np.savez(files / "nan.npz", half=np.full(3, math.nan, np.float16))
+    assert "nan" in row(towerpack("ckpt", "diff", files / "one.npz", files / "nan.npz")[1], "half")
+
+
+@pytest.mark.parametrize("name", ["w.npz", "w.safetensors"])
+def test_convert_keeps_every_bit(files: Path, name: str) -> None:
+    assert towerpack("ckpt", "convert", files / "run", "-o", files / name)[0] == 0
+    assert towerpack("ckpt", "diff", files / name, files / "run")[0] == 0
+    assert not list(files.glob(".*"))
+    with pytest.raises(ConfigError, match="is there already"):
+        towerpack("ckpt", "convert", files / "run", "-o", files / name)
+    averaged = files / f"ema-{name}"
+    towerpack("ckpt", "convert", files / "run", "-o", averaged, "--ema")
+    assert "0 differ" not in towerpack("ckpt", "diff", averaged, files / "run")[1]
+    with pytest.raises(ConfigError, match="no such format"):
+        towerpack("ckpt", "convert", files / "run", "-o", files / "w.zip")
+
+
+def test_average(files: Path) -> None:
+    np.savez(files / "three.npz", **{**np.load(files / "one.npz"), "n": np.array([7, 7])})
+    out = files / "mean.npz"
+    arguments = (files / "one.npz", files / "run", files / "three.npz")
+    assert towerpack("ckpt", "average", *arguments, "-o", out)[0] == 0
+    mean = np.load(out)
+    np.testing.assert_array_equal(mean["w"], np.load(files / "one.npz")["w"])
+    assert (mean["half"].dtype, mean["n"].tolist()) == (np.float16, [7, 7])
+    np.savez(files / "a.npz", w=np.float32([1, 2]))
+    np.savez(files / "b.npz", w=np.float32([2, 5]))
+    towerpack("ckpt", "average", files / "a.npz", files / "b.npz", "-o", files / "ab.npz")
+    assert np.load(files / "ab.npz")["w"].tolist() == [1.5, 3.5]
+    with pytest.raises(CheckpointMismatchError, match="does not have the tensors of"):
+        towerpack("ckpt", "average", files / "one.npz", files / "two.npz", "-o", files / "x.npz")
+    with pytest.raises(ConfigError, match="One source has no average"):
+        towerpack("ckpt", "average", files / "one.npz", "-o", files / "x.npz")

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from towerpack.callbacks.monitors import JSONLMonitor
+from towerpack import ConfigError
+from towerpack.callbacks.monitors import JSONLMonitor, Monitors
 from towerpack.checkpoint import CheckpointStore
 from towerpack.cli import app
 from towerpack.training import RunDir
@@ -80,3 +81,62 @@ def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
     code, text = show(tmp_path)
     assert code == 0
     assert "No values yet" in text
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """Two runs of different seeds and lengths."""
+    for name, seed, steps in (("a", 1, 20), ("b", 2, 40)):
+        with RunDir(tmp_path / name) as directory:
+            directory.record_start(seed=seed, config={"model": f"<M at 0x{seed}f>", "xla": False})
+            monitors = Monitors([JSONLMonitor(directory.stats)])
+            for step in range(10, steps + 1, 10):
+                monitors.at(step, step // 10)
+                monitors.put_scalar("cost", seed / step)
+                monitors.put_scalar("val/error", float("nan") if step == 10 else 0.5)
+                monitors.put_scalar("time/save", 3)
+            monitors.close()
+    return tmp_path
+
+
+def runs(*arguments: Any) -> str:
+    result = CliRunner().invoke(app, ["runs", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.stdout
+
+
+def test_ls(two: Path) -> None:
+    rows = [line.split() for line in runs("ls", two).splitlines()]
+    [(a, b)] = [[row for row in rows if row and row[0] in (str(two / "a"), str(two / "b"))]]
+    assert a[-6:] == ["2", "20", "cost", "0.05,", "val/error", "0.5"]
+    assert b[-6:-4] == ["4", "40"]
+    with pytest.raises(ConfigError, match="no run below"):
+        runs("ls", two / "a" / "nothing")
+
+
+def test_compare(two: Path) -> None:
+    text = runs("compare", two / "a", two / "b")
+    rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
+    assert rows["seed"] == ["1", "2"]
+    assert rows["cost"] == ["0.05", "0.05", "to", "0.1", "0.05", "0.05", "to", "0.2"]
+    assert "model" not in rows and "xla" not in rows
+    assert "val/error" not in runs("compare", two / "a", two / "b", "--match", "^cost")
+
+
+def test_plot(two: Path) -> None:
+    text = runs("plot", two / "a", two / "b")
+    assert "val/error" in text and "time/save" not in text
+    lines = text[: text.index("val/error")].splitlines()
+    drawn = [line for line in lines if any(0x2800 < ord(c) < 0x2900 for c in line)]
+    assert len(drawn) == 12
+    assert "0.2" in drawn[0] and "0.05" in drawn[-1]
+    path = two / "curves.png"
+    runs("plot", two / "a", two / "b", "-o", path)
+    assert path.read_bytes().startswith(b"\x89PNG")
+    for arguments, message in (
+        (["--match", "cosst"], "Did you mean 'cost'"),
+        (["--match", "("], "no regular expression"),
+        (["-o", two / "curves.doc"], "curves.png"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            runs("plot", two / "a", *arguments)

@@ -1,4 +1,4 @@
-"""Where numbers and pictures go: a file of JSON lines, the console, TensorBoard, your own.
+"""Where numbers and pictures go: JSON lines, CSV, the console, TensorBoard, a command, your own.
 
 Callbacks put values into `Monitors`, which hands them to every `Monitor` and keeps the history.
 Nothing here loads TensorFlow.
@@ -8,7 +8,9 @@ from towerpack.callbacks.monitors._base import Monitor as Monitor
 from towerpack.callbacks.monitors._base import Monitors as Monitors
 from towerpack.callbacks.monitors._base import Scalar as Scalar
 from towerpack.callbacks.monitors._console import ConsoleMonitor as ConsoleMonitor
+from towerpack.callbacks.monitors._csv import CSVMonitor as CSVMonitor
 from towerpack.callbacks.monitors._jsonl import JSONLMonitor as JSONLMonitor
 from towerpack.callbacks.monitors._jsonl import Record as Record
 from towerpack.callbacks.monitors._jsonl import read_stats as read_stats
+from towerpack.callbacks.monitors._send import SendMonitorData as SendMonitorData
 from towerpack.callbacks.monitors._tensorboard import TensorBoardMonitor as TensorBoardMonitor

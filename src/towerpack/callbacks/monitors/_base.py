@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
-from towerpack._core.errors import CallbackError, ConfigError
+from towerpack._core.errors import ConfigError
 from towerpack._core.naming import did_you_mean
 from towerpack.callbacks import _old_hooks
+from towerpack.callbacks.monitors._outlet import Outlet
 
 HISTORY_LENGTH: Final = 100_000
 
@@ -40,8 +42,15 @@ class Scalar(NamedTuple):
 class Monitor:
     """Receives values. Override what you need; what is not overridden does nothing.
 
-    Values of one step come between two calls of `at`. An exception goes up and ends training.
+    Values of one step come between two calls of `at`. An exception goes up and ends training; but
+    an `OSError` (a server that is down, a full disk) does not: one warning is logged, and calls are
+    kept and made again later, in order, from the one that failed on.
+
+    Attributes:
+        essential: Training ends without it, even at an `OSError`.
     """
+
+    essential = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -58,6 +67,12 @@ class Monitor:
 
     def put_histogram(self, name: str, values: np.ndarray, step: int) -> None:
         """The values (float64, flat) whose distribution is of interest."""
+
+    def put_settings(self, settings: Mapping[str, bool | int | float | str]) -> None:
+        """Hyper-parameters and other settings of the run, once at each start."""
+
+    def put_graph(self, graph: Callable[[], bytes]) -> None:
+        """The model's training graph, once at each start: a function that serialises it."""
 
     def remark(self, text: str) -> bool:
         """A few words on this epoch; True if they will be shown with its values."""
@@ -93,16 +108,21 @@ class Monitors:
     Args:
         monitors: Who receives. The history after a resume comes from the first that remembers.
         history_length: How many values of each name are kept in memory.
+        clock: Seconds that go forward.
 
     Raises:
         ConfigError: Something in the list is not a monitor.
     """
 
     def __init__(
-        self, monitors: Iterable[Monitor] = (), *, history_length: int = HISTORY_LENGTH
+        self,
+        monitors: Iterable[Monitor] = (),
+        *,
+        history_length: int = HISTORY_LENGTH,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._monitors = list(monitors)
-        for given in cast("list[object]", self._monitors):
+        monitors = list(monitors)
+        for given in cast("list[object]", monitors):
             if not isinstance(given, Monitor):
                 raise ConfigError(
                     f"{given!r} is not a monitor.",
@@ -111,6 +131,7 @@ class Monitors:
                 )
         if history_length < 1:
             raise ConfigError(f"history_length={history_length}.", expected="at least 1")
+        self._outlets = [Outlet(monitor, clock) for monitor in monitors]
         self._length = history_length
         self._history: dict[str, deque[tuple[int, float]]] = {}
         self._step = 0
@@ -118,9 +139,7 @@ class Monitors:
     def at(self, step: int, epoch: int) -> None:
         """What is put next belongs to this step and epoch."""
         self._step = step
-        for monitor in self._monitors:
-            with _blame(monitor):
-                monitor.at(step, epoch)
+        self._each("at", step, epoch)
 
     def put_scalar(self, name: str, value: Any, step: int | None = None) -> None:
         """Put a number: a Python, NumPy or TensorFlow one. `step` is that of `at` if not given.
@@ -131,9 +150,7 @@ class Monitors:
         step = self._step if step is None else step
         number = _number(name, value)
         self._remember(Scalar(name, step, number))
-        for monitor in self._monitors:
-            with _blame(monitor, name):
-                monitor.put_scalar(name, number, step)
+        self._each("put_scalar", name, number, step, name=name)
 
     def put_image(self, name: str, image: Any, step: int | None = None) -> None:
         """Put a picture: height × width (× 1, 3 or 4), uint8, or floats from 0 to 1.
@@ -146,17 +163,27 @@ class Monitors:
         """
         step = self._step if step is None else step
         picture = _picture(name, image)
-        for monitor in self._monitors:
-            with _blame(monitor, name):
-                monitor.put_image(name, picture, step)
+        self._each("put_image", name, picture, step, name=name)
 
     def put_histogram(self, name: str, values: Any, step: int | None = None) -> None:
         """Put values, of any shape, whose distribution is of interest."""
         step = self._step if step is None else step
         flat = np.asarray(values, np.float64).ravel()
-        for monitor in self._monitors:
-            with _blame(monitor, name):
-                monitor.put_histogram(name, flat, step)
+        self._each("put_histogram", name, flat, step, name=name)
+
+    def put_settings(self, settings: Mapping[str, Any]) -> None:
+        """Put the run's settings; what is no number or short text is left out."""
+        plain = {
+            name: value
+            for name, value in settings.items()
+            if isinstance(value, bool | int | float)
+            or (isinstance(value, str) and len(value) < 200)
+        }
+        self._each("put_settings", plain)
+
+    def put_graph(self, graph: Callable[[], bytes]) -> None:
+        """Put the training graph: a function that gives TensorFlow's serialised `GraphDef`."""
+        self._each("put_graph", graph)
 
     def names(self) -> list[str]:
         """Names of all numbers, in the order in which they first came."""
@@ -180,11 +207,7 @@ class Monitors:
 
     def remark(self, text: str) -> bool:
         """Have a few words shown with the epoch's values; False if no monitor does that."""
-        shown = False
-        for monitor in self._monitors:
-            with _blame(monitor):
-                shown = monitor.remark(text) or shown
-        return shown
+        return any([outlet.call("remark", text) for outlet in self._outlets])
 
     get_history = history
     """The predecessor's name of it."""
@@ -193,27 +216,23 @@ class Monitors:
 
     def end_epoch(self) -> None:
         """An epoch's values are complete: show them, and flush."""
-        for monitor in self._monitors:
-            with _blame(monitor):
-                monitor.end_epoch()
+        self._each("end_epoch")
         self.flush()
 
     def resume(self, step: int) -> None:
         """Go on from the end of `step`: later values are void, earlier ones are remembered."""
         self._step = step
         self._history.clear()
-        for monitor in self._monitors:
-            with _blame(monitor):
-                remembered = monitor.resume(step)
-                if not self._history:
-                    for scalar in remembered:
-                        self._remember(scalar)
+        for outlet in self._outlets:
+            remembered = outlet.call("resume", step) or ()
+            if not self._history:
+                for scalar in remembered:
+                    self._remember(scalar)
 
     def flush(self) -> None:
         """Flush every monitor; do it before a checkpoint, which relies on what came before it."""
-        for monitor in self._monitors:
-            with _blame(monitor):
-                monitor.flush()
+        for outlet in self._outlets:
+            outlet.flush()
 
     def close(self) -> None:
         """Close every monitor, the last first, even if one fails.
@@ -222,9 +241,13 @@ class Monitors:
             CallbackError: One failed.
         """
         with contextlib.ExitStack() as stack:
-            for monitor in self._monitors:
-                stack.callback(_close, monitor)
-        self._monitors = []
+            for outlet in self._outlets:
+                stack.callback(outlet.close)
+        self._outlets = []
+
+    def _each(self, method: str, *args: Any, name: str | None = None) -> None:
+        for outlet in self._outlets:
+            outlet.call(method, *args, name=name)
 
     def _remember(self, scalar: Scalar) -> None:
         values = self._history.get(scalar.name)
@@ -241,23 +264,6 @@ class Monitors:
                 fix="check the name, or that the callback which produces it has been triggered",
             )
         return self._history[name]
-
-
-def _close(monitor: Monitor) -> None:
-    with _blame(monitor):
-        monitor.close()
-
-
-@contextlib.contextmanager
-def _blame(monitor: Monitor, name: str | None = None) -> Generator[None]:
-    try:
-        yield
-    except Exception as error:
-        at = "" if name is None else f" at {name!r}"
-        raise CallbackError(
-            f"The monitor {monitor!r} failed{at}: {type(error).__name__}: {error}",
-            fix="mend it, or take it out of TrainConfig(monitors=...)",
-        ) from error
 
 
 def _number(name: str, value: Any) -> float:

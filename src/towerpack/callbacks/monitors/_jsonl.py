@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
+from towerpack._core.files import append_whole
 from towerpack._core.logs import get_logger
 from towerpack.callbacks.monitors._base import Monitor, Scalar
 
@@ -53,6 +54,8 @@ class JSONLMonitor(Monitor):
         path: The file, such as the run's `stats.jsonl`; made if absent.
         clock: Seconds since 1970.
     """
+
+    essential = True  # The history of a run that goes on.
 
     def __init__(
         self, path: str | os.PathLike[str], *, clock: Callable[[], float] = time.time
@@ -122,14 +125,7 @@ class JSONLMonitor(Monitor):
         if self._fd is None:
             self._fd = _open(self.path)
         line = json.dumps(tree, allow_nan=False).encode() + b"\n"
-        end = os.fstat(self._fd).st_size
-        try:
-            written = os.write(self._fd, line)
-            while written < len(line):
-                written += os.write(self._fd, line[written:])
-        except OSError:
-            os.ftruncate(self._fd, end)  # Half a line would spoil the next.
-            raise
+        append_whole(self._fd, line)
 
 
 def read_stats(path: str | os.PathLike[str]) -> list[Record]:

@@ -6,12 +6,13 @@ needs it too (TensorFlow 2.21 does not install it), and would have to run outsid
 
 from __future__ import annotations
 
+import io
 import os
 import platform
 import struct
 import time
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -20,6 +21,7 @@ import numpy as np
 
 from towerpack._core.errors import MissingExtraError
 from towerpack._core.extras import require
+from towerpack._core.files import append_whole
 from towerpack._core.logs import get_logger
 from towerpack.callbacks.monitors._base import Monitor
 
@@ -29,7 +31,7 @@ _logger = get_logger(__name__)
 
 
 class TensorBoardMonitor(Monitor):
-    """Writes numbers, pictures and histograms for `tensorboard --logdir`.
+    """Writes numbers, pictures, histograms, settings and the graph for `tensorboard --logdir`.
 
     Without the package it says so once, as a warning, and does nothing. After a resume TensorBoard
     itself forgets the later steps of earlier starts: its reader drops them when a step comes anew
@@ -70,6 +72,16 @@ class TensorBoardMonitor(Monitor):
         if self.active:
             self._put(name, step, "histogram", _bins(values))
 
+    def put_settings(self, settings: Mapping[str, bool | int | float | str]) -> None:
+        """A row of the HPARAMS page, beside the last numbers."""
+        if self.active:
+            self._open().put_settings(settings)
+
+    def put_graph(self, graph: Callable[[], bytes]) -> None:
+        """The GRAPHS page."""
+        if self.active:
+            self._open().put_graph(graph())
+
     def flush(self) -> None:
         """Write what is buffered."""
         if self._writer is not None:
@@ -78,9 +90,9 @@ class TensorBoardMonitor(Monitor):
 
     def close(self) -> None:
         """Close the file; what comes later opens another."""
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.close()
 
     def __repr__(self) -> str:
         return f"TensorBoardMonitor({str(self.logdir)!r})"
@@ -91,9 +103,10 @@ class TensorBoardMonitor(Monitor):
         return self._writer
 
     def _put(self, name: str, step: int, plugin: str, value: np.ndarray) -> None:
-        self._open().put(name, step, plugin, value)
+        writer = self._open()
         if self._clock() - self._written_at > _FLUSH_S:
-            self.flush()
+            self.flush()  # First: where it fails, this value is put again.
+        writer.put(name, step, plugin, value)
 
 
 class _Writer:
@@ -110,8 +123,10 @@ class _Writer:
         }
         self._clock = clock
         logdir.mkdir(parents=True, exist_ok=True)
-        self._file = open(_free_name(logdir, clock()), "xb")  # noqa: SIM115 - closed by `close`
-        self._records: Any = _part("summary.writer.record_writer").RecordWriter(self._file)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
+        self._fd = os.open(_free_name(logdir, clock()), flags, 0o644)
+        self._buffer = io.BytesIO()
+        self._records: Any = _part("summary.writer.record_writer").RecordWriter(self._buffer)
         self._write(self._event(file_version="brain.Event:2"))
 
     def put(self, name: str, step: int, plugin: str, value: np.ndarray) -> None:
@@ -121,11 +136,23 @@ class _Writer:
         entry.tensor.CopyFrom(self._tensor(value))
         self._write(self._event(step=step, summary=summary))
 
+    def put_settings(self, settings: Mapping[str, Any]) -> None:
+        made = _part("plugins.hparams.summary_v2").hparams_pb(dict(settings)).SerializeToString()
+        self._write(self._event(summary=self._summary.FromString(made)))
+
+    def put_graph(self, graph: bytes) -> None:
+        self._write(self._event(graph_def=graph))
+
     def flush(self) -> None:
-        self._file.flush()
+        append_whole(self._fd, self._buffer.getvalue())
+        self._buffer.seek(0)
+        self._buffer.truncate()
 
     def close(self) -> None:
-        self._file.close()
+        try:
+            self.flush()
+        finally:
+            os.close(self._fd)
 
     def _write(self, event: Any) -> None:
         event.wall_time = self._clock()

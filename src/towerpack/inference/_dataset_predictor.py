@@ -1,0 +1,84 @@
+"""Prediction over a flow, on several devices at once, in the order of the flow."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from typing import Any, Final
+
+from towerpack._core.errors import ConfigError
+from towerpack.inference._predictor import Predictor
+
+_AHEAD: Final = 2
+
+
+class DatasetPredictor:
+    """Predicts every datapoint of a flow; results come in its order.
+
+        for prob in DatasetPredictor(predictor, ds, devices=['GPU:0', 'GPU:1']):
+            ...
+
+    A device takes the next batch as soon as it is free. While devices compute, up to two batches
+    for each are read ahead, in the thread that iterates. Each pass begins the flow anew. What a
+    datapoint is, `Predictor.over` says.
+
+    Args:
+        predictor: What computes.
+        dataflow: Gives batches.
+        devices: Names of devices, each of which gets a copy of the weights; none for the
+            predictor's own.
+
+    Raises:
+        ConfigError: There is no such device.
+    """
+
+    def __init__(
+        self, predictor: Predictor, dataflow: Iterable[Any], *, devices: Sequence[str] = ()
+    ) -> None:
+        if isinstance(devices, str):
+            raise ConfigError(f"devices={devices!r}.", expected="a list of names")
+        self._dataflow = dataflow
+        self._predictors = [predictor.on(device) for device in devices] or [predictor]
+
+    def __iter__(self) -> Iterator[Any]:
+        """Results in the order of the flow; an error where its datapoint stands."""
+        idle: SimpleQueue[Predictor] = SimpleQueue()
+        for predictor in self._predictors:
+            idle.put(predictor)
+
+        def predict(number: int, datapoint: Any) -> Any:
+            predictor = idle.get()
+            try:
+                return predictor.at(datapoint)
+            except Exception as error:
+                error.add_note(f"Datapoint {number} of {self._dataflow!r}.")
+                raise
+            finally:
+                idle.put(predictor)
+
+        most = len(self._predictors) * (1 + _AHEAD)
+        waiting: deque[Future[Any]] = deque()
+        pool = ThreadPoolExecutor(len(self._predictors), "towerpack-predict")
+        try:
+            for number, datapoint in enumerate(self._dataflow):
+                waiting.append(pool.submit(predict, number, datapoint))
+                if len(waiting) >= most:
+                    yield waiting.popleft().result()
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def __len__(self) -> int:
+        """That of the flow, if it has one."""
+        return len(self._dataflow)  # pyright: ignore[reportArgumentType] - TypeError is the answer
+
+    def get_result(self) -> Iterator[Any]:
+        """The predecessor's name of iterating."""
+        return iter(self)
+
+    def get_all_result(self) -> list[Any]:
+        """All results."""
+        return list(self)
