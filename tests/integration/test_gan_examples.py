@@ -9,6 +9,7 @@ import cv2
 import numpy as np
 import pytest
 
+from scaling import sample
 from towerpack.callbacks.monitors import read_stats
 from towerpack.checkpoint import load_checkpoint
 
@@ -17,14 +18,18 @@ BOTH = ["gen/", "discrim/"]
 FOUR = ["gen/ab/", "gen/ba/", "discrim/a/", "discrim/b/"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "runs", "players", "lowest", "highest", "pictures"),
-    [
-        ("infogan", ["."], BOTH, 0.0, 0.95, (10, 12)),
-        ("began", ["."], BOTH, 0.1, 1000.0, (8, 8)),
-        ("pix2pix", ["l1", "both"], BOTH, 0.1, 10.0, (6, 4 * 3)),
-        ("cyclegan", ["."], FOUR, 5.0, 30.0, (6, 4 * 4)),
-    ],
+    sample(
+        [
+            ("infogan", ["."], BOTH, 0.0, 0.95, (10, 12)),
+            ("began", ["."], BOTH, 0.1, 1000.0, (8, 8)),
+            ("pix2pix", ["l1", "both"], BOTH, 0.1, 10.0, (6, 4 * 3)),
+            ("cyclegan", ["."], FOUR, 5.0, 30.0, (6, 4 * 4)),
+        ],
+        at_least=2,
+    ),
 )
 def test_both_players_move_and_pictures_are_drawn(
     name: str,
