@@ -127,7 +127,8 @@ def test_the_matrix_is_drawn_and_written(tmp_path: Path) -> None:
     host, pictures = SmallHost(tmp_path), Pictures()
     host.monitors = Monitors([pictures])
     matrix = ConfusionMatrix(["cat", "dog", "bird", "fish", "none"])
-    over(matrix, size=20)
+    over(matrix)
+    over(matrix, size=20)  # anew
     matrix.show(host, "val")
     np.testing.assert_array_equal(
         matrix.matrix, sk.confusion_matrix(LABEL, PREDICTION, labels=range(5))
