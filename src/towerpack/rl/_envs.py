@@ -105,7 +105,9 @@ class VectorEnv:
         self._episode = np.full(n, -1)
         self._seeded = np.full(n, -1)  # the episode of the last seed
         self._since = np.zeros(n, int)  # rows of the log before that
-        self._played: list[np.ndarray] = []
+        # As an array: a snapshot of it is taken in every phase of a training.
+        self._log = np.zeros((64, n, *(self.action_space.shape or ())), self._logged)
+        self._played = 0  # rows of it
         self._failed = np.zeros(n, int)
         self._returns = np.zeros(n)
         self._lengths = np.zeros(n, int)
@@ -136,12 +138,7 @@ class VectorEnv:
 
     def state(self) -> dict[str, Any]:
         """Where every environment stands: numbers, and the actions that lead there."""
-        actions = [
-            np.array([row[i] for row in self._played[since:]], self._logged).reshape(
-                -1, *(self.action_space.shape or ())
-            )
-            for i, since in enumerate(self._since)
-        ]
+        actions = [self._log[s : self._played, i].copy() for i, s in enumerate(self._since)]
         return {
             "seed": self._seed,
             "restarts": self.restarts,
@@ -171,7 +168,7 @@ class VectorEnv:
         longest = int(lengths.max())
         self._episode = np.array(state["seeded"]) - 1
         self._seeded[:] = -1
-        self._played.clear()
+        self._played = 0
         shape = (self.num_envs, *(self.observation_space.shape or ()))
         self.observations = np.zeros(shape, self.observation_space.dtype)
         step = np.zeros((self.num_envs, *(self.action_space.shape or ())), self.action_space.dtype)
@@ -216,7 +213,10 @@ class VectorEnv:
 
     def _step(self, actions: np.ndarray, index: np.ndarray) -> Step:
         moves = self._backend.step(actions, index)
-        self._played.append(actions.astype(self._logged))
+        if self._played == len(self._log):
+            self._log = np.concatenate([self._log, np.zeros_like(self._log)])
+        self._log[self._played] = actions
+        self._played += 1
         if moves.failures:
             self._cut_off(moves)
         self._check(moves, index)
@@ -238,7 +238,7 @@ class VectorEnv:
 
     def _begin(self, index: np.ndarray) -> np.ndarray:
         """Begin an episode in some environments; gives their observations."""
-        now = len(self._played)
+        now = self._played
         self._episode[index] += 1
         self._returns[index] = 0.0
         self._lengths[index] = 0
@@ -247,9 +247,10 @@ class VectorEnv:
         fresh = index[anew]
         self._seeded[fresh] = self._episode[fresh]
         self._since[fresh] = now
-        if fresh.size:
-            unused = int(self._since.min())
-            del self._played[:unused]
+        unused = int(self._since.min())
+        if unused > now // 2:  # More seldom than that would be room, more often time.
+            self._log[: now - unused] = self._log[unused:now]
+            self._played -= unused
             self._since -= unused
         observations, failures = self._backend.reset(index, seeds)
         if failures:
