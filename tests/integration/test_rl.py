@@ -15,7 +15,7 @@ from scaling import sample
 from small_envs import Walk
 from small_training import Do, assert_same
 from towerpack._core.errors import ConfigError, EnvError
-from towerpack.rl import A2C, DQN, PPO
+from towerpack.rl import A2C, DQN, PPO, PPOConfig
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "rl"
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
@@ -104,6 +104,7 @@ def test_a_reward_that_is_not_finite_ends_the_run_and_loses_nothing(tmp_path: Pa
     [
         (lambda: DQN(functools.partial(Walk, BOX)), "DQN cannot act"),
         (lambda: PPO(functools.partial(Walk, gym.spaces.MultiBinary(2))), "PPO cannot act"),
+        (lambda: DQN(Walk, PPOConfig()), "does not take a PPOConfig"),
         (lambda: A2C(Walk, num_step=3), "no setting 'num_step'"),
         (lambda: PPO(Walk, num_steps=100, batch_size=256), "does not divide"),
         (lambda: PPO("CartPole-v7"), "CartPole-v7"),

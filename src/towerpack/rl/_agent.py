@@ -58,6 +58,10 @@ class Agent(ABC):
         **settings: Any,
     ) -> None:
         who = type(self).__name__
+        if not isinstance(config, self.Config | None):
+            raise ConfigError(
+                f"{who} does not take a {type(config).__name__}.", expected=self.Config.__name__
+            )
         known = [field.name for field in dataclasses.fields(self.Config)]
         if unknown := [name for name in settings if name not in known]:
             raise ConfigError(
