@@ -60,7 +60,8 @@ class Agent(ABC):
         who = type(self).__name__
         if not isinstance(config, self.Config | None):
             raise ConfigError(
-                f"{who} does not take a {type(config).__name__}.", expected=self.Config.__name__
+                f"{who} does not take a {type(config).__name__}.",
+                fix=f"{self.Config.__name__}(…), or settings by name",
             )
         known = [field.name for field in dataclasses.fields(self.Config)]
         if unknown := [name for name in settings if name not in known]:

@@ -283,7 +283,7 @@ def test_the_history_of_a_run_is_essential(tmp_path: Path) -> None:
 def test_a_full_disk_ends_nothing(
     tmp_path: Path, make: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Files end up as if there had always been room; a real limit on their size is in a child."""
+    """Files end up as if there had always been room."""
     now = [0.0]
     clean, tried = tmp_path / "clean", tmp_path / "tried"
     for path in (clean, tried):
