@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import runpy
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +17,12 @@ from scaling import sample
 
 PROGRAM = Path(__file__).with_name("gan_program.py")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "gan"
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    yield
+    gc.collect()  # Whole models and environments, which else a thread of a later test would free.
 
 
 def program(case: str, directory: Path) -> subprocess.CompletedProcess[str]:

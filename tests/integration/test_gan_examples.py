@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
 
 import cv2
@@ -16,6 +18,12 @@ from towerpack.checkpoint import load_checkpoint
 EXAMPLES = Path(__file__).parents[2] / "examples" / "gan"
 BOTH = ["gen/", "discrim/"]
 FOUR = ["gen/ab/", "gen/ba/", "discrim/a/", "discrim/b/"]
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    yield
+    gc.collect()  # Whole models and environments, which else a thread of a later test would free.
 
 
 @pytest.mark.slow

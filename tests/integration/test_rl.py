@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import gc
 import runpy
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,12 @@ from towerpack.rl import A2C, DQN, PPO, PPOConfig
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "rl"
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    yield
+    gc.collect()  # Whole models and environments, which else a thread of a later test would free.
 
 
 def ppo(**faults: Any) -> PPO:
@@ -75,8 +83,8 @@ def test_ended_anywhere_it_goes_on_bit_equal(make: Any, tmp_path: Path) -> None:
 # The last number: a mean return, which a policy that has learnt nothing has not; Pong's are steps.
 SHORT = [
     ("ppo_cartpole", 15_000, 100.0),
-    ("dqn_cartpole", 1_500, 8.0),
     ("pong", 1_024, 1_024.0),
+    ("dqn_cartpole", 1_500, 8.0),
     ("ppo_pendulum", 2_048, -1900.0),
 ]
 
