@@ -84,9 +84,10 @@ class SeparateGANStep(GANStep):
 
     def __init__(self, d_period: int = 1, g_period: int = 1, *scopes: str) -> None:
         super().__init__(*scopes)
-        if min(d_period, g_period) != 1:
+        if min(d_period, g_period) != 1 or any(int(p) != p for p in (d_period, g_period)):
             raise ConfigError(
-                f"SeparateGANStep({d_period=}, {g_period=}).", expected="one of them 1"
+                f"SeparateGANStep({d_period=}, {g_period=}).",
+                expected="whole numbers, one of them 1",
             )
         self._periods = {DISCRIMINATOR: int(d_period), GENERATOR: int(g_period)}
 

@@ -90,6 +90,11 @@ class Agent(ABC):
     def steps_per_phase(self) -> int:
         """Environment steps between two trainings, of all environments together."""
 
+    @property
+    def steps_before_learning(self) -> int:
+        """Environment steps of the first phase that no other one has."""
+        return 0
+
     @abstractmethod
     def experience(self, total_steps: int, epoch_steps: int) -> Experience:
         """A new source of batches.
@@ -111,16 +116,18 @@ class Agent(ABC):
         """A trainer of this agent, an ordinary one.
 
         Args:
-            total_steps: Environment steps, of all environments together; whole epochs are done.
+            total_steps: Environment steps, of all environments together; whole epochs are done,
+                of which the first also has the steps before learning.
             epoch_steps: Environment steps of an epoch, at least.
             run_dir: As in `TrainConfig`.
             callbacks: Besides `ShowEpisodes`, the schedules, and `ModelSaver` if there is none.
             **kwargs: Further arguments of `TrainConfig`.
         """
         phases = math.ceil(epoch_steps / self.steps_per_phase)
-        epochs = math.ceil(total_steps / (phases * self.steps_per_phase))
         played = phases * self.steps_per_phase
-        source = self.experience(epochs * played, played)
+        before = self.steps_before_learning
+        epochs = max(1, math.ceil((total_steps - before) / played))
+        source = self.experience(before + epochs * played, played)
         steps = phases * source.batches
         usual: list[Callback] = [ShowEpisodes(source)]
         for name, first in self.annealed().items():

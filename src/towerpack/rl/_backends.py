@@ -17,6 +17,8 @@ import cloudpickle
 import gymnasium as gym
 import numpy as np
 
+from towerpack._core.errors import EnvError
+
 MakeEnv = Callable[[], gym.Env[Any, Any]]
 _START_S = 60.0
 """What a process may take to start, before the time for its environment counts."""
@@ -76,9 +78,11 @@ class Local:
         name, argument = self._asked
         try:
             if name == "step":
-                return self._env.step(argument)[:4]
+                observation, reward, terminated, truncated, _ = self._env.step(argument)
+                return observation, reward, terminated, truncated
             if name == "reset":
-                return self._env.reset(seed=argument)[0]
+                observation, _ = self._env.reset(seed=argument)
+                return observation
             self._env = self._make()
             return self._env.observation_space, self._env.action_space
         except Exception as error:
@@ -177,8 +181,8 @@ class Single:
         good = [(int(i), seed) for i, seed in zip(index, seeds, strict=True) if i not in failures]
         answers, more = self._ask([i for i, _ in good], "reset", [seed for _, seed in good])
         rows = np.zeros((self.num_envs, *self._shape), self.observation_space.dtype)
-        for i, answer in answers.items():
-            rows[i] = answer
+        for i, observation in answers.items():
+            rows[i] = self._checked(i, observation)
         return rows[index], failures | more
 
     def step(self, actions: np.ndarray, index: np.ndarray) -> Moves:
@@ -194,8 +198,19 @@ class Single:
         arguments = actions[index].tolist() if plain else actions[index]
         answers, failures = self._ask(index, "step", arguments)
         for i, answer in answers.items():
-            rows[i], rewards[i], terminated[i], truncated[i] = answer
+            observation, rewards[i], terminated[i], truncated[i] = answer
+            rows[i] = self._checked(i, observation)
         return Moves(rows, rewards, terminated, truncated, failures)
+
+    def _checked(self, i: int, observation: Any) -> Any:
+        if np.shape(observation) != self._shape:  # NumPy would repeat a smaller one
+            raise EnvError(
+                f"Environment {i} gave an observation of another shape than its space.",
+                got=f"{np.shape(observation)}",
+                expected=f"{self._shape}",
+                fix="correct the environment's observation_space, or what it returns",
+            )
+        return observation
 
     def close(self) -> None:
         for env in self._envs:

@@ -31,8 +31,12 @@ def serve(connection: Connection) -> None:
             if name == "make":
                 env = pickle.loads(argument)()  # noqa: S301 - from the parent
                 answer = (env.observation_space, env.action_space)
+            elif name == "reset":
+                answer, _ = env.reset(seed=argument)
             else:
-                answer = env.reset(seed=argument)[0] if name == "reset" else env.step(argument)[:4]
+                *answer, _ = env.step(argument)
+                if len(answer) != 4:
+                    raise ValueError(f"step gave {len(answer) + 1} values, and not 5")
             connection.send((True, answer))
         except Exception:  # noqa: BLE001
             connection.send((False, traceback.format_exc()))

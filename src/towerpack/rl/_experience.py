@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from towerpack._core.errors import ConfigError
+from towerpack._core.errors import ConfigError, StateError
 from towerpack._core.randomness import derive_seed
 from towerpack.callbacks import Callback, TrainerHost
 from towerpack.inputs import InputSource
@@ -137,9 +137,18 @@ class Experience(InputSource):
         self.phase = 0 if state is None else state["phase"]
         self.open(None if state is None else state["kept"])
         self._snapshot = self._take()
-        self._position = self.batches if state is None else state["position"]
-        if state is not None and state["batches"] is not None:
-            self.refill(state["batches"])
+        self._position = self.batches
+        if state is not None and state["of"] == self.batches:
+            self._position = state["position"]
+            if state["batches"] is not None:
+                self.refill(state["batches"])
+        elif state is not None and state["position"] < state["of"]:
+            raise StateError(
+                "The run stands inside of a phase, which had another number of batches.",
+                got=f"{self.batches}",
+                expected=f"{state['of']}, of which it has taken {state['position']}",
+                fix="resume with the old settings, or from a checkpoint at an epoch's end",
+            )
         self._cursor.assign(self._position)
 
     def reserve(self, steps: int, poll: Callable[[], None]) -> int:
@@ -163,7 +172,12 @@ class Experience(InputSource):
     def state(self) -> Any:
         """The environments, and what is left of the phase."""
         left = self.batches - self._position
-        return {**self._snapshot, "position": self._position, "batches": self.remaining(left)}
+        return {
+            **self._snapshot,
+            "position": self._position,
+            "of": self.batches,
+            "batches": self.remaining(left),
+        }
 
     def _take(self) -> dict[str, Any]:
         return {"player": self.player.state(), "phase": self.phase, "kept": self.keep()}
@@ -175,7 +189,8 @@ class Experience(InputSource):
 
     def policy(self) -> Host:
         """What the head gives for observations, on the weights as they are now."""
-        if isinstance(self._network, MLP):
+        # A subclass may compute something else.
+        if isinstance(self._network, MLP) and type(self._network) is MLP:
             variables = self.host.tower.store.named_variables()
             return self._network.on_host(variables, self._scope)
         if self._graph_policy is None:

@@ -193,9 +193,11 @@ class Replayed(Experience):
             self._sync()
             self._synced = player.steps
         policy = self.policy()
-        steps = numbers.ceil(config.learning_starts / config.num_envs) if self.phase == 0 else 0
+        steps = config.train_freq
+        if self.phase == 0:
+            steps += self._agent.steps_before_learning // config.num_envs
         rng = stream(self.seed, "exploration", self.phase)
-        for _ in range(max(steps, config.train_freq)):
+        for _ in range(steps):
             poll()
             observations = player.observations
             fallen = min(1.0, player.steps / self._falls_until)
@@ -250,6 +252,12 @@ class DQN(Agent):
     def steps_per_phase(self) -> int:
         """Those between two trainings."""
         return self.config.num_envs * self.config.train_freq
+
+    @property
+    def steps_before_learning(self) -> int:
+        """What is left of `learning_starts` beside the first phase's own steps."""
+        left = max(0, self.config.learning_starts - self.steps_per_phase)
+        return numbers.ceil(left / self.config.num_envs) * self.config.num_envs
 
     def experience(self, total_steps: int, epoch_steps: int) -> Replayed:
         """Replayed transitions by the settings."""

@@ -139,6 +139,33 @@ def test_one_clear_error(env: Any, options: Any, error: type[Exception], words: 
             play(envs, 30)
 
 
+class Odd(Counting):
+    """Answers in another form than Gymnasium's."""
+
+    def __init__(self, form: str) -> None:
+        super().__init__(lambda: 0.0)
+        self._form = form
+
+    def reset(self, **arguments: Any) -> Any:
+        observation, info = super().reset(**arguments)
+        return observation if self._form == "reset" else (observation, info)
+
+    def step(self, action: Any) -> Any:
+        answer = super().step(action)
+        if self._form == "shape":
+            return np.zeros(7), *answer[1:]
+        return answer[:4] if self._form == "step" else answer
+
+
+@pytest.mark.parametrize("backend", ["serial", "process"])
+@pytest.mark.parametrize("form", ["reset", "step", "shape"])
+def test_another_form_than_gymnasiums_is_an_error(form: str, backend: Any) -> None:
+    with pytest.raises(EnvError):
+        with make_envs(functools.partial(Odd, form), 1, seed=0, backend=backend) as envs:
+            envs.reset()
+            play(envs, 4)
+
+
 def test_observations_must_be_arrays_and_actions_of_their_shape() -> None:
     class Named(Counting):
         observation_space: Any = Dict(place=Box(0, 1))

@@ -9,11 +9,12 @@ from typing import Any
 import gymnasium as gym
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from small_envs import Walk
 from towerpack._core.randomness import derive_seed
 from towerpack.inference import Predictor
-from towerpack.rl import A2C, PPO, Evaluator, make_envs
+from towerpack.rl import A2C, DQN, MLP, PPO, Evaluator, make_envs
 
 N, T, GAMMA, LAMBDA = 3, 8, 0.9, 0.7
 
@@ -81,10 +82,36 @@ def test_evaluation_counts_the_first_episodes_begun_however_long(trained: Any) -
         np.testing.assert_allclose(trainer.monitors.latest(f"eval/{name}"), value, rtol=1e-6)
 
 
-@pytest.mark.parametrize("space", [None, gym.spaces.Box(-1.0, 1.0, (2,), np.float32)])
-def test_the_host_computes_what_the_tower_does(space: Any, tmp_path: Path) -> None:
-    agent = A2C(functools.partial(Walk, space), num_envs=2)
+class Scaled(MLP):
+    def __call__(self, observation: tf.Tensor) -> tf.Tensor:
+        return super().__call__(observation * 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("space", "network"),
+    [(None, MLP()), (gym.spaces.Box(-1.0, 1.0, (2,), np.float32), MLP()), (None, Scaled())],
+)
+def test_the_host_computes_what_the_tower_does(space: Any, network: MLP, tmp_path: Path) -> None:
+    agent = A2C(functools.partial(Walk, space), network=network, num_envs=2)
     trainer: Any = agent.train(total_steps=10, epoch_steps=10, run_dir=tmp_path, monitors=[])
     observations = np.array([[1.0, 0.5], [7.0, 0.1], [3.0, 0.9]], np.float32)
     tower = Predictor(agent.model, tmp_path, outputs="policy/parameters")(observations)
     np.testing.assert_allclose(trainer.source.policy()(observations), tower, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 4])
+def test_a_finished_phase_stays_so_with_another_number_of_batches(
+    epochs: int, tmp_path: Path
+) -> None:
+    common: dict[str, Any] = {"num_envs": 2, "num_steps": 8, "batch_size": 8}
+    run: dict[str, Any] = {"epoch_steps": 16, "run_dir": tmp_path, "monitors": []}
+    PPO(Walk, epochs=2, **common).train(total_steps=32, **run)
+    trainer: Any = PPO(Walk, epochs=epochs, **common).trainer(total_steps=80, **run)
+    trainer.train()
+    assert trainer.complete and trainer.source.player.steps == 80
+
+
+def test_steps_before_learning_are_of_the_total(tmp_path: Path) -> None:
+    agent = DQN(Walk, num_envs=2, train_freq=4, learning_starts=40, buffer_size=200)
+    trainer: Any = agent.train(total_steps=96, epoch_steps=32, run_dir=tmp_path, monitors=[])
+    assert trainer.source.player.steps == 96
