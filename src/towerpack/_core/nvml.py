@@ -1,4 +1,4 @@
-"""How busy NVIDIA's GPUs are."""
+"""Utilization of NVIDIA's GPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 class Nvml:
-    """What is needed of NVIDIA's management library (NVML API reference).
+    """Bindings to the part of NVIDIA's management library that is needed (NVML API reference).
 
     Args:
         library: Name of its shared library.

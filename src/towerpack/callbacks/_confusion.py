@@ -1,4 +1,4 @@
-"""What is taken for what: the confusion matrix, its picture, and intersection over union."""
+"""Confusion matrix, its picture, and intersection over union."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class ConfusionMatrix(Inferencer):
-    """How often which class was taken for which, over all datapoints. Exact.
+    """Counts of true and predicted classes, over all datapoints. Exact.
 
     It gives `accuracy`, `balanced_accuracy` (the mean recall) and `macro_f1` (the mean F1; both
     means are over the classes that have datapoints). After each evaluation `<prefix>-confusion.csv`

@@ -139,7 +139,7 @@ def smoothed(values: Sequence[float]) -> list[float]:
 
 
 def half_way(rates: Sequence[float], costs: Sequence[float]) -> float | None:
-    """Where the smoothed cost was last above the middle of its first level and its lowest.
+    """Learning rate with the last smoothed cost above the middle between first level and lowest.
 
     None where its fall is not larger than the noise of the first costs.
     """

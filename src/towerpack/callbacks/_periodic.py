@@ -121,7 +121,7 @@ class PeriodicCallback(ProxyCallback):
             raise ConfigError(f"{who} has no period.", fix="give every_k_steps or every_k_epochs")
 
     def enabled(self, hook: str) -> bool:
-        """Whether the step or the epoch of the hook is one of those."""
+        """True if the step or the epoch of the hook is one of those."""
         host = self.trainer
         # Before a step the counter does not count it yet.
         step = host.global_step + (hook == "before_step")

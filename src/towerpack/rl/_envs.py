@@ -106,7 +106,7 @@ class VectorEnv:
         self._seeded = np.full(n, -1)  # the episode of the last seed
         self._since = np.zeros(n, int)  # rows of the log before that
         # As an array: a snapshot of it is taken in every phase of a training.
-        self._log = np.zeros((64, n, *(self.action_space.shape or ())), self._logged)
+        self._history = np.zeros((64, n, *(self.action_space.shape or ())), self._logged)
         self._played = 0  # rows of it
         self._failed = np.zeros(n, int)
         self._returns = np.zeros(n)
@@ -138,7 +138,7 @@ class VectorEnv:
 
     def state(self) -> dict[str, Any]:
         """Where every environment stands: numbers, and the actions that lead there."""
-        actions = [self._log[s : self._played, i].copy() for i, s in enumerate(self._since)]
+        actions = [self._history[s : self._played, i].copy() for i, s in enumerate(self._since)]
         return {
             "seed": self._seed,
             "restarts": self.restarts,
@@ -213,9 +213,9 @@ class VectorEnv:
 
     def _step(self, actions: np.ndarray, index: np.ndarray) -> Step:
         moves = self._backend.step(actions, index)
-        if self._played == len(self._log):
-            self._log = np.concatenate([self._log, np.zeros_like(self._log)])
-        self._log[self._played] = actions
+        if self._played == len(self._history):
+            self._history = np.concatenate([self._history, np.zeros_like(self._history)])
+        self._history[self._played] = actions
         self._played += 1
         if moves.failures:
             self._cut_off(moves)
@@ -249,7 +249,7 @@ class VectorEnv:
         self._since[fresh] = now
         unused = int(self._since.min())
         if unused > now // 2:  # More seldom than that would be room, more often time.
-            self._log[: now - unused] = self._log[unused:now]
+            self._history[: now - unused] = self._history[unused:now]
             self._played -= unused
             self._since -= unused
         observations, failures = self._backend.reset(index, seeds)
