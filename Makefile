@@ -5,7 +5,7 @@
 PYTHON ?= python3
 # pytest processes: 0 runs the tests in the one that you see (for a debugger), 2 in two, and so on.
 JOBS ?= 2
-# The share of a slow test's cases that `make test` runs; see tests/scaling.py.
+# The share of a slow test's cases that `make test` runs; see tests/support/scaling.py.
 TOWERPACK_TEST_SCALE ?= 0.05
 ARGS ?=
 

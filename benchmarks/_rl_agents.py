@@ -1,9 +1,15 @@
-"""Agents in `rl.py`: `python _rl_agents.py CASE ours|sb3`; a step is one of an environment."""
+"""Agents in `rl.py`: `python _rl_agents.py CASE ours|sb3`; a step is one of an environment.
+
+`python _rl_agents.py solve ours|sb3 SEED` trains PPO on CartPole until it is solved.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 import tempfile
+import time
+from collections.abc import Callable
 from typing import Any
 
 from _measure import Gate
@@ -27,9 +33,29 @@ CASES: dict[str, dict] = {
         "batch_size": 32, "buffer_size": 10_000, "learning_starts": 512, "target_update": 1000,
         "discount": 0.99, "learning_rate": 1e-4, "exploration_final": 0.01},
 }  # fmt: skip
+CASES["solve"] = {**CASES["ppo-cartpole"], "epoch": 2048}
 
 
-def ours(case: str, settings: dict[str, Any]) -> None:
+class Solve:
+    """Ends a training once the last hundred episodes have a mean of 475, and prints when."""
+
+    def __init__(self, steps: int) -> None:
+        self._steps, self._epochs = steps, 0
+        self._began = time.perf_counter()
+
+    def open(self) -> None:
+        pass
+
+    def epoch_done(self, mean: Callable[[], float]) -> bool:
+        self._epochs += 1
+        seconds, steps = time.perf_counter() - self._began, self._epochs * self._steps
+        if mean() < 475 and steps < 500_000:
+            return True
+        print(json.dumps({"seconds": seconds, "steps": steps, "mean": mean()}))
+        return False
+
+
+def ours(case: str, settings: dict[str, Any], seed: int) -> None:
     from towerpack.callbacks import Callback
     from towerpack.rl import DQN, PPO, Atari
     from towerpack.training import StopTraining
@@ -51,15 +77,15 @@ def ours(case: str, settings: dict[str, Any]) -> None:
         env = Atari("Pong", repeat_action_probability=0.0)
     if case.startswith("dqn"):
         settings |= {"double": False, "exploration_fraction": 1e-5}
-    agent = (PPO if case.startswith("ppo") else DQN)(env, **settings)
-    gate = Gate(epoch)
+    gate = (Solve if case == "solve" else Gate)(epoch)
+    agent = (DQN if case.startswith("dqn") else PPO)(env, **settings)
     with tempfile.TemporaryDirectory() as directory:
         agent.train(
-            total_steps=10**9, epoch_steps=epoch, run_dir=directory, seed=0, monitors=[],
+            total_steps=10**9, epoch_steps=epoch, run_dir=directory, seed=seed, monitors=[],
             callbacks=[Turns()])  # fmt: skip
 
 
-def sb3(case: str, of: dict[str, Any]) -> None:
+def sb3(case: str, of: dict[str, Any], seed: int) -> None:
     import ale_py
     import gymnasium
     import torch
@@ -83,13 +109,14 @@ def sb3(case: str, of: dict[str, Any]) -> None:
             returns = [episode["r"] for episode in self.model.ep_info_buffer]
             return gate.epoch_done(lambda: sum(returns) / max(1, len(returns)))
 
+    gate = (Solve if case == "solve" else Gate)(of["epoch"])
     pong = of["env"] == PONG
     make = make_atari_env if pong else make_vec_env
-    env = make(of["env"], of["num_envs"], seed=0)
+    env = make(of["env"], of["num_envs"], seed=seed)
     policy = "CnnPolicy" if pong else "MlpPolicy"
-    shared = {"batch_size": of["batch_size"], "gamma": of["discount"], "seed": 0}
+    shared = {"batch_size": of["batch_size"], "gamma": of["discount"], "seed": seed}
     shared |= {"learning_rate": of["learning_rate"], "env": VecFrameStack(env, 4) if pong else env}
-    if case.startswith("ppo"):
+    if not case.startswith("dqn"):
         agent: Any = PPO(
             policy, n_steps=of["num_steps"], n_epochs=of["epochs"], clip_range=of["clip"],
             gae_lambda=of["gae_lambda"], **shared)  # fmt: skip
@@ -100,12 +127,11 @@ def sb3(case: str, of: dict[str, Any]) -> None:
             target_update_interval=of["target_update"], exploration_fraction=1e-5,
             exploration_final_eps=of["exploration_final"],
             policy_kwargs={} if pong else {"net_arch": [256, 256]}, **shared)  # fmt: skip
-    gate = Gate(of["epoch"])
     agent.learn(10**9, callback=Turns())
 
 
-def main(case: str, who: str, *_: str) -> None:
-    {"ours": ours, "sb3": sb3}[who](case, dict(CASES[case]))
+def main(case: str, who: str, seed: str = "0", *_: str) -> None:
+    {"ours": ours, "sb3": sb3}[who](case, dict(CASES[case]), int(seed) if case == "solve" else 0)
 
 
 if __name__ == "__main__":

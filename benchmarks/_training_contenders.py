@@ -110,6 +110,7 @@ def towerpack(
     shuffle: bool = False,
     batch: int | None = None,
     line: bool = False,
+    defaults: bool = True,
 ) -> None:
     """A SimpleTrainer with everything that it does unless told otherwise.
 
@@ -120,6 +121,7 @@ def towerpack(
         shuffle: Shuffle anew in each epoch.
         batch: What the model's `inputs()` say about the size of a batch.
         line: The learning rate changes after each step.
+        defaults: With the default callbacks and monitors.
     """
     from towerpack.callbacks import Callback, ScheduledHyperParamSetter
     from towerpack.dataflow import BatchData, DataFromArrays, ShuffleData
@@ -175,6 +177,7 @@ def towerpack(
             model=Model(),
             dataflow=BatchData(flow, case.batch),
             callbacks=[Turns(), schedule] if line else [Turns()],
+            **({} if defaults else {"extra_callbacks": [], "monitors": []}),
             max_epoch=10**9,
             seed=0,
             run_dir=directory + "/run",
@@ -189,6 +192,7 @@ CONTENDERS = {
     "towerpack": towerpack,
     "towerpack-shuffled": lambda *args: towerpack(*args, shuffle=True),
     "towerpack-line": lambda *args: towerpack(*args, line=True),
+    "towerpack-without": lambda *args: towerpack(*args, defaults=False),
     "towerpack-fixed": lambda name, case, gate: towerpack(name, case, gate, batch=case.batch),
 }
 

@@ -29,6 +29,11 @@ settings.register_profile("full", **_COMMON, max_examples=1000)
 settings.load_profile("full" if SCALE == 1 else "ci" if os.environ.get("CI") else "dev")
 
 
+def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
+    """Bytes by their argument's name: some hold a time, by which two processes' names differ."""
+    return argname if isinstance(val, bytes) else None
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") is not None:
         import tensorflow as tf

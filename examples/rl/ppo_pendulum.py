@@ -3,7 +3,8 @@
     python examples/rl/ppo_pendulum.py [--steps 100000] [--seed 0] [--out runs/ppo_pendulum]
 
 The same command continues a run that was ended.
-Reached on 2026-11-23, two shared cores at a load of 17: -209.6 for seed 0, in under 4 minutes.
+Reached on 2026-11-23, two cores at a load of 1 to 2: -209.6, -196.7 and -188.2 for seeds 0, 1 and
+2, in 37, 24 and 22 s.
 """
 
 import argparse

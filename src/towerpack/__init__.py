@@ -65,6 +65,7 @@ _NAMES: dict[str, list[str]] = {
         "PeriodicTrigger",
         "Perplexity",
         "ProgressBar",
+        "RunOp",
         "ScalarStats",
         "ScheduledHyperParamSetter",
         "StatMonitorParamSetter",

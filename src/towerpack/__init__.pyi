@@ -55,6 +55,7 @@ from towerpack.callbacks import (
     PeriodicTrigger as PeriodicTrigger,
     Perplexity as Perplexity,
     ProgressBar as ProgressBar,
+    RunOp as RunOp,
     ScalarStats as ScalarStats,
     ScheduledHyperParamSetter as ScheduledHyperParamSetter,
     StatMonitorParamSetter as StatMonitorParamSetter,

@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from scaling import sample
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+PARTS = ["photos", "mapped", "tiny", "holding", "memory", "lmdb", "pss"]
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +22,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", ["photos", "mapped", "tiny", "holding", "memory", "lmdb", "pss"])
+@pytest.mark.parametrize("part", sample(PARTS))
 def test_runs(part: str, data: Path) -> None:
     command = [sys.executable, str(BENCHMARKS / "data_loading.py"), "--quick", "--without-peers"]
     command += ["--rounds", "1", "--only", part, "--data", str(data)]

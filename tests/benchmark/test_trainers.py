@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling import sample
+from scaling import only_in_full
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "trainers.py"
 # Losses after some 20 steps: at most, and between contenders. Chance is ln 10 = 2.3, or ln 2048.
@@ -21,8 +21,8 @@ PARTS = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("part", "most", "apart"), sample(PARTS))
+@only_in_full
+@pytest.mark.parametrize(("part", "most", "apart"), PARTS)
 def test_all_contenders_train(tmp_path: Path, part: str, most: float, apart: float) -> None:
     command = [sys.executable, str(SCRIPT), "--quick", "--without-peers", "--only", part]
     done = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from scaling import sample
+from scaling import only_in_full
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "training_overhead.py"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("case", "apart"), sample([("mlp", 0.4), ("lenet", 0.8)]))
+@only_in_full
+@pytest.mark.parametrize(("case", "apart"), [("mlp", 0.4), ("lenet", 0.8)])
 def test_all_contenders_train(tmp_path: Path, case: str, apart: float) -> None:
     command = [sys.executable, str(SCRIPT), "--quick", "--without-tensorpack", "--case", case]
     done = subprocess.run([*command, "--out", str(tmp_path)], capture_output=True, text=True)

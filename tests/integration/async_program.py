@@ -23,7 +23,7 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from small_training import Do, Recorded, assert_same, config, threads
 from towerpack import ConfigError, NumericsError, StepError
 from towerpack.callbacks import Callback, ModelSaver

@@ -12,7 +12,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from small_training import SPECS, config, flow
 from towerpack.callbacks import Callback, InferenceRunner, ModelSaver, ScalarStats
 from towerpack.nn import BatchNorm, Dropout, FullyConnected, summary

@@ -21,7 +21,8 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
 
-sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "unit" / "nn")]
+TESTS = Path(__file__).parents[1]
+sys.path[:0] = [str(TESTS / "support"), str(TESTS / "unit" / "nn")]
 from test_layer_laws import CASES, PURE, WIDE, WITHOUT_WEIGHTS
 
 import towerpack.nn as nn

@@ -23,7 +23,7 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from small_training import assert_same
 from towerpack.callbacks import Callback, ModelSaver, PeriodicTrigger
 from towerpack.checkpoint import list_checkpoints

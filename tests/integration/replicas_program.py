@@ -23,10 +23,18 @@ tf.config.set_logical_device_configuration(
     tf.config.list_physical_devices("CPU")[0], [tf.config.LogicalDeviceConfiguration()] * 2
 )
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
+from scaling import sample
 from small_training import SPECS, Model, Recorded, X, Y, assert_same, config, flow
 from towerpack import ConfigError, LayerError, NumericsError
-from towerpack.callbacks import Callbacks, ModelSaver
+from towerpack.callbacks import (
+    Callbacks,
+    DataParallelInferenceRunner,
+    Inferencer,
+    InferenceRunner,
+    ModelSaver,
+    ScalarStats,
+)
 from towerpack.checkpoint import load_checkpoint
 from towerpack.dataflow import BatchData, DataFromArrays
 from towerpack.inference import Predictor
@@ -46,6 +54,7 @@ from towerpack.training import (
     SyncMultiGPUTrainer,
     SyncMultiGPUTrainerParameterServer,
     TrainConfig,
+    WeightEMA,
     build_step,
 )
 
@@ -365,6 +374,55 @@ def compiled_keras_models(where: Path) -> None:
     assert np.isfinite(trainer.monitors.latest("mae"))
 
 
+def evaluated_on_both_devices(where: Path) -> None:
+    """Every datapoint once, with the weights of now; averages of weights, too."""
+
+    class Rows(Inferencer):
+        def __init__(self) -> None:
+            self.seen: list[np.ndarray] = []
+
+        def outputs(self) -> list[str]:
+            return ["out", "cost"]
+
+        def names(self) -> list[str]:
+            return ["mean"]
+
+        def begin(self) -> None:
+            self.seen = []
+
+        def update(self, outputs: Any, batch_size: int) -> None:
+            assert len(outputs["out"]) == batch_size
+            self.seen.append(outputs["out"])
+
+        def finish(self) -> dict[str, float]:
+            return {"mean": float(np.concatenate(self.seen).mean())}
+
+    def runners(ema: bool) -> list[InferenceRunner]:
+        rows.append([Rows(), Rows()])
+        data = BatchData(DataFromArrays(X, Y), 7, remainder=True)
+        mine = [[part, ScalarStats("cost")] for part in rows[-1]]
+        return [
+            DataParallelInferenceRunner(data, mine[0], TWO, f"both-{ema}", ema=ema),
+            InferenceRunner(data, mine[1], f"one-{ema}", ema=ema),
+        ]
+
+    rows: list[list[Rows]] = []
+    averaged = Model(lambda: WeightEMA(sgd(), 0.9), rate=0.0)
+    trainer = two(where, [*runners(False), *runners(True)], **plain(model=averaged))
+    for ema, (both, alone) in zip([False, True], rows, strict=True):
+        assert [len(part) for part in both.seen] == [7] * 6 + [6]
+        np.testing.assert_allclose(np.concatenate(both.seen), np.concatenate(alone.seen), 1e-6)
+        for name in ("mean", "cost"):
+            found = trainer.monitors.history(f"both-{ema}/{name}")
+            assert len(found) == 3 and len({value for _, value in found}) == 3
+            expected = trainer.monitors.history(f"one-{ema}/{name}")
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
+    with pytest.raises(ConfigError, match="no device 'CPU:3'"):
+        rows.clear()
+        bad = DataParallelInferenceRunner(flow(), ScalarStats("cost"), ["CPU:0", "CPU:3"])
+        two(where / "bad", [bad], **plain())
+
+
 def a_loop_of_ones_own(where: Path) -> None:
     places = [None, kind_of(where)(devices=TWO)._distribution]
     runs = [build_step(Model(sgd, rate=0.0), seed=5, distribution=place) for place in places]
@@ -411,14 +469,15 @@ CASES = [
     devices_are_checked,
     networks_of_tf_slim,
     compiled_keras_models,
+    evaluated_on_both_devices,
     a_loop_of_ones_own,
     resumed_and_deterministic,
 ]
 
 if __name__ == "__main__":
     wanted = sys.argv[2:] or [case.__name__ for case in CASES]
-    for case in CASES:
-        for kind in KINDS:
+    for kind in KINDS:
+        for case in CASES if kind is SyncMultiGPUTrainer else sample(CASES, at_least=7):
             if case.__name__ in wanted:
                 case(Path(sys.argv[1]) / kind.__name__ / case.__name__)
                 print(kind.__name__, case.__name__, flush=True)

@@ -5,6 +5,7 @@ python signalled_program.py RUN_DIR PHASE
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 
@@ -24,7 +25,7 @@ RUN_DIR, PHASE = sys.argv[1:]
 
 def say(phase: str) -> None:
     if phase == PHASE:
-        print(phase, flush=True)
+        print(os.getpid(), phase, flush=True)
 
 
 class Linger(Callback):

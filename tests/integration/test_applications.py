@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -16,21 +17,17 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from app_commands import run
 from digit_files import write_digits
 from towerpack import CheckpointError
 from towerpack.apps import find_recipe, recipe_names, write_picture
 from towerpack.callbacks.monitors import read_stats
 from towerpack.checkpoint import list_checkpoints
 from towerpack.cli import app
+from warm_python import warm_python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 SMALL = ["train.epochs=2", "steps_per_epoch=8", "network=lenet"]
-
-
-def run(*arguments: str) -> str:
-    result = CliRunner().invoke(app, arguments, catch_exceptions=False)
-    assert result.exit_code == 0, result.output
-    return result.stdout
 
 
 @pytest.fixture
@@ -41,7 +38,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.timeout(600)
 def test_the_quickstart_ends_with_answers(tmp_path: Path) -> None:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    (tmp_path / "bin").mkdir()
+    for name, module in {"python": "", "towerpack": "-m towerpack "}.items():
+        path = tmp_path / "bin" / name
+        path.write_text(f'#!/bin/sh\nexec {shlex.join(warm_python())} {module}"$@"\n')
+        path.chmod(0o755)
+    path = f"{tmp_path / 'bin'}:{os.environ['PATH']}"
     done = subprocess.run(
         ["sh", str(EXAMPLES / "quickstart.sh")],
         cwd=tmp_path,
@@ -169,14 +171,8 @@ def test_every_recipe_can_be_read_and_explained(name: str) -> None:
 def test_resnet32_killed_and_continued_by_the_same_line(tmp_path: Path) -> None:
     write_digits(tmp_path, only=256)
     command = [
-        *(
-            sys.executable,
-            "-m",
-            "towerpack",
-            "train",
-            "resnet32-cifar10",
-            f"data.path={tmp_path}/cifar10_data",
-        ),
+        *warm_python(),
+        *("-m", "towerpack", "train", "resnet32-cifar10", f"data.path={tmp_path}/cifar10_data"),
         *("batch_size=32", "data.workers=0", "steps_per_epoch=4", "epochs=5"),
         *("learning_rate=0.01", "optimizer.warmup=0", "validation=0.2"),
     ]
@@ -212,7 +208,7 @@ def test_the_walk_through_runs(here: Path, script: str, arguments: tuple[str, ..
         write_picture(here / "pictures" / f"{i}.png", image)
         lines.append(f"{i}.png,{i % 10}")
     (here / "pictures" / "train.csv").write_text("\n".join(lines))
-    command = [sys.executable, str(EXAMPLES / script), *arguments]
+    command = [*warm_python(), str(EXAMPLES / script), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
     assert done.returncode == 0, done.stderr
     assert "validation error" in done.stdout
@@ -228,7 +224,7 @@ def test_an_application_of_ones_own(here: Path, monkeypatch: pytest.MonkeyPatch)
     assert told["count"] == 16
     assert 0 < told["mean_iou"] < 1
     run("export", "runs/own_application")
-    subprocess.run([sys.executable, "own_application.py"], check=True)
+    subprocess.run([*warm_python(), "own_application.py"], check=True)
     rows = json.loads(run("infer", "runs/own_application", "shapes", "--json"))
     assert len(rows) == 6
     assert all(abs(sum(v for v in row.values() if isinstance(v, float)) - 1) < 1e-6 for row in rows)

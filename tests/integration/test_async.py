@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -12,12 +11,13 @@ from small_training import Recorded, assert_same, config, flow, train
 from towerpack import ConfigError
 from towerpack.callbacks import InferenceRunner, ModelSaver, ScalarStats
 from towerpack.training import NoOpTrainer
+from warm_python import warm_python
 
 PROGRAM = Path(__file__).with_name("async_program.py")
 
 
 def test_on_two_devices(tmp_path: Path) -> None:
-    command = [sys.executable, str(PROGRAM), str(tmp_path)]
+    command = [*warm_python(), str(PROGRAM), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert len(done.stdout.split()) == 8

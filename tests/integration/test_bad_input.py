@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -38,6 +37,7 @@ from towerpack.dataflow import DataFromList, MapData
 from towerpack.inputs import FeedInput, QueueInput, TFDatasetInput
 from towerpack.nn import BatchNorm, FullyConnected, summary
 from towerpack.training import SimpleTrainer
+from warm_python import warm_python
 
 pytestmark = pytest.mark.timeout(120)
 STEPS, EPOCHS = 6, 3
@@ -409,8 +409,8 @@ PROGRAM = """
 def program(run_dir: Path, how: str) -> subprocess.CompletedProcess[str]:
     import textwrap
 
-    tests = str(Path(__file__).parents[1])
-    command = [sys.executable, "-c", textwrap.dedent(PROGRAM), tests, str(run_dir), how]
+    support = str(Path(__file__).parents[1] / "support")
+    command = [*warm_python(), "-c", textwrap.dedent(PROGRAM), support, str(run_dir), how]
     return subprocess.run(command, capture_output=True, text=True, timeout=100)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Iterable
 from pathlib import Path
@@ -29,6 +30,7 @@ from towerpack.callbacks import (
     ScheduledHyperParamSetter,
     StatMonitorParamSetter,
 )
+from towerpack.checkpoint import load_checkpoint
 from towerpack.dataflow import BatchData, DataFromArrays, ShuffleData
 from towerpack.model import ModelDesc
 from towerpack.nn import FullyConnected, expose
@@ -237,3 +239,22 @@ def test_a_run_that_is_ended_inside_an_evaluation_resumes_exactly(
     for name, value in whole.get_weights().items():
         np.testing.assert_array_equal(parts.get_weights()[name], value)
     assert parts.callbacks.state() == whole.callbacks.state()
+
+
+class PutScore(Callback):
+    def produces(self) -> list[str]:
+        return ["score"]
+
+    def trigger_epoch(self) -> None:
+        self.trainer.monitors.put_scalar("score", [0.5, 0.1, 0.4][self.trainer.epoch - 1])
+
+
+def test_killed_before_the_best_was_kept_as_such(tmp_path: Path) -> None:
+    """A kill between a checkpoint and its copy: the next run makes up for it."""
+    callbacks = PutScore(), ModelSaver(), MinSaver("score")
+    train(tmp_path, callbacks, epochs=2)
+    (best,) = (tmp_path / "checkpoints").glob("best-*")
+    assert best.name.endswith("10")
+    shutil.rmtree(best)
+    train(tmp_path, (PutScore(), ModelSaver(), MinSaver("score")), epochs=3)
+    assert load_checkpoint(tmp_path, tag="best-score").step == 10

@@ -60,6 +60,7 @@ def decayed(rate: float) -> dict[str, Any]:
     return {"model": Model(make)}
 
 
+LONG = table(*((i, 0.03 / (i + 1)) for i in range(100)))
 SCHEDULE = "callback ScheduledHyperParamSetter('learning_rate')#0"
 DROPPED, DECAY = "drop/stateless_dropout/GreaterEqual/y", "regularize_cost/mul/x"
 decay = keras.optimizers.schedules.ExponentialDecay
@@ -84,7 +85,7 @@ CASES = [
     ),
     (mapped(2.0), mapped(3.0), {"data.functions": None}),
     (decayed(0.5), decayed(0.9), {"optimizer.learning_rate": None}),
-    (table((0, 0.03)), table((0, 0.02)), {SCHEDULE: ["0:", "0.03"]}),
+    (LONG, table((0, 0.02)), {SCHEDULE: ["0:", "0.03,"]}),
     (table((0, 0.03)), {"extra_callbacks": []}, {SCHEDULE: ["0:", "0.03"]}),
     (data(X), data(X[::-1].copy()), {"data.content": None}),
 ]  # fmt: skip
@@ -100,6 +101,7 @@ def test_what_was_changed_is_told_before_the_first_step(
     trainer.train()
     assert trainer.was_complete or "steps_per_epoch" in then or "dataflow" in then
     told = caplog.text.partition("in effect\n")[2]
+    assert max(len(line) for line in told.splitlines()) < 250
     for name, values in rows.items():
         [line] = [
             line.strip() for line in told.splitlines() if f"{line.strip()} ".startswith(f"{name} ")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +13,10 @@ from small_training import Do, flow, train
 from towerpack.callbacks import Callback, ModelSaver
 from towerpack.inputs import QueueInput
 from towerpack.training import StopTraining
+from warm_python import warm_python
 
 PROGRAM = """
-import sys; sys.path.insert(0, {tests!r})
+import sys; sys.path.insert(0, {support!r})
 from towerpack import *
 from small_training import SPECS, flow
 import keras, tensorflow as tf
@@ -33,8 +33,8 @@ SimpleTrainer(TrainConfig(model=(SPECS, build, keras.optimizers.SGD), dataflow=f
 
 def test_piped(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    program = PROGRAM.format(tests=str(Path(__file__).parents[1]), run=str(run))
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    program = PROGRAM.format(support=str(Path(__file__).parents[1] / "support"), run=str(run))
+    done = subprocess.run([*warm_python(), "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     lines = done.stderr.splitlines()
     table = [line for line in lines if line.startswith("  ")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from digit_files import write_digits
 from scaling import sample
 from towerpack.callbacks.monitors import read_stats
 from towerpack.checkpoint import list_checkpoints
+from warm_python import warm_python
 
 PROGRAMS = Path(__file__).parents[2] / "examples" / "from_tensorpack"
 
@@ -35,7 +35,7 @@ def few_digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(where: Path, data: Path, name: str, *arguments: str) -> dict[str, list[float]]:
     """What monitors were given, by name, after the program has ended well."""
     done = subprocess.run(
-        [sys.executable, str(PROGRAMS / f"{name}.py"), *arguments],
+        [*warm_python(), str(PROGRAMS / f"{name}.py"), *arguments],
         cwd=where,
         env={**os.environ, "TOWERPACK_DATA": str(data)},
         capture_output=True,

@@ -6,7 +6,6 @@ import gc
 import runpy
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import numpy as np
 import pytest
 
 from scaling import sample
+from warm_python import warm_python
 
 PROGRAM = Path(__file__).with_name("gan_program.py")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "gan"
@@ -26,7 +26,7 @@ def nothing_is_left() -> Iterator[None]:
 
 
 def program(case: str, directory: Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(PROGRAM), case, str(directory)]
+    command = [*warm_python(), str(PROGRAM), case, str(directory)]
     return subprocess.run(command, capture_output=True, text=True, timeout=250)
 
 

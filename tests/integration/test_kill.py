@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 from scaling import sample, scaled
 from towerpack.checkpoint import list_checkpoints, load_checkpoint
 from towerpack.training._ledger import read_ledger, totals_of
+from warm_python import warm_python
 
 PROGRAM = Path(__file__).with_name("resumable_program.py")
 EVERY_STEP = Path(__file__).with_name("every_step_program.py")
@@ -23,7 +23,7 @@ KILLS = scaled(10, at_least=4)
 
 
 def command(run_dir: Path, output: Path) -> list[str]:
-    return [sys.executable, str(PROGRAM), str(run_dir), str(output)]
+    return [*warm_python(), str(PROGRAM), str(run_dir), str(output)]
 
 
 def start(run_dir: Path, output: Path) -> subprocess.Popen[str]:
@@ -128,7 +128,7 @@ def test_a_complete_run_says_so_and_does_nothing(
 @pytest.mark.parametrize("trainer", ["SimpleTrainer", "SyncMultiGPUTrainer", "MultiWorkerTrainer"])
 def test_killed_at_every_step(tmp_path: Path, trainer: str) -> None:
     steps = sample(range(1, 41), at_least=4 if trainer == "SimpleTrainer" else 2)
-    program = [sys.executable, str(EVERY_STEP), str(tmp_path), trainer, *map(str, steps)]
+    program = [*warm_python(), str(EVERY_STEP), str(tmp_path), trainer, *map(str, steps)]
     done = subprocess.run(program, capture_output=True, text=True, timeout=800)
     assert done.returncode == 0, done.stderr
     runs = []

@@ -387,7 +387,7 @@ def test_training_data_cross_the_epoch_border() -> None:
 
 
 def environment() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])}
+    return {**os.environ, "PYTHONPATH": str(Path(__file__).parents[1] / "support")}
 
 
 def run(what: str, **options: Any) -> subprocess.Popen[str]:

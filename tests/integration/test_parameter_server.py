@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from small_training import config
 from towerpack import ConfigError, PeerError
 from towerpack.checkpoint import load_checkpoint
 from towerpack.training import ParameterServerTrainer
+from warm_python import warm_python
 
 PROGRAM = Path(__file__).with_name("cluster_program.py")
 
@@ -29,7 +29,7 @@ class Cluster:
 
     def __init__(self, where: Path, *arguments: object) -> None:
         self._where = where
-        self._command = [sys.executable, str(PROGRAM), str(where / "run"), *map(str, arguments)]
+        self._command = [*warm_python(), str(PROGRAM), str(where / "run"), *map(str, arguments)]
         ports = [free_port() for _ in range(4)]
         jobs = {"chief": ports[:1], "ps": ports[1:2], "worker": ports[2:]}
         self.addresses = {job: [f"127.0.0.1:{p}" for p in of] for job, of in jobs.items()}
@@ -107,7 +107,7 @@ def test_a_worker_that_hangs_ends_the_run_which_goes_on(tmp_path: Path) -> None:
     with cluster(tmp_path, 4000, 8) as running:
         # Late enough for both workers to have a share: one without is not missed.
         running.wait_for_step(400)
-        running.processes["worker", 0].send_signal(signal.SIGSTOP)
+        running.processes["worker", 0].send_signal(signal.SIGTSTP)
         began = time.monotonic()
         assert running.wait(seconds=30) == 1
         assert time.monotonic() - began < 16

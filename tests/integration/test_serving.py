@@ -24,6 +24,7 @@ import served_model
 from served_model import png
 from towerpack import RequestError
 from towerpack.serving import Client
+from warm_python import warm_python
 
 SECONDS = float(os.environ.get("TOWERPACK_ABUSE_S", "4"))
 CLIENTS = 64
@@ -39,11 +40,13 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *options: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def serving(
+    folder: Path, *options: str, python: list[str] | None = None
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """The URL and the process of a server of the model `folder`."""
-    command = [sys.executable, "-m", "towerpack", "serve", str(folder), "--port", "0", *options]
+    command = [*(python or warm_python()), "-m", "towerpack", "serve", str(folder), *options]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*command, "--port", "0"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as process:
         try:
             assert process.stdout is not None
@@ -150,7 +153,7 @@ def test_a_client_that_others_wrote(exported: Path) -> None:
         for path, value in zip(files, (255, 0), strict=True):
             path.write_bytes(png(20, 20, value))
         done = subprocess.run(
-            [sys.executable, "-m", "towerpack", "client", url, *map(str, files)],
+            [*warm_python(), "-m", "towerpack", "client", url, *map(str, files)],
             capture_output=True,
             text=True,
             timeout=60,
@@ -216,7 +219,8 @@ def test_abuse_by_64_clients(exported: Path) -> None:
                 *[client(http, random.Random(seed), deadline) for seed in range(CLIENTS)]
             )
 
-    with serving(exported, "--name", "light") as (url, process):
+    # Its memory is looked at.
+    with serving(exported, "--name", "light", python=[sys.executable]) as (url, process):
         asyncio.run(all_clients(url, SECONDS / 2))
         before = memory_mb(process)
         asyncio.run(all_clients(url, SECONDS / 2))

@@ -13,23 +13,22 @@ import pytest
 
 from processes import children_of, communicate, is_alive, wait_until
 from towerpack.checkpoint import load_checkpoint
+from warm_python import warm_python
 
 PROGRAM = Path(__file__).with_name("signalled_program.py")
 
 
-def start(run_dir: Path, phase: str) -> subprocess.Popen[str]:
-    """The program, once it has said that it is in the phase."""
-    pipe = subprocess.PIPE
+def start(run_dir: Path, phase: str) -> tuple[subprocess.Popen[str], int]:
+    """The program, once it has said that it is in the phase; and the group that it leads."""
     process = subprocess.Popen(
-        [sys.executable, str(PROGRAM), str(run_dir), phase],
-        stdout=pipe, stderr=pipe, text=True, start_new_session=True,
-        # A shell that runs the tests in the background has SIGINT ignored, which is inherited.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+        [*warm_python(), str(PROGRAM), str(run_dir), phase],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     assert process.stdout is not None
-    assert process.stdout.readline() == f"{phase}\n", process.communicate()[1]
+    group, _, said = process.stdout.readline().partition(" ")
+    assert said == f"{phase}\n", process.communicate()[1]
     time.sleep(0.2)
-    return process
+    return process, int(group)
 
 
 PHASES = {
@@ -43,9 +42,9 @@ PHASES = {
 
 @pytest.mark.parametrize("phase", PHASES)
 def test_sigterm_to_the_whole_group_is_saved_in_every_phase(tmp_path: Path, phase: str) -> None:
-    process = start(tmp_path / "run", phase)
-    workers = children_of(process.pid)
-    os.killpg(process.pid, signal.SIGTERM)
+    process, group = start(tmp_path / "run", phase)
+    workers = children_of(group)
+    os.killpg(group, signal.SIGTERM)
     _, err = communicate(process, 20)
     assert process.returncode == 143, err
     assert "Traceback" not in err
@@ -57,8 +56,8 @@ def test_sigterm_to_the_whole_group_is_saved_in_every_phase(tmp_path: Path, phas
 
 
 def test_ctrl_c_saves_and_says_so_in_one_line(tmp_path: Path) -> None:
-    process = start(tmp_path / "run", "evaluating")
-    os.killpg(process.pid, signal.SIGINT)
+    process, group = start(tmp_path / "run", "evaluating")
+    os.killpg(group, signal.SIGINT)
     _, err = communicate(process, 20)
     assert process.returncode == 130, err
     assert "Traceback" not in err
@@ -67,15 +66,15 @@ def test_ctrl_c_saves_and_says_so_in_one_line(tmp_path: Path) -> None:
 
 
 def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
-    process = start(tmp_path / "run", "evaluating")
+    process, pid = start(tmp_path / "run", "evaluating")
     # The signal is not looked for before the callback has done what it is at.
-    process.send_signal(signal.SIGINT)
+    os.kill(pid, signal.SIGINT)
     for _ in range(50):
-        if process.poll() is not None:
+        if not is_alive(pid):
             break
-        process.send_signal(signal.SIGINT)
+        os.kill(pid, signal.SIGINT)
         time.sleep(0.01)
-    _, err = communicate(process, 5)
+    _, err = communicate(process, 10)
     assert process.returncode in (-signal.SIGINT, 130), err
     assert "Traceback" not in err
 

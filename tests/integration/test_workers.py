@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from processes import free_port
+from warm_python import warm_python
 
 PROGRAM = Path(__file__).with_name("workers_program.py")
 
@@ -76,15 +77,17 @@ class Workers:
         cluster = {"cluster": {"worker": self.addresses}, "task": task}
         with self.logs[index].open("w") as log:
             return subprocess.Popen(
-                [*self._on(index), sys.executable, str(PROGRAM), case, str(where / "run")],
+                [*self._python(index), str(PROGRAM), case, str(where / "run")],
                 env={**os.environ, "TF_CONFIG": json.dumps(cluster)},
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 text=True,
             )
 
-    def _on(self, index: int) -> list[str]:
-        return ["ip", "netns", "exec", self.hosts[index].name] if self.hosts else []
+    def _python(self, index: int) -> list[str]:
+        if not self.hosts:
+            return warm_python()
+        return ["ip", "netns", "exec", self.hosts[index].name, sys.executable]
 
     def said(self, index: int) -> str:
         return self.logs[index].read_text()
@@ -146,7 +149,7 @@ def test_preempted_and_killed_they_end_with_the_same_weights(
 
     workers = Workers("long", tmp_path)
     workers.wait_for("epoch 22")
-    os.kill(workers.processes[0].pid, signal.SIGSTOP)
+    workers.processes[0].send_signal(signal.SIGTSTP)
     stopped = time.monotonic()
     stopped_one = workers.processes.pop(0)
     try:

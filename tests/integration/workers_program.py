@@ -16,7 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from small_training import SPECS, Model, Recorded, X, Y, assert_same, config, flow, train
 from towerpack.callbacks import Callback, InferenceRunner, ModelSaver, ScalarStats
 from towerpack.checkpoint import load_checkpoint

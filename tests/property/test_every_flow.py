@@ -31,35 +31,27 @@ from every_flow import (
 )
 from processes import children_of
 from scaling import sample
-from small_flows import Twice, heads, noisy, noisy_rows, ragged, refuse_thirds, shift
+from small_flows import Twice, ragged, shift
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack.dataflow import (
-    BatchData,
     CacheData,
-    ConcatData,
     DataFlow,
-    FilterData,
-    FixedSizeData,
-    JoinData,
     LocallyShuffleData,
     MapData,
-    MixData,
     PrefetchData,
     PrintData,
     ProxyDataFlow,
     RepeatedData,
-    RepeatedDataPoint,
     RNGDataFlow,
-    ShardData,
     ShuffleData,
 )
 from towerpack.dataflow._flow import inputs_of
 from towerpack.dataflow.formats import DiskCacheData
 from towerpack.dataflow.images import Mosaic
-from towerpack.dataflow.parallel._crew import Crew
+from towerpack.dataflow.parallel._idle_pools import IdlePools
 from towerpack.dataflow.parallel._options import Backend, Options
-from towerpack.dataflow.parallel._parking import Parking
-from towerpack.dataflow.testing import same_datapoints
+from towerpack.dataflow.parallel._pool import Pool
+from towerpack.dataflow.testing import check_flow, same_datapoints
 
 T = TypeVar("T")
 
@@ -106,26 +98,26 @@ KINDS: list[tuple[Source, Placed]] = [
 ]
 
 
-class Crews:
-    """Crews that wait for whichever flow is next: they take longer to start than all it does."""
+class Pools:
+    """Pools that wait for whichever flow is next: they take longer to start than all it does."""
 
     def __init__(self) -> None:
-        self._waiting: list[Crew] = []
+        self._waiting: list[Pool] = []
 
-    def take(self, options: Options) -> Crew:
-        for crew in self._waiting:
-            if crew.usable and _alike(crew.options, options):
-                self._waiting.remove(crew)
-                crew.options = options
-                return crew
-        return Parking().take(options)
+    def take(self, options: Options) -> Pool:
+        for pool in self._waiting:
+            if pool.usable and _alike(pool.options, options):
+                self._waiting.remove(pool)
+                pool.options = options
+                return pool
+        return IdlePools().take(options)
 
-    def park(self, crew: Crew) -> None:
-        self._waiting.append(crew)
+    def park(self, pool: Pool) -> None:
+        self._waiting.append(pool)
 
     def close(self) -> None:
-        for crew in self._waiting:
-            crew.close()
+        for pool in self._waiting:
+            pool.close()
 
 
 def _alike(one: Options, other: Options) -> bool:
@@ -133,11 +125,11 @@ def _alike(one: Options, other: Options) -> bool:
 
 
 @pytest.fixture(scope="module")
-def crews() -> Iterator[Crews]:
-    crews = Crews()
-    yield crews
+def pools() -> Iterator[Pools]:
+    pools = Pools()
+    yield pools
     gc.collect()  # passes that were given up come back
-    crews.close()
+    pools.close()
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +167,7 @@ def flows_in(flow: DataFlow) -> list[DataFlow]:
 
 
 def make_with(
-    case: Case, source: Source, placed: Placed, workers: Workers, crews: Crews
+    case: Case, source: Source, placed: Placed, workers: Workers, pools: Pools
 ) -> DataFlow:
     """A case with workers above it, below it, or both."""
 
@@ -183,14 +175,14 @@ def make_with(
         return source(n) if placed == "above" else workers.wrap(source(n))
 
     flow = case.make(below)
-    return settled(flow if placed == "below" else workers.wrap(flow), workers, crews)
+    return settled(flow if placed == "below" else workers.wrap(flow), workers, pools)
 
 
-def settled(flow: DataFlow, workers: Workers, crews: Crews) -> DataFlow:
+def settled(flow: DataFlow, workers: Workers, pools: Pools) -> DataFlow:
     """A flow whose parallel stages have so many workers, which they share with other flows."""
     for stage in parallel_stages(flow):
         stage.options = replace(stage.options, workers=workers.count or 0)
-        stage._parking = crews  # type: ignore[assignment]
+        stage._parking = pools  # type: ignore[assignment]
     return flow
 
 
@@ -262,14 +254,14 @@ def test_cases_are_what_they_say(folder: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STAGES)
-def test_stages(name: str, crews: Crews) -> None:
+def test_stages(name: str, pools: Pools) -> None:
     case, index = STAGES[name], list(STAGES).index(name)
     for turn, (source, placed) in enumerate(KINDS):
         if case.needs_plan and source is in_order:
             continue
         where = f"{name}, {source.__name__}, workers {placed}"
         check_workers(
-            lambda workers: make_with(case, source, placed, workers, crews),  # noqa: B023
+            lambda workers: make_with(case, source, placed, workers, pools),  # noqa: B023
             passes(case.plain(source)),
             index + turn,
             where,
@@ -278,10 +270,10 @@ def test_stages(name: str, crews: Crews) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SOURCES)
-def test_sources(name: str, folder: Path, crews: Crews) -> None:
+def test_sources(name: str, folder: Path, pools: Pools) -> None:
     make, index = SOURCES[name][1], list(SOURCES).index(name)
     check_workers(
-        lambda workers: settled(workers.wrap(make(folder)), workers, crews),
+        lambda workers: settled(workers.wrap(make(folder)), workers, pools),
         passes(make(folder)),
         index,
         name,
@@ -305,13 +297,13 @@ def test_in_workers_that_have_seen_nothing_else(name: str, folder: Path) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize("source", [planned, in_order])
-def test_long_passes(source: Source, crews: Crews) -> None:
+def test_long_passes(source: Source, pools: Pools) -> None:
     """Units grow, and many are ready before they are asked for."""
     count = 1500
 
     def make(workers: Workers) -> DataFlow:
         ds = workers.wrap(MapData(source(count), ragged))
-        return settled(LocallyShuffleData(ds, 100), workers, crews)
+        return settled(LocallyShuffleData(ds, 100), workers, pools)
 
     expected = list(make(Workers(None)).iterate(seed=SEED))
     for turn, first in enumerate(sample(ALL_WORKERS, at_least=2)):
@@ -331,14 +323,14 @@ def test_long_passes(source: Source, crews: Crews) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STAGES)
-def test_passes_in_turns_and_given_up(name: str, crews: Crews) -> None:
+def test_passes_in_turns_and_given_up(name: str, pools: Pools) -> None:
     case, index = STAGES[name], list(STAGES).index(name)
     for turn, (source, placed) in enumerate(chosen(KINDS, index)):
         if case.needs_plan and source is in_order:
             continue
         expected = passes(case.plain(source))
         for workers in chosen(ALL_WORKERS, index + turn):
-            flow = make_with(case, source, placed, workers, crews)
+            flow = make_with(case, source, placed, workers, pools)
             where = f"{name}, {source.__name__}, {workers} {placed}"
             found: list[list[Any]] = [[] for _ in EPOCHS]
             iterators = [flow.iterate(seed=SEED, epoch=epoch) for epoch in EPOCHS]
@@ -358,7 +350,7 @@ def test_passes_in_turns_and_given_up(name: str, crews: Crews) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STAGES)
-def test_in_any_order(name: str, crews: Crews) -> None:
+def test_in_any_order(name: str, pools: Pools) -> None:
     """With `ordered=False` every datapoint comes once, with a restore in between too."""
     case, index = STAGES[name], list(STAGES).index(name)
     for turn, source in enumerate((planned, in_order)):
@@ -368,7 +360,7 @@ def test_in_any_order(name: str, crews: Crews) -> None:
         for workers in chosen([w for w in ALL_WORKERS if w.count], index + turn):
 
             def make(workers: Workers = workers, source: Source = source) -> DataFlow:
-                return settled(workers.wrap(case.make(source), ordered=False), workers, crews)
+                return settled(workers.wrap(case.make(source), ordered=False), workers, pools)
 
             iterator = make().iterate(seed=SEED, epoch=1)
             stop = (index + turn) % (len(whole) + 1)
@@ -389,11 +381,11 @@ def test_in_any_order(name: str, crews: Crews) -> None:
     ],
 )
 def test_a_plan_over_what_comes_in_any_order(
-    make: Callable[[DataFlow], DataFlow], crews: Crews
+    make: Callable[[DataFlow], DataFlow], pools: Pools
 ) -> None:
     whole = list(make(planned(9)).iterate(seed=SEED))
     for workers in (Workers(2), Workers(2, "thread")):
-        flow = settled(make(workers.wrap(planned(9), ordered=False)), workers, crews)
+        flow = settled(make(workers.wrap(planned(9), ordered=False)), workers, pools)
         assert_same_set(list(flow.iterate(seed=SEED)), whole, str(flow))
 
 
@@ -406,67 +398,53 @@ def assert_same_set(found: list[Any], expected: list[Any], where: str) -> None:
         del left[at]
 
 
-# Compositions, with parallel stages anywhere in them.
+# Compositions, with parallel stages anywhere in them: of stages that give what they were given.
 
-LAYERS: dict[str, Callable[[DataFlow], DataFlow]] = {
-    "map": lambda ds: MapData(ds, shift),
-    "map rng": lambda ds: MapData(ds, noisy, rng=True),
-    "map rows": lambda ds: MapData(ds, noisy_rows, rng=True, batched=True),
-    "map skip": lambda ds: MapData(ds, refuse_thirds, on_error="skip"),
-    "filter": lambda ds: FilterData(ds, heads, rng=True),
-    "batch": lambda ds: BatchData(ds, 2),
-    "batch all": lambda ds: BatchData(ds, 3, remainder=True),
-    "repeat": lambda ds: RepeatedData(ds, 2),
-    "fix": lambda ds: FixedSizeData(ds, 7),
-    "join": lambda ds: JoinData([ds, ds]),
-    "concat": lambda ds: ConcatData([ds, ds]),
-    "mix": lambda ds: MixData([ds, ds], [1, 2], stop="all"),
-    "cache": CacheData,
-    "cache shuffled": lambda ds: CacheData(ds, shuffle=True),
-    "shuffle": ShuffleData,
-    "shuffle locally": lambda ds: LocallyShuffleData(ds, 4),
-    "repeat points": lambda ds: RepeatedDataPoint(ds, 2),
-    "shard": lambda ds: ShardData(ds, 2, 1, tail="pad"),
-    "twice": Twice,
-}
+LAYERS = """MapData, MapData rng, MapData rows, MapData skip, MapData of_skipping, FilterData,
+FilterData rng, MapDataComponent, ShuffleData, LocallyShuffleData, LocallyShuffleData reusing,
+BatchData, BatchData remainder, ShardRows, RepeatedData, RepeatedDataPoint, FixedSizeData,
+FixedSizeData afresh, ShardData, ShardData uneven, ShardData padded, CacheData, CacheData shuffled,
+PrintData, TestDataSpeed, ProxyDataFlow, ProxyDataFlow twice, JoinData itself, ConcatData itself,
+MixData, RandomChooseData"""
 
 
 def drawn_layers(rng: random.Random) -> list[str]:
     """Two to five layers that go together."""
-    layers = rng.choices(sorted(LAYERS), k=rng.randint(2, 5))
+    layers = rng.choices(LAYERS.replace("\n", " ").split(", "), k=rng.randint(2, 5))
     for index, layer in enumerate(layers):
-        batched = any(one.startswith("batch") for one in layers[:index])
-        if batched and (layer.startswith("batch") or layer == "map rows"):
-            layers[index] = "repeat"
+        batching = ("BatchData", "ShardRows")
+        batched = any(one.startswith(batching) for one in layers[:index])
+        if batched and (layer.startswith(batching) or layer == "MapData rows"):
+            layers[index] = "RepeatedData"
         # Of two flows of a user's own, one on the other, the upper one runs the code of the lower
         # one. With a stage between them the lower one is a flow by itself, and draws by itself.
-        if layer == "twice" and layer in layers[:index]:
-            layers[index] = "repeat points"
+        if layer == "ProxyDataFlow twice" and layer in layers[:index]:
+            layers[index] = "RepeatedDataPoint"
     return layers
 
 
 def composed(
-    source: Source, layers: list[str], between: list[Workers], crews: Crews
+    source: Source, layers: list[str], between: list[Workers], pools: Pools
 ) -> DataFlow | None:
     """A pipeline; `None` if there is no such."""
     flow = between[0].wrap(source(9))
     for layer, workers in zip(layers, between[1:], strict=True):
         try:
-            flow = workers.wrap(LAYERS[layer](flow))
+            flow = workers.wrap(STAGES[layer].make(lambda _, flow=flow: flow))
         except ConfigError:
             return None
     for stage in parallel_stages(flow):
-        stage._parking = crews  # type: ignore[assignment]
+        stage._parking = pools  # type: ignore[assignment]
     return flow
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", sample(range(600), at_least=20))
-def test_compositions(number: int, crews: Crews) -> None:
+def test_compositions(number: int, pools: Pools) -> None:
     rng = random.Random(number)
     source, layers = rng.choice((planned, in_order)), drawn_layers(rng)
     nowhere = [Workers(None)] * (len(layers) + 1)
-    plain = composed(source, layers, nowhere, crews)
+    plain = composed(source, layers, nowhere, pools)
     if plain is None:
         return
     try:
@@ -474,9 +452,10 @@ def test_compositions(number: int, crews: Crews) -> None:
     except DataFlowError as error:
         assert "no datapoints" in error.what
         return
+    check_flow(lambda: composed(source, layers, nowhere, pools) or plain, seed=SEED, limit=LIMIT)
     for epoch, whole in enumerate(expected):
         first, then = (
-            composed(source, layers, rng.choices(ALL_WORKERS, k=len(layers) + 1), crews)
+            composed(source, layers, rng.choices(ALL_WORKERS, k=len(layers) + 1), pools)
             for _ in range(2)
         )
         assert first is not None and then is not None
@@ -486,11 +465,11 @@ def test_compositions(number: int, crews: Crews) -> None:
         assert_same(rest, whole[stop:], f"{first}, from {stop} on {then}")
 
 
-def test_a_cache_on_disk_is_good_for_any_workers(tmp_path: Path, crews: Crews) -> None:
+def test_a_cache_on_disk_is_good_for_any_workers(tmp_path: Path, pools: Pools) -> None:
     expected = list(planned(11).iterate(seed=5, epoch=0))
     for workers in ALL_WORKERS:
         cache = DiskCacheData(workers.wrap(planned(11)), tmp_path / "cache", seed=5)
-        flow = settled(workers.wrap(cache), workers, crews)
+        flow = settled(workers.wrap(cache), workers, pools)
         assert_same(list(flow.iterate(seed=SEED)), expected, str(workers))
 
 

@@ -173,7 +173,7 @@ def test_laws_with_processes(shape: str) -> None:
     check_flow(lambda: SHAPES[shape](processes(2)), stops=[1, 4])
 
 
-# Crews of one and of three processes only for some: each has to be started.
+# Pools of one and of three processes only for some: each has to be started.
 CASES = [
     *((threads, count, shape) for count in range(4) for shape in SHAPES),
     *((processes, 2, shape) for shape in SHAPES),

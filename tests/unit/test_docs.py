@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from warm_python import warm_python
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -49,7 +50,7 @@ def _speed(path: Path) -> list[pytest.MarkDecorator]:
 def test_page_runs(path: Path, tmp_path: Path) -> None:
     script = tmp_path / path.with_suffix(".py").name
     script.write_text(program(path.read_text()))
-    command = [sys.executable, str(script)]
+    command = [*warm_python(), str(script)]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, f"{path.relative_to(ROOT)}, same line numbers:\n{done.stderr}"
 

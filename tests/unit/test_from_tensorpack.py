@@ -1,4 +1,4 @@
-"""The page for those who come from Tensorpack: no name is left out, and what it names is there.
+"""The tables for those who come from Tensorpack: no name is left out, and what they name is there.
 
 `tensorpack_names.txt` has the predecessor's public names, one a line.
 """
@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-PAGE = Path(__file__).parents[2] / "docs" / "from-tensorpack.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [DOCS / name for name in ("from-tensorpack.md", "callbacks.md", "inference.md")]
 NAMES = Path(__file__).with_name("tensorpack_names.txt").read_text().split()
 # What stands in for a successor.
 NONE = ("not there yet", "will not be", "not needed")
@@ -33,7 +34,7 @@ def rows() -> Iterator[Row]:
     """Rows of all tables, with the modules that the heading above names."""
     modules: list[str] = []
     inside = False
-    for line in PAGE.read_text().splitlines():
+    for line in "\n".join(page.read_text() for page in PAGES).splitlines():
         inside = line.startswith("| there |") or (inside and line.startswith("|"))
         if line.startswith("#"):
             modules = [span for span in SPAN.findall(line) if span.startswith("towerpack")]
@@ -88,6 +89,26 @@ def test_what_the_page_names_is_there() -> None:
                 resolve(name, row.modules)
         elif row.names and not SPAN.search(row.here):
             assert row.here.strip().startswith(NONE), row
+
+
+def test_every_successor_of_a_callback_is_tested() -> None:
+    """What the tables of callbacks, monitors and predictors name is in a test or a page's code."""
+    tests = [p.read_text() for p in Path(__file__).parents[1].rglob("*.py") if p != Path(__file__)]
+    tests += re.findall(r"(?s)```python\n(.*?)```", "\n".join(p.read_text() for p in PAGES))
+    text = "\n".join(tests)
+    ours = {"towerpack.callbacks", "towerpack.callbacks.monitors", "towerpack.inference"}
+    successors = {
+        name
+        for row in ROWS
+        if ours & {*row.modules}
+        and "towerpack.rl" not in row.modules
+        and not row.here.strip().startswith(NONE)
+        for cell in ([row.there] if row.here.strip().startswith("the same") else [row.here])
+        for name, _ in names_in(cell)
+    }
+    assert len(successors) > 50
+    untested = [n for n in successors if not re.search(rf"\b{n.split('.')[-1]}\b", text)]
+    assert not untested
 
 
 def test_star_imports_give_what_programs_use() -> None:

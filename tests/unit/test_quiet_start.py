@@ -27,7 +27,7 @@ def test_a_training_starts_quietly_and_its_log_has_what_was_said(tmp_path: Path)
         SimpleTrainer(TrainConfig(model=Model(), dataflow=flow(), max_epoch=1, seed=0,
                                   run_dir={str(tmp_path / "run")!r})).train()
         """,
-        Path(__file__).parents[1],
+        Path(__file__).parents[1] / "support",
     )
     assert done.returncode == 0, done.stderr
     assert not [line for line in done.stderr.splitlines() if ".cc:" in line or "absl" in line]

@@ -13,6 +13,7 @@ from towerpack._core.native_log import quiet_start
 
 # The extra that brings a package, for packages that whole modules of Towerpack need.
 _EXTRA_OF = {
+    "PIL": "image",
     "ai_edge_litert": "export",
     "ale_py": "rl",
     "crc32c": "formats",
@@ -25,21 +26,27 @@ _EXTRA_OF = {
     "keras": "tf",
     "lmdb": "formats",
     "matplotlib": "demo",
+    "mlflow": "mlflow",
     "onnx": "export",
     "onnxruntime": "export",
     "optuna": "apps",
     "orjson": "serve",
+    "pooch": "datasets",
     "prometheus_client": "serve",
     "pyarrow": "formats",
+    "pycocotools": "apps",
     "pydantic": "apps",
     "safetensors": "tf",
+    "scipy": "datasets",
     "simplejpeg": "image",
     "sklearn": "demo",
     "tensorboard": "tensorboard",
     "tensorflow": "tf",
     "tf2onnx": "export",
     "tf_slim": "slim",
+    "tokenizers": "apps",
     "uvicorn": "serve",
+    "wandb": "wandb",
     "zmq": "remote",
 }
 

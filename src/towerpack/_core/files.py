@@ -5,9 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+
+from towerpack._core.logs import get_logger
+
+_log = get_logger(__name__)
 
 
 def fsync_dir(path: Path) -> None:
@@ -38,7 +42,7 @@ def replace_file(path: Path, data: bytes) -> None:
     fsync_dir(path.parent)
 
 
-def csv_of(rows: Iterable[Sequence[Any]]) -> bytes:
+def csv_of(rows: Iterable[Iterable[Any]]) -> bytes:
     """Text of a CSV file, in UTF-8."""
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
@@ -59,3 +63,30 @@ def append_whole(fd: int, data: bytes) -> None:
     except OSError:
         os.ftruncate(fd, end)  # Half a line would spoil the next.
         raise
+
+
+def open_lines(path: Path) -> int:
+    """Open a file of lines for `append_whole`; made if absent. A torn last line is cut off."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o644)
+    try:
+        size = os.fstat(fd).st_size
+        whole = _end_of_last_line(fd, size)
+        if whole < size:
+            _log.warning("%s: cut off a torn last line (%d bytes).", path, size - whole)
+            os.ftruncate(fd, whole)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _end_of_last_line(fd: int, size: int) -> int:
+    end = size
+    while end > 0:
+        start = max(0, end - 65536)
+        newline = os.pread(fd, end - start, start).rfind(b"\n")
+        if newline >= 0:
+            return start + newline + 1
+        end = start
+    return 0

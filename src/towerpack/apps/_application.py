@@ -39,8 +39,16 @@ class Application:
     display: str | Callable[[Any, Any], Display]
 
 
+_TASKS: Final = (
+    "classification",
+    "segmentation",
+    "detection",
+    "style_transfer",
+    "text_classification",
+    "text_generation",
+)
 APPLICATIONS: Registry[Application] = Registry(
-    "task", {"classification": "towerpack.apps.classification:APPLICATION"}
+    "task", {task: f"towerpack.apps.{task}:APPLICATION" for task in _TASKS}
 )
 
 

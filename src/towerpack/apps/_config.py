@@ -95,6 +95,50 @@ class Transfer(Config):
         return self.pretrained in PRETRAINED and not self.skip
 
 
+class Data(Config):
+    """Data, and how they become batches. Each application says which files it reads."""
+
+    inputter: str = ""
+    "What reads them."
+    path: str | None = None
+    "The folder of the data."
+    train: str | list[str] | None = None
+    "Files or folders below path; several are joined. Usual names where nothing is said."
+    val: str | list[str] | None = None
+    "The same for validation."
+    test: str | list[str] | None = None
+    "The same for the final test."
+    validation: float = Field(default=0.1, ge=0, lt=1)
+    "Share of the training data that becomes the validation data, where there are none."
+    batch_size: int = Field(default=16, ge=1)
+    "Datapoints in a batch."
+
+
+class PictureData(Data):
+    """Pictures, and their way to a network's input."""
+
+    workers: int = Field(default=0, ge=0)
+    "Processes that decode and augment; 0: the program itself."
+
+
+class Network(Config):
+    """A network."""
+
+    network: str = ""
+    "Its name, or module:function."
+    options: dict[str, Any] = Field(default_factory=dict)
+    "More arguments of the network."
+
+
+class DecayedNetwork(Network):
+    """A network whose weights are kept small."""
+
+    l2: float = Field(default=0.0, ge=0)
+    "Weight of half the squares of the weights that `l2_regex` matches."
+    l2_regex: Regex = ".*/kernel"
+    "Which variables: a regular expression for names."
+
+
 class AppConfig(Config):
     """A recipe. Each application adds `data` and `model`."""
 

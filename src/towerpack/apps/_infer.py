@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import glob
+import itertools
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,10 +11,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from towerpack._core.errors import ConfigError, TowerpackError
+from towerpack._core.errors import TowerpackError
 from towerpack._core.files import csv_of, replace_file
 from towerpack._core.naming import unique
-from towerpack.apps._files import write_picture
+from towerpack.apps._files import png_of
 from towerpack.apps._inputter import Inputter
 from towerpack.apps._modeler import Display
 from towerpack.apps._runner import Runner
@@ -23,6 +22,9 @@ from towerpack.dataflow.images import image_grid
 
 _ON_SHEET: Final = 48
 _COLUMNS: Final = 6
+_TABLE: Final = "predictions.csv"
+_LISTING: Final = "predictions.json"
+_SHEET: Final = "contact-sheet.png"
 
 
 @dataclass(frozen=True)
@@ -43,41 +45,60 @@ class Inference:
 def infer(
     runner: Runner, display: Display, sources: Sequence[str], folder: Path | None = None
 ) -> Inference:
-    """Predict files; write an annotated picture of each, a contact sheet, and tables.
+    """Predict files; write an annotated picture, a text or labels of each, a contact sheet, tables.
 
     Args:
         runner: Of a run that has a checkpoint.
         display: Of its application.
-        sources: Files, folders, patterns (`*.jpg`); `-` for names on standard input, one a line.
-        folder: Where results go; None for none.
+        sources: Files, folders, patterns (`*.jpg`), and what else the inputter's `sources` takes.
+        folder: Where results go, instead of those of an earlier inference; None for none.
 
     Raises:
         ConfigError: There is no such file.
     """
-    paths = list(_expanded(sources, runner.inputter.suffixes))
-    predictor = runner.predictor(list(runner.modeler.infer_outputs))
+    paths = list(runner.inputter.sources(sources))
+    predictor = runner.predictor(list(runner.modeler.infer_outputs), runner.modeler.for_inference())
     rows: list[dict[str, Any]] = []
     shown: list[tuple[np.ndarray, str]] = []
     files: list[Path] = []
     taken: set[str] = set()
     size = runner.inputter.batch_size
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove_earlier(folder)
     for start in range(0, len(paths), size):
         for path, sample, outputs in _predicted(runner, predictor, paths[start : start + size]):
             if isinstance(sample, TowerpackError):
                 rows.append({"source": path, "error": str(sample).splitlines()[0]})
                 continue
             rows.append({"source": path, **display.row(outputs)})
-            picture = None if folder is None else display.draw(sample, outputs)
-            if folder is not None and picture is not None:
-                name = unique(Path(path).stem, taken)
-                taken.add(name)
-                files.append(folder / f"{name}.png")
-                write_picture(files[-1], picture)
-                rows[-1]["picture"] = files[-1].name
+            if folder is None:
+                continue
+            name = f"text-{len(rows):04}" if isinstance(sample, str) else Path(path).stem
+            name = unique(name, taken)
+            taken.add(name)
+            picture = display.draw(sample, outputs)
+            more = display.files(sample, outputs)
+            if picture is not None:
+                more = {".png": png_of(picture), **more}
                 shown += [(picture, Path(path).name)] if len(shown) < _ON_SHEET else []
+            for ending, content in more.items():
+                files.append(folder / f"{name}{ending}")
+                replace_file(files[-1], content)
+            if more:
+                rows[-1]["files"] = [f"{name}{ending}" for ending in more]
     if folder is not None:
         files += _written(folder, rows, shown)
     return Inference(rows, files, predictor.step)
+
+
+def _remove_earlier(folder: Path) -> None:
+    """Remove what an earlier inference wrote, so that all files are of the same one."""
+    listing = folder / _LISTING
+    if listing.is_file():
+        earlier = [row.get("files", []) for row in json.loads(listing.read_bytes())]
+        for name in itertools.chain(*earlier, [_SHEET, _TABLE, _LISTING]):
+            (folder / name).unlink(missing_ok=True)
 
 
 def _predicted(
@@ -92,52 +113,31 @@ def _predicted(
             read.append((path, sample, inputter.prepare(sample)))
         except TowerpackError as error:
             read.append((path, error, None))
-    inputs = [prepared for _, _, prepared in read if prepared is not None]
-    results = (
-        predictor(*(np.stack(column) for column in zip(*inputs, strict=True))) if inputs else []
-    )
-    place = 0
-    for path, sample, prepared in read:
-        outputs = {}
+    # Those of one shape are one batch; most tasks have no others.
+    by_shape: dict[Any, list[int]] = {}
+    for place, (_, _, prepared) in enumerate(read):
         if prepared is not None:
-            names = predictor.output_names
-            outputs = {n: r[place] for n, r in zip(names, results, strict=True)}
-            place += 1
-        yield path, sample, outputs
-
-
-def _expanded(sources: Sequence[str], suffixes: Sequence[str]) -> Iterator[str]:
-    for source in sources:
-        if source == "-":
-            yield from _expanded([line for line in sys.stdin.read().splitlines() if line], suffixes)
-            continue
-        path = Path(source).expanduser()
-        if path.is_dir():
-            found = sorted(str(p) for p in path.rglob("*") if p.suffix.lower() in suffixes)
-        elif path.is_file():
-            found = [str(path)]
-        elif len(sources) > 1 and not glob.has_magic(str(path)):
-            found = [str(path)]  # Told in its row, so that the others are predicted.
-        else:
-            found = sorted(glob.glob(str(path), recursive=True))
-        if not found:
-            raise ConfigError(
-                f"There is nothing to read at {source!r}.",
-                expected=f"a file, a pattern, '-', or a folder of {' '.join(suffixes)}",
-            )
-        yield from found
+            by_shape.setdefault(tuple(np.shape(one) for one in prepared), []).append(place)
+    found: dict[int, dict[str, np.ndarray]] = {}
+    for places in by_shape.values():
+        columns = zip(*(read[place][2] for place in places), strict=True)
+        results = predictor(*map(np.stack, columns))
+        for row, place in enumerate(places):
+            named = zip(predictor.output_names, results, strict=True)
+            found[place] = {name: result[row] for name, result in named}
+    for place, (path, sample, _) in enumerate(read):
+        yield path, sample, found.get(place, {})
 
 
 def _written(folder: Path, rows: Sequence[Mapping[str, Any]], shown: Sequence[Any]) -> list[Path]:
-    folder.mkdir(parents=True, exist_ok=True)
-    table, listing = folder / "predictions.csv", folder / "predictions.json"
+    table, listing = folder / _TABLE, folder / _LISTING
     plain = [{k: v for k, v in row.items() if not isinstance(v, list | dict)} for row in rows]
     titles = list(dict.fromkeys(k for row in plain for k in row))
     replace_file(table, csv_of([titles, *([row.get(k, "") for k in titles] for row in plain)]))
     replace_file(listing, json.dumps(list(rows), indent=1, ensure_ascii=False).encode())
     if not shown:
         return [table, listing]
-    sheet = folder / "contact-sheet.png"
+    sheet = folder / _SHEET
     image_grid(
         shown,
         sheet,

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import glob
+import json
+import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Literal
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
 
+from towerpack._core.errors import ConfigError
+from towerpack._core.files import replace_file
 from towerpack.dataflow import DataFlow
 
 Split = Literal["train", "val", "test"]
+CLASSES: Final = "classes.json"
+"""The file in a run that holds its classes."""
 
 
 class Inputter(ABC):
@@ -36,9 +44,33 @@ class Inputter(ABC):
             ConfigError: There are no such data.
         """
 
+    def sources(self, given: Sequence[str]) -> Sequence[str]:
+        """Sources of inference, each to be given to `read`; here files.
+
+        Args:
+            given: Files, folders (their files of `suffixes`), patterns; `-` for those on standard
+                input, one a line.
+
+        Raises:
+            ConfigError: There is nothing at one of them.
+        """
+        return list(_files(given, self.suffixes))
+
+    def keep(self, run_dir: Path) -> None:
+        """Write what predictions need beside weights and recipe, such as a vocabulary.
+
+        Args:
+            run_dir: A run, or a version of an exported model.
+        """
+        del run_dir
+
+    def restore(self, run_dir: Path | None) -> None:
+        """Take what `keep` wrote, if there is some; with None, make it of the data again."""
+        del run_dir
+
     @abstractmethod
     def read(self, source: Any) -> Any:
-        """What a user hands in for inference, as it is to be shown: a picture [h, w, 3], a text.
+        """A datapoint of a user for inference, as it is to be shown: a picture [h, w, 3], a text.
 
         Args:
             source: A path, or what else the task takes.
@@ -50,3 +82,39 @@ class Inputter(ABC):
     @abstractmethod
     def prepare(self, sample: Any) -> Sequence[Any]:
         """The model's inputs, without labels, for one datapoint that `read` gave."""
+
+
+def write_classes(run_dir: Path, classes: Any) -> None:
+    """Keep the classes of a run, plain values, in it."""
+    content = json.dumps(classes, ensure_ascii=False, indent=1)
+    replace_file(run_dir / CLASSES, content.encode())
+
+
+def read_classes(run_dir: Path | None) -> Any:
+    """Classes that a run keeps; None where it keeps none."""
+    file = None if run_dir is None else run_dir / CLASSES
+    if file is None or not file.is_file():
+        return None
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def _files(given: Sequence[str], suffixes: Sequence[str]) -> Iterator[str]:
+    for source in given:
+        if source == "-":
+            yield from _files([line for line in sys.stdin.read().splitlines() if line], suffixes)
+            continue
+        path = Path(source).expanduser()
+        if path.is_dir():
+            found = sorted(str(p) for p in path.rglob("*") if p.suffix.lower() in suffixes)
+        elif path.is_file():
+            found = [str(path)]
+        elif len(given) > 1 and not glob.has_magic(str(path)):
+            found = [str(path)]  # Told in its row, so that the others are predicted.
+        else:
+            found = sorted(glob.glob(str(path), recursive=True))
+        if not found:
+            raise ConfigError(
+                f"There is nothing to read at {source!r}.",
+                expected=f"a file, a pattern, '-', or a folder of {' '.join(suffixes)}",
+            )
+        yield from found

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from towerpack.apps._optimizers import make_optimizer
 from towerpack.callbacks import Inferencer
 from towerpack.model import ModelDesc
+from towerpack.nn import l2_regularizer, regularize_cost
 from towerpack.training import SmartInit
 
 
@@ -28,10 +30,13 @@ class Modeler(ModelDesc, ABC):
     Attributes:
         best: The number whose best checkpoint is kept: `('val/error', 'min')`.
         infer_outputs: Outputs that inference and exported models give.
+        portable_outputs: What exports to other formats than SavedModel give instead, where those
+            cannot compute the same; none for the same.
     """
 
     best: tuple[str, str] = ("val/cost", "min")
     infer_outputs: Sequence[str] = ()
+    portable_outputs: Sequence[str] = ()
 
     def __init__(self, config: Any, inputter: Any) -> None:
         self.config = config
@@ -45,19 +50,41 @@ class Modeler(ModelDesc, ABC):
     def metrics(self) -> Sequence[Inferencer]:
         """What an evaluation computes; those with a `report` have more to say than numbers."""
 
-    def pretrained(self) -> Any:
+    def for_inference(self) -> ModelDesc:
+        """The model that gives `infer_outputs` of what `Inputter.prepare` makes: this one."""
+        return self
+
+    def pretrained(self) -> SmartInit | None:
         """Weights to start from, as the recipe's `transfer` says; None for none."""
         transfer = self.config.transfer
         if not transfer.pretrained:
             return None
         return SmartInit(
-            transfer.pretrained,
+            self.weights(transfer.pretrained),
             skip=transfer.skip or (),
             ignore_mismatch=transfer.ignore_mismatch,
         )
 
+    def weights(self, source: str) -> Any:
+        """Source of `SmartInit` for the recipe's `transfer.pretrained`: here the same.
+
+        A network whose weights others name otherwise gives a dict of arrays by our names.
+        """
+        return source
+
+    def with_decay(self, cost: tf.Tensor) -> tf.Tensor:
+        """The cost, and that of large weights, as `model.l2` and `model.l2_regex` say."""
+        model = self.config.model
+        if not model.l2:
+            return cost
+        return cost + regularize_cost(model.l2_regex, l2_regularizer(model.l2))
+
     def export_arguments(self) -> Mapping[str, Any]:
-        """More arguments of `towerpack.inference.export`: preprocessing, names of classes."""
+        """Arguments of `towerpack.inference.export`, instead of the usual ones or besides them.
+
+        Such as `preprocess`, `class_names`; `model` and `batch_examples` where another model than
+        this one, of the same variables, is exported.
+        """
         return {}
 
 
@@ -88,6 +115,14 @@ class Display(ABC):
     @abstractmethod
     def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
         """Plain values for JSON and CSV, from the outputs for one datapoint."""
+
+    def files(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> Mapping[str, bytes]:
+        """Contents of files that are written beside the picture, by ending: `{'.txt': b'…'}`.
+
+        Arguments as of `draw`.
+        """
+        del sample, outputs
+        return {}
 
     def draw(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
         """An annotated picture, uint8 [h, w, 3]; None where there is nothing to see.

@@ -30,6 +30,7 @@ from towerpack.callbacks import (
 from towerpack.checkpoint import Checkpoint, CheckpointStore, load_checkpoint
 from towerpack.config import Registry, differences, load, read_yaml, to_yaml
 from towerpack.inference import Predictor, export
+from towerpack.model import ModelDesc
 from towerpack.training import TrainConfig, Trainer, WeightEMA
 from towerpack.zoo import read_pretrained
 
@@ -66,7 +67,7 @@ CALLBACKS: Registry[Any] = Registry(
     },
 )
 # What a run that goes on may be told anew; the trainer itself checks the rest of `train`.
-_MAY_CHANGE = ("title", "reached", "train.", "data.workers")
+_MAY_CHANGE = ("title", "reached", "train.", "data.workers", "sample.")
 
 
 @dataclass(frozen=True)
@@ -111,6 +112,7 @@ class Runner:
         self.inputter = inputter
         self.modeler = modeler
         self.run_dir = Path(run_dir)
+        inputter.restore(self.run_dir)
         self._callbacks = list(callbacks)
 
     @classmethod
@@ -124,6 +126,7 @@ class Runner:
         _start_tensorflow(recipe.config.train)
         inputter = recipe.inputter()
         found = run_dir or recipe.run_dir or Path("runs") / recipe.name
+        inputter.restore(Path(found))
         return cls(recipe.config, inputter, recipe.modeler(inputter), found, callbacks)
 
     def train(self, resume: str = "auto") -> Trainer:
@@ -135,6 +138,16 @@ class Runner:
         config = self.config.train
         if resume == "auto" and not (config.fast_dev_run or config.overfit_batches):
             self._check_unchanged()
+        if resume == "never":
+            before = list(self.inputter.class_names)
+            self.inputter.restore(None)
+            if list(self.inputter.class_names) != before:
+                raise ConfigError(
+                    f"The run in {self.run_dir} has other classes.",
+                    got=", ".join(self.inputter.class_names),
+                    expected=", ".join(before),
+                    fix="another --run-dir",
+                )
         flow = self.inputter.flow("train")
         steps = config.steps_per_epoch or len(flow)
         optimizer = self.modeler.optimizer()
@@ -143,7 +156,11 @@ class Runner:
             dataflow=flow,
             model=self.modeler,
             optimizer=optimizer if config.ema is None else WeightEMA(optimizer, config.ema),
-            callbacks=[*self._usual_callbacks(steps), *self._callbacks, _KeepRecipe(self.config)],
+            callbacks=[
+                *self._usual_callbacks(steps),
+                *self._callbacks,
+                _KeepRecipe(self.config, self.inputter),
+            ],
             steps_per_epoch=steps,
             max_epoch=config.epochs,
             seed=config.seed,
@@ -206,18 +223,28 @@ class Runner:
             CheckpointError: The run has no checkpoint.
             ExportError: The exported model computes something else.
         """
-        arguments = {"outputs": self.modeler.infer_outputs, **self.modeler.export_arguments()}
+        arguments = {
+            "model": self.modeler,
+            "outputs": self.modeler.infer_outputs,
+            **self.modeler.export_arguments(),
+        }
+        if "batch_examples" not in arguments:
+            arguments["batch_examples"] = self._examples()
         if format != "saved_model":
-            arguments.pop("preprocess", None)  # It alone reads files.
-        return export(
-            self.modeler,
+            for name in ("preprocess", "serve"):  # It alone reads files.
+                arguments.pop(name, None)
+            if self.modeler.portable_outputs:
+                arguments["outputs"] = self.modeler.portable_outputs
+        done = export(
+            arguments.pop("model"),
             self.checkpoint(),
             folder or self.run_dir / "export" / format,
             format=format,
             ema=self.config.train.ema is not None,
-            batch_examples=self._examples(),
             **{**arguments, **options},
         )
+        self.inputter.keep(done)
+        return done
 
     def _examples(self) -> dict[str, Any] | None:
         """A batch of the validation data; None for a packaged network, which has none."""
@@ -226,10 +253,10 @@ class Runner:
         names = [str(spec.name) for spec in self.modeler.inputs()]
         return _chosen(names, next(self._batches("val")), names)
 
-    def predictor(self, outputs: Sequence[str]) -> Predictor:
-        """A predictor over the run's best checkpoint."""
+    def predictor(self, outputs: Sequence[str], model: ModelDesc | None = None) -> Predictor:
+        """A predictor over the run's best checkpoint, of the modeler or a model like it."""
         return Predictor(
-            self.modeler,
+            model or self.modeler,
             self.checkpoint(),
             outputs=outputs,
             ema=self.config.train.ema is not None,
@@ -315,11 +342,13 @@ class Runner:
 class _KeepRecipe(Callback):
     """Writes the configuration into the run, for all commands that come after."""
 
-    def __init__(self, config: AppConfig) -> None:
+    def __init__(self, config: AppConfig, inputter: Inputter) -> None:
         self._config = config
+        self._inputter = inputter
 
     def before_train(self) -> None:
         replace_file(self.trainer.run_dir / RECIPE, to_yaml(self._config).encode())
+        self._inputter.keep(self.trainer.run_dir)
 
 
 def _trainer(config: TrainConfig, name: str, devices: int | list[str] | None) -> Any:

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from towerpack._core.errors import ConfigError, TowerpackError
 from towerpack._core.extras import require
-from towerpack._core.figures import png_of
 from towerpack._core.files import csv_of, replace_file
 from towerpack._core.locks import FileLock, is_held, locked
 from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
 from towerpack._core.randomness import derive_seed
+from towerpack._display.figures import png_of
 from towerpack.apps._application import Recipe
 from towerpack.apps._runner import Runner
 from towerpack.callbacks import Callback

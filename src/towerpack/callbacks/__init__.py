@@ -11,14 +11,19 @@ from towerpack.callbacks._best import MaxSaver as MaxSaver
 from towerpack.callbacks._best import MinSaver as MinSaver
 from towerpack.callbacks._confusion import ConfusionMatrix as ConfusionMatrix
 from towerpack.callbacks._confusion import MeanIoU as MeanIoU
+from towerpack.callbacks._detection import DetectionAP as DetectionAP
 from towerpack.callbacks._early_stopping import EarlyStopping as EarlyStopping
 from towerpack.callbacks._factory import CallbackFactory as CallbackFactory
+from towerpack.callbacks._factory import RunOp as RunOp
 from towerpack.callbacks._host import HyperParam as HyperParam
 from towerpack.callbacks._host import TrainerHost as TrainerHost
 from towerpack.callbacks._human import HumanHyperParamSetter as HumanHyperParamSetter
 from towerpack.callbacks._hyper import HyperParamSetter as HyperParamSetter
 from towerpack.callbacks._hyper import HyperParamSetterWithFunc as HyperParamSetterWithFunc
 from towerpack.callbacks._hyper import StatMonitorParamSetter as StatMonitorParamSetter
+from towerpack.callbacks._inference_runner import (
+    DataParallelInferenceRunner as DataParallelInferenceRunner,
+)
 from towerpack.callbacks._inference_runner import InferenceRunner as InferenceRunner
 from towerpack.callbacks._inferencers import BinaryClassificationStats as BinaryClassificationStats
 from towerpack.callbacks._inferencers import ClassificationError as ClassificationError

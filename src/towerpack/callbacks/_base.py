@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from towerpack._core import old_hooks
 from towerpack._core.errors import CallbackError
 from towerpack._core.naming import did_you_mean
-from towerpack.callbacks import _old_hooks
 
 if TYPE_CHECKING:
     from towerpack.callbacks._host import TrainerHost
 
 
-_OLD_HOOKS = {
-    "_setup_graph": ("setup", 0),
-    "_before_train": ("before_train", 0),
-    "_before_epoch": ("before_epoch", 0),
-    "_trigger_step": ("trigger_step", 0),
-    "_after_epoch": ("after_epoch", 0),
-    "_trigger_epoch": ("trigger_epoch", 0),
-    "_trigger": ("trigger", 0),
-    "_after_train": ("after_train", 0),
-}
+_KEPT = ("before_train", "before_epoch", "trigger_step", "after_epoch", "trigger_epoch", "trigger")
+_OLD_HOOKS = {f"_{hook}": (hook, 0) for hook in (*_KEPT, "after_train")}
+_OLD_HOOKS["_setup_graph"] = ("setup", 0)
 _NO_HOOKS = {
     "_before_run": "ask for outputs by name: self.fetch('name') in setup(self, trainer)",
     "_after_run": "read them, as outputs['name'], in after_step(self, outputs)",
@@ -65,7 +59,7 @@ class Callback:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        _old_hooks.adopt(cls, _OLD_HOOKS, _NO_HOOKS)
+        old_hooks.adopt(cls, _OLD_HOOKS, _NO_HOOKS)
 
     @property
     def epoch_num(self) -> int:
@@ -85,6 +79,13 @@ class Callback:
     def produces(self) -> Sequence[str]:
         """Names of the monitored values that this callback puts when it is triggered."""
         return ()
+
+    def sets(self) -> Mapping[str, Collection[int] | None]:
+        """Hyper-parameters that this callback sets, by name, with the steps after which it does.
+
+        None for any step; a `range` for a schedule that sets it after each of these steps.
+        """
+        return {}
 
     def fetch(self, *names: str) -> None:
         """Ask, during `setup`, for outputs of each step; `after_step` finds them by name."""
@@ -201,9 +202,11 @@ class Callbacks(Callback):
             known: What the trainer itself puts, the model's summaries included.
 
         Raises:
-            CallbackError: A need is met too late, or not at all; or a name is produced twice.
+            CallbackError: A need is met too late, or not at all; or a name is produced twice; or
+                two set one hyper-parameter, one of them after each step.
         """
         self._check_produced_once(known)
+        self._check_set_once()
         there = list(known)
         later = {name: c for c in self.callbacks for name in c.produces()}
         for callback in self.callbacks:
@@ -235,6 +238,18 @@ class Callbacks(Callback):
                     )
                 by_name[name] = callback
 
+    def _check_set_once(self) -> None:
+        every = [(callback, callback.sets()) for callback in self.callbacks]
+        for (one, ours), (other, theirs) in combinations(every, 2):
+            for name, steps in ours.items():
+                if name in theirs and _collide(steps, theirs[name]):
+                    raise CallbackError(
+                        f"{one!r} and {other!r} both set '{name}', and a schedule by steps lets no "
+                        "other value stand.",
+                        fix="leave one of them out, or let it act after the schedule's last step: "
+                        "EnableCallbackIf(callback, lambda c: c.global_step > last)",
+                    )
+
     def setup(self, trainer: TrainerHost) -> None:
         """Give every callback its host, then set it up."""
         for callback in self.callbacks:
@@ -251,3 +266,9 @@ class Callbacks(Callback):
         for key, callback in zip(self.keys(), self.callbacks, strict=True):
             if key in state:
                 callback.restore(state[key])
+
+
+def _collide(one: Collection[int] | None, other: Collection[int] | None) -> bool:
+    if not isinstance(one, range):
+        one, other = other, one
+    return isinstance(one, range) and (other is None or any(step in one for step in other))

@@ -19,7 +19,7 @@ class BestSaver(Callback):
 
     It needs no `ModelSaver`: it saves on its own, the end of training included. The best score so
     far is part of each checkpoint, so a resumed run does not take its first score for the best. NaN
-    is never best; it is logged.
+    is never best, nor a value of other weights than those of now; both are logged.
 
     Args:
         name: The monitored name, for example `'val/error'`. What produces it must stand earlier in
@@ -51,6 +51,13 @@ class BestSaver(Callback):
         """Save if there is a new value and it is the best."""
         fresh = self._watch.fresh(self.trainer.monitors)
         if fresh is None or not is_better(fresh[1], self.best, self._mode):
+            return
+        if fresh[0] != self.global_step:
+            _log.warning(
+                "%r keeps nothing of %s at step %d, since the weights are those of step %d: give "
+                "it the same PeriodicTrigger as what measures it.",
+                self, self._name, fresh[0], self.global_step,
+            )  # fmt: skip
             return
         shown = self.trainer.monitors.remark(f"best {self._name} so far")
         before = "" if self.best is None else f", before {self.best:.6g}"

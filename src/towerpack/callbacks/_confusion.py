@@ -9,8 +9,8 @@ import numpy as np
 
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack._core.extras import require
-from towerpack._core.figures import draw_confusion, pixels_of, png_of
 from towerpack._core.files import csv_of, replace_file
+from towerpack._display.figures import draw_confusion, pixels_of, png_of
 from towerpack.callbacks._inferencers import Inferencer
 
 if TYPE_CHECKING:

@@ -76,8 +76,7 @@ class EarlyStopping(Callback):
 
     def restore(self, state: Any) -> None:
         """Take them back."""
-        self._best = state["best"]
-        self._best_step = state["step"]
+        self._best, self._best_step = state["best"], state["step"]
         self._waited = state["waited"]
         self._watch.seen_step = state["seen"]
 

@@ -9,15 +9,9 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.naming import did_you_mean
 from towerpack.callbacks._base import Callback
 
-_STEP: Final = ("before_step", "after_step", "trigger_step", "after_call")
 _HOOKS: Final = (
-    "setup",
-    "before_train",
-    "before_epoch",
-    *_STEP,
-    "after_epoch",
-    "trigger",
-    "after_train",
+    *("setup", "before_train", "before_epoch", "before_step", "after_step", "trigger_step"),
+    *("after_call", "after_epoch", "trigger", "after_train"),
 )
 
 
@@ -41,6 +35,29 @@ def CallbackFactory(**hooks: Callable[..., Any]) -> Callback:  # noqa: N802 - th
     if not hooks:
         raise ConfigError("CallbackFactory() would do nothing.", expected="trigger=, setup=, …")
     return type("CallbackFactory", (Callback,), {n: _method(f) for n, f in hooks.items()})()
+
+
+def RunOp(  # noqa: N802 - the known name
+    op: Callable[[], Any],
+    run_before: bool = True,
+    run_as_trigger: bool = True,
+    run_step: bool = False,
+) -> Callback:
+    """A callback that calls a function, such as one that assigns to variables.
+
+        RunOp(lambda: counter.assign_add(1))
+
+    Args:
+        op: The function; what it returns is left alone.
+        run_before: Call it before training.
+        run_as_trigger: And after each epoch.
+        run_step: And after each step.
+
+    Raises:
+        ConfigError: It is never to be called.
+    """
+    wanted = {"before_train": run_before, "trigger": run_as_trigger, "trigger_step": run_step}
+    return CallbackFactory(**{hook: lambda _: op() for hook, is_ in wanted.items() if is_})
 
 
 def _method(function: Callable[..., Any]) -> Callable[..., Any]:

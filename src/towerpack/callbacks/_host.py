@@ -93,6 +93,10 @@ class TrainerHost(Protocol):
         """
         ...
 
+    def hold(self, name: str, value: float | None) -> None:
+        """Set a hyper-parameter against schedules and other callbacks, until None lets it go."""
+        ...
+
     def hyper_param_names(self) -> Sequence[str]:
         """Names that `hyper_param` knows."""
         ...
@@ -109,13 +113,15 @@ class TrainerHost(Protocol):
         ...
 
     def predict_function(
-        self, outputs: Sequence[str], *, ema: bool = False
+        self, outputs: Sequence[str], *, ema: bool = False, device: str | None = None
     ) -> tuple[Callable[..., list[Any]], list[str]]:
         """The tower in inference mode, on the current weights, cut to some outputs.
 
         Args:
             outputs: Their names.
             ema: Take the averages of `WeightEMA` for the weights.
+            device: Compute there, `'GPU:1'`, with copies of the weights that this call makes, or
+                brings up to date.
 
         Returns:
             A function over arrays that gives tensors, and the names of its arguments in order.

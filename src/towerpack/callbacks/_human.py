@@ -16,8 +16,6 @@ from towerpack.callbacks._base import Callback
 
 _log = get_logger(__name__)
 
-_MAX_BYTES = 64 * 1024
-
 
 class HumanHyperParamSetter(Callback):
     """Reads hyper-parameters from a file in the run directory, before training and each epoch.
@@ -44,6 +42,7 @@ class HumanHyperParamSetter(Callback):
         self._file = file
         self._last_read: bytes | str | None = None
         self._warned: set[str] = set()
+        self._held: set[str] = set()
 
     def before_train(self) -> None:
         """Check the names, say what was changed by hand before, and read the file.
@@ -59,15 +58,20 @@ class HumanHyperParamSetter(Callback):
 
     def trigger(self) -> None:
         """Read the file and set what it says."""
-        for name, value in self._numbers().items():
+        numbers = self._numbers()
+        for name in self._held - numbers.keys():
+            self.trainer.hold(name, None)
+        self._held &= numbers.keys()
+        for name, value in numbers.items():
             if self._params is None or name in self._params:
-                self._set(name, value)
+                self._hold(name, value)
 
-    def _set(self, name: str, value: float) -> None:
+    def _hold(self, name: str, value: float) -> None:
         param = self.trainer.hyper_param(name)
         before = float(param.get())
         try:
-            param.set(value)
+            self.trainer.hold(name, value)
+            self._held.add(name)
         except (TowerpackError, ValueError, TypeError) as error:
             self._warn(f"'{name}' cannot be {value:.6g}: {error}")
             return
@@ -96,39 +100,28 @@ class HumanHyperParamSetter(Callback):
         found: dict[str, float] = {}
         for name, raw in parsed.items():
             if name not in known:
-                self._warn(
-                    f"no hyper-parameter is named {_short(name)}. "
-                    f"{did_you_mean(_short(name, quoted=False), known)}"
-                )
-                continue
-            value = _number(raw)
-            if value is None:
+                near = did_you_mean(_short(name, quoted=False), known)
+                self._warn(f"no hyper-parameter is named {_short(name)}. {near}")
+            elif (value := _number(raw)) is None:
                 self._warn(f"'{name}' must be a finite number, got {_short(raw)}")
             else:
                 found[name] = value
         return found
 
     def _content(self) -> bytes | None:
-        path = self.trainer.run_dir / self._file
+        content = None
         try:
-            with path.open("rb") as file:
-                content = file.read(_MAX_BYTES + 1)
+            version = content = (self.trainer.run_dir / self._file).read_bytes()
         except FileNotFoundError:
             return None
         except OSError as error:
-            self._new_version(str(error))
-            self._warn(f"it cannot be read: {error}")
-            return None
-        self._new_version(content)
-        if len(content) > _MAX_BYTES:
-            self._warn(f"it is too large: more than {_MAX_BYTES // 1024} KiB")
-            return None
-        return content
-
-    def _new_version(self, version: bytes | str) -> None:
+            version = f"it cannot be read: {error}"
         if version != self._last_read:
             self._last_read = version
             self._warned.clear()
+        if isinstance(version, str):
+            self._warn(version)
+        return content
 
     def _warn(self, problem: str) -> None:
         if problem not in self._warned:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from towerpack._core.errors import CallbackError, ConfigError
@@ -50,6 +50,10 @@ class HyperParamSetter(Callback):
             return self.trainer.hyper_param(self._given)
         return self._given
 
+    def sets(self) -> Mapping[str, Collection[int] | None]:
+        """It, at any step."""
+        return {self._given: None} if isinstance(self._given, str) else {}
+
     def before_train(self) -> None:
         """Find the hyper-parameter, so that a wrong name does not wait for its first change.
 
@@ -67,22 +71,15 @@ class HyperParamSetter(Callback):
         value = float(value)
         if not math.isfinite(value):
             raise CallbackError(
-                f"{self!r} would set {self.param_name} to {value} at step "
-                f"{self.trainer.global_step}.",
+                f"{self!r} would set {self.param_name} to {value} at step {self.global_step}.",
                 expected="a finite number",
             )
-        param = self.param
-        before = param.get()
-        param.set(value)
-        after = param.get()  # as float32 keeps it
+        before = self.param.get()
+        self.param.set(value)
+        after = self.param.get()  # as float32 keeps it
         if after != before:
-            _log.info(
-                "%s: %.6g → %.6g at step %d.",
-                self.param_name,
-                before,
-                after,
-                self.trainer.global_step,
-            )
+            what = (self.param_name, before, after, self.global_step)
+            _log.info("%s: %.6g → %.6g at step %d.", *what)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.param_name!r})"

@@ -2,33 +2,30 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from towerpack._core.errors import CallbackError, ConfigError, DataFlowError, SpecError
+from towerpack._core.errors import CallbackError, ConfigError, DataFlowError
+from towerpack._core.in_order import in_order
 from towerpack._core.randomness import derive_seed
+from towerpack._core.read_ahead import ReadAhead
+from towerpack._display.terminal import task
 from towerpack.callbacks._base import Callback
 from towerpack.callbacks._inferencers import Inferencer
-from towerpack.callbacks._read_ahead import ReadAhead
-from towerpack.callbacks._terminal import task
 from towerpack.dataflow import DataFlow
 from towerpack.dataflow.stages._repeat import tell_if_short
 
 if TYPE_CHECKING:
-    import tensorflow as tf
-
     from towerpack.callbacks._host import TrainerHost
+    from towerpack.inputs._feeder import FedBatch, Feeder
 
 
-@dataclass(frozen=True)
-class _Batch:
-    inputs: list[np.ndarray]
-    size: int
+_Computed: TypeAlias = tuple[int, dict[str, np.ndarray]]
 
 
 class InferenceRunner(Callback):
@@ -97,6 +94,9 @@ class InferenceRunner(Callback):
         """Cut the tower to the outputs now, so that a wrong name does not wait for an epoch."""
         self._outputs = list(dict.fromkeys(n for i in self.inferencers for n in i.outputs()))
         self._function, input_names = self.trainer.predict_function(self._outputs, ema=self._ema)
+        # Here, since it loads TensorFlow, which whoever feeds a model has loaded already.
+        from towerpack.inputs._feeder import Feeder
+
         self._feeder = Feeder(self.trainer.tower.specs, input_names, _pipeline(self.dataflow))
 
     def trigger(self) -> None:
@@ -137,12 +137,22 @@ class InferenceRunner(Callback):
         poll = self.trainer.check_interrupt
         reader = ReadAhead(self._iterator, self._feeder)
         with task(self._prefix, _length(self.dataflow)) as advance, reader:
-            for batch in itertools.islice(reader.items(poll), self.trainer.fast_dev_run or None):
-                if batch.size:
-                    self._update(batch)
-                count += batch.size
+            batches = itertools.islice(reader.items(poll), self.trainer.fast_dev_run or None)
+            for size, arrays in self._computed(batches):
+                if size:
+                    for inferencer in self.inferencers:
+                        inferencer.update(arrays, size)
+                count += size
                 advance()
         return count
+
+    def _computed(self, batches: Iterator[FedBatch]) -> Iterator[_Computed]:
+        """How many rows each batch has, and the outputs by name."""
+        return (self._compute(self._function, batch) for batch in batches)
+
+    def _compute(self, function: Callable[..., Sequence[Any]], batch: FedBatch) -> _Computed:
+        tensors = function(*batch.inputs) if batch.size else ()
+        return batch.size, dict(zip(self._outputs, map(np.asarray, tensors), strict=False))
 
     def _iterator(self) -> Iterator[Any]:
         overfitted = self.trainer.overfitted()
@@ -166,75 +176,47 @@ class InferenceRunner(Callback):
         if not self._told:
             self._told = tell_if_short(flow, count)
 
-    def _update(self, batch: _Batch) -> None:
-        tensors = self._function(*batch.inputs)
-        arrays = {n: np.asarray(t) for n, t in zip(self._outputs, tensors, strict=True)}
-        for inferencer in self.inferencers:
-            inferencer.update(arrays, batch.size)
-
     def __repr__(self) -> str:
-        return f"InferenceRunner({self._prefix!r})"
+        return f"{type(self).__name__}({self._prefix!r})"
 
 
-class Feeder:
-    """Turns datapoints into the arrays that a cut tower wants.
+class DataParallelInferenceRunner(InferenceRunner):
+    """An `InferenceRunner` on several devices at once; every datapoint counts once.
 
-    Args:
-        specs: The model's inputs.
-        wanted: Names of those that are fed, in order.
-        pipeline: Where the datapoints come from, for messages.
+        DataParallelInferenceRunner(val_data, ClassificationError(), ["GPU:0", "GPU:1"])
+
+    A device takes the next batch as soon as it is free; inferencers get the outputs in the order of
+    the flow, so that numbers are those of one device. Each evaluation copies the weights to the
+    devices first, and the copies stay there. `devices` are names, or numbers of GPUs; the other
+    arguments and errors are those of `InferenceRunner`.
     """
 
     def __init__(
-        self, specs: Sequence[tf.TensorSpec], wanted: Sequence[str], pipeline: str
+        self,
+        dataflow: Iterable[Any],
+        inferencers: Inferencer | Sequence[Inferencer],
+        devices: Sequence[str | int],
+        prefix: str = "val",
+        *,
+        ema: bool = False,
     ) -> None:
-        # Here, since it loads TensorFlow, which whoever feeds a model has loaded already.
-        from towerpack.inputs._check import SpecChecker
+        super().__init__(dataflow, inferencers, prefix, ema=ema)
+        if isinstance(devices, str) or not devices:
+            raise ConfigError(f"{self!r}: devices={devices!r}.", expected="a list of names")
+        self._devices = [d if isinstance(d, str) else f"GPU:{d}" for d in devices]
 
-        by_name = {str(spec.name): spec for spec in specs}
-        self._wanted = list(wanted)
-        self._all = list(by_name)
-        self._batched = [n for n in self._wanted if by_name[n].shape[:1] == [None]]
-        self._check_all = SpecChecker(specs, pipeline)
-        self._check_wanted = SpecChecker([by_name[n] for n in self._wanted], pipeline)
-        self._pipeline = pipeline
+    def before_train(self) -> None:
+        """Cut the tower now, so that a wrong name or device does not wait for an epoch."""
+        super().before_train()
+        self._workers()
 
-    def __call__(self, datapoint: Any, position: int) -> _Batch:
-        """The wanted components, and how many rows the first component has.
+    def _workers(self) -> list[Callable[[FedBatch], _Computed]]:
+        give = functools.partial(self.trainer.predict_function, self._outputs, ema=self._ema)
+        return [functools.partial(self._compute, give(device=d)[0]) for d in self._devices]
 
-        Raises:
-            SpecError: The datapoint does not fit, or has no rows.
-        """
-        if isinstance(datapoint, Mapping):
-            arrays = self._check_wanted(dict(datapoint), position)
-            named = dict(zip(self._wanted, arrays, strict=True))
-            first = datapoint[next((n for n in self._all if n in datapoint), self._all[0])]
-        else:
-            arrays = self._check_all(datapoint, position)
-            named = dict(zip(self._all, arrays, strict=True))
-            first = arrays[0]
-        size = self._rows(first, position)
-        for name in self._batched:
-            if len(named[name]) != size:
-                raise SpecError(
-                    f"Datapoint {position}: '{name}' has not as many rows as the first component.",
-                    got=f"{len(named[name])} rows",
-                    expected=f"{size}",
-                    pipeline=self._pipeline,
-                )
-        return _Batch([named[name] for name in self._wanted], size)
-
-    def _rows(self, first: Any, position: int) -> int:
-        shape = np.shape(first)
-        if not shape:
-            raise SpecError(
-                f"Datapoint {position}: the first component has no rows to count.",
-                got="a scalar",
-                expected="a batch",
-                fix="put the evaluation's data through BatchData",
-                pipeline=self._pipeline,
-            )
-        return shape[0]
+    def _computed(self, batches: Iterator[FedBatch]) -> Iterator[_Computed]:
+        """The same, by all devices."""
+        return in_order(self._workers(), batches, poll=self.trainer.check_interrupt)
 
 
 def _check_flow(dataflow: Any, who: str) -> None:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from towerpack._core import old_hooks
 from towerpack._core.errors import CallbackError, ConfigError
-from towerpack.callbacks import _old_hooks
 
 if TYPE_CHECKING:
     from towerpack.callbacks._host import TrainerHost
@@ -31,7 +31,7 @@ class Inferencer(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        _old_hooks.adopt(cls, {}, _NO_HOOKS)
+        old_hooks.adopt(cls, {}, _NO_HOOKS)
 
     @abstractmethod
     def outputs(self) -> Sequence[str]:
@@ -80,8 +80,7 @@ class ScalarStats(Inferencer):
     def __init__(self, names: str | Sequence[str], prefix: str | None = None) -> None:
         self._outputs = [names] if isinstance(names, str) else list(names)
         self._prefix = f"{prefix}/" if prefix else ""
-        self._sums: dict[str, float] = {}
-        self._count = 0
+        self._sums, self._count = dict.fromkeys(self._outputs, 0.0), 0
 
     def outputs(self) -> Sequence[str]:
         """The scalars."""
@@ -93,8 +92,7 @@ class ScalarStats(Inferencer):
 
     def begin(self) -> None:
         """Start from zero."""
-        self._sums = dict.fromkeys(self._outputs, 0.0)
-        self._count = 0
+        self._sums, self._count = dict.fromkeys(self._outputs, 0.0), 0
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
         """Add a batch.
@@ -119,7 +117,7 @@ class ScalarStats(Inferencer):
         return {self._prefix + name: self._sums[name] / self._count for name in self._outputs}
 
 
-class ClassificationError(Inferencer):
+class ClassificationError(ScalarStats):
     """The share of datapoints that are classified wrongly. Exact.
 
     Args:
@@ -129,22 +127,12 @@ class ClassificationError(Inferencer):
     """
 
     def __init__(self, wrong: str = "incorrect", name: str = "error") -> None:
-        self._wrong = wrong
-        self._name = name
-        self._num_wrong = 0
-        self._count = 0
-
-    def outputs(self) -> Sequence[str]:
-        """The vector of wrong ones."""
-        return [self._wrong]
+        super().__init__(wrong)
+        self._wrong, self._name = wrong, name
 
     def names(self) -> Sequence[str]:
         """The name of the result."""
         return [self._name]
-
-    def begin(self) -> None:
-        """Start from zero."""
-        self._num_wrong = self._count = 0
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
         """Count.
@@ -153,12 +141,12 @@ class ClassificationError(Inferencer):
             CallbackError: The output is no vector of zeros and ones, one for each datapoint.
         """
         wrong = flags(self._wrong, outputs[self._wrong], batch_size, repr(self))
-        self._num_wrong += int(wrong.sum())
+        self._sums[self._wrong] += int(wrong.sum())
         self._count += batch_size
 
     def finish(self) -> Mapping[str, float]:
         """The share of wrong ones."""
-        return {self._name: self._num_wrong / self._count}
+        return {self._name: self._sums[self._wrong] / self._count}
 
     def __repr__(self) -> str:
         return f"ClassificationError({self._wrong!r})"

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
-from towerpack._core.figures import draw_rates, png_of
 from towerpack._core.files import csv_of, replace_file
 from towerpack._core.logs import get_logger
+from towerpack._display.figures import draw_rates, png_of
 from towerpack.callbacks._base import Callback
 
 if TYPE_CHECKING:
@@ -64,6 +64,8 @@ class LearningRateFinder(Callback):
             )
         self._low, self._high, self._steps, self._diverged = low, high, steps, diverged
         self.costs: list[float] = []
+        self._smooth: list[float] = []
+        self._ended = False  # for a reason of its own
         self.suggestion: float | None = None
 
     @property
@@ -78,6 +80,10 @@ class LearningRateFinder(Callback):
         """Ask for the cost."""
         require("matplotlib", extra="demo", needed_for="The learning-rate finder's curve")
         self.fetch("cost")
+
+    def sets(self) -> Mapping[str, Collection[int] | None]:
+        """The learning rate, at any step."""
+        return {"learning_rate": None}
 
     def before_train(self) -> None:
         """Refuse to spoil a run that has been trained.
@@ -94,31 +100,53 @@ class LearningRateFinder(Callback):
 
     def before_step(self) -> None:
         """Set the next learning rate."""
-        self.trainer.hyper_param("learning_rate").set(self._rate(len(self.costs)))
+        param, rate = self.trainer.hyper_param("learning_rate"), self._rate(len(self.costs))
+        param.set(rate)
+        if not math.isclose(param.get(), rate, rel_tol=0.01):
+            raise ConfigError(
+                f"LearningRateFinder cannot set the learning rate: it is held at {param.get():g}.",
+                fix=f"take it out of the file in {self.trainer.run_dir} that is edited by hand",
+            )
 
     def after_step(self, outputs: Mapping[str, Any]) -> None:
         """Keep the cost, and end the run where enough is known."""
-        self.costs.append(float(outputs["cost"]))
-        smooth, rate = smoothed(self.costs), self._rate(len(self.costs) - 1)
+        self._add(float(outputs["cost"]))
+        smooth, rate = self._smooth, self._rate(len(self.costs) - 1)
         grown = max(self.costs[:_FIRST]) < self.costs[-1] / self._diverged
+        self._ended = True
         if len(self.costs) >= self._steps:
             self.trainer.request_stop(f"the learning rate has reached {self._high:g}")
         elif grown or not smooth[-1] <= self._diverged * abs(min(smooth)):
             self.trainer.request_stop(f"the cost grows at a learning rate of {rate:.3g}")
+        else:
+            self._ended = False
 
     def after_train(self) -> None:
         """Write the files, and say what was found."""
-        if len(self.costs) <= _FIRST:
-            _log.warning("%r: only %d steps were run: no curve.", self, len(self.costs))
+        done = len(self.costs)
+        if 0 < done < self._steps and not self._ended:
+            _log.warning(
+                "%r: the run ended after %d of %d steps, at a learning rate of %.3g: give it more "
+                "epochs, or the finder fewer steps.", self, done, self._steps, self._rate(done - 1)
+            )  # fmt: skip
+        if done <= _FIRST:
             return
-        smooth = smoothed(self.costs)
-        self.suggestion = half_way(self.rates, self.costs)
-        rows = zip(self.rates, self.costs, smooth, strict=True)
+        self.suggestion = half_way(self.rates, self.costs, self._smooth)
+        curves = self.rates, self.costs, self._smooth
         table, picture = (self.trainer.run_dir / f"lr-finder.{end}" for end in ("csv", "png"))
-        replace_file(table, csv_of([("learning_rate", "cost", "smoothed"), *rows]))
-        replace_file(picture, png_of(draw_rates(self.rates, self.costs, smooth, self.suggestion)))
+        replace_file(
+            table, csv_of([("learning_rate", "cost", "smoothed"), *zip(*curves, strict=True)])
+        )
+        replace_file(picture, png_of(draw_rates(*curves, self.suggestion)))
         found = "none: no fall" if self.suggestion is None else f"{self.suggestion:.3g}"
         _log.info("Suggested learning rate: %s. The curve: %s", found, picture)
+
+    def _add(self, cost: float) -> None:
+        """Keep a cost, and the exponential average without the pull of a first zero."""
+        count = len(self.costs)
+        before = self._smooth[-1] * (1 - _DECAY**count) if count else 0.0
+        self._smooth.append((_DECAY * before + (1 - _DECAY) * cost) / (1 - _DECAY ** (count + 1)))
+        self.costs.append(cost)
 
     def state(self) -> dict[str, Any]:
         """The costs so far."""
@@ -126,24 +154,18 @@ class LearningRateFinder(Callback):
 
     def restore(self, state: Any) -> None:
         """Take them back."""
-        self.costs = [float(cost) for cost in state["costs"]]
+        for cost in state["costs"]:
+            self._add(float(cost))
 
 
-def smoothed(values: Sequence[float]) -> list[float]:
-    """Exponential averages, without the pull of a first zero."""
-    average, found = 0.0, []
-    for i, value in enumerate(values, 1):
-        average = _DECAY * average + (1 - _DECAY) * value
-        found.append(average / (1 - _DECAY**i))
-    return found
-
-
-def half_way(rates: Sequence[float], costs: Sequence[float]) -> float | None:
+def half_way(
+    rates: Sequence[float], costs: Sequence[float], smoothed: Sequence[float]
+) -> float | None:
     """Learning rate with the last smoothed cost above the middle between first level and lowest.
 
     None where its fall is not larger than the noise of the first costs.
     """
-    first, smooth = np.asarray(costs[:_FIRST]), np.asarray(smoothed(costs))
+    first, smooth = np.asarray(costs[:_FIRST]), np.asarray(smoothed)
     lowest = _FIRST + int(np.nanargmin(smooth[_FIRST:]))
     fall = first.mean() - smooth[lowest]
     above = np.flatnonzero(smooth[:lowest] > smooth[lowest] + fall / 2)

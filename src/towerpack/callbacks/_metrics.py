@@ -156,7 +156,12 @@ class KerasMetric(Inferencer):
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
         """Add a batch; errors are Keras's."""
         weight = {} if self._weight is None else {"sample_weight": outputs[self._weight]}
-        self._metric.update_state(*(outputs[name] for name in self._outputs), **weight)
+        try:
+            self._metric.update_state(*(outputs[name] for name in self._outputs), **weight)
+        except Exception as error:
+            got = ", ".join(f"{name} {list(value.shape)}" for name, value in outputs.items())
+            error.add_note(f"From the metric '{self._name}', which was given {got}.")
+            raise
 
     def finish(self) -> Mapping[str, float]:
         """The result.

@@ -13,9 +13,8 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.files import replace_file
 from towerpack._core.logs import get_logger
 from towerpack._core.npz import save_arrays
+from towerpack._core.pictures import as_picture, png
 from towerpack.callbacks._base import Callback
-from towerpack.callbacks.monitors._base import _picture as as_picture
-from towerpack.callbacks.monitors._tensorboard import png
 
 if TYPE_CHECKING:
     from towerpack.callbacks._host import TrainerHost
@@ -89,7 +88,7 @@ class TensorPrinter(_OfSteps):
             _log.info("Step %d: %s %s = %s", self.global_step, name, list(value.shape), text)
 
 
-class DumpTensorAsImage(Callback):
+class DumpTensorAsImage(_OfSteps):
     """Writes an output of the last step as pictures, and gives them to the monitors.
 
     Files are `images/<name>-00000012-0.png` in the run directory.
@@ -104,15 +103,11 @@ class DumpTensorAsImage(Callback):
     def __init__(
         self, name: str, map_func: Callable[[Any], Any] | None = None, *, most: int = 4
     ) -> None:
+        super().__init__(name)
         self._name, self._map, self._most = name, map_func, most
         self._value: Any = None
 
-    def setup(self, trainer: TrainerHost) -> None:
-        """Ask for the output."""
-        self.fetch(self._name)
-
-    def after_step(self, outputs: Mapping[str, Any]) -> None:
-        """Keep the last one."""
+    def _process(self, outputs: Mapping[str, Any]) -> None:
         self._value = outputs[self._name]
 
     def trigger(self) -> None:
@@ -128,14 +123,11 @@ class DumpTensorAsImage(Callback):
         value = np.asarray(self._value if self._map is None else self._map(self._value))
         label = self._name.replace("/", "_")
         for i, picture in enumerate(value[: self._most] if value.ndim == 4 else [value]):
-            drawn = as_picture(self._name, picture)
+            drawn = as_picture(repr(self), picture)
             path = self.trainer.run_dir / "images" / f"{label}-{self.global_step:08d}-{i}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, png(drawn))
             self.trainer.monitors.put_image(f"{self._name}/{i}", drawn, self.global_step)
-
-    def __repr__(self) -> str:
-        return f"DumpTensorAsImage({self._name})"
 
 
 class SimpleMovingAverage(_OfSteps):

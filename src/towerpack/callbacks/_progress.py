@@ -10,9 +10,9 @@ import numpy as np
 from rich.text import Text
 
 from towerpack._core.logs import get_logger
+from towerpack._display.meter import Meter, clock_text, speed_text
+from towerpack._display.terminal import Screen, Style, screen
 from towerpack.callbacks._base import Callback
-from towerpack.callbacks._meter import Meter, clock_text, speed_text
-from towerpack.callbacks._terminal import Screen, Style, screen
 
 if TYPE_CHECKING:
     from towerpack.callbacks._host import TrainerHost
@@ -127,21 +127,14 @@ class ProgressBar(Callback):
         )
 
     def _report(self, now: float) -> str:
-        trainer = self.trainer
         began, step = self._began_at
-        return ", ".join(
-            [
-                f"Epoch {trainer.epoch:,}/{trainer.max_epoch:,}: "
-                f"{trainer.global_step - step:,} steps in {clock_text(now - began)}",
-                speed_text(self._meter.rate),
-                *self._outlook(),
-            ]
-        )
+        done = f"{self.global_step - step:,} steps in {clock_text(now - began)}"
+        epoch = f"Epoch {self.epoch_num:,}/{self.trainer.max_epoch:,}: {done}"
+        return ", ".join([epoch, speed_text(self._meter.rate), *self._outlook()])
 
     def _outlook(self) -> list[str]:
         left = self._run_left()
-        rest = [] if left is None else [f"{clock_text(left)} left"]
-        return [*rest, *self._numbers()]
+        return [*([] if left is None else [f"{clock_text(left)} left"]), *self._numbers()]
 
     def _run_left(self) -> float | None:
         trainer = self.trainer

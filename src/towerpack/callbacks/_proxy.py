@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from towerpack._core.errors import CallbackError
@@ -78,6 +78,10 @@ class ProxyCallback(Callback):
         """What the callback asked for."""
         return self.callback.fetches
 
+    def sets(self) -> Mapping[str, Collection[int] | None]:
+        """Hyper-parameters of the callback."""
+        return self.callback.sets()
+
     def acts_in(self, hook: str) -> bool:
         """What the callback acts in."""
         return self.callback.acts_in(hook)
@@ -118,6 +122,10 @@ class EnableCallbackIf(ProxyCallback):
     def __init__(self, callback: Callback, pred: Callable[[EnableCallbackIf], bool]) -> None:
         super().__init__(callback)
         self._pred = pred
+
+    def sets(self) -> Mapping[str, Collection[int] | None]:
+        """Nothing that is known before: the condition decides."""
+        return {}
 
     def enabled(self, hook: str) -> bool:
         """Whether the condition holds now."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from towerpack._core.errors import ConfigError
@@ -79,6 +79,15 @@ class ScheduledHyperParamSetter(HyperParamSetter):
         """Hand a line by steps to the compiled loop."""
         if self._in_graph:
             trainer.schedule(self.param_name, self._on_the_line)
+
+    def sets(self) -> Mapping[str, Collection[int] | None]:
+        """It, at the table's places."""
+        first, last = self._places[0], self._places[-1]
+        every = range(first, max(last, first + 1))  # beyond the last, another may set it
+        places = every if self._linear else self._places
+        if not self._step_based:
+            places = [place * self.trainer.steps_per_epoch for place in places]
+        return dict.fromkeys(super().sets(), places)
 
     def _on_the_line(self, step: int) -> float | None:
         return self.due(step) if self._places[0] <= step <= self._places[-1] else None

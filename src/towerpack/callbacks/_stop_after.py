@@ -42,8 +42,7 @@ class StopAfter(Callback):
         self._started: float | None = None
 
     def _seconds(self) -> float:
-        since = 0.0 if self._started is None else self._clock() - self._started
-        return self._used + since
+        return self._used + (0.0 if self._started is None else self._clock() - self._started)
 
     def before_train(self) -> None:
         """Start the clock; a run that had ended here does not start again."""

@@ -310,13 +310,15 @@ def _nothing_valid(
     if len(passed_over) > len(rows):
         rows.append(f"… and {len(passed_over) - len(rows)} more")
     of_tag = "" if tag is None else f" tagged {tag!r}"
-    others = sorted({one.tag for one in places(directory) if one.tag is not None})
+    rows_there = [_row(one, checksums=False) for one in places(directory)]
+    others = sorted({row.tag for row in rows_there if row is not None and row.tag is not None})
     hint = f"; tags there: {_names(others)}" if tag is not None and others else ""
     return CheckpointError(
         f"No valid checkpoint{of_tag} in {directory}.",
         got="\n".join(rows) or f"no checkpoint{of_tag} at all{hint}",
         expected="at least one whole checkpoint",
-        fix="start anew (resume='never'), or restore the directory from a copy",
+        fix="name the directory of a run that has saved (with a ModelSaver), or one of its tags; a "
+        "training starts anew with resume='never'",
     )
 
 

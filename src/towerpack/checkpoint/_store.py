@@ -138,7 +138,8 @@ class CheckpointStore:
     ) -> Path:
         """Keep the checkpoint of a step under a tag too, at the price of a few hard links.
 
-        Does not wait for a save in flight, but comes after it.
+        Does not wait for a save in flight, but comes after it. Where it is kept so already, it
+        stays as it is.
 
         Raises:
             CheckpointError: As `save`; or there is no checkpoint of this step.
@@ -296,7 +297,8 @@ class CheckpointStore:
         source = self.directory / directory_name(step)
         try:
             manifest = check(source, checksums=False)
-            link_checkpoint(source, manifest, tag, info)
+            if not _whole(self.directory / directory_name(step, tag)):
+                link_checkpoint(source, manifest, tag, info)
         except (FormatError, OSError) as error:
             what = f"The checkpoint of step {step} was not kept as {tag!r}"
             raise self._failure(what, error) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
@@ -14,6 +14,8 @@ from towerpack.cli._console import console
 
 if TYPE_CHECKING:
     from towerpack.apps import Recipe
+
+_LONGEST: Final = 120
 
 
 def recipe_completion(incomplete: str) -> list[str]:
@@ -114,7 +116,7 @@ def infer(
     run: RUN,
     sources: Annotated[
         list[str],
-        typer.Argument(help="Files, folders, patterns; - for names on standard input."),
+        typer.Argument(help="Files, folders, patterns, texts; - for lines of standard input."),
     ],
     out: Annotated[
         Path | None, typer.Option("--out", help="Where pictures and tables go; RUN/infer.")
@@ -193,8 +195,10 @@ def _show(rows: Any) -> None:
     out = console()
     for row in rows:
         told = [
-            f"{v:.3f}" if isinstance(v, float) else str(v)
+            f"{k} {v:.3f}" if isinstance(v, float) else f"{k} {v}"
             for k, v in row.items()
             if k != "source" and not isinstance(v, list | dict)
         ]
-        out.print(f"{row['source']}: {'  '.join(told)}", markup=False)
+        name = str(row["source"])
+        name = name if len(name) <= _LONGEST else f"{name[:_LONGEST]} …"
+        out.print(f"{name}: {'  '.join(told)}", markup=False)

@@ -6,6 +6,7 @@ import datetime
 import json
 import re
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
@@ -112,7 +113,7 @@ def rows_table(rows: list[CheckpointRow], checked: bool) -> Table:
             escape(row.tag or ""),
             size_text(row.nbytes),
             _when(row.saved_at),
-            escape(", ".join(f"{key} {_brief(value)}" for key, value in row.info.items())),
+            escape(_noted(row.info)),
             state + escape(row.problem or ""),
         )
     return table
@@ -161,8 +162,7 @@ def _summary(checkpoint: Checkpoint) -> Table:
     table.add_row("saved", _when(manifest.saved_at))
     table.add_row("size", size_text(manifest.nbytes))
     if manifest.info:
-        noted = ", ".join(f"{key} {_brief(value)}" for key, value in manifest.info.items())
-        table.add_row("noted", escape(noted))
+        table.add_row("noted", escape(_noted(manifest.info)))
     versions = ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
     table.add_row("written by", escape(versions))
     return table
@@ -216,6 +216,13 @@ def _state_table(state: Any) -> Table:
     for name, value in items.items():
         table.add_row(escape(str(name)), type(value).__name__, escape(_brief(value, 100)))
     return table
+
+
+def _noted(info: Mapping[str, Any]) -> str:
+    # Of a BestSaver: {'best': [{'name': 'val/error', 'value': 0.18}]}, one of these under its tag.
+    best = info.get("best") or ([info] if {*info} == {"name", "value"} else [])
+    told = {one["name"]: one["value"] for one in best} if best else info
+    return ", ".join(f"{name} {_brief(value)}" for name, value in told.items())
 
 
 def _brief(value: Any, limit: int = 40) -> str:

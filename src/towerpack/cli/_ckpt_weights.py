@@ -11,7 +11,7 @@ import typer
 from rich.markup import escape
 
 from towerpack._core.errors import CheckpointMismatchError, ConfigError
-from towerpack._core.extras import explain_missing
+from towerpack._core.extras import explain_missing, require
 from towerpack.cli._ckpt import plain_table
 from towerpack.cli._console import console
 
@@ -109,13 +109,23 @@ def average(
 
 def _read(source: str, *, tag: str | None = None, ema: bool = False) -> Weights:
     with explain_missing("towerpack ckpt"):
-        from towerpack.checkpoint import load_checkpoint, read_weights
-        from towerpack.training._foreign_weights import read_foreign
+        from towerpack.checkpoint import load_checkpoint
+        from towerpack.training._foreign_weights import read_arrays
     if tag is not None or ema:
         checkpoint = load_checkpoint(source, tag=tag)
         return checkpoint.averaged if ema else checkpoint.model
-    foreign = read_foreign(source)
-    return read_weights(source)[1] if foreign is None else foreign[1]
+    _, weights, is_part = read_arrays(source)
+    return _by_name(source, weights) if is_part and Path(source).suffix == ".keras" else weights
+
+
+def _by_name(source: str, numbered: Weights) -> Weights:
+    """Weights as the model in a file of Keras names them, where Keras can build it."""
+    keras: Any = require("keras", extra="tf", needed_for="A file of Keras")
+    try:
+        model = keras.saving.load_model(source, compile=False)
+    except (TypeError, ValueError):  # layers of one's own
+        return numbered
+    return {v.path.removeprefix(f"{model.name}/"): v.value.numpy() for v in model.variables}
 
 
 def _is_float(array: np.ndarray) -> bool:

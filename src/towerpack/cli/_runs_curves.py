@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -69,7 +70,8 @@ def compare(runs: _Runs, match: _Match = "") -> None:
     for name in dict.fromkeys(n for own in settings for n in own):
         values = [own.get(name, "") for own in settings]
         if len(set(values)) > 1:
-            table.add_row(escape(name), *(escape(value) for value in values), style="dim")
+            short = [v if len(v) < 200 else f"{v[:120]} … {v[-60:]}" for v in values]
+            table.add_row(escape(name), *map(escape, short), style="dim")
     table.add_section()
     for name in dict.fromkeys(n for curves in found.values() for n in curves):
         table.add_row(escape(name), *(_span(curves.get(name)) for curves in found.values()))
@@ -86,21 +88,27 @@ def plot(
     """Draw curves of runs, one picture for each number, one line for each run."""
     found = {str(run): _curves(run, match) for run in runs}
     names = list(dict.fromkeys(name for curves in found.values() for name in curves))
+    every = [item for run in runs for record in _records(run) for item in record.scalars.items()]
+    odd = Counter(n for n, v in every if not math.isfinite(v) and _expression(match).search(n))
     if not names:
-        known = [n for run in runs for record in _records(run) for n in record.scalars]
         raise ConfigError(
-            f"No number's name has the expression {match!r}.", fix=did_you_mean(match, known)
+            f"No value of {', '.join(odd)} is finite."
+            if odd
+            else f"No number's name has the expression {match!r}.",
+            fix=None if odd else did_you_mean(match, [name for name, _ in every]),
         )
+    for name, count in odd.items():
+        console().print(escape(f"{name}: {count} values that are not finite are left out."))
     pictures = {
         name: {run: curves[name] for run, curves in found.items() if name in curves}
         for name in names
     }
     if output is not None:
-        _draw(output, pictures)
+        _draw(output, pictures, list(found))
         console().print(f"{len(names)} curves are in {escape(str(output))}.")
         return
     for name, curves in pictures.items():
-        _print(name, curves)
+        _print(name, curves, list(found))
 
 
 def _records(run: Path) -> list[Record]:
@@ -134,7 +142,7 @@ def _curves(run: Path, match: str) -> dict[str, Curve]:
 def _settings(run: Path) -> dict[str, str]:
     """What a run was given."""
     record = record_of(run)
-    given = {**record.get("config", {}), "seed": record.get("seed")}
+    given = {**record.get("config", {}), **record.get("settings", {}), "seed": record.get("seed")}
     return {n: _ADDRESS.sub("", str(value)) for n, value in given.items() if n != "run_dir"}
 
 
@@ -145,27 +153,29 @@ def _span(curve: Curve | None) -> str:
     return f"[bold]{ys[-1]:.4g}[/]  [dim]{min(ys):.4g} to {max(ys):.4g}[/]"
 
 
-def _draw(path: Path, pictures: Mapping[str, Mapping[str, Curve]]) -> None:
+def _draw(path: Path, pictures: Mapping[str, Mapping[str, Curve]], runs: Sequence[str]) -> None:
     figures: Any = require("matplotlib.figure", extra="demo", needed_for="A picture of curves")
     columns = math.ceil(math.sqrt(len(pictures)))
     rows = math.ceil(len(pictures) / columns)
     figure = figures.Figure(figsize=(6 * columns, 3.6 * rows), layout="constrained")
     axes = figure.subplots(rows, columns, squeeze=False).ravel()
+    lines: dict[str, Any] = {}
     for ax, (name, curves) in zip(axes, pictures.items(), strict=False):
         for run, (xs, ys) in curves.items():
-            ax.plot(xs, ys, label=run, marker="." if len(xs) < 50 else None)
+            marker = "." if len(xs) < 50 else None
+            [lines[run]] = ax.plot(xs, ys, f"C{runs.index(run) % 10}", label=run, marker=marker)
         ax.set(title=name, xlabel="step")
         ax.grid(alpha=0.3)
     for ax in axes[len(pictures) :]:
         ax.remove()
-    axes[0].legend()
+    axes[0].legend(handles=[lines[run] for run in runs if run in lines])
     try:
         figure.savefig(path, dpi=120)
     except ValueError as error:
         raise ConfigError(f"-o {path}: {error}.", fix="curves.png") from error
 
 
-def _print(name: str, curves: Mapping[str, Curve], rows: int = 12) -> None:
+def _print(name: str, curves: Mapping[str, Curve], runs: Sequence[str], rows: int = 12) -> None:
     import numpy as np
 
     out = console()
@@ -176,7 +186,8 @@ def _print(name: str, curves: Mapping[str, Curve], rows: int = 12) -> None:
     left, right = min(min(xs) for xs, _ in every), max(max(xs) for xs, _ in every)
     low, top = min(min(ys) for _, ys in every), max(max(ys) for _, ys in every)
     cells = [[(0, "")] * (width // wide) for _ in range(rows)]
-    for colour, (xs, ys) in zip(_COLOURS * len(every), every, strict=False):
+    colours = {run: _COLOURS[i % len(_COLOURS)] for i, run in enumerate(runs)}
+    for run, (xs, ys) in curves.items():
         at = np.linspace(left, right, width)
         inside = np.flatnonzero((at >= xs[0]) & (at <= xs[-1]))
         scaled = (np.interp(at[inside], xs, ys) - low) / ((top - low) or 1)
@@ -184,7 +195,7 @@ def _print(name: str, curves: Mapping[str, Curve], rows: int = 12) -> None:
         for x, y, before in zip(inside.tolist(), dots, [dots[0], *dots[:-1]], strict=True):
             for dot in range(min(y, before), max(y, before) + 1):
                 bits = cells[dot // high][x // wide][0] | _DOTS[x % wide][dot % high]
-                cells[dot // high][x // wide] = (bits, colour)
+                cells[dot // high][x // wide] = (bits, colours[run])
     out.print(Text(name, "bold"))
     for number, row in enumerate(cells):
         label = {0: f"{top:.4g}", rows - 1: f"{low:.4g}"}.get(number, "")
@@ -194,5 +205,5 @@ def _print(name: str, curves: Mapping[str, Curve], rows: int = 12) -> None:
         out.print(line)
     first, last = f"{left:,}", f"{right:,}"
     out.print(Text(f"{'':11}{first} {last:>{max(1, width // wide - len(first))}}", "dim"))
-    for colour, (run, (_, ys)) in zip(_COLOURS * len(every), curves.items(), strict=False):
-        out.print(Text(f"{'':11}{run}: {ys[-1]:.4g}", colour))
+    for run, (_, ys) in curves.items():
+        out.print(Text(f"{'':11}{run}: {ys[-1]:.4g}", colours[run]))

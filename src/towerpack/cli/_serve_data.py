@@ -32,18 +32,15 @@ def serve(
         Path | None,
         typer.Option(help="The folder of `towerpack data keys`, or one secret key in it."),
     ] = None,
-    hwm: Annotated[int, typer.Option(min=1, help="How many datapoints to be ahead.")] = 50,
+    hwm: Annotated[int, typer.Option(min=1, help="How many datapoints may wait here.")] = 50,
     passes: Annotated[
-        int | None, typer.Option(min=1, help="Passes in one of the consumer's; else endless.")
+        int | None, typer.Option(min=1, help="Passes over the data; else endless.")
     ] = None,
-    stay: Annotated[
-        bool, typer.Option("--stay", help="When a pass is over, wait for the next one.")
-    ] = False,
     seed: Seed = None,
 ) -> None:
     """Send data to a RemoteDataZMQ, until Ctrl-C or until the passes are over.
 
-    Started again under the same name, it goes on where it was: nothing is lost or sent twice.
+    What is on its way when it ends is lost; started again, it begins anew.
     """
     from towerpack.dataflow import send_dataflow_zmq
 
@@ -63,13 +60,12 @@ def serve(
             hwm,
             bind=bind is not None,
             passes=passes,
-            stay=stay,
             name=name,
             seed=seed,
             keys=keys,
         )
     except KeyboardInterrupt:
-        # The usual way to end it. What was not acknowledged is the consumer's to ask for again.
+        # The usual way to end it.
         sys.exit(130)
 
 

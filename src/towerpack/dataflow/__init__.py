@@ -84,13 +84,11 @@ _NAMES: dict[str, list[str]] = {
         "DataFromQueue",
         "FakeData",
     ],
-    "towerpack.dataflow.sources._csv": [
-        "ImageCSV",
-    ],
     "towerpack.dataflow.sources._files": [
         "ImageFromFile",
     ],
-    "towerpack.dataflow.sources._folders": [
+    "towerpack.dataflow.sources._labelled": [
+        "ImageCSV",
         "ImageFolder",
     ],
     "towerpack.dataflow.stages": [

@@ -76,13 +76,11 @@ from towerpack.dataflow.sources import (
     DataFromQueue as DataFromQueue,
     FakeData as FakeData,
 )
-from towerpack.dataflow.sources._csv import (
-    ImageCSV as ImageCSV,
-)
 from towerpack.dataflow.sources._files import (
     ImageFromFile as ImageFromFile,
 )
-from towerpack.dataflow.sources._folders import (
+from towerpack.dataflow.sources._labelled import (
+    ImageCSV as ImageCSV,
     ImageFolder as ImageFolder,
 )
 from towerpack.dataflow.stages import (

@@ -9,19 +9,20 @@ from typing import Any
 from towerpack._core.errors import ConfigError
 
 
-def integer_of(value: Any, name: str) -> int:
+def integer_of(value: Any, name: str, least: int | None = None) -> int:
     """An argument that counts, as an integer of Python's; NumPy's are taken too.
 
     Args:
         value: What was given.
         name: Of the argument.
+        least: It must not be smaller.
 
     Raises:
-        ConfigError: It is no integer. `2.0` is none either: it comes from a division that will not
-            always be even.
+        ConfigError: It is too small, or no integer. `2.0` is none either: it comes from a division
+            that will not always be even.
     """
     try:
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError:
         raise ConfigError(
             f"{name} is no integer.",
@@ -29,6 +30,9 @@ def integer_of(value: Any, name: str) -> int:
             expected="an integer",
             fix="divide with //, or convert it: int(...)",
         ) from None
+    if least is not None and number < least:
+        raise ConfigError(f"{name} is {number}.", expected=f"{least} or more")
+    return number
 
 
 def names_of(names: Iterable[str]) -> list[str]:

@@ -241,6 +241,10 @@ class Place:
         """The place of what a stage may read again."""
         return replace(self, in_order=True)
 
+    def alone(self, tally: Tally) -> Place:
+        """The place of what the consumer reads by itself, and counts apart."""
+        return replace(self, serial=True, workers=None, tally=tally)
+
     def key(self, flow: DataFlow, own_seed: int | None = None) -> int:
         """The seed of everything random in `flow`; a seed of its own makes it alike everywhere."""
         if own_seed is not None:
@@ -348,12 +352,18 @@ class ParallelStage(Wrapper):
         """
 
     @abstractmethod
-    def open_ahead(self, flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
-        """A pass over `flow` where `read_ahead` gives no plan."""
+    def open_ahead(
+        self, flow: DataFlow, node: Node | None, place: Place, epoch: int, state: State
+    ) -> Stream | None:
+        """A pass over `flow`, or over a flow further down; `None` if workers can do nothing there.
 
-    @abstractmethod
-    def open_maps(self, flow: DataFlow, place: Place, epoch: int, state: State) -> Stream | None:
-        """A pass over `flow`, further down, if it is something that workers can do."""
+        Args:
+            flow: This stage, one that wraps it, or one that it wraps.
+            node: Its serial plan, if it has one.
+            place: Where it stands.
+            epoch: The pass.
+            state: As a stream of `flow` gave it.
+        """
 
     def reset_state(self) -> None:
         """Do nothing: what is wrapped is made ready where it is read, and may then not travel."""
@@ -422,20 +432,17 @@ def compile_flow(flow: DataFlow, place: Place) -> Node | None:
 
 def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
     """One pass over a flow at a place, from its beginning or from a state."""
-    node = compile_flow(flow, place)
-    if node is not None and place.workers is not None and inputs_of(flow):
-        node = place.workers.read_ahead(flow, node, place) or node
-    if node is not None:
-        # `ordered=False` leaves gaps; what continues may be in order.
-        gaps = isinstance(state, dict) and "ahead" in state
-        return (RestStream if gaps else PlanStream)(node, epoch, state)
     parallel = None if place.serial else parallel_below(flow)
     if parallel is not None:
-        return parallel.open_ahead(flow, place, epoch, state)
-    if place.workers is not None:
-        stream = place.workers.open_maps(flow, place, epoch, state)
+        place = replace(place, serial=True, workers=parallel)
+    node = compile_flow(flow, place)
+    if place.workers is not None and inputs_of(flow):
+        stream = place.workers.open_ahead(flow, node, place, epoch, state)
         if stream is not None:
             return stream
+        place = place.kept_in_order()
+    if node is not None:
+        return open_plan(node, epoch, state)
     if is_exact(flow):
         return cast("Stage", flow).open(place, epoch, state)
     if not _has_iter(type(flow)):
@@ -450,6 +457,13 @@ def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
         return iter(flow)
 
     return ReplayStream(begin, lambda: lent or Ambient(key, epoch), type(flow).__name__, state)
+
+
+def open_plan(node: Node, epoch: int, state: State) -> Stream:
+    """One pass over a plan, from its beginning or from a state."""
+    # `ordered=False` leaves gaps; what continues may be in order.
+    gaps = isinstance(state, dict) and "ahead" in state
+    return (RestStream if gaps else PlanStream)(node, epoch, state)
 
 
 def damaged_state(error: Exception) -> Exception:

@@ -17,13 +17,9 @@ from towerpack.gan._samples import fed, seeded
 
 
 def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
-    """Squared Fréchet distance of two normal distributions, fitted to features.
+    """Squared Fréchet distance of two normal distributions, fitted to [n, features] each.
 
     Heusel et al. 2017, section 3: ‖μ_a - μ_b‖² + tr(Σ_a + Σ_b - 2 (Σ_a Σ_b)^½).
-
-    Args:
-        features_a: [n, features].
-        features_b: [m, features].
 
     Raises:
         ConfigError: Fewer than two datapoints on a side, or different numbers of features.

@@ -37,11 +37,6 @@ class GANModelDesc(ModelDesc):
 
         It reports what shares of real and of generated data the discriminator takes for real
         (logits above 0), too.
-
-        Args:
-            logits_real: The discriminator's, of real data.
-            logits_fake: Of generated data.
-            loss: Takes both.
         """
         for name, logits in (("real_as_real", logits_real), ("fake_as_real", logits_fake)):
             share = tf.reduce_mean(tf.cast(logits > 0, tf.float32))

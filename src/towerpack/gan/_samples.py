@@ -91,15 +91,19 @@ def fed(who: Callback, datapoint: Any, names: Sequence[str]) -> list[Any]:
     """What of a datapoint is given to a function with arguments of these names.
 
     Raises:
-        CallbackError: There is no datapoint, or it does not have just these.
+        CallbackError: There is no datapoint, or it does not have just these, or other types.
     """
     if isinstance(datapoint, Mapping) and set(names) <= set(datapoint):
-        return [datapoint[name] for name in names]
+        datapoint = [datapoint[name] for name in names]
     parts = datapoint if isinstance(datapoint, list | tuple) else [datapoint]
-    if datapoint is None or len(parts) != len(names):
+    arrays = [] if datapoint is None else [np.asarray(part) for part in parts]
+    specs = {spec.name: spec.dtype.as_numpy_dtype for spec in who.trainer.tower.specs}
+    pairs = list(zip(arrays, (specs[name] for name in names), strict=False))
+    holds = all(np.can_cast(array.dtype, dtype, "same_kind") for array, dtype in pairs)
+    if len(arrays) != len(names) or not holds:
         raise CallbackError(
             f"{who!r}: the flow does not give what the outputs depend on.",
-            got="nothing" if datapoint is None else f"{len(parts)} components",
+            got=", ".join(str(array.dtype) for array in arrays) or "nothing",
             expected=f"batches of {', '.join(names) or 'nothing'}, in this order or as a dict",
         )
-    return list(parts)
+    return [array.astype(dtype, copy=False) for array, dtype in pairs]

@@ -15,12 +15,11 @@ from towerpack.training import (
     ProxyOptimizer,
     StepContext,
     StepSetup,
-    SyncMultiGPUTrainer,
     TrainConfig,
     Trainer,
     TrainStep,
 )
-from towerpack.training._multi import Devices
+from towerpack.training._multi import Devices, synchronous
 
 GENERATOR, DISCRIMINATOR = "g_optimizer", "d_optimizer"
 _COSTS = {DISCRIMINATOR: D_LOSS, GENERATOR: G_LOSS}
@@ -38,6 +37,10 @@ class GANStep(TrainStep):
         # The discriminator first: updates come in this order.
         self._scopes = {DISCRIMINATOR: discriminator_scope, GENERATOR: generator_scope}
         self._periods = {DISCRIMINATOR: 1, GENERATOR: 1}
+
+    def settings(self) -> Mapping[str, int]:
+        """The periods."""
+        return {f"step.{player[0]}_period": period for player, period in self._periods.items()}
 
     def build(self, setup: StepSetup) -> None:
         """Give each player its variables and optimizer.
@@ -109,8 +112,7 @@ class GANTrainer(Trainer):
         *,
         step: TrainStep | None = None,
     ) -> None:
-        several = None if devices is None else SyncMultiGPUTrainer(devices=devices)
-        distribution = None if several is None else several._distribution
+        distribution = None if devices is None else synchronous(devices, type(self).__name__)
         super().__init__(config, step=step or GANStep(), distribution=distribution)
 
 

@@ -24,6 +24,8 @@ def compare_exported(
     elements that differ; of a class, half of what its probability is below the greatest: at most
     the difference of probabilities, then.
 
+    Signatures that take other inputs than the examples are left out.
+
     Args:
         exported: Written by `export`, whose metadata say which output is which.
         predictor: Of the same outputs.
@@ -40,7 +42,8 @@ def compare_exported(
     differences: dict[str, float] = {}
     seen: list[Signature] = []
     for name, signature in exported.signatures.items():
-        if signature in seen:
+        other = preprocess is None and signature.inputs.keys() != examples.keys()
+        if signature in seen or other:
             continue
         seen.append(signature)
         for batch in batches:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections import deque
+import functools
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from queue import SimpleQueue
-from typing import Any, Final
+from typing import Any
 
 from towerpack._core.errors import ConfigError
+from towerpack._core.in_order import in_order
 from towerpack.inference._predictor import Predictor
-
-_AHEAD: Final = 2
 
 
 class DatasetPredictor:
@@ -31,7 +28,7 @@ class DatasetPredictor:
             predictor's own.
 
     Raises:
-        ConfigError: There is no such device.
+        ConfigError: There is no such device, or no flow.
     """
 
     def __init__(
@@ -39,37 +36,23 @@ class DatasetPredictor:
     ) -> None:
         if isinstance(devices, str):
             raise ConfigError(f"devices={devices!r}.", expected="a list of names")
+        if not isinstance(dataflow, Iterable):
+            raise ConfigError(f"{type(dataflow).__name__} cannot be iterated.", expected="a flow")
         self._dataflow = dataflow
         self._predictors = [predictor.on(device) for device in devices] or [predictor]
 
     def __iter__(self) -> Iterator[Any]:
         """Results in the order of the flow; an error where its datapoint stands."""
-        idle: SimpleQueue[Predictor] = SimpleQueue()
-        for predictor in self._predictors:
-            idle.put(predictor)
+        workers = [functools.partial(self._at, predictor) for predictor in self._predictors]
+        return in_order(workers, enumerate(self._dataflow))
 
-        def predict(number: int, datapoint: Any) -> Any:
-            predictor = idle.get()
-            try:
-                return predictor.at(datapoint)
-            except Exception as error:
-                error.add_note(f"Datapoint {number} of {self._dataflow!r}.")
-                raise
-            finally:
-                idle.put(predictor)
-
-        most = len(self._predictors) * (1 + _AHEAD)
-        waiting: deque[Future[Any]] = deque()
-        pool = ThreadPoolExecutor(len(self._predictors), "towerpack-predict")
+    def _at(self, predictor: Predictor, numbered: tuple[int, Any]) -> Any:
+        number, datapoint = numbered
         try:
-            for number, datapoint in enumerate(self._dataflow):
-                waiting.append(pool.submit(predict, number, datapoint))
-                if len(waiting) >= most:
-                    yield waiting.popleft().result()
-            while waiting:
-                yield waiting.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
+            return predictor.at(datapoint)
+        except Exception as error:
+            error.add_note(f"Datapoint {number} of {self._dataflow!r}.")
+            raise
 
     def __len__(self) -> int:
         """That of the flow, if it has one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import json
 import os
@@ -30,6 +31,7 @@ from towerpack.model import as_model
 TOLERANCES: Final = {None: 1e-4, "float16": 1e-2, "dynamic": 0.1, "int8": 0.1}
 """By quantization: what `compare_exported` may find."""
 _logger = get_logger(__name__)
+_LONGEST = 1000  # of what a converter says
 
 
 def export(
@@ -42,6 +44,7 @@ def export(
     outputs: Sequence[str] | str | Mapping[str, str] = (),
     preprocess: Callable[[Any], Any] | None = None,
     class_names: Sequence[str] | None = None,
+    serve: Callable[[Callable[..., Any]], Any] | None = None,
     metadata: Mapping[str, Any] | None = None,
     tag: str | None = None,
     ema: bool = False,
@@ -70,6 +73,9 @@ def export(
             the model takes. A SavedModel alone can hold it.
         class_names: Of a classifier whose output are probabilities [n, classes]. Then 'tensors'
             gives `class_ids` and `probabilities`, 'serving_default' `classes` and `probabilities`.
+        serve: Makes 'serving_default' of a model that is no classifier: takes the function that
+            'tensors' is, from the model's inputs to its outputs by name, and gives a `tf.function`
+            with an input signature, such as from files to files. For a SavedModel alone.
         metadata: For `towerpack.json`, besides what is written there by itself.
         tag: Take the checkpoint kept under this name.
         ema: Take the averages of the weights.
@@ -99,6 +105,11 @@ def export(
             f"{format} does not read pictures' files.",
             fix="leave preprocess out, and give the model pixels; or format='saved_model'",
         )
+    if serve is not None and (format != "saved_model" or preprocess or class_names):
+        raise ConfigError(
+            "serve= is a SavedModel's signature instead of preprocess= and class_names=.",
+            got=f"format={format!r}",
+        )
     if quantize == "int8" and batch_examples is None:
         raise ConfigError("quantize='int8' calibrates by real inputs.", fix="batch_examples=…")
     listed = [outputs] if isinstance(outputs, str) else outputs
@@ -111,7 +122,7 @@ def export(
     _check(predictor, examples, format, class_names, preprocess)
     if class_names is not None:
         named = {"probabilities": predictor.output_names[0]}
-    functions = ExportModule(predictor, desc, named, class_names, preprocess)
+    functions = ExportModule(predictor, desc, named, class_names, preprocess, serve)
     told: dict[str, Any] = {
         "format": format,
         "quantize": quantize,
@@ -147,7 +158,9 @@ def export(
             raise
         except Exception as error:
             raise ExportError(
-                f"The model cannot be exported as {format}.", details=f"{error}"
+                f"The model cannot be exported as {format}.",
+                details=f"{error}"[:_LONGEST],
+                fix="another format=: saved_model takes every model",
             ) from error
         greatest = max(found, key=lambda key: found[key])
         rows = len(next(iter(examples.values()), ()))
@@ -170,6 +183,8 @@ def export(
         return _in_place(temporary, Path(path), version)
     finally:
         shutil.rmtree(holder)
+        with contextlib.suppress(OSError):
+            Path(path).rmdir()  # only if there is nothing in it
 
 
 def _in_place(temporary: Path, path: Path, version: int | None) -> Path:

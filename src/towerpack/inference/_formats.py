@@ -37,6 +37,7 @@ class ExportModule(tf.Module):
         outputs: Names outside -> names in the model.
         class_names: Of a classifier, whose one output is called 'probabilities'.
         preprocess: The bytes of a picture's file -> the model's one input, for one example.
+        serve: Makes 'serving_default' of the function of the model's own inputs.
 
     Attributes:
         plain: The signature that takes the model's own inputs.
@@ -49,6 +50,7 @@ class ExportModule(tf.Module):
         outputs: Mapping[str, str],
         class_names: Sequence[str] | None,
         preprocess: Callable[[Any], Any] | None,
+        serve: Callable[[Callable[..., Any]], Any] | None = None,
     ) -> None:
         super().__init__(name="exported")
 
@@ -59,7 +61,7 @@ class ExportModule(tf.Module):
                 named["class_ids"] = tf.argmax(named["probabilities"], -1)
             return named
 
-        def serve(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        def classify(*inputs: tf.Tensor) -> dict[str, tf.Tensor]:
             if preprocess is not None:
                 (spec,) = predictor.specs
                 one = tf.TensorSpec(spec.shape[1:], spec.dtype)
@@ -70,14 +72,16 @@ class ExportModule(tf.Module):
                 named["classes"] = tf.gather(tf.constant(list(class_names)), ids)
             return named
 
-        split = class_names is not None or preprocess is not None
+        split = class_names is not None or preprocess is not None or serve is not None
         self.plain = "tensors" if split else DEFAULT_SIGNATURE
         self.specs = predictor.specs
         self.by_signature = {self.plain: _function(compute, self.specs)}
-        if split:
+        if serve is not None:
+            self.by_signature[DEFAULT_SIGNATURE] = serve(compute)
+        elif split:
             files = [tf.TensorSpec([None], tf.string, "image_bytes")]
             specs = self.specs if preprocess is None else files
-            self.by_signature[DEFAULT_SIGNATURE] = _function(serve, specs)
+            self.by_signature[DEFAULT_SIGNATURE] = _function(classify, specs)
         self.concrete = self.by_signature[self.plain].get_concrete_function()
         captured = {id(outer) for outer, _ in self.concrete.graph.captures}
         # A module is saved with the variables and tables that it holds.

@@ -159,17 +159,9 @@ class Predictor:
         Raises:
             ConfigError: There is no such device.
         """
-        there = [d.name.removeprefix("/device:") for d in tf.config.list_logical_devices()]
-        wanted = device.upper().removeprefix("/").removeprefix("DEVICE:")
-        if wanted not in there:  # TensorFlow would take another one.
-            raise ConfigError(f"There is no device {device!r}.", fix=did_you_mean(wanted, there))
         found = copy.copy(self)
-        found._device = wanted
-        with tf.device(wanted):
-            found.variables = {
-                name: tf.Variable(tf.identity(v), dtype=v.dtype)
-                for name, v in self.variables.items()
-            }
+        found._device = checked_device(device)
+        found.variables = copies_on(found._device, self.variables)
         found._function, _ = self._trace.function(
             self.output_names, self.input_names, instead=found.variables
         )
@@ -224,7 +216,7 @@ class Predictor:
         Raises:
             SpecError: Something is missing, or has the wrong dtype or shape.
         """
-        return self._check(self._ordered(tuple(arrays), dict(named or {})), 0)
+        return self._check(self._ordered(tuple(arrays), dict(named or {})), None)
 
     def tensors(self, *inputs: tf.Tensor) -> dict[str, tf.Tensor]:
         """Add the prediction to a graph: the outputs by name, of tensors that fit `specs`."""
@@ -249,7 +241,14 @@ class Predictor:
             SpecError: It lacks an input, or does not fit.
         """
         if isinstance(datapoint, dict):
-            return self(**{n: datapoint[n] for n in self.input_names if n in datapoint})
+            missing = [name for name in self.input_names if name not in datapoint]
+            if missing:
+                raise SpecError(
+                    f"A datapoint has no component '{missing[0]}'.",
+                    got=f"components {list(datapoint)}",
+                    fix=did_you_mean(missing[0], datapoint),
+                )
+            return self(**{name: datapoint[name] for name in self.input_names})
         return self(*datapoint) if isinstance(datapoint, list | tuple) else self(datapoint)
 
     def _ordered(self, arrays: tuple[Any, ...], named: dict[str, Any]) -> list[Any]:
@@ -266,7 +265,7 @@ class Predictor:
                 got=f"{len(arrays)} by position" + "".join(f", '{name}'" for name in given),
                 fix=did_you_mean(unknown[0], missing or self.input_names)
                 if unknown
-                else "give each of them once",
+                else "give each of them once; SelectComponent chooses those of a flow",
             )
         return [_as_array(v, spec) for v, spec in zip(values, self.specs, strict=True)]
 
@@ -305,6 +304,25 @@ class Predictor:
 
     def __repr__(self) -> str:
         return f"Predictor({self.input_names} -> {self.output_names}, step {self.step})"
+
+
+def checked_device(device: str) -> str:
+    """The name of a device as TensorFlow lists it, `'GPU:1'`.
+
+    Raises:
+        ConfigError: There is no such device.
+    """
+    there = [d.name.removeprefix("/device:") for d in tf.config.list_logical_devices()]
+    wanted = device.upper().removeprefix("/").removeprefix("DEVICE:")
+    if wanted not in there:  # TensorFlow would take another one.
+        raise ConfigError(f"There is no device {device!r}.", fix=did_you_mean(wanted, there))
+    return wanted
+
+
+def copies_on(device: str, variables: Mapping[str, Any]) -> dict[str, tf.Variable]:
+    """New variables on a device, with the values of others."""
+    with tf.device(device):
+        return {n: tf.Variable(tf.identity(v), dtype=v.dtype) for n, v in variables.items()}
 
 
 def _checked_size(size: int | None) -> int | None:

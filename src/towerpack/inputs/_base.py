@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,14 @@ class InputSource(ABC):
 
     def state(self) -> Any:
         """Where the last *consumed* batch stands; None for sources without a position."""
+        return None
+
+    def settings(self) -> Mapping[str, Any]:
+        """What decides how training goes on, by whole names: a continued run compares."""
+        return {}
+
+    def steps_left(self, state: Any) -> int | None:
+        """Steps from `state` to the end, where the source knows it; None: the epochs decide."""
         return None
 
     def stop(self) -> None:  # noqa: B027 - optional

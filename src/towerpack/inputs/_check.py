@@ -36,12 +36,12 @@ class SpecChecker:
         self._pipeline = pipeline
         self._told: set[int] = set()
 
-    def __call__(self, datapoint: Any, position: int) -> list[np.ndarray]:
+    def __call__(self, datapoint: Any, position: int | None) -> list[np.ndarray]:
         """The components as arrays, in the order of the specs.
 
         Args:
             datapoint: Tuple or list in the order of the specs, or dict by their names.
-            position: Number of the datapoint, for messages.
+            position: Number of the datapoint, for messages; None where it is no flow's.
 
         Raises:
             SpecError: Wrong number, name, dtype or shape.
@@ -62,7 +62,7 @@ class SpecChecker:
             arrays.append(array)
         return arrays
 
-    def _components(self, datapoint: Any, position: int) -> Sequence[Any]:
+    def _components(self, datapoint: Any, position: int | None) -> Sequence[Any]:
         if isinstance(datapoint, dict):
             missing = [name for name in self._names if name not in datapoint]
             if missing:
@@ -85,7 +85,7 @@ class SpecChecker:
             )
         return datapoint
 
-    def _converted(self, component: Any, i: int, position: int) -> np.ndarray:
+    def _converted(self, component: Any, i: int, position: int | None) -> np.ndarray:
         """An array of the wanted dtype, where that loses nothing."""
         wanted = self._dtypes[i]
         # NumPy's own type for bytes would cut off zeros at the end, of an encoded image say.
@@ -94,7 +94,7 @@ class SpecChecker:
             array = np.asarray(component, dtype=wanted if strings else None)
         except ValueError as error:
             raise SpecError(
-                f"Datapoint {position}: component {i} ('{self._names[i]}') is no array: {error}",
+                f"{self._place(i, position)} is no array: {error}",
                 got=f"{type(component).__name__}",
                 fix="give all its rows the same length, for example by padding",
                 pipeline=self._pipeline,
@@ -134,6 +134,12 @@ class SpecChecker:
                 self._pipeline,
             )
 
+    def _place(self, i: int, position: int | None) -> str:
+        name = self._names[i]
+        if position is None:
+            return f"Input '{name}'"
+        return f"Datapoint {position}: component {i} ('{name}')"
+
     def _shape_fits(self, shape: tuple[int, ...], i: int) -> bool:
         wanted = self._shapes[i]
         if wanted is None:
@@ -141,7 +147,7 @@ class SpecChecker:
         pairs = zip(shape, wanted, strict=False)
         return len(shape) == len(wanted) and all(w is None or w == s for s, w in pairs)
 
-    def _wrong(self, what: str, i: int, array: np.ndarray, position: int) -> SpecError:
+    def _wrong(self, what: str, i: int, array: np.ndarray, position: int | None) -> SpecError:
         wanted = self._shapes[i]
         expected = f"{self._dtypes[i].name} {list(wanted) if wanted is not None else 'any shape'}"
         dtype = self._dtypes[i]
@@ -161,9 +167,17 @@ class SpecChecker:
                 "the component or change the shape in the model's inputs()",
             ),
         }[what]
+        if position is None:
+            fix = {
+                "dtype": f"convert it: x.astype('{dtype}')",
+                "shape": "add the dimension of batches if that is missing: x[None]",
+                "range": "change the values",
+            }[what]
         return SpecError(
-            f"Datapoint {position}: component {i} ('{self._names[i]}') has {problem}.",
-            got=f"{array.dtype.name} {list(array.shape)}",
+            f"{self._place(i, position)} has {problem}.",
+            got=f"{array.dtype.name} {list(array.shape)}"
+            if array.shape or array.dtype != object
+            else type(array.item()).__name__,
             expected=expected,
             fix=fix,
             pipeline=self._pipeline,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -63,6 +63,14 @@ class ProxyInputSource(InputSource):
     def state(self) -> Any:
         """The other source's position."""
         return self.input.state()
+
+    def settings(self) -> Mapping[str, Any]:
+        """The other source's."""
+        return self.input.settings()
+
+    def steps_left(self, state: Any) -> int | None:
+        """The other source's."""
+        return self.input.steps_left(state)
 
     def stop(self) -> None:
         """Stop the other source."""

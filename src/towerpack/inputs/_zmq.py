@@ -16,7 +16,7 @@ class ZMQInput(QueueInput):
         hwm: How many batches each producer may be ahead.
         bind: Listen there, so that producers connect.
         infinite: Start over where the producers' passes end; otherwise training ends there.
-        options: Further arguments of `RemoteDataZMQ`: `keys`, `producers`, `ordered`, …
+        options: Further arguments of `RemoteDataZMQ`: `keys`, `producers`, …
     """
 
     def __init__(

@@ -7,10 +7,10 @@ require("gymnasium", extra="rl", needed_for="towerpack.rl")
 
 from towerpack.rl import math as math
 from towerpack.rl._agent import Agent as Agent
+from towerpack.rl._atari import Atari as Atari
 from towerpack.rl._envs import Step as Step
 from towerpack.rl._envs import VectorEnv as VectorEnv
 from towerpack.rl._envs import make_envs as make_envs
-from towerpack.rl._episodes import episode_frames as episode_frames
 from towerpack.rl._episodes import save_episode as save_episode
 from towerpack.rl._evaluator import Evaluator as Evaluator
 from towerpack.rl._experience import Experience as Experience
@@ -19,9 +19,6 @@ from towerpack.rl._networks import MLP as MLP
 from towerpack.rl._networks import nature_cnn as nature_cnn
 from towerpack.rl._replay import ReplayMemory as ReplayMemory
 from towerpack.rl._replay import Sample as Sample
-from towerpack.rl._wrappers import Atari as Atari
-from towerpack.rl._wrappers import FireReset as FireReset
-from towerpack.rl._wrappers import LifeLoss as LifeLoss
 from towerpack.rl.a2c import A2C as A2C
 from towerpack.rl.a2c import A2CConfig as A2CConfig
 from towerpack.rl.dqn import DQN as DQN

@@ -1,8 +1,8 @@
-"""Distributions of actions, for the action spaces that agents serve.
+"""Distributions of actions for discrete and continuous action spaces.
 
-Their parameters [B, k] come from a network. On the host, `sample` makes actions of parameters and
-noise, and `for_environment` what the environments take; in a tower, `head` makes parameters, `mode`
-the most likely action as environments take it, `log_prob` and `entropy` numbers [B].
+Their parameters [B, k] come from a network. On the host, `sample` computes actions from parameters
+and noise, and `for_environment` converts them for the environments; in a tower, `head` computes the
+parameters, `mode` the most likely action in the environment's form, `log_prob` and `entropy` [B].
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from towerpack.rl import math
 
 
 class Categorical:
-    """One of n actions, by logits."""
+    """Categorical distribution over n actions, by logits."""
 
     log_prob = staticmethod(math.categorical_log_prob)
     entropy = staticmethod(math.categorical_entropy)
@@ -38,20 +38,20 @@ class Categorical:
         return rng.gumbel(size=(*shape, self.n)).astype(np.float32)
 
     def sample(self, parameters: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Actions from 0."""
+        """Sample actions, counted from 0."""
         return (parameters + noise).argmax(-1)
 
     def for_environment(self, actions: np.ndarray) -> np.ndarray:
-        """From the space's first number on."""
+        """Actions counted from the space's start."""
         return actions + self._start
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """The action of the largest logit."""
+        """Action of the largest logit."""
         return tf.argmax(parameters, -1) + self._start
 
 
 class Gaussian:
-    """Independent normal distributions; the environment gets what is clipped to its space."""
+    """Independent normal distributions; actions are clipped to the space for the environment."""
 
     def __init__(self, space: gym.spaces.Box) -> None:
         self._space = space
@@ -59,38 +59,38 @@ class Gaussian:
         self.spec = tf.TensorSpec([None, self._size], tf.float32, "action")
 
     def head(self, features: tf.Tensor) -> tf.Tensor:
-        """Means, then the logarithms of deviations that are the same in all states."""
+        """Means, and the log standard deviations, which do not depend on the state."""
         mean = linear("head", features, self._size, gain=0.01)
         log_std = tf.compat.v1.get_variable("log_std", initializer=tf.zeros([self._size]))
         return tf.concat([mean, tf.broadcast_to(log_std, tf.shape(mean))], -1)
 
     def noise(self, rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        """Standard normal."""
+        """Standard normal noise."""
         return rng.standard_normal((*shape, self._size), np.float32)
 
     def sample(self, parameters: np.ndarray, noise: np.ndarray) -> np.ndarray:
-        """Not clipped."""
+        """Sample actions, not clipped."""
         mean, log_std = np.split(parameters, 2, -1)
         return mean + np.exp(log_std) * noise
 
     def for_environment(self, actions: np.ndarray) -> np.ndarray:
-        """Clipped, in the space's shape."""
+        """Actions clipped to the space, in its shape."""
         shaped = actions.reshape(-1, *self._space.shape)
         return np.clip(shaped, self._space.low, self._space.high).astype(self._space.dtype)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """The means, clipped, in the space's shape."""
+        """Means clipped to the space, in its shape."""
         space = self._space
         shaped = tf.reshape(parameters[:, : self._size], [-1, *space.shape])
         return tf.cast(tf.clip_by_value(shaped, space.low, space.high), space.dtype)
 
     def log_prob(self, parameters: tf.Tensor, actions: tf.Tensor) -> tf.Tensor:
-        """See `math.gaussian_log_prob`."""
+        """Log-densities [B]; see `math.gaussian_log_prob`."""
         mean, log_std = tf.split(parameters, 2, -1)
         return math.gaussian_log_prob(mean, log_std, actions)
 
     def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
-        """See `math.gaussian_entropy`."""
+        """Entropies [B]; see `math.gaussian_entropy`."""
         return math.gaussian_entropy(parameters[:, self._size :])
 
 
@@ -98,10 +98,10 @@ Actions = Categorical | Gaussian
 
 
 def actions_of(space: gym.Space[Any], agent: str, *, continuous: bool = True) -> Actions:
-    """The distribution for an environment's action space.
+    """Distribution of actions for an action space.
 
     Raises:
-        ConfigError: The agent cannot serve it.
+        ConfigError: The agent does not support the space.
     """
     if isinstance(space, gym.spaces.Discrete):
         return Categorical(space)
@@ -117,5 +117,5 @@ def actions_of(space: gym.Space[Any], agent: str, *, continuous: bool = True) ->
 
 
 def linear(name: str, x: tf.Tensor, units: int, gain: float) -> tf.Tensor:
-    """A full connection with orthogonal weights (Saxe et al. 2014)."""
+    """Fully connected layer with orthogonal initialisation (Saxe et al. 2014)."""
     return FullyConnected(name, x, units, kernel_initializer=keras.initializers.Orthogonal(gain))

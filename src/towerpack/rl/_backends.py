@@ -1,4 +1,4 @@
-"""What steps many environments at once: ready-made vector environments, this process, processes."""
+"""Backends that step several environments: vector environments, this process, or subprocesses."""
 
 from __future__ import annotations
 
@@ -18,14 +18,17 @@ import gymnasium as gym
 import numpy as np
 
 from towerpack._core.errors import EnvError
+from towerpack.rl._env_worker import EnvCommands
 
 MakeEnv = Callable[[], gym.Env[Any, Any]]
+CARTPOLES = "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv"
+"""The entry point of `CartPoles`."""
 _START_S = 60.0
-"""What a process may take to start, before the time for its environment counts."""
+"""Time allowed for a process to start, in addition to the environment's own timeout."""
 
 
-class Moves(NamedTuple):
-    """What came of one step; `failures` tells what went wrong, by environment."""
+class Transitions(NamedTuple):
+    """Results of a step, a row for each environment, and error texts by environment."""
 
     observations: np.ndarray
     rewards: np.ndarray
@@ -35,7 +38,7 @@ class Moves(NamedTuple):
 
 
 class Backend(Protocol):
-    """Environments whose episodes are begun one by one, and that are stepped together."""
+    """Environments that are reset one by one and stepped together."""
 
     num_envs: int
     observation_space: gym.Space[Any]
@@ -45,66 +48,52 @@ class Backend(Protocol):
         """Begin an episode in some environments.
 
         Args:
-            index: Which.
-            seeds: For each of them; None goes on with its random state.
+            index: Numbers of the environments.
+            seeds: A seed for each of them; None keeps its random state.
 
         Returns:
-            Their first observations; what went wrong, by environment: its row means nothing.
+            The first observations, a row for each of `index`; and error texts by environment, for
+            those that failed, whose rows are undefined.
         """
         ...
 
-    def step(self, actions: np.ndarray, index: np.ndarray) -> Moves:
-        """Step those of `index`, or all. Only rows of `index` without failures mean something."""
+    def step(self, actions: np.ndarray, index: np.ndarray) -> Transitions:
+        """Step at least the environments of `index`; other rows, and failed ones, are undefined."""
         ...
 
     def close(self) -> None: ...
 
 
 class EnvFailure(Exception):  # noqa: N818 - becomes a warning or an EnvError
-    """An environment that raised, died or did not answer. Its text is the cause."""
+    """An environment raised, died or did not answer; the text is the cause."""
 
 
-class Local:
+class LocalEnv(EnvCommands):
     """An environment in this process."""
 
     def __init__(self, make: MakeEnv) -> None:
         self._make = make
-        self._env: Any = None
 
     def ask(self, name: str, argument: Any = None) -> None:
-        self._asked = name, argument
+        self._asked = name, self._make if name == "make" else argument
 
     def answer(self, deadline: float) -> Any:
-        name, argument = self._asked
         try:
-            if name == "step":
-                observation, reward, terminated, truncated, _ = self._env.step(argument)
-                return observation, reward, terminated, truncated
-            if name == "reset":
-                observation, _ = self._env.reset(seed=argument)
-                return observation
-            self._env = self._make()
-            return self._env.observation_space, self._env.action_space
+            return self.do(*self._asked)
         except Exception as error:
             raise EnvFailure(traceback.format_exc().rstrip()) from error
 
     def end(self) -> None:
-        env, self._env = self._env, None
+        env, self.env = self.env, None
         if env is not None:
             env.close()
 
 
-class Remote:
-    """An environment in a process of its own, which can be ended whatever it does."""
+class ProcessEnv:
+    """An environment in a process of its own, which can be killed when it hangs."""
 
     def __init__(self, make: MakeEnv) -> None:
-        # By value: to import this package would load TensorFlow in each process.
-        module = sys.modules["towerpack.rl._wrappers"]
-        cloudpickle.register_pickle_by_value(module)
-        try:
-            self._code = cloudpickle.dumps(make)
-        finally:
-            cloudpickle.unregister_pickle_by_value(module)
+        self._code = cloudpickle.dumps(make)
         self._process: Any = None
         self._connection: Any = None
 
@@ -115,7 +104,7 @@ class Remote:
         try:
             self._connection.send((name, argument))
         except OSError:
-            return  # it has died: `answer` says how
+            return  # it has died: `answer` reports how
 
     def answer(self, deadline: float) -> Any:
         left = deadline - time.monotonic()
@@ -149,24 +138,24 @@ class Remote:
         self._connection = Connection(ours.detach())
 
 
-class Single:
+class SingleEnvs:
     """Single environments, in this process or in processes of their own.
 
     Args:
-        make: Makes one.
-        num_envs: How many.
-        processes: One process for each.
-        timeout: Seconds that one may take for a step or reset; noticed in processes only.
+        make: Makes one environment.
+        num_envs: Number of environments.
+        processes: Start a process for each environment.
+        timeout: Seconds allowed for a step or reset; only enforced in processes.
 
     Raises:
-        EnvFailure: One cannot be made.
+        EnvFailure: An environment cannot be made.
     """
 
     def __init__(self, make: MakeEnv, num_envs: int, *, processes: bool, timeout: float) -> None:
         self.num_envs = num_envs
         self._timeout = timeout
         self._start_s = _START_S if processes else 0.0
-        self._envs = [(Remote if processes else Local)(make) for _ in range(num_envs)]
+        self._envs = [(ProcessEnv if processes else LocalEnv)(make) for _ in range(num_envs)]
         self._lost: set[int] = set()
         made, failures = self._ask(range(num_envs), "make", [None] * num_envs, self._start_s)
         if failures:
@@ -185,14 +174,10 @@ class Single:
             rows[i] = self._checked(i, observation)
         return rows[index], failures | more
 
-    def step(self, actions: np.ndarray, index: np.ndarray) -> Moves:
-        n = self.num_envs
-        rows = np.zeros((n, *self._shape), self.observation_space.dtype)
-        rewards, terminated, truncated = (
-            np.zeros(n, np.float32),
-            np.zeros(n, bool),
-            np.zeros(n, bool),
-        )
+    def step(self, actions: np.ndarray, index: np.ndarray) -> Transitions:
+        rows = np.zeros((self.num_envs, *self._shape), self.observation_space.dtype)
+        rewards = np.zeros(self.num_envs, np.float32)
+        terminated, truncated = np.zeros((2, self.num_envs), bool)
         # Plain integers: spaces check those much faster than NumPy's.
         plain = actions.ndim == 1 and actions.dtype.kind in "iu"
         arguments = actions[index].tolist() if plain else actions[index]
@@ -200,7 +185,7 @@ class Single:
         for i, answer in answers.items():
             observation, rewards[i], terminated[i], truncated[i] = answer
             rows[i] = self._checked(i, observation)
-        return Moves(rows, rewards, terminated, truncated, failures)
+        return Transitions(rows, rewards, terminated, truncated, failures)
 
     def _checked(self, i: int, observation: Any) -> Any:
         if np.shape(observation) != self._shape:  # NumPy would repeat a smaller one
@@ -219,7 +204,7 @@ class Single:
     def _ask(
         self, index: Any, name: str, arguments: Any, more_s: float = 0.0
     ) -> tuple[dict[int, Any], dict[int, str]]:
-        """The answers of some environments, and what went wrong in others, which are ended."""
+        """Send a command; returns answers, and error texts of environments that have failed."""
         answers: dict[int, Any] = {}
         failures: dict[int, str] = {}
         for i, argument in zip(index, arguments, strict=True):
@@ -236,8 +221,8 @@ class Single:
         return answers, failures
 
 
-class Native:
-    """A vector environment whose episodes are begun one by one."""
+class NativeEnvs:
+    """A vector environment that can reset some of its environments."""
 
     def __init__(self, env: Any) -> None:
         self._env = env
@@ -250,8 +235,8 @@ class Native:
         self._env.close()
 
 
-class CartPoles(Native):
-    """`CartPoleVectorEnv`, its states set as `CartPole-v1` begins."""
+class CartPoles(NativeEnvs):
+    """`CartPoleVectorEnv`, with the initial states of `CartPole-v1`."""
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
@@ -266,19 +251,20 @@ class CartPoles(Native):
         env.steps[index] = 0
         return env.state.T[index].astype(np.float32), {}
 
-    def step(self, actions: np.ndarray, index: np.ndarray) -> Moves:
+    def step(self, actions: np.ndarray, index: np.ndarray) -> Transitions:
         observations, rewards, terminated, truncated, _ = self._env.step(actions)
         self._env.unwrapped.prev_done[:] = False  # or the next step would begin episodes
-        return Moves(observations, rewards, terminated, truncated, {})
+        return Transitions(observations, rewards, terminated, truncated, {})
 
 
-class Ataris(Native):
-    """ale-py's `AtariVectorEnv`: emulators, and what is made of their frames, in C++ threads."""
+class AtariGames(NativeEnvs):
+    """ale-py's `AtariVectorEnv`, which emulates and preprocesses in C++ threads."""
 
     def __init__(self, env: Any) -> None:
         super().__init__(env)
-        self._by_lives = env.unwrapped.spec.kwargs.get("life_loss_info", False)
-        self._goes_on = np.zeros(self.num_envs, bool)  # a life was lost, and not the game
+        options = env.unwrapped.spec.kwargs
+        self._by_lives, self.frames = options["life_loss_info"], options["stack_num"]
+        self._goes_on = np.zeros(self.num_envs, bool)  # a life was lost, but the game continues
 
     def reset(self, index: np.ndarray, seeds: Sequence[int | None]) -> tuple[Any, dict[int, str]]:
         numbers = np.full(self.num_envs, -1)
@@ -289,15 +275,8 @@ class Ataris(Native):
             self._last, _ = self._env.reset(seed=numbers[mask], options=options)
         return self._last[index], {}
 
-    def step(self, actions: np.ndarray, index: np.ndarray) -> Moves:
+    def step(self, actions: np.ndarray, index: np.ndarray) -> Transitions:
         self._last, rewards, terminated, truncated, info = self._env.step(actions)
         if self._by_lives:
             self._goes_on = terminated & ~truncated & (info["lives"] > 0)
-        return Moves(self._last, rewards.astype(np.float32), terminated, truncated, {})
-
-
-NATIVE: dict[str, Callable[[Any], Backend]] = {
-    "ale_py.vector_env:AtariVectorEnv": Ataris,
-    "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv": CartPoles,
-}
-"""By entry point."""
+        return Transitions(self._last, rewards.astype(np.float32), terminated, truncated, {})

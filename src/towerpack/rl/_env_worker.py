@@ -1,7 +1,7 @@
-"""The process of one environment: a script of its own, that imports nothing of Towerpack.
+"""Script of an environment's process, which imports nothing of Towerpack.
 
-`python -P _env_worker.py FD SYS_PATH...`; over the connection come a pickled function that makes
-the environment, and then commands. What the environment raises is answered with its traceback.
+`python -P _env_worker.py FD SYS_PATH...` receives over the connection a pickled function that makes
+the environment, and then commands. An exception in the environment is answered with its traceback.
 """
 
 import os
@@ -15,29 +15,38 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 
-def end_with(parent: int) -> None:
-    """Watch over the parent: an environment that hangs does not notice a closed connection."""
+def exit_with_parent(parent: int) -> None:
+    """Exit when the parent has died: a hanging environment does not notice a closed connection."""
     while os.getppid() == parent:
         time.sleep(1.0)
     os._exit(1)
 
 
+class EnvCommands:
+    """An environment, controlled by commands."""
+
+    env: Any = None
+
+    def do(self, name: str, argument: Any) -> Any:
+        """Run 'make' with a function, 'reset' with a seed, or 'step' with an action."""
+        if name == "make":
+            self.env = argument()
+            return self.env.observation_space, self.env.action_space
+        if name == "reset":
+            observation, _ = self.env.reset(seed=argument)
+            return observation
+        observation, reward, terminated, truncated, _ = self.env.step(argument)
+        return observation, reward, terminated, truncated
+
+
 def serve(connection: Connection) -> None:
     """Answer commands until the connection is closed."""
-    env: Any = None
+    commands = EnvCommands()
     while True:
         name, argument = connection.recv()
         try:
-            if name == "make":
-                env = pickle.loads(argument)()  # noqa: S301 - from the parent
-                answer = (env.observation_space, env.action_space)
-            elif name == "reset":
-                answer, _ = env.reset(seed=argument)
-            else:
-                *answer, _ = env.step(argument)
-                if len(answer) != 4:
-                    raise ValueError(f"step gave {len(answer) + 1} values, and not 5")
-            connection.send((True, answer))
+            argument = pickle.loads(argument) if name == "make" else argument  # noqa: S301 - from the parent
+            connection.send((True, commands.do(name, argument)))
         except Exception:  # noqa: BLE001
             connection.send((False, traceback.format_exc()))
 
@@ -46,7 +55,7 @@ if __name__ == "__main__":
     for number in (signal.SIGINT, signal.SIGTERM):  # the parent ends its environments
         signal.signal(number, signal.SIG_IGN)
     sys.path[:] = sys.argv[2:]
-    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=exit_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         serve(Connection(int(sys.argv[1])))
     except (EOFError, OSError):

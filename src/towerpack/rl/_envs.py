@@ -1,12 +1,13 @@
-"""Environments stepped together: restarted when they fail, saved and restored exactly."""
+"""Vector environments: restarted when they fail, saved and restored exactly."""
 
 from __future__ import annotations
 
+import functools
 import importlib
 import math
 import zlib
-from collections.abc import Callable, Sequence
-from functools import reduce
+from collections import deque
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import gymnasium as gym
@@ -16,13 +17,24 @@ from gymnasium.spaces import Box, Discrete, MultiBinary, MultiDiscrete
 from towerpack._core.errors import ConfigError, EnvError, StateError
 from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed
-from towerpack.rl._backends import NATIVE, Backend, EnvFailure, MakeEnv, Moves, Single
-from towerpack.rl._wrappers import Atari
+from towerpack.rl._atari import Atari
+from towerpack.rl._backends import (
+    CARTPOLES,
+    AtariGames,
+    Backend,
+    CartPoles,
+    EnvFailure,
+    MakeEnv,
+    SingleEnvs,
+    Transitions,
+)
 
 _log = get_logger(__name__)
 
 _FEW = 4
-"""Up to so many environments, one after the other is faster than a vector environment's call."""
+"""Up to this number of environments, stepping them one by one beats a vector environment."""
+_MAX_RESTARTS = 3
+"""Failures of an environment in a row; a whole episode, or `_LONG` steps, ends the row."""
 _LONG = 1000
 
 
@@ -30,14 +42,14 @@ class Step(NamedTuple):
     """One step of all environments. Rows are environments.
 
     Attributes:
-        observations: What to act on next: where an episode ended, the first one of the next.
+        observations: Observations to act on next: the next episode's first, where one ended.
         rewards: float32.
-        terminated: The episode ended in a state from which nothing follows.
-        truncated: It was cut off; what would have followed is to be estimated from `final`.
-        final: What the actions led to: as `observations`, but for the last ones of episodes that
-            ended. The same array if none ended.
-        returns: The sum of rewards of the episode so far, this step included; float64.
-        lengths: Its steps so far.
+        terminated: Whether the episode ended in a terminal state.
+        truncated: Whether it was cut off; its remaining return is to be estimated from `final`.
+        final: Observations that the actions led to: the last one of an episode that ended, else as
+            `observations`. The same array if none ended.
+        returns: Sum of rewards of the episode so far, this step included; float64.
+        lengths: Steps of the episode so far.
     """
 
     observations: np.ndarray
@@ -52,29 +64,28 @@ class Step(NamedTuple):
 class VectorEnv:
     """Environments of one kind that are stepped together; see `make_envs`.
 
-    An episode is begun with a seed that is a function of the run's seed, the environment and the
-    number of the episode. So its state is small: those numbers and the actions since, which
-    `restore` plays again.
+    An episode's seed is a function of the run's seed, the environment and the number of the
+    episode. Therefore the state is small: those numbers, and the actions since, which `restore`
+    replays.
 
-    An environment that raises, dies or hangs is made anew. Its episode counts as truncated, with no
-    reward, in the last observation that there was; `restarts` counts and a warning tells the cause.
+    An environment that raises, dies or hangs is made again. Its episode is truncated at its last
+    observation, with reward 0; `restarts` counts, and a warning has the cause.
 
     Attributes:
-        num_envs: How many.
-        observation_space: Of one environment.
-        action_space: Of one environment.
-        observations: The last ones.
-        restarts: Environments that failed so far.
+        num_envs: Number of environments.
+        observation_space: Space of one environment.
+        action_space: Space of one environment.
+        observations: Current observations.
+        restarts: Number of failures so far.
+        steps: Steps so far, of all environments together.
+        frames: Frames stacked on the first axis of an observation; 1 if that is not known.
 
     Args:
         backend: Steps the environments.
         name: For messages.
         seed: The run's seed.
-        reseed_after: Steps since its last seed, from which on the next episode of an environment is
-            given a seed again. More than 0 where that takes long, as for Atari; what has been
-            played since is then played again by `restore`.
-        max_restarts: So many failures of one environment are allowed with no whole episode, and no
-            1,000 steps, between them.
+        reseed_after: Steps after which the next episode of an environment is seeded again. More
+            than 0 where seeding takes long, as for Atari; `restore` then replays all since.
     """
 
     def __init__(
@@ -84,83 +95,93 @@ class VectorEnv:
         name: str,
         seed: int,
         reseed_after: int = 0,
-        max_restarts: int = 3,
     ) -> None:
+        self.frames: int = getattr(backend, "frames", 1)
         self._backend = backend
         self._name = name
         self._seed = seed
         self._reseed_after = reseed_after
-        self._max_restarts = max_restarts
         self.num_envs = n = backend.num_envs
         self.observation_space = backend.observation_space
         self.action_space = backend.action_space
-        self.restarts = 0
+        self.restarts = self.steps = 0
         self._floats = np.issubdtype(self.observation_space.dtype, np.floating)
-        self._logged: Any = self.action_space.dtype
-        if isinstance(self.action_space, Discrete):
-            first = int(self.action_space.start)
-            ends = first, first + int(self.action_space.n) - 1
-            self._logged = np.result_type(*map(np.min_scalar_type, ends))
         self._all = np.arange(n)
         self._episode = np.full(n, -1)
         self._seeded = np.full(n, -1)  # the episode of the last seed
-        self._since = np.zeros(n, int)  # rows of the log before that
-        # As an array: a snapshot of it is taken in every phase of a training.
-        self._history = np.zeros((64, n, *(self.action_space.shape or ())), self._logged)
-        self._played = 0  # rows of it
+        self._row = (n, *(self.action_space.shape or ()))  # shape of the actions of a step
+        self._since = np.zeros(n, int)  # steps since that
+        self._log = [bytearray() for _ in range(n)]  # their actions
         self._failed = np.zeros(n, int)
         self._returns = np.zeros(n)
         self._lengths = np.zeros(n, int)
+        self._ended: deque[tuple[float, int]] = deque(maxlen=100)
 
     def reset(self) -> np.ndarray:
-        """Begin new episodes everywhere; gives their observations."""
+        """Begin an episode in every environment; returns the observations."""
         self._seeded[:] = -1
         self.observations = self._begin(self._all)
         return self.observations
 
     def step(self, actions: np.ndarray) -> Step:
-        """Take one step in every environment; where an episode ends, the next one is begun.
+        """Step every environment; where an episode ends, begin the next one.
 
         Args:
             actions: A row for each environment.
 
         Raises:
-            EnvError: A number that is not finite; or an environment that only fails.
+            EnvError: A number that is not finite, or an environment that fails repeatedly.
         """
         actions = np.asarray(actions, self.action_space.dtype)
-        if actions.shape != (self.num_envs, *(self.action_space.shape or ())):
+        if actions.shape != self._row:
             raise ConfigError(
-                f"The actions for {self._name} have the wrong shape.",
+                f"Actions for {self._name} have the wrong shape.",
                 got=str(actions.shape),
-                expected=f"{(self.num_envs, *(self.action_space.shape or ()))}",
+                expected=str(self._row),
             )
-        return self._step(actions, self._all)
+        done = self._step(actions, self._all)
+        self.steps += self.num_envs
+        for i in np.flatnonzero(done.terminated | done.truncated):
+            self._ended.append((float(done.returns[i]), int(done.lengths[i])))
+        return done
+
+    def statistics(self) -> dict[str, float]:
+        """Mean return and length of the last hundred episodes, and counts, by monitors' names."""
+        found = {"env_steps": float(self.steps), "env_restarts": float(self.restarts)}
+        if self._ended:
+            mean = np.mean(self._ended, axis=0)
+            found |= {"episode/return": float(mean[0]), "episode/length": float(mean[1])}
+        return found
 
     def state(self) -> dict[str, Any]:
-        """Where every environment stands: numbers, and the actions that lead there."""
-        actions = [self._history[s : self._played, i].copy() for i, s in enumerate(self._since)]
+        """State: numbers of the episodes, and the actions since the environments were seeded."""
         return {
+            "steps": self.steps,
+            "ended": list(self._ended),
             "seed": self._seed,
             "restarts": self.restarts,
             "episode": self._episode.copy(),
             "seeded": self._seeded.copy(),
-            "actions": actions,
+            "actions": [bytes(log) for log in self._log],
             "observed": [_digest(row) for row in self.observations],
         }
 
     def restore(self, state: dict[str, Any]) -> np.ndarray:
-        """Play again what led to a state; gives the observations there.
+        """Replay the actions that led to a state; returns the observations there.
 
-        An environment that does not come to the same observation goes on with a new episode, and a
-        warning says so.
+        An environment that does not reach its observation begins a new episode, with a warning.
 
         Raises:
             StateError: The state is of another number of environments.
         """
-        actions = state["actions"]
+        row = self._row[1:]
+        actions = [
+            np.frombuffer(log, self.action_space.dtype).reshape(-1, *row)
+            for log in state["actions"]
+        ]
         if len(actions) != self.num_envs:
             raise StateError(
-                f"A state of {len(actions)} environments does not fit {self.num_envs}.",
+                f"A state of {len(actions)} environments cannot be restored into {self.num_envs}.",
                 fix="resume with the number of environments that the run was begun with",
             )
         self._seed = state["seed"]
@@ -168,11 +189,10 @@ class VectorEnv:
         longest = int(lengths.max())
         self._episode = np.array(state["seeded"]) - 1
         self._seeded[:] = -1
-        self._played = 0
         shape = (self.num_envs, *(self.observation_space.shape or ()))
         self.observations = np.zeros(shape, self.observation_space.dtype)
-        step = np.zeros((self.num_envs, *(self.action_space.shape or ())), self.action_space.dtype)
-        # The shorter ones begin later, so that all arrive at the same time.
+        step = np.zeros(self._row, self.action_space.dtype)
+        # Environments with fewer actions begin later, so that all finish at the same time.
         for time in range(longest + 1):
             begins = np.flatnonzero(lengths == longest - time)
             if begins.size:
@@ -189,8 +209,8 @@ class VectorEnv:
         ]
         if lost:
             _log.warning(
-                "%s: played again, environments %s do not come to where they were: they are not "
-                "deterministic, or have changed. They go on with new episodes.",
+                "%s: replaying their actions, environments %s did not reach the observations they "
+                "had: they are not deterministic, or have changed. They begin new episodes.",
                 self._name,
                 lost,
             )
@@ -198,11 +218,12 @@ class VectorEnv:
             self._episode[index] = np.array(state["episode"])[index]
             self._seeded[index] = -1
             self.observations[index] = self._begin(index)
-        self.restarts = state["restarts"]
+        self.restarts, self.steps = state["restarts"], state["steps"]
+        self._ended = deque(state["ended"], maxlen=100)
         return self.observations
 
     def close(self) -> None:
-        """End the environments and their processes."""
+        """Close the environments and end their processes."""
         self._backend.close()
 
     def __enter__(self) -> VectorEnv:
@@ -212,22 +233,21 @@ class VectorEnv:
         self.close()
 
     def _step(self, actions: np.ndarray, index: np.ndarray) -> Step:
-        moves = self._backend.step(actions, index)
-        if self._played == len(self._history):
-            self._history = np.concatenate([self._history, np.zeros_like(self._history)])
-        self._history[self._played] = actions
-        self._played += 1
-        if moves.failures:
-            self._cut_off(moves)
-        self._check(moves, index)
-        observations, rewards, terminated, truncated, _ = moves
+        result = self._backend.step(actions, index)
+        for i, action in zip(index.tolist(), actions[index], strict=True):
+            self._log[i] += action.tobytes()
+        self._since[index] += 1
+        if result.failures:
+            self._cut_off(result)
+        self._check(result, index)
+        observations, rewards, terminated, truncated, _ = result
         self._returns[index] += rewards[index]
         self._lengths[index] += 1
         returns, lengths = self._returns.copy(), self._lengths.copy()
         final = observations
         ended = index[(terminated | truncated)[index]]
         if ended.size:
-            self._failed[[i for i in ended if i not in moves.failures]] = 0
+            self._failed[[i for i in ended if i not in result.failures]] = 0
             observations = observations.copy()
             observations[ended] = self._begin(ended)
         if index is self._all:
@@ -237,21 +257,17 @@ class VectorEnv:
         return Step(observations, rewards, terminated, truncated, final, returns, lengths)
 
     def _begin(self, index: np.ndarray) -> np.ndarray:
-        """Begin an episode in some environments; gives their observations."""
-        now = self._played
+        """Begin an episode in some environments; returns their observations."""
         self._episode[index] += 1
         self._returns[index] = 0.0
         self._lengths[index] = 0
-        anew = (self._seeded[index] < 0) | (now - self._since[index] >= self._reseed_after)
+        anew = (self._seeded[index] < 0) | (self._since[index] >= self._reseed_after)
         seeds = [self._seed_of(i) if seed else None for i, seed in zip(index, anew, strict=True)]
         fresh = index[anew]
         self._seeded[fresh] = self._episode[fresh]
-        self._since[fresh] = now
-        unused = int(self._since.min())
-        if unused > now // 2:  # More seldom than that would be room, more often time.
-            self._history[: now - unused] = self._history[unused:now]
-            self._played -= unused
-            self._since -= unused
+        self._since[fresh] = 0
+        for i in fresh.tolist():
+            self._log[i] = bytearray()
         observations, failures = self._backend.reset(index, seeds)
         if failures:
             self._report(failures)
@@ -261,29 +277,29 @@ class VectorEnv:
         return observations
 
     def _seed_of(self, i: int) -> int:
-        # 31 bits: what emulators take.
+        # Emulators take 31 bits.
         return derive_seed(self._seed, "environment", int(i), int(self._episode[i])) >> 32
 
-    def _cut_off(self, moves: Moves) -> None:
-        self._report(moves.failures)
-        for i in moves.failures:
-            moves.observations[i] = self.observations[i]
-            moves.rewards[i] = 0.0
-            moves.terminated[i], moves.truncated[i] = False, True
+    def _cut_off(self, result: Transitions) -> None:
+        self._report(result.failures)
+        for i in result.failures:
+            result.observations[i] = self.observations[i]
+            result.rewards[i] = 0.0
+            result.terminated[i], result.truncated[i] = False, True
             self._seeded[i] = -1
 
     def _report(self, failures: dict[int, str]) -> None:
         for i, cause in failures.items():
             self.restarts += 1
             self._failed[i] = 1 + (self._failed[i] if self._lengths[i] < _LONG else 0)
-            if self._failed[i] > self._max_restarts:
+            if self._failed[i] > _MAX_RESTARTS:
                 raise EnvError(
                     f"Environment {i} of {self._name} failed {self._failed[i]} times in a row.",
-                    fix="see the cause below; max_restarts= allows more",
+                    fix="see the cause below",
                     details=cause,
                 )
             _log.warning(
-                "Environment %d of %s failed in episode %d at step %d and is started anew: %s",
+                "Environment %d of %s failed in episode %d at step %d and is restarted: %s",
                 i,
                 self._name,
                 self._episode[i],
@@ -291,9 +307,10 @@ class VectorEnv:
                 cause,
             )
 
-    def _check(self, moves: Moves, index: np.ndarray) -> None:
-        for what, rows in (("reward", moves.rewards), ("observation", moves.observations)):
-            if (what == "reward" or self._floats) and not np.isfinite(rows).all():
+    def _check(self, result: Transitions, index: np.ndarray) -> None:
+        floats = [("reward", result.rewards), ("observation", result.observations)]
+        for what, rows in floats[: 1 + self._floats]:
+            if not np.isfinite(rows).all():
                 for i in index[~np.isfinite(rows[index].reshape(len(index), -1)).all(axis=1)]:
                     raise EnvError(
                         f"Environment {i} of {self._name} gave a {what} that is not finite.",
@@ -304,129 +321,111 @@ class VectorEnv:
 
 
 def make_envs(
-    env: str | MakeEnv,
+    env: str | MakeEnv | Atari,
     num_envs: int,
     *,
     seed: int,
     backend: Literal["auto", "native", "serial", "process"] = "auto",
-    wrappers: Sequence[Callable[[gym.Env[Any, Any]], gym.Env[Any, Any]]] = (),
     timeout: float = math.inf,
     reseed_after: int | None = None,
-    max_restarts: int = 3,
     **options: Any,
 ) -> VectorEnv:
     """Environments that are stepped together.
 
     Args:
-        env: Gymnasium's id, or a function that makes one environment, such as `Atari('Pong')`. An
-            id of ale-py means `Atari(id)`: frames of 84×84 in stacks of 4.
-        num_envs: How many.
+        env: An id of Gymnasium, a function that makes one environment (with wrappers, say), or
+            `Atari('Pong')`: stacks of 4 frames of 84×84, also made of ids of ale-py.
+        num_envs: Number of environments.
         seed: The run's seed.
-        backend: 'native' is a vector environment made for this id (CartPole and all of Atari have
-            one); 'serial' steps one after the other in this process; 'process' has a process for
-            each, which alone notices hanging and survives a crash of the interpreter. 'auto' takes
-            a native one where there is one that is faster, else 'serial'; with a `timeout`,
-            'process'.
-        wrappers: Applied to each environment, in this order; none with a native one.
-        timeout: Seconds that an environment may take for one step or reset.
+        backend: 'native' is a vector environment (CartPole and Atari have one); 'serial' steps one
+            environment after the other in this process; 'process' has a process for each, and
+            is the only one that survives a hang or a crash of the interpreter. 'auto' takes
+            'native' where that is faster, else 'serial'; with a `timeout`, 'process'.
+        timeout: Seconds allowed for a step or reset of an environment.
         reseed_after: See `VectorEnv`; by default 0, and 10,000 for Atari.
-        max_restarts: Failures of one environment in a row that are an error.
-        **options: For `gymnasium.make`, or `Atari`.
+        **options: Arguments of `gymnasium.make`, or of `Atari`.
 
     Raises:
-        ConfigError: An unknown id, a space that is no array, or a backend that the environment does
-            not have.
-        EnvError: The first environment cannot be made.
+        ConfigError: An unknown id, an observation space that is not an array, or a backend that the
+            environment does not have.
+        EnvError: The environment cannot be made.
     """
     if num_envs < 1:
         raise ConfigError("There must be at least one environment.", got=f"num_envs={num_envs}")
-    if backend not in ("auto", "native", "serial", "process"):
-        raise ConfigError(
-            f"There is no backend {backend!r}.",
-            expected="'auto', 'native', 'serial' or 'process'",
-        )
-    name = env if isinstance(env, str) else getattr(env, "name", type(env).__name__)
+    name = _name_of(env)
     make, native = _resolve(env, options)
+    limited = math.isfinite(timeout)
     if backend == "auto":
-        if math.isfinite(timeout):
-            backend = "process"
-        elif native is None or wrappers or (num_envs <= _FEW and not hasattr(make, "native")):
-            backend = "serial"
+        single = native is None or limited or num_envs <= _FEW
+        backend = ("process" if limited else "serial") if make and single else "native"
+    try:
+        if backend in ("serial", "process") and make:
+            processes = backend == "process"
+            made: Backend = SingleEnvs(make, num_envs, processes=processes, timeout=timeout)
+        elif backend == "native" and native and not limited:
+            made = native(num_envs)
         else:
-            backend = "native"
-    if backend == "native":
-        if native is None or wrappers:
             raise ConfigError(
-                f"{name} has no vector environment whose episodes can be begun one by one"
-                + (" and that takes wrappers." if wrappers else "."),
-                fix="backend='serial' or 'process'",
+                f"{name} does not have this backend.",
+                got=f"{backend=}, {timeout=}",
+                expected="'serial' or 'process'" if make else "'native', without a timeout",
+                fix="a function that makes one game: gymnasium.wrappers.AtariPreprocessing"
+                if make is None
+                else "backend='auto'",
             )
-        made: Backend = native(num_envs)
-    else:
-        try:
-            made = Single(
-                _wrapped(make, wrappers), num_envs, processes=backend == "process", timeout=timeout
-            )
-        except EnvFailure as failure:
-            raise EnvError(f"{name} cannot be made.", details=str(failure)) from failure
+    except EnvFailure as failure:
+        raise EnvError(f"{name} cannot be made.", details=str(failure)) from failure
     space = made.observation_space
     if not isinstance(space, (Box, Discrete, MultiBinary, MultiDiscrete)):
         made.close()
         raise ConfigError(
-            f"{name} has observations that are no arrays.",
+            f"Observations of {name} are not arrays.",
             got=str(space),
             expected="Box, Discrete, MultiBinary or MultiDiscrete",
-            fix="wrappers=[gymnasium.wrappers.FlattenObservation]",
+            fix="a function that wraps it in gymnasium.wrappers.FlattenObservation",
         )
-    own = getattr(make, "reseed_after", 0)
-    return VectorEnv(
-        made,
-        name=str(name),
-        seed=seed,
-        reseed_after=own if reseed_after is None else reseed_after,
-        max_restarts=max_restarts,
-    )
+    own = Atari.reseed_after if make is None else 0
+    reseed_after = own if reseed_after is None else reseed_after
+    return VectorEnv(made, name=name, seed=seed, reseed_after=reseed_after)
 
 
 def _resolve(
-    env: str | MakeEnv, options: dict[str, Any]
-) -> tuple[MakeEnv, Callable[[int], Backend] | None]:
-    """How to make one, and how to make a native vector environment if there is one."""
-    if callable(env):
+    env: str | MakeEnv | Atari, options: dict[str, Any]
+) -> tuple[MakeEnv | None, Callable[[int], Backend] | None]:
+    """Functions that make one environment, and a native vector environment, if there are any."""
+    if not isinstance(env, str):
         if options:
             raise ConfigError(
-                f"{sorted(options)} go to gymnasium.make, which is not called for a function.",
-                fix="give them to the function that makes the environment",
+                f"{sorted(options)} go to gymnasium.make, which is not called here.",
+                fix="give them to Atari(…), or to the function that makes the environment",
             )
-        own: Any = getattr(env, "native", None)
-        return env, None if own is None else lambda n: _native(own(n))
+        return (None, lambda n: AtariGames(env.make(n))) if isinstance(env, Atari) else (env, None)
     try:
         if env.startswith("ALE/"):
             importlib.import_module("ale_py")  # registers its environments
         spec = gym.spec(env)
-        if env.startswith("ALE/"):
-            return _resolve(Atari(env, **options), {})
     except (gym.error.Error, ImportError) as error:
         raise ConfigError(
             f"There is no environment {env!r}: {error}", fix="see gymnasium.pprint_registry()"
         ) from error
+    if env.startswith("ALE/"):
+        return _resolve(Atari(env, **options), {})
 
     def make() -> gym.Env[Any, Any]:
         return gym.make(env, disable_env_checker=True, **options)
 
     def make_all(n: int) -> Backend:
-        return _native(gym.make_vec(env, n, vectorization_mode="vector_entry_point", **options))
+        made = gym.make_vec(env, n, vectorization_mode="vector_entry_point", **options)
+        return CartPoles(made)
 
-    return make, make_all if spec.vector_entry_point in NATIVE else None
-
-
-def _wrapped(make: MakeEnv, wrappers: Sequence[Callable[[Any], Any]]) -> MakeEnv:
-    return (lambda: reduce(lambda env, wrap: wrap(env), wrappers, make())) if wrappers else make
+    return make, make_all if spec.vector_entry_point == CARTPOLES else None
 
 
-def _native(env: Any) -> Backend:
-    kind = type(env.unwrapped)
-    return NATIVE[f"{kind.__module__}:{kind.__qualname__}"](env)
+def _name_of(env: Any) -> str:
+    if isinstance(env, functools.partial):
+        return _name_of(env.func)
+    own = env if isinstance(env, str) else getattr(env, "name", getattr(env, "__qualname__", None))
+    return str(own or type(env).__name__)
 
 
 def _digest(row: np.ndarray) -> int:

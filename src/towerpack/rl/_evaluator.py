@@ -1,4 +1,4 @@
-"""Episodes without exploration, between epochs."""
+"""Evaluation of an agent by episodes without exploration."""
 
 from __future__ import annotations
 
@@ -10,32 +10,33 @@ import numpy as np
 from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
 from towerpack.callbacks import Callback, TrainerHost
+from towerpack.rl._atari import Atari
 from towerpack.rl._envs import make_envs
 
 
 class Evaluator(Callback):
-    """Plays episodes by the tower's output `'action'`, and monitors what they give.
+    """Callback that plays episodes with the tower's output `'action'` and monitors their returns.
 
     `'<prefix>/mean'`, `max`, `median` and `std` of the returns are over the first `episodes`
-    episodes that are *begun*: each environment plays its share to the end. Those that end first
-    would be the short ones, and the mean biased. Each evaluation begins the same
-    episodes: their seeds depend on the run's seed and the prefix alone.
+    episodes that are *begun*: each environment plays its share to the end. Taking those that end
+    first would favour short episodes. Every evaluation plays the same episodes: their seeds depend
+    on the run's seed and the prefix alone.
 
     Args:
-        env: As for an agent.
-        episodes: In all.
-        num_envs: Environments that play at the same time; at most `episodes` are used.
-        prefix: Of the monitored names.
-        output: Of the tower: an action for each observation.
+        env: Environment, as for an agent.
+        episodes: Number of episodes.
+        num_envs: Number of environments stepped together; at most `episodes` are used.
+        prefix: Prefix of the monitored names.
+        output: Output of the tower that is an action for each observation.
         **options: Further arguments of `make_envs`.
 
     Raises:
-        ConfigError: There is nothing to play.
+        ConfigError: `episodes` or `num_envs` is less than 1.
     """
 
     def __init__(
         self,
-        env: str | Callable[[], Any],
+        env: str | Callable[[], Any] | Atari,
         episodes: int = 100,
         *,
         num_envs: int = 8,
@@ -55,30 +56,30 @@ class Evaluator(Callback):
         self._output = output
 
     def produces(self) -> Sequence[str]:
-        """Four numbers."""
+        """Names of the four statistics."""
         return [f"{self._prefix}/{name}" for name in ("mean", "max", "median", "std")]
 
     def setup(self, trainer: TrainerHost) -> None:
-        """Fewer episodes where everything is only tried."""
+        """Reduce the number of episodes in a `fast_dev_run`."""
         if trainer.fast_dev_run:
             self._episodes = min(self._episodes, trainer.fast_dev_run)
             self._num_envs = min(self._num_envs, self._episodes)
 
     def before_train(self) -> None:
-        """Cut the tower to the action now, so that a wrong name does not wait for an epoch."""
+        """Build the policy now, so that a wrong name of the output is an error at once."""
         self._act, _ = self.trainer.predict_function([self._output])
 
     def trigger(self) -> None:
-        """Play, and put the numbers."""
+        """Play the episodes and monitor the statistics."""
         returns = self._play()
         numbers = (returns.mean(), returns.max(), np.median(returns), returns.std())
         for name, value in zip(self.produces(), numbers, strict=True):
             self.trainer.monitors.put_scalar(name, float(value), self.trainer.global_step)
 
     def _play(self) -> np.ndarray:
-        """The returns of the episodes."""
+        """Returns of the episodes."""
         found: list[float] = []
-        # How many each environment has left.
+        # Episodes that each environment still has to end.
         left = np.full(self._num_envs, self._episodes // self._num_envs)
         left[: self._episodes % self._num_envs] += 1
         seed = derive_seed(self.trainer.seed, "Evaluator", self._prefix)

@@ -1,4 +1,4 @@
-"""Networks from observations to features, and small ones on the host."""
+"""Networks from observations to features."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _ACTIVATIONS: Mapping[str, tuple[Any, Callable[[np.ndarray], np.ndarray]]] = {
 
 
 class MLP:
-    """Full connections, in layers named `fc0`, `fc1` and so on.
+    """Multilayer perceptron, with layers `fc0`, `fc1` and so on.
 
     Args:
-        units: Of each layer.
+        units: Number of units of each layer.
         activation: 'tanh' or 'relu'.
 
     Raises:
-        ConfigError: Another activation.
+        ConfigError: `activation` is neither.
     """
 
     def __init__(self, units: Sequence[int] = (64, 64), activation: str = "tanh") -> None:
@@ -41,20 +41,20 @@ class MLP:
         self.activation = activation
 
     def __call__(self, observation: tf.Tensor) -> tf.Tensor:
-        """In a tower: features."""
+        """Features of observations, in a tower."""
         x = tf.cast(observation, tf.float32)
         for i, units in enumerate(self.units):
             x = _ACTIVATIONS[self.activation][0](linear(f"fc{i}", x, units, math.sqrt(2.0)))
         return x
 
     def on_host(self, variables: Mapping[str, tf.Variable], scope: str) -> Host:
-        """The same in NumPy, with the layer `head` at its end, on the weights as they are now.
+        """The network and the layer `head` in NumPy, with the current weights.
 
-        For a few rows a call of TensorFlow takes twenty times as long as the arithmetic.
+        For few rows a call of TensorFlow takes twenty times as long as the arithmetic.
 
         Args:
-            variables: Of the model, by name.
-            scope: Of the network and the layer.
+            variables: Variables of the model, by name.
+            scope: Scope of the network and of `head`.
         """
         layers = [
             f"{scope}/{name}" for name in (*(f"fc{i}" for i in range(len(self.units))), "head")
@@ -77,9 +77,10 @@ class MLP:
 
 
 def nature_cnn(observation: tf.Tensor) -> tf.Tensor:
-    """The network of Mnih et al. 2015, from bytes [B, frames, H, W] or [B, H, W, channels]."""
+    """The network of Mnih et al. 2015, from bytes [B, frames or channels, H, W] or [B, H, W, …]."""
     x = tf.cast(observation, tf.float32) / 255.0
-    if frames_first(observation.shape.as_list()[1:]):
+    shape: Any = x.shape
+    if shape[1] < shape[3]:  # frames or channels come first
         x = tf.transpose(x, [0, 2, 3, 1])
     for i, (filters, size, stride) in enumerate([(32, 8, 4), (64, 4, 2), (64, 3, 1)]):
         x = Conv2D(
@@ -88,26 +89,15 @@ def nature_cnn(observation: tf.Tensor) -> tf.Tensor:
     return FullyConnected("fc0", x, 512, activation=tf.nn.relu)
 
 
-def frames_of(space: gym.Space[Any]) -> int:
-    """Frames that an observation stacks on its first axis; 1 where it is something else."""
-    shape: Any = space.shape
-    return shape[0] if space.dtype == np.uint8 and frames_first(shape) else 1
-
-
-def frames_first(shape: Sequence[Any]) -> bool:
-    """A picture's first axis is the shortest."""
-    return len(shape) == 3 and shape[0] < shape[2]
-
-
 def network_for(space: gym.Space[Any], mlp: MLP) -> Network:
     """The default network: `nature_cnn` for stacked frames of bytes, else an MLP.
 
     Raises:
-        ConfigError: The observations are no arrays.
+        ConfigError: The observation space is not a Box.
     """
     if not isinstance(space, gym.spaces.Box):
         raise ConfigError(
-            "Agents observe arrays.",
+            "Agents need observations that are arrays.",
             got=repr(space),
             expected="an observation space Box",
             fix="wrap the environment: gymnasium.wrappers.FlattenObservation",

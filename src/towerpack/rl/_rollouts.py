@@ -1,8 +1,9 @@
-"""Rollouts of the policy in training, cut into minibatches."""
+"""Rollouts of the policy in training, split into minibatches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -10,18 +11,39 @@ import tensorflow as tf
 
 from towerpack._core.randomness import stream
 from towerpack.rl import math
-from towerpack.rl._agent import Agent
+from towerpack.rl._agent import Agent, AgentConfig
 from towerpack.rl._experience import Experience
 
 
-class Rollouts(Experience):
-    """Each phase: some steps in all environments, then passes over them in shuffled minibatches.
+@dataclass(frozen=True, kw_only=True)
+class RolloutConfig(AgentConfig):
+    """Settings of agents that learn from rollouts, beside those of `AgentConfig`.
 
-    A batch has observations, actions, advantages, returns, and the log-probabilities that the
-    actions had.
+    Attributes:
+        num_steps: Steps of each environment in a rollout.
+        gae_lambda: λ of generalised advantage estimation.
+        entropy_weight: Weight of the entropy bonus.
+        value_weight: Weight of the value loss.
+        normalize: Standardise the advantages of each minibatch.
+        shared: Share one network between policy and value. None: unless it is an `MLP`.
+    """
+
+    num_steps: int = 256
+    gae_lambda: float = 0.95
+    entropy_weight: float = 0.0
+    value_weight: float = 0.5
+    normalize: bool = True
+    shared: bool | None = None
+
+
+class Rollouts(Experience):
+    """Experience whose phases are rollouts, used in several passes of shuffled minibatches.
+
+    A batch has observations, actions, advantages, returns, and the log-probabilities of the actions
+    when they were taken.
 
     Args:
-        agent: Whose settings count.
+        agent: Agent whose settings are used.
     """
 
     def __init__(self, agent: Agent) -> None:
@@ -38,9 +60,10 @@ class Rollouts(Experience):
         self._order = tf.Variable(order, trainable=False)
 
     def open(self, kept: Any) -> None:
-        """Make room for a rollout on the host, and build what makes its rows."""
+        """Allocate a rollout on the host, and compile the function that prepares its rows."""
         steps, envs = self._shape
-        shape, dtype = self.player.observations.shape[1:], self.player.observations.dtype
+        observations = self.envs.observations
+        shape, dtype = observations.shape[1:], observations.dtype
         spec: Any = self._actions.spec
         self._observations = np.zeros([steps + 1, envs, *shape], dtype)
         self._acted = np.zeros([steps, envs, *spec.shape[1:]], spec.dtype.as_numpy_dtype)
@@ -53,30 +76,30 @@ class Rollouts(Experience):
         self._prepare = prepare.get_concrete_function()
 
     def gather(self, poll: Callable[[], None]) -> None:
-        """Play a rollout."""
+        """Collect a rollout."""
         steps, envs = self._shape
-        player, actions, policy = self.player, self._actions, self.policy()
+        played, actions, policy = self.envs, self._actions, self.policy()
         noise = actions.noise(stream(self.seed, "actions", self.phase), self._shape)
         finals, cut = [self._observations[:0, 0]], [np.zeros(0, np.int64)]
         for t in range(steps):
             poll()
-            self._observations[t] = player.observations
-            self._acted[t] = acted = actions.sample(policy(player.observations), noise[t])
-            done = player.step(actions.for_environment(acted))
+            self._observations[t] = played.observations
+            self._acted[t] = acted = actions.sample(policy(played.observations), noise[t])
+            done = played.step(actions.for_environment(acted))
             self._rewards[t] = done.rewards
             self._ends[:, t] = done.terminated, done.truncated
             if done.truncated.any():
                 where = np.flatnonzero(done.truncated)
                 finals.append(done.final[where])
                 cut.append(t * envs + where)
-        self._observations[steps] = player.observations
+        self._observations[steps] = played.observations
         arrays = (self._observations, self._acted, self._rewards, self._ends)
         joined = (np.concatenate(finals), np.concatenate(cut))
         self._prepare(*map(tf.convert_to_tensor, (*arrays, *joined)))
         self._shuffle(self.phase)
 
     def _prepared(self, observations: Any, acted: Any, rewards: Any, ends: Any, *cut: Any) -> None:
-        """In the graph: the rows of a rollout."""
+        """Compute the rows of a rollout, in the graph."""
         steps, envs = self._shape
         rows = steps * envs
         finals, where = cut
@@ -84,7 +107,7 @@ class Rollouts(Experience):
         flat = tf.reshape(observations, [rows + envs, *observations.shape[2:]])
         parameters, predicted = predict(tf.concat([flat, finals], 0))
         values = tf.reshape(predicted[: rows + envs], [steps + 1, envs])
-        # Where an episode was cut, the next row of the rollout is another one's first.
+        # After a truncated episode, the next row of the rollout belongs to another episode.
         reached = tf.tensor_scatter_nd_update(
             tf.reshape(values[1:], [rows]), where[:, None], predicted[rows + envs :]
         )
@@ -106,11 +129,11 @@ class Rollouts(Experience):
         self._order.assign(order.reshape(self.batches, self._config.batch_size))
 
     def batch(self, position: tf.Tensor) -> list[tf.Tensor]:
-        """Gather the rows of a minibatch."""
+        """Rows of a minibatch."""
         order = tf.gather(self._order, position)
         return [tf.gather(variable, order) for variable in self.rows]
 
     def refill(self, state: Sequence[np.ndarray]) -> None:
-        """Take a rollout back."""
+        """Restore a rollout."""
         super().refill(state)
         self._shuffle(self.phase - 1)

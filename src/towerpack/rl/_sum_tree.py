@@ -1,4 +1,4 @@
-"""Numbers drawn in proportion to their size, from many that change all the time."""
+"""Sampling in proportion to priorities that change."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _FAN = 64
 class SumTree:
     """Priorities in a tree of sums (Schaul et al. 2016, appendix B.2.1).
 
-    A node is always the sum of its children, computed anew: so a tree that is built at once from
-    the same leaves has the same bits.
+    A node is always recomputed as the sum of its children, so that a tree built at once from the
+    same leaves is bit-equal.
 
     Args:
-        size: How many leaves; all 0.
+        size: Number of leaves, all 0 at first.
     """
 
     def __init__(self, size: int) -> None:
@@ -43,10 +43,10 @@ class SumTree:
         return float(self._levels[-1].sum(dtype=np.float64))
 
     def find(self, shares: np.ndarray) -> np.ndarray:
-        """Leaves that are drawn.
+        """Find leaves by their share of the sum.
 
         Args:
-            shares: In [0, 1): where in the sum of all, leaf after leaf.
+            shares: Positions in [0, 1) of the cumulative sum.
 
         Returns:
             Indices of leaves that are not 0.
@@ -57,7 +57,7 @@ class SumTree:
             sums = np.cumsum(level[node], axis=1, dtype=np.float64)
             wanted = shares * sums[:, -1]
             child = np.minimum((sums <= wanted[:, None]).sum(axis=1), _FAN - 1)
-            # Where rounding leads past the last child that is not 0: back to it.
+            # Rounding may lead past the last child that is not 0.
             last = _FAN - 1 - (level[node][:, ::-1] > 0).argmax(axis=1)
             child = np.minimum(child, last)
             before = np.where(child > 0, sums[rows, child - 1], 0.0)

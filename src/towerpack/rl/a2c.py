@@ -9,47 +9,42 @@ import tensorflow as tf
 
 from towerpack.rl import math
 from towerpack.rl._agent import Agent
+from towerpack.rl._rollouts import RolloutConfig
 from towerpack.rl.ppo import PPO, ActorCritic
 
 
 @dataclass(frozen=True, kw_only=True)
-class A2CConfig:
-    """Settings of `A2C`; those of the same names are as in `PPOConfig`."""
+class A2CConfig(RolloutConfig):
+    """Settings of `A2C`: those of `RolloutConfig`, with other defaults."""
 
-    num_envs: int = 8
     num_steps: int = 5
     learning_rate: float = 7e-4
-    discount: float = 0.99
     gae_lambda: float = 1.0
     entropy_weight: float = 0.01
-    value_weight: float = 0.5
-    max_gradient_norm: float = 0.5
     normalize: bool = False
-    anneal: bool = False
-    shared: bool | None = None
 
     epochs: ClassVar[int] = 1
 
     @property
     def batch_size(self) -> int:
-        """All that was played."""
+        """Number of rows of a rollout."""
         return self.num_envs * self.num_steps
 
 
 class A2CModel(ActorCritic):
-    """As `ActorCritic`, with the loss of a plain policy gradient."""
+    """`ActorCritic` with the policy-gradient loss."""
 
     def policy_loss(
         self, log_prob: tf.Tensor, old_log_prob: tf.Tensor, advantage: tf.Tensor
     ) -> tf.Tensor:
-        """See `math.a2c_loss`."""
+        """Loss of the policy; see `math.a2c_loss`."""
         return math.a2c_loss(log_prob, advantage)
 
 
 class A2C(PPO):
-    """Advantage actor-critic (Mnih et al. 2016, arXiv:1602.01783), its actors in step.
+    """Synchronous advantage actor-critic (Mnih et al. 2016, arXiv:1602.01783).
 
-    Each rollout is learnt from once, as one batch. For discrete and continuous actions. See `Agent`
+    Each rollout is used once, as one batch. For discrete and continuous actions. See `Agent`
     for the arguments and `A2CConfig` for the settings.
     """
 
@@ -57,5 +52,5 @@ class A2C(PPO):
     model_class = A2CModel
 
     def annealed(self) -> dict[str, float]:
-        """The learning rate, if it is to be."""
+        """Hyper-parameters annealed to 0: the learning rate."""
         return Agent.annealed(self)

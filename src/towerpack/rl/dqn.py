@@ -11,41 +11,39 @@ import gymnasium as gym
 import numpy as np
 import tensorflow as tf
 
+from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import stream
 from towerpack.model import ModelDesc
 from towerpack.nn import expose, freeze_variables, reuse_scope, scope, summary
 from towerpack.rl import math
 from towerpack.rl._actions import linear
-from towerpack.rl._agent import Agent, adam
+from towerpack.rl._agent import Agent, AgentConfig, adam
 from towerpack.rl._experience import Experience
-from towerpack.rl._networks import MLP, frames_of
+from towerpack.rl._networks import MLP
 from towerpack.rl._replay import ReplayMemory
 
 
 @dataclass(frozen=True, kw_only=True)
-class DQNConfig:
-    """Settings of `DQN`.
+class DQNConfig(AgentConfig):
+    """Settings of `DQN`, beside those of `AgentConfig`.
 
     Attributes:
-        num_envs: Environments.
-        train_freq: Steps of each between two trainings.
-        gradient_steps: Of a training.
-        batch_size: Rows of a batch.
-        buffer_size: Transitions that are kept.
-        learning_starts: Environment steps before the first training.
-        target_update: Environment steps after which the target network is set anew, at the next
-            training.
-        learning_rate: Of Adam.
-        discount: Of a reward one step later.
+        train_freq: Steps of each environment between two phases of training.
+        gradient_steps: Gradient steps of a phase.
+        batch_size: Rows of a batch, at most `buffer_size`.
+        buffer_size: Capacity of the replay memory, in transitions.
+        frames: Frames stacked on the first axis of an observation, of which the replay memory
+            stores only the newest. 1: store whole observations. 0: as `Atari` stacks, else 1.
+        learning_starts: Environment steps before the first gradient step.
+        target_update: Least number of environment steps between two updates of the target network.
         double: Double Q-learning (van Hasselt et al. 2016, arXiv:1509.06461).
         dueling: A network of values and advantages (Wang et al. 2016, arXiv:1511.06581).
-        n_step: Rewards that are added up before the target network's value (Sutton 1988).
-        priority: Exponent of the errors by which transitions are drawn, as 0.6 (Schaul et al. 2016,
-            arXiv:1511.05952); 0 for all alike.
-        exploration_fraction: Share of the training in which the share of random actions falls.
-        exploration_final: To this, from 1.
-        max_gradient_norm: Gradients are clipped to it.
-        anneal: Let the learning rate fall to 0.
+        n_step: Steps of the n-step returns (Sutton 1988).
+        priority: Exponent of prioritised replay, such as 0.6 (Schaul et al. 2016,
+            arXiv:1511.05952); 0 to sample uniformly.
+        exploration_fraction: Fraction of the training in which the probability of random actions
+            falls from 1 to `exploration_final`.
+        exploration_final: Final probability of random actions.
     """
 
     num_envs: int = 1
@@ -53,10 +51,10 @@ class DQNConfig:
     gradient_steps: int = 1
     batch_size: int = 32
     buffer_size: int = 100_000
+    frames: int = 0
     learning_starts: int = 1_000
     target_update: int = 1_000
     learning_rate: float = 1e-4
-    discount: float = 0.99
     double: bool = True
     dueling: bool = False
     n_step: int = 1
@@ -64,13 +62,20 @@ class DQNConfig:
     exploration_fraction: float = 0.1
     exploration_final: float = 0.05
     max_gradient_norm: float = 10.0
-    anneal: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.batch_size > self.buffer_size:
+            raise ConfigError(
+                f"DQNConfig(batch_size={self.batch_size}).",
+                expected=f"at most buffer_size={self.buffer_size}",
+            )
 
 
 class QModel(ModelDesc):
-    """Values of actions, trained on replayed transitions.
+    """Action values, trained on replayed transitions.
 
-    Exposes `'online/q'` and `'action'`, the best one.
+    Exposes `'online/q'` and `'action'`, the action of the highest value.
     """
 
     def __init__(self, agent: DQN) -> None:
@@ -78,14 +83,14 @@ class QModel(ModelDesc):
         self._config = agent.config
 
     def inputs(self) -> list[tf.TensorSpec]:
-        """What `Replayed` gives."""
+        """Specs of the batches of `Replayed`."""
         spec = self._agent.observation_spec
         names = ("reward", "discount", "weight")
         numbers = [tf.TensorSpec([None], tf.float32, name) for name in names]
         return [spec("observation"), self._agent.actions.spec, spec("next_observation"), *numbers]
 
     def values(self, observation: tf.Tensor) -> tf.Tensor:
-        """In a tower: values of all actions."""
+        """Values of all actions, [B, A], in a tower."""
         features = self._agent.network(observation)
         q = linear("head", features, self._agent.num_actions, gain=1.0)
         if not self._config.dueling:
@@ -101,7 +106,7 @@ class QModel(ModelDesc):
         discount: tf.Tensor,
         weight: tf.Tensor,
     ) -> tf.Tensor | None:
-        """The cost: see `math.dqn_loss`."""
+        """Cost; see `math.dqn_loss`."""
         with scope("online"):
             q = expose("q", self.values(observation))
         expose("action", self._agent.actions.mode(q))
@@ -119,15 +124,15 @@ class QModel(ModelDesc):
         return cost
 
     def optimizer(self) -> Any:
-        """Adam."""
+        """Adam with the agent's settings."""
         return adam(self._config)
 
 
 class Replayed(Experience):
-    """Each phase: some steps in all environments, then batches from the replay memory.
+    """Experience whose phases are some environment steps, then batches from a replay memory.
 
     Args:
-        agent: Whose settings count.
+        agent: Agent whose settings are used.
         total_steps: Environment steps of the training.
         epoch_steps: Environment steps between two checkpoints.
     """
@@ -135,8 +140,8 @@ class Replayed(Experience):
     def __init__(self, agent: DQN, total_steps: int, epoch_steps: int) -> None:
         self._agent = agent
         self._config = config = agent.config
-        # What is written between two checkpoints, and while the first of them is on its way to the
-        # disk; the last observation of an episode takes room, too.
+        # Slots written between two checkpoints, and while the first one is being saved. The last
+        # observation of an episode takes a slot, too.
         self._slack = max(config.buffer_size // 10, 4 * epoch_steps)
         self._falls_until = max(1.0, config.exploration_fraction * total_steps)
         super().__init__(
@@ -169,7 +174,7 @@ class Replayed(Experience):
             num_envs=config.num_envs,
             observation_space=self._agent.observation_space,
             action_space=self._agent.action_space,
-            frames=frames_of(self._agent.observation_space),
+            frames=config.frames or self._agent.frames,
             n_step=config.n_step,
             discount=config.discount,
             priority=config.priority,
@@ -179,19 +184,23 @@ class Replayed(Experience):
             self._synced = kept["synced"]
             self.replay.restore(kept["replay"])
 
-    def keep(self) -> Any:
-        """Where the replay memory stands, and when the target network was set."""
+    def keep(self) -> dict[str, Any]:
+        """State of the replay memory, and the step at which the target network was set."""
         return {"synced": self._synced, "replay": self.replay.state()}
 
+    def settings(self) -> Mapping[str, Any]:
+        """Settings to report, with the step at which exploration becomes constant."""
+        return {**super().settings(), "agent.explores_until": self._falls_until}
+
     def gather(self, poll: Callable[[], None]) -> None:
-        """Explore, and sample the batches."""
-        config, player = self._config, self.player
+        """Step the environments, and sample the batches."""
+        config, envs = self._config, self.envs
         if self._errors:
             indices = self._sampled.indices[: len(self._errors) * config.batch_size]
             self.replay.update_priorities(indices, np.concatenate(self._errors))
-        if self.phase == 0 or player.steps - self._synced >= config.target_update:
+        if self.phase == 0 or envs.steps - self._synced >= config.target_update:
             self._sync()
-            self._synced = player.steps
+            self._synced = envs.steps
         policy = self.policy()
         steps = config.train_freq
         if self.phase == 0:
@@ -199,14 +208,14 @@ class Replayed(Experience):
         rng = stream(self.seed, "exploration", self.phase)
         for _ in range(steps):
             poll()
-            observations = player.observations
-            fallen = min(1.0, player.steps / self._falls_until)
+            observations = envs.observations
+            fallen = min(1.0, envs.steps / self._falls_until)
             share = 1.0 + fallen * (config.exploration_final - 1.0)
             explored = rng.random(config.num_envs) < share
             actions = rng.integers(self._agent.num_actions, size=config.num_envs)
             if not explored.all():
                 actions = np.where(explored, actions, policy(observations).argmax(-1))
-            done = player.step(self._agent.actions.for_environment(actions))
+            done = envs.step(self._agent.actions.for_environment(actions))
             outcome = done.rewards, done.terminated, done.truncated, done.final
             self.replay.append(observations, actions, *outcome)
         self._errors = []
@@ -220,21 +229,21 @@ class Replayed(Experience):
         self.load([*first, found.rewards, found.discounts, found.weights])
 
     def after_step(self, outputs: Mapping[str, Any]) -> None:
-        """Keep the errors until the environments are played on."""
+        """Collect the errors for the next phase."""
         self._errors.append(outputs["td_error"])
 
     def remaining(self, left: int) -> list[np.ndarray] | None:
-        """The errors so far: the batches are sampled again."""
+        """Errors so far; the batches can be sampled again."""
         return list(self._errors) if left or self._errors else None
 
     def refill(self, state: Sequence[np.ndarray]) -> None:
-        """Sample them."""
+        """Sample the batches again."""
         self._sample(self.phase - 1)
         self._errors = list(state)
 
 
 class DQN(Agent):
-    """Deep Q-learning (Mnih et al. 2015), with what has been added to it since.
+    """Deep Q-learning (Mnih et al. 2015), optionally double, dueling, n-step and prioritised.
 
     For discrete actions. See `Agent` for the arguments and `DQNConfig` for the settings.
     """
@@ -250,15 +259,16 @@ class DQN(Agent):
 
     @property
     def steps_per_phase(self) -> int:
-        """Those between two trainings."""
+        """Environment steps between two phases, all environments together."""
         return self.config.num_envs * self.config.train_freq
 
     @property
     def steps_before_learning(self) -> int:
-        """What is left of `learning_starts` beside the first phase's own steps."""
-        left = max(0, self.config.learning_starts - self.steps_per_phase)
+        """Environment steps of `learning_starts` in addition to those of a usual phase."""
+        first = max(self.config.learning_starts, self.config.num_envs * (self.config.n_step + 1))
+        left = max(0, first - self.steps_per_phase)
         return numbers.ceil(left / self.config.num_envs) * self.config.num_envs
 
     def experience(self, total_steps: int, epoch_steps: int) -> Replayed:
-        """Replayed transitions by the settings."""
+        """Make a source of replayed transitions."""
         return Replayed(self, total_steps, epoch_steps)

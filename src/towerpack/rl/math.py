@@ -23,8 +23,7 @@ def discounted_returns(rewards: tf.Tensor, discounts: tf.Tensor, bootstrap: tf.T
         discounts: [T, …]; 0 at the end of every episode.
         bootstrap: Value of the state after the last step, [...].
     """
-    rewards, discounts = tf.convert_to_tensor(rewards), tf.convert_to_tensor(discounts)
-    return _backwards(rewards, discounts, tf.convert_to_tensor(bootstrap))
+    return _backwards(*_floats(rewards, discounts, bootstrap))
 
 
 def n_step_returns(
@@ -34,8 +33,8 @@ def n_step_returns(
 
     Sutton & Barto 2018, equation 7.1; all [T, …]. At the end of the T steps fewer rewards count.
     """
-    rewards, discounts = tf.convert_to_tensor(rewards), tf.convert_to_tensor(discounts)
-    next_values = returns = result = tf.convert_to_tensor(next_values)
+    rewards, discounts, next_values = _floats(rewards, discounts, next_values)
+    returns = result = next_values
     for _ in range(n):
         # Of k rewards from the next step on; after the last step there is its state's value alone.
         returns = rewards + discounts * returns
@@ -59,6 +58,7 @@ def gae(
     bootstrapped from its last state (Pardo et al. 2018, arXiv:1712.00378), a terminated one is
     worth nothing after its end. `lambda_=0` gives one-step TD errors, 1 returns less the values.
     """
+    rewards, values, next_values = _floats(rewards, values, next_values)
     alive = tf.cast(tf.logical_not(terminated), values.dtype)
     going_on = tf.cast(tf.logical_not(tf.logical_or(terminated, truncated)), values.dtype)
     errors = rewards + discount * alive * next_values - values
@@ -95,6 +95,9 @@ def vtrace(
         clip_rho: Bounds the weight of an error.
         clip_c: Bounds the weight with which later errors are handed back.
     """
+    rewards, discounts, values, next_values, log_ratios = _floats(
+        rewards, discounts, values, next_values, log_ratios
+    )
     ratios = tf.exp(log_ratios)
     rho, c = tf.minimum(clip_rho, ratios), tf.minimum(clip_c, ratios)
     errors = rho * (rewards + discounts * next_values - values)
@@ -103,6 +106,11 @@ def vtrace(
     later = tf.concat([targets[1:], next_values[-1:]], 0)
     advantages = rho * (rewards + discounts * later - values)
     return VTrace(tf.stop_gradient(targets), tf.stop_gradient(advantages))
+
+
+def _floats(*given: Any) -> list[Any]:
+    tensors = [tf.convert_to_tensor(value) for value in given]
+    return [t if t.dtype.is_floating else tf.cast(t, tf.float32) for t in tensors]
 
 
 def _backwards(terms: tf.Tensor, factors: tf.Tensor, last: tf.Tensor) -> tf.Tensor:

@@ -14,48 +14,26 @@ from towerpack.rl import math
 from towerpack.rl._actions import linear
 from towerpack.rl._agent import Agent, adam
 from towerpack.rl._networks import MLP
-from towerpack.rl._rollouts import Rollouts
+from towerpack.rl._rollouts import RolloutConfig, Rollouts
 
 
 @dataclass(frozen=True, kw_only=True)
-class PPOConfig:
-    """Settings of `PPO`.
+class PPOConfig(RolloutConfig):
+    """Settings of `PPO`, beside those of `RolloutConfig`.
 
     Attributes:
-        num_envs: Environments.
-        num_steps: Steps of each between two trainings.
         batch_size: Rows of a minibatch; divides `num_envs * num_steps`.
         epochs: Passes over a rollout.
-        learning_rate: Of Adam.
-        discount: Of a reward one step later.
-        gae_lambda: Of the advantages' estimates.
-        clip: Of the ratio of probabilities.
-        entropy_weight: Of the entropy, a bonus.
-        value_weight: Of the value's loss.
-        max_gradient_norm: Gradients are clipped to it.
-        normalize: Subtract each minibatch's mean from its advantages, and divide by the deviation.
-        anneal: Let learning rate and clip fall to 0.
-        shared: Policy and value have one network. None: where it has convolutions.
+        clip: Distance from 1 at which the ratio of probabilities is clipped.
     """
 
-    num_envs: int = 8
-    num_steps: int = 256
     batch_size: int = 256
     epochs: int = 10
-    learning_rate: float = 3e-4
-    discount: float = 0.99
-    gae_lambda: float = 0.95
     clip: float = 0.2
-    entropy_weight: float = 0.0
-    value_weight: float = 0.5
-    max_gradient_norm: float = 0.5
-    normalize: bool = True
-    anneal: bool = False
-    shared: bool | None = None
 
 
 class ActorCritic(ModelDesc):
-    """A policy and a value, trained on minibatches of rollouts.
+    """Policy and value function, trained on minibatches of rollouts.
 
     Exposes `'policy/parameters'` of the distribution of actions, `'value'` and `'action'`, the most
     likely one.
@@ -66,7 +44,7 @@ class ActorCritic(ModelDesc):
         self._config = agent.config
 
     def inputs(self) -> list[tf.TensorSpec]:
-        """What `Rollouts` gives."""
+        """Specs of the batches of `Rollouts`."""
         names = ("advantage", "return", "old_log_prob")
         numbers = [tf.TensorSpec([None], tf.float32, name) for name in names]
         return [self._agent.observation_spec("observation"), self._agent.actions.spec, *numbers]
@@ -79,7 +57,7 @@ class ActorCritic(ModelDesc):
         returns: tf.Tensor,
         old_log_prob: tf.Tensor,
     ) -> tf.Tensor | None:
-        """The cost: of the policy, of the value, and of a lack of entropy."""
+        """Cost of policy and value, less the entropy bonus."""
         config, actions, network = self._config, self._agent.actions, self._agent.network
         shared = not isinstance(network, MLP) if config.shared is None else config.shared
         with scope("policy"):
@@ -109,14 +87,14 @@ class ActorCritic(ModelDesc):
     def policy_loss(
         self, log_prob: tf.Tensor, old_log_prob: tf.Tensor, advantage: tf.Tensor
     ) -> tf.Tensor:
-        """See `math.ppo_loss`; the clip is a hyper-parameter of this name."""
-        first = tf.constant(self._config.clip)
-        clip = tf.compat.v1.get_variable("clip", initializer=first, trainable=False)
+        """Loss of the policy; see `math.ppo_loss`. The variable `clip` is a hyper-parameter."""
+        first = tf.compat.v1.constant_initializer(self._config.clip)
+        clip = tf.compat.v1.get_variable("clip", [], initializer=first, trainable=False)
         summary.scalar("kl", tf.reduce_mean(old_log_prob - log_prob))
         return math.ppo_loss(log_prob, old_log_prob, advantage, clip)
 
     def optimizer(self) -> Any:
-        """Adam."""
+        """Adam with the agent's settings."""
         return adam(self._config)
 
 
@@ -142,14 +120,14 @@ class PPO(Agent):
 
     @property
     def steps_per_phase(self) -> int:
-        """Those of a rollout."""
+        """Environment steps of a rollout, all environments together."""
         return self.config.num_envs * self.config.num_steps
 
     def experience(self, total_steps: int, epoch_steps: int) -> Rollouts:
-        """Rollouts by the settings."""
+        """Make a source of rollouts."""
         return Rollouts(self)
 
     def annealed(self) -> dict[str, float]:
-        """The clip, too."""
+        """Hyper-parameters annealed to 0: the learning rate and the clip."""
         clip = {"clip": self.config.clip} if self.config.anneal else {}
         return {**super().annealed(), **clip}

@@ -32,7 +32,7 @@ _LIMITS = Limits()
 _POLICY = "default-src 'unsafe-inline'; connect-src 'self'; img-src blob: data:"
 _BYTES = ("application/octet-stream", "image/")  # all else is JSON: curl calls it a form
 _BODY_S, _STOP_S = 60, 30  # for a body to arrive, and for requests to end before the server does
-_TOLD = ("task", "class_names", "format")  # of `towerpack.json`, which holds paths too
+_TOLD = ("task", "class_names", "colours", "format")  # of `towerpack.json`, which holds paths too
 _DTYPES = {"float32": "DT_FLOAT", "float64": "DT_DOUBLE", "float16": "DT_HALF"}
 
 

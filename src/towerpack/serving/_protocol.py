@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -49,8 +49,12 @@ def call_of(
         raise RequestError(f'Serving signature name: "{name}" not found in {known}.')
     infos, outputs = model.signatures[name].inputs, model.signatures[name].outputs
     if query is None:
-        values = _columns(request, list(infos))
-        inputs = {key: _array(values[key], info) for key, info in infos.items()}
+        # What a call gives back for the next one, the first one may leave out.
+        optional = [key for key in model.metadata.get("optional_inputs", ()) if key in infos]
+        values = _columns(request, list(infos), optional)
+        inputs = {key: _array(values[key], info) for key, info in infos.items() if key in values}
+        count = max((len(array) for array in inputs.values() if array.ndim), default=1)
+        inputs |= {key: _zeros(infos[key], count) for key in infos if key not in values}
     elif len(infos) > 1:
         raise RequestError(f"The signature takes {', '.join(infos)}: send JSON.")
     else:
@@ -102,24 +106,35 @@ def _tensor(body: bytes, info: TensorInfo, query: Mapping[str, str]) -> np.ndarr
         raise RequestError(f"Input '{info.name}': {error}.") from error
 
 
-def _columns(request: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+def _zeros(info: TensorInfo, rows: int) -> np.ndarray:
+    return np.zeros([rows, *(size or 1 for size in info.shape[1:])], info.dtype)
+
+
+def _columns(
+    request: Mapping[str, Any], names: list[str], optional: Collection[str] = ()
+) -> dict[str, Any]:
     """The values of each input. A single input may be given without its name."""
     by_row = "instances" in request
     if by_row == ("inputs" in request):
         raise RequestError("Missing 'inputs' or 'instances' key, or both are there.")
     key = "instances" if by_row else "inputs"
-    found = request[key]
-    items = found if by_row else [found]
+    found: Any = request[key]
+    items: Any = found if by_row else [found]
     if not isinstance(items, list) or not items:
         raise RequestError("Expecting 'instances' to be a list with values.")
     objects = [isinstance(item, dict) and item.keys() != {"b64"} for item in items]
     if len(names) == 1 and not any(objects):
         return {names[0]: found}
     for number, item in enumerate(items):
-        if not objects[number] or item.keys() != set(names):
+        if not objects[number] or not set(names) - {*optional} <= item.keys() <= set(names):
             what = f"Failed to process element: {number} of '{key}'. It is to be an object whose"
             raise RequestError(f"{what} keys must be equal to: {','.join(sorted(names))}.")
-    return {name: [row[name] for row in items] for name in names} if by_row else found
+    if not by_row:
+        return found
+    there = [name for name in names if any(name in row for row in items)]
+    if any(name not in row for name in there for row in items):
+        raise RequestError(f"Not all of 'instances' have the same of {', '.join(there)}.")
+    return {name: [row[name] for row in items] for name in there}
 
 
 def _array(value: Any, info: TensorInfo) -> np.ndarray:

@@ -21,6 +21,7 @@ from towerpack.training._config import POLICIES, TrainConfig
 from towerpack.training._contents import Contents
 from towerpack.training._context import RunContext
 from towerpack.training._distribution import Distribution
+from towerpack.training._executor import check_outputs
 from towerpack.training._failed_step import step_error
 from towerpack.training._graph_checks import check_graph
 from towerpack.training._hyper_params import Groups, HyperParams
@@ -108,6 +109,7 @@ class Assembly:
         setup: The step's optimizers.
         contents: What checkpoints hold.
         loop: Runs the epochs.
+        settings: What it was given, by name, as JSON values.
     """
 
     def __init__(self, of: Materials, at: Opened, *, resumed: bool) -> None:
@@ -146,7 +148,7 @@ class Assembly:
         with of.distribution.scope():
             optimizer = _optimizer_of(of.model) if config.optimizer is None else config.optimizer
             # Building it changes it: a schedule becomes a variable.
-            settings = settings_of(config, of.source, callbacks, trace, optimizer)
+            settings = settings_of(config, of.source, callbacks, trace, optimizer, of.step)
             scale_loss = config.precision == "float16"
             self.setup = StepSetup(
                 self.tower,
@@ -163,6 +165,8 @@ class Assembly:
         of.hyper_params.find(self._groups(), self.setup.optimizers)
         numbers = Numbers(trace.result.summaries, at.monitors, self._further_numbers, at.ledger)
         callbacks.check_order(names_of_numbers(trace.result, [*self._further_numbers()]))
+        for callback in callbacks.callbacks:
+            check_outputs(repr(callback), callback.fetches, trace.result.outputs)
         executor = of.executor(
             step=of.step,
             trained=self.setup.trained,
@@ -186,7 +190,10 @@ class Assembly:
             "trained variables": len(self.setup.trained),
             **of.hyper_params.values(),
         }
-        at.monitors.put_settings(settings)
+        # The operations of a model are many, and tell people little.
+        told = {n: v for n, v in settings.items() if not n.startswith("model.")}
+        self.settings = {"max_epoch": of.state.max_epoch, **told}
+        at.monitors.put_settings(self.settings)
         graph: Any = trace.graph
         at.monitors.put_graph(lambda: graph.as_graph_def().SerializeToString())
         self.contents = Contents(

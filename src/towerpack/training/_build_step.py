@@ -13,7 +13,7 @@ from towerpack.model import as_model
 from towerpack.tower import COST, TowerFunction
 from towerpack.training._config import POLICIES
 from towerpack.training._distribution import Distribution, SharedVariables
-from towerpack.training._executor import Executor
+from towerpack.training._executor import Executor, check_outputs
 from towerpack.training._graph_checks import check_graph
 from towerpack.training._step import StepSetup, SupervisedStep, TrainStep
 
@@ -69,6 +69,7 @@ def build_step(
     setup.check()
     known = trace.result.outputs
     names = [n for n in known if not n.endswith("/output")] if outputs is None else list(outputs)
+    check_outputs("build_step(outputs=)", names, known)
     source = _Handed()
     executor = Executor(
         step=step,

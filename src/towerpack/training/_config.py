@@ -29,7 +29,8 @@ class TrainConfig:
         optimizer: Overrides the model's.
         callbacks: A list, or `Callbacks([…])`.
         extra_callbacks: Run after `callbacks`. None for the usual: `CheckNumerics`, `ProgressBar`.
-        monitors: Where numbers go. None for the usual: `stats.jsonl`, the log, TensorBoard events.
+        monitors: Where numbers go. None for the usual: `stats.jsonl` (which is written besides
+            all others, too), the log, TensorBoard events.
         steps_per_epoch: Steps between two `trigger_epoch`. None for one pass over the data.
         max_epoch: Number of the last epoch.
         seed: All randomness flows from it. None draws one, logs it and keeps it in checkpoints.

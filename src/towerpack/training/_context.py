@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
 from towerpack.callbacks.monitors import Monitors
+from towerpack.inference._predictor import checked_device, copies_on
+from towerpack.nn import components_of
 from towerpack.tower import TowerFunction, TowerTrace
 from towerpack.training._failed_step import step_error
 from towerpack.training._graph_checks import check_summaries
@@ -75,7 +78,8 @@ class RunContext(ShowsState):
         self._hyper_params = hyper_params
         self._saves = saves
         self.optimizers: Mapping[str, OptimizerAdapter] = {}
-        self._predictors: dict[tuple[tuple[str, ...], bool], Any] = {}
+        self._predictors: dict[tuple[tuple[str, ...], bool, str | None], Any] = {}
+        self._copied: dict[tuple[bool, str], dict[str, tf.Variable]] = {}
         self._inference_trace: TowerTrace | None = None
 
     @property
@@ -99,6 +103,10 @@ class RunContext(ShowsState):
     def hyper_param(self, name: str) -> VariableParam:
         """A number that the running graph reads; see `HyperParams.get`."""
         return self._hyper_params.get(name)
+
+    def hold(self, name: str, value: float | None) -> None:
+        """Set a hyper-parameter against schedules and other callbacks; see `VariableParam.hold`."""
+        self._hyper_params.get(name).hold(value)
 
     def hyper_param_names(self) -> list[str]:
         """Names that `hyper_param` knows."""
@@ -127,30 +135,36 @@ class RunContext(ShowsState):
         return [name for o in self.optimizers.values() for name in o.nonfinite()]
 
     def predict_function(
-        self, outputs: Sequence[str], *, ema: bool = False
+        self, outputs: Sequence[str], *, ema: bool = False, device: str | None = None
     ) -> tuple[Callable[..., list[Any]], list[str]]:
         """The tower in inference mode, on the current weights, cut to some outputs.
 
         Args:
             outputs: Their names.
             ema: Take the averages of `WeightEMA` for the weights.
+            device: Compute there, `'GPU:1'`, with copies of the weights that this call makes, or
+                brings up to date.
 
         Returns:
             A function over arrays that gives tensors, and the names of its arguments in order.
 
         Raises:
+            ConfigError: There is no such device, or there are no averages.
             LayerError: There is no output of some name.
             StepError: From the function: TensorFlow has failed it.
         """
-        key = tuple(outputs), ema
+        key = tuple(outputs), ema, device
+        instead = self.averages() if ema else {}
+        if device is not None:
+            used, known = self.trace_inference().used, self.tower.store.named_variables()
+            instead = self._copies((ema, device), {name: known[name] for name in used} | instead)
         if key not in self._predictors:
-            function, names = self.trace_inference().function(
-                outputs, instead=self.averages() if ema else None
-            )
+            function, names = self.trace_inference().function(outputs, instead=instead)
 
             def checked(*arrays: Any) -> list[Any]:
                 try:
-                    return function(*arrays)
+                    with tf.device(device) if device else contextlib.nullcontext():
+                        return function(*arrays)
                 except tf.errors.OpError as error:
                     inputs = dict(zip(names, map(np.asarray, arrays), strict=True))
                     what = f"An evaluation at step {self.global_step}"
@@ -159,6 +173,18 @@ class RunContext(ShowsState):
 
             self._predictors[key] = checked, names
         return self._predictors[key]
+
+    def _copies(
+        self, key: tuple[bool, str], variables: Mapping[str, tf.Variable]
+    ) -> dict[str, tf.Variable]:
+        """Variables on a device, with the values that others have now."""
+        values = {name: components_of(v)[0].read_value() for name, v in variables.items()}
+        if key not in self._copied:
+            self._copied[key] = copies_on(checked_device(key[1]), values)
+        else:
+            for name, value in values.items():
+                self._copied[key][name].assign(value)
+        return self._copied[key]
 
     def trace_inference(self) -> TowerTrace:
         """The tower in inference mode; it may make variables that training does not have."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,7 +67,6 @@ class Executor:
         budget_s: Seconds that a call should last.
 
     Raises:
-        LayerError: A fetch is no output of the tower.
         ConfigError: `xla`, and TensorFlow cannot compile replicas where they run.
     """
 
@@ -89,14 +88,6 @@ class Executor:
         xla: bool = False,
         eager: bool = False,
     ) -> None:
-        outputs = trace.result.outputs
-        for name in fetches:
-            if name not in outputs:
-                raise LayerError(
-                    f"A callback asked for the output '{name}', which the tower does not have.",
-                    expected="a layer's output ('conv0/output') or a name given to expose()",
-                    fix=did_you_mean(name, outputs),
-                )
         self._step = step
         self._trained = list(trained.values())
         self._distribution = distribution
@@ -114,7 +105,7 @@ class Executor:
         self._heavy = [s.name for s in summaries if s.kind in HEAVY]
         self._heavy_gradients: list[str] = []
         wanted = [name for name in dict.fromkeys(fetches) if name != COST]
-        self._packing = Packing(wanted, [outputs[name] for name in wanted])
+        self._packing = Packing(wanted, [trace.result.outputs[name] for name in wanted])
         self._optimizers: list[OptimizerAdapter] = []
         self._untrained: list[str] = []
         spec = self._schedules.spec
@@ -291,6 +282,21 @@ class Executor:
         """Of a mean of rows: the cost, and averages over the replicas that have reported."""
         _, values, present = tf.split(row, [1, len(self._scalars), len(self._scalars)])
         return tf.concat([row[:1], values / present], axis=0)
+
+
+def check_outputs(who: str, names: Iterable[str], outputs: Mapping[str, Any]) -> None:
+    """Refuse names that are no outputs of the tower.
+
+    Raises:
+        LayerError: One is not; told with who asks for it.
+    """
+    for name in names:
+        if name not in outputs:
+            raise LayerError(
+                f"{who} asks for the output '{name}', which the tower lacks.",
+                expected="a layer's output ('conv0/output') or a name given to expose()",
+                fix=did_you_mean(name, outputs),
+            )
 
 
 def _any_of_rank(rank: int | None) -> tf.TensorShape:

@@ -13,23 +13,31 @@ from typing import Any, Final
 import numpy as np
 
 from towerpack._core.errors import CheckpointError
+from towerpack.checkpoint import read_weights
 from towerpack.zoo import PRETRAINED, read_pretrained
 
 _TENSORFLOW: Final = re.compile(r"\.(index|meta|data-\d+-of-\d+)$")
 _OBJECT: Final = "/.ATTRIBUTES/VARIABLE_VALUE"
 
 
-def read_foreign(source: Any) -> tuple[str, Mapping[str, np.ndarray], bool] | None:
-    """Read packaged weights, a checkpoint of TensorFlow, a file of Keras; None for anything else.
+Weights = tuple[str, Mapping[str, np.ndarray], bool]
+
+
+def read_arrays(source: Any) -> Weights:
+    """Read packaged weights, a checkpoint of TensorFlow, a file of Keras, or one of our own kinds.
 
     Returns:
         What it is, in words; arrays by name; and whether names are those of a Keras model's layers,
         which may be a part of ours.
 
     Raises:
-        CheckpointError: It is damaged.
+        CheckpointError: It cannot be read.
         MissingExtraError: The package is not installed.
     """
+    return _foreign(source) or (*read_weights(source), False)
+
+
+def _foreign(source: Any) -> Weights | None:
     if isinstance(source, str) and source in PRETRAINED:
         return f"the package of {source}", read_pretrained(source), False
     if not isinstance(source, str | os.PathLike):

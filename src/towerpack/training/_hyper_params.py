@@ -88,6 +88,10 @@ class HyperParams:
         """All of them."""
         return {name: param.get() for name, param in (self._params or {}).items()}
 
+    def held(self) -> dict[str, float | None]:
+        """What each is held at by hand."""
+        return {name: param.held for name, param in (self._params or {}).items()}
+
     def scheduled(self) -> dict[str, float]:
         """What schedules of the optimizers' own have given for the last step."""
         return {
@@ -136,4 +140,9 @@ class HyperParams:
 
     def schedules(self) -> Schedules:
         """Everything that `schedule` was given, for the compiled loop."""
-        return Schedules([(self.get(n).variable, f) for n, f in self._schedules.items()])
+        pairs = [(self.get(name), schedule) for name, schedule in self._schedules.items()]
+        return Schedules([(param.variable, _unless_held(param, f)) for param, f in pairs])
+
+
+def _unless_held(param: VariableParam, schedule: Schedule) -> Schedule:
+    return lambda step: schedule(step) if param.held is None else param.held

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,8 +16,7 @@ import numpy as np
 from towerpack._core.errors import CheckpointMismatchError
 from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
-from towerpack.checkpoint import read_weights
-from towerpack.training._foreign_weights import read_foreign
+from towerpack.training._foreign_weights import read_arrays
 
 _LOG = get_logger(__name__)
 _SHOWN: Final = 30
@@ -96,8 +96,7 @@ class SmartInit:
             if isinstance(source, SmartInit):
                 loaded |= source.load({n: v for n, v in variables.items() if n not in skipped})
             elif source is not None and not (isinstance(source, str) and not source):
-                foreign = read_foreign(source)
-                what, values, is_part = foreign or (*read_weights(source), False)
+                what, values, is_part = read_arrays(source)
                 loaded |= self._load(what, values, variables, skipped, is_part)
         return loaded
 
@@ -183,15 +182,13 @@ class SmartInit:
     def _check(
         self, what: str, found: _Matches, values: Mapping[str, Any], missing: list[str]
     ) -> None:
-        if self._ignore_mismatch:
-            return
-        if found.unfit:
+        if found.unfit and not self._ignore_mismatch:
             raise CheckpointMismatchError(
                 f"Values in {what} do not fit the model.",
                 got="\n".join(found.unfit[:_SHOWN]),
                 fix="SmartInit(…, ignore_mismatch=True) leaves them out; rename= maps names",
             )
-        if not found.loaded:
+        if not found.loaded and not found.unfit:
             close = difflib.get_close_matches(missing[0], values, n=1) if missing else []
             raise CheckpointMismatchError(
                 f"Nothing in {what} has the name of a variable of the model.",
@@ -235,7 +232,7 @@ class _Matches:
             if names:
                 lines.append(f"  {title} ({len(names)})")
                 lines += [f"    {name}" for name in _cut(names)]
-        _LOG.info("%s", "\n".join(lines))
+        _LOG.log(logging.INFO if self.loaded else logging.WARNING, "%s", "\n".join(lines))
 
 
 def as_init(init: Any) -> SmartInit | None:

@@ -7,8 +7,8 @@ r"""The ledger of a run: where the time of all its lives went. A life is one sta
     {"event": "end", "time": 1700000060.0, "step": 600, "seconds": {…}, "ending": "Complete"}
 
 `seconds` are those of the life so far, part by part; their sum is `time` less that of the start.
-Each second the last line is a sign of life (`"beat"`), which the next one overwrites: what is known
-of a life that was killed ends there.
+Ten times a second the last line is a sign of life (`"beat"`), which the next one overwrites: what
+is known of a life that was killed ends there.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DOWN: Final = "down"
 ALL_PARTS: Final = (*PARTS, LOST, DOWN)
 RESTART: Final = "TOWERPACK_RESTART"
 """Environment variable: the how manieth restart by a launcher this start is."""
-_BEAT_S: Final = 1.0
+_BEAT_S: Final = 0.1
 _LOG = get_logger(__name__)
 
 
@@ -152,7 +152,7 @@ class Ledger:
         return len(self._before)
 
     def beat(self) -> None:
-        """Leave a sign of life, at most once a second."""
+        """Leave a sign of life, at most ten times a second."""
         now = self.clock.now()
         if now >= self._due:
             self._due = now + _BEAT_S

@@ -53,6 +53,7 @@ class Loop:
         self._executor = executor
         self._source = source
         self._callbacks = list(callbacks)
+        self._spent = {id(callback): 0.0 for callback in callbacks}
         self._state = state
         self._saver = saver
         self._numbers = numbers
@@ -81,6 +82,7 @@ class Loop:
         """
         state = self._state
         self._each(self._callbacks, "before_train")
+        self._spent = dict.fromkeys(self._spent, 0.0)
         self._poll()
         self._settle()
         if state.phase is Phase.STEP_TRIGGERS:
@@ -100,6 +102,10 @@ class Loop:
             if not self._steps():
                 return
             self._end_epoch()
+
+    def spent(self) -> list[tuple[Callback, float]]:
+        """Seconds that each callback's hooks have taken since `before_train`."""
+        return [(callback, self._spent[id(callback)]) for callback in self._callbacks]
 
     def _steps(self) -> bool:
         """The steps that are left of this epoch; False where training ends inside it."""
@@ -185,10 +191,7 @@ class Loop:
             self._each(before, "before_step")
             state.advance(1)
             for callback in self._after_step:
-                try:
-                    callback.after_step(_of_step(result.outputs, callback, i))
-                except StopTraining as reason:
-                    self._reason = self._reason or reason
+                self._fire(callback, "after_step", _of_step(result.outputs, callback, i))
             if i == result.steps - 1 and state.step == self._due:
                 self._trigger_step_that_is_due()
             else:
@@ -230,14 +233,20 @@ class Loop:
         return [callback for callback in self._callbacks if callback.acts_in(hook)]
 
     def _each(self, callbacks: list[Callback], hook: str, *, poll: bool = False) -> None:
-        """Fire a hook of some callbacks. One that stops training stops no other callback."""
+        """Fire a hook of some callbacks."""
         for callback in callbacks:
             if poll:
                 self._poll()
-            try:
-                getattr(callback, hook)()
-            except StopTraining as reason:
-                self._reason = self._reason or reason
+            self._fire(callback, hook)
+
+    def _fire(self, callback: Callback, hook: str, *args: Any) -> None:
+        """Fire a hook. A callback that stops training stops no other callback."""
+        began = time.perf_counter()
+        try:
+            getattr(callback, hook)(*args)
+        except StopTraining as reason:
+            self._reason = self._reason or reason
+        self._spent[id(callback)] += time.perf_counter() - began
 
 
 def _of_step(outputs: Mapping[str, Any], callback: Callback, i: int) -> dict[str, Any]:

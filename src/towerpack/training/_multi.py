@@ -38,8 +38,6 @@ class MultiGPUTrainer(Trainer):
             if devices is not None:
                 raise ConfigError(f"{config!r} is no TrainConfig.")
             config, devices = None, config
-        if devices == 1 and not get_num_gpu():
-            devices = None  # Programs ask for max(get_num_gpu(), 1).
         distribution = self._over(_checked(devices, type(self).__name__))
         super().__init__(config, step=step, distribution=distribution)
 
@@ -67,9 +65,7 @@ class SyncMultiGPUTrainer(MultiGPUTrainer):
     """
 
     def _over(self, devices: list[str]) -> Distribution:
-        if len(devices) == 1:
-            return SharedVariables(devices)
-        return Mirrored(_mirrored_strategy(tuple(devices)))
+        return _in_step(devices)
 
 
 SyncMultiGPUTrainerReplicated = SyncMultiGPUTrainer
@@ -86,6 +82,17 @@ class SyncMultiGPUTrainerParameterServer(MultiGPUTrainer):
 
     def _over(self, devices: list[str]) -> Distribution:
         return SharedVariables(devices)
+
+
+def synchronous(devices: Devices, trainer: str) -> Distribution:
+    """As `SyncMultiGPUTrainer` distributes; for a trainer of this name."""
+    return _in_step(_checked(devices, trainer))
+
+
+def _in_step(devices: list[str]) -> Distribution:
+    if len(devices) == 1:
+        return SharedVariables(devices)
+    return Mirrored(_mirrored_strategy(tuple(devices)))
 
 
 @functools.cache  # Two of the same devices would share the keys of their collectives.
@@ -106,6 +113,8 @@ def get_num_gpu() -> int:
 def _checked(devices: Devices | None, trainer: str) -> list[str]:
     with quiet_start():
         known = [_short(device.name) for device in tf.config.list_logical_devices()]
+    if devices == 1 and not get_num_gpu():
+        devices = None  # Programs ask for max(get_num_gpu(), 1).
     if isinstance(devices, str):
         raise ConfigError(
             f"devices={devices!r} is no list.",

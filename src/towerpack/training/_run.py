@@ -14,12 +14,12 @@ from towerpack.callbacks.monitors import Monitors
 from towerpack.checkpoint import Checkpoint
 from towerpack.nn import global_step
 from towerpack.training._assembly import Assembly, Materials, Opened
-from towerpack.training._clock import Clock
+from towerpack.training._clock import COMPILE, Clock
 from towerpack.training._interrupt import Interrupted, StopTraining
 from towerpack.training._ledger import Ledger
 from towerpack.training._loop import Loop
-from towerpack.training._starting import open_run, usual_monitors
-from towerpack.training._tables import say_ending, say_spending
+from towerpack.training._starting import monitors_of, open_run
+from towerpack.training._tables import say_ending, say_slow, say_spending
 from towerpack.training._team import Ending
 
 _LOG = get_logger(__name__)
@@ -62,9 +62,7 @@ class Run:
         if of.config.deterministic:
             tf.config.experimental.enable_op_determinism()
         tf.random.set_seed(derive_seed(seed, "tensorflow") >> 32)
-        given = of.config.monitors
-        given = usual_monitors(directory) if given is None else given
-        monitors = Monitors(given if team.is_chief else [])
+        monitors = Monitors(monitors_of(of.config, directory) if team.is_chief else [])
         stack.callback(monitors.close)
         step = stack.enter_context(global_step())
         step.assign(0)
@@ -72,6 +70,7 @@ class Run:
         # Nothing has happened yet that would have to be saved.
         with of.interrupt.at_once() if team.size == 1 else nullcontext():
             self.parts = Assembly(of, self.opened, resumed=checkpoint is not None)
+        directory.record_settings(self.parts.settings)
         stack.callback(of.distribution.release, self.parts.tower)
         store = of.saves.open(directory.checkpoints, self.parts.contents, ledger)
         stack.push(self._say_ending)
@@ -138,6 +137,8 @@ class Run:
         self.opened.ledger.ending = "Complete" if self.complete else self._ending
         if self._of.distribution.team.is_chief:
             say_spending(self.opened.ledger.totals(), self.opened.ledger.lives)
+            spent = self.opened.ledger.clock.seconds()
+            say_slow(self.parts.loop.spent(), sum(spent.values()) - spent[COMPILE])
             say_ending(
                 self.opened.ledger.ending,
                 epoch=self._of.state.epoch,
@@ -165,7 +166,10 @@ class Run:
             self.parts.context.trace_inference()
         data_state = self._of.saves.contents.restore(checkpoint)
         self.opened.step_variable.assign(self._of.state.step)
-        self._of.saves.resumed_from(checkpoint.path, self._of.state.place)
+        left = self._of.source.steps_left(data_state)
+        if left is not None:
+            self._of.state.end_after(left)
+        self._of.saves.resumed_from(checkpoint, self._of.state.place)
         return data_state
 
     def _start_data(self, state: Any) -> None:

@@ -149,7 +149,13 @@ class RunDir:
             "versions": library_versions(),
         }
         starts = [*self.recorded().get("starts", []), start]
-        tree = {"seed": seed, "config": plain(config or {}), "starts": starts}
+        self._record({"seed": seed, "config": plain(config or {}), "starts": starts})
+
+    def record_settings(self, settings: Mapping[str, Any]) -> None:
+        """Add to `run.json` what optimizers, callbacks and data were given."""
+        self._record({**self.recorded(), "settings": plain(settings)})
+
+    def _record(self, tree: Mapping[str, Any]) -> None:
         text = json.dumps(tree, indent=2, allow_nan=False) + "\n"
         replace_file(self.path / _RUN, text.encode())
 

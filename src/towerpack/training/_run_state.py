@@ -85,6 +85,11 @@ class RunState:
         self.in_epoch = bool(state["in_epoch"])
         self.phase = Phase(state["phase"])
 
+    def end_after(self, steps: int) -> None:
+        """The last epoch is that in which the last of so many more steps is done."""
+        rest = max(0, self.steps_per_epoch - self.local_step) if self.in_epoch else 0
+        self.max_epoch = self.epoch + max(0, -(-(steps - rest) // self.steps_per_epoch))
+
 
 class ShowsState:
     """Where a run stands, for those who may only look."""

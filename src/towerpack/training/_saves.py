@@ -10,12 +10,13 @@ import numpy as np
 
 from towerpack._core.errors import CheckpointError, InternalError, NumericsError
 from towerpack._core.logs import get_logger
-from towerpack.checkpoint import CheckpointStore
+from towerpack.checkpoint import Checkpoint, CheckpointStore
 from towerpack.training._clock import SAVE
 from towerpack.training._contents import Contents
 from towerpack.training._ledger import Ledger
 
 _LOG = get_logger(__name__)
+_BEST = "best"  # what a checkpoint is the best of, in its manifest
 
 
 class Saves:
@@ -71,10 +72,16 @@ class Saves:
         with self.ledger.clock.during(SAVE):
             self.store.close()
 
-    def resumed_from(self, path: Path, place: tuple[Any, ...]) -> None:
-        """The run goes on from a checkpoint; if it lies in this directory, it is saved already."""
-        if path.resolve().parent == self.store.directory.resolve():
-            self._saved = place
+    def resumed_from(self, checkpoint: Checkpoint, place: tuple[Any, ...]) -> None:
+        """The run goes on from a checkpoint; if it lies in this directory, it is saved already.
+
+        A run may have been killed after it had saved the best, and before that was kept as such.
+        """
+        if checkpoint.path.resolve().parent != self.store.directory.resolve():
+            return
+        self._saved = place
+        for info in checkpoint.manifest.info.get(_BEST, ()) if self._writes else ():
+            self.store.keep_as(checkpoint.step, f"best-{info['name']}", info=info, blocking=True)
 
     def expect(self) -> None:
         """This run is to be saved, even if no save is ever due."""
@@ -96,17 +103,21 @@ class Saves:
                 self.ledger.saved()  # by the chief, at this step
             return
         step = None
+        infos = [self._told(name) for name in best]
         if ordinary:
             self.store.keep = self._keep
-            step = self._save()
-        for name in best:
-            value = self._latest(name)
-            info = {"name": name, "value": value if np.isfinite(value) else repr(value)}
+            step = self._save(info={_BEST: infos} if infos else None)
+        for info in infos:
+            tag = f"best-{info['name']}"
             if step is not None:
                 with self.ledger.clock.during(SAVE):
-                    self.store.keep_as(step, f"best-{name}", info=info)
+                    self.store.keep_as(step, tag, info=info)
             else:
-                self._save(tag=f"best-{name}", info=info)
+                self._save(tag=tag, info=info)
+
+    def _told(self, name: str) -> dict[str, Any]:
+        value = self._latest(name)
+        return {"name": name, "value": value if np.isfinite(value) else repr(value)}
 
     def at_the_end(self, place: tuple[Any, ...]) -> None:
         """Where a run saves at all, its end is saved too, however it came.

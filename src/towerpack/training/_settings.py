@@ -18,6 +18,7 @@ from towerpack.dataflow._flow import content_of, functions_of, serial_pipeline_o
 from towerpack.inputs import InputSource
 from towerpack.tower import COST, TowerTrace
 from towerpack.training._run_dir import plain
+from towerpack.training._step import TrainStep
 from towerpack.training.optim._wrapping import ProxyOptimizer
 
 Settings = Mapping[str, Any]
@@ -42,7 +43,12 @@ _UNTOLD = {
 
 
 def settings_of(
-    config: Any, source: InputSource, callbacks: Callbacks, trace: TowerTrace, optimizer: Any
+    config: Any,
+    source: InputSource,
+    callbacks: Callbacks,
+    trace: TowerTrace,
+    optimizer: Any,
+    step: TrainStep,
 ) -> Settings:
     """Settings that decide how a training goes on, by name, as JSON values.
 
@@ -52,11 +58,14 @@ def settings_of(
         callbacks: All of them.
         trace: A training tower.
         optimizer: As the user gave it: one, or a dict.
+        step: What one step is.
     """
     names = ("precision", "deterministic", "xla", "frozen", "trainable")
     found = {
         **{name: getattr(config, name) for name in names},
         **_data(source),
+        **source.settings(),
+        **step.settings(),
         **_callbacks(callbacks),
         **_optimizers(optimizer),
         **_model(trace),
@@ -101,7 +110,9 @@ def _short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
     if isinstance(value, list):
-        return ", ".join(map(_short, cast("list[Any]", value)))
+        items = [_short(item) for item in cast("list[Any]", value)]
+        between = [f"… {len(items) - 4} more"] if len(items) > 8 else items[3:-1]
+        return ", ".join([*items[:3], *between, *items[max(3, len(items) - 1) :]])
     text = "-" if value is None else str(value)
     return text if len(text) <= _WIDEST else f"…{text[-_WIDEST:]}"
 
@@ -147,7 +158,8 @@ def _optimizer(name: str, optimizer: Any) -> Settings:
         config = optimizer.get_config()
     else:  # Keras cannot describe functions.
         kinds = (bool, int, float, str)
-        values = {k.strip("_"): _numbers_of(v) for k, v in vars(optimizer).items()}
+        own = getattr(optimizer, "__dict__", {})  # what is no optimizer is refused later
+        values = {k.strip("_"): _numbers_of(v) for k, v in own.items()}
         config = {k: v for k, v in values.items() if isinstance(v, (*kinds, list))}
     return {name: type(optimizer).__name__, **_flat(name, config)}
 

@@ -14,6 +14,7 @@ from towerpack.callbacks import Callbacks, CheckNumerics, ProgressBar
 from towerpack.callbacks.monitors import (
     ConsoleMonitor,
     JSONLMonitor,
+    Monitor,
     TensorBoardMonitor,
     read_stats,
 )
@@ -146,10 +147,11 @@ def warn_of_lost_steps(directory: RunDir) -> None:
         )
 
 
-def usual_monitors(directory: RunDir) -> list[Any]:
-    """Monitors of a run that asks for none."""
-    return [
-        JSONLMonitor(directory.stats),
-        ConsoleMonitor(exclude=["^time/"]),
-        TensorBoardMonitor(directory.events),
-    ]
+def monitors_of(config: TrainConfig, directory: RunDir) -> list[Any]:
+    """Those that are asked for, or the usual; `stats.jsonl` always, unless none at all is."""
+    given, stats = config.monitors, JSONLMonitor(directory.stats)
+    if given is None:
+        given = [stats, ConsoleMonitor(exclude=["^time/"]), TensorBoardMonitor(directory.events)]
+    given = [given] if isinstance(given, Monitor) else list(given)
+    remembers = not given or any(isinstance(monitor, JSONLMonitor) for monitor in given)
+    return given if remembers else [stats, *given]

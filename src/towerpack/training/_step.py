@@ -231,6 +231,10 @@ class TrainStep(ABC):
     It may keep what it likes: one object is one training's.
     """
 
+    def settings(self) -> Mapping[str, Any]:
+        """What decides how training goes on, by whole names: a continued run compares."""
+        return {}
+
     @abstractmethod
     def build(self, setup: StepSetup) -> None:
         """Ask for optimizers, eagerly, before the step is compiled."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from towerpack._core.columns import aligned
 from towerpack._core.logs import ONLY_CONSOLE, ONLY_FILE, get_logger
-from towerpack.callbacks._meter import clock_text
+from towerpack._display.meter import clock_text
 from towerpack.checkpoint import list_checkpoints
 from towerpack.training._clock import CALLBACKS, COMPILE, DATA_WAIT, PRODUCTIVE, SAVE
 from towerpack.training._ledger import DOWN, LOST
@@ -26,6 +26,9 @@ MEANINGS = {
     DOWN: "between two starts",
 }
 _CONSOLE_ROWS = 30
+# What is less is not told of a callback.
+_SLOW_SHARE = 0.05
+_SLOW_S = 1.0
 
 
 def show_variables(
@@ -92,6 +95,20 @@ def spending_text(totals: Mapping[str, float]) -> str:
         if s > 0
     ]
     return "\n".join(aligned(rows, "<<>>"))
+
+
+def say_slow(spent: Iterable[tuple[object, float]], seconds: float) -> None:
+    """Log the callbacks that took a share of the time, if there are any.
+
+    Args:
+        spent: Callbacks, and the seconds that each took.
+        seconds: From the first step on.
+    """
+    slow = [(s, c) for c, s in spent if s >= max(_SLOW_S, _SLOW_SHARE * seconds)]
+    slow.sort(key=lambda pair: -pair[0])
+    told = ", ".join(f"{callback!r} {s / seconds:.0%} ({clock_text(s)})" for s, callback in slow)
+    if told:
+        _LOG.info("Callbacks that took much of the time since the first step: %s.", told)
 
 
 def say_ending(how: str, *, epoch: int, max_epoch: int, step: int, run_dir: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from contextlib import suppress
 from enum import IntEnum
@@ -112,12 +113,16 @@ class Agreement:
         """
         if self._team.size == 1:
             return steps
-        numbers = self._hyper_params.values()
-        agreed = self._team.agree(Proposal(steps, numbers=tuple(numbers.values())))
+        agreed = self._team.agree(Proposal(steps, numbers=self._numbers()))
         self._follow(agreed)
-        for name, value in zip(numbers, agreed.numbers, strict=True):
-            if value != numbers[name]:
-                self._hyper_params.get(name).set(value)
+        names = self._hyper_params.names()
+        values, held = agreed.numbers[: len(names)], agreed.numbers[len(names) :]
+        for name, value, by_hand in zip(names, values, held, strict=True):
+            param = self._hyper_params.get(name)
+            if param.held is not None or not math.isnan(by_hand):
+                param.hold(None if math.isnan(by_hand) else by_hand)
+            if value != param.get():
+                param.set(value)
         self._left = agreed.steps == 0
         return agreed.steps
 
@@ -136,10 +141,15 @@ class Agreement:
         self._left = True
         if ending is None:
             ending = _SIGNALS.get(self._interrupt.signal, Ending.FAILED)
-        numbers = tuple(self._hyper_params.values().values())
-        agreed = self._team.agree(Proposal(0, ending, numbers=numbers))
+        agreed = self._team.agree(Proposal(0, ending, numbers=self._numbers()))
         if agreed.ending > max(ending, Ending.STOPPED):
             self._follow(agreed)
+
+    def _numbers(self) -> tuple[float, ...]:
+        """Values of the hyper-parameters, then what each is held at, NaN for not held."""
+        held = self._hyper_params.held().values()
+        values = self._hyper_params.values().values()
+        return (*values, *(math.nan if value is None else value for value in held))
 
     def fail(self) -> None:
         """`leave`, where something has failed here: what others say does not count."""

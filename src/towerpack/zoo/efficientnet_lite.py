@@ -7,6 +7,8 @@ extra [pretrained].
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -47,21 +49,42 @@ def net(image: tf.Tensor, num_classes: int, *, dropout: float = 0.2) -> tf.Tenso
         num_classes: Length of the logits.
         dropout: Share of the features that training drops.
     """
-    with (
-        argscope([Conv2D, DepthwiseConv2D], use_bias=False, activation=_relu6),
-        argscope(BatchNorm, momentum=0.99, epsilon=1e-3),
-    ):
+    with _normalised():
+        x = Conv2D("head", backbone(image)[-1], 1280, 1)
+    features = GlobalAvgPooling("pool", x)
+    expose("features", features)
+    return FullyConnected("fc", Dropout("dropout", features, dropout), num_classes)
+
+
+def backbone(image: tf.Tensor) -> list[tf.Tensor]:
+    """All blocks: what the last one of each resolution gives, at strides 2, 4, 8, 16 and 32.
+
+    The names of its variables are those of `net`, so that `weights` fits.
+
+    Args:
+        image: As of `net`, of any size.
+    """
+    found: list[tf.Tensor] = []
+    with _normalised():
         x = Conv2D("stem", image, 32, 3, strides=2)
         number = 0
         for blocks, kernel_size, strides, expansion, filters in _STAGES:
+            if strides == 2:
+                found.append(x)
             for block in range(blocks):
                 with scope(f"block{number}"):
                     x = _block(x, kernel_size, 1 if block else strides, expansion, filters)
                 number += 1
-        x = Conv2D("head", x, 1280, 1)
-    features = GlobalAvgPooling("pool", x)
-    expose("features", features)
-    return FullyConnected("fc", Dropout("dropout", features, dropout), num_classes)
+    return [*found, x]
+
+
+@contextmanager
+def _normalised() -> Iterator[None]:
+    with (
+        argscope([Conv2D, DepthwiseConv2D], use_bias=False, activation=bn_relu6),
+        argscope(BatchNorm, momentum=0.99, epsilon=1e-3),
+    ):
+        yield
 
 
 def weights() -> dict[str, np.ndarray]:
@@ -114,7 +137,8 @@ _NORMALISED: Final = {
 }
 
 
-def _relu6(x: tf.Tensor) -> tf.Tensor:
+def bn_relu6(x: tf.Tensor) -> tf.Tensor:
+    """Batch normalisation, then at most 6."""
     return tf.nn.relu6(BatchNorm("bn", x))
 
 

@@ -169,7 +169,9 @@ COUNTS = {
 
 def inputter(values: dict[str, Any], **more: Any) -> ImageInputter:
     config = DataConfig(**{"size": SIZE, "batch_size": 4, **values, **more})
-    return make_inputter(config)  # type: ignore[return-value]
+    made: ImageInputter = make_inputter(config)  # type: ignore[assignment]
+    assert made.parts is not None  # which are looked for when they are needed
+    return made
 
 
 def read(flow: Any, **place: int) -> tuple[np.ndarray, np.ndarray]:
@@ -252,6 +254,21 @@ class TestAllInputters:
         assert len(read(made.flow("val"))[0]) == COUNTS[source][1]
         with pytest.raises(ConfigError, match="not 100000"):
             inputter(source(tmp_path / "more"), samples=100_000)
+
+
+def test_a_run_needs_no_data_to_predict(tmp_path: Path) -> None:
+    values = csv_files(tmp_path / "data")
+    inputter(values).keep(tmp_path)
+    away = make_inputter(DataConfig(size=SIZE, **{**values, "path": str(tmp_path / "gone")}))
+    away.restore(tmp_path)
+    assert list(away.class_names) == list(COLOURS)
+    assert away.prepare(np.zeros([9, 7, 3], np.uint8))[0].shape == (*SIZE, 3)
+    with pytest.raises(ConfigError, match="gone"):
+        away.flow("val")
+    other = make_inputter(DataConfig(size=SIZE, **values, class_names=[*COLOURS, "more"]))
+    other.restore(tmp_path)
+    with pytest.raises(ConfigError, match="other classes than the run"):
+        other.flow("val")
 
 
 def test_training_data_are_shuffled() -> None:

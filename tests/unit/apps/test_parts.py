@@ -144,7 +144,7 @@ def test_a_report_agrees_with_scikit_learn(tmp_path: Path) -> None:
     names = ["zero", "one", "two", "ünseen"]
     probabilities = rng.dirichlet(np.ones(4), 200)
     label = np.where(rng.random(200) < 0.6, probabilities.argmax(1), rng.integers(0, 3, 200)) % 3
-    report = ClassificationReport(names, top_k=2)
+    report = ClassificationReport(names, top_k=2, auc=True)
     for _ in range(2):  # The second evaluation starts from zero.
         report.begin()
         for part in np.split(np.arange(200), [64, 128]):
@@ -159,6 +159,8 @@ def test_a_report_agrees_with_scikit_learn(tmp_path: Path) -> None:
         label, predicted, labels=range(4), zero_division=0
     )
     assert numbers["macro_f1"] == pytest.approx(each[2][:3].mean())
+    areas = [metrics.roc_auc_score(label == k, probabilities[:, k]) for k in range(3)]
+    assert numbers["roc_auc"] == pytest.approx(np.mean(areas))
     rows = [line.split()[::2] for line in report.lines()[1:]]
     assert [row[0] for row in rows] == names
     assert np.array_equal(report.confusion, metrics.confusion_matrix(label, predicted))

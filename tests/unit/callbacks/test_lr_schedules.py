@@ -126,8 +126,12 @@ def test_the_finder_spoils_no_trained_run(tmp_path: Path) -> None:
         host.run()
 
 
-def test_a_cost_that_never_falls(tmp_path: Path) -> None:
+def test_a_cost_that_never_falls(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     finder = LearningRateFinder(steps=20)
     SmallHost(tmp_path, [finder], steps_per_epoch=30, outputs=lambda step: {"cost": 1.0}).run()
     assert finder.suggestion is None and len(finder.rates) == 20
     assert finder.rates[-1] == pytest.approx(10)
+    assert "the run ended" not in caplog.text
+    shorter = LearningRateFinder(steps=40)
+    SmallHost(tmp_path, [shorter], max_epoch=3, outputs=lambda step: {"cost": 1.0}).run()
+    assert "the run ended after 12 of 40 steps, at a learning rate of 9.43e-05" in caplog.text

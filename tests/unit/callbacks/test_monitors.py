@@ -340,7 +340,9 @@ def test_csv(tmp_path: Path) -> None:
     assert path.read_text().splitlines()[1:] == ["10,1,0.5,", "20,2,1.0,", "30,3,1.5,"]
 
 
-def test_a_command_gets_numbers_without_a_shell(tmp_path: Path) -> None:
+def test_a_command_gets_numbers_without_a_shell(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     path = tmp_path / "said"
     code = f"import sys; open({str(path)!r}, 'a').write(repr(sys.argv[1:]) + chr(10))"
     command = [
@@ -354,10 +356,13 @@ def test_a_command_gets_numbers_without_a_shell(tmp_path: Path) -> None:
     monitors = Monitors([SendMonitorData(command, ["val/error"])])
     for epoch in (1, 2):
         monitors.at(5 * epoch, epoch)
+        monitors.put_scalar("val/err", 1)
         if epoch == 2:
             monitors.put_scalar("val/error", 0.125)
         monitors.end_epoch()
     assert path.read_text() == "['0.12; rm x', '2', '$HOME']\n"
+    [warning] = caplog.messages
+    assert "waits for 'val/error', which has not come yet. Did you mean 'val/err'?" in warning
 
 
 def test_a_command_that_fails_is_run_again_later(
@@ -625,7 +630,10 @@ def test_names_can_be_chosen() -> None:
 
 
 def events(logdir: Path) -> Any:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    """As TensorBoard's own reader finds them."""
+    accumulator = pytest.importorskip(
+        "tensorboard.backend.event_processing.plugin_event_accumulator"
+    )
     found = accumulator.EventAccumulator(str(logdir), size_guidance={"tensors": 0})
     found.Reload()
     return found
@@ -690,11 +698,15 @@ def test_settings_and_graph(tmp_path: Path) -> None:
 def test_every_start_has_a_file_of_its_own_in_order(tmp_path: Path) -> None:
     for start in range(2):
         monitor = TensorBoardMonitor(tmp_path, clock=lambda: 5.0)
-        monitor.put_scalar("cost", start, step=start)
+        monitor.resume(start)
+        for step in (1, 2):
+            monitor.put_scalar("cost", start, step=start + step)
         monitor.close()
     first, second = sorted(tmp_path.iterdir())
     assert first.name.startswith("events.out.tfevents.0000000005.")
-    assert [events(file).Tensors("cost")[0].step for file in (first, second)] == [0, 1]
+    assert [events(file).Tensors("cost")[0].step for file in (first, second)] == [1, 2]
+    assert [event.step for event in events(tmp_path).Tensors("cost")] == [1, 2, 3]
+    assert _points(tmp_path) == [0, 1, 1]
 
 
 def test_without_tensorboard_it_says_so_once(

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import contextlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +10,22 @@ import pytest
 
 from small_host import Note, PutValues, SmallHost
 from towerpack import CallbackError
-from towerpack.callbacks import Callback, Callbacks, MaxSaver, MinSaver, ModelSaver
+from towerpack.callbacks import (
+    Callback,
+    Callbacks,
+    EnableCallbackIf,
+    HumanHyperParamSetter,
+    HyperParamSetterWithFunc,
+    LearningRateFinder,
+    MaxSaver,
+    MinSaver,
+    ModelSaver,
+    PeriodicTrigger,
+    ScheduledHyperParamSetter,
+    StatMonitorParamSetter,
+    cosine_schedule,
+    piecewise_schedule,
+)
 
 
 def test_a_need_must_be_met_by_an_earlier_callback(tmp_path: Path) -> None:
@@ -24,6 +41,32 @@ def test_two_callbacks_may_not_produce_one_name(tmp_path: Path) -> None:
     twice = [PutValues("val/error", []), PutValues("val/error", [])]
     with pytest.raises(CallbackError, match="both produce 'val/error'"):
         SmallHost(tmp_path, twice).setup()
+
+
+LR = "learning_rate"
+COSINE = cosine_schedule(0.1, steps=40)
+
+
+@pytest.mark.parametrize(
+    ("other", "fits"),
+    [
+        (ScheduledHyperParamSetter(LR, [(0, 0.5), (2, 0.7)]), False),
+        (ScheduledHyperParamSetter(LR, [(10, 0.5)]), True),  # after 40 steps
+        (piecewise_schedule([(0, 0.1)]), False),
+        (PeriodicTrigger(StatMonitorParamSetter(LR, "cost", lambda v: v, 0, 1), 2), False),
+        (LearningRateFinder(steps=30), False),
+        (EnableCallbackIf(HyperParamSetterWithFunc(LR, max), lambda c: c.epoch_num > 10), True),
+        (HumanHyperParamSetter(LR), True),
+    ],
+)
+def test_a_schedule_by_steps_lets_no_other_set(tmp_path: Path, other: Callback, fits: bool) -> None:
+    for both in ([COSINE, other], [other, COSINE]):
+        with (
+            contextlib.nullcontext()
+            if fits
+            else pytest.raises(CallbackError, match=f"{re.escape(repr(both[0]))} and .* both set")
+        ):
+            SmallHost(tmp_path, both).setup()
 
 
 def test_keys_stay_the_same_when_others_come_and_go() -> None:

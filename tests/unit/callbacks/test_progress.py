@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 
 from small_host import SmallHost
+from towerpack._display.meter import Meter, clock_text, speed_text
+from towerpack._display.terminal import Screen, Style
 from towerpack.callbacks import Callback, ProgressBar
-from towerpack.callbacks._meter import Meter, clock_text, speed_text
-from towerpack.callbacks._terminal import Screen, Style
 
 
 class Clock:
@@ -193,10 +193,10 @@ import logging, sys, time
 from pathlib import Path
 from small_host import SmallHost, PutValues, Note
 from towerpack.callbacks import *
-from towerpack.callbacks import _terminal
+from towerpack._display import terminal
 from towerpack._core import logs
 logs.console()
-_terminal._LONG_S = 0.3
+terminal._LONG_S = 0.3
 log = logging.getLogger("towerpack.demo")
 class Work(Callback):
     def trigger_step(self):
@@ -204,7 +204,7 @@ class Work(Callback):
         if self.trainer.global_step % 20 == 7:
             log.info("a log line at step %d", self.trainer.global_step)
             print("printed at", self.trainer.global_step)
-            with _terminal.task("val", 30) as advance:
+            with terminal.task("val", 30) as advance:
                 for _ in range(30):
                     time.sleep(0.03)
                     advance()
@@ -226,8 +226,8 @@ def in_terminal(program: str, *, columns: int, tmp_path: Path) -> str:
 
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    tests = Path(__file__).parents[2]
-    paths = [str(tests), *filter(None, [os.environ.get("PYTHONPATH")])]
+    support = Path(__file__).parents[2] / "support"
+    paths = [str(support), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "TERM": "xterm-256color", "PYTHONPATH": os.pathsep.join(paths)}
     for name in ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE"):
         env.pop(name, None)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from processes import stopwatch
-from towerpack.callbacks._read_ahead import ReadAhead
+from towerpack._core.read_ahead import ReadAhead
 
 
 def pair(raw: int, position: int) -> tuple[int, int]:

@@ -53,6 +53,24 @@ def test_best_saver_acts_only_on_new_values(tmp_path: Path) -> None:
     assert [step for step, _ in host.saves] == [1, 3]
 
 
+def test_best_saver_keeps_no_other_weights_than_those_that_were_measured(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def best(*periods: int | None) -> list[tuple[float | None, int]]:
+        put, saver = PutValues("e", [5.0, 4.0, 3.0, 2.0]), MinSaver("e")
+        both = [
+            c if k is None else PeriodicTrigger(c, k)
+            for k, c in zip(periods, (put, saver), strict=True)
+        ]
+        host = SmallHost(tmp_path, both, steps_per_epoch=4, max_epoch=3).run()
+        return [(saver.best, saver.best_step or 0), *((0, step) for step, _ in host.saves)]
+
+    assert best(3, 3) == [(2.0, 12), (0, 3), (0, 6), (0, 9), (0, 12)]
+    assert "the weights are those" not in caplog.text
+    assert best(3, None) == [(2.0, 12), (0, 12)]
+    assert "of e at step 3, since the weights are those of step 4" in caplog.text
+
+
 def test_best_saver_survives_a_resume(tmp_path: Path) -> None:
     before = MinSaver("e")
     SmallHost(tmp_path, [PutValues("e", [0.3, 0.5]), before], max_epoch=2).run()

@@ -19,6 +19,7 @@ from towerpack.callbacks import (
     PeriodicCallback,
     PeriodicTrigger,
     ProxyCallback,
+    RunOp,
     StopAfter,
 )
 
@@ -86,6 +87,16 @@ def test_functions_as_a_callback(tmp_path: Path) -> None:
         CallbackFactory(triggers=print)
     with pytest.raises(ConfigError, match="do nothing"):
         CallbackFactory()
+
+
+def test_a_function_is_called_when_it_is_asked_for(tmp_path: Path) -> None:
+    calls: list[str] = []
+    usual = RunOp(lambda: calls.append("usual"))
+    step = RunOp(lambda: calls.append("step"), False, False, run_step=True)
+    SmallHost(tmp_path, [usual, step], max_epoch=2, steps_per_call=1).run()
+    assert calls == ["usual", *["step"] * 4, "usual", *["step"] * 4, "usual"]
+    with pytest.raises(ConfigError, match="do nothing"):
+        RunOp(print, False, False)
 
 
 def test_it_stops_after_steps_and_after_seconds(tmp_path: Path) -> None:

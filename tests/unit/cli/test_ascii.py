@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from towerpack.checkpoint import CheckpointStore
+from warm_python import warm_python
 
 RECIPE = """
 from towerpack.dataflow import BatchData, DataFromList, MapData
@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def towerpack(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    command = [sys.executable, "-m", "towerpack", *arguments]
+    command = [*warm_python(), "-m", "towerpack", *arguments]
     return subprocess.run(
         command, capture_output=True, env=environment, cwd=folder, encoding="ascii"
     )

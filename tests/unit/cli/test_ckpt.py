@@ -26,7 +26,9 @@ def run(tmp_path: Path) -> Path:
             slots = {"iterations": np.array(step), "empty": np.zeros((0, 3), np.uint8)}
             state = {"epoch": step // 1000, "data": {"position": 17}, "[x]": "text"}
             store.save(step, {"model": model, "optimizer": slots}, state)
-        store.keep_as(1000, "best-val/error", info={"val/error": 0.07123456})
+        store.keep_as(
+            1000, "best-val/error", info={"best": [{"name": "val/error", "value": 0.07123456}]}
+        )
     return tmp_path
 
 
@@ -97,7 +99,7 @@ def test_ls_for_programs(run: Path) -> None:
         (1000, None, True),
         (2000, None, True),
     ]
-    assert rows[0]["info"] == {"val/error": 0.07123456}
+    assert rows[0]["info"]["best"][0]["value"] == 0.07123456
 
 
 def test_show(run: Path) -> None:
@@ -227,6 +229,20 @@ def test_convert_keeps_every_bit(files: Path, name: str) -> None:
     assert "0 differ" not in towerpack("ckpt", "diff", averaged, files / "run")[1]
     with pytest.raises(ConfigError, match="no such format"):
         towerpack("ckpt", "convert", files / "run", "-o", files / "w.zip")
+
+
+@pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
+def test_a_file_of_keras_is_converted_to_names_that_models_have(tmp_path: Path) -> None:
+    import keras
+
+    layers = [keras.layers.Input([4]), keras.layers.Dense(2, name="fc1")]
+    keras.Sequential([*layers, keras.layers.BatchNormalization(name="bn")]).save(
+        tmp_path / "k.keras"
+    )
+    towerpack("ckpt", "convert", tmp_path / "k.keras", "-o", tmp_path / "k.npz")
+    statistics = ("gamma", "beta", "moving_mean", "moving_variance")
+    names = ["fc1/kernel", "fc1/bias", *(f"bn/{name}" for name in statistics)]
+    assert np.load(tmp_path / "k.npz").files == names
 
 
 def test_average(files: Path) -> None:

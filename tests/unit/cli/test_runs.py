@@ -89,12 +89,14 @@ def two(tmp_path: Path) -> Path:
     for name, seed, steps in (("a", 1, 20), ("b", 2, 40)):
         with RunDir(tmp_path / name) as directory:
             directory.record_start(seed=seed, config={"model": f"<M at 0x{seed}f>", "xla": False})
+            directory.record_settings({"model": "M", "optimizer.momentum": seed / 2})
             monitors = Monitors([JSONLMonitor(directory.stats)])
             for step in range(10, steps + 1, 10):
                 monitors.at(step, step // 10)
                 monitors.put_scalar("cost", seed / step)
                 monitors.put_scalar("val/error", float("nan") if step == 10 else 0.5)
                 monitors.put_scalar("time/save", 3)
+                monitors.put_scalar(f"of_{name}", 1 if seed == 2 else float("nan"))
             monitors.close()
     return tmp_path
 
@@ -117,7 +119,7 @@ def test_ls(two: Path) -> None:
 def test_compare(two: Path) -> None:
     text = runs("compare", two / "a", two / "b")
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
-    assert rows["seed"] == ["1", "2"]
+    assert rows["seed"] == ["1", "2"] and rows["optimizer.momentum"] == ["0.5", "1.0"]
     assert rows["cost"] == ["0.05", "0.05", "to", "0.1", "0.05", "0.05", "to", "0.2"]
     assert "model" not in rows and "xla" not in rows
     assert "val/error" not in runs("compare", two / "a", two / "b", "--match", "^cost")
@@ -126,14 +128,21 @@ def test_compare(two: Path) -> None:
 def test_plot(two: Path) -> None:
     text = runs("plot", two / "a", two / "b")
     assert "val/error" in text and "time/save" not in text
-    lines = text[: text.index("val/error")].splitlines()
+    lines = text[: text.rindex("val/error")].splitlines()
     drawn = [line for line in lines if any(0x2800 < ord(c) < 0x2900 for c in line)]
     assert len(drawn) == 12
     assert "0.2" in drawn[0] and "0.05" in drawn[-1]
     path = two / "curves.png"
     runs("plot", two / "a", two / "b", "-o", path)
     assert path.read_bytes().startswith(b"\x89PNG")
+    path = two / "curves.svg"
+    text = runs("plot", two / "a", two / "b", "--match=.", "-o", path)
+    assert "of_a: 2 values that are not finite are left out" in text
+    # A colour for each run: in three pictures and the legend, and where one alone has the number.
+    lines = [f"stroke: {colour}; stroke-width: 1.5" for colour in ("#1f77b4", "#ff7f0e")]
+    assert [path.read_text().count(line) for line in lines] == [4, 5]
     for arguments, message in (
+        (["--match", "of_a"], "No value of of_a is finite"),
         (["--match", "cosst"], "Did you mean 'cost'"),
         (["--match", "("], "no regular expression"),
         (["-o", two / "curves.doc"], "curves.png"),

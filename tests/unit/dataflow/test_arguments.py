@@ -136,11 +136,9 @@ def test_flows_that_are_no_list(stage: Any) -> None:
 
 
 def test_weights() -> None:
-    for wrong in (["a", 1], [None, 1], "ab", [1j, 1]):
-        with pytest.raises(ConfigError, match="does not mix"):
+    for wrong in (["a", 1], [None, 1], "ab", [1j, 1], 3):
+        with pytest.raises(ConfigError, match="do not mix"):
             MixData([ten(), ten()], any_(wrong))
-    with pytest.raises(ConfigError, match="weights must be a list"):
-        MixData([ten(), ten()], any_(3))
     for pair in ((ten(), 0.5, 3), (ten(),), []):
         with pytest.raises(ConfigError, match="pairs of a flow and its probability"):
             RandomChooseData(any_([pair]))
@@ -237,11 +235,11 @@ def test_what_python_iterates_without_iter() -> None:
     [
         ({"shapes": 3}, "one shape for each component"),
         ({"shapes": [28, 28]}, "one shape for each component"),
-        ({"shapes": [[2, -1]]}, "negative"),
+        ({"shapes": [[2, -1]]}, "a side of a shape is -1"),
         ({"shapes": [["a"]]}, "no integer"),
-        ({"shapes": [[2]], "size": -1}, "no pass of -1"),
+        ({"shapes": [[2]], "size": -1}, "size is -1"),
         ({"shapes": [[2]], "dtype": "nope"}, "no such dtype"),
-        ({"shapes": [[2]], "domain": 3}, "domain is no pair"),
+        ({"shapes": [[2]], "domain": 3}, "one domain for each shape"),
     ],
 )
 def test_fake_data(arguments: dict[str, Any], told: str) -> None:

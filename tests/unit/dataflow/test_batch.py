@@ -326,7 +326,7 @@ def test_fast_path_gives_what_the_slow_path_gives(array: np.ndarray) -> None:
 
 def test_arguments() -> None:
     ds = DataFromList([(1,)])
-    with pytest.raises(ConfigError, match="batch of 0"):
+    with pytest.raises(ConfigError, match="batch_size is 0"):
         BatchData(ds, 0)
     with pytest.raises(ConfigError, match="stack='lists'"):
         BatchData(ds, 1, stack="lists")  # type: ignore[arg-type]

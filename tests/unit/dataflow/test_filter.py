@@ -74,7 +74,7 @@ def test_a_predicate_that_fails_names_the_datapoint_and_loses_nothing() -> None:
     for _ in range(2):
         with pytest.raises(MapError, match="raised ValueError on datapoint 3 of epoch 0"):
             next(iterator)
-    assert iterator.state()["at"]["inner"]["count"] == 3
+    assert iterator.state()["at"]["count"] == 3
     skipping = FilterData(generated(6), lambda dp: bool(bad_every(4)(dp)), on_error="skip")
     iterator = skipping.iterate()
     assert [dp[0] for dp in iterator] == [0, 1, 2, 4, 5] and iterator.skipped == 1

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -138,7 +137,7 @@ def test_other_data_than_those_of_the_state() -> None:
 
 def test_arguments() -> None:
     ds = DataFromList([])
-    with pytest.raises(ConfigError, match="holds nothing"):
+    with pytest.raises(ConfigError, match="batch_size is 0"):
         BatchDataByShape(ds, 0, 0)
     for options in ({"max_waiting": -1}, {"max_waiting": 3, "remainder": False}):
         with pytest.raises(ConfigError, match="max_waiting"):
@@ -201,9 +200,6 @@ class TestByLength:
         with pytest.raises(DataFlowError, match="cannot group datapoint 0: TypeError"):
             list(BatchByLength(make([(1,)]), 2))
 
-    def test_laws(self, make: Make) -> None:
-        check_flow(lambda: BatchByLength(LocallyShuffleData(make(words(LENGTHS)), 4), 2, [4, 9]))
-
 
 class TestKnownLengths:
     @settings(max_examples=scaled(800))
@@ -255,13 +251,7 @@ class TestKnownLengths:
             with pytest.raises(DataFlowError, match=r"as lengths\[\d+\] says"):
                 list(BatchByLength(wrong, 2, [4], lengths=lengths))
 
-    def test_a_plan_pickles(self) -> None:
-        ds = BatchByLength(DataFromList(words(LENGTHS)), 2, [4], lengths=LENGTHS, shuffle=True)
-        plan = ds.plan(seed=0)
-        expected = plan.get(2)
-        assert same_datapoints(cloudpickle.loads(cloudpickle.dumps(plan)).get(2), expected)
-
-    def test_arguments(self) -> None:
+    def test_lengths_must_fit(self) -> None:
         ds = DataFromList(words(LENGTHS))
         for lengths in (LENGTHS[:-1], [LENGTHS], [float(n) for n in LENGTHS]):
             with pytest.raises(ConfigError, match="does not fit the datapoints"):
@@ -270,23 +260,28 @@ class TestKnownLengths:
             unseekable = MapData(generated([]), lambda dp: dp)
             unseekable.length = lambda: 0  # type: ignore[method-assign]
             BatchByLength(unseekable, 2, lengths=np.zeros(0, int))
-        with pytest.raises(ConfigError, match="needs the lengths"):
-            BatchByLength(ds, 2, shuffle=True)
         with pytest.raises(DataFlowError, match="longer than the last boundary"):
             BatchByLength(ds, max_tokens=50, boundaries=[10], lengths=LENGTHS)
-        with pytest.raises(ConfigError, match="Give a batch_size, or max_tokens"):
-            BatchByLength(ds)
-        with pytest.raises(ConfigError, match="Give a batch_size, or max_tokens"):
-            BatchByLength(ds, 2, [3], max_tokens=5)
-        for boundaries in ([3, 3], [0], [5, 2]):
-            with pytest.raises(ConfigError, match="make no buckets"):
-                BatchByLength(ds, 2, boundaries)
-        for sizes in (0, [1, 2], [1, 0, 2]):
-            with pytest.raises(ConfigError, match="do not fit boundaries"):
-                BatchByLength(ds, sizes, [3, 4])
-        for boundaries in ([], [20]):
-            with pytest.raises(ConfigError, match="does not go with boundaries"):
-                BatchByLength(ds, max_tokens=10, boundaries=boundaries)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"batch_size": 2, "shuffle": True}, "needs the lengths"),
+        ({}, "Give a batch_size, or max_tokens"),
+        ({"batch_size": 2, "max_tokens": 5}, "Give a batch_size, or max_tokens"),
+        ({"batch_size": 2, "boundaries": [3, 3]}, "make no buckets"),
+        ({"batch_size": 2, "boundaries": [0]}, "make no buckets"),
+        ({"batch_size": 0, "boundaries": [3, 4]}, "do not fit boundaries"),
+        ({"batch_size": [1, 0, 2], "boundaries": [3, 4]}, "do not fit boundaries"),
+        ({"batch_size": [1, 2], "boundaries": [3, 4]}, "do not fit boundaries"),
+        ({"max_tokens": 10}, "do not fit boundaries"),
+        ({"max_tokens": 10, "boundaries": [20]}, "do not fit boundaries"),
+    ],
+)
+def test_arguments_of_buckets(arguments: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError, match=told):
+        BatchByLength(DataFromList(words(LENGTHS)), **arguments)
 
 
 def test_is_followed_by_plain_maps() -> None:

@@ -28,7 +28,6 @@ from towerpack.dataflow import (
     RepeatedData,
     ShuffleData,
 )
-from towerpack.dataflow.stages._turns import even_turns, whole_weights
 
 Make = Callable[[int, int], DataFlow]
 
@@ -46,63 +45,43 @@ def pairs(ds: DataFlow, limit: int = 10**9, **options: Any) -> list[tuple[int, i
     return [(int(a), int(b)) for (a, b), _ in zip(iterator, range(limit), strict=False)]
 
 
-class TestTurns:
-    def test_by_hand(self) -> None:
-        assert even_turns((2, 1)).whose.tolist() == [0, 1, 0]
-        assert even_turns((5,)).whose.tolist() == [0]
-        assert even_turns((1, 1, 1)).whose.tolist() == [0, 1, 2]
+@settings(max_examples=scaled(300))
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=9))
+@example([1] * 24 + [47, 187, 370, 288, 302, 323])  # the flow furthest behind first: off by 1.26
+def test_shares_are_exact_to_within_one(weights: list[int]) -> None:
+    mix = MixData([numbers(i, 1) for i in range(len(weights))], weights, stop="repeat")
+    shares, given = np.array(weights) / sum(weights), np.zeros(len(weights), np.int64)
+    for turn, (flow, _) in enumerate(pairs(mix, sum(weights))):
+        given[flow] += 1
+        assert np.abs(given - shares * (turn + 1)).max() < 1
+    assert given.tolist() == weights
 
-    @settings(max_examples=scaled(600))
-    @given(st.lists(st.integers(1, 60), min_size=1, max_size=9).map(tuple))
-    @example((13, 25, 29, 14, 2, 9, 17, 16))  # without Tijdeman's lower bound one is off by 1
-    def test_shares_are_exact_to_within_one(self, weights: tuple[int, ...]) -> None:
-        turns = even_turns(weights)
-        shares = np.array(weights) / sum(weights)
-        given = np.zeros(len(weights), np.int64)
-        for turn, flow in enumerate(turns.whose.tolist()):
-            assert turns.nth[turn] == given[flow]
-            given[flow] += 1
-            assert np.abs(given - shares * (turn + 1)).max() < 1
-        divisor = math.gcd(*weights)
-        assert given.tolist() == [weight // divisor for weight in weights]
 
-    @settings(max_examples=scaled(400))
-    @given(st.lists(st.integers(1, 9), min_size=1, max_size=5).map(tuple), st.integers(0, 200))
-    def test_arithmetic_agrees_with_counting(self, weights: tuple[int, ...], until: int) -> None:
-        turns = even_turns(weights)
-        given = [0] * len(weights)
-        whose, nth = turns.locate(np.arange(until))
-        for turn, (flow, before) in enumerate(zip(whose.tolist(), nth.tolist(), strict=True)):
-            assert before == given[flow]
-            assert turns.turn_of(flow, before) == turn
-            given[flow] += 1
-        assert turns.taken(until).tolist() == given
+def test_weights(caplog: pytest.LogCaptureFixture) -> None:
+    def whole(*weights: Any) -> tuple[int, ...]:
+        return MixData([numbers(0, 1)] * len(weights), weights).weights
 
-    def test_what_is_rounded_is_told(self, caplog: pytest.LogCaptureFixture) -> None:
-        whole_weights([0.7, 0.2, 0.1])
-        whole_weights([1, 65_535])
-        assert caplog.messages == []
-        sizes = [1_281_167, 50_000, 3_000_000]
-        rounded = whole_weights(sizes)
-        (message,) = caplog.messages
-        shares = [
-            w / sum(rounded) - size / sum(sizes) for w, size in zip(rounded, sizes, strict=True)
-        ]
-        assert f"a datapoint in {1 / max(map(abs, shares)):.0f}" in message
-
-    def test_weights(self) -> None:
-        assert whole_weights([0.1] * 10) == (1,) * 10
-        assert whole_weights([0.7, 0.2, 0.1]) == (7, 2, 1)
-        assert whole_weights([50, 100]) == (1, 2)
-        assert whole_weights([np.float64(0.25), Fraction(1, 4)]) == (1, 1)  # type: ignore[list-item]
-        rounded = whole_weights([math.pi, math.e])
-        assert sum(rounded) <= 1 << 16
-        assert rounded[0] / sum(rounded) == pytest.approx(math.pi / (math.pi + math.e), abs=2e-5)
-        for wrong in (0, -1, math.inf, math.nan):
-            with pytest.raises(ConfigError, match="does not mix"):
-                whole_weights([1, wrong])
-        with pytest.raises(ConfigError, match="too small"):
-            whole_weights([1, 1e-9])
+    assert whole(*[0.1] * 10) == (1,) * 10
+    assert whole(0.7, 0.2, 0.1) == (7, 2, 1)
+    assert whole(50, 100) == (1, 2)
+    assert whole(np.float64(0.25), Fraction(1, 4)) == (1, 1)
+    assert whole(1, 65_535) == (1, 65_535) and caplog.messages == []
+    rounded = whole(math.pi, math.e)
+    assert rounded[0] / sum(rounded) == pytest.approx(math.pi / (math.pi + math.e), abs=2e-5)
+    assert "are rounded to [" in caplog.text
+    with pytest.raises(ConfigError, match="too small"):
+        whole(1, 1e-9)
+    for wrong in (0, -1, math.inf, math.nan):
+        with pytest.raises(ConfigError, match="do not mix"):
+            whole(1, wrong)
+    for flows, weights, told in (
+        ([], None, "no flow"),
+        ([numbers(0, 1)] * 2, [1], "2 flows and 1"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            MixData(flows, weights)
+    with pytest.raises(ConfigError, match="stop='last'"):
+        MixData([numbers(0, 1)], stop="last")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("make", [numbers, generated])
@@ -182,15 +161,6 @@ def test_shares_of_every_batch() -> None:
     flows = [RepeatedData(ShuffleData(numbers(i, 50))) for i in range(3)]
     for (names, _), _ in zip(BatchData(MixData(flows, [5, 3, 2]), 20), range(30), strict=False):
         assert np.bincount(names).tolist() == [10, 6, 4]
-
-
-def test_arguments() -> None:
-    with pytest.raises(ConfigError, match="0 flows"):
-        MixData([])
-    with pytest.raises(ConfigError, match="2 flows and 1 weights"):
-        MixData([numbers(0, 1)] * 2, [1])
-    with pytest.raises(ConfigError, match="stop='last'"):
-        MixData([numbers(0, 1)], stop="last")  # type: ignore[arg-type]
 
 
 def test_the_predecessors_choice() -> None:

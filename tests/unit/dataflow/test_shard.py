@@ -137,9 +137,9 @@ def test_hosts_without_a_common_seed_are_warned(caplog: pytest.LogCaptureFixture
 
 def test_shards_that_are_not() -> None:
     for count, index in ((0, 0), (2, 2), (2, -1)):
-        with pytest.raises(ConfigError, match="no shard"):
+        with pytest.raises(ConfigError, match=r"no shard|is 0|is -1"):
             ShardData(numbers(4), count, index)
-        with pytest.raises(ConfigError, match="no shard"):
+        with pytest.raises(ConfigError, match=r"no shard|is 0|is -1"):
             ShardRows(BatchData(numbers(4), 2), count, index)
     with pytest.raises(ConfigError, match="tail='keep'"):
         ShardData(numbers(4), 2, 0, tail="keep")  # type: ignore[arg-type]

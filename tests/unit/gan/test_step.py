@@ -11,8 +11,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from towerpack import CallbackError, ConfigError, LayerError
-from towerpack.dataflow import BatchData, DataFromArrays, FixedSizeData, JoinData, RepeatedData
+from towerpack import CallbackError, ConfigError, LayerError, ModelSaver
+from towerpack.dataflow import (
+    BatchData,
+    DataFromArrays,
+    FixedSizeData,
+    JoinData,
+    MapData,
+    RepeatedData,
+)
 from towerpack.gan import (
     FID,
     GANModelDesc,
@@ -164,18 +171,21 @@ def test_periods() -> None:
             SeparateGANTrainer(None, *periods)
 
 
-def train(run_dir: Path, *callbacks: Any) -> Any:
+def train(run_dir: Path, *callbacks: Any, step: Any = None, **settings: Any) -> Any:
     flow = JoinData([BatchData(DataFromArrays(X), 8), RandomZData([8, 2])])
     config = TrainConfig(
         model=with_(make=lambda: {"g_optimizer": WeightEMA(adam()), "d_optimizer": adam()}),
         dataflow=flow, callbacks=[*callbacks], monitors=[], max_epoch=2, seed=1, run_dir=run_dir,
+        **settings,
     )  # fmt: skip
-    trainer = GANTrainer(config)
+    trainer = GANTrainer(config, step=step)
     trainer.train()
     return trainer
 
 
-def test_the_distance_of_what_is_generated_is_monitored(tmp_path: Path) -> None:
+def test_the_distance_of_what_is_generated_is_monitored(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     real, noise = BatchData(DataFromArrays(X), 4), FixedSizeData(RandomZData([50, 2]), 3)
     seen: list[Any] = []
 
@@ -184,17 +194,22 @@ def test_the_distance_of_what_is_generated_is_monitored(tmp_path: Path) -> None:
         return seen[-1]
 
     fid = FID(real, network, "gen/fake", noise, ema=True)
-    trainer = train(tmp_path, fid)
+    trainer = train(tmp_path, fid, ModelSaver())
     first, second = (value for _, value in trainer.monitors.history("fid"))
     assert 0 < second < first  # from 0 towards the data, with a mean of 3
     assert [len(part) for part in seen] == [4] * 4 + [50] * 6  # real ones once
+    assert train(tmp_path, step=SeparateGANStep(1, 3)).was_complete  # but told what was changed
+    assert "step.g_period  1    3    new" in caplog.text
+    with pytest.raises(ConfigError, match="list cannot be copied"):
+        train(tmp_path / "list", optimizer=[adam()])
     with pytest.raises(ConfigError, match="no end"):
         FID(real, network, "gen/fake", RandomZData([50, 2]))
 
 
 def test_a_grid_shows_outputs_side_by_side(tmp_path: Path) -> None:
     outputs = ["gen/picture", "gen/turned"]
-    train(tmp_path, SampleGrid(outputs, RandomZData([6, 2]), columns=3, value_range=(-2, 2)))
+    noise = MapData(RandomZData([6, 2]), lambda point: [point[0].astype(np.float64)])
+    train(tmp_path, SampleGrid(outputs, noise, columns=3, value_range=(-2, 2)))
     grid = cv2.imread(str(tmp_path / "samples" / "epoch-0002.png"))[..., 0]
     cells = [[grid[y : y + 64, x : x + 64] for x in range(0, 408, 68)] for y in (0, 68)]
     assert grid.shape == (2 * 68 - 4, 6 * 68 - 4)
@@ -208,8 +223,9 @@ def test_a_grid_shows_outputs_side_by_side(tmp_path: Path) -> None:
     ("output", "flow", "message"),
     [
         ("gen/fake", RandomZData([4, 2]), r"shape \(4, 4\)"),
-        ("gen/fake", JoinData([RandomZData([4, 2])] * 2), "2 components"),
+        ("gen/fake", JoinData([RandomZData([4, 2])] * 2), "float32, float32"),
         ("gen/fake", RepeatedData(DataFromArrays(X[:0]), 1), "nothing"),
+        ("gen/fake", BatchData(DataFromArrays(Z.astype(str)), 4), "<U"),
     ],
 )
 def test_grids_that_cannot_be_drawn(output: str, flow: Any, message: str, tmp_path: Path) -> None:

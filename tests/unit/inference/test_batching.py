@@ -224,6 +224,7 @@ def test_several_devices(predictor: Predictor) -> None:
     for wrong in (
         lambda: predictor.on("GPU:77"),
         lambda: DatasetPredictor(predictor, [], devices="CPU:0"),
+        lambda: DatasetPredictor(predictor, 5),  # type: ignore[arg-type]
     ):
         with pytest.raises(ConfigError):
             wrong()
@@ -287,6 +288,8 @@ def test_load_weights(run: Path, predictor: Predictor) -> None:
     assert load_weights(model, wrong, ignore_mismatch=True, rename={"b": "fc1/bias"}) == [
         "fc1/bias"
     ]
+    with pytest.raises(CheckpointMismatchError, match="the name of a variable"):
+        load_weights(model, {"b": wrong["b"]}, ignore_mismatch=True)
     with pytest.raises(ConfigError, match="has no variables by name"):
         load_weights(object(), run)
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import gymnasium as gym
 import numpy as np
 import pytest
 from PIL import Image, ImageSequence
 
 from towerpack import ConfigError
-from towerpack.rl import Atari, episode_frames, save_episode
+from towerpack.rl import make_envs, save_episode
 
 
 def test_an_episode_of_pong_becomes_a_gif_and_a_strip(tmp_path: Path) -> None:
-    env = Atari("Pong")()
-    frames = episode_frames(env, lambda batch: np.full(len(batch), 2), seed=3, max_steps=25)
-    assert len(frames) == 25
+    with make_envs("ALE/Pong-v5", 1, seed=3) as envs:
+        envs.reset()
+        frames = [envs.step(np.array([2])).observations[0, -1] for _ in range(25)]
     with Image.open(save_episode(tmp_path / "a" / "pong.gif", frames, fps=25)) as gif:
         shown = [np.asarray(frame.convert("L")) for frame in ImageSequence.Iterator(gif)]
         durations = [frame.info["duration"] for frame in ImageSequence.Iterator(gif)]
@@ -32,9 +31,3 @@ def test_what_cannot_be_written_is_refused(name: str, tmp_path: Path) -> None:
     frames = [] if name == "pong.gif" else [np.zeros((4, 4), np.uint8)]
     with pytest.raises(ConfigError, match=name):
         save_episode(tmp_path / name, frames)
-
-
-def test_an_environment_without_pictures_says_how_to_get_them() -> None:
-    env = gym.make("CartPole-v1")
-    with pytest.raises(ConfigError, match="render_mode='rgb_array'"):
-        episode_frames(env, lambda batch: [0], seed=0)

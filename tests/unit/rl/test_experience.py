@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,10 @@ import pytest
 import tensorflow as tf
 
 from small_envs import Walk
+from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
 from towerpack.inference import Predictor
-from towerpack.rl import A2C, DQN, MLP, PPO, Evaluator, make_envs
+from towerpack.rl import A2C, DQN, MLP, PPO, DQNConfig, Evaluator, PPOConfig, make_envs
 
 N, T, GAMMA, LAMBDA = 3, 8, 0.9, 0.7
 
@@ -101,17 +103,64 @@ def test_the_host_computes_what_the_tower_does(space: Any, network: MLP, tmp_pat
 
 @pytest.mark.parametrize("epochs", [1, 2, 4])
 def test_a_finished_phase_stays_so_with_another_number_of_batches(
-    epochs: int, tmp_path: Path
+    epochs: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     common: dict[str, Any] = {"num_envs": 2, "num_steps": 8, "batch_size": 8}
-    run: dict[str, Any] = {"epoch_steps": 16, "run_dir": tmp_path, "monitors": []}
-    PPO(Walk, epochs=2, **common).train(total_steps=32, **run)
-    trainer: Any = PPO(Walk, epochs=epochs, **common).trainer(total_steps=80, **run)
-    trainer.train()
-    assert trainer.complete and trainer.source.player.steps == 80
+    run: dict[str, Any] = {"run_dir": tmp_path, "monitors": []}
+    PPO(Walk, epochs=2, **common).train(total_steps=32, epoch_steps=16, **run)
+    assert "in effect" not in caplog.text
+    agent = PPO(Walk, epochs=epochs, clip=0.3, discount=0.9, **common)
+    # In epochs of another length: what counts are steps.
+    trainer: Any = agent.train(total_steps=80, epoch_steps=48, **run)
+    assert trainer.complete and trainer.source.envs.steps == 80
+    rows = [line.split() for line in caplog.text.partition("in effect\n")[2].splitlines()]
+    told = {row[0]: row[1:3] for row in rows if len(row) > 3 and row[3] == "new"}
+    expected = {"agent.discount": ["0.99", "0.9"], "clip": ["0.2", "0.3"]}
+    if epochs != 2:
+        expected["agent.epochs"] = ["2", str(epochs)]
+    steps = {"steps_per_epoch": ["4", str(6 * epochs)]}
+    assert told == {**expected, **steps}
 
 
-def test_steps_before_learning_are_of_the_total(tmp_path: Path) -> None:
-    agent = DQN(Walk, num_envs=2, train_freq=4, learning_starts=40, buffer_size=200)
+class Pictures(Walk):
+    """Of three colours, which are no frames."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.observation_space: Any = gym.spaces.Box(0, 255, (3, 4, 5), np.uint8)
+
+    def _observation(self) -> np.ndarray:
+        return np.random.default_rng(self._time).integers(0, 255, (3, 4, 5), np.uint8)
+
+
+def test_pictures_are_kept_whole_and_steps_before_learning_are_of_the_total(tmp_path: Path) -> None:
+    agent = DQN(
+        Pictures, network=MLP((8,)), num_envs=2, train_freq=4, learning_starts=40, buffer_size=200
+    )
     trainer: Any = agent.train(total_steps=96, epoch_steps=32, run_dir=tmp_path, monitors=[])
-    assert trainer.source.player.steps == 96
+    assert trainer.source.envs.steps == 96
+    assert agent.frames == 1 and DQN("ALE/Pong-v5").frames == 4
+
+
+@pytest.mark.parametrize("kind", [DQNConfig, PPOConfig, A2C.Config])
+def test_settings_that_make_no_sense_are_refused(kind: Any) -> None:
+    wrong: dict[type, list[Any]] = {
+        bool: [1, "yes", None],
+        int: [-1, 1.5, "1", True],
+        float: [-0.1, np.nan, np.inf, "1", None],
+        type(None): [1, "yes"],
+    }
+    for field in dataclasses.fields(kind):
+        values = wrong[type(field.default)]
+        if field.name in ("discount", "gae_lambda", "exploration_fraction", "exploration_final"):
+            values = [*values, 1.1]
+        if isinstance(field.default, int) and field.name not in ("frames", "learning_starts"):
+            values = [*values, 0]
+        for value in values:
+            with pytest.raises(ConfigError, match=field.name):
+                kind(**{field.name: value})
+        kind(**{field.name: field.default})
+    with pytest.raises(ConfigError, match="batch_size=64"):
+        DQNConfig(batch_size=64, buffer_size=32)
+    with pytest.raises(ConfigError, match="total_steps=0"):
+        PPO(Walk).trainer(total_steps=0)

@@ -52,6 +52,9 @@ CASES = {
         ),
         [0.9375, -0.25, -1.0],
     ),
+    "gae, lists": (
+        rl.gae([[1]], [[2]], [[4]], [[False]], [[False]], discount=0.5, lambda_=0.5), [1.0]
+    ),
     # Step 0 terminates: 1 − 2. Step 1 is cut at a state worth 10: 1 + .5 · 10 − 4.
     "gae, ends": (
         rl.gae(

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from gymnasium.spaces import Box, Discrete
 
-from towerpack import ConfigError, StateError
+from towerpack import ConfigError, NumericsError, StateError
 from towerpack.rl import ReplayMemory
 
 DISCOUNT = 0.9
@@ -189,12 +189,13 @@ def test_priorities_decide_how_often_and_weights_make_up_for_it(tmp_path: Path) 
 def test_a_state_that_the_files_no_longer_hold_is_refused(tmp_path: Path) -> None:
     form = {**FORMS["plain"], "slack": 30}
     replay, moves = memory(tmp_path, form), list(itertools.islice(Play(**form), 80))
-    with pytest.raises(StateError, match="nothing to draw"):
+    with pytest.raises(StateError, match="no transitions"):
         replay.sample(np.random.default_rng(0), 1)
     for step in moves[:60]:
         replay.append(*step)
     state = replay.state()
     for step in moves[60:]:
+        late = replay.state()
         replay.append(*step)
     with pytest.raises(StateError, match="larger slack"):
         replay.restore(state)
@@ -202,11 +203,19 @@ def test_a_state_that_the_files_no_longer_hold_is_refused(tmp_path: Path) -> Non
         memory(tmp_path / "empty", form).restore(state)
     with pytest.raises(StateError, match="another form"):
         memory(tmp_path / "more", {**form, "priority": 1.0}).restore(state)
-    with pytest.raises(ConfigError, match="another form"):
+    with pytest.raises(ConfigError, match="too small a one"):
         memory(tmp_path, {**form, "capacity": 300})
+    # The files keep their size: what was written after a state may be more now.
+    smaller = memory(tmp_path, {**form, "capacity": 9, "slack": 0})
+    smaller.restore(late)
+    assert len(smaller.sample(np.random.default_rng(0), 8).rewards) == 8
+    with pytest.raises(NumericsError, match="1 of 2"):
+        memory(tmp_path / "nan", {**form, "priority": 1.0}).update_priorities(
+            np.arange(2), np.array([1.0, np.nan])
+        )
     with pytest.raises(ConfigError, match="disk"):
         memory(tmp_path / "large", {**form, "capacity": 10**14})
-    with pytest.raises(ConfigError, match="no stacks"):
+    with pytest.raises(ConfigError, match="not stacks"):
         ReplayMemory(
             tmp_path / "stacks",
             observation_space=Box(0, 1, (3,)),
@@ -220,6 +229,6 @@ def test_a_state_that_the_files_no_longer_hold_is_refused(tmp_path: Path) -> Non
 def test_observations_that_are_no_stack_of_frames_are_refused(tmp_path: Path) -> None:
     form = FORMS["frames"]
     replay, moves = memory(tmp_path, form), list(itertools.islice(Play(**form), 2))
-    with pytest.raises(ConfigError, match="frames=1 keeps"):
+    with pytest.raises(ConfigError, match="frames=1 stores"):
         for observations, *rest in moves * 4:
             replay.append(observations[:, ::-1], *rest)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from towerpack.nn import FullyConnected
 from towerpack.training import StopTraining
 from towerpack.training.optim._wrapping import adapt
 from towerpack.training.optim.optimizer import AccumulateGradients, WeightEMA
+from warm_python import warm_python
 
 PROGRAM = Path(__file__).with_name("optim_program.py")
 
@@ -316,7 +316,7 @@ def test_frozen_variables_stay_and_have_no_slots(
 
 
 def test_on_two_devices(tmp_path: Path) -> None:
-    command = [sys.executable, str(PROGRAM), str(tmp_path)]
+    command = [*warm_python(), str(PROGRAM), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert len(done.stdout.split()) == 3

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from towerpack import ConfigError
 from towerpack.training.optim._wrapping import adapt
+from warm_python import warm_python
 
 
 def variables() -> dict[str, tf.Variable]:
@@ -91,7 +92,7 @@ print(json.dumps({{name: slots(made) for name, made in every_keras_optimizer().i
         slots(keras.optimizers.Nadam(0.1))
         keras.Variable(1.0)
     fresh = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+        [*warm_python(), "-c", program], capture_output=True, text=True, check=True
     ).stdout
     here = {name: slots(made) for name, made in every_keras_optimizer().items()}
     assert {"Nadam", "Muon", "Adafactor", "Ftrl", "LossScaleOptimizer", "MultiOptimizer"} <= {*here}

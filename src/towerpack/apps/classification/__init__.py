@@ -11,6 +11,7 @@ from towerpack.apps.classification._config import ModelConfig as ModelConfig
 from towerpack.apps.classification._data_config import DataConfig as DataConfig
 
 if TYPE_CHECKING:
+    from towerpack.apps._class_report import ClassificationReport as ClassificationReport
     from towerpack.apps.classification._display import (
         ClassificationDisplay as ClassificationDisplay,
     )
@@ -20,13 +21,11 @@ if TYPE_CHECKING:
     from towerpack.apps.classification._modeler import (
         ClassificationModeler as ClassificationModeler,
     )
-    from towerpack.apps.classification._report import ClassificationReport as ClassificationReport
 
 _NAMES = {
     "_display": ("ClassificationDisplay",),
     "_image_inputter": ("ImageInputter", "Pictures", "make_inputter"),
     "_modeler": ("ClassificationModeler",),
-    "_report": ("ClassificationReport",),
 }
 
 APPLICATION = Application(
@@ -37,5 +36,10 @@ APPLICATION = Application(
 )
 
 __getattr__, __dir__, __all__ = lazy(
-    __name__, {f"{__name__}.{module}": names for module, names in _NAMES.items()}, ()
+    __name__,
+    {
+        **{f"{__name__}.{module}": names for module, names in _NAMES.items()},
+        "towerpack.apps._class_report": ("ClassificationReport",),
+    },
+    (),
 )

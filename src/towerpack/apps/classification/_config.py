@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
-from towerpack.apps._config import AppConfig
+from towerpack.apps._config import AppConfig, DecayedNetwork
 from towerpack.apps.classification._data_config import DataConfig
-from towerpack.config import Config, Regex
 
 
-class ModelConfig(Config):
+class ModelConfig(DecayedNetwork):
     """The network and its loss."""
 
     network: str = "resnet32"
     "lenet, resnet20 … resnet110, resnet50, inception_v4, nasnet_A_large, or module:function."
-    options: dict[str, Any] = Field(default_factory=dict)
-    "More arguments of the network."
-    l2: float = Field(default=0.0, ge=0)
-    "Weight of half the squares of the weights that `l2_regex` matches."
-    l2_regex: Regex = ".*/kernel"
-    "Which variables: a regular expression for names."
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     "Share of the target that goes to all classes alike."
     mixup: float = Field(default=0.0, ge=0)

@@ -6,12 +6,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from towerpack.config import Config
+from towerpack.apps._config import PictureData
 
 Side = Annotated[int, Field(ge=1)]
 
 
-class DataConfig(Config):
+class DataConfig(PictureData):
     """Labelled pictures, and their way to a network's input."""
 
     inputter: str = "digits"
@@ -21,12 +21,6 @@ class DataConfig(Config):
     "The folder of the data; for cifar and mnist, where downloads go."
     train: str | list[str] | None = None
     "CSV files, patterns of TFRecord files, or folders, below path; several are joined."
-    val: str | list[str] | None = None
-    "The same for validation."
-    test: str | list[str] | None = None
-    "The same for the final test."
-    validation: float = Field(default=0.1, ge=0, lt=1)
-    "Share of the training data that becomes the validation data, where there are none."
     num_classes: int | None = Field(default=None, ge=2)
     "How many classes, where the data do not say."
     class_names: list[str] | None = None
@@ -39,8 +33,6 @@ class DataConfig(Config):
     "Pictures in a batch."
     augmenter: str = "none"
     "none, cifar, vgg, inception, randaugment, digits, efficientnet_lite, or module:name."
-    workers: int = Field(default=0, ge=0)
-    "Processes that decode and augment; 0: the program itself."
     samples: int | None = Field(default=None, ge=1)
     "Take so many of the training pictures only."
     synthetic: bool = False

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 import cv2
 import numpy as np
 
-from towerpack._core.extras import require
+from towerpack.apps._class_report import most_likely
 from towerpack.apps._inputter import Inputter
 from towerpack.apps._modeler import Display
+from towerpack.apps._pictures import typeface
 from towerpack.apps.classification._config import ClassificationConfig
 
 _LEAST_WIDTH: Final = 256
@@ -28,19 +28,11 @@ class ClassificationDisplay(Display):
 
     def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
         """The class, its probability, and the most likely ones in order."""
-        top = self._top(outputs, self._top_k)
-        return {
-            "class": top[0][0],
-            "probability": top[0][1],
-            "top": [{"class": name, "probability": value} for name, value in top],
-        }
+        top = most_likely(self._names, outputs["probabilities"], self._top_k)
+        return {**top[0], "top": top}
 
     def draw(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> np.ndarray | None:
         """The picture, at least 256 pixels wide, with the first three classes below it."""
-        require("matplotlib", extra="apps", needed_for="Annotated pictures")
-        import matplotlib
-        from PIL import Image, ImageDraw, ImageFont
-
         height, width = sample.shape[:2]
         scale = max(1.0, _LEAST_WIDTH / width)
         nearest = cv2.INTER_NEAREST if scale > 2 else cv2.INTER_LINEAR
@@ -49,13 +41,15 @@ class ClassificationDisplay(Display):
         if picture.ndim == 2 or picture.shape[2] == 1:
             picture = np.repeat(picture.reshape(*picture.shape[:2], 1), 3, axis=2)
         line = max(20, size[0] // 16)
-        top = self._top(outputs, min(_SHOWN, self._top_k))
+        font = typeface(line * 0.62)
+        from PIL import Image, ImageDraw
+
+        top = most_likely(self._names, outputs["probabilities"], min(_SHOWN, self._top_k))
         page = Image.new("RGB", (size[0], size[1] + line * len(top) + 4), (24, 24, 24))
         page.paste(Image.fromarray(picture), (0, 0))
         drawing = ImageDraw.Draw(page)
-        font_file = Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSans.ttf"
-        font = ImageFont.truetype(str(font_file), round(line * 0.62))
-        for i, (name, value) in enumerate(top):
+        for i, one in enumerate(top):
+            name, value = one["class"], one["probability"]
             y = size[1] + 2 + i * line
             drawing.rectangle((0, y, max(1, round(value * size[0])), y + line - 3), (0, 92, 150))
             drawing.text((6, y + line * 0.1), name, (255, 255, 255), font)
@@ -67,8 +61,3 @@ class ClassificationDisplay(Display):
                 font,
             )
         return np.asarray(page)
-
-    def _top(self, outputs: Mapping[str, np.ndarray], count: int) -> list[tuple[str, float]]:
-        probabilities = outputs["probabilities"]
-        order = np.argsort(-probabilities, kind="stable")[:count]
-        return [(self._names[i], float(probabilities[i])) for i in order]

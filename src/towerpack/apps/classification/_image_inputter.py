@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.apps._inputter import Inputter, Split
+from towerpack.apps._pictures import PictureInputter, read_picture
+from towerpack.apps._splits import divide, num_of
 from towerpack.apps.classification._data_config import DataConfig
 from towerpack.apps.classification.augmenters import Augmenter
 from towerpack.config import Registry
@@ -27,9 +29,7 @@ from towerpack.dataflow import (
     PrefetchData,
     ShuffleData,
 )
-from towerpack.dataflow.images import AugmentorList, MapImage, decode_image
-from towerpack.dataflow.sources._files import ImageReader
-from towerpack.dataflow.sources._folders import IMAGE_EXTENSIONS
+from towerpack.dataflow.images import AugmentorList, MapImage
 from towerpack.ops.geometry import colours
 
 Labels = NDArray[np.int64]
@@ -46,7 +46,6 @@ _INPUTTERS = {
 }
 _AUGMENTERS = ("none", "cifar", "vgg", "inception", "randaugment", "digits", "efficientnet_lite")
 _SOME_APPLY = ("path", "train", "val", "test", "validation", "num_classes", "class_names")
-_READER = ImageReader()
 
 INPUTTERS: Registry[Callable[..., Inputter]] = Registry(
     "inputter", {name: f"{_HERE}.{where}" for name, where in _INPUTTERS.items()}
@@ -65,7 +64,7 @@ def decoded(datapoint: Any) -> tuple[NDArray[np.uint8], Any]:
         FormatError: A file is no picture, or a damaged one.
     """
     picture, label = datapoint
-    return picture if isinstance(picture, np.ndarray) else _READER(picture), label
+    return picture if isinstance(picture, np.ndarray) else read_picture(picture), label
 
 
 @dataclass(frozen=True)
@@ -104,21 +103,8 @@ class Pictures:
         Raises:
             ConfigError: There are fewer.
         """
-        n = len(self)
-        if num > n:
-            raise ConfigError(f"There are {n} training pictures, and not {num}.")
-        order = np.random.Generator(np.random.Philox(key=0)).permutation(n)
-        order = order[np.argsort(self.labels[order], kind="stable")]
-        chosen = np.zeros(n, np.bool_)
-        chosen[order[np.diff(np.arange(n + 1) * num // n) > 0]] = True
-        return self.take(np.flatnonzero(~chosen)), self.take(np.flatnonzero(chosen))
-
-    def without(self, share: float) -> tuple[Pictures, Pictures]:
-        """What is left, and a share of them, at least one."""
-        num = max(1, round(share * len(self)))
-        if num >= len(self):
-            raise ConfigError(f"{len(self)} pictures are too few to validate, too.")
-        return self.divided(num)
+        rest, chosen = divide(len(self), num, self.labels)
+        return self.take(rest), self.take(chosen)
 
 
 def joined(parts: Sequence[Pictures]) -> Pictures:
@@ -131,7 +117,7 @@ Found = tuple[Sequence[str], Mapping[str, Pictures]]
 """Names of the classes, and the pictures of each split."""
 
 
-class ImageInputter(Inputter):
+class ImageInputter(PictureInputter):
     """Base of inputters of labelled pictures. A subclass says `takes` and defines `find`.
 
     Batches are (image uint8 [n, height, width, channels], label int64 [n]).
@@ -144,16 +130,13 @@ class ImageInputter(Inputter):
         config: As given.
         augmenter: As given; `normalize` is for the network's graph.
         geometry: From a decoded picture to the network's input, where nothing is random.
-        num_classes: How many.
 
     Raises:
-        ConfigError: A field does not apply to these data, or they are not there.
-        FormatError: A list of them is damaged.
+        ConfigError: A field does not apply to these data.
     """
 
     takes: ClassVar[frozenset[str]] = frozenset()
     """Which of the fields apply that do not apply to all inputters."""
-    suffixes = IMAGE_EXTENSIONS
 
     def __init__(self, config: DataConfig, augmenter: Augmenter) -> None:
         self._refuse_others(config)
@@ -161,24 +144,20 @@ class ImageInputter(Inputter):
         self.augmenter = augmenter
         self.batch_size = config.batch_size
         self.geometry = replace(augmenter.geometry(config.size), channels=config.channels)
-        self.class_names, parts = self.find()
-        self._parts = dict(parts)
-        self.num_classes = len(self.class_names)
-        self._check_labels()
-        if "val" not in self._parts and "validation" in self.takes and config.validation:
-            train = self._parts["train"]
-            self._parts["train"], self._parts["val"] = train.without(config.validation)
-        if config.samples is not None:
-            _, self._parts["train"] = self._parts["train"].divided(config.samples)
 
     @abstractmethod
     def find(self) -> Found:
-        """Names of the classes, and what there is: 'train', and 'val' and 'test' if they are."""
+        """Names of the classes, and the pictures of each split."""
+
+    @property
+    def num_classes(self) -> int:
+        """How many."""
+        return len(self.class_names)
 
     @property
     def splits(self) -> Sequence[str]:
-        """What there is of 'train', 'val' and 'test'."""
-        return [split for split in ("train", "val", "test") if split in self._parts]
+        """Those of 'train', 'val' and 'test' that there are."""
+        return [split for split in ("train", "val", "test") if split in self.parts]
 
     def part(self, split: str) -> Pictures:
         """The pictures of a split.
@@ -186,15 +165,16 @@ class ImageInputter(Inputter):
         Raises:
             ConfigError: There are none.
         """
-        if split not in self._parts:
+        parts = self.parts
+        if split not in parts:
             can_divide = split == "val" and "validation" in self.takes
             also = "; or data.validation above 0" if can_divide else "; or evaluate --split val"
             raise ConfigError(
                 f"There are no data '{split}'.",
-                got=", ".join(f"{name}: {len(part)}" for name, part in self._parts.items()),
+                got=", ".join(f"{name}: {len(part)}" for name, part in parts.items()),
                 fix=f"data.{split}={also}",
             )
-        return self._parts[split]
+        return parts[split]
 
     def source(self, split: str, shuffle: bool = False) -> DataFlow:
         """(picture uint8 of any size, label) of a split, decoded."""
@@ -226,17 +206,6 @@ class ImageInputter(Inputter):
         ds = BatchData(ds, self.batch_size, remainder=not training)
         return PrefetchData(ds, num_proc=config.workers) if config.workers else ds
 
-    def read(self, source: Any) -> NDArray[np.uint8]:
-        """A picture [h, w, 3], upright.
-
-        Args:
-            source: The name of a file, or what is in one.
-
-        Raises:
-            FormatError: It is no picture, or a damaged one.
-        """
-        return decode_image(source) if isinstance(source, bytes) else _READER(str(source))
-
     def prepare(self, sample: Any) -> tuple[NDArray[np.uint8]]:
         """(uint8 [height, width, channels],)."""
         return (AugmentorList(self.geometry.augmentors()).augment(sample),)
@@ -251,14 +220,24 @@ class ImageInputter(Inputter):
                     fix="leave it out",
                 )
 
-    def _check_labels(self) -> None:
-        for part in self._parts.values():
-            for k in np.flatnonzero((part.labels < 0) | (part.labels >= self.num_classes))[:1]:
+    def _checked(self, classes: Sequence[str], parts: dict[str, Pictures]) -> dict[str, Pictures]:
+        for part in parts.values():
+            for k in np.flatnonzero((part.labels < 0) | (part.labels >= len(classes)))[:1]:
                 raise FormatError(
                     f"The label {part.labels[k]} of {part.pictures[k]} is no class.",
-                    expected=f"0 to {self.num_classes - 1}",
+                    expected=f"0 to {len(classes) - 1}",
                     fix="data.num_classes or data.class_names, if they are missing some",
                 )
+        config = self.config
+        train, divisible = parts.get("train"), "validation" in self.takes
+        if train is not None and "val" not in parts and divisible and config.validation:
+            num = num_of(config.validation, len(train))
+            train, parts["val"] = train.divided(num)
+        if train is not None and config.samples is not None:
+            _, train = train.divided(config.samples)
+        if train is not None:
+            parts["train"] = train
+        return parts
 
 
 class _Recipe(Protocol):

@@ -9,14 +9,13 @@ import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
+from towerpack.apps._class_report import ClassificationReport, expose_classes
 from towerpack.apps._modeler import Modeler
 from towerpack.apps.classification._config import ClassificationConfig
 from towerpack.apps.classification._image_inputter import ImageInputter
 from towerpack.apps.classification._mixing import mix_batch
-from towerpack.apps.classification._report import ClassificationReport
 from towerpack.callbacks import ClassificationError, Inferencer, ScalarStats
 from towerpack.config import Registry
-from towerpack.nn import expose, l2_regularizer, regularize_cost, summary
 from towerpack.ops.picture_files import picture_of
 from towerpack.zoo import NETWORKS
 
@@ -63,20 +62,12 @@ class ClassificationModeler(Modeler):
         if self.training:
             pixels, target = mix_batch(pixels, target, model.mixup, model.cutmix)
         logits = tf.cast(self.network(pixels, self.num_classes, **model.options), tf.float32)
-        expose("probabilities", tf.nn.softmax(logits))
-        expose("class_ids", tf.argmax(logits, axis=1))
-        expose("label", label)
-        wrong = tf.cast(tf.argmax(logits, axis=1) != label, tf.float32)
-        expose("incorrect", wrong)
-        summary.moving_average("train/error", tf.reduce_mean(wrong))
+        expose_classes(logits, label)
         target = (1 - model.label_smoothing) * target + model.label_smoothing / self.num_classes
         losses = tf.nn.softmax_cross_entropy_with_logits(target, logits)
         if self._weights is not None:
             losses *= tf.gather(tf.constant(self._weights), label)
-        cost = tf.reduce_mean(losses)
-        if model.l2:
-            cost += regularize_cost(model.l2_regex, l2_regularizer(model.l2))
-        return cost
+        return self.with_decay(tf.reduce_mean(losses))
 
     def metrics(self) -> Sequence[Inferencer]:
         """Cost, error, top-k, and a report for each class."""

@@ -7,13 +7,13 @@ import re
 from collections.abc import Sequence
 
 from towerpack._core.errors import ConfigError, FormatError
+from towerpack.apps._splits import places
 from towerpack.apps.classification._image_inputter import (
     Found,
     ImageInputter,
     Pictures,
     joined,
 )
-from towerpack.apps.classification._splits import places
 from towerpack.dataflow import ImageCSV
 
 _INTEGER = re.compile(r"[0-9]+", re.ASCII)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 
 from towerpack._core.errors import ConfigError
+from towerpack.apps._splits import num_of, places, root_of
 from towerpack.apps.classification._image_inputter import (
     Found,
     ImageInputter,
     Pictures,
     joined,
 )
-from towerpack.apps.classification._splits import places
 from towerpack.dataflow import ImageFolder
 
 
@@ -28,7 +27,7 @@ class FolderInputter(ImageInputter):
 
     def find(self) -> Found:
         """As the folders are named."""
-        root = Path(self.config.path or ".").expanduser()
+        root = root_of(self.config)
         usual = any((root / split).exists() for split in ("train", "val", "test"))
         if self.config.train is None and not usual:
             return self._alone(ImageFolder(root, decode=False))
@@ -36,7 +35,8 @@ class FolderInputter(ImageInputter):
             split: [ImageFolder(folder, decode=False) for folder in folders]
             for split, folders in places(self.config, "{}").items()
         }
-        names = sorted({name for folder in given["train"] for name in folder.classes})
+        named = given.get("train") or [folder for several in given.values() for folder in several]
+        names = sorted({name for folder in named for name in folder.classes})
         parts = {
             split: joined([_part(f, names) for f in several]) for split, several in given.items()
         }
@@ -46,7 +46,7 @@ class FolderInputter(ImageInputter):
         whole = Pictures(folder.files, folder.labels)
         if not self.config.validation:
             return folder.classes, {"train": whole}
-        train, test = whole.without(self.config.validation)
+        train, test = whole.divided(num_of(self.config.validation, len(whole)))
         return folder.classes, {"train": train, "test": test}
 
 

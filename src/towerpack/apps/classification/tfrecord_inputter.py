@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
+from towerpack.apps._splits import places
 from towerpack.apps.classification._image_inputter import Found, ImageInputter, Labels, Pictures
-from towerpack.apps.classification._splits import places
 from towerpack.dataflow import TFRecordData
 from towerpack.dataflow.formats import FixedFeature
 from towerpack.dataflow.formats._tfrecord import TFRecordNode

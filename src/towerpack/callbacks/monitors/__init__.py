@@ -1,4 +1,4 @@
-"""Where numbers and pictures go: JSON lines, CSV, the console, TensorBoard, a command, your own.
+"""Where numbers and pictures go: files, the console, TensorBoard, MLflow, W&B, a command, your own.
 
 Callbacks put values into `Monitors`, which hands them to every `Monitor` and keeps the history.
 Nothing here loads TensorFlow.
@@ -12,5 +12,7 @@ from towerpack.callbacks.monitors._csv import CSVMonitor as CSVMonitor
 from towerpack.callbacks.monitors._jsonl import JSONLMonitor as JSONLMonitor
 from towerpack.callbacks.monitors._jsonl import Record as Record
 from towerpack.callbacks.monitors._jsonl import read_stats as read_stats
+from towerpack.callbacks.monitors._mlflow import MLflowMonitor as MLflowMonitor
 from towerpack.callbacks.monitors._send import SendMonitorData as SendMonitorData
 from towerpack.callbacks.monitors._tensorboard import TensorBoardMonitor as TensorBoardMonitor
+from towerpack.callbacks.monitors._wandb import WandbMonitor as WandbMonitor

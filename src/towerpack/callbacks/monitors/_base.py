@@ -10,23 +10,22 @@ from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 
+from towerpack._core import old_hooks
 from towerpack._core.errors import ConfigError
 from towerpack._core.naming import did_you_mean
-from towerpack.callbacks import _old_hooks
+from towerpack._core.pictures import as_picture
 from towerpack.callbacks.monitors._outlet import Outlet
 
 HISTORY_LENGTH: Final = 100_000
 
 
+_START = "__init__(self), or at(self, step, epoch)"
 _NO_HOOKS = {
     "process": "put_scalar(self, name, value, step)",
     "process_image": "put_image(self, name, image, step), for one picture at a time",
-    "process_summary": "put_scalar, put_image and put_histogram",
-    "process_event": "put_scalar, put_image and put_histogram",
-    "_setup_graph": "__init__(self), or at(self, step, epoch)",
-    "_before_train": "__init__(self), or at(self, step, epoch)",
-    "_trigger_epoch": "end_epoch(self)",
-    "_trigger": "end_epoch(self)",
+    **dict.fromkeys(("process_summary", "process_event"), "put_scalar, put_image, put_histogram"),
+    **dict.fromkeys(("_setup_graph", "_before_train"), _START),
+    **dict.fromkeys(("_trigger_epoch", "_trigger"), "end_epoch(self)"),
     "_after_train": "close(self)",
 }
 
@@ -54,7 +53,7 @@ class Monitor:
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        _old_hooks.adopt(cls, {"process_scalar": ("put_scalar", 2)}, _NO_HOOKS)
+        old_hooks.adopt(cls, {"process_scalar": ("put_scalar", 2)}, _NO_HOOKS)
 
     def at(self, step: int, epoch: int) -> None:
         """What comes next belongs to this step and epoch."""
@@ -162,7 +161,7 @@ class Monitors:
             ConfigError: It is not a picture.
         """
         step = self._step if step is None else step
-        picture = _picture(name, image)
+        picture = as_picture(f"put_image({name!r}, …)", image)
         self._each("put_image", name, picture, step, name=name)
 
     def put_histogram(self, name: str, values: Any, step: int | None = None) -> None:
@@ -209,10 +208,7 @@ class Monitors:
         """Have a few words shown with the epoch's values; False if no monitor does that."""
         return any([outlet.call("remark", text) for outlet in self._outlets])
 
-    get_history = history
-    """The predecessor's name of it."""
-    get_latest = latest
-    """The predecessor's name of it."""
+    get_history, get_latest = history, latest  # the predecessor's names
 
     def end_epoch(self) -> None:
         """An epoch's values are complete: show them, and flush."""
@@ -282,29 +278,3 @@ def _number(name: str, value: Any) -> float:
         expected="a number, or an array with one element",
         fix="reduce it, for example by its mean, or use put_histogram",
     )
-
-
-def _picture(name: str, image: Any) -> np.ndarray:
-    array: np.ndarray = np.asarray(image)
-    picture = array[..., None] if array.ndim == 2 else array
-    floating = np.issubdtype(picture.dtype, np.floating)
-    if picture.ndim != 3 or picture.shape[2] not in (1, 3, 4) or 0 in picture.shape:
-        problem = "height × width × 1, 3 or 4"
-    elif not floating and picture.dtype != np.uint8:
-        problem = "uint8, or floats from 0 to 1"
-    else:
-        return np.ascontiguousarray(_as_bytes(picture) if floating else picture)
-    raise ConfigError(
-        f"put_image({name!r}, …) takes a picture.",
-        got=f"{array.dtype} {list(array.shape)}",
-        expected=problem,
-        fix="put one image of a batch, and scale its values",
-    )
-
-
-def _as_bytes(picture: np.ndarray) -> np.ndarray:
-    values = picture.astype(np.float64)
-    finite = values[np.isfinite(values)]
-    low, high = finite.min(initial=0), finite.max(initial=0)
-    values = values / max(-low, high) * 127 + 127 if low < 0 else values / max(high, 1) * 255
-    return (np.nan_to_num(np.clip(values, 0, 255), nan=0) + 0.5).astype(np.uint8)

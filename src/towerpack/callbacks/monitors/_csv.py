@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from towerpack._core.files import append_whole, replace_file
+from towerpack._core.files import append_whole, csv_of, replace_file
 from towerpack.callbacks.monitors._base import Monitor, Scalar
 
 
@@ -43,15 +43,13 @@ class CSVMonitor(Monitor):
             rows = [*self._rows(), self._now]
             self.path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(
-                self.path, _lines([columns, *([r.get(c, "") for c in columns] for r in rows)])
+                self.path, csv_of([columns, *([r.get(c, "") for c in columns] for r in rows)])
             )
             self._columns = columns
         else:
-            fd = os.open(self.path, os.O_WRONLY | os.O_APPEND)
-            try:
-                append_whole(fd, _lines([[self._now.get(c, "") for c in self._columns]]))
-            finally:
-                os.close(fd)
+            with open(self.path, "ab") as file:
+                line = csv_of([[self._now.get(c, "") for c in self._columns]])
+                append_whole(file.fileno(), line)
         self._now = {}
 
     def resume(self, step: int) -> Iterable[Scalar]:
@@ -60,7 +58,7 @@ class CSVMonitor(Monitor):
         rows = [row for row in self._rows() if int(row["step"]) <= step]
         if rows:
             self._columns = list(rows[0])
-            replace_file(self.path, _lines([self._columns, *(row.values() for row in rows)]))
+            replace_file(self.path, csv_of([self._columns, *(row.values() for row in rows)]))
         else:
             self.path.unlink(missing_ok=True)
         return ()
@@ -74,9 +72,3 @@ class CSVMonitor(Monitor):
             return []
         whole = self.path.read_text().rpartition("\n")[0]
         return [row for row in csv.DictReader(io.StringIO(whole)) if row.get("step", "").isdigit()]
-
-
-def _lines(rows: Iterable[Iterable[str]]) -> bytes:
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(rows)
-    return text.getvalue().encode()

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
-from towerpack._core.files import append_whole
+from towerpack._core.files import append_whole, open_lines
 from towerpack._core.logs import get_logger
 from towerpack.callbacks.monitors._base import Monitor, Scalar
 
@@ -123,7 +123,7 @@ class JSONLMonitor(Monitor):
 
     def _append(self, tree: dict[str, Any]) -> None:
         if self._fd is None:
-            self._fd = _open(self.path)
+            self._fd = open_lines(self.path)
         line = json.dumps(tree, allow_nan=False).encode() + b"\n"
         append_whole(self._fd, line)
 
@@ -162,32 +162,6 @@ def _parse(line: bytes) -> Record | int:
         return int(fields["resumed_at"])
     scalars = {str(name): _from_json(value) for name, value in dict(fields["scalars"]).items()}
     return Record(int(fields["step"]), int(fields["epoch"]), float(fields["time"]), scalars)
-
-
-def _open(path: Path) -> int:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | getattr(os, "O_CLOEXEC", 0), 0o644)
-    try:
-        size = os.fstat(fd).st_size
-        whole = _end_of_last_line(fd, size)
-        if whole < size:
-            _logger.warning("%s: cut off a torn last line (%d bytes).", path, size - whole)
-            os.ftruncate(fd, whole)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _end_of_last_line(fd: int, size: int) -> int:
-    end = size
-    while end > 0:
-        start = max(0, end - 65536)
-        newline = os.pread(fd, end - start, start).rfind(b"\n")
-        if newline >= 0:
-            return start + newline + 1
-        end = start
-    return 0
 
 
 def _to_json(value: float) -> float | str:

@@ -9,8 +9,11 @@ from collections.abc import Sequence
 from string import Formatter
 
 from towerpack._core.errors import ConfigError
+from towerpack._core.logs import get_logger
 from towerpack._core.naming import did_you_mean
 from towerpack.callbacks.monitors._base import Monitor
+
+_log = get_logger(__name__)
 
 
 class SendMonitorData(Monitor):
@@ -19,7 +22,8 @@ class SendMonitorData(Monitor):
         SendMonitorData("curl -sS -d error={val/error:.4f} https://example.org/run", ["val/error"])
 
     No shell reads it: a text is split into arguments first. Epochs before all the numbers are there
-    are left out. If the command fails, it is run again later for the epochs that it missed.
+    are left out; the first one is told. If the command fails, it is run again later for the epochs
+    that it missed.
 
     Args:
         command: A text, or arguments. In braces: names of numbers, `epoch`, `step`.
@@ -37,6 +41,8 @@ class SendMonitorData(Monitor):
         self._names = [names] if isinstance(names, str) else list(names)
         self._timeout_s = timeout_s
         self._values: dict[str, float] = {}
+        self._seen: set[str] = set()
+        self._told = False
         known = [*self._names, "epoch", "step"]
         if not self._command or shutil.which(self._command[0]) is None:
             raise ConfigError(f"SendMonitorData: there is no program {self._command[:1]}.")
@@ -55,6 +61,7 @@ class SendMonitorData(Monitor):
 
     def put_scalar(self, name: str, value: float, step: int) -> None:
         """Keep the newest value."""
+        self._seen.add(name)
         if name in self._names:
             self._values[name] = value
 
@@ -65,7 +72,12 @@ class SendMonitorData(Monitor):
             TimeoutError: It took too long.
             ConnectionError: It said that it failed.
         """
-        if any(name not in self._values for name in self._names):
+        missing = [name for name in self._names if name not in self._values]
+        if missing and not self._told:
+            near = did_you_mean(missing[0], self._seen)
+            _log.warning("%r waits for '%s', which has not come yet. %s", self, missing[0], near)
+            self._told = True
+        if missing:
             return
         command = [part.format_map(self._values) for part in self._command]
         try:

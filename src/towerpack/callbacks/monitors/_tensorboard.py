@@ -7,12 +7,11 @@ needs it too (TensorFlow 2.21 does not install it), and would have to run outsid
 from __future__ import annotations
 
 import io
+import itertools
 import os
 import platform
-import struct
 import time
-import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
@@ -23,19 +22,20 @@ from towerpack._core.errors import MissingExtraError
 from towerpack._core.extras import require
 from towerpack._core.files import append_whole
 from towerpack._core.logs import get_logger
-from towerpack.callbacks.monitors._base import Monitor
+from towerpack._core.pictures import png
+from towerpack.callbacks.monitors._base import Monitor, Scalar
 
 _BINS: Final = 30
 _FLUSH_S: Final = 10.0
+_NUMBERS: Final = itertools.count()
 _logger = get_logger(__name__)
 
 
 class TensorBoardMonitor(Monitor):
     """Writes numbers, pictures, histograms, settings and the graph for `tensorboard --logdir`.
 
-    Without the package it says so once, as a warning, and does nothing. After a resume TensorBoard
-    itself forgets the later steps of earlier starts: its reader drops them when a step comes anew
-    (seen with 2.21; its slow reader, `--load_fast=false`, shows both).
+    Without the package it says so once, as a warning, and does nothing. After a resume readers of
+    events forget the later steps of earlier starts, TensorBoard itself once a step comes anew.
 
     Args:
         logdir: The directory of event files, such as the run's `events`; made if absent.
@@ -82,6 +82,12 @@ class TensorBoardMonitor(Monitor):
         if self.active:
             self._open().put_graph(graph())
 
+    def resume(self, step: int) -> Iterable[Scalar]:
+        """Tell readers that later steps are void."""
+        if self.active:
+            self._open().start_after(step)
+        return ()
+
     def flush(self) -> None:
         """Write what is buffered."""
         if self._writer is not None:
@@ -124,7 +130,9 @@ class _Writer:
         self._clock = clock
         logdir.mkdir(parents=True, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | getattr(os, "O_CLOEXEC", 0)
-        self._fd = os.open(_free_name(logdir, clock()), flags, 0o644)
+        # TensorBoard reads a directory's files in the order of their names.
+        name = f"events.out.tfevents.{int(clock()):010d}.{platform.node()}.{os.getpid()}"
+        self._fd = os.open(logdir / f"{name}.{next(_NUMBERS):06d}", flags, 0o644)
         self._buffer = io.BytesIO()
         self._records: Any = _part("summary.writer.record_writer").RecordWriter(self._buffer)
         self._write(self._event(file_version="brain.Event:2"))
@@ -142,6 +150,9 @@ class _Writer:
 
     def put_graph(self, graph: bytes) -> None:
         self._write(self._event(graph_def=graph))
+
+    def start_after(self, step: int) -> None:
+        self._write(self._event(step=step + 1, session_log={"status": "START"}))
 
     def flush(self) -> None:
         append_whole(self._fd, self._buffer.getvalue())
@@ -163,16 +174,6 @@ def _part(name: str) -> ModuleType:
     return require(f"tensorboard.{name}", extra="tensorboard", needed_for="TensorBoardMonitor")
 
 
-def _free_name(logdir: Path, now: float) -> Path:
-    # TensorBoard reads a directory's files in the order of their names.
-    number = 0
-    while True:
-        name = f"events.out.tfevents.{int(now):010d}.{platform.node()}.{os.getpid()}.{number}"
-        if not (logdir / name).exists():
-            return logdir / name
-        number += 1
-
-
 def _bins(values: np.ndarray) -> np.ndarray:
     """Rows of (left edge, right edge, count), as the histogram plugin wants them."""
     finite = values[np.isfinite(values)]
@@ -180,23 +181,3 @@ def _bins(values: np.ndarray) -> np.ndarray:
         return np.zeros((0, 3))
     counts, edges = np.histogram(finite, bins=_BINS)
     return np.stack([edges[:-1], edges[1:], counts.astype(np.float64)], axis=1)
-
-
-def png(image: np.ndarray) -> bytes:
-    """A uint8 picture, height × width × 1, 3 or 4, as PNG (W3C Recommendation, 2003)."""
-    height, width, channels = image.shape
-    colour = {1: 0, 3: 2, 4: 6}[channels]
-    rows = image.reshape(height, width * channels)
-    unfiltered = np.concatenate([np.zeros((height, 1), np.uint8), rows], axis=1)
-    return b"".join(
-        [
-            b"\x89PNG\r\n\x1a\n",
-            _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)),
-            _chunk(b"IDAT", zlib.compress(unfiltered.tobytes(), 6)),
-            _chunk(b"IEND", b""),
-        ]
-    )
-
-
-def _chunk(kind: bytes, data: bytes) -> bytes:
-    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -9,12 +9,12 @@ from ._cifar import Cifar10 as Cifar10
 from ._cifar import Cifar100 as Cifar100
 from ._cifar import CifarBase as CifarBase
 from ._digits import Digits as Digits
+from ._download import data_dir as data_dir
 from ._download import download as download
 from ._extract import extract as extract
 from ._ilsvrc import ILSVRC12 as ILSVRC12
 from ._ilsvrc import ILSVRC12Files as ILSVRC12Files
-from ._ilsvrc_meta import ILSVRCMeta as ILSVRCMeta
-from ._location import data_dir as data_dir
+from ._ilsvrc import ILSVRCMeta as ILSVRCMeta
 from ._mnist import FashionMnist as FashionMnist
 from ._mnist import Mnist as Mnist
 from ._places import Places365Standard as Places365Standard

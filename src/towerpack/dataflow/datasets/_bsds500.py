@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,15 +12,13 @@ from towerpack._core.errors import FormatError
 from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._content import content_of_files
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._opening import PathLike
+from towerpack.dataflow._opening import PathLike, reading
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow.datasets._dataset import Dataset, check_choice
-from towerpack.dataflow.datasets._download import RemoteFile
+from towerpack.dataflow._strings import Strings
+from towerpack.dataflow.datasets._bases import ChannelOrder, ImageList, ImageListNode, check_choice
+from towerpack.dataflow.datasets._download import Address, RemoteFile, own_dir
 from towerpack.dataflow.datasets._extract import fetch_member
-from towerpack.dataflow.datasets._image_list import ChannelOrder
-from towerpack.dataflow.datasets._location import own_dir
-from towerpack.dataflow.datasets._mat import read_mat
-from towerpack.dataflow.sources._files import ImageReader
+from towerpack.dataflow.datasets._formats import read_mat
 
 _SHAPE = (321, 481)
 _INNER = "BSR/BSDS500/data"
@@ -37,15 +33,14 @@ _ARCHIVE = RemoteFile(
 )
 
 
-class BSDS500(Dataset):
+class BSDS500(ImageList):
     """Photographs with drawn outlines: `[image uint8 [321, 481, 3], edges float32 [321, 481]]`.
 
     200 to train, 100 to validate and 200 to test, sorted by name. An edge pixel is the share of
     the annotators that drew it, from 0 to 1. Upright photographs are laid on their side. Both are
     decoded when they are read.
 
-    Contract: in order, or exactly shuffled; as long as there are files; random if shuffled;
-    thread- and fork-safe; resumable at once.
+    Contract: as `ImageList`.
 
     Args:
         name: "train", "val" or "test".
@@ -53,9 +48,7 @@ class BSDS500(Dataset):
             `data_dir()`.
         shuffle: Give every pass another order.
         channel_order: "bgr" or "rgb".
-        seed: For the shuffle alone; by default the run's.
-        base_url: Address of another folder to fetch the archive from, or several.
-        verify: Check the size of what is downloaded.
+        seed, base_url, verify: As for `Mnist`.
 
     Raises:
         DataFlowError: The files are not there and cannot be had.
@@ -70,7 +63,7 @@ class BSDS500(Dataset):
         *,
         channel_order: ChannelOrder = "bgr",
         seed: int | None = None,
-        base_url: str | Sequence[str] | None = None,
+        base_url: Address = None,
         verify: bool = True,
     ) -> None:
         self.name = check_choice("name", name, ("train", "val", "test"))
@@ -78,71 +71,49 @@ class BSDS500(Dataset):
         remote = _ARCHIVE.at(base_url, verify=verify)
         root = own_dir(data_dir, "bsds500_data")
         images = fetch_member(remote, root, f"{_INNER}/images/{name}")
-        outlines = fetch_member(remote, root, f"{_INNER}/groundTruth/{name}")
-        stems = sorted(path.stem for path in images.glob("*.jpg"))
-        if not stems:
+        self._outlines = fetch_member(remote, root, f"{_INNER}/groundTruth/{name}")
+        files = sorted(path.name for path in images.glob("*.jpg"))
+        if not files:
             raise FormatError(f"There are no images in {images}.", fix="complete the data set")
-        node = _OutlineNode(images, outlines, stems, channel_order)
-        super().__init__(node, shuffle=shuffle, seed=seed)
-        self._read_from = [*sorted(images.glob("*.jpg")), *sorted(outlines.glob("*.mat"))]
-        self._channel_order = channel_order
+        super().__init__(
+            images,
+            Strings(files),
+            np.arange(len(files)),
+            shuffle=shuffle,
+            seed=seed,
+            channel_order=channel_order,
+        )
+        self._node = _OutlineNode(self._list, self._outlines)
 
     def content(self) -> str:
-        files = content_of_files(self._read_from)
-        return f"{super().content()}, {self._channel_order}, {files}"
+        return f"{super().content()}, {content_of_files(sorted(self._outlines.glob('*.mat')))}"
 
 
 class _OutlineNode(Node):
     """Reads a photograph and what was drawn on it."""
 
-    def __init__(
-        self, images: Path, outlines: Path, stems: list[str], channel_order: ChannelOrder
-    ) -> None:
-        self.size = len(stems)
-        self._images = images
+    def __init__(self, photographs: ImageListNode, outlines: Path) -> None:
+        self.size = photographs.size
+        self._photographs = photographs
         self._outlines = outlines
-        self._stems = stems
-        self._read_image = ImageReader(rgb=channel_order == "rgb")
 
     def read(self, epoch: int, positions: Positions) -> Block:
         return [self.get(epoch, position) for position in as_ints(positions)]
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        stem = self._stems[position]
-        path = self._images / f"{stem}.jpg"
-        image = _lying(self._read_image(os.fspath(path)), path)
-        path = self._outlines / f"{stem}.mat"
-        return [image, _lying(_edges(path), path)]
+        image, _ = self._photographs.get(epoch, position)
+        photograph = Path(self._photographs.path(position))
+        outline = self._outlines / f"{photograph.stem}.mat"
+        return [_lying(image, photograph), _lying(_edges(outline), outline)]
 
 
 def _edges(path: Path) -> NDArray[np.float32]:
     """The mean of all annotators' outlines."""
-    try:
-        (drawn,) = read_mat(path, ["groundTruth"])
-    except OSError as error:
-        raise FormatError(
-            f"{path} cannot be read.", got=error.strerror, fix="complete the data set"
-        ) from error
-    cells = cast("list[Any]", drawn) if isinstance(drawn, list) else []
-    outlines = [_boundaries(one) for one in cells]
-    if not outlines or any(
-        one is None or one.shape != outlines[0].shape or one.ndim != 2 for one in outlines
-    ):
-        raise FormatError(
-            f"{path} holds no outlines.",
-            expected="groundTruth: a cell of structures with Boundaries, all of one shape",
-            fix="delete the folder BSR and fetch it again",
-        )
-    total = np.sum([one != 0 for one in outlines], axis=0)
-    return np.asarray(total / len(outlines), np.float32)
-
-
-def _boundaries(annotation: Any) -> Any:
-    """What one annotator drew: an array, or `None` where there is no such thing."""
-    rows = cast("list[Any]", annotation) if isinstance(annotation, list) else []
-    first = cast("dict[str, Any]", rows[0]) if rows and isinstance(rows[0], dict) else {}
-    found = first.get("Boundaries")
-    return cast("Any", found) if isinstance(found, np.ndarray) else None
+    with reading(path, "outlines"):
+        (cells,) = read_mat(path, ["groundTruth"], kinds="O")
+        # A cell for each annotator, of a structure, whose fields are arrays of one element.
+        outlines = [cell["Boundaries"].item() != 0 for cell in cells.flat]
+        return np.asarray(np.mean(outlines, axis=0), np.float32)
 
 
 def _lying(image: NDArray[Any], path: Path) -> NDArray[Any]:

@@ -8,24 +8,26 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack._core.errors import FormatError
 from towerpack.dataflow._opening import PathLike
-from towerpack.dataflow.datasets._array_data import ArrayData, checked_labels
-from towerpack.dataflow.datasets._dataset import check_choice, part_names
-from towerpack.dataflow.datasets._download import RemoteFile
+from towerpack.dataflow.datasets._bases import (
+    ArrayData,
+    check_choice,
+    checked_labels,
+    other_content,
+    part_names,
+)
+from towerpack.dataflow.datasets._download import Address, RemoteFile, own_dir
 from towerpack.dataflow.datasets._extract import fetch_member
-from towerpack.dataflow.datasets._location import own_dir
+from towerpack.dataflow.datasets._formats import read_lines
 
 _PIXELS = 3 * 32 * 32
 _MIRRORS = ("https://www.cs.toronto.edu/~kriz",)
-_LONGEST_NAMES = 1 << 16
 
 
 class CifarBase(ArrayData):
     """What both have in common; see `Cifar10` and `Cifar100`.
 
-    Contract: in order, or exactly shuffled; as long as the files; random if shuffled; thread- and
-    fork-safe; resumable at once.
+    Contract: as `ArrayData`.
     """
 
     _dir_name: str
@@ -43,7 +45,7 @@ class CifarBase(ArrayData):
         dir: PathLike | None = None,
         *,
         seed: int | None = None,
-        base_url: str | Sequence[str] | None = None,
+        base_url: Address = None,
         verify: bool = True,
     ) -> None:
         self.train_or_test = check_choice("train_or_test", train_or_test, ("train", "test"))
@@ -56,13 +58,9 @@ class CifarBase(ArrayData):
     def get_label_names(self) -> list[str]:
         """The name of each class."""
         path = self._path(self._names_file)
-        with open(path, "rb") as file:
-            names = file.read(_LONGEST_NAMES).decode("utf-8", "replace").split("\n")
-        names = [name.strip() for name in names if name.strip()]
+        names = read_lines(path)
         if len(names) != self._num_classes:
-            raise FormatError(
-                f"{path} names {len(names)} classes.", expected=f"{self._num_classes}, one a line"
-            )
+            raise other_content(path, f"{len(names)} names", f"{self._num_classes}, one a line")
         return names
 
     def get_per_pixel_mean(self, names: Sequence[str] = ("train", "test")) -> NDArray[np.float32]:
@@ -92,13 +90,7 @@ class CifarBase(ArrayData):
         record = self._label_bytes + _PIXELS
         size = path.stat().st_size
         if size == 0 or size % record:
-            raise FormatError(
-                f"{path} is no file of CIFAR-{self._num_classes}.",
-                got=f"{size:,} bytes",
-                expected=f"a multiple of {record:,} bytes",
-                fix=f"delete {path.parent} and {path.parent.parent / self._remote.name}, "
-                "and fetch it again",
-            )
+            raise other_content(path, f"{size:,} bytes", f"a multiple of {record:,} bytes")
         records = np.fromfile(path, np.uint8).reshape(-1, record)
         labels = checked_labels(records[:, self._label_bytes - 1], self._num_classes, path)
         planes = records[:, self._label_bytes :].reshape(-1, 3, 32, 32)
@@ -110,17 +102,14 @@ class Cifar10(CifarBase):
 
     50,000 to train and 10,000 to test; `images` and `labels` are the arrays.
 
-    Contract: in order, or exactly shuffled; as long as the files; random if shuffled; thread- and
-    fork-safe; resumable at once.
+    Contract: as `ArrayData`.
 
     Args:
         train_or_test: "train" or "test".
         shuffle: Give every pass another order; by default for "train".
         dir: Where the folder `cifar-10-batches-bin` lies or shall lie; by default `cifar10_data`
             in `data_dir()`.
-        seed: For the shuffle alone; by default the run's.
-        base_url: Address of another folder to fetch the archive from, or several.
-        verify: Check size and checksum of what is downloaded.
+        seed, base_url, verify: As for `Mnist`.
 
     Raises:
         DataFlowError: The files are not there and cannot be had.
@@ -148,16 +137,8 @@ class Cifar10(CifarBase):
 class Cifar100(CifarBase):
     """As `Cifar10`, with 100 classes (the fine ones).
 
-    Contract: as `Cifar10`.
-
-    Args:
-        train_or_test: As for `Cifar10`.
-        shuffle: As for `Cifar10`.
-        dir: Where `cifar-100-binary` lies or shall lie; by default `cifar100_data` in
-            `data_dir()`.
-        seed: As for `Cifar10`.
-        base_url: As for `Cifar10`.
-        verify: As for `Cifar10`.
+    Contract: as `Cifar10`, and so are the arguments; `dir`, by default `cifar100_data`, holds the
+    folder `cifar-100-binary`.
     """
 
     _dir_name = "cifar100_data"

@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.extras import require
-from towerpack.dataflow.datasets._array_data import ArrayData
-from towerpack.dataflow.datasets._dataset import check_choice
+from towerpack.dataflow.datasets._bases import ArrayData, check_choice
 
 _PARTS = ("train", "val", "test")
 
@@ -20,8 +19,7 @@ class Digits(ArrayData):
     They come with scikit-learn. 70 % are to train, 10 to validate and 20 to test; the split is
     always the same, with all classes in each part.
 
-    Contract: in order, or exactly shuffled; 1,257, 180 or 360 long; random if shuffled; thread-
-    and fork-safe; resumable at once.
+    Contract: as `ArrayData`; 1,257, 180 or 360 long.
 
     Args:
         name: "train", "val" or "test".

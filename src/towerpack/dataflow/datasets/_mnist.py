@@ -2,59 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
-from towerpack._core.errors import FormatError
 from towerpack.dataflow._opening import PathLike
-from towerpack.dataflow.datasets._array_data import ArrayData, checked_labels
-from towerpack.dataflow.datasets._dataset import check_choice
-from towerpack.dataflow.datasets._download import RemoteFile
-from towerpack.dataflow.datasets._idx import read_idx
-from towerpack.dataflow.datasets._location import own_dir
+from towerpack.dataflow.datasets._bases import (
+    ArrayData,
+    check_choice,
+    checked_labels,
+    other_content,
+)
+from towerpack.dataflow.datasets._download import Address, RemoteFile, own_dir
+from towerpack.dataflow.datasets._formats import read_idx
 
 _SIDE = 28
-_PREFIXES = {"train": "train", "test": "t10k"}
-_FILES = ("{}-images-idx3-ubyte.gz", "{}-labels-idx1-ubyte.gz")
+_NAMES = (
+    *("train-images-idx3-ubyte.gz", "train-labels-idx1-ubyte.gz"),
+    *("t10k-images-idx3-ubyte.gz", "t10k-labels-idx1-ubyte.gz"),
+)
+_FILES = {"train": _NAMES[:2], "test": _NAMES[2:]}
 
-# Sizes and checksums as TensorFlow Datasets lists them for the same files.
-_Known = dict[str, tuple[int, str]]
-_MNIST: _Known = {
-    "train-images-idx3-ubyte.gz": (
-        9_912_422,
-        "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
-    ),
-    "train-labels-idx1-ubyte.gz": (
-        28_881,
-        "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
-    ),
-    "t10k-images-idx3-ubyte.gz": (
-        1_648_877,
-        "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
-    ),
-    "t10k-labels-idx1-ubyte.gz": (
-        4_542,
-        "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
-    ),
-}
-_FASHION: _Known = {
-    "train-images-idx3-ubyte.gz": (
-        26_421_880,
-        "sha256:3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
-    ),
-    "train-labels-idx1-ubyte.gz": (
-        29_515,
-        "sha256:a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
-    ),
-    "t10k-images-idx3-ubyte.gz": (
-        4_422_102,
-        "sha256:346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
-    ),
-    "t10k-labels-idx1-ubyte.gz": (
-        5_148,
-        "sha256:67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
-    ),
-}
+# In their order. Sizes and checksums as TensorFlow Datasets lists them for the same files.
+_MNIST = (
+    (9_912_422, "sha256:440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609"),
+    (28_881, "sha256:3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c"),
+    (1_648_877, "sha256:8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6"),
+    (4_542, "sha256:f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6"),
+)
+_FASHION = (
+    (26_421_880, "sha256:3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"),
+    (29_515, "sha256:a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"),
+    (4_422_102, "sha256:346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"),
+    (5_148, "sha256:67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
+)
 
 
 class Mnist(ArrayData):
@@ -62,8 +41,7 @@ class Mnist(ArrayData):
 
     60,000 to train and 10,000 to test. Kept as uint8; `images` and `labels` are the arrays.
 
-    Contract: in order, or exactly shuffled; as long as the files say; random if shuffled; thread-
-    and fork-safe; resumable at once.
+    Contract: as `ArrayData`.
 
     Args:
         train_or_test: "train" or "test".
@@ -94,23 +72,17 @@ class Mnist(ArrayData):
         dir: PathLike | None = None,
         *,
         seed: int | None = None,
-        base_url: str | Sequence[str] | None = None,
+        base_url: Address = None,
         verify: bool = True,
     ) -> None:
-        prefix = _PREFIXES[check_choice("train_or_test", train_or_test, ("train", "test"))]
+        names = _FILES[check_choice("train_or_test", train_or_test, ("train", "test"))]
         folder = own_dir(dir, self._dir_name)
-        image_file, label_file = (
-            self._file(folder, name.format(prefix), base_url, verify) for name in _FILES
-        )
+        image_file, label_file = (self._file(folder, name, base_url, verify) for name in names)
         images = read_idx(image_file, num_axes=3)
         labels = read_idx(label_file, num_axes=1)
         if len(images) != len(labels) or images.shape[1:] != (_SIDE, _SIDE):
-            raise FormatError(
-                f"{image_file} does not fit {label_file.name}.",
-                got=f"images {list(images.shape)}, labels {list(labels.shape)}",
-                expected=f"images [n, {_SIDE}, {_SIDE}], labels [n]",
-                fix="delete both and fetch them again",
-            )
+            got = f"images {list(images.shape)}, labels {list(labels.shape)}"
+            raise other_content(image_file, got, f"images [n, {_SIDE}, {_SIDE}], labels [n]")
         labels = checked_labels(labels, len(self._label_names), label_file)
         super().__init__(images, labels, shuffle=shuffle, seed=seed, white=255)
         self.train_or_test = train_or_test
@@ -120,13 +92,11 @@ class Mnist(ArrayData):
         return list(self._label_names)
 
     @classmethod
-    def _file(
-        cls, folder: Path, name: str, base_url: str | Sequence[str] | None, verify: bool
-    ) -> Path:
+    def _file(cls, folder: Path, name: str, base_url: Address, verify: bool) -> Path:
         unpacked = folder / name.removesuffix(".gz")
         if unpacked.is_file():
             return unpacked
-        size, checksum = cls._known[name]
+        size, checksum = cls._known[_NAMES.index(name)]
         remote = RemoteFile(name, cls._mirrors, size, checksum)
         return remote.at(base_url, verify=verify).fetch(folder)
 
@@ -134,15 +104,7 @@ class Mnist(ArrayData):
 class FashionMnist(Mnist):
     """Pictures of clothes in the format of `Mnist`, and as many.
 
-    Contract: as `Mnist`.
-
-    Args:
-        train_or_test: As for `Mnist`.
-        shuffle: As for `Mnist`.
-        dir: By default `fashion_mnist_data` in `data_dir()`.
-        seed: As for `Mnist`.
-        base_url: As for `Mnist`.
-        verify: As for `Mnist`.
+    Contract: as `Mnist`, and so are the arguments; `dir` is `fashion_mnist_data` by default.
     """
 
     _dir_name = "fashion_mnist_data"
@@ -152,14 +114,6 @@ class FashionMnist(Mnist):
     )
     _known = _FASHION
     _label_names = (
-        "T-shirt/top",
-        "trouser",
-        "pullover",
-        "dress",
-        "coat",
-        "sandal",
-        "shirt",
-        "sneaker",
-        "bag",
-        "ankle boot",
+        *("T-shirt/top", "trouser", "pullover", "dress", "coat"),
+        *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
     )

@@ -6,14 +6,13 @@ import numpy as np
 
 from towerpack._core.errors import FormatError
 from towerpack.dataflow._opening import PathLike
-from towerpack.dataflow.datasets._dataset import check_choice
-from towerpack.dataflow.datasets._image_list import (
+from towerpack.dataflow.datasets._bases import (
     ChannelOrder,
     ImageList,
+    check_choice,
     existing_folder,
-    inner_names,
-    read_lines,
 )
+from towerpack.dataflow.datasets._formats import inner_names, read_lines
 
 
 class Places365Standard(ImageList):
@@ -23,8 +22,7 @@ class Places365Standard(ImageList):
     images, easy directory structure"). Labels are those of the sorted names of the classes in the
     list. Images are decoded when they are read.
 
-    Contract: in order, or exactly shuffled; as long as the list; random if shuffled; thread- and
-    fork-safe; resumable at once.
+    Contract: as `ImageList`.
 
     Args:
         dir: The folder with `train.txt`, `val.txt`, `train/` and `val/`.

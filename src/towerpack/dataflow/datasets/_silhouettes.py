@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 
-from towerpack._core.errors import FormatError
 from towerpack.dataflow._opening import PathLike
-from towerpack.dataflow.datasets._array_data import ArrayData, checked_labels
-from towerpack.dataflow.datasets._dataset import check_choice
-from towerpack.dataflow.datasets._download import RemoteFile
-from towerpack.dataflow.datasets._location import own_dir
-from towerpack.dataflow.datasets._mat import read_arrays
+from towerpack.dataflow.datasets._bases import (
+    ArrayData,
+    check_choice,
+    checked_labels,
+    other_content,
+)
+from towerpack.dataflow.datasets._download import Address, RemoteFile, own_dir
+from towerpack.dataflow.datasets._formats import read_mat
 
 _SIDE = 28
 _NUM_CLASSES = 101
@@ -28,15 +28,13 @@ class Caltech101Silhouettes(ArrayData):
     4,100 to train, 2,264 to validate and 2,307 to test. The file holds images column by column,
     as MATLAB does; here they stand upright (the predecessor's lay on their side).
 
-    Contract: in order, or exactly shuffled; as long as the file says; random if shuffled; thread-
-    and fork-safe; resumable at once.
+    Contract: as `ArrayData`.
 
     Args:
         name: "train", "val" or "test".
         shuffle: Give every pass another order.
         dir: Where the file lies or shall lie; by default `caltech101_data` in `data_dir()`.
-        seed: For the shuffle alone; by default the run's.
-        base_url: Address of another folder to fetch it from, or several.
+        seed, base_url: As for `Mnist`.
 
     Raises:
         DataFlowError: The file is not there and cannot be had.
@@ -50,22 +48,18 @@ class Caltech101Silhouettes(ArrayData):
         dir: PathLike | None = None,
         *,
         seed: int | None = None,
-        base_url: str | Sequence[str] | None = None,
+        base_url: Address = None,
     ) -> None:
         check_choice("name", name, ("train", "val", "test"))
         path = _FILE.at(base_url).fetch(own_dir(dir, "caltech101_data"))
-        data, labels = read_arrays(path, [f"{name}_data", f"{name}_labels"])
+        data, labels = read_mat(path, [f"{name}_data", f"{name}_labels"])
         if (
             data.ndim != 2
             or data.shape != (labels.size, _SIDE * _SIDE)
             or not np.isin(data, (0, 1)).all()
         ):
-            raise FormatError(
-                f"{path} does not hold what it should.",
-                got=f"{name}_data {list(data.shape)}, {name}_labels {list(labels.shape)}",
-                expected=f"data [n, {_SIDE * _SIDE}] of 0 and 1, labels [n, 1]",
-                fix="delete it and fetch it again",
-            )
+            got = f"data {list(data.shape)}, labels {list(labels.shape)}"
+            raise other_content(path, got, f"data [n, {_SIDE**2}] of 0 and 1, labels [n, 1]")
         columns = data.astype(np.uint8).reshape(-1, _SIDE, _SIDE)
         super().__init__(
             np.ascontiguousarray(columns.transpose(0, 2, 1)),

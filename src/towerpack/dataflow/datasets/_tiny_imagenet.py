@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import FormatError
-from towerpack.dataflow._opening import PathLike
+from towerpack.dataflow._opening import PathLike, reading
 from towerpack.dataflow._strings import Strings
-from towerpack.dataflow.datasets._dataset import check_choice
-from towerpack.dataflow.datasets._download import RemoteFile
+from towerpack.dataflow.datasets._bases import ChannelOrder, ImageList, check_choice
+from towerpack.dataflow.datasets._download import Address, RemoteFile, own_dir
 from towerpack.dataflow.datasets._extract import fetch_member
-from towerpack.dataflow.datasets._image_list import (
-    ChannelOrder,
-    ImageList,
-    inner_names,
-    read_lines,
-)
-from towerpack.dataflow.datasets._location import own_dir
+from towerpack.dataflow.datasets._formats import inner_names, read_lines
 
 _FOLDER = "tiny-imagenet-200"
 # The MD5 that several projects have found independently of each other.
@@ -39,8 +32,7 @@ class TinyImageNet(ImageList):
     100,000 to train and 10,000 to validate. Labels count the lines of `wnids.txt`. Images are
     decoded when they are read.
 
-    Contract: in order, or exactly shuffled; as long as there are files; random if shuffled;
-    thread- and fork-safe; resumable at once.
+    Contract: as `ImageList`.
 
     Args:
         dir: The folder `tiny-imagenet-200`, or where it lies or shall lie; by default
@@ -48,9 +40,7 @@ class TinyImageNet(ImageList):
         name: "train" or "val".
         shuffle: Give every pass another order; by default for "train".
         channel_order: "bgr" or "rgb".
-        seed: For the shuffle alone; by default the run's.
-        base_url: Address of another folder to fetch the archive from, or several.
-        verify: Check size and checksum of what is downloaded.
+        seed, base_url, verify: As for `Mnist`.
 
     Raises:
         DataFlowError: The files are not there and cannot be had.
@@ -65,7 +55,7 @@ class TinyImageNet(ImageList):
         *,
         channel_order: ChannelOrder = "bgr",
         seed: int | None = None,
-        base_url: str | Sequence[str] | None = None,
+        base_url: Address = None,
         verify: bool = True,
     ) -> None:
         self.name = check_choice("name", name, ("train", "val"))
@@ -120,12 +110,8 @@ class TinyImageNet(ImageList):
 
 
 def _files(folder: Path) -> list[str]:
-    try:
-        found = sorted(entry.name for entry in os.scandir(folder) if not entry.name.startswith("."))
-    except OSError as error:
-        raise FormatError(
-            f"The folder {folder} cannot be read.", got=error.strerror, fix="complete the data set"
-        ) from error
-    if not found:
-        raise FormatError(f"The folder {folder} is empty.", fix="complete the data set")
+    with reading(folder, "a folder of images"):
+        found = sorted(name for name in os.listdir(folder) if not name.startswith("."))
+        if not found:
+            raise ValueError("it is empty")
     return found

@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from towerpack._core.errors import FormatError
 from towerpack.dataflow._opening import PathLike, reading
 from towerpack.dataflow.formats._lmdb import Keys, LMDBData, LMDBDataDecoder
-from towerpack.dataflow.formats._protobuf import (
-    BYTES,
-    FIXED32,
-    fields,
-    packed_floats,
-    signed,
-)
+from towerpack.dataflow.formats._messages import message_class
 from towerpack.dataflow.stages._mapping import Limit, OnError
-
-_CHANNELS, _HEIGHT, _WIDTH, _DATA, _LABEL, _FLOATS, _ENCODED = range(1, 8)
-_FIELDS: Final = range(1, 8)
-_INTEGERS: Final = (_CHANNELS, _HEIGHT, _WIDTH, _LABEL, _ENCODED)
 
 
 class CaffeLMDB(LMDBDataDecoder):
@@ -43,7 +32,7 @@ class CaffeLMDB(LMDBDataDecoder):
 
     Raises:
         ConfigError: There is no such file.
-        FormatError: It is no LMDB file, or a damaged one.
+        FormatError: It is no LMDB file, or it was cut off.
     """
 
     def __init__(
@@ -72,11 +61,15 @@ def decode_datum(key: bytes, value: bytes) -> list[Any]:
     """
     name = f"The record {key!r:.80}"
     with reading(name, "Caffe's Datum"):
-        numbers, data, values = _parsed(value)
-    if numbers.get(_ENCODED):
-        return [_decoded(data, numbers.get(_CHANNELS), name), numbers.get(_LABEL, 0)]
-    shape = tuple(numbers.get(field, 0) for field in (_CHANNELS, _HEIGHT, _WIDTH))
-    flat = np.frombuffer(data, np.uint8) if len(data) else values
+        datum = message_class("Datum").FromString(value)
+    if datum.encoded:
+        from towerpack.dataflow.images import decode_image
+
+        channels = 1 if datum.channels == 1 else 3
+        return [decode_image(datum.data, rgb=False, channels=channels, name=name), datum.label]
+    shape = (datum.channels, datum.height, datum.width)
+    data: bytes = datum.data
+    flat = np.frombuffer(data, np.uint8) if data else np.array(datum.float_data, np.float32)
     if min(shape) < 1 or shape[0] * shape[1] * shape[2] != len(flat):
         raise FormatError(
             f"{name} is no image: its size does not fit its content.",
@@ -84,28 +77,4 @@ def decode_datum(key: bytes, value: bytes) -> list[Any]:
             expected=f"{shape[0]} channels x {shape[1]} x {shape[2]}",
             fix="the record was written wrongly or damaged; write it again",
         )
-    img = np.ascontiguousarray(flat.reshape(shape).transpose(1, 2, 0))
-    return [img if img.flags.writeable else img.copy(), numbers.get(_LABEL, 0)]
-
-
-def _parsed(value: bytes) -> tuple[dict[int, int], memoryview, NDArray[np.float32]]:
-    """The numbers of a datum by their fields, its bytes, and its floats."""
-    numbers: dict[int, int] = {}
-    data = memoryview(b"")
-    parts: list[NDArray[np.float32]] = []
-    for field, kind, content in fields(memoryview(value)):
-        if field in _INTEGERS and isinstance(content, int):
-            numbers[field] = signed(content)
-        elif field == _DATA and kind == BYTES and not isinstance(content, int):
-            data = content
-        elif field == _FLOATS and kind in (BYTES, FIXED32) and not isinstance(content, int):
-            parts.append(packed_floats(content))
-        elif field in _FIELDS:
-            raise ValueError(f"field {field} is of wire type {kind}")
-    return numbers, data, np.concatenate(parts) if parts else np.zeros(0, np.float32)
-
-
-def _decoded(data: memoryview, channels: int | None, name: str) -> NDArray[np.uint8]:
-    from towerpack.dataflow.images import decode_image
-
-    return decode_image(data, rgb=False, channels=1 if channels == 1 else 3, name=name)
+    return [flat.reshape(shape).transpose(1, 2, 0).copy(), datum.label]

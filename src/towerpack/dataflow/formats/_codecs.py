@@ -6,7 +6,7 @@ import math
 import pickle
 from collections.abc import Callable, Generator, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.dataflow._datapoints import Datapoint, describe_datapoint
@@ -14,8 +14,6 @@ from towerpack.dataflow._flow import DataFlow, length_of
 from towerpack.dataflow.formats._wire import pack, unpack
 
 Format = Literal["wire", "pickle"]
-
-_PICKLE_MARK: Final = b"\x80"
 
 
 @dataclass(frozen=True)
@@ -73,7 +71,7 @@ def encoded(ds: Iterable[Datapoint], codec: Codec) -> Generator[bytes]:
 
 
 def _unpacked(record: bytes) -> Datapoint:
-    if record[:1] == _PICKLE_MARK:
+    if record[:1] == pickle.PROTO:
         raise FormatError(
             "The record is a pickle: to read it runs the code that it names.",
             fix='format="pickle", if you trust the file as you trust a program',
@@ -84,9 +82,7 @@ def _unpacked(record: bytes) -> Datapoint:
 def _pickled(datapoint: Datapoint) -> bytes:
     try:
         return pickle.dumps(datapoint, protocol=5)
-    except MemoryError:
-        raise
-    except Exception as error:
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ConfigError(
             f"A {type(datapoint).__name__} cannot be pickled: {type(error).__name__}: {error}.",
             got=describe_datapoint(datapoint),
@@ -94,11 +90,7 @@ def _pickled(datapoint: Datapoint) -> bytes:
         ) from error
 
 
-def _unpickled(record: bytes) -> Any:
-    return pickle.loads(record)  # noqa: S301  asked for by name
-
-
 _CODECS: Final[dict[str, Codec]] = {
     "wire": Codec(pack, _unpacked),
-    "pickle": Codec(_pickled, _unpickled),
+    "pickle": Codec(_pickled, pickle.loads),
 }

@@ -26,7 +26,7 @@ from towerpack.dataflow._flow import (
 from towerpack.dataflow._opening import PathLike, PerProcess, path_of
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream, check_count, ended_early
-from towerpack.dataflow.formats._disk_store import MISSING, DiskStore
+from towerpack.dataflow.formats._disk_store import END, MISSING, DiskStore
 
 Identity = dict[str, Any]
 
@@ -50,7 +50,7 @@ class DiskCacheData(Wrapper):
 
     Args:
         ds: Finite; its datapoints are what `pack` takes.
-        path: A directory of its own, made if it is not there.
+        path: A directory of its own, made if it is not there, on a disk of this machine.
         seed: For what is random below; by default the run's.
         version: Of what is below.
 
@@ -110,13 +110,13 @@ class DiskCacheNode(Node):
     def read(self, epoch: int, positions: Positions) -> Block:
         store = self._store.get()
         wanted = as_ints(positions)
-        rows = [store.read(position) for position in wanted]
+        rows = store.read(wanted)
         missing = [index for index, row in enumerate(rows) if row is MISSING]
         if missing:
             places = np.array([wanted[index] for index in missing], np.int64)
             found = to_rows(self.inner.read(0, places))
+            store.write(zip(places.tolist(), found, strict=True))
             for index, datapoint in zip(missing, found, strict=True):
-                store.append(wanted[index], datapoint)
                 rows[index] = datapoint
         return rows
 
@@ -149,12 +149,14 @@ class DiskCacheStream(Stream):
             self._inner.close()
 
     def _kept(self) -> Datapoint:
-        if self._store.end is not None and self._position >= self._store.end:
-            raise StopIteration
-        datapoint = self._store.read(self._position)
+        (datapoint,) = self._store.read([self._position])
         if datapoint is not MISSING:
             self._saved = None  # it is where the state was, and no longer here
-        return datapoint
+            return datapoint
+        (end,) = self._store.read([END])
+        if end is not MISSING and self._position >= end:
+            raise StopIteration
+        return MISSING
 
     def _computed(self) -> Datapoint:
         if self._inner is None:
@@ -164,11 +166,9 @@ class DiskCacheStream(Stream):
         try:
             datapoint = next(self._inner)
         except StopIteration:
-            if self._store.end is None:
-                self._store.append_end(self._position)
+            self._store.write([(END, self._position)])
             raise
-        if not self._store.holds(self._position):
-            self._store.append(self._position, datapoint)
+        self._store.write([(self._position, datapoint)])
         return datapoint
 
     def _catch_up(self, inner: Stream) -> None:
@@ -178,5 +178,4 @@ class DiskCacheStream(Stream):
             except StopIteration:
                 origin = "the cache or the state was made of"
                 raise ended_early(self._ds, position, self._position, origin) from None
-            if not self._store.holds(position):
-                self._store.append(position, datapoint)
+            self._store.write([(position, datapoint)])

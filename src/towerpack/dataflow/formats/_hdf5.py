@@ -18,7 +18,6 @@ from towerpack.dataflow._blocks import Block, Columns, Positions
 from towerpack.dataflow._content import content_of_files
 from towerpack.dataflow._opening import PathLike, PerProcess, check_expansion, file_of, reading
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow.formats._hdf5_strings import StringRows, string_rows
 from towerpack.dataflow.sources._planned import PlannedSource
 
 _CHUNK = 256
@@ -34,11 +33,8 @@ class HDF5Data(PlannedSource[Node]):
     Nothing is loaded beforehand: rows are read where they lie, those of a batch in the order of the
     file, also when shuffled. Each process opens the file itself.
 
-    Strings are `str`; those of variable length are read without the HDF5 library, which loops for
-    ever over some wrong bytes among them. Two things are read only from files that you trust. Other
-    data of variable length (ragged arrays; strings that are compressed by anything but gzip, have a
-    fill value, or lie in the header), for that reason. And data that the file keeps in other files
-    (external links and storage, virtual data sets): these could be any file of yours.
+    Strings are `str`. Data that the file keeps in other files (external links and storage, virtual
+    data sets) are read only if you trust it: these could be any file of yours.
 
     Contract: in order, or exactly shuffled; as long as the data sets; random if shuffled; thread-
     and fork-safe (HDF5 lets one thread read at a time); resumable at once.
@@ -48,12 +44,11 @@ class HDF5Data(PlannedSource[Node]):
         data_paths: Of the data sets in it, such as `["images", "train/labels"]`.
         shuffle: Give every pass another order, as `ShuffleData` does.
         seed: For the shuffle alone; by default the run's.
-        trusted: The file is known to be whole and honest: read all data of variable length, and
-            data in other files.
+        trusted: Also read data in other files.
 
     Raises:
         ConfigError: There is no such file or data set, or they differ in length.
-        FormatError: The file is damaged, or has data that need `trusted`.
+        FormatError: The file is damaged, or has data in other files.
     """
 
     def __init__(
@@ -93,67 +88,48 @@ class HDF5Node(Node):
         self.chunk = max(1, min(_CHUNK, _CHUNK_BYTES // max(1, row_bytes)))
 
     def read(self, epoch: int, positions: Positions) -> Block:
-        data_sets = self._data.get()
-        if isinstance(positions, range):
-            runs, back = [(positions.start, positions.stop)], None
-        else:
-            wanted, back = np.unique(positions, return_inverse=True)
-            runs = _runs(wanted)
         columns: list[NDArray[Any]] = []
-        for name, data_set in zip(self._names, data_sets, strict=True):
+        for name, data_set in zip(self._names, self._data.get(), strict=True):
             with reading(self._path, f"an HDF5 file (data set {name!r})"):
-                column = data_set.read(runs)
-            columns.append(column if back is None else column[back])
+                columns.append(data_set.read(positions))
         return Columns(columns, len(positions))
 
 
 class DataSet:
-    """One data set of an open file.
+    """One data set of an open file; its strings are decoded."""
 
-    Args:
-        data: The h5py data set.
-        text: Its strings are to be decoded.
-    """
-
-    def __init__(self, data: Any, text: bool) -> None:
-        self.data = data
+    def __init__(self, h5py: Any, data: Any) -> None:
         self.size = len(data)
         self.row_bytes = data.dtype.itemsize * math.prod(data.shape[1:])
-        self._reader = data.asstr() if text else data
+        self._data = data
+        self._reader = data if h5py.check_string_dtype(data.dtype) is None else data.asstr()
 
-    def read(self, runs: list[tuple[int, int]]) -> NDArray[Any]:
-        """The rows of some ranges, one after another."""
+    def read(self, positions: Positions) -> NDArray[Any]:
+        """Rows, each read once, in the order of the file."""
         reader = self._reader
-        if len(runs) == 1:
-            return reader[slice(*runs[0])]
-        count = sum(stop - start for start, stop in runs)
-        out = np.empty((count, *self.data.shape[1:]), self.data.dtype)
-        done = 0
-        for start, stop in runs:
-            # h5py's own reading of lists of indices takes twice the time of this loop.
-            if stop == start + 1:
-                out[done] = reader[start]
-            else:
-                out[done : done + stop - start] = reader[start:stop]
-            done += stop - start
-        return out
+        if isinstance(positions, range):
+            return reader[positions.start : positions.stop]
+        wanted, back = np.unique(positions, return_inverse=True)
+        out = np.empty((len(wanted), *self._data.shape[1:]), self._data.dtype)
+        # h5py's own reading of lists of indices takes twice the time of this loop.
+        for place, row in enumerate(wanted.tolist()):
+            out[place] = reader[row]
+        return out[back]
 
 
-def _runs(wanted: NDArray[np.int64]) -> list[tuple[int, int]]:
-    """Increasing positions as ranges."""
-    breaks = np.flatnonzero(np.diff(wanted) != 1) + 1
-    starts = wanted[np.concatenate(([0], breaks))]
-    stops = wanted[np.concatenate((breaks - 1, [len(wanted) - 1]))] + 1
-    return list(zip(starts.tolist(), stops.tolist(), strict=True))
-
-
-def _open(path: Path, names: list[str], trusted: bool) -> list[DataSet | StringRows]:
+def _open(path: Path, names: list[str], trusted: bool) -> list[DataSet]:
     h5py: Any = require("h5py", extra="formats", needed_for="HDF5Data")
     with reading(path, "an HDF5 file"):
         file: Any = h5py.File(path, "r", rdcc_nbytes=_CACHE_BYTES)
         try:
             data_sets = [_data_set(h5py, file, path, name, trusted) for name in names]
-            _check_sizes(path, names, data_sets)
+            if len({one.size for one in data_sets}) != 1:
+                sizes = zip(names, data_sets, strict=True)
+                raise ConfigError(
+                    f"The data sets of {path} differ in length.",
+                    got=", ".join(f"{name}: {one.size}" for name, one in sizes),
+                    expected="the same number of rows in each",
+                )
         except BaseException:
             # The error's traceback would keep it open, and while it is, HDF5 gives what it knows of
             # it to whoever opens the path again, though another file was written there.
@@ -162,17 +138,7 @@ def _open(path: Path, names: list[str], trusted: bool) -> list[DataSet | StringR
     return data_sets
 
 
-def _check_sizes(path: Path, names: list[str], data_sets: list[DataSet | StringRows]) -> None:
-    sizes = {name: one.size for name, one in zip(names, data_sets, strict=True)}
-    if len(set(sizes.values())) != 1:
-        raise ConfigError(
-            f"The data sets of {path} differ in length.",
-            got=", ".join(f"{name}: {size}" for name, size in sizes.items()),
-            expected="the same number of rows in each",
-        )
-
-
-def _data_set(h5py: Any, file: Any, path: Path, name: str, trusted: bool) -> DataSet | StringRows:
+def _data_set(h5py: Any, file: Any, path: Path, name: str, trusted: bool) -> DataSet:
     if name not in file:
         names = _names(h5py, file)
         raise ConfigError(
@@ -185,24 +151,14 @@ def _data_set(h5py: Any, file: Any, path: Path, name: str, trusted: bool) -> Dat
         )
     if h5py.check_ref_dtype(data.dtype) is not None:
         raise ConfigError(f"{name!r} of {path} holds references, not data.")
-    elsewhere = data.file.filename != file.filename or data.external or data.is_virtual
     if not trusted:
-        if elsewhere:
-            raise _needs_trust(path, name, "lies in another file")
+        if data.file.filename != file.filename or data.external or data.is_virtual:
+            raise FormatError(
+                f"{name!r} of {path} lies in another file.",
+                fix="trusted=True if you know where the file comes from",
+            )
         check_expansion(data.nbytes, path.stat().st_size, f"the data set {name!r}", path)
-    strings = None if elsewhere else string_rows(h5py, data, path)
-    if strings is not None:
-        return strings
-    if data.dtype.hasobject and not trusted:
-        problem = "has elements of variable length, on which HDF5 can hang if they are damaged"
-        raise _needs_trust(path, name, problem)
-    return DataSet(data, h5py.check_string_dtype(data.dtype) is not None)
-
-
-def _needs_trust(path: Path, name: str, problem: str) -> FormatError:
-    return FormatError(
-        f"{name!r} of {path} {problem}.", fix="trusted=True if you know where the file comes from"
-    )
+    return DataSet(h5py, data)
 
 
 def data_sets_of(path: PathLike) -> list[str]:

@@ -1,17 +1,26 @@
-"""What formats of several files have in common: an index, or reading in order if compressed."""
+"""Sources over several files: an index and a few open ones, or reading in order if compressed."""
 
 from __future__ import annotations
 
+import os
+import threading
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
+from towerpack._core.errors import FormatError
 from towerpack.dataflow._ambient import Ambient
 from towerpack.dataflow._content import content_of_files
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Length, Place, Stage
+from towerpack.dataflow._opening import OpenFile
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import ReplayStream, State, Stream
+
+_MOST_OPEN: Final = 64
+
+Version = tuple[int, int]
 
 
 class IndexedFiles(Stage):
@@ -62,3 +71,47 @@ class IndexedFiles(Stage):
         if self._node is None:
             self._node = self._index()
         return self._node
+
+
+def version_of(path: Path) -> Version:
+    """What changes when a file does: its size, and when it was written."""
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns
+
+
+class FilePool:
+    """Opens files when they are read, and closes those that were opened longest ago.
+
+    Safe to use from several threads; each process needs its own.
+
+    Args:
+        paths: The files.
+        versions: What they were when they were looked at first; they must not have changed.
+    """
+
+    def __init__(self, paths: Sequence[Path], versions: Sequence[Version]) -> None:
+        self._paths = paths
+        self._versions = versions
+        self._open: dict[int, OpenFile] = {}
+        self._lock = threading.Lock()
+
+    def get(self, index: int) -> OpenFile:
+        """One of the files.
+
+        Raises:
+            FormatError: It was changed.
+        """
+        file = self._open.get(index)
+        if file is not None:
+            return file
+        path = self._paths[index]
+        if version_of(path) != self._versions[index]:
+            raise FormatError(
+                f"{path} was changed while it was read.",
+                fix="write to another file, and build the flow anew when it is whole",
+            )
+        with self._lock:
+            while len(self._open) >= _MOST_OPEN:
+                del self._open[next(iter(self._open))]
+            # A thread that still reads what was dropped keeps it open.
+            return self._open.setdefault(index, OpenFile(path))

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Final, cast
+from weakref import WeakValueDictionary
+
+import numpy as np
 
 from towerpack._core.errors import ConfigError
+from towerpack._core.extras import require
 from towerpack.dataflow._arguments import given
-from towerpack.dataflow._blocks import Block, Positions, as_array, as_ints
+from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._content import content_of_files, content_of_values
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow
-from towerpack.dataflow._opening import PathLike, PerProcess, file_of, path_of
+from towerpack.dataflow._opening import PathLike, PerProcess, file_of, path_of, reading
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._strings import Strings
-from towerpack.dataflow.formats._lmdb_file import LMDBFile
 from towerpack.dataflow.sources._planned import PlannedSource
 from towerpack.dataflow.stages._map import MapData
 from towerpack.dataflow.stages._mapping import Limit, OnError
 
-KEYS = b"__keys__"
-"""The predecessor's list of keys, which is no datapoint."""
-
-_ALL = "leave out keys=, and everything is read"
+_LIST_OF_KEYS: Final = b"__keys__"  # the predecessor's, which is no datapoint
+_READ_KEYS: Final = 1 << 16
 
 Keys = Sequence[str | bytes] | str
 
@@ -32,10 +35,9 @@ Keys = Sequence[str | bytes] | str
 class LMDBData(PlannedSource[Node]):
     """Datapoint i is the i-th record of an LMDB database, `[key, value]`, both bytes.
 
-    The file is read by code of our own, page by page: the package `lmdb` is not needed, a damaged
-    file is an error and no crash, and any number of flows, threads and processes may read one
-    file. It must not be written to meanwhile. What is kept in memory is 16 bytes for each leaf page
-    of its tree, at most a few MB for a million records.
+    The file is read by LMDB's own library, which maps it into memory. Any number of flows, threads
+    and processes may read one file, which must not be written to meanwhile. The keys are listed
+    once, and 8 bytes and the key are kept for each record.
 
     A record `__keys__`, which the predecessor's files have, is left out.
 
@@ -51,7 +53,7 @@ class LMDBData(PlannedSource[Node]):
 
     Raises:
         ConfigError: There is no such file, or (when it is read) no such key.
-        FormatError: It is no LMDB file of version 0.9, or a damaged one.
+        FormatError: It is no LMDB file, or it was cut off or changed.
     """
 
     def __init__(
@@ -64,17 +66,12 @@ class LMDBData(PlannedSource[Node]):
     ) -> None:
         path = path_of(path)
         self.path = file_of(path / "data.mdb" if path.is_dir() else path)
-        records = LMDBNode(self.path)
-        if keys is not None and not records.sorted_by_bytes:
-            raise ConfigError(f"{self.path} orders its keys by a rule of its own.", fix=_ALL)
-        self._keys = None if keys is None else _flat(keys)
-        node = records if self._keys is None else LMDBKeysNode(records, self._keys)
-        super().__init__(node, shuffle=shuffle, seed=seed)
+        self._keys = None if keys is None else _checked_keys(keys)
+        super().__init__(LMDBNode(self.path, self._keys), shuffle=shuffle, seed=seed)
 
     def content(self) -> str:
-        return (
-            f"{super().content()}, {content_of_values(self._keys)}, {content_of_files([self.path])}"
-        )
+        keys = content_of_values(getattr(self._keys, "flat", self._keys))
+        return f"{super().content()}, {keys}, {content_of_files([self.path])}"
 
     def arguments(self) -> str:
         name = self.path.name
@@ -82,81 +79,42 @@ class LMDBData(PlannedSource[Node]):
 
 
 class LMDBNode(Node):
-    """Reads records by their place in the order of keys.
+    """Reads records by the keys of positions.
 
     Args:
         path: The file.
+        keys: One for each position, or a format of the position; by default those of the file.
     """
 
-    def __init__(self, path: Path) -> None:
-        file = LMDBFile(path)
-        self._leaves = file.leaves()
-        self._hidden = self._place_of(KEYS, file) if file.sorted_by_bytes else None
-        self.size = file.tree.entries - (self._hidden is not None)
-        self.sorted_by_bytes = file.sorted_by_bytes
-        self.file = PerProcess(partial(LMDBFile, path, file.tree))
+    def __init__(self, path: Path, keys: _FlatKeys | str | None) -> None:
+        self._path = path
+        env = _environment(path)
+        with reading(path, "an LMDB database"), env.begin() as txn:
+            if isinstance(keys, str):
+                self.size = txn.stat()["entries"] - (txn.get(_LIST_OF_KEYS) is not None)
+            else:
+                cursor = txn.cursor().iternext(values=False)
+                if keys is None:
+                    keys = _FlatKeys(key for key in cursor if key != _LIST_OF_KEYS)
+                self.size = len(keys)
+        self._key = partial(_key, keys) if isinstance(keys, str) else keys.__getitem__
+        self._env = PerProcess(partial(_environment, path, env.info()["last_txnid"]))
 
     def read(self, epoch: int, positions: Positions) -> Block:
-        file = self.file.get()
-        places = as_array(positions)
-        if self._hidden is not None:
-            places = places + (places >= self._hidden)
-        ends = self._leaves.ends
-        leaves = ends.searchsorted(places, "right")
-        pages = self._leaves.pages[leaves].tolist()
-        # Counted from the end of the page: -1 is the last record there.
-        indexes = (places - ends[leaves]).tolist()
-        return [list(file.item(page, index)) for page, index in zip(pages, indexes, strict=True)]
+        wanted = as_ints(positions)
+        with reading(self._path, "an LMDB database"), self._env.get().begin() as txn:
+            get = txn.get
+            records = [[key, get(key) if key else None] for key in map(self._key, wanted)]
+        for key, value in records:
+            if value is None:
+                raise ConfigError(
+                    f"{self._path} has no record {key!r:.80}.",
+                    fix="leave out keys= to read everything",
+                )
+        return records
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        place = position + (self._hidden is not None and position >= self._hidden)
-        leaf = self._leaves.ends.searchsorted(place, "right")
-        index = place - int(self._leaves.ends[leaf])
-        return list(self.file.get().item(int(self._leaves.pages[leaf]), index))
-
-    def _place_of(self, key: bytes, file: LMDBFile) -> int | None:
-        found = file.find(key)
-        if found is None:
-            return None
-        page, index = found
-        leaf = int((self._leaves.pages == page).argmax())
-        return index + (int(self._leaves.ends[leaf - 1]) if leaf else 0)
-
-
-class LMDBKeysNode(Node):
-    """Reads records by key.
-
-    Args:
-        records: The whole database.
-        keys: One for each position, or a format of the position.
-    """
-
-    def __init__(self, records: LMDBNode, keys: Strings | str) -> None:
-        self._records = records
-        self._keys = keys
-        self.size = records.size if isinstance(keys, str) else len(keys)
-
-    def read(self, epoch: int, positions: Positions) -> Block:
-        return [self.get(epoch, position) for position in as_ints(positions)]
-
-    def get(self, epoch: int, position: int) -> Datapoint:
-        if isinstance(self._keys, str):
-            key = _formatted(self._keys, position).encode()
-            # The keys are probably what is there, in order: then the search can be saved.
-            record = self._records.get(epoch, position)
-            if record[0] == key:
-                return record
-        else:
-            key = self._keys[position].encode("utf-8", "surrogateescape")
-        file = self._records.file.get()
-        found = file.find(key)
-        if found is None:
-            raise ConfigError(
-                f"{file.path} has no record {key!r:.80}.",
-                got=f"keys= asks for it at position {position}",
-                fix=_ALL,
-            )
-        return list(file.item(*found))
+        return cast("list[Datapoint]", self.read(epoch, range(position, position + 1)))[0]
 
 
 class LMDBDataDecoder(MapData):
@@ -189,25 +147,74 @@ def _decoded(decoder: Callable[[bytes, bytes], Any], record: Datapoint) -> Any:
     return decoder(record[0], record[1])
 
 
-def _flat(keys: Keys) -> Strings | str:
-    """Keys without an object for each; a format, once it is known to be one."""
-    if not isinstance(keys, str):
-        return _listed(keys)
-    try:
-        good = _formatted(keys, 1) != _formatted(keys, 2)
-    except (ValueError, TypeError, LookupError, AttributeError):
-        good = False
-    if not good:
-        raise ConfigError(
-            f"keys={keys!r} is no format for the numbers of records.",
-            expected='for example "%08d" or "{:0>8d}", or a list of keys',
-        )
-    return keys
+class _FlatKeys:
+    """Keys in two arrays, without an object for each."""
+
+    def __init__(self, keys: Iterable[bytes]) -> None:
+        parts: list[bytes] = []
+        sizes: list[int] = []
+        iterator = iter(keys)
+        while some := list(islice(iterator, _READ_KEYS)):
+            parts.append(b"".join(some))
+            sizes.extend(map(len, some))
+        self.flat = b"".join(parts), np.cumsum([0, *sizes], dtype=np.int64)
+
+    def __len__(self) -> int:
+        return len(self.flat[1]) - 1
+
+    def __getitem__(self, position: int) -> bytes:
+        buffer, ends = self.flat
+        start, end = ends[position : position + 2].tolist()
+        return buffer[start:end]
 
 
-def _listed(keys: Any) -> Strings:
-    several = isinstance(keys, Iterable)
-    listed: list[Any] = list(cast("Iterable[Any]", keys)) if several else [keys]
+# LMDB opens a file only once in a process.
+_ENVIRONMENTS: Final[WeakValueDictionary[tuple[int, int], Any]] = WeakValueDictionary()
+_OPENING: Final = threading.Lock()
+
+
+def _environment(path: Path, transaction: int | None = None) -> Any:
+    """The open database, which lives as long as somebody keeps it.
+
+    Args:
+        path: The file.
+        transaction: The last one when it was opened first; it must not have changed since.
+
+    Raises:
+        FormatError: It is no LMDB file, or it was cut off or changed.
+    """
+    lmdb: Any = require("lmdb", extra="formats", needed_for="LMDBData")
+    with _OPENING, reading(path, "an LMDB database"):
+        found = os.stat(path)
+        env = _ENVIRONMENTS.get((found.st_dev, found.st_ino))
+        if env is None:
+            # Without locks nothing is written, and forked processes may read on.
+            options = {"subdir": False, "readonly": True, "lock": False, "readahead": False}
+            env = lmdb.open(str(path), **options)
+            _ENVIRONMENTS[found.st_dev, found.st_ino] = env
+        info = env.info()
+        # Reading pages that are mapped and missing would end the process.
+        if (info["last_pgno"] + 1) * env.stat()["psize"] > found.st_size:
+            raise ValueError(f"it was cut off: it has {found.st_size:,} bytes")
+        if transaction not in (None, info["last_txnid"]):
+            raise ValueError("it was changed while it was read; write to a copy")
+    return env
+
+
+def _checked_keys(keys: Any) -> _FlatKeys | str:
+    """Keys as bytes; a format, once it is known to be one."""
+    if isinstance(keys, str):
+        try:
+            good = _key(keys, 1) != _key(keys, 2)
+        except (ValueError, TypeError, LookupError, AttributeError):
+            good = False
+        if not good:
+            raise ConfigError(
+                f"keys={keys!r} is no format for the numbers of records.",
+                expected='for example "%08d" or "{:0>8d}", or a list of keys',
+            )
+        return keys
+    listed: list[Any] = list(cast("Iterable[Any]", keys)) if isinstance(keys, Iterable) else [keys]
     for key in listed:
         if not isinstance(key, (str, bytes)):
             raise ConfigError(
@@ -215,10 +222,8 @@ def _listed(keys: Any) -> Strings:
                 got=given(key),
                 expected='str or bytes, or a format for the number of a record such as "%08d"',
             )
-    return Strings(
-        key if isinstance(key, str) else key.decode("utf-8", "surrogateescape") for key in listed
-    )
+    return _FlatKeys(key if isinstance(key, bytes) else key.encode() for key in listed)
 
 
-def _formatted(pattern: str, position: int) -> str:
-    return pattern % position if "%" in pattern else pattern.format(position)
+def _key(pattern: str, position: int) -> bytes:
+    return (pattern % position if "%" in pattern else pattern.format(position)).encode()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import os
+import struct
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +19,10 @@ from towerpack.dataflow._content import content_of_files
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._opening import PathLike, check_expansion, file_of, reading
 from towerpack.dataflow._sending import HeldArrays
-from towerpack.dataflow.formats._npy import HEADER_BYTES, NpyHeader, npy_header
-from towerpack.dataflow.sources._arrays import DataFromArrays
+from towerpack.dataflow.formats._npy import HEADER_BYTES, NpyHeader, npy_header, parse_npy
+from towerpack.dataflow.sources._memory import DataFromArrays
 
-_LOCAL_HEADER = 30
+_LENGTHS: Final = struct.Struct("<HH")
 
 
 class NumpyData(DataFromArrays):
@@ -100,45 +101,19 @@ def _member(
     what = f"an npz file, array {info.filename!r}"
     with reading(path, what):
         check_expansion(info.file_size, info.compress_size, info.filename, path)
+        if info.compress_type != zipfile.ZIP_STORED:
+            return parse_npy(archive.read(info), path, what)
         # Opening it checks that the local header agrees with the directory.
         with archive.open(info) as member:
             header = npy_header(member.read(HEADER_BYTES), info.file_size, path, what)
-            if info.compress_type == zipfile.ZIP_STORED:
-                return _mapped(path, header, _data_offset(file, info))
-        with archive.open(info) as member:
-            return _read(member, header)
-
-
-def _data_offset(file: IO[bytes], info: zipfile.ZipInfo) -> int:
-    """Where a stored member begins: the local header may be longer than the directory says."""
-    file.seek(info.header_offset)
-    start = file.read(_LOCAL_HEADER)
-    name, extra = (int.from_bytes(start[i : i + 2], "little") for i in (26, 28))
-    offset = info.header_offset + _LOCAL_HEADER + name + extra
-    if len(start) < _LOCAL_HEADER or offset + info.file_size > os.fstat(file.fileno()).st_size:
-        raise ValueError("it reaches beyond the end of the file")
-    return offset
+        # The local header may be longer than the directory says.
+        file.seek(info.header_offset + 26)
+        name, extra = _LENGTHS.unpack(file.read(_LENGTHS.size))
+        return _mapped(path, header, info.header_offset + 30 + name + extra)
 
 
 def _mapped(path: Path, header: NpyHeader, start: int) -> NDArray[Any]:
-    order = "F" if header.fortran else "C"
-    if header.nbytes == 0:
-        return np.empty(header.shape, header.dtype, order)
+    if math.prod(header.shape) == 0:
+        return np.empty(header.shape, header.dtype, header.order)
     offset = start + header.offset
-    return np.memmap(path, header.dtype, "r", offset, header.shape, order)
-
-
-def _read(member: IO[bytes], header: NpyHeader) -> NDArray[Any]:
-    """Read a compressed member into its array, to the end, where its checksum is compared."""
-    member.read(header.offset)
-    flat = np.empty(math.prod(header.shape), header.dtype)
-    buffer = flat.view(np.uint8).data
-    done = 0
-    while chunk := member.read(1 << 20):
-        if done + len(chunk) > len(buffer):
-            raise ValueError("it holds more than its header says")
-        buffer[done : done + len(chunk)] = chunk
-        done += len(chunk)
-    if done != len(buffer):
-        raise ValueError(f"it ends after {done:,} of {len(buffer):,} bytes")
-    return flat.reshape(header.shape, order="F" if header.fortran else "C")
+    return np.memmap(path, header.dtype, "r", offset, header.shape, header.order)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import threading
-from collections import OrderedDict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from towerpack.dataflow._blocks import Block, Columns, Positions, as_array, read
 from towerpack.dataflow._content import content_of_files
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Length, Place, Stage
-from towerpack.dataflow._opening import PathLike, check_expansion, files_of, reading
+from towerpack.dataflow._opening import PathLike, PerProcess, check_expansion, files_of, reading
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow.formats._arrow import column_of
 
@@ -84,27 +82,38 @@ class ParquetNode(Node):
     """Reads rows of decoded row groups as columns."""
 
     def __init__(self, paths: list[Path], columns: list[str] | None, cache_bytes: int) -> None:
-        pq = _pyarrow()
-        files = [_Footer(pq, path) for path in paths]
-        for one in files[1:]:
-            one.check_same(files[0])
+        schema, rows_of = _footer(paths[0])
+        found: list[str] = list(schema.names)
         self._as_dict = columns is None
-        self._columns = files[0].columns if columns is None else columns
+        self._columns = found if columns is None else columns
         if not self._columns:
-            raise ConfigError(
-                f"No columns of {paths[0]} are to be read.",
-                expected="one or more of " + ", ".join(files[0].columns),
-            )
-        files[0].check_columns(self._columns)
+            raise ConfigError(f"No columns of {paths[0]} are to be read.", got=", ".join(found))
+        for name in self._columns:
+            if found.count(name) != 1:
+                raise ConfigError(
+                    f"{paths[0]} has {found.count(name)} columns {name!r}.",
+                    got=", ".join(found),
+                    expected="one",
+                )
+        rows_in = [rows_of]
+        for path in paths[1:]:
+            other, rows_of = _footer(path)
+            if not other.equals(schema):
+                raise FormatError(
+                    f"{path} does not have the columns of {paths[0]}.",
+                    got=", ".join(f"{field.name}: {field.type}" for field in other),
+                    expected=", ".join(f"{field.name}: {field.type}" for field in schema),
+                )
+            rows_in.append(rows_of)
         self._paths = paths
         # Row groups of all files: which file, which group of it, and where its rows begin.
-        groups = [(i, g) for i, one in enumerate(files) for g in range(len(one.rows))]
-        self._groups = groups
-        rows = [files[i].rows[g] for i, g in groups]
+        self._groups = [(i, g) for i, rows in enumerate(rows_in) for g in range(len(rows))]
+        rows = [rows_in[i][g] for i, g in self._groups]
         self._starts = np.concatenate(([0], np.cumsum(rows))).astype(np.int64)
         self.size = int(self._starts[-1])
         self.chunk = _CHUNK
-        self._cache = _Cache(cache_bytes)
+        self._cache_bytes = cache_bytes
+        self._cache = PerProcess(_new_cache)
 
     def read(self, epoch: int, positions: Positions) -> Block:
         where = as_array(positions)
@@ -112,10 +121,7 @@ class ParquetNode(Node):
         return read_groups(groups, where - self._starts[groups], self._read_group)
 
     def _read_group(self, group: int, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Block:
-        columns = self._cache.get(group)
-        if columns is None:
-            columns = self._decode(group)
-            self._cache.put(group, columns)
+        columns = self._kept(group)
         path = self._paths[self._groups[group][0]]
         taken: list[Any] = []
         for name, column in zip(self._columns, columns, strict=True):
@@ -125,6 +131,21 @@ class ParquetNode(Node):
         if self._as_dict:
             data = dict(zip(self._columns, taken, strict=True))
         return Columns(data, len(rows))
+
+    def _kept(self, group: int) -> list[Any]:
+        """The columns of a row group; the longest unused ones are given up first."""
+        cache, lock = self._cache.get()
+        columns = cache.get(group)
+        if columns is not None:
+            with lock:
+                cache[group] = cache.pop(group, columns)  # now the last one
+            return columns
+        columns = self._decode(group)
+        with lock:
+            cache[group] = columns
+            while len(cache) > 1 and sum(map(_nbytes, cache.values())) > self._cache_bytes:
+                del cache[next(iter(cache))]
+        return columns
 
     def _decode(self, group: int) -> list[Any]:
         file, index = self._groups[group]
@@ -141,69 +162,19 @@ class ParquetNode(Node):
             return [column_of(table.column(name)) for name in self._columns]
 
 
-class _Footer:
-    """What the end of a file says about it, checked against the file's size."""
-
-    def __init__(self, pq: Any, path: Path) -> None:
-        self.path = path
-        with reading(path, "a Parquet file"), pq.ParquetFile(path) as file:
-            metadata = file.metadata
-            self.schema: Any = file.schema_arrow
-            self.rows: list[int] = [
-                metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)
-            ]
-        self.columns: list[str] = list(self.schema.names)
-        stored = path.stat().st_size
-        for index, rows in enumerate(self.rows):
-            check_expansion(rows * 8, stored, f"row group {index}", path)
-
-    def check_columns(self, wanted: list[str]) -> None:
-        for name in wanted:
-            if self.columns.count(name) != 1:
-                near = difflib.get_close_matches(name, set(self.columns) - {name}, n=1)
-                raise ConfigError(
-                    f"{self.path} has {self.columns.count(name)} columns {name!r}.",
-                    got=", ".join(self.columns),
-                    expected="one",
-                    fix=f"did you mean {near[0]!r}?" if near else None,
-                )
-
-    def check_same(self, first: _Footer) -> None:
-        if not self.schema.equals(first.schema):
-            raise FormatError(
-                f"{self.path} does not have the columns of {first.path}.",
-                got=", ".join(f"{field.name}: {field.type}" for field in self.schema),
-                expected=", ".join(f"{field.name}: {field.type}" for field in first.schema),
-            )
+def _footer(path: Path) -> tuple[Any, list[int]]:
+    """A file's schema, and the rows of its groups, checked against its size."""
+    with reading(path, "a Parquet file"), _pyarrow().ParquetFile(path) as file:
+        metadata = file.metadata
+        schema: Any = file.schema_arrow
+        rows: list[int] = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
+    for index, count in enumerate(rows):
+        check_expansion(count * 8, path.stat().st_size, f"row group {index}", path)
+    return schema, rows
 
 
-class _Cache:
-    """Decoded row groups, the longest unused given up first; one of its own in each process."""
-
-    def __init__(self, most_bytes: int) -> None:
-        self._most = most_bytes
-        self._kept: OrderedDict[int, list[Any]] = OrderedDict()
-        self._nbytes = 0
-        self._lock = threading.Lock()
-
-    def get(self, group: int) -> list[Any] | None:
-        with self._lock:
-            found = self._kept.get(group)
-            if found is not None:
-                self._kept.move_to_end(group)
-            return found
-
-    def put(self, group: int, columns: list[Any]) -> None:
-        with self._lock:
-            if group not in self._kept:
-                self._kept[group] = columns
-                self._nbytes += _nbytes(columns)
-            while self._nbytes > self._most and len(self._kept) > 1:
-                _, gone = self._kept.popitem(last=False)
-                self._nbytes -= _nbytes(gone)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (_Cache, (self._most,))
+def _new_cache() -> tuple[dict[int, list[Any]], threading.Lock]:
+    return {}, threading.Lock()
 
 
 def _nbytes(columns: list[Any]) -> int:

@@ -63,7 +63,7 @@ class NumpySerializer:
                 raise _no_datapoints(df)
             stacked = _stacked(rows)
             names = _member_names(stacked)
-            columns = [_fixed(_strings_or_numbers(column)) for column in values_of(stacked)]
+            columns = [_fixed(column) for column in values_of(stacked)]
             _write_npz(temporary, dict(zip(names, columns, strict=True)))
 
     @staticmethod
@@ -107,15 +107,15 @@ class HDF5Serializer:
         """
         h5py: Any = require("h5py", extra="formats", needed_for="HDF5Serializer.save")
         check_finite(df)
-        data_paths = _checked_data_paths(data_paths)
+        names = names_of(data_paths)
         size = length_of(df)
         with whole_file(path) as temporary, h5py.File(temporary, "w") as file:
             written = 0
-            for stacked in _blocks(df, len(data_paths)):
+            for stacked in _blocks(df, len(names)):
                 columns = [_in_hdf5(h5py, column, written) for column in stacked]
                 if not written:
-                    _create(file, data_paths, columns, size if isinstance(size, int) else None)
-                _append(file, data_paths, columns, written)
+                    _create(file, names, columns, size if isinstance(size, int) else None)
+                _append(file, names, columns, written)
                 written += len(columns[0])
             if not written:
                 raise _no_datapoints(df)
@@ -141,17 +141,13 @@ def _no_datapoints(df: DataFlow) -> ConfigError:
 
 
 def _member_names(stacked: Datapoint) -> list[str]:
-    """What the arrays of an `.npz` file are called.
-
-    Raises:
-        ConfigError: Two of them alike, or one as no member of a zip file can be.
-    """
+    """What the arrays of an `.npz` file are called."""
     names = [name if isinstance(name, str) else f"arr_{name}" for name in keys_of(stacked)]
     for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"Two components are called {name!r}.", fix="rename one of them")
-        if "\0" in name or not _encodable(name):
-            raise ConfigError(f"No array can be called {name!r}.", fix="rename the component")
+        if names.count(name) > 1 or "\0" in name or not _encodable(name):
+            raise ConfigError(
+                f"No array, or two, can be called {name!r}.", fix="rename the component"
+            )
     return names
 
 
@@ -161,25 +157,6 @@ def _write_npz(path: Path, columns: dict[str, NDArray[Any]]) -> None:
         for name, column in columns.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 npy_format.write_array(member, column, allow_pickle=False)
-
-
-def _checked_data_paths(data_paths: Sequence[str]) -> list[str]:
-    """Where components go, if none of them is in the way of another."""
-    names = names_of(data_paths)
-    seen: dict[str, str] = {}
-    for name in names:
-        parts = [part for part in name.split("/") if part not in ("", ".")]
-        whole = "/".join(parts)
-        for other in seen:
-            if f"{whole}/".startswith(f"{other}/") or f"{other}/".startswith(f"{whole}/"):
-                raise ConfigError(
-                    f"data_paths has {seen[other]!r} and {name!r}, which exclude each other.",
-                    expected="one data set for each component, none of them within another",
-                )
-        if not parts:
-            raise ConfigError(f"{name!r} in data_paths is no name of a data set.")
-        seen[whole] = name
-    return names
 
 
 def _blocks(ds: DataFlow, components: int) -> Iterator[list[Any]]:
@@ -198,16 +175,18 @@ def _blocks(ds: DataFlow, components: int) -> Iterator[list[Any]]:
 def _create(file: Any, names: Sequence[str], columns: list[NDArray[Any]], size: int | None) -> None:
     for name, column in zip(names, columns, strict=True):
         rest = column.shape[1:]
-        # Strings in chunks of whole rows are those that `HDF5Data` reads by itself.
-        chunks = (_BLOCK, *rest) if column.dtype.hasobject else True
+        # Of unknown length it grows, in chunks.
+        options = {} if size is not None else {"maxshape": (None, *rest), "chunks": True}
         try:
-            if size is not None:
-                file.create_dataset(name, (size, *rest), column.dtype)
-            else:
-                every = (None, *rest)
-                file.create_dataset(name, (0, *rest), column.dtype, maxshape=every, chunks=chunks)
-        except TypeError as error:
-            raise _not_in_hdf5(f"{name!r} is of dtype {column.dtype}") from error
+            if not name.strip("/."):
+                raise ValueError(f"{name!r} is no name")
+            file.create_dataset(name, (size or 0, *rest), column.dtype, **options)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"HDF5 does not store {name!r} of data_paths, of dtype {column.dtype}: {error}.",
+                expected="numbers, booleans and strings, under names none of which is in another",
+                fix=f"rename it, or use {_RAGGED}",
+            ) from error
 
 
 def _append(file: Any, names: Sequence[str], columns: list[NDArray[Any]], written: int) -> None:
@@ -225,35 +204,21 @@ def _append(file: Any, names: Sequence[str], columns: list[NDArray[Any]], writte
         data_set[written : written + len(column)] = column
 
 
-def _strings_or_numbers(column: Any) -> NDArray[Any]:
-    """A column that needs no pickle: if of objects, of strings or of bytes alone."""
+def _fixed(column: Any) -> NDArray[Any]:
+    """A column for `.npz`: strings as NumPy's, which are of one length, filled up with NULs."""
     array: NDArray[Any] = np.asarray(column)
     if not array.dtype.hasobject:
         return array
     items: list[Any] = array.ravel().tolist()
-    for kind in (str, bytes):
-        if all(isinstance(item, kind) for item in items):
-            return array
-    raise ConfigError(
-        "A component holds Python objects, which only pickle could store.",
-        got=describe_datapoint(tuple(items[:3])),
-        fix=_RAGGED,
-    )
-
-
-def _fixed(array: NDArray[Any]) -> NDArray[Any]:
-    """Strings as those of NumPy's, which are of one length, filled up with NULs."""
-    if not array.dtype.hasobject:
-        return array
-    items: list[Any] = array.ravel().tolist()
-    for place, item in enumerate(items):
-        if item[-1:] in ("\0", b"\0"):
+    fixed: NDArray[Any] = np.array(items) if all(map(_is_text, items)) else array
+    for place, (item, other) in enumerate(zip(items, fixed.ravel().tolist(), strict=True)):
+        if fixed is array or item != other:
             raise ConfigError(
-                f"Datapoint {_row(array, place)} holds {describe(item)} that ends in NUL, which "
-                "NumPy would cut off.",
-                fix="LMDBSerializer, which keeps bytes and strings as they are",
+                f"Datapoint {_row(array, place)} holds {describe(item)} that NumPy would not give "
+                "back without pickle: an object, a mixture, or strings and bytes that end in NUL.",
+                fix=_RAGGED,
             )
-    return np.array(items).reshape(array.shape)
+    return fixed.reshape(array.shape)
 
 
 def _in_hdf5(h5py: Any, column: Any, first: int) -> NDArray[Any]:
@@ -264,25 +229,25 @@ def _in_hdf5(h5py: Any, column: Any, first: int) -> NDArray[Any]:
         column: Stacked.
         first: The number of its first datapoint.
     """
-    array = _strings_or_numbers(column)
-    items: list[Any] = array.ravel().tolist() if array.dtype.kind in "OU" else []
-    if array.dtype.kind in "SMm" or any(isinstance(item, bytes) for item in items):
-        kind = "bytes" if array.dtype.kind in "OS" else "dates or times"
-        raise _not_in_hdf5(f"A component holds {kind}")
-    if array.dtype.kind not in "OU":
+    array: NDArray[Any] = np.asarray(column)
+    if array.dtype.kind in "biufc":
         return array
+    items: list[Any] = array.ravel().tolist() if array.size else []
     for place, item in enumerate(items):
-        if "\0" in item or not _encodable(item):
-            raise _not_in_hdf5(f"Datapoint {first + _row(array, place)} holds {item!r:.80}")
+        if not isinstance(item, str) or "\0" in item or not _encodable(item):
+            raise ConfigError(
+                f"Datapoint {first + _row(array, place)} holds {describe(item)}, which "
+                "HDF5 does not store.",
+                got=f"{item!r:.80}",
+                expected="numbers, booleans, and strings without NUL",
+                fix="LMDBSerializer, which keeps any of these; or convert them: dates with "
+                ".astype('i8')",
+            )
     return array.astype(h5py.string_dtype())
 
 
-def _not_in_hdf5(what: str) -> ConfigError:
-    return ConfigError(
-        f"{what}, which HDF5 does not store.",
-        expected="numbers, booleans, and strings without NUL",
-        fix="LMDBSerializer, which keeps any of these; or convert them: dates with .astype('i8')",
-    )
+def _is_text(item: object) -> bool:
+    return isinstance(item, (str, bytes))
 
 
 def _row(array: NDArray[Any], place: int) -> int:

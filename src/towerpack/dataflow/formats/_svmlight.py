@@ -71,13 +71,11 @@ class SVMLightData(PlannedSource["SparseNode"]):
         return self.path.name
 
     def _load(self, num_features: int | None, dtype: DTypeLike) -> tuple[Any, NDArray[Any]]:
+        datasets: Any = require("sklearn.datasets", extra="formats", needed_for="SVMLightData")
         try:
             kind = np.dtype(dtype)
         except TypeError as error:
-            raise ConfigError(
-                "NumPy knows no such dtype.", got=given(dtype), expected='for example "float32"'
-            ) from error
-        datasets: Any = require("sklearn.datasets", extra="formats", needed_for="SVMLightData")
+            raise ConfigError("NumPy knows no such dtype.", got=given(dtype)) from error
         with reading(self.path, "an SVMLight file"):
             sparse, labels = datasets.load_svmlight_file(
                 str(self.path), dtype=kind, zero_based="auto"
@@ -96,26 +94,17 @@ class SVMLightData(PlannedSource["SparseNode"]):
 
 
 class SparseNode(Node):
-    """Reads rows of a sparse matrix as dense columns."""
+    """Reads rows of a SciPy matrix as dense columns."""
 
     def __init__(self, sparse: Any, labels: NDArray[Any]) -> None:
         self.size = len(labels)
         self.num_features = int(sparse.shape[1])
         self.dtype: np.dtype[Any] = sparse.dtype
-        self._starts = np.asarray(sparse.indptr, np.int64)
-        self._indices: NDArray[Any] = sparse.indices
-        self._values: NDArray[Any] = sparse.data
+        self._sparse = sparse
         self._labels = labels
-        row_bytes = self.num_features * self._values.itemsize
+        row_bytes = self.num_features * self.dtype.itemsize
         self.chunk = max(1, min(256, _CHUNK_BYTES // max(1, row_bytes)))
 
     def read(self, epoch: int, positions: Positions) -> Block:
         rows = as_array(positions)
-        starts = self._starts[rows]
-        counts = self._starts[rows + 1] - starts
-        # For every value its row in the block and its place among all values.
-        row_of = np.repeat(np.arange(len(rows)), counts)
-        place = np.arange(len(row_of)) + np.repeat(starts - np.cumsum(counts) + counts, counts)
-        features = np.zeros((len(rows), self.num_features), self._values.dtype)
-        features[row_of, self._indices[place]] = self._values[place]
-        return Columns([features, self._labels[rows]], len(rows))
+        return Columns([self._sparse[rows].toarray(), self._labels[rows]], len(rows))

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import bisect
-import contextlib
 import re
 from array import array
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,25 +16,27 @@ from towerpack._core.errors import FormatError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._opening import PathLike, PerProcess, files_of
+from towerpack.dataflow._opening import PathLike, PerProcess, check_expansion, files_of, reading
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._strings import Strings
-from towerpack.dataflow.formats._file_pool import FilePool, version_of
-from towerpack.dataflow.formats._indexed_files import IndexedFiles
+from towerpack.dataflow.formats._indexed_files import FilePool, IndexedFiles, version_of
+from towerpack.dataflow.formats._tar_archive import compression_of, tar_members
 from towerpack.dataflow.formats._tar_codec import decode_file
-from towerpack.dataflow.formats._tar_members import (
-    CompressedTar,
-    Member,
-    PlainTar,
-    is_compressed,
-    members,
-)
 
 log = get_logger(__name__)
 
 KEY = "__key__"
 # The key ends at the first dot of the file's name, so `7.seg.png` belongs to `7.png`.
 NAME = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
+
+
+class Member(NamedTuple):
+    """A file in an archive: where its bytes are, and they themselves if they were loaded."""
+
+    name: str
+    offset: int
+    size: int
+    data: bytes
 
 
 class TarData(IndexedFiles):
@@ -65,7 +66,7 @@ class TarData(IndexedFiles):
 
     def __init__(self, paths: PathLike | Sequence[PathLike], *, decode: bool = False) -> None:
         files = files_of(paths)
-        super().__init__(files, in_order_only=any(map(is_compressed, files)))
+        super().__init__(files, in_order_only=any(map(compression_of, files)))
         self.decode = decode
 
     def content(self) -> str:
@@ -79,10 +80,12 @@ class TarData(IndexedFiles):
 
     def _in_order(self) -> Iterator[Datapoint]:
         for path in self.paths:
-            with contextlib.closing(_open(path)) as tar:
-                content = partial(_content, tar.read_at, path, self.decode)
-                for key, files in _grouped(members(tar), content, path, []):
-                    yield {KEY: key, **files}
+            for key, files in _grouped(_members(path, load=True), path, []):
+                contents = {
+                    extension: _content(path, self.decode, extension, member.name, member.data)
+                    for extension, member in files.items()
+                }
+                yield {KEY: key, **contents}
 
 
 class TarNode(Node):
@@ -104,10 +107,11 @@ class TarNode(Node):
         self._starts: list[int] = []
         for path in paths:
             self._starts.append(len(keys))
-            for key, files in _grouped(_walk(path), lambda _, member: member, path, left_out):
+            for key, files in _grouped(_members(path), path, left_out):
                 keys.append(key)
-                for extension, (_, offset, nbytes) in files.items():
-                    rows.extend((extensions.setdefault(extension, len(extensions)), offset, nbytes))
+                for extension, member in files.items():
+                    kind = extensions.setdefault(extension, len(extensions))
+                    rows.extend((kind, member.offset, member.size))
                 firsts.append(len(rows) // 3)
         self.size = len(keys)
         self.left_out = len(left_out)
@@ -121,55 +125,53 @@ class TarNode(Node):
 
     def get(self, epoch: int, position: int) -> Datapoint:
         archive = bisect.bisect_right(self._starts, position) - 1
-        content = partial(
-            _content, self._files.get().get(archive).read_at, self._paths[archive], self._decode
-        )
+        path, file = self._paths[archive], self._files.get().get(archive)
         key = self._keys[position]
         datapoint: dict[str, Any] = {KEY: key}
         first, last = self._firsts[position : position + 2].tolist()
         rows: list[list[int]] = self._rows[first:last].tolist()
         for kind, offset, nbytes in rows:
             extension = self._extensions[kind]
-            datapoint[extension] = content(extension, (f"{key}.{extension}", offset, nbytes))
+            data = file.read_at(offset, nbytes)
+            name = f"{key}.{extension}"
+            if len(data) != nbytes:
+                raise FormatError(f"{path} ends within {name!r}.", fix="fetch it again")
+            datapoint[extension] = _content(path, self._decode, extension, name, data)
         return datapoint
 
 
-def _walk(path: Path) -> Generator[Member]:
-    with contextlib.closing(PlainTar(path)) as tar:
-        yield from members(tar)
-
-
-def _open(path: Path) -> PlainTar | CompressedTar:
-    return CompressedTar(path) if is_compressed(path) else PlainTar(path)
-
-
-def _content(
-    read_at: Callable[[int, int], bytes], path: Path, decode: bool, extension: str, member: Member
-) -> Any:
-    name, offset, nbytes = member
-    data = read_at(offset, nbytes)
-    if len(data) != nbytes:
-        raise FormatError(
-            f"{path} ends within {name!r}.",
-            got=f"{len(data):,} of {nbytes:,} bytes at byte {offset:,}",
-            fix="the archive was cut off; write or fetch it again",
-        )
+def _content(path: Path, decode: bool, extension: str, name: str, data: bytes) -> Any:
     return decode_file(extension, data, f"{path}: {name}") if decode else data
 
 
+def _members(path: Path, *, load: bool = False) -> Generator[Member]:
+    """The regular files of an archive, in order; their bytes too if asked for.
+
+    Raises:
+        FormatError: The archive is damaged, cut off, or holds sparse files.
+    """
+    stored = path.stat().st_size
+    for tar, info in tar_members(path):
+        if info.isreg():
+            data = b""
+            if load:
+                check_expansion(info.size, stored, repr(info.name), path)
+                file: Any = tar.extractfile(info)
+                with reading(path, "a tar archive"):
+                    data = file.read()
+            yield Member(info.name, info.offset_data, info.size, data)
+
+
 def _grouped(
-    found: Iterator[Member],
-    content: Callable[[str, Member], Any],
-    path: Path,
-    left_out: list[str],
-) -> Generator[tuple[str, dict[str, Any]]]:
-    """The files of one key together: key, and extension → content."""
+    members: Iterable[Member], path: Path, left_out: list[str]
+) -> Generator[tuple[str, dict[str, Member]]]:
+    """The files of one key together: key, and extension → file."""
     current: str | None = None
-    files: dict[str, Any] = {}
-    for member in found:
-        match = NAME.fullmatch(member[0])
+    files: dict[str, Member] = {}
+    for member in members:
+        match = NAME.fullmatch(member.name)
         if match is None:
-            left_out.append(member[0])
+            left_out.append(member.name)
             continue
         key, extension = match.groups()
         if key != current:
@@ -178,9 +180,9 @@ def _grouped(
             current, files = key, {}
         if extension in files or extension == KEY:
             raise FormatError(
-                f"{path} holds {member[0]!r} twice, at byte {member[1]:,} again.",
+                f"{path} holds {member.name!r} twice, at byte {member.offset:,} again.",
                 expected="one file for each stem and extension",
             )
-        files[extension] = content(extension, member)
+        files[extension] = member
     if current is not None:
         yield current, files

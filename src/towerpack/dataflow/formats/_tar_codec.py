@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -25,15 +24,16 @@ def decode_file(extension: str, data: bytes, where: str) -> Any:
         FormatError: The bytes are not what the extension says.
     """
     kind = extension.rpartition(".")[2].lower()
-    if kind in _IMAGES:
-        return decode_image(data, name=where)
-    if kind == "npy":
-        return parse_npy(data, where).copy()
-    decode = _DECODERS.get(kind)
-    if decode is None:
-        return data
     with reading(where, f"{kind} content"):
-        return decode(data)
+        if kind in _IMAGES:
+            return decode_image(data, name=where)
+        if kind == "npy":
+            return parse_npy(data, where).copy()
+        if kind in _INTEGERS:
+            return int(data)
+        if kind == "json":
+            return json.loads(data)
+        return data.decode("utf-8") if kind == "txt" else data
 
 
 def encode_file(extension: str, value: Any) -> bytes:
@@ -42,31 +42,30 @@ def encode_file(extension: str, value: Any) -> bytes:
     Raises:
         ConfigError: The extension says nothing about how to write this value.
     """
+    kind = extension.rpartition(".")[2].lower()
+    reason = None
     try:
-        encoded = _encoded(extension, value)
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return bytes(cast("bytes", value))
+        if kind == "npy":
+            buffer = io.BytesIO()
+            np.save(buffer, np.asarray(value), allow_pickle=False)
+            return buffer.getvalue()
+        if kind == "json":
+            return json.dumps(value, default=_plain).encode()
+        if kind in _INTEGERS and isinstance(value, (int, np.integer)):
+            return str(int(cast("int", value))).encode()
+        if kind == "txt" and isinstance(value, str):
+            return value.encode()
     # Of json also what refers to itself (ValueError) or is too deep (RecursionError).
     except (TypeError, ValueError, RecursionError) as error:
-        raise _not_written(extension, value, f"{type(error).__name__}: {error}") from error
-    if encoded is None:
-        raise _not_written(extension, value, None)
-    return encoded
-
-
-def _encoded(extension: str, value: Any) -> bytes | None:
-    kind = extension.rpartition(".")[2].lower()
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(cast("bytes", value))
-    if kind == "npy":
-        buffer = io.BytesIO()
-        np.save(buffer, np.asarray(value), allow_pickle=False)
-        return buffer.getvalue()
-    if kind == "json":
-        return json.dumps(value, default=_plain).encode()
-    if kind in _INTEGERS and isinstance(value, (int, np.integer)):
-        return str(int(cast("int", value))).encode()
-    if kind == "txt" and isinstance(value, str):
-        return value.encode()
-    return None
+        reason = error
+    raise ConfigError(
+        f"A {type(cast('object', value)).__name__} cannot be written as a .{extension} file.",
+        got=None if reason is None else f"{type(reason).__name__}: {reason}",
+        expected="bytes; str for txt; int for cls, index, id; arrays for npy; what json takes",
+        fix="encode it first (images: cv2.imencode), or use another extension",
+    ) from reason
 
 
 def _plain(value: Any) -> Any:
@@ -74,19 +73,3 @@ def _plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return cast("Any", value).item()
     raise TypeError(f"{type(value).__name__} is nothing that json takes")
-
-
-def _not_written(extension: str, value: Any, reason: str | None) -> ConfigError:
-    return ConfigError(
-        f"A {type(value).__name__} cannot be written as a .{extension} file.",
-        got=reason,
-        expected="bytes; str for txt; int for cls, index, id; arrays for npy; what json takes",
-        fix="encode it first (images: cv2.imencode), or use another extension",
-    )
-
-
-_DECODERS: dict[str, Callable[[bytes], Any]] = {
-    **dict.fromkeys(_INTEGERS, int),
-    "json": json.loads,
-    "txt": lambda data: data.decode("utf-8"),
-}

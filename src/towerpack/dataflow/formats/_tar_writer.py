@@ -61,24 +61,23 @@ class TarWriter:
         if self._tar is None:
             raise ConfigError("The archive is not open.", fix="with TarWriter(path) as writer: ...")
         try:
-            key, contents = self._contents(datapoint)
+            files = self._files(datapoint)
         except ConfigError as error:
             error.pipeline = f"TarWriter({self.path.name}), datapoint {self.written}"
             raise
-        for extension, content in contents.items():
-            info = tarfile.TarInfo(f"{key}.{extension}")
+        for name, content in files.items():
+            info = tarfile.TarInfo(name)
             info.size = len(content)
             info.mode = 0o644
             self._tar.addfile(info, io.BytesIO(content))
-        self._last_key = key
         self.written += 1
 
     def __exit__(self, *exc: Any) -> None:
         self._tar = None
         self._open.__exit__(*exc)
 
-    def _contents(self, datapoint: Mapping[str, Any]) -> tuple[str, dict[str, bytes]]:
-        """The key of a datapoint, and its files."""
+    def _files(self, datapoint: Mapping[str, Any]) -> dict[str, bytes]:
+        """The names and contents of a datapoint's files."""
         if not isinstance(cast("object", datapoint), Mapping):
             raise ConfigError(
                 "A tar archive holds dicts from extensions to contents.",
@@ -86,27 +85,26 @@ class TarWriter:
                 fix='MapData(ds, lambda dp: {"npy": dp[0], "cls": dp[1]})',
             )
         key = datapoint.get(KEY, f"{self.written:08d}")
-        files = {name: value for name, value in datapoint.items() if name != KEY}
-        self._check(key, list(files))
-        return key, {name: encode_file(name, value) for name, value in files.items()}
-
-    def _check(self, key: Any, extensions: list[str]) -> None:
-        if not isinstance(key, str):
-            raise ConfigError(f"{KEY!r} is no name.", got=given(key), expected="a str")
+        extensions = [name for name in datapoint if name != KEY]
         if not extensions:
             raise ConfigError(f"The datapoint {key!r} has no content.", expected="one file or more")
-        if key == self._last_key:
+        if self.written and key == self._last_key:
             raise ConfigError(
                 f"Two datapoints in a row have the key {key!r}: they would be read as one."
             )
+        files: dict[str, bytes] = {}
         for extension in extensions:
-            match = NAME.fullmatch(f"{key}.{extension}")
-            same = match is not None and match.groups() == (key, extension)
-            if not same or not _is_file_name(f"{key}.{extension}"):
+            name = f"{key}.{extension}"
+            match = NAME.fullmatch(name)
+            if match is None or match.groups() != (key, extension) or not _is_file_name(name):
                 raise ConfigError(
-                    f"The file {f'{key}.{extension}'!r} would not be read back under its key.",
+                    f"The file {name!r} would not be read back under its key.",
+                    got=f"the key {given(key)}",
                     expected="keys without dots after the last slash, extensions without slashes",
                 )
+            files[name] = encode_file(extension, datapoint[extension])
+        self._last_key = key
+        return files
 
 
 class TarSerializer:

@@ -11,11 +11,10 @@ from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._opening import PathLike, PerProcess, files_of, path_of, reading
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow.formats._example import Feature, checked_features, parse_example
-from towerpack.dataflow.formats._file_pool import FilePool
-from towerpack.dataflow.formats._indexed_files import IndexedFiles
+from towerpack.dataflow.formats._indexed_files import FilePool, IndexedFiles
 from towerpack.dataflow.formats._tfrecord_file import (
-    compression_of,
     damaged,
+    is_compressed,
     records_in_order,
     unframed,
 )
@@ -54,7 +53,7 @@ class TFRecordData(IndexedFiles):
         index_dir: PathLike | None = None,
     ) -> None:
         files = files_of(paths)
-        super().__init__(files, in_order_only=any(map(compression_of, files)))
+        super().__init__(files, in_order_only=any(map(is_compressed, files)))
         self.features = None if features is None else checked_features(features)
         self.index_dir = None if index_dir is None else path_of(index_dir)
 

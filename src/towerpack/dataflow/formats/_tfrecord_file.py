@@ -5,14 +5,14 @@ length (uint64) | masked CRC of the length (uint32) | data | masked CRC of the d
 
 from __future__ import annotations
 
-import gzip
+import io
 import struct
 import zlib
 from array import array
 from collections.abc import Callable, Generator
 from functools import cache
 from pathlib import Path
-from typing import IO, Any, Final, Literal, Protocol
+from typing import IO, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ _MASK_DELTA: Final = 0xA282EAD8
 _WINDOW: Final = 1 << 18
 _LONG: Final = 1 << 15  # records so long are stepped over, not read, when a file is indexed
 _READ: Final = 1 << 20
+_GZIP_OR_ZLIB: Final = 47  # as zlib calls "either"
 
 
 def masked_crc(data: bytes | memoryview) -> int:
@@ -85,20 +86,17 @@ def record_offsets(path: Path) -> NDArray[np.int64]:
     return np.frombuffer(offsets, np.int64)
 
 
-def compression_of(path: Path) -> Compression | None:
-    """How a file is compressed, by its first bytes.
+def is_compressed(path: Path) -> bool:
+    """Whether a file is compressed with gzip or zlib, by its first bytes.
 
     A plain file may begin like a compressed one, but then not with the right checksum.
     """
     with open(path, "rb") as file:
         start = file.read(HEADER.size)
     if len(start) == HEADER.size and HEADER.unpack(start)[1] == masked_crc(start[:8]):
-        return None
-    if start.startswith(b"\x1f\x8b"):
-        return "gzip"
-    if len(start) > 1 and start[0] & 15 == 8 and int.from_bytes(start[:2], "big") % 31 == 0:
-        return "zlib"
-    return None
+        return False
+    zlibs = len(start) > 1 and start[0] & 15 == 8 and int.from_bytes(start[:2], "big") % 31 == 0
+    return zlibs or start.startswith(b"\x1f\x8b")
 
 
 def records_in_order(path: Path) -> Generator[bytes]:
@@ -107,8 +105,9 @@ def records_in_order(path: Path) -> Generator[bytes]:
     Raises:
         FormatError: It is damaged, or was cut off.
     """
-    stored = path.stat().st_size
-    with _Content(path, compression_of(path)) as stream:
+    stored, compressed = path.stat().st_size, is_compressed(path)
+    with reading(path, "a TFRecord file"), open(path, "rb") as file:
+        stream = io.BufferedReader(_Inflated(file)) if compressed else file
         offset = 0
         while header := stream.read(HEADER.size):
             if len(header) < HEADER.size:
@@ -137,51 +136,31 @@ def _length(window: bytes, at: int, path: Path, offset: int) -> int:
     return length
 
 
-class _Inflater(Protocol):
-    """What `zlib.decompressobj` gives."""
+class _Inflated(io.RawIOBase):
+    """The content of a file compressed with gzip or zlib, inflated as it is asked for."""
 
-    @property
-    def eof(self) -> bool: ...
-    @property
-    def unconsumed_tail(self) -> bytes: ...
-    def decompress(self, data: bytes, max_length: int, /) -> bytes: ...
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._rest = b""
+        self._inflater = zlib.decompressobj(_GZIP_OR_ZLIB)
 
+    def readable(self) -> bool:
+        return True
 
-class _Content:
-    """What is in a file, inflated. Takes no more memory than is asked for."""
-
-    def __init__(self, path: Path, compression: Compression | None) -> None:
-        self._path = path
-        self._what = f"a {compression or 'plain'} TFRecord file"
-        self._file: IO[bytes] | Any = (gzip.open if compression == "gzip" else open)(path, "rb")
-        self._inflater: _Inflater | None = zlib.decompressobj() if compression == "zlib" else None
-
-    def __enter__(self) -> _Content:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self._file.close()
-
-    def read(self, nbytes: int) -> bytes:
-        """So many bytes; fewer only where the content ends."""
-        parts: list[bytes] = []
-        take = self._file.read if self._inflater is None else self._inflate
-        with reading(self._path, self._what):
-            while nbytes > 0 and (part := take(min(_READ, nbytes))):
-                parts.append(part)
-                nbytes -= len(part)
-        return b"".join(parts)
-
-    def _inflate(self, nbytes: int) -> bytes:
-        inflater = self._inflater
-        while inflater is not None and not inflater.eof:
-            raw = inflater.unconsumed_tail or self._file.read(_READ)
-            part = inflater.decompress(raw, nbytes)
+    def readinto(self, buffer: Any, /) -> int:
+        while True:
+            raw = self._rest or self._file.read(_READ)
+            if self._inflater.eof:
+                if not raw:
+                    return 0
+                self._inflater = zlib.decompressobj(_GZIP_OR_ZLIB)  # files may be joined
+            part = self._inflater.decompress(raw, len(buffer))
+            self._rest = self._inflater.unconsumed_tail or self._inflater.unused_data
             if part:
-                return part
-            if not raw:
+                buffer[: len(part)] = part
+                return len(part)
+            if not raw and not self._inflater.eof:
                 raise EOFError("it is cut off")
-        return b""
 
 
 @cache

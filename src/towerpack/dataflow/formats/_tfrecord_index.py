@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import FormatError
 from towerpack.dataflow._opening import PathLike
-from towerpack.dataflow.formats._file_pool import Version, version_of
+from towerpack.dataflow.formats._indexed_files import Version, version_of
 from towerpack.dataflow.formats._npy import parse_npy
 from towerpack.dataflow.formats._tfrecord_file import OVERHEAD, record_offsets
 from towerpack.dataflow.formats._whole_file import whole_file
@@ -66,13 +66,11 @@ def _indexed(path: Path, version: Version, index_dir: PathLike | None) -> NDArra
 
 def _kept(path: Path, version: Version) -> NDArray[np.int64] | None:
     """An index of this version of the file; `None` if there is none that is whole."""
-    if not path.is_file():
-        return None
     try:
         content = parse_npy(path.read_bytes(), path)
-    except FormatError:
+    except (FileNotFoundError, FormatError):
         return None
-    if content.dtype != np.int64 or content.ndim != 1 or len(content) < 3:
+    if content.dtype != np.int64 or content.shape < (3,):
         return None
     offsets = content[2:]
     fits = (*content[:2].tolist(), offsets[0], offsets[-1]) == (*version, 0, version[0])

@@ -22,8 +22,8 @@ from towerpack.dataflow.formats._example import (
 from towerpack.dataflow.formats._tfrecord import TFRecordData
 from towerpack.dataflow.formats._tfrecord_file import Compression, framed
 from towerpack.dataflow.formats._whole_file import whole_file
-from towerpack.dataflow.stages._fixed import FixedSizeData
 from towerpack.dataflow.stages._map import MapData
+from towerpack.dataflow.stages._repeat import FixedSizeData
 
 RecordFormat = Literal["wire", "example", "pickle"]
 

@@ -1,85 +1,98 @@
 """Datapoints as bytes and back, without pickle: what files and remote data are made of.
 
-A message is a header and the raw memory of everything large in the datapoint:
+    "TPW" 2 | bytes of values (uint32) | values (msgpack) | memory of larger arrays ...
 
-    "TPW" 1 | number of codes | bytes of values | codes | values (a msgpack array) | memory ...
-
-The *codes*, one letter for each value of the datapoint from the outside in, say what is there; the
-*values*, all of them numbers, strings or `None`, say the rest. Nothing is nested in the bytes, so
-that every length can be compared with what is really there before anything is allocated for it.
-
-A message is either one piece of bytes, where memory lies at multiples of 16, or a list of frames.
+Values are as msgpack has them. What it has no type for is a list that begins with an extension
+type, its `_Kind`. A message is either one piece of bytes, where memory lies at multiples of 16, or
+a list of frames.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
+import math
+import re
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from functools import cache
-from typing import Any, Final
+from collections.abc import Callable, Generator, Sequence
+from enum import IntEnum
+from functools import cache, lru_cache
+from typing import Any, Final, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow.formats._wire_tree import Buffer, Reader, Writer
+from towerpack.dataflow._datapoints import Datapoint, describe
 
-_MAGIC: Final = b"TPW\x01"
-_PREFIX: Final = struct.Struct("<4sII")
+Buffer = bytes | bytearray | memoryview
+
+_MAGIC: Final = b"TPW\x02"
+_PREFIX: Final = struct.Struct("<4sI")
 _ALIGNMENT: Final = 16
+# What NumPy stores as plain memory: no Python objects, no fields.
+_DTYPE: Final = re.compile(r"[<>|](?:[biufcSU]\d{1,9}|[mM]8(?:\[\d{0,9}[A-Za-z]{1,2}\])?)")
+_SMALL: Final = 1024  # what is smaller travels among the values: a frame of its own costs more
+
+
+class _Kind(IntEnum):
+    TUPLE, ARRAY, FRAME, SCALAR, OBJECTS = range(1, 6)
 
 
 def pack(datapoint: Datapoint) -> bytes:
     """A datapoint as one piece of bytes.
 
     Takes tuples, lists, dicts, `None`, bool, int (up to 64 bits), float, str, bytes, NumPy scalars
-    and arrays of them, in any nesting, and gives back exactly these types.
+    and arrays of them, nested some hundred deep at most, and gives back exactly these types;
+    `bytearray` and `memoryview` come back as bytes.
 
     Raises:
         ConfigError: Something in it is of another type.
     """
-    return pack_all([take_apart(datapoint)])
-
-
-def pack_frames(datapoint: Datapoint) -> list[Buffer]:
-    """A datapoint as a header and the raw memory of its larger components, which is not copied.
-
-    Raises:
-        ConfigError: Something in it is of a type that `pack` does not take.
-    """
-    return frames_of(take_apart(datapoint))
-
-
-def take_apart(datapoint: Datapoint) -> Writer:
-    """The first half of `pack` and `pack_frames`; `pack_all` and `frames_of` are the second.
-
-    Raises:
-        ConfigError: Something in it is of a type that `pack` does not take.
-    """
-    writer = Writer()
-    writer.add(datapoint, 0)
-    return writer
-
-
-def frames_of(datapoint: Writer) -> list[Buffer]:
-    """The second half of `pack_frames`."""
-    return [_head(datapoint.codes, datapoint.values), *datapoint.frames]
-
-
-def pack_all(datapoints: Sequence[Writer]) -> bytes:
-    """Several datapoints in one piece, for `unpack_all`; it costs little more than one."""
-    codes = b"".join([writer.codes for writer in datapoints])
-    parts: list[Buffer] = [_head(codes, [v for writer in datapoints for v in writer.values])]
-    for writer in datapoints:
-        for frame in writer.frames:
-            parts += (bytes(-len(parts[-1]) % _ALIGNMENT), frame)
+    parts = pack_frames(datapoint)
+    for place in range(len(parts) - 1, 0, -1):
+        parts.insert(place, bytes(-len(parts[place - 1]) % _ALIGNMENT))
     return b"".join(parts)
 
 
-def _head(codes: Buffer, values: list[Any]) -> bytes:
-    packed = _packed(values)
-    if max(len(codes), len(packed)) >= 1 << 32:
-        raise ConfigError("A datapoint with 4 GB of small values cannot be packed.")
-    return _PREFIX.pack(_MAGIC, len(codes), len(packed)) + codes + packed
+def pack_frames(datapoint: Datapoint) -> list[Buffer]:
+    """A datapoint as a header and the raw memory of its larger arrays, which is not copied.
+
+    Raises:
+        ConfigError: Something in it is of a type that `pack` does not take.
+    """
+    frames: list[Buffer] = []
+    values = _packed(datapoint, frames)
+    return [_PREFIX.pack(_MAGIC, len(values)) + values, *frames]
+
+
+class Packer:
+    """Makes `pack` of a list of datapoints, which come one after another and may change later."""
+
+    def __init__(self) -> None:
+        self._values: list[bytes] = []
+        self.nbytes = 0
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._values)
+
+    def add(self, datapoint: Datapoint) -> None:
+        """Take the next one.
+
+        Raises:
+            ConfigError: Something in it is of a type that `pack` does not take.
+        """
+        self._values.append(_packed(datapoint, None))
+        self.nbytes += len(self._values[-1])
+
+    def pack(self) -> bytes:
+        """Those that were added since the last time."""
+        count = _msgpack().Packer().pack_array_header(self.count)
+        values = b"".join([count, *self._values])
+        self._values, self.nbytes = [], 0
+        return _PREFIX.pack(_MAGIC, len(values)) + values
 
 
 def unpack(data: Buffer, *, copy: bool = False) -> Datapoint:
@@ -93,61 +106,38 @@ def unpack(data: Buffer, *, copy: bool = False) -> Datapoint:
     Raises:
         FormatError: The bytes are damaged, or something else.
     """
-    return unpack_all(data, 1, copy=copy)[0]
-
-
-def unpack_all(data: Buffer, count: int, *, copy: bool = False) -> list[Datapoint]:
-    """The so many datapoints of which `pack_all` made these bytes; the rest as `unpack`."""
     view = memoryview(data).cast("B")
-    at = 0
+    end = 0
 
     def take(nbytes: int) -> memoryview:
-        nonlocal at
-        start = at + -at % _ALIGNMENT
-        if nbytes > len(view) - start:
-            raise ValueError(f"{nbytes:,} bytes are missing from byte {start:,} on")
-        at = start + nbytes
-        return view[start:at]
+        nonlocal end
+        start = end + -end % _ALIGNMENT
+        end = start + nbytes
+        return view[start:end]
 
-    with damages():
-        reader, at = _start(view, take, copy)
-        datapoints = reader.whole(count)
-        if at != len(view):
-            raise ValueError(f"{len(view) - at:,} bytes are left over")
-    return datapoints
+    with _damages():
+        values = _values_in(take(_PREFIX.size))
+        end = _PREFIX.size + values
+        datapoint = _unpacked(view[_PREFIX.size : end], take, copy)
+        if end != len(view):
+            raise ValueError(f"{len(view):,} bytes instead of {end:,}")
+    return datapoint
 
 
 def unpack_frames(frames: Sequence[Buffer], *, copy: bool = False) -> Datapoint:
     """The datapoint that `pack_frames` made these frames of; arguments and errors as `unpack`."""
-    rest = iter(frames)
-
-    def take(nbytes: int) -> memoryview:
-        view = memoryview(next(rest)).cast("B")
-        if len(view) != nbytes:
-            raise ValueError(f"a frame of {len(view):,} bytes instead of {nbytes:,}")
-        return view
-
-    with damages():
-        header = memoryview(next(rest)).cast("B")
-        reader, end = _start(header, take, copy)
-        (datapoint,) = reader.whole(1)
-        if end != len(header) or next(rest, None) is not None:
-            raise ValueError("bytes are left over")
+    views = [memoryview(frame).cast("B") for frame in frames]
+    rest = iter(views[1:])
+    with _damages():
+        header = b"".join(views[:1])
+        if _PREFIX.size + _values_in(header) != len(header):
+            raise ValueError("the first frame is of another length")
+        datapoint = _unpacked(
+            memoryview(header)[_PREFIX.size :], lambda nbytes: next(rest, b""), copy
+        )
+        if next(rest, None) is not None:
+            raise ValueError("frames are left over")
     return datapoint
-
-
-def _start(view: memoryview, take: Callable[[int], memoryview], copy: bool) -> tuple[Reader, int]:
-    """A reader of what begins here, and where its header ends."""
-    magic, num_codes, nbytes = _PREFIX.unpack_from(view)
-    if magic != _MAGIC:
-        same = magic[:3] == _MAGIC[:3]
-        raise ValueError(f"version {magic[3]} is not known" if same else "it does not begin as one")
-    codes_end = _PREFIX.size + num_codes
-    end = codes_end + nbytes
-    if end > len(view):
-        raise ValueError(f"a header of {end:,} bytes in {len(view):,}")
-    codes = bytes(view[_PREFIX.size : codes_end])
-    return Reader(codes, _unpacked(view[codes_end:end]), take, copy), end
 
 
 @cache
@@ -155,53 +145,135 @@ def _msgpack() -> Any:
     return importlib.import_module("msgpack")
 
 
-def _packed(values: list[Any]) -> bytes:
-    return _msgpack().packb(values, unicode_errors="surrogatepass")
+@cache
+def _marks() -> dict[_Kind, Any]:
+    """What the lists of each kind begin with."""
+    return {kind: _msgpack().ExtType(kind, b"") for kind in _Kind}
 
 
-def _unpacked(raw: memoryview) -> Iterator[Any]:
-    """The values one after another; lists and maps among them are an error.
+def _packed(datapoint: Datapoint, frames: list[Buffer] | None) -> bytes:
+    """The values of a datapoint, its larger arrays appended to `frames` if that is a list."""
+    mark = _marks()
 
-    `msgpack.unpackb` would allocate what nested lists claim to hold before it reads them.
-    """
-    nbytes = max(1, len(raw))
-    unpacker = _msgpack().Unpacker(
-        read_size=nbytes,
-        max_buffer_size=nbytes,
-        max_array_len=0,
-        max_map_len=0,
-        max_ext_len=0,
+    def other(value: Any) -> list[Any]:
+        """A value that msgpack has no type for, as a list."""
+        kind = cast("type[Any]", value.__class__)
+        if kind is tuple:
+            return [mark[_Kind.TUPLE], *value]
+        if isinstance(value, np.generic):
+            array: NDArray[Any] = np.asarray(cast("Any", value))
+            return [mark[_Kind.SCALAR], _dtype_name(array.dtype), [], array.tobytes()]
+        if kind is not np.ndarray and kind is not np.memmap:
+            raise _unpackable(value)
+        if value.dtype.char == "O":
+            return [mark[_Kind.OBJECTS], list(value.shape), value.ravel().tolist()]
+        name = _dtype_name(value.dtype)
+        if frames is None or value.nbytes < _SMALL:
+            return [mark[_Kind.ARRAY], name, list(value.shape), value.tobytes()]
+        frames.append(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
+        return [mark[_Kind.FRAME], name, list(value.shape)]
+
+    try:
+        return _msgpack().packb(
+            datapoint, default=other, strict_types=True, unicode_errors="surrogatepass"
+        )
+    except ValueError as error:  # of msgpack; ours are ConfigErrors, which are raised through it
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(
+            f"A datapoint cannot be packed: {error}.",
+            got=describe(datapoint),
+            fix="nest it less, or give 4 GB of bytes in parts",
+        ) from error
+
+
+def _unpacked(values: memoryview, take: Callable[[int], Buffer], copy: bool) -> Datapoint:
+    """The datapoint of its values; `take` gives the next so many bytes of memory."""
+
+    def made(items: list[Any]) -> Any:
+        """What a list stands for."""
+        kind = items[0] if items else None
+        if kind.__class__ is not _Kind:
+            return items
+        if kind is _Kind.TUPLE:
+            return tuple(items[1:])
+        if kind is _Kind.OBJECTS:
+            _, shape, objects = items
+            flat: Any = np.empty(len(objects), object)
+            for index, item in enumerate(objects):
+                flat[index] = item  # not all at once: NumPy would look into lists
+            return flat.reshape(shape)
+        _, name, *rest = items
+        dtype = _dtype(name)
+        if kind is _Kind.FRAME:
+            (shape,) = rest
+            raw = take(dtype.itemsize * math.prod(shape))
+        else:
+            shape, raw = rest
+        array: NDArray[Any] = np.frombuffer(raw, dtype).reshape(shape)
+        if kind is _Kind.SCALAR:
+            return array[()]
+        return array.copy() if copy or kind is _Kind.ARRAY else array
+
+    def kind_of(code: int, data: bytes) -> _Kind:
+        return _Kind(code)
+
+    return _msgpack().unpackb(
+        values,
+        ext_hook=kind_of,
+        list_hook=made,
+        strict_map_key=False,
         unicode_errors="surrogatepass",
     )
-    unpacker.feed(raw)
+
+
+def _values_in(header: Buffer) -> int:
+    """How many bytes of values follow the prefix."""
+    magic, nbytes = _PREFIX.unpack_from(header)
+    if magic != _MAGIC:
+        same = magic[:3] == _MAGIC[:3]
+        raise ValueError(f"version {magic[3]} is not known" if same else "it does not begin as one")
+    return nbytes
+
+
+@lru_cache(maxsize=256)
+def _dtype_name(dtype: np.dtype[Any]) -> str:
+    if not _DTYPE.fullmatch(dtype.str) or dtype.itemsize == 0:
+        raise ConfigError(
+            f"An array of dtype {str(dtype)[:80]} cannot be packed.",
+            expected="numbers, booleans, strings, dates",
+            fix="give the fields of a structured array one by one; view others as plain numbers",
+        )
+    return dtype.str
+
+
+@lru_cache(maxsize=256)
+def _dtype(name: str) -> np.dtype[Any]:
+    if not _DTYPE.fullmatch(name):  # NumPy would evaluate some of the other texts
+        raise ValueError(f"there is no dtype {name!r:.40}")
+    return np.dtype(name)
+
+
+def _unpackable(value: Any) -> ConfigError:
+    return ConfigError(
+        f"An integer of {value.bit_length()} bits cannot be packed."
+        if isinstance(value, int)
+        else f"A value of type {type(value).__name__} cannot be packed.",
+        got=describe(value),
+        expected="tuples, lists and dicts (not classes derived from them), None, bool, int of 64 "
+        "bits, float, str, bytes, NumPy scalars and arrays",
+        fix='MapData(ds, f) to make one of these of it; files can be written with format="pickle"',
+    )
+
+
+@contextlib.contextmanager
+def _damages() -> Generator[None]:
+    """Turn what wrong bytes lead to into a `FormatError`."""
     try:
-        unpacker.read_array_header()
-    except _msgpack().OutOfData as error:
-        raise ValueError("it has no values") from error
-    return unpacker
-
-
-# What wrong bytes lead to: ours are ValueErrors, as are most of msgpack's and NumPy's.
-_DAMAGE: Final = (
-    ValueError,
-    TypeError,
-    IndexError,
-    StopIteration,
-    OverflowError,
-    struct.error,
-)
-
-
-class damages:  # noqa: N801 - a context manager, as those of contextlib
-    """What wrong bytes lead to becomes a `FormatError`."""
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, kind: object, error: object, trace: object) -> None:
-        if isinstance(error, _DAMAGE):
-            ends = isinstance(error, (StopIteration, IndexError))
-            reason = "it ends too soon" if ends else str(error)
-            raise FormatError(
-                f"This is no packed datapoint, or a damaged one: {reason}.",
-                fix="it was cut off, changed, or written by something else; make it again",
-            ) from error
+        yield
+    # Ours are ValueErrors, as are most of msgpack's and NumPy's.
+    except (ValueError, TypeError, OverflowError, struct.error) as error:
+        raise FormatError(
+            f"This is no packed datapoint, or a damaged one: {error}.",
+            fix="it was cut off, changed, or written by something else; make it again",
+        ) from error

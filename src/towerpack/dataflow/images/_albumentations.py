@@ -12,8 +12,9 @@ import numpy as np
 
 from towerpack._core.errors import MissingExtraError
 from towerpack.dataflow._datapoints import describe
+from towerpack.dataflow.images._arguments import BORDERS
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
-from towerpack.dataflow.images._image import BORDERS, Image, check_image, size_of
+from towerpack.dataflow.images._image import Image, check_image, size_of
 from towerpack.dataflow.images._noise import draw_seed
 from towerpack.dataflow.images._transform import GeometricTransform, Points, Transform
 
@@ -24,15 +25,11 @@ class Albumentations(ImageAugmentor):
     `Albumentations(A.Compose([A.HorizontalFlip(), A.RandomGamma()]))`, among other augmentors or
     alone. What it draws comes from the generator of the pipeline, not from seeds of its own. Masks,
     boxes, coordinates and keypoints follow; each of them costs another run. Boxes are moved by
-    their corners, none is dropped, and `bbox_params` have no effect.
+    their corners, and `bbox_params` have no effect. In resizes points are off by up to half a pixel
+    of the smaller image.
 
-    Albumentations moves points by indices of pixels, and in resizes by a plain factor: there they
-    are off by up to half a pixel of the smaller image.
-
-    Its transforms that distort (`GridDistortion`, `ElasticTransform`, ...) lose points outside of
-    the image, near its border, or that leave it. Those become NaN, in the row where they were. A
-    box of which they lose a corner becomes the box around those of its points that they keep, and
-    NaN if they keep none, which `clip_boxes` says not to keep.
+    Points that its distortions lose become NaN, in the row where they were. A box of which they
+    lose a corner becomes the box around those of its points that they keep, or NaN.
 
     Contract: as `ImageAugmentor`. Each thread uses a copy of the transforms.
 
@@ -53,13 +50,13 @@ class Albumentations(ImageAugmentor):
 
     def run(self, seed: int, img: Image, **targets: Any) -> dict[str, Any]:
         """Apply the transforms with what a seed draws."""
+        copies = self._copies.__dict__
         name = "of_points" if "keypoints" in targets else "of_pixels"
-        composed = getattr(self._copies, name, None)
+        composed = copies.get(name)
         if composed is None:
-            composed = copy.deepcopy(self._composed)
+            composed = copies[name] = copy.deepcopy(self._composed)
             if name == "of_points":
-                _let_be_reflections(composed)
-            setattr(self._copies, name, composed)
+                _keep_no_reflections(composed)
         composed.set_random_state(np.random.default_rng(seed), random.Random(seed))
         return composed(image=img, **targets)
 
@@ -72,13 +69,7 @@ class Albumentations(ImageAugmentor):
 
 
 class AlbumentationsTransform(GeometricTransform):
-    """What was drawn for one image.
-
-    Args:
-        augmentor: Whose.
-        img: The image; some transforms look at it, and all at its size.
-        seed: What everything random follows from.
-    """
+    """What was drawn for one image; some transforms look at it, and all at its size."""
 
     def __init__(self, augmentor: Albumentations, img: Image, seed: int) -> None:
         self._augmentor = augmentor
@@ -111,11 +102,11 @@ class AlbumentationsTransform(GeometricTransform):
         return f"AlbumentationsTransform({describe(self._img)}, seed={self._seed})"
 
 
-def _let_be_reflections(composed: Any) -> None:
+def _keep_no_reflections(composed: Any) -> None:
     """At borders that mirror the image, keep one point of each, and not its reflections too."""
     for transform in composed.transforms:
         if hasattr(transform, "transforms"):
-            _let_be_reflections(transform)
+            _keep_no_reflections(transform)
         elif hasattr(transform, "border_mode"):
             transform.border_mode = BORDERS["constant"]
 

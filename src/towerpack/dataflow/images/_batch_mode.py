@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -13,20 +13,31 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow._draws import ItemRNG
-from towerpack.dataflow.images._augmentor import RNG, AugmentorList, ImageAugmentor
-from towerpack.dataflow.images._crop import CenterCrop, RandomCrop, center_crop, too_small
-from towerpack.dataflow.images._erasing import RandomErasing
+from towerpack.dataflow.images._arguments import height_and_width, side_limits
+from towerpack.dataflow.images._augmentor import RNG, AugmentorList, Identity, ImageAugmentor
+from towerpack.dataflow.images._crop import CenterCrop, CenterPaste, RandomCrop, free_space
 from towerpack.dataflow.images._flip import Flip
-from towerpack.dataflow.images._image import height_and_width, mirrored, opencv, pixel_values
-from towerpack.dataflow.images._light import Brightness, BrightnessScale, Contrast, luma
-from towerpack.dataflow.images._meta import Identity
-from towerpack.dataflow.images._noise import RandomCutout, side_limits
-from towerpack.dataflow.images._normalize import MeanVarianceNormalize, ToFloat32, ToUint8
-from towerpack.dataflow.images._paste import CenterPaste
-from towerpack.dataflow.images._values import check_color, to_uint8
+from towerpack.dataflow.images._image import (
+    check_color,
+    luma,
+    mirrored,
+    opencv,
+    pixel_values,
+    to_uint8,
+)
+from towerpack.dataflow.images._light import (
+    Brightness,
+    BrightnessScale,
+    Contrast,
+    MeanVarianceNormalize,
+    ToFloat32,
+    ToUint8,
+)
+from towerpack.dataflow.images._noise import RandomCutout, RandomErasing
 
 Images = NDArray[Any]
 Positions = NDArray[np.int64]
+Sides = tuple[Positions, Positions]
 Step = ImageAugmentor | Callable[[Images], Images]
 
 _CACHED = 1 << 14  # values worked on at a time: more would not stay in the processor's cache
@@ -42,75 +53,70 @@ def _center_paste(aug: CenterPaste, images: Images, rng: ItemRNG) -> Images:
     return pasted
 
 
+def _center_crop(aug: CenterCrop, images: Images, rng: ItemRNG) -> Images:
+    part: Any = aug.get_transform(images[0])
+    return images[:, part.y0 : part.y0 + part.h, part.x0 : part.x0 + part.w]
+
+
 def _random_crop(aug: RandomCrop, images: Images, rng: ItemRNG) -> Images:
-    h, w = height_and_width(aug.crop_shape, "size")
-    free_y, free_x = images.shape[1] - h, images.shape[2] - w
-    if min(free_y, free_x) < 0:
-        raise too_small((images.shape[1], images.shape[2]), (h, w))
+    h, w = height_and_width(aug.crop_shape)
+    free_y, free_x = free_space((images.shape[1], images.shape[2]), (h, w))
     y, x = rng.integers(0, free_y + 1), rng.integers(0, free_x + 1)
     images = np.ascontiguousarray(images)
     # All windows, as one view; each row of one is contiguous, so that picking them is copying.
     pixel = images.itemsize * math.prod(images.shape[3:])
     row = pixel * images.shape[2]
-    item = row * images.shape[1]
-    run = w * pixel // images.itemsize
     windows = as_strided(
         images,
-        (len(images), free_y + 1, free_x + 1, h, run),
-        (item, row, pixel, row, images.itemsize),
+        (len(images), free_y + 1, free_x + 1, h, w * pixel // images.itemsize),
+        (row * images.shape[1], row, pixel, row, images.itemsize),
         writeable=False,
     )
     return windows[np.arange(len(images)), y, x].reshape(len(images), h, w, *images.shape[3:])
 
 
-def _center_crop(aug: CenterCrop, images: Images, rng: ItemRNG) -> Images:
-    crop = height_and_width(aug.crop_shape, "size")
-    part = center_crop((images.shape[1], images.shape[2]), crop)
-    return images[:, part.y0 : part.y0 + part.h, part.x0 : part.x0 + part.w]
-
-
 def _flip(aug: Flip, images: Images, rng: ItemRNG) -> Images:
-    code = 1 if aug.horiz else 0
     flipped = images.copy()
     for i in np.flatnonzero(rng.random() < aug.prob).tolist():
-        mirrored(images[i], code, flipped[i])
+        mirrored(images[i], 1 if aug.horiz else 0, flipped[i])
     return flipped
 
 
-def _brightness(aug: Brightness, images: Images, rng: ItemRNG) -> Images:
-    shift = rng.uniform(-abs(aug.delta), abs(aug.delta))
-    return _linear(images, None, shift, aug.max_value if aug.clip else None)
-
-
-def _brightness_scale(aug: BrightnessScale, images: Images, rng: ItemRNG) -> Images:
-    factor = rng.uniform(*aug.range)
-    return _linear(images, factor, None, aug.max_value if aug.clip else None)
-
-
-def _contrast(aug: Contrast, images: Images, rng: ItemRNG) -> Images:
-    factor = rng.uniform(*aug.factor_range)
+def _contrast(aug: Contrast, images: Images, rng: Any) -> Images:
+    factor: Any = aug.draw(images, rng)
     mean, _ = _moments(images, all_channel=False)
     if aug.rgb is not None:
         check_color(images[0], aug)
         mean = (mean @ luma(aug.rgb))[:, None]
-    shift = mean * (1 - factor)[:, None]
-    return _linear(images, factor, shift, aug.max_value if aug.clip else None)
+    return _linear(images, factor, mean * (1 - factor)[:, None], aug)
+
+
+def _linear(images: Images, factor: Any, shift: Any, aug: Any) -> Images:
+    """X * factor + shift, each image with its own; as `map_values` does it for one."""
+    factors, shifts = (v if v is None else _per_image(v, images) for v in (factor, shift))
+    changed = np.empty(images.shape, images.dtype)
+    step = max(1, _CACHED // images[0].size)
+    for first in range(0, len(images), step):
+        part = np.s_[first : first + step]
+        values = images[part].astype(np.float32)
+        if factors is not None:
+            values *= factors[part]
+        if shifts is not None:
+            values += shifts[part]
+        if images.dtype == np.uint8:
+            values = to_uint8(values)
+        elif aug.clip:
+            np.clip(values, 0, aug.max_value, out=values)
+        changed[part] = values
+    return changed
 
 
 def _cutout(aug: RandomCutout, images: Images, rng: ItemRNG) -> Images:
-    height, width = images.shape[1:3]
-    sides: list[Positions] = []
-    for limits, size in ((aug.h_range, height), (aug.w_range, width)):
-        low, high = side_limits(limits)
-        if high > size:
-            raise too_small((height, width), (high, high))
-        sides.append(rng.integers(low, high + 1))
-    y, x = _places((height, width), sides[0], sides[1], rng)
-    fill = pixel_values(aug.fill, images[0])
-    cut = images.copy()
-    for i, part in enumerate(_parts(y, x, sides[0], sides[1])):
-        cut[i][part] = fill
-    return cut
+    size = (images.shape[1], images.shape[2])
+    (low_h, high_h), (low_w, high_w) = side_limits(aug.h_range), side_limits(aug.w_range)
+    free_space(size, (high_h, high_w))
+    sides = rng.integers(low_h, high_h + 1), rng.integers(low_w, high_w + 1)
+    return _filled(images, sides, rng, pixel_values(aug.fill, images[0]))
 
 
 def _erasing(aug: RandomErasing, images: Images, rng: ItemRNG) -> Images:
@@ -122,17 +128,35 @@ def _erasing(aug: RandomErasing, images: Images, rng: ItemRNG) -> Images:
     h, w = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
     fits = (h > 0) & (h <= height) & (w > 0) & (w <= width)
     first = np.arange(len(images)), fits.argmax(axis=1)
-    h, w = h[first].astype(np.int64), w[first].astype(np.int64)
     chosen = wanted & fits[first]
-    h[~chosen] = w[~chosen] = 0
-    y, x = _places((height, width), h, w, rng)
-    values = _noise(aug, images, rng) if isinstance(aug.fill, str) else None
-    fill = pixel_values(aug.fill, images[0]) if values is None else None
-    erased = images.copy()
-    parts = _parts(y, x, h, w)
-    for i in np.flatnonzero(chosen).tolist():
-        erased[i][parts[i]] = fill if values is None else values[i][parts[i]]
-    return erased
+    sides = tuple(np.where(chosen, side[first], 0).astype(np.int64) for side in (h, w))
+    fill = None if isinstance(aug.fill, str) else pixel_values(aug.fill, images[0])
+    return _filled(images, cast("Sides", sides), rng, fill, aug)
+
+
+def _filled(
+    images: Images, sides: Sides, rng: ItemRNG, fill: Any, noisy: RandomErasing | None = None
+) -> Images:
+    """Rectangles filled at places that are all as likely as each other; by noise without `fill`."""
+    y, x = (
+        (rng.random() * (size - side + 1)).astype(np.int64)
+        for size, side in zip(images.shape[1:3], sides, strict=True)
+    )
+    noise = None if noisy is None or fill is not None else _noise(noisy, images, rng)
+    filled = images.copy()
+    for i, (y0, x0, h, w) in enumerate(np.stack([y, x, *sides], axis=1).tolist()):
+        if h:
+            part = i, slice(y0, y0 + h), slice(x0, x0 + w)
+            filled[part] = fill if noise is None else noise[part]
+    return filled
+
+
+def _noise(aug: RandomErasing, images: Images, rng: ItemRNG) -> Images:
+    size = images[0].size
+    if images.dtype == np.uint8:
+        words = rng.integers(0, 1 << 32, size=-(-size // 4)).astype(np.uint32)
+        return words.view(np.uint8)[:, :size].reshape(images.shape)
+    return (rng.random(size) * aug.max_value).astype(np.float32).reshape(images.shape)
 
 
 def _mean_variance(aug: MeanVarianceNormalize, images: Images, rng: ItemRNG) -> Images:
@@ -147,36 +171,6 @@ def _mean_variance(aug: MeanVarianceNormalize, images: Images, rng: ItemRNG) -> 
 def _alike(aug: ToFloat32 | ToUint8, images: Images, rng: ItemRNG) -> Images:
     """What is done to every value by itself is done to all images as to one."""
     return aug.augment(images.reshape(-1, *images.shape[2:])).reshape(images.shape)
-
-
-def _identity(aug: Identity, images: Images, rng: ItemRNG) -> Images:
-    return images
-
-
-def _linear(
-    images: Images,
-    factor: NDArray[np.float64] | None,
-    shift: NDArray[np.float64] | None,
-    limit: float | None,
-) -> Images:
-    """X * factor + shift, each image with its own; as `map_values` does it for one."""
-    factors = None if factor is None else _per_image(factor, images)
-    shifts = None if shift is None else _per_image(shift, images)
-    changed = np.empty(images.shape, images.dtype)
-    step = max(1, _CACHED // images[0].size)
-    for first in range(0, len(images), step):
-        part = np.s_[first : first + step]
-        values = images[part].astype(np.float32)
-        if factors is not None:
-            values *= factors[part]
-        if shifts is not None:
-            values += shifts[part]
-        if images.dtype == np.uint8:
-            values = to_uint8(values)
-        elif limit is not None:
-            np.clip(values, 0, limit, out=values)
-        changed[part] = values
-    return changed
 
 
 def _per_image(numbers: NDArray[np.float64], images: Images) -> NDArray[np.float32]:
@@ -200,27 +194,6 @@ def _moments(
     return moments[:, 0], moments[:, 1]
 
 
-def _places(
-    size: tuple[int, int], h: Positions, w: Positions, rng: ItemRNG
-) -> tuple[Positions, Positions]:
-    """First rows and columns of rectangles, all places as likely as each other."""
-    y, x = rng.random() * (size[0] - h + 1), rng.random() * (size[1] - w + 1)
-    return y.astype(np.int64), x.astype(np.int64)
-
-
-def _parts(y: Positions, x: Positions, h: Positions, w: Positions) -> list[tuple[slice, slice]]:
-    sides = zip(y.tolist(), x.tolist(), (y + h).tolist(), (x + w).tolist(), strict=True)
-    return [(slice(y0, y1), slice(x0, x1)) for y0, x0, y1, x1 in sides]
-
-
-def _noise(aug: RandomErasing, images: Images, rng: ItemRNG) -> Images:
-    size = images[0].size
-    if images.dtype == np.uint8:
-        words = rng.integers(0, 1 << 32, size=-(-size // 4)).astype(np.uint32)
-        return words.view(np.uint8)[:, :size].reshape(images.shape)
-    return (rng.random(size) * aug.max_value).astype(np.float32).reshape(images.shape)
-
-
 def _check(images: Any) -> None:
     array: Images = np.asarray(images)
     if array.dtype.name not in ("uint8", "float32") or array.ndim not in (3, 4) or not array.size:
@@ -238,15 +211,15 @@ _KINDS: dict[type, Callable[[Any, Images, ItemRNG], Images]] = {
     RandomCrop: _random_crop,
     CenterCrop: _center_crop,
     Flip: _flip,
-    Brightness: _brightness,
-    BrightnessScale: _brightness_scale,
+    Brightness: lambda aug, images, rng: _linear(images, None, aug.draw(images, rng), aug),
+    BrightnessScale: lambda aug, images, rng: _linear(images, aug.draw(images, rng), None, aug),
     Contrast: _contrast,
     RandomCutout: _cutout,
     RandomErasing: _erasing,
     MeanVarianceNormalize: _mean_variance,
     ToFloat32: _alike,
     ToUint8: _alike,
-    Identity: _identity,
+    Identity: lambda aug, images, rng: images,
 }
 
 

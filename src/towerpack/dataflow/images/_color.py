@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import describe
+from towerpack.dataflow.images._arguments import interval, number
 from towerpack.dataflow.images._augmentor import RNG, PhotometricAugmentor
-from towerpack.dataflow.images._image import Image, opencv
-from towerpack.dataflow.images._light import luma
-from towerpack.dataflow.images._ranges import check_number, check_range
-from towerpack.dataflow.images._values import check_color, like, map_values
+from towerpack.dataflow.images._image import Image, check_color, like, luma, map_values, opencv
 
 
 @dataclass(eq=False, repr=False)
@@ -27,11 +25,8 @@ class Hue(PhotometricAugmentor):
         rgb: The channels are red, green, blue; otherwise blue, green, red.
     """
 
-    range: tuple[float, float] = (0.0, 180.0)
+    range: Annotated[tuple[float, float], interval()] = (0.0, 180.0)
     rgb: bool = True
-
-    def __post_init__(self) -> None:
-        check_range(self.range, "range")
 
     def draw(self, img: Image, rng: RNG) -> float:
         return rng.uniform(*self.range)
@@ -46,8 +41,7 @@ class Hue(PhotometricAugmentor):
             hsv = cv2.LUT(hsv, table.astype(np.uint8)[None])
         else:
             hsv[..., 0] = (hsv[..., 0] + 2 * drawn) % 360
-        turned: Image = cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB if self.rgb else cv2.COLOR_HSV2BGR)
-        return turned
+        return cv2.cvtColor(hsv, cv2.COLOR_HSV2RGB if self.rgb else cv2.COLOR_HSV2BGR)
 
 
 @dataclass(eq=False, repr=False)
@@ -61,13 +55,10 @@ class Saturation(PhotometricAugmentor):
         max_value: White in float images.
     """
 
-    alpha: float = 0.4
+    alpha: Annotated[float, number()] = 0.4
     rgb: bool = True
     clip: bool = True
     max_value: float = 255.0
-
-    def __post_init__(self) -> None:
-        check_number(self.alpha, "alpha")
 
     def draw(self, img: Image, rng: RNG) -> float:
         return 1 + rng.uniform(-abs(self.alpha), abs(self.alpha))
@@ -75,9 +66,8 @@ class Saturation(PhotometricAugmentor):
     def change(self, img: Image, drawn: float) -> Image:
         check_color(img, self)
         # As one matrix of colours; OpenCV rounds and clips for uint8.
-        grey = np.tile(luma(self.rgb), (3, 1))
-        changed: Image = opencv().transform(img, np.eye(3) * drawn + grey * (1 - drawn))
-        return like(changed, img, self.max_value if self.clip else None)
+        matrix = np.eye(3) * drawn + np.tile(luma(self.rgb), (3, 1)) * (1 - drawn)
+        return like(opencv().transform(img, matrix), img, self.max_value if self.clip else None)
 
 
 @dataclass(eq=False, repr=False)
@@ -94,14 +84,14 @@ class Lighting(PhotometricAugmentor):
         max_value: White in float images; `eigval` is in the same unit as the image.
     """
 
-    std: float
+    std: Annotated[float, number(0)]
     eigval: Sequence[float]
     eigvec: Sequence[Sequence[float]]
     clip: bool = True
     max_value: float = 255.0
 
     def __post_init__(self) -> None:
-        check_number(self.std, "std", 0)
+        super().__post_init__()
         shapes = np.shape(self.eigval), np.shape(self.eigvec)
         if shapes != ((3,), (3, 3)):
             raise ConfigError(
@@ -134,8 +124,7 @@ class ColorSpace(PhotometricAugmentor):
     def __post_init__(self) -> None:
         cv2 = opencv()
         names = [name for name in dir(cv2) if name.startswith("COLOR_")]
-        modes = [getattr(cv2, name) for name in names]
-        if f"COLOR_{self.mode}" not in names and self.mode not in modes:
+        if f"COLOR_{self.mode}" not in names and self.mode not in [getattr(cv2, n) for n in names]:
             raise ConfigError(
                 f"OpenCV has no conversion {self.mode!r}.", expected='"RGB2HSV", "BGR2GRAY", ...'
             )
@@ -173,7 +162,7 @@ class Grayscale(PhotometricAugmentor):
     def change(self, img: Image, drawn: None) -> Image:
         check_color(img, self)
         cv2 = opencv()
-        grey: Any = cv2.cvtColor(img, cv2.COLOR_RGB2GRAY if self.rgb else cv2.COLOR_BGR2GRAY)
+        grey: Image = cv2.cvtColor(img, cv2.COLOR_RGB2GRAY if self.rgb else cv2.COLOR_BGR2GRAY)
         if self.keepshape:
             return np.repeat(grey[..., None], 3, axis=2)
         return grey[..., None] if self.keepdims else grey

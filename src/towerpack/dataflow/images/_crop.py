@@ -1,21 +1,25 @@
-"""Crops."""
+"""Crops: a part of an image; and pastes: an image as a part of a larger one."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Any
+
+import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
-from towerpack.dataflow.images._image import (
-    Image,
+from towerpack.dataflow.images._arguments import (
     Interpolation,
+    Size,
     height_and_width,
-    interpolation,
-    size_of,
+    interval,
+    number,
 )
-from towerpack.dataflow.images._ranges import check_range
+from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
+from towerpack.dataflow.images._image import Image, check_image, pixel_values, size_of
 from towerpack.dataflow.images._resize import ResizeTransform, shortest_edge
 from towerpack.dataflow.images._transform import (
     GeometricTransform,
@@ -67,14 +71,10 @@ class RandomCrop(ImageAugmentor):
         crop_shape: (height, width), or one number for both.
     """
 
-    crop_shape: int | tuple[int, int]
-
-    def __post_init__(self) -> None:
-        height_and_width(self.crop_shape, "size")
+    crop_shape: Size
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
-        crop = height_and_width(self.crop_shape, "size")
-        return draw_crop(size_of(img), crop, self.generator(rng))
+        return draw_crop(size_of(img), height_and_width(self.crop_shape), self.generator(rng))
 
 
 @dataclass(eq=False, repr=False)
@@ -85,13 +85,10 @@ class CenterCrop(ImageAugmentor):
         crop_shape: (height, width), or one number for both.
     """
 
-    crop_shape: int | tuple[int, int]
-
-    def __post_init__(self) -> None:
-        height_and_width(self.crop_shape, "size")
+    crop_shape: Size
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
-        return center_crop(size_of(img), height_and_width(self.crop_shape, "size"))
+        return draw_crop(size_of(img), height_and_width(self.crop_shape), None)
 
 
 @dataclass(eq=False, repr=False)
@@ -107,27 +104,22 @@ class RandomCropRandomShape(ImageAugmentor):
             `wmax` and the image allow it.
     """
 
-    wmin: int
-    hmin: int
-    wmax: int | None = None
-    hmax: int | None = None
-    max_aspect_ratio: float | None = None
+    wmin: Annotated[int, integer_of, number(1)]
+    hmin: Annotated[int, integer_of, number(1)]
+    wmax: Annotated[int | None, integer_of] = None
+    hmax: Annotated[int | None, integer_of] = None
+    max_aspect_ratio: Annotated[float | None, number(1)] = None
 
     def __post_init__(self) -> None:
-        for side, low, high in (("w", self.wmin, self.wmax), ("h", self.hmin, self.hmax)):
-            integer_of(low, f"{side}min")
-            if high is not None:
-                integer_of(high, f"{side}max")
-            if low < 1 or (high is not None and high < low):
-                raise ConfigError(f"{self!r} has an empty range.", expected="1 <= min <= max")
-        if self.max_aspect_ratio is not None and self.max_aspect_ratio < 1:
-            raise ConfigError(f"{self!r}: a longer side is not shorter.", expected="1 or more")
+        super().__post_init__()
+        for low, high in ((self.wmin, self.wmax), (self.hmin, self.hmax)):
+            if high is not None and high < low:
+                raise ConfigError(f"{self!r} has an empty range.", expected="min <= max")
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         rng = self.generator(rng)
         height, width = size_of(img)
-        if self.hmin > height or self.wmin > width:
-            raise too_small((height, width), (self.hmin, self.wmin))
+        free_space((height, width), (self.hmin, self.wmin))
         h = int(rng.integers(self.hmin, min(self.hmax or height, height) + 1))
         low, high = self.wmin, min(self.wmax or width, width)
         if self.max_aspect_ratio is not None:
@@ -150,27 +142,22 @@ class GoogleNetRandomCropAndResize(ImageAugmentor):
         interp: How to interpolate.
     """
 
-    crop_area_fraction: tuple[float, float] = (0.08, 1.0)
-    aspect_ratio_range: tuple[float, float] = (0.75, 1.333)
-    target_shape: int | tuple[int, int] = 224
+    crop_area_fraction: Annotated[tuple[float, float], interval(greatest=1, above=0)] = (0.08, 1.0)
+    aspect_ratio_range: Annotated[tuple[float, float], interval(above=0)] = (0.75, 1.333)
+    target_shape: Size = 224
     interp: Interpolation = "linear"
-
-    def __post_init__(self) -> None:
-        height_and_width(self.target_shape, "size")
-        interpolation(self.interp)
-        check_range(self.crop_area_fraction, "crop_area_fraction", greatest=1, above=0)
-        check_range(self.aspect_ratio_range, "aspect_ratio_range", above=0)
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         rng = self.generator(rng)
-        size = size_of(img)
-        target = height_and_width(self.target_shape, "size")
+        size, target = size_of(img), height_and_width(self.target_shape)
         for _ in range(_TRIES):
             h, w = self._draw(size, rng)
             if h <= size[0] and w <= size[1]:
                 crop = draw_crop(size, (h, w), rng)
                 return TransformList([crop, ResizeTransform(h, w, *target, self.interp)])
-        return self._middle(size, target)
+        new = shortest_edge(*size, max(target))
+        resize = ResizeTransform(*size, *new, self.interp)
+        return TransformList([resize, draw_crop(new, target, None)])
 
     def _draw(self, size: tuple[int, int], rng: RNG) -> tuple[int, int]:
         area = rng.uniform(*self.crop_area_fraction) * size[0] * size[1]
@@ -179,40 +166,134 @@ class GoogleNetRandomCropAndResize(ImageAugmentor):
         h = max(1, math.floor(math.sqrt(area / ratio) + 0.5))
         return (w, h) if rng.random() < 0.5 else (h, w)
 
-    def _middle(self, size: tuple[int, int], target: tuple[int, int]) -> Transform:
-        new = shortest_edge(*size, max(target))
-        return TransformList([ResizeTransform(*size, *new, self.interp), center_crop(new, target)])
+
+class BackgroundFiller(ABC):
+    """Makes backgrounds. Derive from it and define `fill`, a function of its arguments alone."""
+
+    @abstractmethod
+    def fill(self, background_shape: tuple[int, int], img: Image) -> Image:
+        """A new background of (height, width), with the channels and the dtype of `img`."""
 
 
-def draw_crop(size: tuple[int, int], crop: tuple[int, int], rng: RNG) -> CropTransform:
-    """A crop of a given (height, width) at a place where it fits, all as likely as each other.
+@dataclass(frozen=True)
+class ConstantBackgroundFiller(BackgroundFiller):
+    """One value everywhere.
+
+    Args:
+        value: A number, or one for each channel.
+    """
+
+    value: Any = 0
+
+    def fill(self, background_shape: tuple[int, int], img: Image) -> Image:
+        pixel = pixel_values(self.value, img)
+        first = pixel.item(0)
+        fill = first if (pixel == first).all() else pixel  # one for all is several times as fast
+        return np.full((*background_shape, *img.shape[2:]), fill, img.dtype)
+
+
+@dataclass(frozen=True)
+class PasteTransform(GeometricTransform):
+    """Puts an image on a background of `h` by `w` pixels, its corner in row `y0` and column `x0`.
+
+    Args:
+        y0: The row.
+        x0: The column.
+        h: Height of the background.
+        w: Width of the background.
+        filler: Makes it.
+        mask_value: The background of masks.
+    """
+
+    y0: int
+    x0: int
+    h: int
+    w: int
+    filler: BackgroundFiller
+    mask_value: Any = 0
+
+    def apply_image(self, img: Image) -> Image:
+        return self._paste(check_image(img), self.filler)
+
+    def apply_mask(self, mask: Image) -> Image:
+        return self._paste(mask, ConstantBackgroundFiller(self.mask_value))
+
+    def move(self, points: Points) -> Points:
+        return points + np.array((self.x0, self.y0))
+
+    def _paste(self, img: Image, filler: BackgroundFiller) -> Image:
+        height, width = size_of(img)
+        free_space((self.h, self.w), (self.y0 + height, self.x0 + width))
+        pasted = filler.fill((self.h, self.w), img)
+        pasted[self.y0 : self.y0 + height, self.x0 : self.x0 + width] = img
+        return pasted
+
+
+@dataclass(eq=False, repr=False)
+class CenterPaste(ImageAugmentor):
+    """Puts every image in the middle of a background.
+
+    Args:
+        background_shape: (height, width) of the background, or one number for both.
+        background_filler: Makes it; black by default.
+        mask_value: The background of masks.
+    """
+
+    background_shape: Size
+    background_filler: BackgroundFiller | None = None
+    _: KW_ONLY
+    mask_value: Any = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        filler: Any = self.background_filler
+        if filler is not None and not isinstance(filler, BackgroundFiller):
+            raise ConfigError(
+                f"{filler!r:.60} is no BackgroundFiller.",
+                fix="ConstantBackgroundFiller(value) for one value everywhere",
+            )
+
+    def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
+        size, shape = size_of(img), height_and_width(self.background_shape)
+        place = draw_place(shape, size, self._generator(rng))
+        filler = self.background_filler or ConstantBackgroundFiller()
+        return PasteTransform(*place, *shape, filler, self.mask_value)
+
+    def _generator(self, rng: RNG | None) -> RNG | None:
+        return None
+
+
+class RandomPaste(CenterPaste):
+    """Puts every image on a random place of a background; arguments as for `CenterPaste`."""
+
+    def _generator(self, rng: RNG | None) -> RNG | None:
+        return self.generator(rng)
+
+
+def draw_crop(size: tuple[int, int], crop: tuple[int, int], rng: RNG | None) -> CropTransform:
+    """A crop of a given (height, width), placed by `draw_place`, or a `ConfigError`."""
+    return CropTransform(*draw_place(size, crop, rng), *crop)
+
+
+def draw_place(whole: tuple[int, int], part: tuple[int, int], rng: RNG | None) -> tuple[int, int]:
+    """First row and column of a part: all places as likely as each other; the middle without `rng`.
 
     Raises:
-        ConfigError: It does not fit.
+        ConfigError: The part does not fit.
     """
-    free_y, free_x = _free(size, crop)
-    return CropTransform(int(rng.integers(free_y + 1)), int(rng.integers(free_x + 1)), *crop)
+    free = free_space(whole, part)
+    if rng is None:
+        return free[0] // 2, free[1] // 2
+    return int(rng.integers(free[0] + 1)), int(rng.integers(free[1] + 1))
 
 
-def center_crop(size: tuple[int, int], crop: tuple[int, int]) -> CropTransform:
-    """The middle (height, width) of an image.
-
-    Raises:
-        ConfigError: The crop does not fit.
-    """
-    free_y, free_x = _free(size, crop)
-    return CropTransform(free_y // 2, free_x // 2, *crop)
-
-
-def too_small(size: tuple[int, int], crop: tuple[int, int]) -> ConfigError:
-    """The error for a crop that does not fit."""
-    return ConfigError(
-        f"A crop of {crop[0]} x {crop[1]} pixels does not fit an image of {size[0]} x {size[1]}.",
-        fix="resize before (ResizeShortestEdge), or paste it on a larger background (CenterPaste)",
-    )
-
-
-def _free(size: tuple[int, int], crop: tuple[int, int]) -> tuple[int, int]:
-    if crop[0] > size[0] or crop[1] > size[1]:
-        raise too_small(size, crop)
-    return size[0] - crop[0], size[1] - crop[1]
+def free_space(whole: tuple[int, int], part: tuple[int, int]) -> tuple[int, int]:
+    """How many rows and columns a part leaves, or a `ConfigError`."""
+    if part[0] > whole[0] or part[1] > whole[1]:
+        raise ConfigError(
+            f"A part of {part[0]} x {part[1]} pixels does not fit an image of "
+            f"{whole[0]} x {whole[1]}.",
+            fix="resize before (ResizeShortestEdge), or paste it on a larger background "
+            "(CenterPaste)",
+        )
+    return whole[0] - part[0], whole[1] - part[1]

@@ -8,30 +8,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack._core.errors import ConfigError
-from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow._rows import empty_row
+from towerpack.dataflow.images._arguments import (
+    INTERPOLATIONS,
+    Interpolation,
+    Size,
+    height_and_width,
+    interpolation,
+)
 from towerpack.dataflow.images._augmentor import RNG
 from towerpack.dataflow.images._crop import CropTransform, GoogleNetRandomCropAndResize
 from towerpack.dataflow.images._decode import (
     MAX_PIXELS,
-    Wanted,
+    Decoder,
     before_turning,
-    check_size,
-    check_writeable,
-    decode_known,
-    decode_part,
+    fitted,
+    memory_of,
     upright,
 )
-from towerpack.dataflow.images._headers import Bytes, ImageHeader, as_bytes, image_header
-from towerpack.dataflow.images._image import (
-    INTERPOLATIONS,
-    Image,
-    Interpolation,
-    height_and_width,
-    interpolation,
-    opencv,
-)
+from towerpack.dataflow.images._headers import Bytes, ImageHeader, as_bytes
+from towerpack.dataflow.images._image import Image, opencv
 from towerpack.dataflow.images._resampling import resize
 
 
@@ -59,7 +55,7 @@ class DecodeRandomCrop:
         strict: Refuse truncated and damaged JPEGs. `False` does not decode the rows below the part.
     """
 
-    target_shape: int | tuple[int, int] = 224
+    target_shape: Size = 224
     crop_area_fraction: tuple[float, float] = (0.08, 1.0)
     aspect_ratio_range: tuple[float, float] = (0.75, 1.333)
     interp: Interpolation = "linear"
@@ -70,9 +66,9 @@ class DecodeRandomCrop:
     _crop: GoogleNetRandomCropAndResize = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._target = height_and_width(self.target_shape, "size")
+        self._target = height_and_width(self.target_shape, "target_shape")
         self._interp = interpolation(self.interp)
-        self._wanted = Wanted(self.rgb, strict=self.strict)
+        self._decoder = Decoder(self.rgb, strict=self.strict, max_pixels=self.max_pixels)
         self._crop = GoogleNetRandomCropAndResize(
             self.crop_area_fraction, self.aspect_ratio_range, self.target_shape, self.interp
         )
@@ -85,27 +81,32 @@ class DecodeRandomCrop:
         Args:
             data: The file.
             rng: What the part is drawn from.
-            out: Contiguous memory for the result.
+            out: Memory for the result, as for `decode_image`.
 
         Raises:
             FormatError: The file is damaged.
             ConfigError: `out` does not fit, or is read-only.
         """
         data = as_bytes(data)
-        header = image_header(data)
-        check_size(header, len(data), self.max_pixels, None)
+        header = self._decoder.read_header(data)
         # Only a JPEG is not decoded as a whole. Of an image the draw looks at the shape alone: an
         # empty one takes no memory.
         is_jpeg = header.format == "jpeg"
-        whole = None if is_jpeg else decode_known(data, header, self._wanted)
+        whole = None if is_jpeg else self._decoder.decode(data, header)
         seen = np.empty(header.upright_size, "V0") if whole is None else whole
         transform: Any = self._crop.get_transform(seen, rng)
         part = next(iter(transform))
         if not isinstance(part, CropTransform):  # no draw fitted: the middle, after scaling
-            whole = decode_known(data, header, self._wanted) if whole is None else whole
-            return self._kept(transform.apply_image(whole), out)
+            whole = self._decoder.decode(data, header) if whole is None else whole
+            return fitted(transform.apply_image(whole), out)
         img = self._part(data, header, part) if whole is None else part.apply_image(whole)
-        return self._scaled(img, out)
+        if self._interp == INTERPOLATIONS["nearest"]:  # OpenCV's is another rule
+            return fitted(resize(img, *self._target, self._interp), out)
+        memory = None if out is None else memory_of(out, (*self._target, 3))
+        direct = memory if memory is not None and memory.flags.c_contiguous else None
+        size = self._target[::-1]
+        img = opencv().resize(img, size, dst=direct, interpolation=self._interp)
+        return img if direct is not None else fitted(img, out)
 
     def make_in_row(self, data: Bytes, rng: RNG | None = None) -> Image:
         """As calling it, in its place in the batch: see `towerpack.dataflow.empty_row`."""
@@ -115,46 +116,18 @@ class DecodeRandomCrop:
 
     def _part(self, data: bytes, header: ImageHeader, part: CropTransform) -> Image:
         """A part of an upright JPEG, reduced if that is good enough."""
-        factor = self._factor(part)
+        height, width = self._target
+        larger = (f for f in (8, 4, 2) if part.h >= f * height and part.w >= f * width)
+        factor = next(larger, 1) if self.reduce else 1
         if factor == 1:
-            return decode_part(data, header, self._wanted, part)
+            return self._decoder.decode_part(data, header, part)
         # Reduced as it is stored: blocks begin at its edges, not at those of the upright picture.
         lying = header._replace(orientation=1)
         part = before_turning(part, header.upright_size, header.orientation)
-        img = decode_known(data, lying, self._wanted, factor)
+        img = self._decoder.decode(data, lying, factor)
         if img.shape[:2] != lying.upright_size:
             part = _reduced(part, factor, (img.shape[0], img.shape[1]))
         return upright(part.apply_image(img), header.orientation)
-
-    def _factor(self, part: CropTransform) -> int:
-        height, width = self._target
-        larger = (f for f in (8, 4, 2) if part.h >= f * height and part.w >= f * width)
-        return next(larger, 1) if self.reduce else 1
-
-    def _scaled(self, img: Image, out: NDArray[np.uint8] | None) -> Image:
-        if self._interp == INTERPOLATIONS["nearest"]:  # OpenCV's is another rule
-            return self._kept(resize(img, *self._target, self._interp), out)
-        if out is not None:
-            self._check(out)
-        return opencv().resize(img, self._target[::-1], dst=out, interpolation=self._interp)
-
-    def _kept(self, img: Image, out: NDArray[np.uint8] | None) -> Image:
-        if out is None:
-            return img
-        self._check(out)
-        np.copyto(out, img)
-        return out
-
-    def _check(self, out: NDArray[np.uint8]) -> None:
-        shape = (*self._target, 3)
-        if out.shape != shape or out.dtype != np.uint8 or not out.flags.c_contiguous:
-            # OpenCV would leave it alone, and allocate.
-            raise ConfigError(
-                "out does not fit the result.",
-                got=describe(out),
-                expected=f"contiguous uint8 {list(shape)}",
-            )
-        check_writeable(out)
 
 
 def _reduced(part: CropTransform, factor: int, size: tuple[int, int]) -> CropTransform:

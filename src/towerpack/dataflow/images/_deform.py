@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow.images._arguments import number
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
-from towerpack.dataflow.images._image import Image, check_image, opencv, size_of
-from towerpack.dataflow.images._ranges import check_number
+from towerpack.dataflow.images._image import Image, check_image, check_size, opencv, size_of
 from towerpack.dataflow.images._resampling import check_sides, in_parts, pick
-from towerpack.dataflow.images._resize import check_size
 from towerpack.dataflow.images._transform import GeometricTransform, Points, Transform
 
 _STEPS = 60
@@ -117,18 +117,14 @@ class GaussianDeform(ImageAugmentor):
 
     anchors: Sequence[tuple[float, float]]
     shape: tuple[int, int] | None = None
-    sigma: float = 0.5
-    randrange: float | None = None
+    sigma: Annotated[float, number(above=0)] = 0.5
+    randrange: Annotated[float | None, number(0)] = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         shape = np.shape(self.anchors)
-        check_number(self.sigma, "sigma")
-        if self.randrange is not None:
-            check_number(self.randrange, "randrange", 0)
-        if len(shape) != 2 or shape[1] != 2 or self.sigma <= 0:
-            raise ConfigError(
-                f"{self!r} is not possible.", expected="anchors of shape [n, 2], and sigma above 0"
-            )
+        if len(shape) != 2 or shape[1] != 2:
+            raise ConfigError(f"The shape of anchors is {list(shape)}.", expected="[n, 2]")
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         h, w = size_of(img)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow.images._arguments import Probability
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
 from towerpack.dataflow.images._image import (
     Image,
     check_image,
+    check_size,
     mirrored,
     size_of,
     transposed,
 )
-from towerpack.dataflow.images._ranges import check_number
-from towerpack.dataflow.images._resize import check_size
 from towerpack.dataflow.images._transform import (
     GeometricTransform,
     NoOpTransform,
@@ -46,11 +46,9 @@ class FlipTransform(GeometricTransform):
         return mask[:, ::-1] if self.horiz else mask[::-1]
 
     def move(self, points: Points) -> Points:
+        axis, side = (0, self.w) if self.horiz else (1, self.h)
         moved = points.copy()
-        if self.horiz:
-            moved[:, 0] = self.w - points[:, 0]
-        else:
-            moved[:, 1] = self.h - points[:, 1]
+        moved[:, axis] = side - points[:, axis]
         return moved
 
 
@@ -81,10 +79,10 @@ class Flip(ImageAugmentor):
 
     horiz: bool = False
     vert: bool = False
-    prob: float = 0.5
+    prob: Probability = 0.5
 
     def __post_init__(self) -> None:
-        check_probability(self.prob)
+        super().__post_init__()
         if bool(self.horiz) == bool(self.vert):
             raise ConfigError(
                 f"Flip(horiz={self.horiz}, vert={self.vert}) does not say which way.",
@@ -106,21 +104,7 @@ class Transpose(ImageAugmentor):
         prob: How likely.
     """
 
-    prob: float = 0.5
-
-    def __post_init__(self) -> None:
-        check_probability(self.prob)
+    prob: Probability = 0.5
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
-        if self.generator(rng).random() < self.prob:
-            return TransposeTransform()
-        return NoOpTransform()
-
-
-def check_probability(prob: float) -> None:
-    """Refuse what is no probability.
-
-    Raises:
-        ConfigError: It is not in 0..1.
-    """
-    check_number(prob, "A probability", 0, 1)
+        return TransposeTransform() if self.generator(rng).random() < self.prob else NoOpTransform()

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +21,15 @@ _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
 _TIFF_NUMBERS = {1: "B", 3: "H", 4: "I"}
 _EXIF = b"Exif\0\0"  # what an EXIF block begins with in a JPEG; elsewhere some programs write it
 _HAS_EXIF = 8  # a flag of an extended WebP file
-
+_MAX_SCANS = 100  # a progressive JPEG has about ten; each costs time, however little it holds
+_COUNT_SCANS_FROM = 1 << 22
+_START, _END, _SCAN = b"\xff\xd8", b"\xff\xd9", b"\xff\xda"
+# Those that mean something among pixels, too: not stuffing, fill bytes or restarts.
+_MARKER = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
+# The most that a byte can hold. In a progressive JPEG of one scan, each bit may be a block of 64
+# pixels; deflate makes 1032 bytes of one, each of 8 pixels.
+_MOST_PIXELS_PER_BYTE = {"jpeg": 8 * 64, "png": 1032 * 8}
+_AGAIN = "take the file from its source again"
 
 Bytes = bytes | bytearray | memoryview | NDArray[np.uint8]
 
@@ -86,9 +95,85 @@ def image_header(data: Bytes, *, name: str | None = None) -> ImageHeader:
         raise FormatError(
             f"The header of {name or 'this image'} is damaged: {error}.",
             got=f"{len(data)} bytes that begin with {data[:16]!r}",
-            fix="take the file from its source again",
+            fix=_AGAIN,
         ) from error
     return header
+
+
+def as_bytes(data: Any) -> bytes:
+    """The contents of a file, whatever kind of memory holds them, or a `ConfigError`."""
+    if isinstance(data, bytes):
+        return data
+    try:
+        return bytes(memoryview(data))
+    except TypeError as error:
+        raise ConfigError(
+            "The contents of an image file are bytes.",
+            got=describe(data),
+            fix="read the file first: Path(path).read_bytes()",
+        ) from error
+
+
+def damaged(name: str | None, kind: str, why: str) -> FormatError:
+    """The error for a file that cannot be decoded."""
+    partly = "; decode_image(strict=False) takes what can be decoded" if kind == "jpeg" else ""
+    why = why.strip().rstrip(".")
+    return FormatError(
+        f"{name or 'The image'} is a damaged {kind.upper()} file: {why}.", fix=_AGAIN + partly
+    )
+
+
+def check_size(header: ImageHeader, nbytes: int, max_pixels: int, name: str | None) -> None:
+    """Raise `FormatError` for what is too large to decode, or larger than its bytes can be."""
+    pixels = header.height * header.width
+    what = f"{name or 'The image'} claims {header.height} x {header.width} pixels"
+    if pixels > max_pixels:
+        raise FormatError(
+            f"{what}.",
+            expected=f"at most max_pixels={max_pixels:_}",
+            fix="allow more, or leave it out",
+        )
+    most = _MOST_PIXELS_PER_BYTE.get(header.format)
+    if most is not None and pixels > most * nbytes:
+        least = f"at least {pixels // most} bytes"
+        raise FormatError(f"{what}, but has {nbytes} bytes.", expected=least, fix=_AGAIN)
+
+
+def check_contents(header: ImageHeader, data: bytes, name: str | None) -> None:
+    """Refuse files made to take for ever, or to take memory that their header does not tell.
+
+    Raises:
+        FormatError: It is a JPEG of too many scans, each of which passes over all pixels, or a PNG
+            with a chunk that is longer than the file, which OpenCV would allocate first.
+    """
+    if header.format == "png" and not any(kind == b"IEND" for kind, _ in _png_chunks(data)):
+        raise damaged(name, "png", "it ends too early")
+    if header.format != "jpeg" or not (
+        header.progressive or header.height * header.width >= _COUNT_SCANS_FROM
+    ):
+        return
+    # There are no more than these bytes occur, whatever they mean.
+    if data.count(_SCAN) > _MAX_SCANS and (scans := _count_scans(data, header.frame)) > _MAX_SCANS:
+        raise FormatError(
+            f"{name or 'The image'} is a JPEG of {scans} scans.",
+            expected=f"at most {_MAX_SCANS}; usual are 1 to 12",
+        )
+
+
+def _count_scans(data: bytes, at: int) -> int:
+    """How many scans libjpeg reads, at most: from the frame header on up to the end marker.
+
+    Behind that there may be a film.
+    """
+    scans, marker = 0, None
+    while True:
+        if marker != _START:
+            at += max(2, int.from_bytes(data[at : at + 2], "big"))
+        found = _MARKER.search(data, at)
+        if found is None or found[0] == _END:
+            return scans
+        marker, at = found[0], found.end()
+        scans += marker == _SCAN
 
 
 def with_first_rows(data: bytes, header: ImageHeader, rows: int) -> tuple[bytes, ImageHeader]:
@@ -111,24 +196,6 @@ def with_first_rows(data: bytes, header: ImageHeader, rows: int) -> tuple[bytes,
     return fewer, header._replace(height=height)
 
 
-def as_bytes(data: Any) -> bytes:
-    """The contents of a file, whatever kind of memory holds them.
-
-    Raises:
-        ConfigError: It is none.
-    """
-    if isinstance(data, bytes):
-        return data
-    try:
-        return bytes(memoryview(data))
-    except TypeError as error:
-        raise ConfigError(
-            "The contents of an image file are bytes.",
-            got=describe(data),
-            fix="read the file first: Path(path).read_bytes()",
-        ) from error
-
-
 def _jpeg(data: bytes) -> ImageHeader:
     """Walk over the segments up to the frame's, as libjpeg does: rubbish in between is skipped."""
     at, orientation = 2, 1
@@ -148,15 +215,9 @@ def _jpeg(data: bytes) -> ImageHeader:
         if marker in _FRAMES:
             bits, height, width, channels = struct.unpack_from(">BHHB", data, at + 2)
             ordinary = marker in _ORDINARY_FRAMES and bits == 8
+            progressive = marker in _PROGRESSIVE
             return ImageHeader(
-                "jpeg",
-                height,
-                width,
-                channels,
-                orientation,
-                ordinary,
-                progressive=marker in _PROGRESSIVE,
-                frame=at,
+                "jpeg", height, width, channels, orientation, ordinary, progressive, at
             )
         if marker == 0xE1 and data.startswith(_EXIF, at + 2):
             orientation = _exif_orientation(data[at + 2 : at + size])
@@ -201,25 +262,36 @@ def _png(data: bytes) -> ImageHeader:
     kind, width, height, _, colour = struct.unpack_from(">4sIIBB", data, 12)
     if kind != b"IHDR" or colour not in _PNG_CHANNELS:
         raise _DamageError("its first chunk is no IHDR")
-    return ImageHeader("png", height, width, _PNG_CHANNELS[colour], _png_orientation(data))
+    # The EXIF block may stand behind the pixels.
+    exif = next((exif for kind, exif in _png_chunks(data) if kind == b"eXIf"), b"")
+    return ImageHeader("png", height, width, _PNG_CHANNELS[colour], _exif_orientation(exif))
 
 
-def _png_orientation(data: bytes) -> int:
-    """By the first EXIF block, which may stand behind the pixels."""
+def _png_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Kind and contents of each chunk that ends within the file, up to the end marker's."""
     at, kind = 8, b""
-    while kind != b"IEND" and at < len(data):
+    while kind != b"IEND":
         size, kind = int.from_bytes(data[at : at + 4], "big"), data[at + 4 : at + 8]
-        if kind == b"eXIf":
-            return _exif_orientation(data[at + 8 : at + 8 + size])
         at += 12 + size
-    return 1
+        if at > len(data):
+            return
+        yield kind, data[at - 4 - size : at - 4] if kind == b"eXIf" else b""
 
 
 def _webp(data: bytes) -> ImageHeader:
-    kind, orientation = data[8:16], 1
+    kind, at, orientation = data[8:16], 12, 1
+    if len(data) < 30:
+        raise _DamageError("it ends too early")
     if kind == b"WEBPVP8X":
         width, height = (int.from_bytes(data[at : at + 3], "little") + 1 for at in (24, 27))
-        orientation = _webp_orientation(data)
+        # The EXIF block stands behind the pixels.
+        while data[20] & _HAS_EXIF and at < len(data):
+            chunk, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
+            at += 8
+            if chunk == b"EXIF":
+                orientation = _exif_orientation(data[at : at + size])
+                break
+            at += size + size % 2
     elif kind == b"WEBPVP8L":
         (packed,) = struct.unpack_from("<I", data, 21)
         width, height = (packed & 0x3FFF) + 1, (packed >> 14 & 0x3FFF) + 1
@@ -227,22 +299,7 @@ def _webp(data: bytes) -> ImageHeader:
         width, height = (n & 0x3FFF for n in struct.unpack_from("<HH", data, 26))
     else:
         raise _DamageError("it is a RIFF file, but not of WebP")
-    if len(data) < 30:
-        raise _DamageError("it ends too early")
     return ImageHeader("webp", height, width, 0, orientation)
-
-
-def _webp_orientation(data: bytes) -> int:
-    """By the EXIF block of an extended file; it stands behind the pixels."""
-    if not data[20:21] or not data[20] & _HAS_EXIF:
-        return 1
-    at = 12
-    while at < len(data):
-        kind, size = data[at : at + 4], int.from_bytes(data[at + 4 : at + 8], "little")
-        if kind == b"EXIF":
-            return _exif_orientation(data[at + 8 : at + 8 + size])
-        at += 8 + size + size % 2
-    return 1
 
 
 def _gif(data: bytes) -> ImageHeader:

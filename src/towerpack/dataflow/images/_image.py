@@ -1,4 +1,4 @@
-"""What an image is here, and OpenCV, loaded when it is first needed.
+"""What an image is here, arithmetic on its pixels, and OpenCV, loaded when it is first needed.
 
 An image is an array [height, width] or [height, width, channels], uint8 (0 to 255) or float32 (0 to
 1, or 0 to 255).
@@ -7,7 +7,7 @@ An image is an array [height, width] or [height, width, channels], uint8 (0 to 2
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -18,92 +18,27 @@ from towerpack._core.extras import require
 from towerpack.dataflow._datapoints import describe
 
 Image = NDArray[Any]
-
-Interpolation = int | str
-"""A constant of OpenCV (`cv2.INTER_LINEAR`), or its name in lower case (`"linear"`)."""
-
-INTERPOLATIONS = {"nearest": 0, "linear": 1, "cubic": 2, "area": 3, "lanczos": 4}
-BORDERS = {"constant": 0, "replicate": 1, "reflect": 2, "wrap": 3, "reflect_101": 4}
+Floats = NDArray[np.float32]
 
 MOST_CHANNELS = 128  # that functions of OpenCV 5 take at once, where they take any number
 
-_WHOLE = (int, np.integer)
 _TRANSPOSABLE = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32}  # bytes of a pixel that OpenCV can move
+
+_LEVELS = np.arange(256, dtype=np.float32)[:, None]
+_LEVELS.flags.writeable = False
 
 
 def opencv() -> Any:
-    """The module `cv2`.
-
-    Raises:
-        MissingExtraError: It is not installed.
-    """
+    """The module `cv2`, or a `MissingExtraError`."""
     return require("cv2", extra="image", needed_for="towerpack.dataflow.images")
 
 
-def check_image(img: Any) -> Image:
-    """Refuse what is no image.
-
-    Raises:
-        ConfigError: The kind, dtype or number of axes is wrong, or there is no pixel.
-    """
-    if not isinstance(img, np.ndarray):
-        raise ConfigError(
-            f"An image is a NumPy array, not of type {type(img).__name__}.",
-            fix="decode it first; np.asarray(img) if it is an array of another library",
-        )
-    image = cast("Image", img)
-    if image.dtype != np.uint8 and image.dtype != np.float32:
-        raise ConfigError(
-            f"Images of dtype {image.dtype} are not supported.",
-            got=describe(image),
-            expected="uint8, or float32",
-            fix='img.astype("float32"); label maps are masks, see apply_mask',
-        )
-    if image.ndim not in (2, 3) or image.size == 0:
-        raise ConfigError(
-            f"The shape {list(image.shape)} is not that of an image.",
-            expected="[height, width] or [height, width, channels], with at least one pixel",
-        )
-    return image
-
-
-def mirrored(img: Image, code: int, out: Image | None = None) -> Image:
-    """Left and right swapped (`code` 1), top and bottom (0), or both (-1).
-
-    By OpenCV: copying a view with negative strides takes NumPy ten times as long.
-
-    Args:
-        img: An image.
-        code: OpenCV's, as above.
-        out: Where to write it.
-    """
-    if img.ndim == 3 and img.shape[2] > MOST_CHANNELS:
-        view = img[:: -1 if code < 1 else 1, :: -1 if code else 1]
-        if out is None:
-            return np.ascontiguousarray(view)
-        np.copyto(out, view)
-        return out
-    return opencv().flip(img, code, dst=out).reshape(img.shape)
-
-
-def transposed(img: Image) -> Image:
-    """X and y swapped; by OpenCV, too."""
-    shape = (img.shape[1], img.shape[0], *img.shape[2:])
-    if img.itemsize * math.prod(img.shape[2:]) not in _TRANSPOSABLE:
-        return np.ascontiguousarray(img.swapaxes(0, 1))
-    return opencv().transpose(img).reshape(shape)
-
-
 def size_of(img: Any) -> tuple[int, int]:
-    """Height and width of an image or mask.
-
-    Raises:
-        ConfigError: It is neither.
-    """
+    """Height and width of an image or mask, or a `ConfigError`."""
     if not isinstance(img, np.ndarray):
         raise ConfigError(
             f"An image or mask is a NumPy array, not of type {type(img).__name__}.",
-            fix="np.asarray(it)",
+            fix="decode it first; np.asarray(it) if it is an array of another library",
         )
     shape = cast("Image", img).shape
     if len(shape) not in (2, 3) or 0 in shape:
@@ -114,37 +49,59 @@ def size_of(img: Any) -> tuple[int, int]:
     return shape[0], shape[1]
 
 
-def height_and_width(shape: int | Sequence[int], of: str) -> tuple[int, int]:
-    """An argument that is a (height, width), or one number for both.
-
-    Raises:
-        ConfigError: It is neither.
-    """
-    several: Any = (shape, shape) if isinstance(shape, _WHOLE) else shape
-    is_pair = isinstance(several, (tuple, list)) and len(cast("list[Any]", several)) == 2
-    pair = cast("list[Any]", several) if is_pair else [0]
-    if not all(isinstance(n, _WHOLE) for n in pair) or min(pair) < 1:
+def check_image(img: Any) -> Image:
+    """Raise `ConfigError` for what is no image."""
+    size_of(img)
+    if img.dtype != np.uint8 and img.dtype != np.float32:
         raise ConfigError(
-            f"{shape!r} is no {of}.", expected="(height, width), or one number for both; 1 or more"
+            f"Images of dtype {img.dtype} are not supported.",
+            got=describe(img),
+            expected="uint8, or float32",
+            fix='img.astype("float32"); label maps are masks, see apply_mask',
         )
-    return int(pair[0]), int(pair[1])
+    return img
+
+
+def check_size(img: Any, h: int, w: int) -> None:
+    """Raise `ConfigError` for an image or mask that a transform was not drawn for."""
+    found = size_of(img)
+    if found != (h, w):
+        raise ConfigError(
+            f"The transform is for images of {h} x {w} pixels.",
+            got=f"{found[0]} x {found[1]}",
+            fix="an image, its masks and what else belongs to it have one size",
+        )
+
+
+def mirrored(img: Image, code: int, out: Image | None = None) -> Image:
+    """Left and right swapped (`code` 1), top and bottom (0) or both (-1), in `out` if given.
+
+    By OpenCV: to copy a view that runs backwards takes NumPy ten times as long.
+    """
+    if img.ndim == 3 and img.shape[2] > MOST_CHANNELS:
+        out = np.empty_like(img) if out is None else out
+        np.copyto(out, img[:: -1 if code < 1 else 1, :: -1 if code else 1])
+        return out
+    return opencv().flip(img, code, dst=out).reshape(img.shape)
+
+
+def transposed(img: Image) -> Image:
+    """X and y swapped; by OpenCV, too."""
+    if img.itemsize * math.prod(img.shape[2:]) not in _TRANSPOSABLE:
+        return np.ascontiguousarray(img.swapaxes(0, 1))
+    return opencv().transpose(img).reshape(img.shape[1], img.shape[0], *img.shape[2:])
 
 
 def pixel_values(value: Any, img: Image) -> NDArray[np.float64]:
-    """`channel_values`, shaped like one pixel of the image."""
-    return channel_values(value, img).reshape(img.shape[2:])
-
-
-def channel_values(value: Any, img: Image) -> NDArray[np.float64]:
     """A colour for an image, or a label for a mask: one number, or one for each channel.
 
     Returns:
-        The numbers for all channels.
+        The numbers for all channels, shaped like one pixel of `img`.
 
     Raises:
         ConfigError: There are not as many as there are channels, or one is out of range.
     """
-    channels = 1 if img.ndim == 2 else img.shape[2]
+    channels = math.prod(img.shape[2:])
     values = np.atleast_1d(np.asarray(value, np.float64))
     if values.shape not in ((1,), (channels,)):
         raise ConfigError(
@@ -158,33 +115,65 @@ def channel_values(value: Any, img: Image) -> NDArray[np.float64]:
                 f"{value!r:.60} does not fit into {img.dtype}.",
                 expected=f"{info.min} to {info.max}",
             )
-    return np.resize(values, channels)
+    return np.resize(values, channels).reshape(img.shape[2:])
 
 
-def interpolation(interp: Interpolation) -> int:
-    """OpenCV's number of a way to interpolate.
+# Arithmetic that keeps the dtype: rounded and clipped for uint8, never wrapped
 
-    Raises:
-        ConfigError: There is none of that name.
+
+def map_values(img: Image, f: Callable[[Floats], NDArray[Any]], limit: float | None) -> Image:
+    """Apply a function of single values; uint8 images are looked up in a table of 256.
+
+    Args:
+        img: An image.
+        f: Elementwise along all axes but the last, which has one entry for each channel (or one).
+        limit: Float images are clipped to 0..limit; `None` lets them be.
     """
-    return _constant(interp, INTERPOLATIONS, "interpolation")
+    if img.dtype == np.uint8:
+        return look_up(img, to_uint8(f(_LEVELS)))
+    return like(f(img.reshape(*img.shape[:2], -1)).astype(np.float32, copy=False), img, limit)
 
 
-def border_mode(border: int | str) -> int:
-    """OpenCV's number of what lies around an image.
-
-    Raises:
-        ConfigError: There is none of that name.
-    """
-    return _constant(border, BORDERS, "border")
+def look_up(img: Image, table: NDArray[np.uint8]) -> Image:
+    """Replace every value of a uint8 image by its entry in a table [256, channels or 1]."""
+    if img.ndim == 3 and img.shape[2] > MOST_CHANNELS:
+        return table[img, np.arange(table.shape[1])]
+    return opencv().LUT(img, table.reshape(1, 256, -1)).reshape(img.shape)
 
 
-def _constant(value: int | str, names: dict[str, int], what: str) -> int:
-    if value in names.values():
-        return int(value)
-    if value not in names:
+def like(values: NDArray[Any], img: Image, limit: float | None) -> Image:
+    """Values computed from `img`, in its dtype and shape; float images clipped to 0..limit."""
+    if img.dtype == np.uint8:
+        return to_uint8(values).reshape(img.shape)
+    values = values if limit is None else np.clip(values, 0, limit)
+    return values.astype(np.float32, copy=False).reshape(img.shape)
+
+
+def to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
+    """Rounded, and clipped to 0..255."""
+    if values.dtype == np.uint8:
+        return values
+    return np.clip(np.rint(values), 0, 255).astype(np.uint8)
+
+
+def channel_means(img: Image) -> Floats:
+    """The mean of each channel, of shape [channels]."""
+    # Rows first: along both axes at once NumPy takes ten times as long.
+    means = img.mean(axis=0, dtype=np.float64).mean(axis=0)
+    return means.reshape(-1).astype(np.float32)
+
+
+def luma(rgb: bool) -> Floats:
+    """How bright the three channels look (ITU-R BT.601), in the order of the channels."""
+    weights = np.array((0.299, 0.587, 0.114), np.float32)
+    return weights if rgb else weights[::-1]
+
+
+def check_color(img: Image, who: object) -> None:
+    """Raise `ConfigError` for an image without three channels."""
+    if img.ndim != 3 or img.shape[2] != 3:
         raise ConfigError(
-            f"There is no {what} {value!r}.",
-            expected=f"one of {', '.join(map(repr, names))}, or OpenCV's constant for it",
+            f"{who!r} is for images of three colours.",
+            got=describe(img),
+            expected="[height, width, 3]",
         )
-    return names[str(value)]

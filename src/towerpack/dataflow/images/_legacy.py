@@ -20,13 +20,15 @@ from numpy.typing import NDArray
 from towerpack.dataflow.images._image import Image
 from towerpack.dataflow.images._transform import Transform, as_floats
 
-_DRAWING: ContextVar[np.random.Generator | None] = ContextVar("towerpack_augmentor", default=None)
+RNG = np.random.Generator
+
+_DRAWING: ContextVar[RNG | None] = ContextVar("towerpack_augmentor", default=None)
 
 
 class LegacyAugmentor:
     """The generator of an augmentor, and what subclasses in the old style call and define."""
 
-    __own: tuple[int, np.random.Generator] | None = None
+    __own: tuple[int, RNG] | None = None
 
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
@@ -39,7 +41,7 @@ class LegacyAugmentor:
         own = "_LegacyAugmentor__own"
         return {key: value for key, value in self.__dict__.items() if key != own}
 
-    def generator(self, rng: np.random.Generator | None = None) -> np.random.Generator:
+    def generator(self, rng: RNG | None = None) -> RNG:
         """`rng`, or where there is none, the augmentor's own unseeded generator."""
         rng = _DRAWING.get() if rng is None else rng
         if rng is not None:
@@ -84,20 +86,19 @@ class LegacyAugmentor:
 
 
 class LegacyTransform(Transform):
-    """What an augmentor in the old style has drawn."""
+    """What an augmentor in the old style has drawn; it was free to change its input."""
 
     def __init__(self, augmentor: LegacyAugmentor, param: Any) -> None:
-        self._augmentor = augmentor
+        self._augmentor: Any = augmentor
         self._param = param
 
     def apply_image(self, img: Image) -> Image:
-        # They were free to change their input.
-        return self._augmentor._augment(img.copy(), self._param)  # pyright: ignore[reportPrivateUsage]
+        return self._augmentor._augment(img.copy(), self._param)
 
     def apply_coords(self, coords: NDArray[Any]) -> NDArray[Any]:
         coords = as_floats(coords, "coordinates", 2).copy()
         try:
-            return self._augmentor._augment_coords(coords, self._param)  # pyright: ignore[reportPrivateUsage]
+            return self._augmentor._augment_coords(coords, self._param)
         except NotImplementedError as error:
             raise self._undefined("coordinates", "_augment_coords") from error
 
@@ -106,7 +107,7 @@ class LegacyTransform(Transform):
 
 
 @contextlib.contextmanager
-def lent(rng: np.random.Generator) -> Generator[None]:
+def lent(rng: RNG) -> Generator[None]:
     """Let augmentors in the old style draw from `rng`."""
     token = _DRAWING.set(rng)
     try:
@@ -117,7 +118,7 @@ def lent(rng: np.random.Generator) -> Generator[None]:
 
 def _with_rng(get_transform: Callable[[Any, Any], Transform]) -> Callable[..., Transform]:
     @functools.wraps(get_transform)
-    def wrapped(self: Any, img: Any, rng: np.random.Generator | None = None) -> Transform:
+    def wrapped(self: Any, img: Any, rng: RNG | None = None) -> Transform:
         with lent(self.generator(rng)):
             return get_transform(self, img)
 

@@ -1,17 +1,28 @@
-"""Brightness, contrast and gamma; clipping and blur."""
+"""Brightness, contrast and gamma; clipping and blur; number ranges and types."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated, Any
 
 import numpy as np
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow.images._arguments import interval, number, whole_interval
 from towerpack.dataflow.images._augmentor import RNG, PhotometricAugmentor
-from towerpack.dataflow.images._image import Image, opencv
-from towerpack.dataflow.images._ranges import check_number, check_range, check_whole_range
+from towerpack.dataflow.images._image import (
+    Floats,
+    Image,
+    channel_means,
+    check_color,
+    luma,
+    map_values,
+    opencv,
+    to_uint8,
+)
 from towerpack.dataflow.images._resampling import in_parts
-from towerpack.dataflow.images._values import channel_means, check_color, map_values
+
+Limits = Annotated[tuple[float, float], interval()]
 
 
 @dataclass(eq=False, repr=False)
@@ -24,12 +35,9 @@ class Brightness(PhotometricAugmentor):
         max_value: What white is in float images: 255 or 1.
     """
 
-    delta: float
+    delta: Annotated[float, number()]
     clip: bool = True
     max_value: float = 255.0
-
-    def __post_init__(self) -> None:
-        check_number(self.delta, "delta")
 
     def draw(self, img: Image, rng: RNG) -> float:
         return rng.uniform(-abs(self.delta), abs(self.delta))
@@ -48,12 +56,9 @@ class BrightnessScale(PhotometricAugmentor):
         max_value: White in float images.
     """
 
-    range: tuple[float, float]
+    range: Limits
     clip: bool = True
     max_value: float = 255.0
-
-    def __post_init__(self) -> None:
-        check_range(self.range, "range")
 
     def draw(self, img: Image, rng: RNG) -> float:
         return rng.uniform(*self.range)
@@ -74,13 +79,10 @@ class Contrast(PhotometricAugmentor):
         max_value: White in float images.
     """
 
-    factor_range: tuple[float, float]
+    factor_range: Limits
     rgb: bool | None = None
     clip: bool = True
     max_value: float = 255.0
-
-    def __post_init__(self) -> None:
-        check_range(self.factor_range, "factor_range")
 
     def draw(self, img: Image, rng: RNG) -> float:
         return rng.uniform(*self.factor_range)
@@ -106,11 +108,8 @@ class Gamma(PhotometricAugmentor):
         max_value: White in float images: 255 or 1.
     """
 
-    range: tuple[float, float] = (-0.5, 0.5)
+    range: Annotated[tuple[float, float], interval(above=-1)] = (-0.5, 0.5)
     max_value: float = 255.0
-
-    def __post_init__(self) -> None:
-        check_range(self.range, "range", above=-1)
 
     def draw(self, img: Image, rng: RNG) -> float:
         return rng.uniform(*self.range)
@@ -156,16 +155,15 @@ class GaussianBlur(PhotometricAugmentor):
         max_size: The predecessor's name for the `high` of `size_range`.
     """
 
-    size_range: tuple[int, int] = (0, 3)
-    sigma_range: tuple[float, float] = (0.0, 0.0)
+    size_range: Annotated[tuple[int, int], whole_interval(0)] = (0, 3)
+    sigma_range: Annotated[tuple[float, float], interval(0)] = (0.0, 0.0)
     symmetric: bool = True
     max_size: int | None = None
 
     def __post_init__(self) -> None:
         if self.max_size is not None:
             self.size_range = (0, self.max_size)
-        check_whole_range(self.size_range, "size_range", 0)
-        check_range(self.sigma_range, "sigma_range", 0)
+        super().__post_init__()
 
     def draw(self, img: Image, rng: RNG) -> tuple[list[int], list[float]]:
         count = 1 if self.symmetric else 2
@@ -184,7 +182,80 @@ class GaussianBlur(PhotometricAugmentor):
         )
 
 
-def luma(rgb: bool) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """How bright the three channels look (ITU-R BT.601), in the order of the channels."""
-    weights = np.array((0.299, 0.587, 0.114), np.float32)
-    return weights if rgb else weights[::-1]
+@dataclass(eq=False, repr=False)
+class MeanVarianceNormalize(PhotometricAugmentor):
+    """Gives every image mean 0 and standard deviation 1, as float32.
+
+    The deviation counts as at least 1 / sqrt(number of values), so that even images are not blown
+    up.
+
+    Args:
+        all_channel: Over all channels together; otherwise each by itself.
+    """
+
+    all_channel: bool = True
+
+    def change(self, img: Image, drawn: None) -> Image:
+        values = img.astype(np.float32)
+        values -= self._means(values)
+        count = img.size if self.all_channel else img.shape[0] * img.shape[1]
+        deviation = np.sqrt(self._means(values * values))
+        return values / np.maximum(deviation, np.float32(count**-0.5))
+
+    def _means(self, values: Floats) -> Any:
+        return values.mean() if self.all_channel else channel_means(values)
+
+
+@dataclass(eq=False, repr=False)
+class MinMaxNormalize(PhotometricAugmentor):
+    """Stretches every image to min..max, as float32; an image of one value becomes `min`.
+
+    Args:
+        min: What the least value becomes.
+        max: What the greatest value becomes.
+        all_channel: Over all channels together; otherwise each by itself.
+    """
+
+    min: float = 0.0
+    max: float = 255.0
+    all_channel: bool = True
+
+    def change(self, img: Image, drawn: None) -> Image:
+        values = img.astype(np.float32)
+        values -= values.min() if self.all_channel else values.min(axis=0).min(axis=0)
+        greatest = values.max() if self.all_channel else values.max(axis=0).max(axis=0)
+        values *= (self.max - self.min) / np.where(greatest > 0, greatest, np.float32(1))
+        return values + np.float32(self.min)
+
+
+@dataclass(eq=False, repr=False)
+class ToUint8(PhotometricAugmentor):
+    """Converts to uint8, rounded, and clipped to 0..255.
+
+    Args:
+        max_value: White in float images: 255 or 1.
+    """
+
+    max_value: float = 255.0
+
+    def change(self, img: Image, drawn: None) -> Image:
+        if img.dtype == np.uint8:
+            return img
+        return to_uint8(img if self.max_value == 255 else img * (255 / self.max_value))
+
+
+@dataclass(eq=False, repr=False)
+class ToFloat32(PhotometricAugmentor):
+    """Converts to float32.
+
+    Args:
+        max_value: What 255 becomes: 255 or 1.
+    """
+
+    max_value: float = 255.0
+
+    def change(self, img: Image, drawn: None) -> Image:
+        if img.dtype == np.float32:
+            return img
+        values = img.astype(np.float32)
+        return values if self.max_value == 255 else values * np.float32(self.max_value / 255)

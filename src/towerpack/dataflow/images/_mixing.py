@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Hashable
-from typing import Any, Literal, cast
+from dataclasses import KW_ONLY, dataclass
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,16 +13,15 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Datapoint, describe, replaced
+from towerpack.dataflow.images._arguments import Probability, check_arguments, number
 from towerpack.dataflow.images._augmentor import RNG
-from towerpack.dataflow.images._flip import check_probability
 from towerpack.dataflow.images._image import Image, opencv
-from towerpack.dataflow.images._ranges import check_number
 from towerpack.dataflow.images._stages import component_of
 
-Labels = Literal["soft", "pair"]
 Ratios = NDArray[np.float32]
 
 
+@dataclass(eq=False, repr=False)
 class BatchMix(ABC):
     """Base of maps that mix every image of a batch with another one of the batch.
 
@@ -47,30 +47,18 @@ class BatchMix(ABC):
         label: Which component is the labels.
     """
 
-    def __init__(
-        self,
-        alpha: float = 1.0,
-        num_classes: int | None = None,
-        *,
-        prob: float = 1.0,
-        labels: Labels = "soft",
-        image: Hashable = 0,
-        label: Hashable = 1,
-    ) -> None:
-        check_number(alpha, "alpha")
-        if alpha <= 0:
-            raise ConfigError(f"Beta({alpha}, {alpha}) is no distribution.", expected="above 0")
-        if labels not in ("soft", "pair"):
-            raise ConfigError(f"There is no labels={labels!r}.", expected='"soft" or "pair"')
-        check_probability(prob)
-        if num_classes is not None:
-            integer_of(num_classes, "num_classes")
-        self.alpha = alpha
-        self.num_classes = num_classes
-        self.prob = prob
-        self.labels = labels
-        self.image = image
-        self.label = label
+    alpha: Annotated[float, number(above=0)] = 1.0
+    num_classes: Annotated[int | None, integer_of] = None
+    _: KW_ONLY
+    prob: Probability = 1.0
+    labels: Literal["soft", "pair"] = "soft"
+    image: Hashable = 0
+    label: Hashable = 1
+
+    def __post_init__(self) -> None:
+        check_arguments(self)
+        if self.labels not in ("soft", "pair"):
+            raise ConfigError(f"There is no labels={self.labels!r}.", expected='"soft" or "pair"')
 
     @abstractmethod
     def mix(
@@ -95,65 +83,61 @@ class BatchMix(ABC):
         Raises:
             ConfigError: The images or labels are not as they should be, or there is no generator.
         """
-        if rng is None:
-            raise ConfigError(
-                f"{type(self).__name__} draws, and was called without a generator.",
-                fix=f"MapData(ds, {type(self).__name__}(...), rng=True)",
-            )
-        if not isinstance(cast("object", rng), np.random.Generator):
-            raise self._before_batches()
-        images, labels = (
-            _stacked(component_of(batch, index, "mix", "image=..., label=... say which are"), what)
-            for what, index in (("images", self.image), ("labels", self.label))
-        )
-        count = self._count(images, labels)
+        if rng is None or not isinstance(cast("object", rng), np.random.Generator):
+            fix = None if rng is not None else f"MapData(ds, {type(self).__name__}(...), rng=True)"
+            raise self._refused("draws a number for each image of a batch", fix=fix)
+        images, labels = self._parts(batch)
+        count = len(images)
         partners = rng.permutation(count)
         ratios = rng.beta(self.alpha, self.alpha, count).astype(np.float32)
         ratios[rng.random(count) >= self.prob] = 1
         mixed, left = self.mix(images, partners, ratios, rng)
-        if self.labels == "soft":
-            soft = soft_labels(labels, self.num_classes)
-            own = left.reshape(-1, 1).astype(soft.dtype)
-            return self._put(batch, mixed, soft * own + soft[partners] * (1 - own))
-        return self._put(batch, mixed, labels, labels[partners], left)
+        if self.labels == "pair":
+            return self._put(batch, mixed, labels, labels[partners], left)
+        soft = soft_labels(labels, self.num_classes)
+        own = left.reshape(-1, 1).astype(soft.dtype)
+        return self._put(batch, mixed, soft * own + soft[partners] * (1 - own))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.alpha})"
 
-    def _count(self, images: NDArray[Any], labels: NDArray[Any]) -> int:
-        """How many images there are, if they and the labels can be mixed."""
-        if not labels.ndim:
-            raise self._before_batches(f"images {describe(images)}, labels {describe(labels)}")
-        if images.ndim not in (3, 4) or images.dtype.name not in ("uint8", "float32"):
-            raise ConfigError(
-                "These are no images to mix.",
-                got=describe(images),
-                expected="uint8 or float32, [n, height, width] or [n, height, width, channels]",
-                fix=f"{self._after_batches()}; image=... says which component they are",
+    def _parts(self, batch: Datapoint) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The images and labels of a batch, checked."""
+        arrays: list[NDArray[Any]] = []
+        for index in (self.image, self.label):
+            part = component_of(batch, index, "mix", "image=..., label=... say which are")
+            try:
+                arrays.append(np.asarray(part))
+            except ValueError as error:  # a list of different shapes
+                kinds = " and ".join(dict.fromkeys(describe(item) for item in part))
+                raise self._refused("mixes nothing that differs in shape", kinds) from error
+        images, labels = arrays
+        if (
+            images.ndim not in (3, 4)
+            or images.dtype.name not in ("uint8", "float32")
+            or labels.shape[:1] != images.shape[:1]
+        ):
+            raise self._refused(
+                "mixes images and labels of a batch, and these are none",
+                f"images {describe(images)}, labels {describe(labels)}",
             )
-        if len(labels) != len(images):
-            raise ConfigError(
-                f"There are {len(images)} images, and labels that are {labels.shape}.",
-                expected="a batch, with a label for each image",
-                fix=f"{self._after_batches()}; label=... says which component they are",
-            )
-        return len(images)
+        return images, labels
 
-    def _before_batches(self, got: str | None = None) -> ConfigError:
+    def _refused(self, why: str, got: str | None = None, fix: str | None = None) -> ConfigError:
+        after = f"MapData(BatchData(ds, n), {type(self).__name__}(...), rng=True)"
         return ConfigError(
-            f"{type(self).__name__} mixes the images of a batch, and came before BatchData.",
+            f"{type(self).__name__} {why}.",
             got=got,
-            fix=self._after_batches(),
+            expected="images [n, height, width] or [n, height, width, channels], uint8 or float32, "
+            "and n labels",
+            fix=fix or f"{after}; image=..., label=... say which components they are",
         )
-
-    def _after_batches(self) -> str:
-        return f"MapData(BatchData(ds, n), {type(self).__name__}(...), rng=True)"
 
     def _put(self, batch: Datapoint, images: Image, labels: Any, *more: Any) -> Datapoint:
         changed = {self.image: images, self.label: labels}
         if isinstance(batch, dict):
-            names = ("partner_label", "ratio")
-            return replaced(batch, {**changed, **dict(zip(names, more, strict=False))})  # pyright: ignore[reportUnknownArgumentType]
+            changed |= zip(("partner_label", "ratio"), more, strict=False)
+            return replaced(cast("Any", batch), changed)
         mixed = replaced(batch, changed)
         if not more:
             return mixed
@@ -235,16 +219,3 @@ def _span(size: int, fraction: Ratios, rng: RNG) -> tuple[NDArray[np.int64], NDA
     length = (size * fraction).astype(np.int64)
     first = rng.integers(size, size=len(fraction)) - length // 2
     return np.maximum(first, 0), np.minimum(first + length, size)
-
-
-def _stacked(component: Any, what: str) -> NDArray[Any]:
-    """One component of a batch; in a list, its items have to agree."""
-    try:
-        return np.asarray(component)
-    except ValueError as error:
-        kinds = dict.fromkeys(describe(item) for item in component)
-        raise ConfigError(
-            f"The {what} of this batch differ in shape, and cannot be mixed.",
-            got=" and ".join(list(kinds)[:2]),
-            fix="make them alike before BatchData: Resize, RandomCrop or CenterPaste for images",
-        ) from error

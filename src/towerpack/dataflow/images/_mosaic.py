@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +22,13 @@ from towerpack.dataflow._flow import (
     sequential_part,
 )
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow.images._arguments import Size, check_arguments, height_and_width, number
 from towerpack.dataflow.images._augmentor import RNG
-from towerpack.dataflow.images._boxes import clip_boxes
 from towerpack.dataflow.images._crop import draw_crop
-from towerpack.dataflow.images._image import Image, check_image, height_and_width
-from towerpack.dataflow.images._ranges import check_number
+from towerpack.dataflow.images._image import Image, check_image
 from towerpack.dataflow.images._resize import ResizeTransform
 from towerpack.dataflow.images._stages import component_of
-from towerpack.dataflow.images._transform import TransformList
+from towerpack.dataflow.images._transform import TransformList, clip_boxes
 from towerpack.dataflow.stages._mapping import Mapper
 
 _MIDDLE = (0.25, 0.75)  # where the four images may meet, in fractions of the sides
@@ -51,17 +50,16 @@ class MosaicLayout:
         min_visible: Boxes of which less than this fraction is shown are left out.
     """
 
-    shape: int | tuple[int, int] = 640
+    shape: Size = 640
     image: Hashable = 0
     boxes: Hashable | None = 1
     labels: Hashable | tuple[Hashable, ...] | None = 2
-    min_visible: float = 0.1
+    min_visible: Annotated[float, number(0, 1)] = 0.1
 
     def __post_init__(self) -> None:
-        if min(height_and_width(self.shape, "size")) < 4:
+        check_arguments(self)
+        if min(height_and_width(self.shape)) < 4:
             raise ConfigError(f"A mosaic of {self.shape} is too small.", expected="4 or more")
-
-        check_number(self.min_visible, "min_visible", 0, 1)
 
     def __call__(self, datapoints: Sequence[Datapoint], rng: RNG) -> Datapoint:
         """One datapoint made of four; components not named here are those of the first.
@@ -69,8 +67,15 @@ class MosaicLayout:
         Raises:
             ConfigError: The images differ in dtype or channels, or boxes and labels in number.
         """
-        canvas = self._canvas([check_image(self._part(dp, self.image)) for dp in datapoints])
-        height, width = canvas.shape[:2]
+        images = [check_image(_part(datapoint, self.image)) for datapoint in datapoints]
+        if len({(image.dtype, image.shape[2:]) for image in images}) > 1:
+            raise ConfigError(
+                "The images of a mosaic differ in kind.",
+                got=", ".join(map(describe, images)),
+                expected="one dtype and number of channels",
+            )
+        height, width = height_and_width(self.shape)
+        canvas = np.empty((height, width, *images[0].shape[2:]), images[0].dtype)
         y, x = (int(size * rng.uniform(*_MIDDLE)) for size in (height, width))
         corners = [(0, y, 0, x), (0, y, x, width), (y, height, 0, x), (y, height, x, width)]
         rows = [
@@ -82,22 +87,8 @@ class MosaicLayout:
             changed[index] = np.concatenate(parts)
         return replaced(datapoints[0], changed)
 
-    def _canvas(self, images: list[Image]) -> Image:
-        kinds = {(image.dtype, image.shape[2:]) for image in images}
-        if len(kinds) > 1:
-            raise ConfigError(
-                "The images of a mosaic differ in kind.",
-                got=", ".join(map(describe, images)),
-                expected="one dtype and number of channels",
-            )
-        shape = (*height_and_width(self.shape, "size"), *images[0].shape[2:])
-        return np.empty(shape, images[0].dtype)
-
-    def _part(self, datapoint: Datapoint, index: Hashable) -> Any:
-        fix = "image=..., boxes=..., labels=... say which are; labels=None if boxes have none"
-        return component_of(datapoint, index, "put together", fix)
-
     def _per_box(self) -> list[Any]:
+        """The components with a row for each box: the boxes, and labels."""
         if self.boxes is None:
             return []
         several = isinstance(self.labels, tuple)
@@ -118,13 +109,22 @@ class MosaicLayout:
         canvas[y0:y1, x0:x1] = transform.apply_image(image)
         if self.boxes is None:
             return []
-        moved = transform.apply_boxes(self._part(datapoint, self.boxes))
+        boxes, *others = (np.asarray(_part(datapoint, index)) for index in self._per_box())
+        moved = transform.apply_boxes(boxes)
         clipped, keep = clip_boxes(moved, y1 - y0, x1 - x0, min_area=self.min_visible)
-        shift = np.array((x0, y0, x0, y0), clipped.dtype)
-        return [
-            (clipped + shift)[keep],
-            *(_rows(self._part(datapoint, i), i, len(keep))[keep] for i in self._per_box()[1:]),
-        ]
+        for rows in others:
+            if rows.shape[:1] != keep.shape:
+                raise ConfigError(
+                    f"There are {len(keep)} boxes, and labels that are {describe(rows)}.",
+                    expected="a row for each box",
+                )
+        shifted = clipped + np.array((x0, y0, x0, y0), clipped.dtype)
+        return [rows[keep] for rows in (shifted, *others)]
+
+
+def _part(datapoint: Datapoint, index: Hashable) -> Any:
+    fix = "image=..., boxes=..., labels=... say which are; labels=None if boxes have none"
+    return component_of(datapoint, index, "put together", fix)
 
 
 class Mosaic(Wrapper):
@@ -139,8 +139,8 @@ class Mosaic(Wrapper):
     Args:
         ds: Over an indexable source.
         shape: (height, width) of the result, or one number for both.
-        image: Which component is the image.
-        boxes: Which component is the boxes, [n, 4]: x0, y0, x1, y1. `None`: there are none.
+        image: Which component is the image; see `MosaicLayout`, as for the rest.
+        boxes: Which component is the boxes.
         labels: Which component, or components, have a row for each box.
         min_visible: Boxes of which less than this fraction is shown are left out.
 
@@ -174,7 +174,7 @@ class Mosaic(Wrapper):
             )
 
     def arguments(self) -> str:
-        height, width = height_and_width(self.layout.shape, "size")
+        height, width = height_and_width(self.layout.shape)
         return f"{height} x {width}"
 
     def compile(self, place: Place) -> Node | None:
@@ -206,13 +206,3 @@ class MosaicNode(Node):
         except Exception as error:
             where = f"datapoints {position}, {', '.join(map(str, others))} of epoch {epoch}"
             raise self._mapper.failure(error, where, datapoints[0]) from error
-
-
-def _rows(values: Any, index: Hashable, count: int) -> NDArray[Any]:
-    rows = np.asarray(values)
-    if rows.ndim == 0 or len(rows) != count:
-        raise ConfigError(
-            f"There are {count} boxes, and component {index!r} is {describe(rows)}.",
-            expected="a row for each box",
-        )
-    return rows

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from towerpack._core.errors import ConfigError, InternalError
-from towerpack.dataflow._arguments import integer_of
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow.images._arguments import (
+    Probability,
+    interval,
+    number,
+    side_limits,
+    whole_interval,
+)
 from towerpack.dataflow.images._augmentor import RNG, PhotometricAugmentor
-from towerpack.dataflow.images._crop import too_small
-from towerpack.dataflow.images._image import Image, opencv, pixel_values, size_of
-from towerpack.dataflow.images._ranges import check_number, check_whole_range, pair_of
-from towerpack.dataflow.images._values import like, to_uint8
+from towerpack.dataflow.images._crop import draw_place
+from towerpack.dataflow.images._image import Image, like, opencv, pixel_values, size_of, to_uint8
+
+_TRIES = 100
 
 
 @dataclass(eq=False, repr=False)
@@ -26,21 +33,17 @@ class GaussianNoise(PhotometricAugmentor):
         max_value: White in float images.
     """
 
-    sigma: float = 1.0
+    sigma: Annotated[float, number(0)] = 1.0
     clip: bool = True
     max_value: float = 255.0
-
-    def __post_init__(self) -> None:
-        check_number(self.sigma, "sigma", 0)
 
     def draw(self, img: Image, rng: RNG) -> int:
         return draw_seed(rng)
 
     def change(self, img: Image, drawn: int) -> Image:
         noise = np.random.default_rng(drawn).standard_normal(img.shape, np.float32)
-        return like(
-            img + noise * np.float32(self.sigma), img, self.max_value if self.clip else None
-        )
+        noisy = img + noise * np.float32(self.sigma)
+        return like(noisy, img, self.max_value if self.clip else None)
 
 
 @dataclass(eq=False, repr=False)
@@ -53,13 +56,12 @@ class SaltPepperNoise(PhotometricAugmentor):
         max_value: White in float images.
     """
 
-    white_prob: float = 0.05
-    black_prob: float = 0.05
+    white_prob: Probability = 0.05
+    black_prob: Probability = 0.05
     max_value: float = 255.0
 
     def __post_init__(self) -> None:
-        check_number(self.white_prob, "white_prob", 0, 1)
-        check_number(self.black_prob, "black_prob", 0, 1)
+        super().__post_init__()
         if self.white_prob + self.black_prob > 1:
             raise ConfigError(f"{self!r}: these are fractions.", expected="a sum of at most 1")
 
@@ -84,12 +86,9 @@ class JpegNoise(PhotometricAugmentor):
         max_value: White in float images, which are compressed as uint8.
     """
 
-    quality_range: tuple[int, int] = (40, 100)
+    quality_range: Annotated[tuple[int, int], whole_interval(0, 101)] = (40, 100)
     rgb: bool = True
     max_value: float = 255.0
-
-    def __post_init__(self) -> None:
-        check_whole_range(self.quality_range, "quality_range", 0, 101)
 
     def draw(self, img: Image, rng: RNG) -> int:
         return int(rng.integers(*self.quality_range))
@@ -98,11 +97,13 @@ class JpegNoise(PhotometricAugmentor):
         channels = 1 if img.ndim == 2 else img.shape[2]
         if channels not in (1, 3):
             raise ConfigError(f"JPEG has 1 or 3 channels, not {channels}.")
-        swap = self.rgb and channels == 3
+        order = -1 if self.rgb and channels == 3 else 1  # OpenCV's is blue, green, red
         factor = 1.0 if img.dtype == np.uint8 else 255 / self.max_value
-        pixels = img if img.dtype == np.uint8 else to_uint8(img * factor)
-        decoded = _through_jpeg(pixels[..., ::-1] if swap else pixels, drawn)
-        decoded = decoded[..., ::-1] if swap else decoded
+        pixels = to_uint8(img if img.dtype == np.uint8 else img * factor)[..., ::order]
+        cv2 = opencv()
+        quality = [cv2.IMWRITE_JPEG_QUALITY, drawn]
+        _, encoded = cv2.imencode(".jpg", np.ascontiguousarray(pixels), quality)
+        decoded = cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED).reshape(img.shape)[..., ::order]
         return like(decoded / factor if factor != 1 else decoded, img, None)
 
 
@@ -116,26 +117,15 @@ class RandomCutout(PhotometricAugmentor):
         fill: What it is filled with: a number, or one for each channel.
     """
 
-    h_range: int | tuple[int, int]
-    w_range: int | tuple[int, int]
+    h_range: Annotated[int | tuple[int, int], side_limits]
+    w_range: Annotated[int | tuple[int, int], side_limits]
     fill: Any = 0
 
-    def __post_init__(self) -> None:
-        for limits in (self.h_range, self.w_range):
-            low, high = side_limits(limits)
-            if not 0 < low <= high:
-                raise ConfigError(
-                    f"{limits!r} is no length of a side.",
-                    expected="a number, or (least, greatest), of 1 or more",
-                )
-
     def draw(self, img: Image, rng: RNG) -> tuple[int, int, int, int]:
-        height, width = size_of(img)
-        h, w = (_draw_side(limits, rng) for limits in (self.h_range, self.w_range))
-        if h > height or w > width:
-            raise too_small((height, width), (h, w))
-        y, x = int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1))
-        return y, x, h, w
+        low_h, high_h = side_limits(self.h_range)
+        low_w, high_w = side_limits(self.w_range)
+        sides = int(rng.integers(low_h, high_h + 1)), int(rng.integers(low_w, high_w + 1))
+        return *draw_place(size_of(img), sides, rng), *sides
 
     def change(self, img: Image, drawn: tuple[int, int, int, int]) -> Image:
         y, x, h, w = drawn
@@ -144,28 +134,64 @@ class RandomCutout(PhotometricAugmentor):
         return cut
 
 
+@dataclass(eq=False, repr=False)
+class RandomErasing(PhotometricAugmentor):
+    """Fills a rectangle of random area, shape and place in some of the images. Masks stay.
+
+    Zhong et al. 2017, https://arxiv.org/abs/1708.04896, algorithm 1. An image in which a hundred
+    draws find no place for a rectangle stays as it is.
+
+    Args:
+        prob: How likely.
+        area: (least, greatest) fraction of the image's area.
+        aspect_ratio: (least, greatest) height / width; a shape is as likely as its transpose if
+            they are 1 / r and r.
+        fill: "random" values of each pixel (the paper's best), a number, or one for each channel.
+        max_value: Random values are below it in float images: 255 or 1. uint8 has 0..255.
+    """
+
+    prob: Probability = 0.5
+    area: Annotated[tuple[float, float], interval(greatest=1, above=0)] = (0.02, 0.4)
+    aspect_ratio: Annotated[tuple[float, float], interval(above=0)] = (0.3, 1 / 0.3)
+    fill: Any = "random"
+    max_value: float = 255.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.fill, str) and self.fill != "random":
+            raise ConfigError(f"There is no fill={self.fill!r}.", expected='"random", or numbers')
+
+    def draw(self, img: Image, rng: RNG) -> tuple[int, int, int, int, int] | None:
+        if rng.random() >= self.prob:
+            return None
+        height, width = size_of(img)
+        low, high = map(math.log, self.aspect_ratio)
+        for _ in range(_TRIES):
+            area = rng.uniform(*self.area) * height * width
+            ratio = math.exp(rng.uniform(low, high))
+            h, w = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < h <= height and 0 < w <= width:
+                return *draw_place((height, width), (h, w), rng), h, w, draw_seed(rng)
+        return None
+
+    def change(self, img: Image, drawn: tuple[int, int, int, int, int] | None) -> Image:
+        if drawn is None:
+            return img
+        y, x, h, w, seed = drawn
+        erased = img.copy()
+        erased[y : y + h, x : x + w] = self._values(img, (h, w), seed)
+        return erased
+
+    def _values(self, img: Image, size: tuple[int, int], seed: int) -> Any:
+        if not isinstance(self.fill, str):
+            return pixel_values(self.fill, img)
+        rng = np.random.default_rng(seed)
+        shape = (*size, *img.shape[2:])
+        if img.dtype == np.uint8:
+            return rng.integers(256, size=shape, dtype=np.uint8)
+        return rng.random(shape, np.float32) * np.float32(self.max_value)
+
+
 def draw_seed(rng: RNG) -> int:
     """The seed of noise that is made where it is applied, so that a transform stays small."""
     return int(rng.integers(1 << 62))
-
-
-def _through_jpeg(img: Image, quality: int) -> Image:
-    cv2 = opencv()
-    done, encoded = cv2.imencode(
-        ".jpg", np.ascontiguousarray(img), [cv2.IMWRITE_JPEG_QUALITY, quality]
-    )
-    if not done:
-        raise InternalError(f"OpenCV did not encode {img.shape} at quality {quality}.")
-    decoded: Image = cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED)
-    return decoded.reshape(img.shape)
-
-
-def side_limits(value: int | tuple[int, int]) -> tuple[int, int]:
-    """The (least, greatest) length of a side, where one number is both."""
-    low, high = pair_of(value) or (value, value)
-    return integer_of(low, "The length of a side"), integer_of(high, "The length of a side")
-
-
-def _draw_side(limits: int | tuple[int, int], rng: RNG) -> int:
-    low, high = side_limits(limits)
-    return int(rng.integers(low, high + 1))

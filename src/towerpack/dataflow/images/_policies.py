@@ -5,26 +5,26 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import describe
+from towerpack.dataflow.images._arguments import Interpolation, number
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
 from towerpack.dataflow.images._color import Saturation
-from towerpack.dataflow.images._histograms import autocontrast, equalize, posterize, solarize
 from towerpack.dataflow.images._image import (
     Image,
-    Interpolation,
     check_image,
-    interpolation,
+    look_up,
+    map_values,
     opencv,
     size_of,
 )
 from towerpack.dataflow.images._light import BrightnessScale, Contrast
-from towerpack.dataflow.images._ranges import check_number
 from towerpack.dataflow.images._transform import (
     NoOpTransform,
     PhotometricTransform,
@@ -72,9 +72,9 @@ class RandAugment(ImageAugmentor):
         mask_value: The label of what comes in from outside.
     """
 
-    n: int = 2
-    m: float = 9.0
-    max_m: float = 10.0
+    n: Annotated[int, integer_of, number(0)] = 2
+    m: Annotated[float, number(0)] = 9.0
+    max_m: Annotated[float, number(above=0)] = 10.0
     fill: Any = 128
     interp: Interpolation = "linear"
     rgb: bool = True
@@ -82,32 +82,14 @@ class RandAugment(ImageAugmentor):
     mask_value: Any = 0
 
     OPS = (
-        "identity",
-        "autocontrast",
-        "equalize",
-        "rotate",
-        "solarize",
-        "color",
-        "posterize",
-        "contrast",
-        "brightness",
-        "sharpness",
-        "shear_x",
-        "shear_y",
-        "translate_x",
-        "translate_y",
-    )
+        "identity", "autocontrast", "equalize", "rotate", "solarize", "color", "posterize",
+        "contrast", "brightness", "sharpness", "shear_x", "shear_y", "translate_x", "translate_y",
+    )  # fmt: skip
 
     def __post_init__(self) -> None:
-        interpolation(self.interp)
-        integer_of(self.n, "n")
-        check_number(self.m, "m")
-        check_number(self.max_m, "max_m")
-        if self.n < 0 or not 0 <= self.m <= self.max_m or self.max_m <= 0:
-            raise ConfigError(
-                f"RandAugment({self.n}, {self.m}, max_m={self.max_m}) makes no sense.",
-                expected="n >= 0 and 0 <= m <= max_m",
-            )
+        super().__post_init__()
+        if self.m > self.max_m:
+            raise ConfigError(f"m is {self.m}.", expected=f"at most max_m={self.max_m}")
         unknown = set(self.ops or ()) - set(self.OPS)
         if unknown or self.ops == ():
             raise ConfigError(
@@ -133,20 +115,14 @@ class RandAugment(ImageAugmentor):
             strength: -1 to 1; operations without a direction take its size.
             size: Of the image.
         """
-        if name in _GEOMETRIC:
-            height, width = size
-            return WarpAffineTransform(
-                _GEOMETRIC[name](strength, height, width),
-                (width, height),
-                self.interp,
-                "constant",
-                self.fill,
-                self.mask_value,
-            )
         if name == "identity":
             return NoOpTransform()
-        return PhotometricTransform(
-            partial(_changed, name, strength, self.rgb), f"{name}, {strength:+.2f}"
+        if name in _PHOTOMETRIC:
+            change = partial(_changed, name, strength, self.rgb)
+            return PhotometricTransform(change, f"{name}, {strength:+.2f}")
+        matrix, dsize = _GEOMETRIC[name](strength, *size), (size[1], size[0])
+        return WarpAffineTransform(
+            matrix, dsize, self.interp, "constant", self.fill, self.mask_value
         )
 
 
@@ -161,19 +137,14 @@ def _changed(name: str, strength: float, rgb: bool, img: Image) -> Image:
     return _PHOTOMETRIC[name](img, strength, rgb)
 
 
-def _color(img: Image, strength: float, rgb: bool) -> Image:
-    if img.ndim == 2 or img.shape[2] == 1:
-        return img
-    return Saturation(rgb=rgb).change(img, 1 + _ENHANCE * strength)
-
-
-def _contrast(img: Image, strength: float, rgb: bool) -> Image:
-    grey = img.ndim == 2 or img.shape[2] == 1
-    return Contrast((1, 1), None if grey else rgb).change(img, 1 + _ENHANCE * strength)
-
-
-def _brightness(img: Image, strength: float, rgb: bool) -> Image:
-    return BrightnessScale((1, 1)).change(img, 1 + _ENHANCE * strength)
+def _enhanced(name: str, img: Image, strength: float, rgb: bool) -> Image:
+    """Of the colours, the contrast or the brightness, more or less."""
+    factor, grey = 1 + _ENHANCE * strength, img.ndim == 2 or img.shape[2] == 1
+    if name == "color":
+        return img if grey else Saturation(rgb=rgb).change(img, factor)
+    if name == "contrast":
+        return Contrast((1, 1), None if grey else rgb).change(img, factor)
+    return BrightnessScale((1, 1)).change(img, factor)
 
 
 def _sharpness(img: Image, strength: float, rgb: bool) -> Image:
@@ -189,14 +160,57 @@ def _sharpness(img: Image, strength: float, rgb: bool) -> Image:
     return sharpened
 
 
+# The next two as Pillow computes them.
+
+
+def _autocontrast(histogram: NDArray[np.int64]) -> NDArray[Any]:
+    """The table that makes the least value 0 and the greatest 255."""
+    occurring = np.flatnonzero(histogram)
+    low, high = int(occurring[0]), int(occurring[-1])
+    values = np.arange(256)
+    if high == low:
+        return values
+    scale = 255 / (high - low)
+    # In this order: fractions are cut off, so that how they are rounded is seen.
+    return np.clip(values * scale - low * scale, 0, 255)
+
+
+def _equalize(histogram: NDArray[np.int64]) -> NDArray[Any]:
+    """The table that makes all values about as frequent as each other."""
+    step = (int(histogram.sum()) - int(histogram[histogram > 0][-1])) // 255
+    if step == 0:
+        return np.arange(256)
+    before = np.cumsum(histogram) - histogram
+    return np.minimum((step // 2 + before) // step, 255)
+
+
+def _by_histogram(
+    table_of: Callable[[NDArray[np.int64]], NDArray[Any]], img: Image, strength: float, rgb: bool
+) -> Image:
+    flat = img.reshape(*img.shape[:2], -1)
+    tables = [
+        # OpenCV counts in float32, which is exact up to 2**24 pixels of one value.
+        table_of(opencv().calcHist([flat], [c], None, [256], [0, 256]).ravel().astype(np.int64))
+        for c in range(flat.shape[2])
+    ]
+    return look_up(img, np.stack(tables, axis=1).astype(np.uint8))
+
+
+def _solarize(img: Image, strength: float, rgb: bool) -> Image:
+    from_ = 256 * (1 - abs(strength))
+    return map_values(img, lambda values: np.where(values < from_, values, 255 - values), None)
+
+
+def _posterize(img: Image, strength: float, rgb: bool) -> Image:
+    return img & np.uint8(256 - (1 << round(_POSTERIZE * abs(strength))) & 255)
+
+
 _PHOTOMETRIC: dict[str, Callable[[Image, float, bool], Image]] = {
-    "autocontrast": lambda img, strength, rgb: autocontrast(img),
-    "equalize": lambda img, strength, rgb: equalize(img),
-    "posterize": lambda img, strength, rgb: posterize(img, 8 - round(_POSTERIZE * abs(strength))),
-    "solarize": lambda img, strength, rgb: solarize(img, 256 * (1 - abs(strength))),
-    "color": _color,
-    "contrast": _contrast,
-    "brightness": _brightness,
+    "autocontrast": partial(_by_histogram, _autocontrast),
+    "equalize": partial(_by_histogram, _equalize),
+    "posterize": _posterize,
+    "solarize": _solarize,
+    **{name: partial(_enhanced, name) for name in ("color", "contrast", "brightness")},
     "sharpness": _sharpness,
 }
 

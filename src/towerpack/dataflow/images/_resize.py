@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
-from towerpack.dataflow.images._image import (
-    Image,
+from towerpack.dataflow.images._arguments import (
     Interpolation,
+    Size,
     height_and_width,
     interpolation,
-    size_of,
+    interval,
+    number,
+    pair,
+    pair_of,
 )
-from towerpack.dataflow.images._ranges import check_number, check_pair, check_range, pair_of
+from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
+from towerpack.dataflow.images._image import Image, check_size, size_of
 from towerpack.dataflow.images._resampling import resize, resize_mask
 from towerpack.dataflow.images._transform import GeometricTransform, Points, Transform
 
@@ -53,20 +56,17 @@ class ResizeTransform(GeometricTransform):
             raise ConfigError(f"{self!r} has an empty side.", expected="1 or more pixels")
 
     def apply_image(self, img: Image) -> Image:
-        self._check(img)
+        check_size(img, self.h, self.w)
         if (self.h, self.w) == (self.new_h, self.new_w):
             return img
         return resize(img, self.new_h, self.new_w, interpolation(self.interp))
 
     def apply_mask(self, mask: Image) -> Image:
-        self._check(mask)
+        check_size(mask, self.h, self.w)
         return resize_mask(mask, self.new_h, self.new_w)
 
     def move(self, points: Points) -> Points:
         return points * (self.new_w / self.w, self.new_h / self.h)
-
-    def _check(self, img: Image) -> None:
-        check_size(img, self.h, self.w)
 
 
 @dataclass(eq=False, repr=False)
@@ -78,16 +78,11 @@ class Resize(ImageAugmentor):
         interp: See `ResizeTransform`.
     """
 
-    shape: int | tuple[int, int]
+    shape: Size
     interp: Interpolation = "linear"
 
-    def __post_init__(self) -> None:
-        height_and_width(self.shape, "size")
-        interpolation(self.interp)
-
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
-        new = height_and_width(self.shape, "size")
-        return ResizeTransform(*size_of(img), *new, self.interp)
+        return ResizeTransform(*size_of(img), *height_and_width(self.shape), self.interp)
 
 
 @dataclass(eq=False, repr=False)
@@ -99,12 +94,8 @@ class ResizeShortestEdge(ImageAugmentor):
         interp: See `ResizeTransform`.
     """
 
-    size: int
+    size: Annotated[int, integer_of, number(1)]
     interp: Interpolation = "linear"
-
-    def __post_init__(self) -> None:
-        height_and_width(integer_of(self.size, "size"), "length of an edge")
-        interpolation(self.interp)
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         h, w = size_of(img)
@@ -126,19 +117,16 @@ class RandomResize(ImageAugmentor):
         interp: See `ResizeTransform`.
     """
 
-    xrange: tuple[float, float]
-    yrange: tuple[float, float] | None = None
+    xrange: Annotated[tuple[float, float], interval(above=0)]
+    yrange: Annotated[tuple[float, float] | None, interval(above=0)] = None
     minimum: int | tuple[int, int] = (0, 0)
-    aspect_ratio_thres: float = 0.15
+    aspect_ratio_thres: Annotated[float, number(0)] = 0.15
     interp: Interpolation = "linear"
 
     def __post_init__(self) -> None:
-        interpolation(self.interp)
-        check_range(self.xrange, "xrange", above=0)
-        if self.yrange is not None:
-            check_range(self.yrange, "yrange", above=0)
-        check_pair(self._least(), "minimum", 0)
-        check_number(self.aspect_ratio_thres, "aspect_ratio_thres", 0)
+        super().__post_init__()
+        self._least: tuple[Any, Any] = pair_of(self.minimum) or (self.minimum, self.minimum)
+        pair(least=0)(self._least, "minimum")
         if self.aspect_ratio_thres == 0 and self.yrange is not None:
             raise ConfigError(
                 "With aspect_ratio_thres=0 the width decides the height.", fix="leave yrange out"
@@ -153,15 +141,11 @@ class RandomResize(ImageAugmentor):
             if self.aspect_ratio_thres == 0 or change <= self.aspect_ratio_thres + 1e-5:
                 return ResizeTransform(h, w, new_h, new_w, self.interp)
         log.debug("%r found no size for %d x %d pixels in %d tries", self, h, w, _TRIES)
-        x, y = self._least()
-        factor = max(1, x / w, y / h)
+        factor = max(1, self._least[0] / w, self._least[1] / h)
         return ResizeTransform(h, w, _whole(factor * h), _whole(factor * w), self.interp)
 
-    def _least(self) -> tuple[Any, Any]:
-        return pair_of(self.minimum) or (self.minimum, self.minimum)
-
     def _draw(self, h: int, w: int, rng: RNG) -> tuple[int, int]:
-        least_w, least_h = self._least()
+        least_w, least_h = self._least
         new_w = _draw_length(self.xrange, w, rng)
         if self.aspect_ratio_thres == 0:
             # One factor, so large that both sides keep to the minimum.
@@ -176,21 +160,6 @@ def shortest_edge(h: int, w: int, size: int) -> tuple[int, int]:
     if h < w:
         return size, _whole(size * w / h)
     return _whole(size * h / w), size
-
-
-def check_size(img: Image, h: int, w: int) -> None:
-    """Refuse an image or mask that a transform was not drawn for.
-
-    Raises:
-        ConfigError: The size is another one.
-    """
-    found = size_of(img)
-    if found != (h, w):
-        raise ConfigError(
-            f"The transform is for images of {h} x {w} pixels.",
-            got=f"{found[0]} x {found[1]}",
-            fix="an image, its masks and what else belongs to it have one size",
-        )
 
 
 def _draw_length(limits: tuple[float, float], old: int, rng: RNG) -> float:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy as copies
-import itertools
 from collections.abc import Hashable, Sequence
 from typing import Any, cast
 
@@ -15,10 +14,9 @@ from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._overriding import is_ours
 from towerpack.dataflow._rows import empty_row
 from towerpack.dataflow.images._albumentations import Albumentations
-from towerpack.dataflow.images._augmentor import RNG, AugmentorList, ImageAugmentor
+from towerpack.dataflow.images._augmentor import RNG, AugmentorList, ImageAugmentor, MapImage
+from towerpack.dataflow.images._crop import BackgroundFiller
 from towerpack.dataflow.images._image import Image, check_image, size_of
-from towerpack.dataflow.images._meta import MapImage
-from towerpack.dataflow.images._paste import BackgroundFiller
 from towerpack.dataflow.stages._map import MapData, MapDataComponent
 
 Augmentors = ImageAugmentor | Sequence[ImageAugmentor]
@@ -51,7 +49,7 @@ class AugmentImageComponent(MapDataComponent):
         copy: bool = True,
         catch_exceptions: bool = False,
     ) -> None:
-        self.augmentors = as_one(augmentors)
+        self.augmentors = _as_one(augmentors)
         super().__init__(
             ds,
             _AugmentOne(self.augmentors, copy),
@@ -61,7 +59,7 @@ class AugmentImageComponent(MapDataComponent):
         )
 
     def arguments(self) -> str:
-        return f"{names_of(self.augmentors)}, {self.index!r}"
+        return f"{_names_of(self.augmentors)}, {self.index!r}"
 
 
 class AugmentImageComponents(MapData):
@@ -96,7 +94,7 @@ class AugmentImageComponents(MapData):
         boxes: Indices = (),
         keypoints: Indices = (),
     ) -> None:
-        self.augmentors = as_one(augmentors)
+        self.augmentors = _as_one(augmentors)
         kinds = {
             "apply_image": index,
             "apply_mask": masks,
@@ -113,7 +111,7 @@ class AugmentImageComponents(MapData):
         )
 
     def arguments(self) -> str:
-        return names_of(self.augmentors)
+        return _names_of(self.augmentors)
 
     def _check(self) -> None:
         super()._check()
@@ -155,7 +153,7 @@ class _AugmentOne:
     def __init__(self, augmentors: ImageAugmentor, copy: bool) -> None:
         self._augmentors = augmentors
         self._copy = copy
-        self._lend = not (copy and may_change_input(augmentors))
+        self._lend = not (copy and _may_change_input(augmentors))
 
     def __call__(self, img: Image, rng: RNG) -> Image:
         given = img if self._lend else _copied(img)
@@ -165,49 +163,44 @@ class _AugmentOne:
 class _AugmentTogether:
     def __init__(self, augmentors: ImageAugmentor, kinds: dict[str, list[Any]], copy: bool) -> None:
         self._augmentors = augmentors
-        self._kinds = kinds
+        # An image comes first: for it the transform is drawn.
+        self._methods = {i: method for method, indices in kinds.items() for i in indices}
         self._copy = copy
-        self._lend = not (copy and may_change_input(augmentors))
+        self._lend = not (copy and _may_change_input(augmentors))
 
     def __call__(self, datapoint: Datapoint, rng: RNG) -> Datapoint:
-        self._check_sizes(datapoint)
-        methods = {i: method for method, indices in self._kinds.items() for i in indices}
-        given = {i: datapoint[i] if self._lend else _copied(datapoint[i]) for i in methods}
-        first = self._kinds["apply_image"][0]
+        parts = {index: component_of(datapoint, index) for index in self._methods}
+        self._check(parts)
+        given = parts if self._lend else {i: _copied(part) for i, part in parts.items()}
+        first, *others = self._methods
         image, transform = self._augmentors.augment_with_transform(given[first], rng)
-        changed = {
-            index: image if index == first else getattr(transform, method)(given[index])
-            for index, method in methods.items()
-        }
-        for index, value in changed.items():
-            changed[index] = _owned(value, datapoint[index], self._copy)
-        return replaced(datapoint, changed)
+        changed = {first: image}
+        for index in others:
+            changed[index] = getattr(transform, self._methods[index])(given[index])
+        owned = {i: _owned(value, parts[i], self._copy) for i, value in changed.items()}
+        return replaced(datapoint, owned)
 
-    def _check_sizes(self, datapoint: Datapoint) -> None:
-        images, masks = self._kinds["apply_image"], self._kinds["apply_mask"]
-        for index in images:
-            _check_image(component_of(datapoint, index), index)
-        for index in itertools.chain.from_iterable(self._kinds.values()):
-            component_of(datapoint, index)
-        sizes = {index: size_of(datapoint[index]) for index in (*images, *masks)}
+    def _check(self, parts: dict[Hashable, Any]) -> None:
+        sizes: dict[Hashable, tuple[int, int]] = {}
+        for index, method in self._methods.items():
+            try:
+                if method == "apply_image":
+                    check_image(parts[index])
+                if method in ("apply_image", "apply_mask"):
+                    sizes[index] = size_of(parts[index])
+            except ConfigError as error:
+                raise ConfigError(
+                    error.what,
+                    got=f"{name_of(index)}: {describe(parts[index])}",
+                    expected=error.expected,
+                    fix="; ".join(filter(None, ["give the indices of images", error.fix])),
+                ) from error
         if len(set(sizes.values())) > 1:
             raise ConfigError(
                 "Images and masks that belong together differ in size.",
                 got=", ".join(f"{name_of(i)}: {h} x {w}" for i, (h, w) in sizes.items()),
                 expected="one height and width",
             )
-
-
-def _check_image(img: Any, index: Hashable) -> None:
-    try:
-        check_image(img)
-    except ConfigError as error:
-        raise ConfigError(
-            error.what,
-            got=f"{name_of(index)}: {describe(img)}",
-            expected=error.expected,
-            fix="; ".join(filter(None, ["give the indices of images", error.fix])),
-        ) from error
 
 
 def component_of(
@@ -228,29 +221,24 @@ def component_of(
         ) from error
 
 
-def as_one(augmentors: Augmentors) -> ImageAugmentor:
-    """One augmentor for one or several."""
+def _as_one(augmentors: Augmentors) -> ImageAugmentor:
     return augmentors if isinstance(augmentors, ImageAugmentor) else AugmentorList(augmentors)
 
 
-def may_change_input(part: object) -> bool:
-    """Whether code of the user's is in an augmentor, or in a list of them.
+def _names_of(augmentor: ImageAugmentor) -> str:
+    several = augmentor if isinstance(augmentor, AugmentorList) else [augmentor]
+    return f"[{', '.join(type(one).__name__ for one in several)}]"
 
-    Such code may work in place, as it may in the predecessor.
-    """
+
+def _may_change_input(part: object) -> bool:
+    """Whether code of the user's, which may work in place, is in an augmentor or a list of them."""
     if isinstance(part, (list, tuple)):
-        return any(map(may_change_input, cast("Sequence[object]", part)))
+        return any(map(_may_change_input, cast("Sequence[object]", part)))
     if not isinstance(part, (ImageAugmentor, BackgroundFiller)):
         return False
     if not is_ours(type(part)) or isinstance(part, (MapImage, Albumentations)):
         return True
-    return may_change_input(list(vars(part).values()))
-
-
-def names_of(augmentor: ImageAugmentor) -> str:
-    """How messages name augmentors: `[Resize, Flip]`."""
-    several = augmentor.augmentors if isinstance(augmentor, AugmentorList) else [augmentor]
-    return f"[{', '.join(type(one).__name__ for one in several)}]"
+    return _may_change_input(list(vars(part).values()))
 
 
 def _as_list(indices: Indices) -> list[Any]:

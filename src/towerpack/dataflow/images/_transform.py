@@ -51,30 +51,25 @@ class Transform:
         NaN), the box is that around those of its points which are left, and NaN if none is.
         """
         boxes = as_floats(boxes, "boxes", 4)
-        corners = boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
-        moved = self._around(corners)
-        lost = np.isnan(moved).any(axis=1)
+        moved = self._moved(boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2))
+        around = np.concatenate([moved.min(axis=1), moved.max(axis=1)], axis=1)
+        lost = np.isnan(around).any(axis=1)
         if lost.any():
-            moved[lost] = self._around(_points_within(boxes[lost]), some=True)
-        return moved
+            some = self._moved(_points_within(boxes[lost]))
+            # fmin and fmax pass over those that are lost, unless all are.
+            ends = [np.fmin.reduce(some, axis=1), np.fmax.reduce(some, axis=1)]
+            around[lost] = np.concatenate(ends, axis=1)
+        return around.astype(boxes.dtype)
 
     def apply_keypoints(self, keypoints: NDArray[Any]) -> NDArray[Any]:
         """Keypoints [..., 2 or more]: x and y are moved, the rest (visibility) stays."""
         points = as_keypoints(keypoints)
-        moved = np.asarray(self.apply_coords(points[..., :2].reshape(-1, 2)))
-        moved = moved.reshape(*points.shape[:-1], 2)
+        moved = self._moved(points[..., :2])
         return np.concatenate([moved, points[..., 2:]], axis=-1).astype(points.dtype)
 
-    def _around(self, points: NDArray[Any], *, some: bool = False) -> NDArray[Any]:
-        """Boxes around moved points [n, points, 2]; with `some`, around those that are not lost."""
-        moved = np.asarray(self.apply_coords(points.reshape(-1, 2))).reshape(points.shape)
-        low = high = moved
-        if some:
-            # np.nanmin would warn where all are lost; there they stay NaN.
-            missing = np.isnan(moved) & ~np.isnan(moved).all(axis=1, keepdims=True)
-            low, high = (np.where(missing, bound, moved) for bound in (np.inf, -np.inf))
-        around = np.concatenate([low.min(axis=1), high.max(axis=1)], axis=1)
-        return around.astype(points.dtype)
+    def _moved(self, points: NDArray[Any]) -> NDArray[Any]:
+        """Points [..., 2], moved."""
+        return np.asarray(self.apply_coords(points.reshape(-1, 2))).reshape(points.shape)
 
     def _undefined(self, what: str, method: str) -> ConfigError:
         return ConfigError(
@@ -125,7 +120,10 @@ class NoOpTransform(PhotometricTransform):
     """Changes nothing."""
 
     def __init__(self) -> None:
-        super().__init__(_same)
+        pass
+
+    def apply_image(self, img: Image) -> Image:
+        return img
 
     def __repr__(self) -> str:
         return "NoOpTransform()"
@@ -211,15 +209,37 @@ class TransformList(Transform):
 
     def _flat(self) -> Iterator[Transform]:
         for transform in self.tfms:
-            if type(transform) is TransformList:
-                yield from transform._flat()
-            else:
-                yield transform
+            yield from transform._flat() if type(transform) is TransformList else [transform]
 
     def _chain(self, method: str, value: Any) -> Any:
         for transform in self.tfms:
             value = getattr(transform, method)(value)
         return value
+
+
+def clip_boxes(
+    boxes: NDArray[Any], height: int, width: int, *, min_area: float = 0.0
+) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+    """Cut off what lies outside of the image, and say which boxes to keep.
+
+    Args:
+        boxes: [n, 4]: x0, y0, x1, y1.
+        height: Of the image.
+        width: Of the image.
+        min_area: A box is worth keeping if it has an area inside, and at least this fraction of
+            its whole area.
+
+    Returns:
+        All boxes, clipped, and a mask [n] of those to keep: `boxes[keep], labels[keep]`.
+    """
+    boxes = as_floats(boxes, "boxes", 4)
+    clipped = np.clip(boxes, 0, np.array((width, height, width, height), boxes.dtype))
+    # 0 for boxes that end before they begin. In float64: float16 ends at 65504.
+    inside, whole = (
+        np.maximum(all_[:, 2:].astype(np.float64) - all_[:, :2], 0).prod(axis=1)
+        for all_ in (clipped, boxes)
+    )
+    return clipped, (inside > 0) & (inside >= min_area * whole)
 
 
 def as_floats(values: Any, what: str, columns: int) -> NDArray[Any]:
@@ -240,11 +260,7 @@ def as_floats(values: Any, what: str, columns: int) -> NDArray[Any]:
 
 
 def as_keypoints(keypoints: Any) -> NDArray[Any]:
-    """Keypoints as an array of floats; float16, float32 and float64 stay what they are.
-
-    Raises:
-        ConfigError: The shape is not [..., 2 or more].
-    """
+    """Keypoints [..., 2 or more] as an array of floats, as `as_floats`, or a `ConfigError`."""
     points: NDArray[Any] = np.asarray(keypoints)
     if points.shape == (0,):
         points = points.reshape(0, 2)  # np.array([]): no points
@@ -266,9 +282,4 @@ def _points_within(boxes: NDArray[Any]) -> NDArray[Any]:
 
 def _moves_boxes_by_itself(transform: Transform) -> bool:
     """Whether it defines `apply_boxes`, rather than to move boxes by their corners."""
-    own = "apply_boxes" in vars(transform)  # given to `TransformFactory`
-    return own or type(transform).apply_boxes is not Transform.apply_boxes
-
-
-def _same(img: Image) -> Image:
-    return img
+    return getattr(transform.apply_boxes, "__func__", None) is not Transform.apply_boxes

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
-from towerpack.dataflow.images._image import (
-    Image,
+from towerpack.dataflow.images._arguments import (
+    Border,
     Interpolation,
     border_mode,
     interpolation,
-    size_of,
+    interval,
+    number,
+    pair,
 )
-from towerpack.dataflow.images._ranges import check_number, check_pair, check_range
+from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
+from towerpack.dataflow.images._image import Image, size_of
 from towerpack.dataflow.images._resampling import warp_affine, warp_mask
 from towerpack.dataflow.images._transform import GeometricTransform, Points, Transform
 
@@ -43,7 +45,7 @@ class WarpAffineTransform(GeometricTransform):
     mat: Matrix
     dsize: tuple[int, int]
     interp: Interpolation = "linear"
-    border: int | str = "constant"
+    border: Border = "constant"
     border_value: Any = 0
     mask_value: Any = 0
 
@@ -54,29 +56,44 @@ class WarpAffineTransform(GeometricTransform):
         object.__setattr__(self, "mat", mat)
 
     def apply_image(self, img: Image) -> Image:
-        return warp_affine(
-            img,
-            self.mat,
-            self._size,
-            interpolation(self.interp),
-            border_mode(self.border),
-            self.border_value,
-        )
+        interp, border = interpolation(self.interp), border_mode(self.border)
+        return warp_affine(img, self.mat, self.dsize, interp, border, self.border_value)
 
     def apply_mask(self, mask: Image) -> Image:
         size_of(mask)
-        return warp_mask(mask, self.mat, self._size, border_mode(self.border), self.mask_value)
+        border = border_mode(self.border)
+        return warp_mask(mask, self.mat, self.dsize, border, self.mask_value)
 
     def move(self, points: Points) -> Points:
         return (points - 0.5) @ self.mat[:, :2].T + self.mat[:, 2] + 0.5
 
-    @property
-    def _size(self) -> tuple[int, int]:
-        return self.dsize[1], self.dsize[0]
+
+class _Warp(ImageAugmentor):
+    """Base of augmentors that draw a matrix, and keep the size of the image."""
+
+    interp: Interpolation = "nearest"
+    border: Border
+    border_value: Any
+    mask_value: Any
+
+    def matrix(self, h: int, w: int, rng: RNG) -> Matrix:
+        """Draw the matrix for an image of `h` by `w` pixels."""
+        raise NotImplementedError
+
+    def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
+        h, w = size_of(img)
+        return WarpAffineTransform(
+            self.matrix(h, w, self.generator(rng)),
+            (w, h),
+            self.interp,
+            self.border,
+            self.border_value,
+            self.mask_value,
+        )
 
 
 @dataclass(eq=False, repr=False)
-class Shift(ImageAugmentor):
+class Shift(_Warp):
     """Shifts by whole pixels.
 
     Args:
@@ -87,32 +104,19 @@ class Shift(ImageAugmentor):
         mask_value: Of a constant border.
     """
 
-    horiz_frac: float = 0.0
-    vert_frac: float = 0.0
-    border: int | str = "replicate"
+    horiz_frac: Annotated[float, number(0, 1)] = 0.0
+    vert_frac: Annotated[float, number(0, 1)] = 0.0
+    border: Border = "replicate"
     border_value: Any = 0
     mask_value: Any = 0
 
-    def __post_init__(self) -> None:
-        border_mode(self.border)
-        check_number(self.horiz_frac, "horiz_frac", 0, 1)
-        check_number(self.vert_frac, "vert_frac", 0, 1)
-
-    def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
-        h, w = size_of(img)
-        shift = draw_shift((h, w), (self.horiz_frac, self.vert_frac), self.generator(rng))
-        return WarpAffineTransform(
-            affine(np.eye(2), (0.0, 0.0), shift),
-            (w, h),
-            "nearest",  # by whole pixels: nothing to interpolate
-            self.border,
-            self.border_value,
-            self.mask_value,
-        )
+    def matrix(self, h: int, w: int, rng: RNG) -> Matrix:
+        shift = _draw_shift((h, w), (self.horiz_frac, self.vert_frac), rng)
+        return affine(np.eye(2), (0.0, 0.0), shift)
 
 
 @dataclass(eq=False, repr=False)
-class Rotation(ImageAugmentor):
+class Rotation(_Warp):
     """Rotates by a random angle about a random centre. The image keeps its size.
 
     Args:
@@ -125,33 +129,18 @@ class Rotation(ImageAugmentor):
         mask_value: Of a constant border.
     """
 
-    max_deg: float
-    center_range: tuple[float, float] = (0.0, 1.0)
+    max_deg: Annotated[float, number(0)]
+    center_range: Annotated[tuple[float, float], interval()] = (0.0, 1.0)
     interp: Interpolation = "linear"
-    border: int | str = "replicate"
-    step_deg: float | None = None
+    border: Border = "replicate"
+    step_deg: Annotated[float | None, number(above=0)] = None
     border_value: Any = 0
     mask_value: Any = 0
 
-    def __post_init__(self) -> None:
-        interpolation(self.interp)
-        border_mode(self.border)
-        check_range(self.center_range, "center_range")
-        _check_degrees(self.max_deg, self.step_deg)
-
-    def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
-        rng = self.generator(rng)
-        h, w = size_of(img)
+    def matrix(self, h: int, w: int, rng: RNG) -> Matrix:
         x, y = rng.uniform(*self.center_range, 2)
-        degrees = draw_degrees(self.max_deg, self.step_deg, rng)
-        return WarpAffineTransform(
-            affine(rotation(degrees), (x * w, y * h)),
-            (w, h),
-            self.interp,
-            self.border,
-            self.border_value,
-            self.mask_value,
-        )
+        degrees = _draw_degrees(self.max_deg, self.step_deg, rng)
+        return affine(rotation(degrees), (x * w, y * h))
 
 
 @dataclass(eq=False, repr=False)
@@ -164,25 +153,21 @@ class RotationAndCropValid(ImageAugmentor):
         step_deg: Only multiples of it, each as likely as the others.
     """
 
-    max_deg: float
+    max_deg: Annotated[float, number(0)]
     interp: Interpolation = "linear"
-    step_deg: float | None = None
-
-    def __post_init__(self) -> None:
-        interpolation(self.interp)
-        _check_degrees(self.max_deg, self.step_deg)
+    step_deg: Annotated[float | None, number(above=0)] = None
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         h, w = size_of(img)
-        degrees = draw_degrees(self.max_deg, self.step_deg, self.generator(rng))
-        new_h, new_w = largest_rectangle(h, w, degrees)
+        degrees = _draw_degrees(self.max_deg, self.step_deg, self.generator(rng))
+        new_h, new_w = _largest_rectangle(h, w, degrees)
         matrix = affine(rotation(degrees), (w / 2, h / 2), ((new_w - w) / 2, (new_h - h) / 2))
         # The border shows where the nearest pixels' halves do not reach.
         return WarpAffineTransform(matrix, (new_w, new_h), self.interp, "replicate")
 
 
 @dataclass(eq=False, repr=False)
-class Affine(ImageAugmentor):
+class Affine(_Warp):
     """Scales, shears, rotates and shifts, about the centre. The image keeps its size.
 
     Args:
@@ -197,42 +182,23 @@ class Affine(ImageAugmentor):
         mask_value: Of a constant border.
     """
 
-    scale: tuple[float, float] | None = None
-    translate_frac: tuple[float, float] | None = None
-    rotate_max_deg: float = 0.0
-    shear: float = 0.0
+    scale: Annotated[tuple[float, float] | None, interval(above=0)] = None
+    translate_frac: Annotated[tuple[float, float] | None, pair(least=0)] = None
+    rotate_max_deg: Annotated[float, number(0)] = 0.0
+    shear: Annotated[float, number(0)] = 0.0
     interp: Interpolation = "linear"
-    border: int | str = "replicate"
+    border: Border = "replicate"
     border_value: Any = 0
     mask_value: Any = 0
 
-    def __post_init__(self) -> None:
-        interpolation(self.interp)
-        border_mode(self.border)
-        if self.scale is not None:
-            check_range(self.scale, "scale", above=0)
-        if self.translate_frac is not None:
-            check_pair(self.translate_frac, "translate_frac", 0)
-        check_number(self.rotate_max_deg, "rotate_max_deg", 0)
-        check_number(self.shear, "shear", 0)
-
-    def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
-        rng = self.generator(rng)
-        h, w = size_of(img)
+    def matrix(self, h: int, w: int, rng: RNG) -> Matrix:
         factor = rng.uniform(*((1.0, 1.0) if self.scale is None else self.scale))
         fractions = (0.0, 0.0) if self.translate_frac is None else self.translate_frac
-        shift = draw_shift((h, w), fractions, rng)
+        shift = _draw_shift((h, w), fractions, rng)
         lean = math.radians(rng.uniform(-self.shear, self.shear))
         degrees = rng.uniform(-self.rotate_max_deg, self.rotate_max_deg)
         sheared = np.array([[1.0, math.sin(lean)], [0.0, math.cos(lean)]])
-        return WarpAffineTransform(
-            affine(factor * rotation(degrees) @ sheared, (w / 2, h / 2), shift),
-            (w, h),
-            self.interp,
-            self.border,
-            self.border_value,
-            self.mask_value,
-        )
+        return affine(factor * rotation(degrees) @ sheared, (w / 2, h / 2), shift)
 
 
 def rotation(degrees: float) -> Matrix:
@@ -249,7 +215,7 @@ def affine(
     return np.column_stack([linear, fixed - linear @ fixed + shift])
 
 
-def draw_shift(size: tuple[int, int], fractions: tuple[float, float], rng: RNG) -> tuple[int, int]:
+def _draw_shift(size: tuple[int, int], fractions: tuple[float, float], rng: RNG) -> tuple[int, int]:
     """Whole pixels (x, y), each at most a fraction of the side either way."""
     # A little more, so that 0.29 of 100 is 29.
     limits = np.floor(np.array(fractions) * size[::-1] + 1e-9).astype(int)
@@ -257,7 +223,7 @@ def draw_shift(size: tuple[int, int], fractions: tuple[float, float], rng: RNG) 
     return x, y
 
 
-def draw_degrees(max_deg: float, step_deg: float | None, rng: RNG) -> float:
+def _draw_degrees(max_deg: float, step_deg: float | None, rng: RNG) -> float:
     """An angle in -max_deg..max_deg."""
     if step_deg is None:
         return rng.uniform(-max_deg, max_deg)
@@ -265,7 +231,7 @@ def draw_degrees(max_deg: float, step_deg: float | None, rng: RNG) -> float:
     return float(rng.integers(-steps, steps + 1)) * step_deg
 
 
-def largest_rectangle(h: int, w: int, degrees: float) -> tuple[int, int]:
+def _largest_rectangle(h: int, w: int, degrees: float) -> tuple[int, int]:
     """Height and width of the largest upright rectangle in a rotated one of h by w."""
     sin, cos = abs(math.sin(math.radians(degrees))), abs(math.cos(math.radians(degrees)))
     short, long = min(h, w), max(h, w)
@@ -277,12 +243,3 @@ def largest_rectangle(h: int, w: int, degrees: float) -> tuple[int, int]:
         double = cos * cos - sin * sin
         new_w, new_h = (w * cos - h * sin) / double, (h * cos - w * sin) / double
     return max(1, math.floor(new_h + 1e-6)), max(1, math.floor(new_w + 1e-6))
-
-
-def _check_degrees(max_deg: float, step_deg: float | None) -> None:
-    check_number(max_deg, "max_deg", 0)
-    if step_deg is None:
-        return
-    check_number(step_deg, "step_deg")
-    if step_deg <= 0:
-        raise ConfigError(f"step_deg is {step_deg!r}.", expected="more than 0, or None")

@@ -1,36 +1,40 @@
-"""A plan that is read ahead by workers."""
+"""A plan that is read ahead by workers: in order, or in whatever order datapoints get ready."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 
 from towerpack._core.errors import DataFlowError
 from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._done import Done
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow.parallel._crew import Crew
+from towerpack.dataflow._stream import State, Stream
+from towerpack.dataflow.parallel._pool import Pool
 from towerpack.dataflow.parallel._run import Run
+from towerpack.dataflow.parallel._work import PlanWork, WorkSource
 
 _MOST_JUMPS = 4
 
 
 class Pass:
-    """A run together with its crew, which is parked when the run is over.
+    """A run together with its pool, which is parked when the run is over.
 
     Args:
-        crew: The workers.
-        park: Takes the crew back.
+        pool: The workers.
+        put_back: Takes the pool back.
         run: Begins the run.
     """
 
     def __init__(
-        self, crew: Crew, park: Callable[[Crew], None], run: Callable[[Crew], Run]
+        self, pool: Pool, put_back: Callable[[Pool], None], run: Callable[[Pool], Run]
     ) -> None:
-        self._crew: Crew | None = crew
-        self._park = park
+        self._pool: Pool | None = pool
+        self._put_back = put_back
         try:
-            self.run = run(crew)
+            self.run = run(pool)
         except BaseException:
             self.close()
             raise
@@ -41,7 +45,7 @@ class Pass:
         Raises:
             DataFlowError: The pass was interrupted before.
         """
-        if self._crew is None:
+        if self._pool is None:
             raise DataFlowError(
                 "This pass was closed or interrupted.",
                 fix="ds.iterate(state=iterator.state()) goes on where it was",
@@ -52,26 +56,34 @@ class Pass:
             raise
         except BaseException:
             # Ctrl-C may have come between a message and what was to be done about it.
-            self._crew.close()
+            self._pool.close()
             self.close()
             raise
 
     @property
     def closed(self) -> bool:
         """Whether it was closed or interrupted."""
-        return self._crew is None
+        return self._pool is None
 
     def close(self) -> None:
-        """Give up the run; the crew can take another one. May be called again."""
-        crew, self._crew = self._crew, None
-        if crew is not None:
+        """Give up the run; the pool can take another one. May be called again."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
             if hasattr(self, "run"):
                 self.run.close()
-            self._park(crew)
+            self._put_back(pool)
 
     def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not finalizing():
             self.close()
+
+
+Begin = Callable[[Callable[[Pool], WorkSource]], Pass]
+"""Begins a pass, with what is to be done in it: that may depend on the pool."""
+
+
+def _positions(node: Node, epoch: int, gaps: list[tuple[int, int]], pool: Pool) -> PlanWork:
+    return PlanWork(epoch, gaps, node.chunk, pool.options.workers)
 
 
 class AheadNode(Node):
@@ -81,10 +93,10 @@ class AheadNode(Node):
 
     Args:
         inner: The plan.
-        begin: Starts a pass over it, at an epoch and a position.
+        begin: Starts a pass over it.
     """
 
-    def __init__(self, inner: Node, begin: Callable[[int, int], Pass]) -> None:
+    def __init__(self, inner: Node, begin: Begin) -> None:
         self.inner = inner
         self.size = inner.size
         self._begin = begin
@@ -126,9 +138,57 @@ class AheadNode(Node):
 
     def _fill(self) -> None:
         if self._pass is None or self._pass.closed:
-            self._pass = self._begin(self._epoch, self._next)
+            left = [(self._next, sys.maxsize if self.size is None else self.size)]
+            self._pass = self._begin(partial(_positions, self.inner, self._epoch, left))
         rows = self._pass.take()
         if not rows:
             raise IndexError(f"there is no position {self._next}")
         rows.reverse()
         self._rows = rows
+
+
+class UnorderedStream(Stream):
+    """Hands on what is ready.
+
+    Args:
+        node: The plan.
+        epoch: The pass.
+        state: As `state()` gave it, or that of the ordered stream.
+        begin: Starts a pass over work.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        epoch: int,
+        state: State,
+        begin: Begin,
+    ) -> None:
+        size = sys.maxsize if node.size is None else node.size
+        self._done = Done(state, size)
+        self._rows: list[Datapoint] = []
+        self._position = 0
+        self._ended = False
+        gaps = self._done.gaps(size)
+        self._pass = begin(partial(_positions, node, epoch, gaps))
+
+    def __next__(self) -> Datapoint:
+        if not self._rows:
+            rows = None if self._ended else self._pass.take()
+            if rows is None:
+                self._ended = True
+                self._pass.close()
+                raise StopIteration
+            _, self._position, _ = self._pass.run.taken or (0, 0, 0)
+            self._rows = rows[::-1]
+        datapoint = self._rows.pop()
+        self._done.add(self._position)
+        self._position += 1
+        return datapoint
+
+    def state(self) -> State:
+        return self._done.state()
+
+    def close(self) -> None:
+        self._rows.clear()
+        self._pass.close()

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from towerpack.dataflow._arena import lend, lent_empty
-from towerpack.dataflow._blocks import Block
+from towerpack.dataflow._arena import lent_empty
+from towerpack.dataflow._blocks import Block, Positions
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow.parallel._layout import RowsArena
-from towerpack.dataflow.stages._batch import BatchNode
 
-Work = Any
-"""One piece of work, such as (epoch, first position, position after the last)."""
+Work = tuple[int, int, int]
+"""One piece of work: epoch, first position, position after the last."""
+
+Inputs = tuple[int, Sequence[Datapoint]]
+"""Datapoints that are sent with work, and the position of the first in what they are from."""
 
 
 @dataclass
@@ -32,46 +33,32 @@ class Result:
     error: BaseException | None = None
 
 
-class Job(ABC):
-    """What workers do with pieces of work. Pickles by cloudpickle."""
+class Sent(threading.local):
+    """What came with the work that a thread is at."""
 
-    @abstractmethod
-    def run(self, work: Work) -> Result:
-        """Do one piece of work; exceptions become part of the result."""
-
-    @abstractmethod
-    def split(self, work: Work) -> list[Work]:
-        """The same work, datapoint by datapoint."""
-
-    def rows_of(self, work: Work) -> int:
-        """Rows of the batch that a piece of work is; 0 if it cannot be made in parts."""
-        return 0
-
-    def lay(self, work: Work, rows: tuple[int, int], arena: RowsArena) -> bool:
-        """Make some rows of the batch that a piece of work is, in the memory of an arena.
-
-        Args:
-            work: The batch.
-            rows: The first, and the one after the last.
-            arena: Where they go.
-
-        Returns:
-            Whether they are of the kind that the arena is for. If not, and if anything is raised,
-            the batch has to be made by `run`.
-        """
-        return False
-
-    @abstractmethod
-    def seed_of(self, work: Work) -> int:
-        """For code that draws from the global generators of `random` and NumPy."""
-
-    @abstractmethod
-    def place_of(self, work: Work) -> str:
-        """How messages call a piece of work."""
+    first = 0
+    datapoints: Sequence[Datapoint] = ()
 
 
-class PlanJob(Job):
-    """Reads consecutive positions of a plan.
+_SENT = Sent()
+
+
+class SentNode(Node):
+    """The datapoints that come with a piece of work: a source that workers cannot read."""
+
+    size = None
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        # Of the last group that is to become one, there may be fewer.
+        first = int(positions[0]) - _SENT.first
+        return list(_SENT.datapoints[first : first + len(positions)])
+
+    def get(self, epoch: int, position: int) -> Datapoint:
+        return _SENT.datapoints[position - _SENT.first]
+
+
+class Job:
+    """What workers do with pieces of work: they read positions of a plan. Pickles by cloudpickle.
 
     Args:
         node: The plan.
@@ -83,9 +70,20 @@ class PlanJob(Job):
         self._key = key
         self._ready = False
 
-    def run(self, work: Work) -> Result:
+    def run(self, work: Work, inputs: Inputs | None = None) -> Result:
+        """Do one piece of work; exceptions become part of the result.
+
+        Args:
+            work: An epoch, the first position, and the one after the last.
+            inputs: For what cannot be read here: the position of the first datapoint, and them.
+        """
         self._prepare()
         epoch, start, stop = work
+        if inputs is not None:
+            _SENT.first, _SENT.datapoints = inputs
+            result = self._one_by_one(epoch, start, stop)
+            _SENT.datapoints = ()
+            return result
         if stop - start == 1:
             return self._one_by_one(epoch, start, stop)
         try:
@@ -94,32 +92,15 @@ class PlanJob(Job):
             # Which datapoint it was, and what those before it are, shows when they are read alone.
             return self._one_by_one(epoch, start, stop)
 
-    def split(self, work: Work) -> list[Work]:
-        epoch, start, stop = work
-        return [(epoch, position, position + 1) for position in range(start, stop)]
-
     def seed_of(self, work: Work) -> int:
+        """For code that draws from the global generators of `random` and NumPy."""
         epoch, start, _ = work
         return hash((self._key, epoch, start))
 
     def place_of(self, work: Work) -> str:
+        """How messages call a piece of work."""
         epoch, start, stop = work
         return f"position{_span(start, stop)} of epoch {epoch}"
-
-    def rows_of(self, work: Work) -> int:
-        _, start, stop = work
-        if stop - start != 1 or not isinstance(self._node, BatchNode):
-            return 0
-        return len(self._node.members(start))
-
-    def lay(self, work: Work, rows: tuple[int, int], arena: RowsArena) -> bool:
-        self._prepare()
-        epoch, start, _ = work
-        if not isinstance(self._node, BatchNode):
-            return False
-        with lend(arena):
-            part = self._node.part(epoch, start, *rows)
-        return arena.take(part)
 
     def _prepare(self) -> None:
         if not self._ready:

@@ -21,7 +21,7 @@ _OUT_OF_BAND = 2048
 WORTH_LENDING = 1 << 16
 
 
-class Parcel(NamedTuple):
+class Extents(NamedTuple):
     """Where in a slot a value lies.
 
     Attributes:
@@ -78,7 +78,7 @@ class Packed:
             end = aligned(end, nbytes) + nbytes
         return end
 
-    def put(self, arena: Arena) -> Parcel | None:
+    def put(self, arena: Arena) -> Extents | None:
         """Copy what is not in the arena into it; `None` if there is no room."""
         places: list[tuple[int, int]] = []
         for view in self._buffers:
@@ -87,22 +87,22 @@ class Packed:
                 return None
             places.append((place, view.nbytes))
         start = arena.put(self._data)
-        return None if start is None else Parcel(start, len(self._data), places)
+        return None if start is None else Extents(start, len(self._data), places)
 
 
-def unpack(parcel: Parcel, memory: Bytes, *, copy: bool) -> Any:
-    """The value in a parcel.
+def unpack(extents: Extents, memory: Bytes, *, copy: bool) -> Any:
+    """The value that lies in a slot.
 
     Args:
-        parcel: As `Packed.put` returned it.
+        extents: As `Packed.put` returned it.
         memory: The slot.
         copy: Give arrays memory of their own; otherwise they lie in `memory`, and keep it alive.
     """
     view = memoryview(cast("Any", memory))
-    parts: list[Any] = [view[start : start + size] for start, size in parcel.buffers]
+    parts: list[Any] = [view[start : start + size] for start, size in extents.buffers]
     if copy:
         parts = [np.frombuffer(part, np.uint8).copy() for part in parts]
-    return load(view[parcel.start : parcel.start + parcel.nbytes], parts)
+    return load(view[extents.start : extents.start + extents.nbytes], parts)
 
 
 def bundle(block: Block) -> Block:

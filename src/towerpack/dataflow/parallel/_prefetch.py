@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from towerpack._core.errors import ConfigError, TowerpackError
@@ -12,19 +13,16 @@ from towerpack.dataflow._flow import (
     DataFlow,
     ParallelStage,
     Place,
-    compile_flow,
     inputs_of,
-    open_flow,
+    open_plan,
     pipeline_of,
 )
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream
-from towerpack.dataflow.parallel._ahead import AheadNode, Pass
-from towerpack.dataflow.parallel._chain import find_chain
-from towerpack.dataflow.parallel._crew import Crew, Stats
-from towerpack.dataflow.parallel._culprit import find_culprit
-from towerpack.dataflow.parallel._job import Job, PlanJob
-from towerpack.dataflow.parallel._maps import open_chain
+from towerpack.dataflow.parallel._ahead import AheadNode, Begin, Pass, UnorderedStream
+from towerpack.dataflow.parallel._idle_pools import IdlePools
+from towerpack.dataflow.parallel._in_order import Levels, open_in_order
+from towerpack.dataflow.parallel._job import Job, SentNode
 from towerpack.dataflow.parallel._options import (
     Backend,
     OnWorkerDeath,
@@ -32,9 +30,10 @@ from towerpack.dataflow.parallel._options import (
     Start,
     usable_cpus,
 )
-from towerpack.dataflow.parallel._parking import Parking
-from towerpack.dataflow.parallel._run import PlanWork, Run, WorkSource
-from towerpack.dataflow.parallel._unordered import UnorderedStream
+from towerpack.dataflow.parallel._pool import Pool, Stats
+from towerpack.dataflow.parallel._run import Run
+from towerpack.dataflow.parallel._unpicklable import find_unpicklable
+from towerpack.dataflow.parallel._work import WorkSource
 
 _KINDS = {
     None: ("worker", "workers"),
@@ -109,7 +108,7 @@ class PrefetchData(ParallelStage):
             copy=copy,
             start=start,
         )
-        self._open_parking()
+        self._open_idle()
 
     def arguments(self) -> str:
         count = self.options.workers
@@ -117,76 +116,55 @@ class PrefetchData(ParallelStage):
         return f"{count} {one if count == 1 else more}"
 
     def read_ahead(self, flow: DataFlow, node: Node, place: Place) -> Node | None:
-        options = self._options(flow, node)
-        if not options.ordered:
-            if place.workers is None and not place.in_order:
-                return None
-            options = replace(options, ordered=True)  # below what can only be read in order
-        if options.workers == 0:
+        if not self.options.ordered and not place.in_order:
+            return None
+        if self._options(flow, node).workers == 0:
             return node
-        pipeline, seed = pipeline_of(flow), place.seed
-        key = (weakref.ref(flow), seed, place.branch)
-
-        # It must not hold `place`, which comes to hold it: passes end when they are dropped, and
-        # not when garbage is collected.
-        def begin(epoch: int, position: int) -> Pass:
-            def positions(crew: Crew) -> WorkSource:
-                return PlanWork(epoch, position, node.size, node.chunk, crew.options.workers)
-
-            return self.start(flow, PlanJob(node, seed), key, positions, options, pipeline)
-
-        ahead = AheadNode(node, begin)
+        ahead = AheadNode(node, self._beginning(flow, node, place, ordered=True))
         if place.tally is not None:
             place.tally.closing.append(ahead.close)
         return ahead
 
-    def open_ahead(self, flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
-        options = self._options(flow)
-        node = compile_flow(flow, replace(place, serial=True))
-        if node is not None and options.workers:  # with `ordered=False`
-            return self._open_unordered(flow, node, place, epoch, state)
-        workers = self if options.workers else None
-        return open_flow(flow, replace(place, serial=True, workers=workers), epoch, state)
-
-    def _open_unordered(
-        self, flow: DataFlow, node: Node, place: Place, epoch: int, state: State
-    ) -> Stream:
-        options, pipeline, seed = self._options(flow, node), pipeline_of(flow), place.seed
-        key = (weakref.ref(flow), seed, place.branch)
-
-        def begin(work: Callable[[Crew], WorkSource]) -> Pass:
-            return self.start(flow, PlanJob(node, seed), key, work, options, pipeline)
-
-        return UnorderedStream(node, epoch, state, begin)
-
-    def open_maps(self, flow: DataFlow, place: Place, epoch: int, state: State) -> Stream | None:
-        chain = find_chain(flow)
-        if chain is None:
+    def open_ahead(
+        self, flow: DataFlow, node: Node | None, place: Place, epoch: int, state: State
+    ) -> Stream | None:
+        if self._options(flow, node).workers == 0:
             return None
+        if node is not None:
+            ahead = self.read_ahead(flow, node, place)
+            if ahead is not None:
+                return open_plan(ahead, epoch, state)
+            begin = self._beginning(flow, node, place, ordered=False)
+            return UnorderedStream(node, epoch, state, begin)
+        levels = Levels(flow)
+        if not levels.stages:
+            return None
+        below = levels.plan_below(place)
+        if below is not None:
+            ahead = self.read_ahead(flow, levels.node(place, below), place.kept_in_order())
+            inner = None if state is None else state["inner"]
+            results = open_plan(ahead or below, epoch, inner)
+            return levels.streams(results, place, epoch, state)
         # What can only be read in order has no positions by which a state could tell what is done.
-        options = replace(self._options(self), ordered=True)
+        begin = self._beginning(flow, levels.node(place, SentNode()), place, ordered=True)
+        return levels.streams(
+            open_in_order(levels, place, epoch, state, begin), place, epoch, state
+        )
+
+    def _beginning(self, flow: DataFlow, node: Node, place: Place, *, ordered: bool) -> Begin:
+        """What begins a pass over a plan: with a pool that waits here, or a new one."""
+        options = replace(self._options(flow, node), ordered=ordered)
         pipeline = pipeline_of(flow)
-        key = (weakref.ref(flow), place.seed, place.branch)
+        job, key = Job(node, place.seed), (weakref.ref(flow), place.seed, place.branch)
 
-        def begin(job: Job, source: Callable[[Crew], WorkSource]) -> Pass:
-            return self.start(flow, job, key, source, options, pipeline)
+        # It must not hold `place`, which comes to hold it: passes end when they are dropped, and
+        # not when garbage is collected.
+        def begin(source: Callable[[Pool], WorkSource]) -> Pass:
+            return Pass(self._idle.take(options), self._idle.put_back, run=partial(run, source))
 
-        return open_chain(chain, place, epoch, state, begin)
-
-    def start(
-        self,
-        flow: DataFlow,
-        job: Job,
-        key: Any,
-        source: Callable[[Crew], WorkSource],
-        options: Options,
-        pipeline: str,
-    ) -> Pass:
-        """Begin a pass with a crew that waits here, or a new one."""
-
-        def run(crew: Crew) -> Run:
+        def run(source: Callable[[Pool], WorkSource], pool: Pool) -> Run:
             try:
-                started = Run(crew, job, key, source, pipeline)
+                started = Run(pool, job, key, source, pipeline)
                 self._latest = started.stats
                 return started
             except (TowerpackError, OSError, MemoryError):
@@ -194,27 +172,28 @@ class PrefetchData(ParallelStage):
             except Exception as error:
                 raise not_sent(flow, self, error) from error
 
-        return Pass(self._parking.take(options), self._parking.park, run)
+        return begin
 
     def _options(self, flow: DataFlow, node: Node | None = None) -> Options:
         gathering = node is not None and node.gathers
-        return self.options.with_workers(most_workers(flow), gathering=gathering)
+        workers = max(self.options.workers, most_workers(flow))
+        return self.options.with_workers(workers, gathering=gathering)
 
     def stats(self) -> Stats | None:
         """What the workers have done in the pass that was begun last; `None` before the first."""
         return None if self._latest is None else self._latest()
 
-    def _open_parking(self) -> None:
+    def _open_idle(self) -> None:
         self._latest: Callable[[], Stats] | None = None
-        self._parking = Parking()
-        weakref.finalize(self, self._parking.close)
+        self._idle = IdlePools()
+        weakref.finalize(self, self._idle.close)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_parking", "_latest")}
+        return {k: v for k, v in self.__dict__.items() if k not in ("_idle", "_latest")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._open_parking()
+        self._open_idle()
 
 
 def most_workers(flow: DataFlow) -> int:
@@ -228,7 +207,7 @@ def not_sent(flow: DataFlow, stage: PrefetchData, error: Exception) -> ConfigErr
     return ConfigError(
         f"{type(stage).__name__} cannot send the pipeline to its workers: "
         f"{type(error).__name__}: {error}",
-        got=find_culprit(flow),
+        got=find_unpicklable(flow),
         fix="make it where it is used (in the function, or when it is first needed), or "
         'backend="thread"',
         pipeline=pipeline_of(flow),

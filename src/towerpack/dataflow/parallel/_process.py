@@ -13,22 +13,21 @@ import subprocess
 import time
 from typing import Any, cast
 
-from towerpack._core.errors import DataFlowError, InternalError, TowerpackError, WorkerError
+from towerpack._core.errors import DataFlowError, TowerpackError, WorkerError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._arena import Arena
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow.parallel._channel import Channel, Message
-from towerpack.dataflow.parallel._crew import Crew, Member
+from towerpack.dataflow.parallel._copies import pickled
 from towerpack.dataflow.parallel._failure import restore_failure
 from towerpack.dataflow.parallel._image import JobImage
 from towerpack.dataflow.parallel._job import Job
 from towerpack.dataflow.parallel._launch import Fds, Process, safe_to_fork, start_fork, start_fresh
-from towerpack.dataflow.parallel._layout import Laid, Layout
 from towerpack.dataflow.parallel._memory import SharedSlots, Slot, memory_file
 from towerpack.dataflow.parallel._options import Options
-from towerpack.dataflow.parallel._packing import WORTH_LENDING, Packed, Parcel, unbundle, unpack
-from towerpack.dataflow.parallel._set_apart import pickled
-from towerpack.dataflow.parallel._unit import Division, Part, Unit
+from towerpack.dataflow.parallel._packing import WORTH_LENDING, Extents, Packed, unbundle, unpack
+from towerpack.dataflow.parallel._pool import Member, Pool
+from towerpack.dataflow.parallel._work import Unit
 
 log = get_logger(__name__)
 
@@ -108,7 +107,7 @@ class ProcessMember(Member):
             os.close(life_fd)
 
 
-class ProcessCrew(Crew):
+class ProcessPool(Pool):
     """Worker processes."""
 
     def __init__(self, options: Options) -> None:
@@ -120,11 +119,11 @@ class ProcessCrew(Crew):
         self._selector.register(self._bell[0], selectors.EVENT_READ, None)
         self._image: JobImage | None = None
         self._count = 0
-        if not _CREWS:
+        if not _POOLS:
             atexit.unregister(close_all)
             atexit.register(close_all)
         _look_after_forks()
-        _CREWS.add(self)
+        _POOLS.add(self)
 
     @property
     def usable(self) -> bool:
@@ -225,10 +224,7 @@ class ProcessCrew(Crew):
         if message[0] == "grow":
             self._grow(member, message[1], message[2])
             return
-        if message[0] == "part":
-            self._part_heard(member, *message[1:])
-            return
-        _, seq, parcel, failure, count, needed, seconds = message
+        _, seq, extents, failure, count, needed, seconds = message
         unit = member.finished(seq, seconds)
         if unit is None:
             return
@@ -237,21 +233,12 @@ class ProcessCrew(Crew):
             unit.finish(None, 0, unit.error)
         else:
             error = None if failure is None else restore_failure(failure)
-            unit.finish(None if parcel is None else Parcel(*parcel), count, error)
+            unit.finish(None if extents is None else Extents(*extents), count, error)
         if unit.abandoned:
             self.release(unit)
             return
         unit.seconds, unit.nbytes = seconds, needed
         self.stats.count(unit)
-
-    def _part_heard(self, member: ProcessMember, seq: int, laid: Laid, seconds: float) -> None:
-        part = member.finished(seq, seconds)
-        if not isinstance(part, Part):
-            return
-        if laid == "drew" and not part.abandoned:
-            self.splitting.stop()
-        part.seconds = seconds
-        self.part_done(part, laid=laid == "laid")
 
     def _grow(self, member: ProcessMember, seq: int, nbytes: int) -> None:
         unit = member.queue[0]
@@ -280,17 +267,7 @@ class ProcessCrew(Crew):
             self.slots.dropped.clear()
         return slot
 
-    def make_room(self, unit: Unit, division: Division) -> bool:
-        unit.slot = self.take_slot(division.layout.nbytes)
-        return True
-
-    def joined(self, division: Division) -> Layout:
-        return division.layout
-
     def submit(self, unit: Unit, member: Member) -> None:
-        if isinstance(unit, Part):
-            self._submit_part(unit, cast("ProcessMember", member))
-            return
         try:
             slot = self._send_inputs(unit)
         except TowerpackError as error:  # no memory: raised in its turn, as all that befalls a unit
@@ -305,17 +282,6 @@ class ProcessCrew(Crew):
             message = ("unit", unit.seq, self.job_number, place, unit.work, unit.sent)
             cast("ProcessMember", member).channel.send(message)
 
-    def _submit_part(self, part: Part, member: ProcessMember) -> None:
-        whole = part.whole
-        if whole is None or whole.slot is None or whole.division is None:
-            raise InternalError("a part was issued of what is not made in parts")
-        member.assign(part)
-        slot, layout = whole.slot, whole.division.layout
-        place = (slot.number, slot.offset, slot.nbytes)
-        message = ("part", part.seq, self.job_number, place, part.work, part.rows, layout)
-        with contextlib.suppress(OSError):  # it died: that shows when it is waited for
-            member.channel.send(message)
-
     def _send_inputs(self, unit: Unit) -> Slot:
         packed = None if unit.inputs is None else Packed(unit.inputs)
         needed = 0 if packed is None else packed.most
@@ -327,28 +293,19 @@ class ProcessCrew(Crew):
         return unit.slot
 
     def take(self, unit: Unit, *, copy: bool) -> list[Datapoint]:
-        slot, parcel = unit.slot, unit.value
+        slot, extents = unit.slot, unit.value
         unit.slot = None
-        if slot is None or parcel is None:
+        if slot is None or extents is None:
             if slot is not None:
                 self.slots.give_back(slot)
             return []
-        if isinstance(parcel, Layout):
-            return [self._take_batch(parcel, slot, copy=copy)]
-        if parcel.bulk >= WORTH_LENDING and not copy:
-            return unbundle(unpack(parcel, self.slots.lend(slot), copy=False))
-        value = unbundle(unpack(parcel, slot.anchor(), copy=True))
+        if extents.bulk >= WORTH_LENDING and not copy:
+            return unbundle(unpack(extents, self.slots.lend(slot), copy=False))
+        value = unbundle(unpack(extents, slot.anchor(), copy=True))
         self.slots.give_back(slot)
         return value
 
-    def _take_batch(self, layout: Layout, slot: Slot, *, copy: bool) -> Datapoint:
-        if not copy:
-            return layout.batch(self.slots.lend(slot))
-        batch = layout.batch(slot.anchor().copy())
-        self.slots.give_back(slot)
-        return batch
-
-    def set_apart(self, value: Any) -> Any:
+    def own_copy(self, value: Any) -> Any:
         return pickled(value)
 
     def cancel(self, seq: int) -> None:
@@ -379,12 +336,9 @@ class ProcessCrew(Crew):
         for unit in member.queue:
             self.release_outgrown(unit)
             if unit.abandoned:
-                self.drop(unit)
+                self.release(unit)
             elif unit is first and not self._may_restart(unit, member):
-                if isinstance(unit, Part):
-                    self.part_done(unit, laid=False, error=error)
-                else:
-                    unit.finish(None, 0, error)
+                unit.finish(None, 0, error)
             else:
                 self.lost.append(unit)
         member.queue.clear()
@@ -424,7 +378,7 @@ class ProcessCrew(Crew):
             end.close()
         self.slots.close()
         self._image = None
-        _CREWS.discard(self)
+        _POOLS.discard(self)
 
     def _dismiss(self) -> None:
         """End all workers: they are told, waited for, and killed."""
@@ -445,7 +399,7 @@ class ProcessCrew(Crew):
                 member.process.wait()
             member.close()
             for unit in member.queue:
-                self.drop(unit)
+                self.release(unit)
 
     def let_live(self) -> None:
         """In a fork of the workers' parent: they are to end with that, and not with the fork."""
@@ -465,13 +419,13 @@ def _not_sent(error: Exception) -> DataFlowError:
 
 # All that are open. Not weak: what is found in garbage has its sockets closed before anybody could
 # say good-bye through them.
-_CREWS: set[ProcessCrew] = set()
+_POOLS: set[ProcessPool] = set()
 
 
 def close_all() -> None:
     """End all workers of this process."""
-    for crew in list(_CREWS):
-        crew.close()
+    for pool in list(_POOLS):
+        pool.close()
 
 
 @functools.cache
@@ -481,5 +435,5 @@ def _look_after_forks() -> None:
 
 
 def _forked() -> None:
-    for crew in _CREWS:
-        crew.let_live()
+    for pool in _POOLS:
+        pool.let_live()

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._stream import State, Stream, Tally
+from towerpack.dataflow.parallel._job import Inputs, Work
+from towerpack.dataflow.parallel._work import WorkSource
 
 Keep = Callable[[Datapoint], Datapoint]
 
@@ -41,7 +43,7 @@ class Buffer:
 
     def __init__(self, limit: int, wake: Callable[[], None], group: int = 1) -> None:
         self.group = group
-        self._limit = limit
+        self.limit = limit
         self._wake = wake
         self._changed = threading.Condition()
         self._entries: deque[Entry] = deque()
@@ -63,7 +65,7 @@ class Buffer:
             self._entries.append(entry)
             if len(self._entries) >= self.group:
                 self._tell()
-            self._wait_for(lambda: len(self._entries) < self._limit)
+            self._wait_for(lambda: len(self._entries) < self.limit)
             return not self._closed
 
     def fail(self, error: BaseException) -> bool:
@@ -230,3 +232,58 @@ def _read(stream: Stream, tally: Tally, buffer: Buffer, keep: Keep) -> None:
             going = buffer.put(entry)
             del entry
     stream.close()
+
+
+class ReadWork(WorkSource):
+    """Datapoints that the thread reads, in groups that become one each.
+
+    Args:
+        epoch: The pass.
+        start: How many groups were done before.
+        buffer: Where the thread puts datapoints.
+        remainder: Whether the last group may be smaller.
+    """
+
+    def __init__(self, epoch: int, start: int, buffer: Buffer, remainder: bool) -> None:
+        self.group = buffer.group
+        super().__init__(1, max(1, buffer.limit // 2 // self.group))
+        self._epoch = epoch
+        self._next = start
+        self._buffer = buffer
+        self._remainder = remainder
+        self.reads: deque[tuple[State, int]] = deque()
+        """For each datapoint that was taken here and is not handed on: the state of the source
+        after it, and how many bad datapoints it left out before it."""
+
+    def next_work(self) -> tuple[Work, Inputs | None] | None:
+        entries = self._buffer.take(self.size * self.group)
+        self.reads.extend((entry.state, entry.skipped) for entry in entries)
+        count = len(entries) // self.group
+        if self._remainder and len(entries) % self.group:
+            count += 1
+        if not count:
+            return None
+        start = self._next
+        self._next += count
+        datapoints = [entry.datapoint for entry in entries[: count * self.group]]
+        inputs = (start * self.group, datapoints)
+        return (self._epoch, start, self._next), inputs
+
+    def ended(self) -> bool:
+        return self._buffer.ended
+
+    def raise_error(self) -> None:
+        self._buffer.raise_error()
+
+    @property
+    def skipped_last(self) -> int:
+        """How many bad datapoints the source left out after the last good one."""
+        return self._buffer.skipped_last
+
+    @property
+    def state_last(self) -> State:
+        """Of the source at its end."""
+        return self._buffer.state_last
+
+    def close(self) -> None:
+        self._buffer.close()

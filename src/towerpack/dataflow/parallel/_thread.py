@@ -13,21 +13,19 @@ from towerpack._core.errors import InternalError
 from towerpack.dataflow._arena import Arena, lend
 from towerpack.dataflow._blocks import to_rows
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow.parallel._crew import Crew, Member
-from towerpack.dataflow.parallel._job import Job, Result
-from towerpack.dataflow.parallel._layout import Layout, RowsArena
+from towerpack.dataflow.parallel._job import Inputs, Job, Result, Work
 from towerpack.dataflow.parallel._memory import Bytes, PrivateSlots
 from towerpack.dataflow.parallel._options import Options
 from towerpack.dataflow.parallel._packing import WORTH_LENDING
-from towerpack.dataflow.parallel._unit import Division, Part, Unit
+from towerpack.dataflow.parallel._pool import Member, Pool
+from towerpack.dataflow.parallel._work import Unit
 
-_Rows = tuple[tuple[int, int], Layout]
-_Task = tuple[int, Any, Job, Bytes | None, _Rows | None]
+_Task = tuple[int, Work, Inputs | None, Job, Bytes | None]
 _Done = tuple[int, int, Result, int, float]
 
 
 class ThreadMember(Member):
-    """A worker thread. It knows nothing of the crew, so that it does not keep it alive."""
+    """A worker thread. It knows nothing of the pool, so that it does not keep it alive."""
 
     def __init__(self, number: int, results: queue.SimpleQueue[_Done]) -> None:
         super().__init__(number)
@@ -52,39 +50,29 @@ def _serve(
     cancelled: list[int],
 ) -> None:
     while (task := tasks.get()) is not None:
-        seq, work, job, memory, rows = task
+        seq, work, inputs, job, memory = task
         begin = time.perf_counter()
         arena = None if memory is None else Arena(memory)
         if seq <= cancelled[0]:
             result = Result([], 0)
-        elif rows is not None and memory is not None:
-            result = Result([], int(_lay(job, work, memory, *rows)))
         else:
-            result = _run(job, work, arena)
+            result = _run(job, work, inputs, arena)
         needed = 0 if arena is None else max(1, arena.needed)
         results.put((number, seq, result, needed, time.perf_counter() - begin))
         # Not to be kept alive while waiting.
-        del task, work, job, memory, rows, arena, result
+        del task, work, inputs, job, memory, arena, result
 
 
-def _run(job: Job, work: Any, arena: Arena | None) -> Result:
+def _run(job: Job, work: Work, inputs: Inputs | None, arena: Arena | None) -> Result:
     """Whatever is raised goes to the consumer, who would wait for ever for a thread that ended."""
     try:
         with lend(arena):
-            return job.run(work)
+            return job.run(work, inputs)
     except BaseException as error:  # noqa: BLE001
         return Result([], 0, error)
 
 
-def _lay(job: Job, work: Any, memory: Bytes, rows: tuple[int, int], layout: Layout) -> bool:
-    """Make some rows of a batch. Whatever goes wrong shows when the batch is made whole."""
-    try:
-        return job.lay(work, rows, RowsArena(layout, memory, *rows))
-    except BaseException:  # noqa: BLE001
-        return False
-
-
-class ThreadCrew(Crew):
+class ThreadPool(Pool):
     """Worker threads. Results are handed over as they are; their arrays lie in slots."""
 
     def __init__(self, options: Options) -> None:
@@ -113,25 +101,9 @@ class ThreadCrew(Crew):
     def submit(self, unit: Unit, member: Member) -> None:
         if self.job is None:
             raise InternalError("a unit was issued before a job was taken up")
-        work = unit.work if unit.inputs is None else (*unit.work, unit.inputs)
         member.assign(unit)
-        rows, memory = None, None
-        if not isinstance(unit, Part):
-            memory = self._memory()
-        elif unit.whole is not None and unit.whole.division is not None:
-            memory = unit.whole.division.memory
-            rows = (unit.rows, unit.whole.division.layout)
-        self._by_number[member.number].tasks.put((unit.seq, work, self.job, memory, rows))
-
-    def make_room(self, unit: Unit, division: Division) -> bool:
-        self.slots.expect(division.layout.nbytes)
-        division.memory = self._memory()
-        return division.memory is not None
-
-    def joined(self, division: Division) -> list[Datapoint]:
-        if division.memory is None:
-            raise InternalError("parts of a batch were laid into no memory")
-        return [division.layout.batch(division.memory)]
+        task = (unit.seq, unit.work, unit.inputs, self.job, self._memory())
+        self._by_number[member.number].tasks.put(task)
 
     def _memory(self) -> Bytes | None:
         # Small results are cheaper in memory of their own.
@@ -154,10 +126,6 @@ class ThreadCrew(Crew):
     def _heard(self, number: int, seq: int, result: Result, needed: int, seconds: float) -> None:
         member = self._by_number.get(number)
         unit = None if member is None else member.finished(seq, seconds)
-        if isinstance(unit, Part):
-            unit.seconds = seconds
-            self.part_done(unit, laid=result.count > 0)
-            return
         if unit is None or unit.abandoned:
             return
         self._needed = max(self._needed, needed)
@@ -166,7 +134,7 @@ class ThreadCrew(Crew):
         unit.seconds, unit.nbytes = seconds, needed
         self.stats.count(unit)
 
-    def set_apart(self, value: Any) -> Any:
+    def own_copy(self, value: Any) -> Any:
         return value  # it might be a file, a lock, or what the program goes on with
 
     def cancel(self, seq: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import os
+import random
 import signal
 import socket
 import sys
@@ -14,17 +15,16 @@ import traceback
 from collections import deque
 from typing import Any
 
+import numpy as np
+
 from towerpack._core.errors import DataFlowError
 from towerpack.dataflow._arena import Arena, lend
-from towerpack.dataflow._blocks import to_rows
 from towerpack.dataflow.parallel._channel import Channel, Message
 from towerpack.dataflow.parallel._failure import Failure, describe_failure
-from towerpack.dataflow.parallel._globals import drawn_since, seed_globals
 from towerpack.dataflow.parallel._image import load_image
 from towerpack.dataflow.parallel._job import Job, Result
-from towerpack.dataflow.parallel._layout import Laid, Layout, RowsArena
 from towerpack.dataflow.parallel._memory import MappedSlots
-from towerpack.dataflow.parallel._packing import Packed, Parcel, bundle, unpack
+from towerpack.dataflow.parallel._packing import Extents, Packed, bundle, unpack
 
 _WATCH_S = 0.5
 
@@ -124,8 +124,6 @@ class Worker:
         self._jobs: dict[int, Job | Failure] = {} if known is None else {known[0]: known[1]}
         self._cancelled = -1
         self._cv2_told = False
-        self._draws = False
-        """Whether the job was seen to draw from a global generator."""
 
     def serve(self) -> None:
         """Work until the other end is closed.
@@ -138,8 +136,6 @@ class Worker:
             self._quiet_cv2()
             if kind == "unit":
                 self._unit(*fields)
-            elif kind == "part":
-                self._part(*fields)
             elif kind == "job":
                 self._load(*fields)
 
@@ -161,7 +157,6 @@ class Worker:
 
     def _load(self, number: int, nbytes: int, pieces: list[Any], fd_count: int) -> None:
         fds = [self._channel.fds.popleft() for _ in range(fd_count)]
-        self._draws = False
         self._jobs.clear()  # one consumer has one job at a time: free what the last one held
         try:
             self._jobs[number] = load_image(nbytes, pieces, fds)
@@ -183,61 +178,41 @@ class Worker:
             self._channel.send(("done", seq, None, known, 0, 0, 0.0))
             return
         memory = self._slots.anchor(*slot)
-        used = 0
+        inputs, used = None, 0
         if sent is not None:
-            inputs = Parcel(*sent)
-            work = (*work, unpack(inputs, memory, copy=False))
-            used = max(start + size for start, size in ((inputs.start, inputs.nbytes), *inputs[2]))
+            extents = Extents(*sent)
+            inputs = unpack(extents, memory, copy=False)
+            used = max(
+                start + size for start, size in ((extents.start, extents.nbytes), *extents[2])
+            )
         arena = Arena(memory, used)
         with lend(arena):
-            result = self._run(known, work)
+            _seed_globals(known.seed_of(work))
+            result = known.run(work, inputs)
             result.block = bundle(result.block)
         try:
-            parcel = self._pack(seq, result, arena)
+            extents = self._pack(seq, result, arena)
         except (EOFError, OSError):
             raise
         except Exception as error:  # noqa: BLE001  it is raised in the consumer
             result = Result([], 0, _not_packed(error, known.place_of(work)))
-            parcel = None
+            extents = None
         failure = None if result.error is None else describe_failure(result.error)
         seconds = time.perf_counter() - begin
-        self._channel.send(("done", seq, parcel, failure, result.count, arena.needed, seconds))
+        self._channel.send(("done", seq, extents, failure, result.count, arena.needed, seconds))
 
-    def _part(
-        self,
-        seq: int,
-        job: int,
-        slot: tuple[int, int, int],
-        work: Any,
-        rows: tuple[int, int],
-        layout: Layout,
-    ) -> None:
-        """Make some rows of a batch. Whatever goes wrong shows when the batch is made whole."""
-        known = self._jobs.get(job)
-        begin = time.perf_counter()
-        laid: Laid = "misfit"
-        if seq > self._cancelled and isinstance(known, Job):
-            arena = RowsArena(layout, self._slots.anchor(*slot), *rows)
-            seed = known.seed_of(work)
-            seed_globals(seed)
-            with contextlib.suppress(BaseException):
-                laid = "laid" if known.lay(work, rows, arena) else "misfit"
-            if drawn_since(seed):
-                laid = "drew"
-        self._channel.send(("part", seq, laid, time.perf_counter() - begin))
-
-    def _pack(self, seq: int, result: Result, arena: Arena) -> Parcel | None:
+    def _pack(self, seq: int, result: Result, arena: Arena) -> Extents | None:
         if result.count == 0:
             return None
         packed = Packed(result.block)
-        parcel = packed.put(arena)
-        while parcel is None:
+        extents = packed.put(arena)
+        while extents is None:
             self._channel.send(("grow", seq, packed.most + arena.missed))
             slot = self._grown(seq)
             if slot is None:
                 return None
-            parcel = packed.put(Arena(self._slots.anchor(*slot)))
-        return parcel
+            extents = packed.put(Arena(self._slots.anchor(*slot)))
+        return extents
 
     def _grown(self, seq: int) -> tuple[int, int, int] | None:
         """The larger slot; `None` if nobody wants the unit. Other messages may come before it."""
@@ -246,34 +221,6 @@ class Worker:
             if message[0] == "grown" and message[1] == seq:
                 return message[2]
             self._sort_in(message)
-
-    def _run(self, job: Job, work: Any) -> Result:
-        """Do work, with global generators that depend on the position alone.
-
-        How much work comes at a time depends on how fast it is. Once something was drawn from a
-        global generator, they are seeded anew for every datapoint.
-        """
-        if not self._draws:
-            seed = job.seed_of(work)
-            seed_globals(seed)
-            parts = job.split(work)
-            if len(parts) < 2:
-                return job.run(work)
-            result = job.run(work)
-            if not drawn_since(seed):
-                return result
-            self._draws = True
-        return self._run_split(job, job.split(work))
-
-    def _run_split(self, job: Job, parts: list[Any]) -> Result:
-        rows: list[Any] = []
-        for part in parts:
-            seed_globals(job.seed_of(part))
-            result = job.run(part)
-            rows += to_rows(result.block)
-            if result.error is not None:
-                return Result(rows, len(rows), result.error)
-        return Result(rows, len(rows))
 
     def _quiet_cv2(self) -> None:
         # Before work: it may be there since the fork, or since the job was loaded. What imports it
@@ -292,3 +239,9 @@ def _not_packed(error: Exception, place: str) -> DataFlowError:
     )
     failure.__cause__ = error
     return failure
+
+
+def _seed_globals(seed: int) -> None:
+    """Seed the generators of `random` and NumPy, lest all workers draw the same from them."""
+    random.seed(seed)
+    np.random.seed(seed & 0xFFFFFFFF)

@@ -1,324 +1,219 @@
-"""A pipeline whose every stage tells how long it is at work.
+"""A copy of a pipeline whose every stage measures how long it is at work.
 
 What a stage compiles to or opens is changed in place to a subclass of its own class, in which the
 methods that give datapoints are timed. So `isinstance` still holds, and engines that take plans
 apart find what they know.
+
+They write to tables in shared memory, one for every thread of every process: small files, mapped,
+so that no engine needs to carry them, and what a worker had measured outlives it.
 """
 
 from __future__ import annotations
 
-import copy
+import os
+import sys
+import threading
 from collections.abc import Callable, Iterator
-from functools import cache
-from typing import Any, NamedTuple, cast
+from contextlib import suppress
+from copy import copy
+from functools import cache, partial
+from mmap import mmap
+from pathlib import Path
+from time import perf_counter, thread_time
+from typing import Any, cast
+from urllib.parse import quote
 
-from towerpack.dataflow._arena import Allocate
-from towerpack.dataflow._blocks import Block, Positions
+import numpy as np
+from numpy.typing import NDArray
+
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import DataFlow, ParallelStage, Place, Stage, has_items, is_exact
+from towerpack.dataflow._flow import DataFlow, has_items, is_exact
 from towerpack.dataflow._overriding import alike
-from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import State, Stream
-from towerpack.dataflow.parallel._unordered import UnorderedStream
-from towerpack.dataflow.profiling._lanes import Lanes
-from towerpack.dataflow.stages._batch import BatchData, Collate
-from towerpack.dataflow.stages._map import MapData
-from towerpack.dataflow.stages._mapping import Mapper
 
 _PROBE = "_towerpack_probe"
+_MAKERS = ("compile", "open", "read_ahead", "open_ahead", "node", "mapper")
+_GIVERS = ("read", "get", "__next__", "__call__")  # of nodes, streams, and functions of stages
+_MOST_FLOWS = 1000  # a longer list is data
+
+DATAPOINTS, SECONDS, CPU_SECONDS = range(3)
+FIELDS = 3
+
+Tables = dict[str, NDArray[np.float64]]
+"""For each thread, named `process-thread-name`, its numbers: [stages, FIELDS]."""
 
 
-class Probe(NamedTuple):
-    """Which stage of a measurement something belongs to."""
+class Timers(threading.local):
+    """One measurement, of `stages` stages, with files in `directory`.
 
-    lanes: Lanes
-    stage: int
-
-
-class Probed(NamedTuple):
-    """A pipeline to be measured.
-
-    Attributes:
-        flow: A copy that writes to `lanes`.
-        stages: The flows of the original, sources first.
-        lanes: Where it writes.
+    Used in another thread, or sent to a worker, it makes a further table. Time is charged to the
+    innermost stage at work, so it is never counted twice.
     """
 
-    flow: DataFlow
-    stages: list[DataFlow]
-    lanes: Lanes
+    def __init__(self, directory: str, stages: int) -> None:
+        self._arguments = directory, stages
+        self._process = os.getpid()
+        self._stack: list[int] = []
+        self._clocks = 0.0, 0.0, 0
+        size = stages * FIELDS * 8
+        try:
+            # Not "w": a worker that is sent its job again goes on in the table that it has.
+            with open(os.path.join(directory, name_of_thread()), "a+b") as file:
+                file.truncate(size)
+                memory = mmap(file.fileno(), size)
+        except FileNotFoundError:  # the measurement is over, and a worker is still at work
+            memory = mmap(-1, size)
+        self._table = memoryview(memory).cast("d")
+
+    def __reduce__(self) -> Any:
+        return Timers, self._arguments
+
+    def enter(self, stage: int) -> None:
+        """Charge `stage` from now on."""
+        if self._process != os.getpid():  # a fork would write to its parent's table
+            self.__init__(*self._arguments)
+        self._charge()
+        self._stack.append(stage)
+
+    def leave(self, datapoints: int) -> None:
+        """Count what the innermost stage gave, and charge the one around it from now on."""
+        self._charge()
+        stage = self._stack.pop()
+        if stage not in self._stack[-1:]:  # else it called itself
+            self._table[stage * FIELDS + DATAPOINTS] += datapoints
+
+    def read(self) -> Tables:
+        """All tables, as they are now."""
+        tables = {path.name: np.fromfile(path) for path in Path(self._arguments[0]).iterdir()}
+        # Between its making and `truncate`, a file is empty.
+        return {name: one.reshape(-1, FIELDS) for name, one in tables.items() if one.size}
+
+    def _charge(self) -> None:
+        now, cpu, waits = clocks = perf_counter(), thread_time(), _count_waits()
+        if self._stack:
+            at, (since, cpu_since, waits_before) = self._stack[-1] * FIELDS, self._clocks
+            # Without a wait it computed, although other programs may have had the CPU meanwhile.
+            computed = now - since if waits == waits_before > 0 else cpu - cpu_since
+            self._table[at + SECONDS] += now - since
+            self._table[at + CPU_SECONDS] += computed
+        self._clocks = clocks
 
 
-def probed(ds: DataFlow, directory: str) -> Probed:
-    """A copy of a pipeline that measures itself."""
-    stages = _stages_of(ds)
-    lanes = Lanes(directory, len(stages))
-    clones = _clones(stages)
-    for index, clone in enumerate(clones):
+def _count_waits() -> int:
+    """How often this thread gave up its CPU; 0 where that is not known."""
+    if sys.platform != "linux":
+        return 0
+    import resource  # there is none on Windows
+
+    return resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+
+
+def name_of_thread() -> str:
+    """Name of the calling thread's table."""
+    thread = threading.current_thread()
+    return f"{os.getpid()}-{thread.ident}-{quote(thread.name, safe='')}"
+
+
+def probed(ds: DataFlow, directory: str) -> tuple[DataFlow, list[DataFlow], Timers]:
+    """A copy of a pipeline that measures itself; the original's flows, sources first; timers."""
+    pairs: dict[int, tuple[DataFlow, DataFlow]] = {}
+    flow = cloned(ds, pairs)
+    timers = Timers(directory, len(pairs))
+    for index, (_, clone) in enumerate(pairs.values()):
         if is_exact(clone):
-            _watch(cast("Stage", clone), Probe(lanes, index))
-        else:
-            _attach(clone, Probe(lanes, index), _plain)
-    return Probed(clones[-1], stages, lanes)
+            _watch(clone, (timers, index))
+        else:  # of the user's: timed where it gives datapoints
+            method = "__getitem__" if has_items(type(clone)) else "__iter__"
+            _attach(clone, (timers, index), method)
+    return flow, [one for one, _ in pairs.values()], timers
 
 
-def cloned(ds: DataFlow) -> DataFlow:
-    """A copy of a pipeline that shares its data, and neither its caches nor its workers."""
-    return _clones(_stages_of(ds))[-1]
+def cloned(flow: DataFlow, pairs: dict[int, tuple[DataFlow, DataFlow]]) -> DataFlow:
+    """A copy of a pipeline that shares its data, and neither its caches nor its workers.
 
-
-def _clones(stages: list[DataFlow]) -> list[DataFlow]:
-    clones: dict[int, DataFlow] = {}
-    for flow in stages:
-        clone = clones[id(flow)] = copy.copy(flow)
+    `pairs` comes to hold, by identity, every flow of it with its copy, sources first.
+    """
+    if id(flow) not in pairs:
+        clone = copy(flow)
+        pairs[id(flow)] = flow, clone  # now, for flows that hold each other
         for name, value in vars(clone).items():
-            vars(clone)[name] = _replaced(value, clones)
-    return list(clones.values())
+            flows = cast("list[Any]", value) if type(value) in (list, tuple) else [value]
+            if len(flows) <= _MOST_FLOWS and any(isinstance(one, DataFlow) for one in flows):
+                new = [cloned(one, pairs) if isinstance(one, DataFlow) else one for one in flows]
+                vars(clone)[name] = new[0] if flows[0] is value else type(value)(new)
+        pairs[id(flow)] = pairs.pop(id(flow))  # after those that it holds
+    return pairs[id(flow)][1]
 
 
-def _stages_of(ds: DataFlow) -> list[DataFlow]:
-    """All flows of a pipeline, each after those that it holds."""
-    seen: set[int] = set()
-    found: list[DataFlow] = []
+def _watch(stage: Any, probe: tuple[Timers, int]) -> None:
+    """Time what a stage makes.
 
-    def visit(flow: DataFlow) -> None:
-        if id(flow) in seen:
-            return
-        seen.add(id(flow))
-        for value in vars(flow).values():
-            for inner in _flows_in(value):
-                visit(inner)
-        found.append(flow)
+    The methods are replaced on the object: engines look at the class to know what a stage does.
+    """
+    inside: list[bool] = []
 
-    visit(ds)
-    return found
+    def watched(make: Callable[..., Any]) -> Callable[..., Any]:
+        def made(*arguments: Any) -> Any:
+            inside.append(True)
+            try:
+                result = make(*arguments)
+            finally:
+                inside.pop()
+            # The map of a node is timed with the node, not once more for every datapoint.
+            return result if inside else _attach(result, probe, *_GIVERS)
 
+        return made
 
-def _flows_in(value: object) -> list[DataFlow]:
-    if isinstance(value, DataFlow):
-        return [value]
-    # A long list is data, and looking through it would take longer than the measurement.
-    if type(value) in (list, tuple) and len(cast("list[Any]", value)) <= 1000:
-        return [one for one in cast("list[Any]", value) if isinstance(one, DataFlow)]
-    return []
+    for name in filter(lambda name: hasattr(stage, name), _MAKERS):
+        setattr(stage, name, watched(getattr(stage, name)))
 
 
-def _replaced(value: Any, copies: dict[int, DataFlow]) -> Any:
-    if not _flows_in(value):
-        return value
-    if isinstance(value, DataFlow):
-        return copies.get(id(value), value)
-    return type(value)(copies.get(id(one), one) for one in value)
-
-
-Methods = Callable[[type[Any]], dict[str, Any]]
-
-
-def _attach(target: Any, probe: Probe, methods: Methods) -> None:
-    """Turn an object into one that is timed, unless it is one already, of a stage further down."""
-    if _PROBE in vars(target):
-        return
-    try:
+def _attach(target: Any, probe: tuple[Timers, int], *methods: str) -> Any:
+    """Time the methods of an object, unless they are, for a stage further down."""
+    if target is not None and not hasattr(target, _PROBE):
         target.__class__ = _timed(cast("type[Any]", type(target)), methods)
-    except TypeError:
-        return  # its class has slots: the stage above is charged for it
-    setattr(target, _PROBE, probe)
-
-
-def _probe_of(target: Any) -> Probe:
-    return cast("Probe", vars(target)[_PROBE])
+        setattr(target, _PROBE, probe)
+    return target
 
 
 @cache
-def _timed(cls: type[Any], methods: Methods) -> type[Any]:
+def _timed(cls: type[Any], methods: tuple[str, ...]) -> type[Any]:
     """A subclass that differs in nothing but that it is timed; also its name is the same."""
 
     def reduce(self: Any, protocol: Any) -> Any:
         # Classes that are made here cannot be found by name in another process.
         bare: Any = object.__new__(cls)
         bare.__dict__.update(self.__dict__)
-        return _restored, (bare, bare.__dict__.pop(_PROBE), methods)
+        return _attach, (bare, bare.__dict__.pop(_PROBE), *methods)
 
-    return alike(cls, {"__reduce_ex__": reduce, **methods(cls)})
+    def timed(method: str) -> Callable[..., Any]:
+        function = getattr(cls, method)
 
-
-def _restored(bare: Any, probe: Probe, methods: Methods) -> Any:
-    _attach(bare, probe, methods)
-    return bare
-
-
-def _node(cls: type[Node]) -> dict[str, Any]:
-    def read(self: Any, epoch: int, positions: Positions) -> Block:
-        probe = _probe_of(self)
-        lane = probe.lanes.mine()
-        block, count = None, 0
-        lane.enter(probe.stage)
-        try:
-            block = cls.read(self, epoch, positions)
-            count = len(positions)
-            return block
-        finally:
-            lane.leave(count, block, block=True)
-
-    def get(self: Any, epoch: int, position: int) -> Datapoint:
-        return _give(_probe_of(self), cls.get, self, epoch, position)
-
-    return {"read": read, "get": get}
-
-
-def _give(probe: Probe, function: Callable[..., Datapoint], *arguments: Any) -> Datapoint:
-    """Call what gives one datapoint, and charge a stage for it."""
-    lane = probe.lanes.mine()
-    datapoint, count = None, 0
-    lane.enter(probe.stage)
-    try:
-        datapoint = function(*arguments)
-        count = 1
-        return datapoint
-    finally:
-        lane.leave(count, datapoint, block=False)
-
-
-def _stream(cls: type[Stream]) -> dict[str, Any]:
-    def following(self: Any) -> Datapoint:
-        return _give(_probe_of(self), cls.__next__, self)
-
-    return {"__next__": following}
-
-
-def _watch(clone: Stage, probe: Probe) -> None:
-    """Have a stage probe what it makes.
-
-    The methods are replaced on the object: engines look at the class to know what a stage does.
-    """
-    compile, open = clone.compile, clone.open
-    inside: list[bool] = []
-
-    def timed_compile(place: Place) -> Node | None:
-        inside.append(True)
-        node = compile(place)
-        inside.pop()
-        if node is not None:
-            _attach(node, probe, _node)
-        return node
-
-    def timed_open(place: Place, epoch: int, state: State) -> Stream:
-        inside.append(True)
-        stream = open(place, epoch, state)
-        inside.pop()
-        _attach(stream, probe, _stream)
-        return stream
-
-    vars(clone).update(compile=timed_compile, open=timed_open)
-    if isinstance(clone, MapData):
-        vars(clone).update(mapper=_timed_mapper(clone.mapper, probe, inside))
-    if isinstance(clone, BatchData):
-        vars(clone).update(stacker=_timed_stacker(clone.stacker, probe))
-    if isinstance(clone, ParallelStage):
-        _watch_waiting(clone, probe)
-
-
-def _watch_waiting(clone: ParallelStage, probe: Probe) -> None:
-    """Charge a parallel stage for the time in which it waits for its workers."""
-    read_ahead, open_ahead, open_maps = clone.read_ahead, clone.open_ahead, clone.open_maps
-
-    def timed_read_ahead(flow: DataFlow, node: Node, place: Place) -> Node | None:
-        ahead = read_ahead(flow, node, place)
-        if ahead is not None:
-            _attach(ahead, probe, _node)
-        return ahead
-
-    def timed_open_ahead(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
-        stream = open_ahead(flow, place, epoch, state)
-        if isinstance(stream, UnorderedStream):  # others are timed where they are opened
-            _attach(stream, probe, _stream)
-        return stream
-
-    def timed_open_maps(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream | None:
-        stream = open_maps(flow, place, epoch, state)
-        if stream is not None:
-            _attach(stream, probe, _stream)
-        return stream
-
-    vars(clone).update(
-        read_ahead=timed_read_ahead, open_ahead=timed_open_ahead, open_maps=timed_open_maps
-    )
-
-
-def _timed_mapper(
-    mapper: Callable[[Place], Mapper], probe: Probe, inside: list[bool]
-) -> Callable[[Place], Mapper]:
-    """Time the map itself where an engine asks for it, rather than the stage that it belongs to."""
-
-    def made(place: Place) -> Mapper:
-        result = mapper(place)
-        if not inside:
-            _attach(result, probe, _map)
-        return result
-
-    return made
-
-
-def _map(cls: type[Mapper]) -> dict[str, Any]:
-    def call(self: Any, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
-        return _give(_probe_of(self), cls.__call__, self, datapoint, epoch, position)
-
-    return {"__call__": call}
-
-
-def _timed_stacker(
-    stacker: Callable[[Allocate], Collate], probe: Probe
-) -> Callable[[Allocate], Collate]:
-    """Time the stacking where an engine does it itself."""
-
-    def made(allocate: Allocate) -> Collate:
-        result = stacker(allocate)
-        _attach(result, probe, _stack)
-        return result
-
-    return made
-
-
-def _stack(cls: type[Collate]) -> dict[str, Any]:
-    def call(self: Any, block: Block) -> Datapoint:
-        return _give(_probe_of(self), cls.__call__, self, block)
-
-    return {"__call__": call}
-
-
-def _plain(cls: type[Any]) -> dict[str, Any]:
-    """Flows of the user's: timed where they give datapoints."""
-    methods: dict[str, Any] = {}
-    if has_items(cls):
-
-        def item(self: Any, index: int) -> Datapoint:
-            return _give(_probe_of(self), cls.__getitem__, self, index)
-
-        methods["__getitem__"] = item
-    else:
+        def give(self: Any, *arguments: Any) -> Any:
+            count = len(arguments[-1]) if method == "read" else 1
+            return _give(getattr(self, _PROBE), count, function, self, *arguments)
 
         def iterate(self: Any) -> Iterator[Datapoint]:
-            return _TimedIterator(cls.__iter__(self), _probe_of(self))
+            following = partial(_give, getattr(self, _PROBE), 1, function(self).__next__)
+            with suppress(StopIteration):
+                while True:
+                    yield following()
 
-        methods["__iter__"] = iterate
-    return methods
+        return iterate if method == "__iter__" else give
+
+    found = {method: timed(method) for method in methods if hasattr(cls, method)}
+    return alike(cls, {"__reduce_ex__": reduce, **found})
 
 
-class _TimedIterator:
-    """What a user's `__iter__` returned."""
-
-    def __init__(self, iterator: Iterator[Datapoint], probe: Probe) -> None:
-        self._iterator = iterator
-        self._probe = probe
-
-    def __iter__(self) -> _TimedIterator:
-        return self
-
-    def __next__(self) -> Datapoint:
-        return _give(self._probe, next, self._iterator)
-
-    def close(self) -> None:
-        """Give up what the iterator holds."""
-        close = getattr(self._iterator, "close", None)
-        if close is not None:
-            close()
+def _give(
+    probe: tuple[Timers, int], count: int, function: Callable[..., Any], *arguments: Any
+) -> Any:
+    """Call what gives `count` datapoints, and charge a stage for it."""
+    timers, stage = probe
+    given = 0
+    timers.enter(stage)
+    try:
+        result = function(*arguments)
+        given = count
+        return result
+    finally:
+        timers.leave(given)

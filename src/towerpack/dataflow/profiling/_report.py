@@ -1,14 +1,31 @@
-"""What a profile found, and how it is shown."""
+"""What a profile found: numbers, what limits the pipeline, and one sentence of advice."""
 
 from __future__ import annotations
 
-import importlib
-import io
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from textwrap import wrap
+from typing import Literal
+
+from towerpack.dataflow.parallel._options import usable_cpus
 
 Where = Literal["loop", "reader", "workers"]
-_WIDTH = 100
+
+_MOSTLY = 0.6
+_MUCH = 0.3
+_ON_CPU = 0.4
+_CALL_S = 20e-6  # of Python for each single datapoint: a call, a copy and an index take 1 to 3 µs
+_HAND_OVER_S = 150e-6  # what a datapoint costs that comes from another process
+
+_BATCHED = "MapData(..., batched=True) all the way from the source, or a map after BatchData"
+_FURTHER_AHEAD = "read further ahead: a larger num_prefetch, or smaller batches"
+_INDEXABLE = (
+    "workers do not help what can only be read in order: a source with __len__ and __getitem__, "
+    "work moved from it into a map, longer reads, more producers"
+)
+_SIDE_BY_SIDE = (
+    "workers, which wait side by side: PrefetchData(ds, num_proc=8), also more than there are "
+    "CPUs; or fewer and longer reads"
+)
 
 
 @dataclass(frozen=True)
@@ -22,7 +39,8 @@ class StageProfile:
         seconds: How long it was at work itself, without the stages below; of all workers together.
         share: Of the work of all stages.
         on_cpu: Share of `seconds` in which it computed; the rest it waited, for a disk, say.
-        nbytes: In an average datapoint of its.
+        calls: Whether it calls a function for every single datapoint.
+        divisible: Whether several workers can do its work.
     """
 
     name: str
@@ -30,8 +48,9 @@ class StageProfile:
     datapoints: int
     seconds: float
     share: float
-    on_cpu: float
-    nbytes: float
+    on_cpu: float = 1.0
+    calls: bool = False
+    divisible: bool = True
 
     @property
     def seconds_each(self) -> float:
@@ -41,12 +60,7 @@ class StageProfile:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What limits a pipeline.
-
-    Attributes:
-        bottleneck: Which part of it, and why.
-        advice: What to do.
-    """
+    """What limits a pipeline (`bottleneck`), and what to do about it (`advice`)."""
 
     bottleneck: str
     advice: str
@@ -58,9 +72,8 @@ class ProfileReport:
 
     Attributes:
         pipeline: What was measured.
-        datapoints: How many were read while nothing else was measured.
-        seconds: How long that took, from the first datapoint on.
-        nbytes: Bytes in them.
+        datapoints: How many were read after the first.
+        seconds: How long that took.
         first_s: Seconds until the first datapoint.
         stages: Sources first.
         consuming: Share of the time in which the loop was busy with datapoints that it had.
@@ -68,102 +81,100 @@ class ProfileReport:
             run in the loop itself.
         workers: For each worker the share of the time in which it was busy with stages.
         reader: The same for the thread that reads in order for them; 0 if there is none.
+        threads: Whether the workers are threads of this process.
         verdict: What limits it.
     """
 
     pipeline: str
     datapoints: int
     seconds: float
-    nbytes: float
     first_s: float
     stages: list[StageProfile]
-    consuming: float
-    waiting: float
-    workers: list[float]
-    reader: float
-    verdict: Verdict
+    consuming: float = 0.0
+    waiting: float = 0.0
+    workers: list[float] = field(default_factory=list[float])
+    reader: float = 0.0
+    threads: bool = False
+    verdict: Verdict = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "verdict", Verdict(*_judge(self)))
 
     @property
     def datapoints_per_second(self) -> float:
         """The rate."""
         return self.datapoints / self.seconds
 
-    @property
-    def bytes_per_second(self) -> float:
-        """The rate in bytes."""
-        return self.nbytes / self.seconds
-
     def __str__(self) -> str:
         return self.text()
 
-    def text(self, width: int = _WIDTH) -> str:
-        """The table and what follows from it.
-
-        Args:
-            width: Columns to keep to.
-        """
-        console: Any = importlib.import_module("rich.console")  # 50 ms that few programs need
-        out = io.StringIO()
-        screen = console.Console(file=out, width=width, color_system=None, legacy_windows=False)
-        screen.print(self.table())
-        screen.print(self.summary())
-        return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
-
-    def table(self) -> Any:
-        """The stages as a `rich.table.Table`."""
-        rich_table: Any = importlib.import_module("rich.table")
-        rich_box: Any = importlib.import_module("rich.box")
-        table = rich_table.Table(box=rich_box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
-        # In too little room only its names are cut off: a column that may not wrap keeps its own.
-        table.add_column("stage", overflow="ellipsis")
-        if self.workers:
-            table.add_column("where", no_wrap=True)
-        for heading in ("datapoints", "µs each", "share", "waits", "MB/s"):
-            table.add_column(heading, justify="right", no_wrap=True)
-        for stage in self.stages:
-            # Workers are several, so their rates add up.
-            rate = stage.nbytes * stage.datapoints / stage.seconds if stage.seconds else 0.0
-            table.add_row(
-                _plain(stage.name, no_wrap=True),
-                *([stage.where] if self.workers else []),
-                f"{stage.datapoints:,}",
-                _number(1e6 * stage.seconds_each),
-                f"{stage.share:.0%}",
-                f"{1 - stage.on_cpu:.0%}" if stage.on_cpu < 0.75 else "",
-                _number(rate / 1e6) if rate else "",
-            )
-        return table
-
-    def summary(self) -> Any:
-        """What stands below the table, as a `rich.table.Table`."""
-        rich_table: Any = importlib.import_module("rich.table")
-        grid = rich_table.Table.grid(padding=(0, 2, 0, 0))
-        each = _number(1e6 * self.seconds / self.datapoints)
-        rate = _number(self.datapoints_per_second)
-        rows = {
+    def text(self, width: int = 100) -> str:
+        """The table and what follows from it, in lines of at most `width` columns."""
+        room = min(max([5, *(len(one.name) for one in self.stages)]), width - 48)
+        lines = [f"{'stage':<{room}}{'datapoints':>13}{'µs each':>11}  share  waits  where"]
+        lines.append("─" * (room + 48))
+        for one in self.stages:
+            name = one.name if len(one.name) <= room else f"{one.name[: room - 1]}…"
+            waits = f"{1 - one.on_cpu:.0%}" if one.on_cpu < 0.75 else ""
+            each = 1e6 * one.seconds_each
+            numbers = f"{one.datapoints:>13,}{each:>11,.1f}{one.share:>7.0%}{waits:>7}"
+            lines.append(f"{name:<{room}}{numbers}  {one.where}")
+        rate, each = self.datapoints_per_second, 1e6 * self.seconds / self.datapoints
+        making = max(0.0, 1 - self.consuming - self.waiting)
+        summary = {
             "pipeline": self.pipeline,
-            "read": f"{self.datapoints:,} datapoints in {self.seconds:.2f} s: {rate} /s, {each} µs "
-            f"each, {_number(self.bytes_per_second / 1e6)} MB/s; the first after "
-            f"{self.first_s:.2f} s",
-            "loop": f"{self.consuming:.0%} using datapoints, "
-            f"{max(0.0, 1 - self.consuming - self.waiting):.0%} making them, "
+            "read": f"{self.datapoints:,} datapoints in {self.seconds:.2f} s: {rate:,.1f} /s, "
+            f"{each:,.1f} µs each; the first after {self.first_s:.2f} s",
+            "loop": f"{self.consuming:.0%} using datapoints, {making:.0%} making them, "
             f"{self.waiting:.0%} waiting for workers",
-            "workers": f"{len(self.workers)}, busy " + ", ".join(f"{b:.0%}" for b in self.workers),
-            "reader": f"busy {self.reader:.0%}, reading in order for the workers",
+            "workers": ", ".join(f"{share:.0%} busy" for share in self.workers),
+            "reader": f"{self.reader:.0%} busy, in order for the workers" if self.reader else "",
             "bottleneck": self.verdict.bottleneck,
             "to do": self.verdict.advice,
         }
-        for label, text in rows.items():
-            if (label != "workers" or self.workers) and (label != "reader" or self.reader):
-                grid.add_row(label, _plain(text))
-        return grid
+        lines.append("")
+        for label, text in summary.items():
+            lines += wrap(f"{label:<12}{text}", width, subsequent_indent=" " * 12) if text else []
+        return "\n".join(lines) + "\n"
 
 
-def _plain(text: str, *, no_wrap: bool | None = None) -> Any:
-    """Text in which brackets are brackets."""
-    return importlib.import_module("rich.text").Text(text, no_wrap=no_wrap)
-
-
-def _number(value: float) -> str:
-    """Three digits at least, without noise behind."""
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+def _judge(it: ProfileReport) -> tuple[str, str]:
+    """The bottleneck, and what to do about it."""
+    if it.consuming >= _MOSTLY or not it.stages:
+        found = f"the loop that uses the datapoints: {it.consuming:.0%} of the time"
+        return found, "nothing here, data are ready before they are asked for: a faster step"
+    count, busiest = len(it.workers), max(it.workers, default=0.0)
+    where: Where = "loop" if it.waiting < _MUCH else "workers"
+    if where == "workers" and it.reader >= max(_MOSTLY, busiest):
+        where = "reader"
+    stage = max(it.stages, key=lambda one: (one.where == where, one.seconds))
+    told = f"{stage.name}: {1e6 * stage.seconds_each:,.1f} µs per datapoint"
+    waits = stage.on_cpu < _ON_CPU
+    if where == "reader":
+        return f"reading in order, which one thread does for all workers: {told}", _INDEXABLE
+    if where == "workers":
+        if it.threads and count > 1 and _MOSTLY <= sum(it.workers) < 1 + _MUCH:
+            found = f"the interpreter's lock: {count} threads do the work of one, mostly {told}"
+            return found, 'backend="process", or functions that let go of the lock (NumPy, OpenCV)'
+        if busiest < _MOSTLY:
+            found = f"handing over: the loop waits {it.waiting:.0%}, workers work {busiest:.0%}"
+            return found, "send less between processes (uint8, cropped before), or read faster"
+        busy = sum(share >= _MOSTLY for share in it.workers)
+        if busy < count and not waits:
+            return f"one worker: of {count} only {busy} has enough to do", _FURTHER_AHEAD
+        found = f"too few workers: {busy} of {count} are always busy, mostly with {told}"
+        if waits or count < usable_cpus():
+            more = ", also more than that: they wait" if waits else ""
+            return found, f"more workers: there are {usable_cpus()} CPUs{more}"
+        return found, "a cheaper stage (smaller pictures, cached, vectorised), or more CPUs"
+    told += f", {stage.share:.0%} of the work"
+    if it.workers:
+        return f"{told}, in the loop", "move it below PrefetchData, so that workers do it"
+    if waits:
+        found = told.replace(stage.name, f"{stage.name} waits (for a disk, a network)", 1)
+        return found, _SIDE_BY_SIDE if stage.divisible else _INDEXABLE
+    if any(one.calls and one.seconds_each < _CALL_S and one.share > _MUCH for one in it.stages):
+        return f"the cost of a call per datapoint, not the work: {told}", _BATCHED
+    if it.seconds / it.datapoints < _HAND_OVER_S:
+        return told, "little: handing over from workers would cost more than it saves"
+    return told, f"let workers do it: PrefetchData(ds, num_proc={usable_cpus()}) as the last stage"

@@ -1,6 +1,6 @@
 """Flows over the network: one process sends, another one trains."""
 
 from ._keys import generate_keys as generate_keys
-from ._peer import ProducerCounts as ProducerCounts
-from ._remote import RemoteDataZMQ as RemoteDataZMQ
+from ._receive import ProducerCounts as ProducerCounts
+from ._receive import RemoteDataZMQ as RemoteDataZMQ
 from ._send import send_dataflow_zmq as send_dataflow_zmq

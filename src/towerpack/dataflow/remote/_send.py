@@ -3,22 +3,40 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import math
+import os
 import signal
 import socket
+import sys
 import threading
-from collections.abc import Generator
+import time
+import traceback
+from collections.abc import Generator, Sequence
 from types import FrameType
+from typing import Any, Final
 
 from towerpack._core.errors import ConfigError
+from towerpack._core.logs import get_logger
+from towerpack._core.randomness import derive_seed
+from towerpack.dataflow._datapoints import Datapoint, values_of
 from towerpack.dataflow._flow import DataFlow, check_seed
-from towerpack.dataflow.remote._address import Keys
-from towerpack.dataflow.remote._post import Post
-from towerpack.dataflow.remote._producer import Producer
-from towerpack.dataflow.remote._progress import Progress
+from towerpack.dataflow.formats._wire import Packer, pack_frames
+from towerpack.dataflow.remote._keys import Keys
+from towerpack.dataflow.remote._protocol import LONGEST_NAME, Kind, header
+from towerpack.dataflow.remote._socket import REPORT_S, SLICE_S, Socket
 from towerpack.dataflow.stages._repeat import RepeatedData
 
-# Consumers send small messages only.
-_MOST_FROM_CONSUMER = 1 << 26
+log = get_logger(__name__)
+
+# Small datapoints that come quickly travel together.
+_SMALL: Final = 1 << 15
+_GROUP: Final = 128
+_QUICKLY_S: Final = 0.002
+_SHOW_S: Final = 0.5
+_ERROR_S: Final = 10.0  # for a consumer to hear of it
+_END_AGAIN_S: Final = 1.0
+_LONGEST_TEXT: Final = 1 << 16
 
 
 def send_dataflow_zmq(
@@ -29,7 +47,6 @@ def send_dataflow_zmq(
     bind: bool = False,
     *,
     passes: int | None = None,
-    stay: bool = False,
     name: str | None = None,
     seed: int | None = None,
     keys: Keys = None,
@@ -37,31 +54,27 @@ def send_dataflow_zmq(
 ) -> None:
     """Send the datapoints of a flow to a `RemoteDataZMQ`, for ever or until the passes are over.
 
-    The consumer says where to begin. A producer that was killed and is started again with the same
-    name and flow therefore goes on where it was, without losing or repeating a datapoint. While no
-    consumer is there, it waits. On SIGTERM and Ctrl-C it closes everything and ends.
+    While no consumer is there, it waits. What is on its way when a process ends is lost, and a
+    producer that is started again begins its flow anew. On SIGTERM and Ctrl-C it ends.
 
     Args:
         df: What to send. Each process with a part of its own is best; processes with the same
             random flow send different orders of it.
         addr: Where the consumer listens; with `bind` where to listen.
-        hwm: Datapoints to keep until they are acknowledged; the consumer's `hwm` counts too.
+        hwm: Datapoints that may wait on this side.
         format: Nothing but None: there is one format, which holds no pickle.
-        bind: Listen, and let the consumer connect; one at a time.
-        passes: How many passes of `df` make a pass of the consumer's; by default one never ends.
-        stay: Wait for the consumer's next pass when one is over, and when the flow has failed.
-            Otherwise this returns when all is sent and acknowledged, and raises what `df` raised.
-        name: By which the consumer knows this producer. By default the host's name, with a number
-            behind it if there are several: a producer that comes takes over from one with the same
-            flow that is gone.
-        seed: What the randomness of `df` is a function of; by default it depends on the consumer's
-            seed and the name.
+        bind: Listen, and let the consumer connect.
+        passes: Passes of `df`, after which this returns, when the consumer's side has taken all; by
+            default it never ends.
+        name: By which the consumer knows this producer; by default host and process.
+        seed: With the name, what the randomness of `df` is a function of; by default a new one.
         keys: The folder of `generate_keys`, or one secret file in it. Needed for addresses that
             other machines reach.
         progress: Show a line on stderr; by default if that is a terminal.
 
     Raises:
-        ConfigError: The address, keys or name do not do; the name is another producer's.
+        ConfigError: The address, keys or name do not do.
+        DataFlowError: What `df` raised, which the consumer is told, too.
     """
     if format is not None:
         raise ConfigError(
@@ -71,26 +84,141 @@ def send_dataflow_zmq(
         )
     if hwm < 1:
         raise ConfigError(f"hwm={hwm} would let nothing through.", expected="1 or more")
-    if name is not None and not 0 < len(name) <= 200:
-        raise ConfigError("The name of a producer has 1 to 200 characters.", got=repr(name)[:250])
+    name = f"{socket.gethostname()[:100]}-{os.getpid()}" if name is None else name
+    if not 0 < len(name.encode()) <= LONGEST_NAME:
+        what = f"The name of a producer has 1 to {LONGEST_NAME} bytes."
+        raise ConfigError(what, got=repr(name)[:250])
     flow = RepeatedData(df, -1 if passes is None else passes)
-    line = Progress(progress)
+    seed = None if seed is None else derive_seed(check_seed(seed), name)
+    shown = sys.stderr.isatty() if progress is None else progress
     with _terminated_as_exit():
-        post = Post([addr], bind=bind, keys=keys, hwm=hwm, max_nbytes=_MOST_FROM_CONSUMER)
+        group = max(1, min(_GROUP, hwm // 4))
+        link = Socket("DEALER", addr, bind=bind, keys=keys, hwm=-(-hwm // group))
         try:
-            Producer(
-                flow,
-                post,
-                name=socket.gethostname()[:100] if name is None else name,
-                exact=name is not None,
-                hwm=hwm,
-                seed=None if seed is None else check_seed(seed),
-                stay=stay,
-                progress=line,
-            ).run()
+            sender = _Sender(link, addr, name, group, shown)
+            try:
+                for datapoint in flow.iterate(seed=seed):
+                    sender.add(datapoint)
+                sender.flush()
+            except Exception as error:
+                sender.flush()
+                log.error("%s failed after %d datapoints: %s", name, sender.number, error)
+                sender.end(Kind.ERROR, [_told(error)], _ERROR_S)
+                raise
+            sender.end(Kind.END, [], math.inf)
         finally:
-            line.close()
-            post.close()
+            link.close()
+
+
+class _Sender:
+    """Groups small datapoints, numbers them, and shows how many."""
+
+    def __init__(self, link: Socket, address: str, name: str, group: int, shown: bool) -> None:
+        self._link, self._address, self._group, self._shown = link, address, group, shown
+        self._packer = Packer()
+        self._quick = 0
+        self._came_s = 0.0
+        self._name = name.encode()
+        self._run = os.urandom(8)
+        self.number = 0
+        self._nbytes = 0
+        self._waited_s = 0.0
+        self._last = (time.monotonic(), 0, 0, 0.0)
+        self._zmq: Any = importlib.import_module("zmq")
+
+    def add(self, datapoint: Datapoint) -> None:
+        """Send it, at once or with those that come after it."""
+        now = time.monotonic()
+        self._quick = self._quick + 1 if now - self._came_s < _QUICKLY_S else 0
+        self._came_s = now
+        if self._group == 1 or _size(datapoint) > _SMALL:
+            self.flush()
+            self.send(Kind.DATA, pack_frames(datapoint), 1)
+            return
+        packer = self._packer
+        packer.add(datapoint)
+        # A flow that pauses between datapoints would hold them back.
+        if self._quick < _GROUP or packer.count >= self._group or packer.nbytes >= 4 * _SMALL:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what waits."""
+        if count := self._packer.count:
+            self.send(Kind.GROUP, [self._packer.pack()], count)
+
+    def send(self, kind: Kind, frames: Sequence[Any], count: int = 0) -> None:
+        """Send a message of so many datapoints."""
+        message = [header(kind, self._run, self.number, self._name), *frames]
+        try:
+            # A copy, since the flow may use its memory again.
+            self._link.raw.send_multipart(message, self._zmq.NOBLOCK)
+        except self._zmq.Again:
+            self._wait()
+            self._link.raw.send_multipart(message)
+        self.number += count
+        if self._shown:
+            self._nbytes += sum(memoryview(frame).nbytes for frame in frames)
+            self._show(last=count == 0)
+
+    def end(self, kind: Kind, frames: Sequence[Any], limit_s: float) -> None:
+        """Say that nothing follows, until the consumer has heard it.
+
+        When a connection is closed, ZeroMQ loses what a consumer that is behind has not read yet.
+        """
+        until = time.monotonic() + limit_s
+        while time.monotonic() < until:
+            with contextlib.suppress(self._zmq.Again):
+                self.send(kind, frames)
+            again = time.monotonic() + _END_AGAIN_S
+            while time.monotonic() < again:
+                if self._link.raw.poll(1000 * SLICE_S):
+                    return
+
+    def _wait(self) -> None:
+        begin, report_s = time.monotonic(), REPORT_S
+        while not self._link.raw.poll(1000 * SLICE_S, self._zmq.POLLOUT):
+            if time.monotonic() - begin > report_s:
+                report_s += REPORT_S
+                log.warning(
+                    "Nobody has taken data at %s for %.0f s: see whether the consumer runs, and "
+                    "whether both sides have keys that fit, or none.",
+                    self._address,
+                    time.monotonic() - begin,
+                )
+        self._waited_s += time.monotonic() - begin
+
+    def _show(self, last: bool) -> None:
+        now = time.monotonic()
+        begin, number, nbytes, waited_s = self._last
+        if now - begin < _SHOW_S and not last:
+            return
+        seconds = max(now - begin, 1e-3)
+        line = (
+            f"\r{self.number:,} sent, {(self.number - number) / seconds:,.1f} /s, "
+            f"{(self._nbytes - nbytes) / seconds / 1e6:,.1f} MB/s, "
+            f"{min(1.0, (self._waited_s - waited_s) / seconds):4.0%} of the time waiting"
+        )
+        sys.stderr.write(line + ("\n" if last else ""))
+        sys.stderr.flush()
+        self._last = (now, self.number, self._nbytes, self._waited_s)
+
+
+def _size(datapoint: Datapoint) -> int:
+    """Bytes of the larger components, about."""
+    total = 0
+    for value in values_of(datapoint):
+        total += len(value) if isinstance(value, str | bytes) else getattr(value, "nbytes", 0)
+    return total
+
+
+def _told(error: Exception) -> bytes:
+    msgpack: Any = importlib.import_module("msgpack")
+    facts = {
+        "type": type(error).__name__,
+        "what": str(error)[:_LONGEST_TEXT],
+        "traceback": "".join(traceback.format_exception(error))[-_LONGEST_TEXT:],
+    }
+    return msgpack.packb(facts, unicode_errors="replace")
 
 
 @contextlib.contextmanager

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -46,25 +46,29 @@ class FakeData(Stage):
         seed: int | None = None,
     ) -> None:
         self.shapes = _checked_shapes(shapes)
-        self.size = integer_of(size, "size")
-        if self.size < 0:
-            raise ConfigError(f"There is no pass of {size} datapoints.", expected="0 or more")
+        self.size = integer_of(size, "size", 0)
         self.repeats_first = not random
         self.random = seed is None
         self.seed = None if seed is None else check_seed(seed)
         count = len(self.shapes)
-        many = isinstance(dtype, (list, tuple))
-        dtypes = list(cast("Sequence[DTypeLike]", dtype)) if many else [dtype] * count
-        self.dtypes = [_dtype_of(one) for one in dtypes]
-        if not isinstance(cast("object", domain), Sequence) or not domain:
-            raise ConfigError("domain is no pair.", got=given(domain), expected="(low, high)")
-        per_component = isinstance(domain[0], Sequence)
-        self.domains = cast("list[Domain]", list(domain) if per_component else [domain] * count)
-        if not len(self.dtypes) == len(self.domains) == count:
+        dtypes: list[Any] = list(dtype) if isinstance(dtype, (list, tuple)) else [dtype] * count
+        try:
+            self.dtypes = [np.dtype(one) for one in dtypes]
+            bounds = np.asarray(domain, np.float64)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                "NumPy knows no such dtype, or domain is no pair.",
+                got=f"{given(dtype)}, {given(domain)}",
+                expected='for example "float32" and (0, 1)',
+            ) from error
+        if bounds.ndim == 1:
+            bounds = np.tile(bounds, (count, 1))
+        if len(self.dtypes) != count or bounds.shape != (count, 2):
             raise ConfigError(
                 "There must be one dtype and one domain for each shape.",
-                got=f"{count} shapes, {len(self.dtypes)} dtypes, {len(self.domains)} domains",
+                got=f"{count} shapes, {len(self.dtypes)} dtypes, domains {given(domain)}",
             )
+        self.domains = [(low, high) for low, high in bounds.tolist()]
 
     def length(self) -> Length:
         return self.size
@@ -81,25 +85,13 @@ class FakeData(Stage):
 
 
 def _checked_shapes(shapes: Any) -> list[tuple[int, ...]]:
-    listed = list(cast("Iterable[Any]", shapes)) if isinstance(shapes, Iterable) else [shapes]
-    if not isinstance(shapes, Iterable) or not all(isinstance(one, Iterable) for one in listed):
+    try:
+        return [tuple(integer_of(side, "a side of a shape", 0) for side in one) for one in shapes]
+    except TypeError as error:
         raise ConfigError(
             "shapes must be a list with one shape for each component.",
             got=given(shapes),
             expected="for example [[28, 28], []], an image and a scalar",
-        )
-    checked = [tuple(integer_of(side, "a side of a shape") for side in one) for one in listed]
-    if any(side < 0 for shape in checked for side in shape):
-        raise ConfigError("A side of a shape is negative.", got=given(shapes), expected="0 or more")
-    return checked
-
-
-def _dtype_of(dtype: Any) -> np.dtype[Any]:
-    try:
-        return np.dtype(dtype)
-    except TypeError as error:
-        raise ConfigError(
-            "NumPy knows no such dtype.", got=given(dtype), expected='for example "float32"'
         ) from error
 
 

@@ -21,8 +21,8 @@ from towerpack.dataflow._opening import PathLike
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._rows import RowMaker, empty_row
 from towerpack.dataflow._strings import Strings
+from towerpack.dataflow.images._arguments import height_and_width
 from towerpack.dataflow.images._decode import MAX_PIXELS, decode_image
-from towerpack.dataflow.images._image import height_and_width
 from towerpack.dataflow.sources._planned import PlannedSource
 
 _LARGEST_FILE = 1 << 30

@@ -14,72 +14,7 @@ from towerpack.dataflow._flow import Length, Place, Stage
 from towerpack.dataflow._stream import ReplayStream, State, Stream
 
 
-class _Iterated(Stage):
-    """What both have in common: passes that can only be started from the beginning."""
-
-    def __init__(self, source: Any) -> None:
-        self._source = source
-        self._single_use = isinstance(source, Iterator)
-        self._used = False
-
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        key = place.key(self)
-        return ReplayStream(
-            lambda: self._start(key, epoch),
-            lambda: Ambient(key, epoch),
-            type(self).__name__,
-            state,
-        )
-
-    def _start(self, key: int, epoch: int) -> Iterator[Datapoint]:
-        if self._single_use:
-            if self._used:
-                raise DataFlowError(
-                    f"{type(self).__name__} was given a {type(self._source).__name__}, which can "
-                    "be iterated once, and that was done.",
-                    fix="pass the generator function instead, not what it returned",
-                )
-            self._used = True
-        return iter(self._source)
-
-
-class DataFromGenerator(_Iterated):
-    """Datapoints that a generator function yields.
-
-    Contract: in the generator's order; length unknown; random only through `rng`; thread- and
-    fork-safe as far as the function is; resumable by running it again and skipping.
-
-    Args:
-        gen: A function without arguments that returns an iterator, called once for each pass. An
-            iterator or generator object is accepted too, for a single pass.
-        rng: Call `gen(rng)` with a NumPy generator that is a function of (seed, epoch).
-    """
-
-    def __init__(
-        self, gen: Callable[..., Iterable[Any]] | Iterable[Any], *, rng: bool = False
-    ) -> None:
-        if not callable(gen) and not _iterable(gen):
-            raise ConfigError(
-                "DataFromGenerator takes a generator function.",
-                got=given(gen),
-                fix="def gen(): yield datapoint",
-            )
-        super().__init__(gen)
-        self._rng = self.random = rng
-        if rng and not callable(gen):
-            raise ConfigError("rng=True needs a generator function, to which it can be passed.")
-
-    def arguments(self) -> str:
-        return getattr(self._source, "__name__", "")
-
-    def _start(self, key: int, epoch: int) -> Iterator[Datapoint]:
-        if self._single_use or not callable(self._source):
-            return super()._start(key, epoch)
-        arguments = (position_rng(key, epoch, 0),) if self._rng else ()
-        return iter(cast("Iterable[Any]", self._source(*arguments)))
-
-
-class DataFromIterable(_Iterated):
+class DataFromIterable(Stage):
     """Datapoints of any iterable, which is iterated once for each pass.
 
     Contract: in the iterable's order; its length if it has one; not random; thread- and fork-safe
@@ -96,7 +31,8 @@ class DataFromIterable(_Iterated):
                 got=given(iterable),
                 fix="a list, or DataFromGenerator for a function",
             )
-        super().__init__(iterable)
+        self._source: Any = iterable
+        self._used = False
 
     def length(self) -> Length:
         return len(self._source) if isinstance(self._source, Sized) else None
@@ -104,6 +40,65 @@ class DataFromIterable(_Iterated):
     def identity(self) -> str:
         length = self.length()
         return "" if length is None else str(length)
+
+    def open(self, place: Place, epoch: int, state: State) -> Stream:
+        key = place.key(self)
+        return ReplayStream(
+            lambda: self._start(key, epoch),
+            lambda: Ambient(key, epoch),
+            type(self).__name__,
+            state,
+        )
+
+    def _start(self, key: int, epoch: int) -> Iterator[Datapoint]:
+        source = cast("Iterable[Any]", self._source)
+        if self._used:
+            raise DataFlowError(
+                f"{type(self).__name__} was given a {type(source).__name__}, which can be "
+                "iterated once, and that was done.",
+                fix="pass the generator function instead, not what it returned",
+            )
+        self._used = isinstance(source, Iterator)
+        return iter(source)
+
+
+class DataFromGenerator(DataFromIterable):
+    """Datapoints that a generator function yields.
+
+    Contract: in the generator's order; length unknown; random only through `rng`; thread- and
+    fork-safe as far as the function is; resumable by running it again and skipping.
+
+    Args:
+        gen: A function without arguments that returns an iterator, called once for each pass. An
+            iterator or generator object is accepted too, for a single pass.
+        rng: Call `gen(rng)` with a NumPy generator that is a function of (seed, epoch).
+    """
+
+    def __init__(
+        self, gen: Callable[..., Iterable[Any]] | Iterable[Any], *, rng: bool = False
+    ) -> None:
+        self._called = callable(gen) and not isinstance(gen, Iterator)
+        if not self._called and (rng or not _iterable(cast("object", gen))):
+            raise ConfigError(
+                "DataFromGenerator takes a generator function.",
+                got=given(gen),
+                fix=f"def gen({'rng' * rng}): yield datapoint",
+            )
+        self._source = gen
+        self._used = False
+        self._rng = self.random = rng
+
+    def length(self) -> Length:
+        return None
+
+    def arguments(self) -> str:
+        return getattr(self._source, "__name__", "")
+
+    def _start(self, key: int, epoch: int) -> Iterator[Datapoint]:
+        if not self._called:
+            return super()._start(key, epoch)
+        arguments = (position_rng(key, epoch, 0),) if self._rng else ()
+        return iter(self._source(*arguments))
 
 
 def _iterable(source: object) -> bool:

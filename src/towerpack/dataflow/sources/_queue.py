@@ -14,7 +14,7 @@ from towerpack.dataflow._stream import State, Stream, check_count
 
 _POLL_S = 0.2
 _NO_LIMIT = (1 << 63) - 1
-_SHUT_DOWN: type[Exception] | None = getattr(queue, "ShutDown", None)  # Python 3.13
+_CLOSED = (EOFError, getattr(queue, "ShutDown", EOFError))  # Python 3.13 has the second
 
 
 class DataFromQueue(Stage):
@@ -78,10 +78,8 @@ def _getter(source: Any) -> Callable[[], Any]:
     """A `get` that comes back to Python now and then, where the queue allows it."""
     get = source.get
     try:
-        parameters = inspect.signature(get).parameters.values()
+        inspect.signature(get).bind(timeout=_POLL_S)
     except (TypeError, ValueError):
-        return get
-    if not any(p.name == "timeout" or p.kind is p.VAR_KEYWORD for p in parameters):
         return get
 
     def poll() -> Any:
@@ -95,14 +93,12 @@ def _getter(source: Any) -> Callable[[], Any]:
 
 
 def _says_closed(error: Exception) -> bool:
-    if isinstance(error, EOFError) or (_SHUT_DOWN is not None and isinstance(error, _SHUT_DOWN)):
-        return True
-    # What multiprocessing raises on a queue that this process has closed.
-    return isinstance(error, (ValueError, OSError)) and str(error).endswith("is closed")
+    # The last is what multiprocessing raises on a queue that this process has closed.
+    return isinstance(error, _CLOSED) or (
+        isinstance(error, (ValueError, OSError)) and str(error).endswith("is closed")
+    )
 
 
 def _same(value: object, sentinel: object) -> bool:
-    if value is sentinel:
-        return True
-    plain = isinstance(sentinel, (str, bytes, int, float))
-    return plain and type(value) is type(sentinel) and value == sentinel
+    plain = isinstance(sentinel, (str, bytes, int, float)) and type(value) is type(sentinel)
+    return value is sentinel or (plain and value == sentinel)

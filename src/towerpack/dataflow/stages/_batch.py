@@ -13,26 +13,18 @@ from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._blocks import Block, Columns, Positions, as_ints, to_rows
 from towerpack.dataflow._datapoints import Datapoint, values_of
-from towerpack.dataflow._flow import (
-    DataFlow,
-    Length,
-    Place,
-    Wrapper,
-    compile_flow,
-    length_of,
-    open_flow,
-)
+from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, length_of
 from towerpack.dataflow._plan import Node, makers_of
 from towerpack.dataflow._rows import Key, RowLender, RowMaker
 from towerpack.dataflow._stacking import Into, Pad, list_rows, stack_rows
-from towerpack.dataflow._stream import State, Stream, WindowStream, inner_state
+from towerpack.dataflow.stages._base import Transform, WindowStage
 
 log = get_logger(__name__)
 
 Stack = Literal["array", "list"]
 
 
-class BatchData(Wrapper):
+class BatchData(WindowStage):
     """Stacks every `batch_size` datapoints into one, component by component.
 
     Dtypes are kept: arrays and NumPy scalars keep theirs, bool stays bool, Python ints become
@@ -56,8 +48,9 @@ class BatchData(Wrapper):
     """
 
     makes_batches = True
-
     lifts = True
+    reads_again = False
+    rows: slice = slice(None)  # of each batch; see `ShardRows`
 
     def __init__(
         self,
@@ -69,12 +62,9 @@ class BatchData(Wrapper):
         stack: Stack = "array",
     ) -> None:
         super().__init__(ds)
-        batch_size = integer_of(batch_size, "batch_size")
-        if batch_size < 1:
-            raise ConfigError(f"A batch of {batch_size} holds nothing.", expected="1 or more")
         if stack not in ("array", "list"):
             raise ConfigError(f"There is no stack={stack!r}.", expected='"array" or "list"')
-        self.batch_size = batch_size
+        self.batch_size = self.window_size = integer_of(batch_size, "batch_size", 1)
         self.remainder = remainder
         self.collate = Collate(stack, pad)
         self._told = False
@@ -90,30 +80,24 @@ class BatchData(Wrapper):
         return f"{self.batch_size}, remainder" if self.remainder else str(self.batch_size)
 
     def compile(self, place: Place) -> Node | None:
-        inner = compile_flow(self.ds, place)
-        self.tell_if_too_few(length_of(self.ds) if inner is None else inner.size)
-        if inner is None:
-            return None
-        size = None if inner.size is None else self._batches(inner.size)
-        return BatchNode(inner, self.batch_size, size, self.collate)
+        node = super().compile(place)
+        if node is None:
+            self.tell_if_too_few(length_of(self.ds))
+        return node
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
+    def node(self, inner: Node, place: Place) -> Node:
+        self.tell_if_too_few(inner.size)
+        size = None if inner.size is None else self._batches(inner.size)
+        return BatchNode(inner, self.batch_size, size, self.collate, self.rows)
+
+    def transform(self, place: Place, epoch: int) -> Transform:
         def batch(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
             whole = self.remainder or len(datapoints) == self.batch_size
             if window == 0:
                 self.tell_if_too_few(len(datapoints))
-            return [self.collate(datapoints)] if whole else []
+            return [self.collate(datapoints[self.rows])] if whole else []
 
-        inner = open_flow(self.ds, place, epoch, inner_state(state))
-        return WindowStream(inner, self.batch_size, batch, state, place.tally)
-
-    def stacker(self, allocate: Allocate) -> Collate:
-        """What makes its batches, for an engine that does so without `open` or a plan.
-
-        Args:
-            allocate: Where arrays are stacked to.
-        """
-        return Collate(self.collate.stack, self.collate.pad, allocate)
+        return batch
 
     def tell_if_too_few(self, datapoints: Length) -> None:
         """Log a warning, once for this flow, if a pass has datapoints and gives no batch of them.
@@ -126,7 +110,7 @@ class BatchData(Wrapper):
         self._told = True
         log.warning(
             "%s gives no batch: a pass has %d datapoints, and a batch %d. Make batches smaller, or "
-            "see remainder=True, which would give these as one.",
+            "give remainder=True.",
             self,
             datapoints,
             self.batch_size,
@@ -176,13 +160,16 @@ class BatchNode(Node):
         collate: Makes a batch of what `inner` reads, for engines that read in parts.
     """
 
-    def __init__(self, inner: Node, batch_size: int, size: int | None, collate: Collate) -> None:
+    def __init__(
+        self, inner: Node, batch_size: int, size: int | None, collate: Collate, rows: slice
+    ) -> None:
         self.inner = inner
         self.batch_size = batch_size
         self.size = size
         self.collate = collate
         self._makers = [maker for maker in makers_of(inner) if isinstance(maker, RowMaker)]
         self._proven: frozenset[Key] = frozenset()
+        self._rows = rows
 
     @property
     def gathers(self) -> bool:
@@ -193,22 +180,18 @@ class BatchNode(Node):
         self.inner.lay_into(allocate)
 
     def members(self, position: int) -> range:
-        """The positions in `inner` of one batch."""
+        """The positions in `inner` of one batch, or of the rows of it that are read."""
         start = position * self.batch_size
         stop = start + self.batch_size
         if self.inner.size is not None and stop > self.inner.size:
             stop = self.inner.size
-        return range(start, stop)
+        return range(start, stop)[self._rows]
 
     def read(self, epoch: int, positions: Positions) -> Block:
         return [self.get(epoch, position) for position in as_ints(positions)]
 
     def get(self, epoch: int, position: int) -> Datapoint:
         return self._collated(epoch, self.members(position))
-
-    def part(self, epoch: int, position: int, start: int, stop: int) -> Datapoint:
-        """Rows `start` to `stop` of one batch, stacked by themselves."""
-        return self._collated(epoch, self.members(position)[start:stop])
 
     def _collated(self, epoch: int, members: range) -> Datapoint:
         if not self._makers:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
@@ -10,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.randomness import derive_seed
+from towerpack.dataflow._arguments import given, integer_of
 from towerpack.dataflow._blocks import Block, Positions, as_ints, to_rows
 from towerpack.dataflow._datapoints import Datapoint, keys_of, rebuild, values_of
 from towerpack.dataflow._flow import (
@@ -25,7 +27,6 @@ from towerpack.dataflow._permute import permute
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stacking import Pad, pad_value, stack_rows
 from towerpack.dataflow._stream import State, Stream
-from towerpack.dataflow.stages._buckets import Buckets, gather
 from towerpack.dataflow.stages._grouping import Grouping, GroupStream
 
 Array = NDArray[np.int64]
@@ -91,12 +92,12 @@ class BatchByLength(Wrapper):
     ) -> None:
         super().__init__(ds)
         self.buckets = Buckets(boundaries, batch_size, max_tokens)
-        self.by_length = ByLength(
+        self._grouping = Grouping(
             f"{type(self).__name__}({self.buckets})",
-            self.buckets,
-            length,
-            pad,
-            pad_to_boundary=pad_to_boundary,
+            property_of=LengthOf(length),
+            group_of=self.buckets.of_one,
+            full_size=self.buckets.sizes.__getitem__,
+            collate=PaddedBatch(LengthOf(length), pad, self.buckets if pad_to_boundary else None),
             remainder=remainder,
         )
         self.remainder = remainder
@@ -131,10 +132,10 @@ class BatchByLength(Wrapper):
         if inner is None or self.lengths is None:
             return None
         key = place.key(self, self.seed) if self.shuffle else None
-        return BucketNode(inner, self.by_length, self.lengths, key, len(self))
+        return BucketNode(inner, self._grouping, self.buckets, self.lengths, key, len(self))
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
-        return GroupStream(self.ds, place, epoch, state, self.by_length)
+        return GroupStream(self.ds, place, epoch, state, self._grouping)
 
     def _checked(self, lengths: ArrayLike) -> Array:
         known = np.asarray(lengths)
@@ -151,70 +152,121 @@ class BatchByLength(Wrapper):
                 fix="leave out lengths=",
             )
         known = known.astype(np.int64)
-        self.buckets.check(int(known.max(initial=0)))
+        self.buckets.of_one(int(known.max(initial=0)))
         return known
 
 
-class ByLength(Grouping):
-    """Groups by length.
+class Buckets:
+    """Which lengths go together, and how many datapoints make a batch of them.
 
     Args:
-        name: Of the stage, for messages.
-        buckets: The groups.
-        length: As for `BatchByLength`.
-        pad: As for `BatchByLength`.
-        pad_to_boundary: As for `BatchByLength`.
-        remainder: As for `BatchByLength`.
+        boundaries: The greatest lengths of all buckets but the last.
+        batch_size: Datapoints in a batch, for all buckets or for each.
+        max_tokens: Instead: tokens in a batch.
     """
 
     def __init__(
         self,
-        name: str,
-        buckets: Buckets,
-        length: Hashable | Callable[[Datapoint], int],
-        pad: Pad,
-        *,
-        pad_to_boundary: bool,
-        remainder: bool,
+        boundaries: Sequence[int],
+        batch_size: int | Sequence[int] | None,
+        max_tokens: int | None,
     ) -> None:
-        super().__init__(name, remainder=remainder)
-        self.buckets = buckets
-        self._length: Any = length
-        self._pad = pad
-        self._pad_to_boundary = pad_to_boundary
+        self.boundaries = _integers(boundaries, "boundaries")
+        self.limit: int | None = None
+        if any(low >= high for low, high in pairwise([0, *self.boundaries])):
+            raise ConfigError(
+                f"Boundaries {self.boundaries} make no buckets.", expected="ascending, above 0"
+            )
+        if (batch_size is None) == (max_tokens is None):
+            raise ConfigError("Give a batch_size, or max_tokens, and not both.")
+        if max_tokens is not None:
+            max_tokens = integer_of(max_tokens, "max_tokens")
+            self.sizes = [max_tokens // boundary for boundary in self.boundaries] + [1]
+            self.limit = self.boundaries[-1] if self.boundaries else None
+        elif isinstance(batch_size, Iterable) and not isinstance(batch_size, str):
+            self.sizes = _integers(batch_size, "batch_size")
+        else:
+            self.sizes = [integer_of(batch_size, "batch_size")] * (len(self.boundaries) + 1)
+        wanted = len(self.boundaries) + 1
+        if len(self.sizes) != wanted or min(self.sizes) < 1 or (max_tokens and not self.limit):
+            raise ConfigError(
+                f"Batch sizes {self.sizes} do not fit boundaries {self.boundaries}.",
+                expected=f"{wanted}, each 1 or more; max_tokens needs boundaries, none above it",
+            )
 
-    def length_of(self, datapoint: Datapoint) -> int:
-        """How long a datapoint is."""
+    def __str__(self) -> str:
+        sizes = self.sizes if self.limit is None else self.sizes[:-1]
+        shown = sizes[0] if len(set(sizes)) == 1 else sizes
+        return f"{shown}, {self.boundaries}" + (", no longer" * (self.limit is not None))
+
+    def of(self, lengths: Array) -> Array:
+        """The buckets of lengths."""
+        return np.searchsorted(self.boundaries, lengths, side="left")
+
+    def of_one(self, length: int) -> int:
+        """The bucket of a length, unless that is too long for buckets that tokens limit."""
+        if self.limit is not None and length > self.limit:
+            raise DataFlowError(
+                f"A datapoint of length {length} is longer than the last boundary.",
+                expected=f"at most {self.limit}",
+                fix="cut it or leave it out (MapData, FilterData), or add a boundary",
+            )
+        return int(np.searchsorted(self.boundaries, length, side="left"))
+
+
+def _integers(values: Any, name: str) -> list[int]:
+    if not isinstance(values, Iterable):
+        raise ConfigError(f"{name} must be a list.", got=given(values), expected="integers")
+    numbered = enumerate(cast("Iterable[Any]", values))
+    return [integer_of(value, f"{name}[{index}]") for index, value in numbered]
+
+
+class LengthOf:
+    """How long a datapoint is.
+
+    Args:
+        length: The component whose first axis tells, or a function of the datapoint.
+    """
+
+    def __init__(self, length: Hashable | Callable[[Datapoint], int]) -> None:
+        self._length: Any = length
+
+    def __call__(self, datapoint: Datapoint) -> int:
         if callable(self._length):
             return int(cast("Any", self._length(datapoint)))
         return len(datapoint[self._length])
 
-    def group_of(self, datapoint: Datapoint) -> Hashable:
-        length = self.length_of(datapoint)
-        self.buckets.check(length)
-        return int(np.searchsorted(self.buckets.boundaries, length, side="left"))
 
-    def full_size(self, group: Hashable) -> int:
-        return self.buckets.sizes[cast("int", group)]
+class PaddedBatch:
+    """Datapoints of one bucket to a batch.
 
-    def collate(self, group: Hashable, datapoints: list[Datapoint]) -> Datapoint:
+    Args:
+        length_of: How long a datapoint is.
+        pad: As for `BatchByLength`.
+        buckets: Pad to their boundaries; `None` pads to the longest of the batch.
+    """
+
+    def __init__(self, length_of: LengthOf, pad: Pad, buckets: Buckets | None) -> None:
+        self._length_of = length_of
+        self._pad = pad
+        self._widths = [] if buckets is None else buckets.boundaries
+
+    def __call__(self, bucket: int, datapoints: list[Datapoint]) -> Datapoint:
         batch = stack_rows(datapoints, self._pad)
-        bucket = cast("int", group)
-        if not self._pad_to_boundary or bucket == len(self.buckets.boundaries):
+        if bucket >= len(self._widths):
             return batch
-        longest = max(map(self.length_of, datapoints))
+        longest, width = max(map(self._length_of, datapoints)), self._widths[bucket]
         columns = [
-            self._widened(column, key, longest, self.buckets.boundaries[bucket])
+            self._widened(column, pad_value(self._pad, key), longest, width)
             for key, column in zip(keys_of(batch), values_of(batch), strict=True)
         ]
         return rebuild(batch, columns)
 
-    def _widened(self, column: NDArray[Any], key: Hashable, longest: int, width: int) -> Any:
-        pad = pad_value(self._pad, key)
-        if pad is None or column.ndim < 2 or column.shape[1] != longest or longest == width:
+    def _widened(self, column: NDArray[Any], pad: Any, longest: int, width: int) -> NDArray[Any]:
+        if pad is None or column.ndim < 2 or column.shape[1] != longest:
             return column
-        fill = np.full((len(column), width - longest, *column.shape[2:]), pad, column.dtype)
-        return np.concatenate((column, fill), axis=1)
+        axes = [(0, 0), (0, width - longest)] + [(0, 0)] * (column.ndim - 2)
+        return np.pad(column, axes, constant_values=pad)
 
 
 class BucketNode(Node):
@@ -222,49 +274,48 @@ class BucketNode(Node):
 
     Args:
         inner: The plan.
-        by_length: Makes batches.
+        grouping: Makes batches.
+        buckets: The groups.
         lengths: Of all datapoints of `inner`.
         key: Of the shuffle; `None` leaves them in order.
         size: Batches in a pass.
     """
 
     def __init__(
-        self, inner: Node, by_length: ByLength, lengths: Array, key: int | None, size: int
+        self,
+        inner: Node,
+        grouping: Grouping,
+        buckets: Buckets,
+        lengths: Array,
+        key: int | None,
+        size: int,
     ) -> None:
         self.inner = inner
         self.size = size
-        self._by_length = by_length
+        self._grouping = grouping
+        self._buckets = buckets
         self._lengths = lengths
         self._key = key
         self._last: tuple[int, Array, Array] | None = None
-
-    def members(self, epoch: int, position: int) -> Array:
-        """The positions in `inner` of one batch."""
-        _, order, starts = self._batches(epoch)
-        return order[starts[position] : starts[position + 1]]
 
     def read(self, epoch: int, positions: Positions) -> Block:
         return [self.get(epoch, position) for position in as_ints(positions)]
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        members = self.members(epoch, position)
+        _, order, starts = self._batches(epoch)
+        members = order[starts[position] : starts[position + 1]]
         rows = to_rows(self.inner.read(epoch, members))
-        expected = self._lengths[members]
-        by_length = self._by_length
-        found = [
-            by_length.told(by_length.length_of, row, number)
-            for row, number in zip(rows, members.tolist(), strict=True)
-        ]
-        if found != expected.tolist():
-            wrong = next(i for i, length in enumerate(found) if length != expected[i])
-            raise DataFlowError(
-                f"Datapoint {members[wrong]} has length {found[wrong]}.",
-                expected=f"{expected[wrong]}, as lengths[{members[wrong]}] says",
-                fix="give the lengths of `ds` in its own order; to shuffle, give shuffle=True "
-                "rather than a shuffled `ds`",
-            )
-        bucket = int(self._by_length.buckets.of(expected[:1])[0])
-        return self._by_length.collate(bucket, rows)
+        expected = self._lengths[members].tolist()
+        for row, number, length in zip(rows, members.tolist(), expected, strict=True):
+            found = self._grouping.ask(row, number)
+            if found != length:
+                raise DataFlowError(
+                    f"Datapoint {number} has length {found}.",
+                    expected=f"{length}, as lengths[{number}] says",
+                    fix="give the lengths of `ds` in its own order; to shuffle, give shuffle=True "
+                    "rather than a shuffled `ds`",
+                )
+        return self._grouping.collate(self._buckets.of_one(expected[0]), rows)
 
     def _batches(self, epoch: int) -> tuple[int, Array, Array]:
         last = self._last
@@ -273,11 +324,9 @@ class BucketNode(Node):
         order = np.arange(len(self._lengths), dtype=np.int64)
         if self._key is not None and len(order):
             order = permute(order, len(order), derive_seed(self._key, epoch))
-        buckets = self._by_length.buckets
+        sizes = np.array(self._buckets.sizes, np.int64)
         where, starts = gather(
-            buckets.of(self._lengths[order]),
-            np.array(buckets.sizes, np.int64),
-            remainder=self._by_length.remainder,
+            self._buckets.of(self._lengths[order]), sizes, remainder=self._grouping.remainder
         )
         last = (epoch, order[where], starts)
         self._last = last  # one assignment: safe between threads
@@ -285,3 +334,28 @@ class BucketNode(Node):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}
+
+
+def gather(groups: Array, sizes: Array, *, remainder: bool) -> tuple[Array, Array]:
+    """Put positions together as `GroupStream` does, all at once.
+
+    Args:
+        groups: The group of each position.
+        sizes: For each group the size of a full batch.
+        remainder: Whether batches that are not full follow at the end.
+
+    Returns:
+        The positions, batch after batch; and where each batch starts among them, and the end.
+    """
+    by_group = np.argsort(groups, kind="stable")
+    group = groups[by_group]
+    rank = np.arange(len(group)) - np.searchsorted(group, group)
+    begins = rank % sizes[group] == 0
+    firsts = np.flatnonzero(begins)
+    counts = np.diff(firsts, append=len(group))
+    full = counts == sizes[group[firsts]]
+    # Full batches by their last members, then the others by their first.
+    when = np.where(full, by_group[firsts + counts - 1], len(group) + by_group[firsts])
+    order = np.argsort(when[np.cumsum(begins) - 1], kind="stable")
+    ends = np.cumsum(counts[np.argsort(when)])[: None if remainder else int(full.sum())]
+    return by_group[order], np.concatenate(([0], ends))

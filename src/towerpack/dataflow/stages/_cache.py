@@ -15,14 +15,11 @@ from towerpack.dataflow._datapoints import Datapoint, copied, is_datapoint, rebu
 from towerpack.dataflow._flow import (
     DataFlow,
     Place,
-    Wrapper,
     check_seed,
-    compile_flow,
     infinite,
     length_of,
     open_flow,
 )
-from towerpack.dataflow._permute import permute
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import (
     State,
@@ -32,12 +29,13 @@ from towerpack.dataflow._stream import (
     ended_early,
     inner_state,
 )
-from towerpack.dataflow.stages._shuffle import ShuffleNode
+from towerpack.dataflow.stages._base import PlannedStage
+from towerpack.dataflow.stages._shuffle import ShuffleNode, shuffled_range
 
 Key = tuple[int, str]
 
 
-class CacheData(Wrapper):
+class CacheData(PlannedStage):
     """Keeps datapoints in memory, so that what is below runs once.
 
     Every pass gives what epoch 0 of `ds` gives: random stages below it are frozen, those above
@@ -74,10 +72,7 @@ class CacheData(Wrapper):
     def identity(self) -> str:
         return "shuffled" if self.shuffle else ""
 
-    def compile(self, place: Place) -> Node | None:
-        inner = compile_flow(self.ds, place)
-        if inner is None:
-            return None
+    def node(self, inner: Node, place: Place) -> Node:
         node = CacheNode(inner, self._by_position, _key(place))
         return ShuffleNode(node, place.key(self, self.seed)) if self.shuffle else node
 
@@ -87,9 +82,7 @@ class CacheData(Wrapper):
         key = derive_seed(place.key(self, self.seed), epoch)
 
         def shuffled(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
-            size = len(datapoints)
-            order = permute(np.arange(size, dtype=np.int64), size, key)
-            return [datapoints[i] for i in order.tolist()]
+            return [datapoints[i] for i in shuffled_range(len(datapoints), key).tolist()]
 
         # The whole pass is one window.
         inner = CacheStream(self, place, inner_state(state))

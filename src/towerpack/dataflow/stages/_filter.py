@@ -10,13 +10,13 @@ from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, open_flow
 from towerpack.dataflow._stream import State, Stream, Tally, inner_state
-from towerpack.dataflow.stages._map import function_name
 from towerpack.dataflow.stages._mapping import (
     ErrorPolicy,
     Limit,
     Mapper,
     MapStream,
     OnError,
+    function_name,
     skipping_of,
 )
 
@@ -70,14 +70,12 @@ class FilterData(Wrapper):
         return function_name(self.predicate)
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
-        verdicts = inner_state(state)
-        inner = open_flow(self.ds, place, epoch, inner_state(verdicts))
+        inner = open_flow(self.ds, place, epoch, inner_state(state))
         name = f"{type(self).__name__}({self.arguments()})"
         key = place.key(self) if self.rng else None
         mapper = Mapper(Verdict(self.predicate), name, key, skipping_of(type(self)))
         skipped = (place.tally or Tally()) if self.policy.on_error == "skip" else None
-        judged = MapStream(inner, mapper, epoch, verdicts, skipped, self.policy)
-        return FilterStream(judged, name, epoch, state)
+        return FilterStream(inner, mapper, epoch, state, skipped, self.policy)
 
 
 class Verdict:
@@ -91,44 +89,28 @@ class Verdict:
         return None if verdict is None else (datapoint, bool(verdict))
 
 
-class FilterStream(Stream):
-    """Hands on what passed.
+class FilterStream(MapStream):
+    """Hands on what passed; see `MapStream`."""
 
-    Args:
-        judged: Gives datapoints and whether they pass.
-        name: Of the stage, for messages.
-        epoch: The pass.
-        state: As `state()` gave it.
-    """
-
-    def __init__(self, judged: Stream, name: str, epoch: int, state: State) -> None:
-        self._judged = judged
-        self._name = name
-        self._epoch = epoch
-        self._kept, self._dropped = (0, 0) if state is None else (state["kept"], state["dropped"])
+    def __init__(self, inner: Stream, mapper: Mapper, epoch: int, state: State, *rest: Any) -> None:
+        super().__init__(inner, mapper, epoch, state, *rest)
+        self._kept: int = 0 if state is None else state["kept"]
 
     def __next__(self) -> Datapoint:
-        in_a_row = 0
+        dropped = 0
         while True:
-            try:
-                datapoint, passed = next(self._judged)
-            except StopIteration:
-                self._report()
-                raise
+            datapoint, passed = super().__next__()
             if passed:
                 self._kept += 1
                 return datapoint
-            self._dropped += 1
-            in_a_row += 1
-            if in_a_row % _TELL_EVERY == 0:
-                log.warning("%s has dropped %d datapoints in a row", self._name, in_a_row)
+            dropped += 1
+            if dropped % _TELL_EVERY == 0:
+                log.warning("%s has dropped %d datapoints in a row", self.name, dropped)
 
     def state(self) -> State:
-        return {"kept": self._kept, "dropped": self._dropped, "inner": self._judged.state()}
+        return {**super().state(), "kept": self._kept}
 
-    def close(self) -> None:
-        self._judged.close()
-
-    def _report(self) -> None:
-        total = self._kept + self._dropped
-        log.info("%s kept %d of %d in epoch %d", self._name, self._kept, total, self._epoch)
+    def ended(self) -> None:
+        super().ended()
+        total = self.count - self.bad
+        log.info("%s kept %d of %d in epoch %d", self.name, self._kept, total, self.epoch)

@@ -2,64 +2,51 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable
-from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from towerpack._core.errors import DataFlowError, StateError, TowerpackError
+from towerpack._core.errors import ConfigError, DataFlowError, StateError, TowerpackError
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._blocks import to_rows
 from towerpack.dataflow._datapoints import Datapoint, describe_datapoint
-from towerpack.dataflow._flow import DataFlow, Place, compile_flow, open_flow
+from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, compile_flow, open_flow
+from towerpack.dataflow._stacking import stack_rows
 from towerpack.dataflow._stream import State, Stream, Tally, with_skipped
 
-T = TypeVar("T")
 
-
-class Grouping(ABC):
+@dataclass(frozen=True)
+class Grouping:
     """How datapoints are gathered.
 
-    Args:
+    Attributes:
         name: Of the stage, for messages.
+        property_of: What all datapoints of a batch have in common, or what `group_of` makes it of.
+        group_of: From that property to the group.
+        full_size: From a group to the number of datapoints in a full batch.
+        collate: From a group and its datapoints to a batch.
         remainder: Whether groups that are not full at the end are handed on, the oldest first.
         max_waiting: With more datapoints waiting than this, the oldest group is handed on.
     """
 
-    def __init__(self, name: str, *, remainder: bool, max_waiting: int | None = None) -> None:
-        self.name = name
-        self.remainder = remainder
-        self.max_waiting = max_waiting
+    name: str
+    property_of: Callable[[Datapoint], Any]
+    group_of: Callable[[Any], Hashable]
+    full_size: Callable[[Any], int]
+    collate: Callable[[Any, list[Datapoint]], Datapoint]
+    remainder: bool
+    max_waiting: int | None = None
 
-    @abstractmethod
-    def group_of(self, datapoint: Datapoint) -> Hashable:
-        """What all datapoints of a batch have in common."""
-
-    @abstractmethod
-    def full_size(self, group: Hashable) -> int:
-        """Datapoints in a full batch."""
-
-    @abstractmethod
-    def collate(self, group: Hashable, datapoints: list[Datapoint]) -> Datapoint:
-        """Make a batch."""
-
-    def sorted_in(self, datapoint: Datapoint, number: int) -> Hashable:
-        """The group of the datapoint at position `number`.
+    def ask(self, datapoint: Datapoint, number: int) -> Any:
+        """The property of the datapoint at position `number`.
 
         Raises:
             DataFlowError: It has none.
         """
-        return self.told(self.group_of, datapoint, number)
-
-    def told(self, ask: Callable[[Datapoint], T], datapoint: Datapoint, number: int) -> T:
-        """What `ask` says of the datapoint at position `number`.
-
-        Raises:
-            DataFlowError: It raised.
-        """
         try:
-            return ask(datapoint)
+            return self.property_of(datapoint)
         except TowerpackError:
             raise
         except Exception as error:
@@ -161,7 +148,7 @@ class GroupStream(Stream):
 
     def _sort_in(self, one: Waiting) -> None:
         grouping = self._grouping
-        group = grouping.sorted_in(one.datapoint, one.number)
+        group = grouping.group_of(grouping.ask(one.datapoint, one.number))
         members = self._groups.setdefault(group, [])
         members.append(one)
         self._waiting += 1
@@ -184,3 +171,73 @@ class GroupStream(Stream):
             if number in wanted:
                 self._sort_in(one)
         self._read = read
+
+
+class BatchDataByShape(Wrapper):
+    """Stacks datapoints into batches in which one component has the same shape throughout.
+
+    A batch is handed on as soon as `batch_size` datapoints of its shape have come by. Those that
+    still wait at the end of a pass follow in smaller batches: left out, as `BatchData` does with
+    its one remainder, rare shapes would never be seen. Nothing is kept for the next pass.
+
+    Contract: batches in the order in which they fill up, within each the order of `ds`; length
+    unknown; not random; thread- and fork-safe as `ds` is; resumable as `ds` is, reading again
+    what waits (over an indexable source) or all since the oldest datapoint that waits.
+
+    Args:
+        ds: Its datapoints are tuples, lists or dicts.
+        batch_size: Datapoints in a batch.
+        idx: The component whose shape decides: an index, or the key of a dict.
+        remainder: Yield smaller batches at the end.
+        max_waiting: Yield a smaller batch of the shape that has waited longest whenever more
+            datapoints wait: a limit for memory, and for what a resume reads again.
+
+    Raises:
+        BatchError: Datapoints do not stack; raised while iterating.
+    """
+
+    makes_batches = True
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        batch_size: int,
+        idx: Hashable,
+        *,
+        remainder: bool = True,
+        max_waiting: int | None = None,
+    ) -> None:
+        super().__init__(ds)
+        self.batch_size = integer_of(batch_size, "batch_size", 1)
+        self.idx = idx
+        self.remainder = remainder
+        self.max_waiting = (
+            None if max_waiting is None else integer_of(max_waiting, "max_waiting", 0)
+        )
+        if max_waiting is not None and not remainder:
+            raise ConfigError(
+                f"max_waiting={max_waiting} makes smaller batches.", expected="remainder=True"
+            )
+
+    def length(self) -> Length:
+        return None
+
+    def arguments(self) -> str:
+        return f"{self.batch_size}, {self.idx!r}"
+
+    def identity(self) -> str:
+        limit = "" if self.max_waiting is None else f", {self.max_waiting}"
+        return self.arguments() + limit + ("" if self.remainder else ", whole")
+
+    def open(self, place: Place, epoch: int, state: State) -> Stream:
+        idx: Any = self.idx
+        grouping = Grouping(
+            f"BatchDataByShape({self.arguments()})",
+            property_of=lambda datapoint: np.shape(datapoint[idx]),
+            group_of=lambda shape: shape,
+            full_size=lambda shape: self.batch_size,
+            collate=lambda shape, datapoints: stack_rows(datapoints),
+            remainder=self.remainder,
+            max_waiting=self.max_waiting,
+        )
+        return GroupStream(self.ds, place, epoch, state, grouping)

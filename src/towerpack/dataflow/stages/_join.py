@@ -9,24 +9,15 @@ from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._blocks import Block, Columns, Positions, to_rows
 from towerpack.dataflow._datapoints import Datapoint, describe_datapoint
-from towerpack.dataflow._flow import (
-    DataFlow,
-    Length,
-    Place,
-    Stage,
-    compile_flow,
-    infinite,
-    length_of,
-    open_flow,
-    require_flows,
-)
+from towerpack.dataflow._flow import DataFlow, Length, Place, infinite, length_of
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream
+from towerpack.dataflow.stages._combination import Combination, CombinedStream
 
 log = get_logger(__name__)
 
 
-class JoinData(Stage):
+class JoinData(Combination):
     """Joins the i-th datapoints of all flows into one.
 
     Tuples and lists are concatenated (a list if any is a list), dicts are merged, the later
@@ -46,41 +37,19 @@ class JoinData(Stage):
     """
 
     def __init__(self, flows: Sequence[DataFlow], *, strict: bool = False) -> None:
-        self.flows = require_flows(flows, self)
+        super().__init__(flows)
         self.strict = strict
-        if not self.flows:
-            raise ConfigError("JoinData was given no flow.", expected="one or more")
         self._check_lengths()
 
-    @property
-    def inputs(self) -> tuple[DataFlow, ...]:
-        return tuple(self.flows)
-
     def length(self) -> Length:
-        shortest: Length = length_of(self.flows[0])
-        for length in map(length_of, self.flows):
-            if length is None or shortest is None:
-                return None
-            shortest = min(length, shortest)
-        return shortest
+        lengths: list[Any] = [length_of(flow) for flow in self.flows]
+        return None if None in lengths else min(lengths)
 
-    def compile(self, place: Place) -> Node | None:
-        nodes: list[Node] = []
-        for flow, where in zip(self.flows, self.places(place), strict=True):
-            node = compile_flow(flow, where)
-            if node is None:
-                return None
-            nodes.append(node)
+    def combine(self, nodes: list[Node], place: Place) -> Node:
         return JoinNode(nodes)
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
-        return JoinStream(self, place, epoch, state)
-
-    def places(self, place: Place) -> list[Place]:
-        """Where the flows stand."""
-        if len(self.flows) == 1:
-            return [place]
-        return [place.child(index) for index in range(len(self.flows))]
+        return JoinStream(self.open_inputs(place, epoch, state), strict=self.strict)
 
     def _check_lengths(self) -> None:
         lengths = [length_of(flow) for flow in self.flows]
@@ -137,62 +106,41 @@ class JoinNode(Node):
         return join([node.get(epoch, position) for node in self.inputs])
 
 
-class JoinStream(Stream):
+class JoinStream(CombinedStream):
     """Takes one datapoint from each stream. Its state is theirs, before the first was asked."""
 
-    def __init__(self, flow: JoinData, place: Place, epoch: int, state: State) -> None:
-        places = flow.places(place)
-        states: list[State] = [None] * len(places) if state is None else list(state)
-        self._strict = flow.strict
-        self._streams = [
-            open_flow(inner, where, epoch, saved)
-            for inner, where, saved in zip(flow.flows, places, states, strict=True)
-        ]
+    def __init__(self, streams: list[Stream], *, strict: bool) -> None:
+        super().__init__(streams)
+        self._strict = strict
         self._before: list[State] | None = None
         self._parts: list[Datapoint] = []  # kept if a later stream raises
-        self._ended = False
         self._unequal = False
 
     def __next__(self) -> Datapoint:
-        if self._ended:
-            raise StopIteration
         if self._before is None:
-            self._before = [stream.state() for stream in self._streams]
-        for stream in self._streams[len(self._parts) :]:
+            self._before = self.inner_states()
+        for stream in self.streams[len(self._parts) :]:
             try:
                 self._parts.append(next(stream))
             except StopIteration:
-                self._end()
+                if self._strict:
+                    self._check_ends()
                 raise
         datapoint = join(self._parts)
         self._parts, self._before = [], None
         return datapoint
 
     def state(self) -> State:
-        if self._before is not None:
-            return list(self._before)
-        return [stream.state() for stream in self._streams]
+        return self.inner_states() if self._before is None else list(self._before)
 
-    def close(self) -> None:
-        for stream in self._streams:
-            stream.close()
-
-    def _end(self) -> None:
-        self._unequal = self._unequal or bool(self._parts) or self._later_has_more()
-        if self._strict and self._unequal:
-            raise DataFlowError(
-                "A joined flow ended before another.",
-                fix="leave out strict=True to stop with the shortest",
-            ) from None
-        self._ended = True
-
-    def _later_has_more(self) -> bool:
-        if not self._strict:
-            return False
-        for stream in self._streams[1:]:
-            try:
-                next(stream)
-            except StopIteration:
-                continue
-            return True
-        return False
+    def _check_ends(self) -> None:
+        """Refuse an end at which another stream has a datapoint."""
+        end = object()
+        others = self.streams[1:]
+        if not (self._unequal or self._parts or any(next(one, end) is not end for one in others)):
+            return
+        self._unequal = True
+        raise DataFlowError(
+            "A joined flow ended before another.",
+            fix="leave out strict=True to stop with the shortest",
+        ) from None

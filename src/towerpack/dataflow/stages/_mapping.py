@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 
@@ -44,11 +43,11 @@ class ErrorPolicy:
     max_errors: Limit = None
 
     def __post_init__(self) -> None:
+        limit: Any = self.max_errors
         if self.on_error not in ("raise", "skip"):
             raise ConfigError(
                 f"There is no on_error={self.on_error!r}.", expected='"raise" or "skip"'
             )
-        limit = self.max_errors
         if limit is None:
             return
         if self.on_error == "raise":
@@ -56,11 +55,9 @@ class ErrorPolicy:
                 f"max_errors={limit!r} counts what is skipped, and nothing is.",
                 fix='give on_error="skip" too',
             )
-        if (
-            not isinstance(cast("object", limit), (int, float, np.integer, np.floating))
-            or isinstance(limit, bool)
-            or not 0 <= limit < (math.inf if isinstance(limit, (int, np.integer)) else 1)
-        ):
+        count = isinstance(limit, (int, np.integer)) and not isinstance(limit, bool)
+        share = isinstance(limit, (float, np.floating)) and bool(limit < 1)
+        if not (count or share) or limit < 0:
             raise ConfigError(
                 f"max_errors={limit!r} is no limit.",
                 expected="a number of datapoints, or a share: 0.0 <= max_errors < 1.0",
@@ -69,10 +66,8 @@ class ErrorPolicy:
     def spent(self, bad: int, count: int, *, ended: bool = False) -> bool:
         """Whether `bad` of `count` datapoints are too many."""
         limit = self.max_errors
-        if limit is None:
-            return False
-        if isinstance(limit, (int, np.integer)):
-            return bool(bad > limit)
+        if limit is None or isinstance(limit, (int, np.integer)):
+            return limit is not None and bool(bad > limit)
         return (ended or count >= _SHARE_FROM) and bad > limit * count
 
 
@@ -163,10 +158,11 @@ class MapStream(Stream):
     ) -> None:
         self._inner = inner
         self._mapper = mapper
-        self._epoch = epoch
+        self.name = mapper.name
+        self.epoch = epoch
         self._skipped = skipped
         self._policy = policy or ErrorPolicy()
-        self._count, self._bad = (0, 0) if state is None else (state["count"], state["bad"])
+        self.count, self.bad = (0, 0) if state is None else (state["count"], state["bad"])
         self._in_a_row = 0
         self._last: MapError | None = None
         self._before: State = None
@@ -179,11 +175,11 @@ class MapStream(Stream):
                 try:
                     self._pending = [next(self._inner)]
                 except StopIteration:
-                    self._end()
+                    self.ended()
                     raise
                 self._before = before
             try:
-                result = without_rows(self._mapper, self._pending[0], self._epoch, self._count)
+                result = without_rows(self._mapper, self._pending[0], self.epoch, self.count)
             except MapError as error:
                 if self._skipped is None:
                     raise
@@ -193,52 +189,59 @@ class MapStream(Stream):
                 self._in_a_row = 0
                 return result
 
-    def state(self) -> State:
+    def state(self) -> dict[str, Any]:
         inner = self._before if self._pending else self._inner.state()
-        return {"count": self._count, "bad": self._bad, "inner": inner}
+        return {"count": self.count, "bad": self.bad, "inner": inner}
 
     def close(self) -> None:
         self._inner.close()
 
     def _forward(self) -> None:
         self._pending = []
-        self._count += 1
+        self.count += 1
 
     def _skip(self, error: MapError, tally: Tally) -> None:
-        if self._policy.spent(self._bad + 1, self._count + 1):
-            raise self._overspent(self._bad + 1, self._count + 1, error) from error
+        if self._policy.spent(self.bad + 1, self.count + 1):
+            raise self._overspent(self.bad + 1, self.count + 1, error) from error
         tally.skipped += 1
-        self._bad += 1
+        self.bad += 1
         self._last = error.with_traceback(None)  # its frames would hold this stream
         self._forward()
-        if self._bad <= _LOG_FIRST or self._bad % _LOG_EVERY == 0:
+        if self.bad <= _LOG_FIRST or self.bad % _LOG_EVERY == 0:
             log.warning("left out: %s", error.what)
         self._in_a_row += 1
         if self._in_a_row == _GIVE_UP_AFTER:
             self._in_a_row = 0
             raise MapError(
-                f"{self._mapper.name} left out {_GIVE_UP_AFTER} datapoints in a row.",
+                f"{self.name} left out {_GIVE_UP_AFTER} datapoints in a row.",
                 details=f"The last one: {error.what}",
                 fix="mend the function or the data: hardly any datapoint is good",
             ) from error
 
-    def _end(self) -> None:
-        if self._policy.spent(self._bad, self._count, ended=True):
-            raise self._overspent(self._bad, self._count, self._last) from self._last
-        if self._bad:
+    def ended(self) -> None:
+        """Judge and report a pass at its end."""
+        if self._policy.spent(self.bad, self.count, ended=True):
+            raise self._overspent(self.bad, self.count, self._last) from self._last
+        if self.bad:
             log.warning(
                 "%s left out %d of %d datapoints in epoch %d",
-                self._mapper.name,
-                self._bad,
-                self._count,
-                self._epoch,
+                self.name,
+                self.bad,
+                self.count,
+                self.epoch,
             )
 
     def _overspent(self, bad: int, count: int, last: MapError | None) -> MapError:
         return MapError(
-            f"{self._mapper.name} found {bad} bad datapoints among the first {count} of epoch "
-            f"{self._epoch}.",
+            f"{self.name} found {bad} bad datapoints among the first {count} of epoch "
+            f"{self.epoch}.",
             expected=f"at most max_errors={self._policy.max_errors}",
             details=None if last is None else f"The last one: {last.what}",
             fix="mend the function or the data, or allow more",
         )
+
+
+def function_name(f: Callable[..., Any]) -> str:
+    """How messages call a function."""
+    name = getattr(f, "__name__", None) or getattr(getattr(f, "func", None), "__name__", None)
+    return name or type(f).__name__

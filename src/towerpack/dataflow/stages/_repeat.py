@@ -1,33 +1,30 @@
-"""Passes one after another."""
+"""Passes one after another, and passes of a chosen length."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.logs import get_logger
+from towerpack.dataflow._ambient import AGAIN
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._blocks import Block, Positions, read_groups
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import (
-    DataFlow,
-    Length,
-    Place,
-    Wrapper,
-    compile_flow,
-    length_of,
-    open_flow,
-    pipeline_of,
-)
+from towerpack.dataflow._flow import DataFlow, Length, Place, length_of, open_flow, pipeline_of
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import State, Stream
+from towerpack.dataflow._stream import State, Stream, Tally, inner_state
+from towerpack.dataflow.stages._base import PlannedStage
 
 log = get_logger(__name__)
 
 
-class RepeatedData(Wrapper):
+class RepeatedData(PlannedStage):
     """Passes over `ds` one after another, each with its own epoch.
 
     Pass k of epoch e is epoch e * n + k of `ds`; with n = -1 it is epoch k.
@@ -51,12 +48,7 @@ class RepeatedData(Wrapper):
         if n != -1 and n < 1:
             raise ConfigError(f"Nothing can be repeated {n} times.", expected="-1, or 1 or more")
         self.n = n
-        self._told = False
-
-    def tell_if_short(self, datapoints: int) -> None:
-        """Warn, once, if a pass has given fewer datapoints than the flow's length says."""
-        if not self._told:
-            self._told = tell_if_short(self.ds, datapoints)
+        self._begin = partial(_begin_repeated, n)
 
     def length(self) -> Length:
         length = length_of(self.ds)
@@ -67,87 +59,176 @@ class RepeatedData(Wrapper):
     def identity(self) -> str:
         return "" if self.n == -1 else str(self.n)
 
-    def compile(self, place: Place) -> Node | None:
-        inner = compile_flow(self.ds, place)
-        if inner is None:
-            return None
-        if inner.size == 0 and self.n == -1:
+    def node(self, inner: Node, place: Place) -> Node:
+        if self.n == -1 and inner.size == 0:
             raise empty_error(self.ds)
-        return RepeatNode(inner, self.n)
+        size = None if inner.size is None or self.n == -1 else inner.size * self.n
+        return PassesNode(inner, size, self._begin)
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
-        return RepeatStream(self, place, epoch, state)
+        return PassesStream(self.ds, place, self._begin(epoch), self.n, state)
 
 
-class RepeatNode(Node):
-    """Reads position p of a repeated plan as position p % size of its epoch p // size."""
+class FixedSizeData(PlannedStage):
+    """Passes of exactly `size` datapoints, whatever the length of `ds`.
 
-    def __init__(self, inner: Node, n: int) -> None:
+    With `keep_state`, a pass goes on where the one before stopped: pass e holds datapoints
+    e * size to (e + 1) * size - 1 of endlessly repeated passes over `ds`. Without, every pass
+    begins with a new pass over `ds`. Either way a pass that needs more than `ds` has goes on with
+    another pass over it.
+
+    Contract: in order; `size`; not random; thread- and fork-safe as `ds` is; resumable as `ds` is.
+    A pass that is started afresh in the middle of a `ds` without a plan reads up to there.
+
+    Args:
+        ds: Any flow that is not empty.
+        size: Datapoints in a pass.
+        keep_state: Go on rather than begin again.
+    """
+
+    def __init__(self, ds: DataFlow, size: int, keep_state: bool = True) -> None:
+        super().__init__(ds)
+        self.size = integer_of(size, "size", 1)
+        self.keep_state = keep_state
+        self.begin = partial(_begin_fixed, self.size, keep_state)
+        # Where a pass ended, for each seed and place. They save the next pass from reading up to
+        # there, and change nothing else.
+        self._waiting: dict[tuple[int, str], Waiting] = {}
+
+    def length(self) -> Length:
+        return self.size
+
+    def identity(self) -> str:
+        return str(self.size) if self.keep_state else f"{self.size}, afresh"
+
+    def node(self, inner: Node, place: Place) -> Node:
+        if inner.size == 0:
+            raise empty_error(self.ds)
+        return PassesNode(inner, self.size, self.begin)
+
+    def open(self, place: Place, epoch: int, state: State) -> Stream:
+        return FixedStream(self, place, epoch, state)
+
+    def leave(self, place: Place, waiting: Waiting) -> None:
+        """Leave a stream to the pass that begins where it is."""
+        self._waiting[place.seed, place.branch] = waiting
+
+    def take(self, place: Place, epoch: int) -> Waiting | None:
+        """What was left to pass `epoch`. Only one iterator gets it."""
+        key = place.seed, place.branch
+        waiting = self._waiting.get(key)
+        return self._waiting.pop(key) if waiting is not None and waiting.epoch == epoch else None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_waiting": {}}
+
+
+class Beginning(NamedTuple):
+    """Where a pass begins in the passes that it is made of.
+
+    Attributes:
+        first: Their epochs are `first`, `first + step`, ...
+        step: See `first`.
+        skip: How many datapoints of them come before it.
+    """
+
+    first: int
+    step: int = 1
+    skip: int = 0
+
+
+Begin = Callable[[int], Beginning]
+"""Where the pass of an epoch begins. Pickles without the flow: workers have no use for that."""
+
+
+def _begin_repeated(n: int, epoch: int) -> Beginning:
+    return Beginning(0 if n == -1 else epoch * n)
+
+
+def _begin_fixed(size: int, keep_state: bool, epoch: int) -> Beginning:
+    if not keep_state:
+        return Beginning(epoch, AGAIN)
+    again, number = divmod(epoch, AGAIN)
+    return Beginning(again * AGAIN, 1, number * size)
+
+
+class PassesNode(Node):
+    """Reads passes of another plan, one after another, as one long pass.
+
+    Args:
+        inner: The plan.
+        size: Datapoints of the long pass; `None` is infinite.
+        begin: Where a pass begins.
+    """
+
+    def __init__(self, inner: Node, size: int | None, begin: Begin) -> None:
         self.inner = inner
         self.passes_on = (inner,)
-        self.chunk = chunk_of(inner)
-        self.size = None if n == -1 or inner.size is None else inner.size * n
-        self._n = 0 if n == -1 else n
-        self._period = inner.size
-
-    def locate(self, epoch: int, position: int) -> tuple[int, int]:
-        """Epoch and position in the repeated plan."""
-        if self._period is None:
-            return epoch * self._n, position
-        turn, rest = divmod(position, self._period)
-        return epoch * self._n + turn, rest
+        self.size = size
+        # Not ahead over many short passes.
+        self.chunk = inner.chunk if inner.size is None else max(1, min(inner.chunk, inner.size))
+        self._begin = begin
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        return self.inner.get(*self.locate(epoch, position))
+        first, step, skip = self._begin(epoch)
+        position += skip
+        turn, rest = (0, position) if self.inner.size is None else divmod(position, self.inner.size)
+        return self.inner.get(first + turn * step, rest)
 
     def read(self, epoch: int, positions: Positions) -> Block:
-        return read_turns(self.inner, epoch * self._n, positions)
+        first, step, skip = self._begin(epoch)
+        inner, period = self.inner, self.inner.size
+        if isinstance(positions, range):
+            start = positions.start + skip
+            turn, rest = (0, start) if period is None else divmod(start, period)
+            stop = rest + len(positions)
+            if period is None or stop <= period:
+                return inner.read(first + turn * step, range(rest, stop))
+            positions = np.arange(start, positions.stop + skip, dtype=np.int64)
+        elif skip:
+            positions = positions + np.int64(skip)
+        if period is None:
+            return inner.read(first, positions)
+        turns, rests = np.divmod(positions, period)
+        return read_groups(turns, rests, lambda turn, at: inner.read(first + turn * step, at))
 
 
-def chunk_of(inner: Node) -> int:
-    """How far to read ahead in repeated passes: not over many short ones."""
-    return inner.chunk if inner.size is None else max(1, min(inner.chunk, inner.size))
+class PassesStream(Stream):
+    """Opens one pass after another; stays at the end of a pass until asked for more.
 
+    Args:
+        ds: What is read.
+        place: Where it stands.
+        begin: Which epochs.
+        n: How many passes; -1 is for ever.
+        state: As `state()` gave it.
+        turn: Which pass to begin with.
+    """
 
-def read_turns(inner: Node, first: int, positions: Positions, step: int = 1) -> Block:
-    """Read passes `first`, `first + step`, ... of a plan as one long pass."""
-    period = inner.size
-    if period is None:
-        return inner.read(first, positions)
-    if isinstance(positions, range):
-        turn, start = divmod(positions.start, period)
-        stop = start + len(positions)
-        if stop <= period:
-            return inner.read(first + turn * step, range(start, stop))
-        positions = np.arange(positions.start, positions.stop, dtype=np.int64)
-    turns, rest = np.divmod(positions, period)
-    return read_groups(turns, rest, lambda turn, at: inner.read(first + turn * step, at))
-
-
-class RepeatStream(Stream):
-    """Opens one pass after another; stays at the end of a pass until asked for more."""
-
-    def __init__(self, flow: RepeatedData, place: Place, epoch: int, state: State) -> None:
-        self._flow = flow
+    def __init__(
+        self, ds: DataFlow, place: Place, begin: Beginning, n: int, state: State, turn: int = 0
+    ) -> None:
+        self._ds = ds
         self._place = place
-        self._first = 0 if flow.n == -1 else epoch * flow.n
-        self._turn, self._empty = (0, True) if state is None else (state["turn"], state["empty"])
-        self._inner = self._open(None if state is None else state["inner"])
-        # Of this pass, unless it was begun in the middle.
-        self._given = 0
+        self._begin = begin
+        self._n = n
+        self._turn, self._empty = (turn, True) if state is None else (state["turn"], state["empty"])
+        self._inner = self._open(inner_state(state))
+        self._given = 0  # of this pass, unless it was begun in the middle
         self._whole = state is None
+        self._told = False
 
     def __next__(self) -> Datapoint:
         while True:
             try:
                 datapoint = next(self._inner)
             except StopIteration:
-                if self._empty and self._flow.n == -1:
-                    raise empty_error(self._flow.ds) from None
-                if self._whole:
-                    self._flow.tell_if_short(self._given)
+                if self._empty and self._n == -1:
+                    raise empty_error(self._ds) from None
+                if self._whole and not self._told:
+                    self._told = tell_if_short(self._ds, self._given)
                 self._given, self._whole = 0, True
-                if self._turn + 1 == self._flow.n:
+                if self._turn + 1 == self._n:
                     raise
                 self._turn += 1
                 self._empty = True
@@ -164,7 +245,86 @@ class RepeatStream(Stream):
         self._inner.close()
 
     def _open(self, state: State) -> Stream:
-        return open_flow(self._flow.ds, self._place, self._first + self._turn, state)
+        epoch = self._begin.first + self._turn * self._begin.step
+        return open_flow(self._ds, self._place, epoch, state)
+
+
+class Waiting(NamedTuple):
+    """A stream that waits where a pass ended, for the next one, and what it counts in."""
+
+    epoch: int
+    passes: PassesStream
+    tally: Tally
+
+
+class FixedStream(Stream):
+    """Takes a fixed number of datapoints from passes that can only be read in order."""
+
+    def __init__(self, flow: FixedSizeData, place: Place, epoch: int, state: State) -> None:
+        self._flow = flow
+        self._size = flow.size
+        self._place = place
+        self._epoch = epoch
+        self._end: State = None
+        # The stream may go over to the next pass, whose tally is another one.
+        self._total = place.tally or Tally()
+        waiting = flow.take(place, epoch) if state is None else None
+        if waiting is not None:
+            _, self._passes, self._tally = waiting
+            self._counted = self._tally.skipped
+            self._done = self._skip = 0
+            return
+        self._tally = self._total.part()
+        self._counted = 0
+        begin = flow.begin(epoch)
+        length = length_of(flow.ds)
+        turn, skip = 0, begin.skip
+        if isinstance(length, int) and length:
+            turn, skip = divmod(skip, length)
+        self._done, self._skip = (0, skip) if state is None else (state["done"], state["skip"])
+        inside = replace(place, tally=self._tally)
+        self._passes = PassesStream(flow.ds, inside, begin, -1, inner_state(state), turn)
+        self._count()
+
+    def __next__(self) -> Datapoint:
+        try:
+            while self._skip:
+                next(self._passes)
+                self._skip -= 1
+            if self._done >= self._size:
+                self._finish()
+                raise StopIteration
+            datapoint = next(self._passes)
+        except BaseException:
+            self._count()
+            raise
+        if self._tally.skipped != self._counted:
+            self._count()
+        self._done += 1
+        return datapoint
+
+    def state(self) -> State:
+        if self._end is not None:
+            return self._end
+        return {"done": self._done, "skip": self._skip, "inner": self._passes.state()}
+
+    def close(self) -> None:
+        if self._end is None:  # otherwise it belongs to the next pass
+            self._passes.close()
+
+    def _finish(self) -> None:
+        if self._end is None:
+            self._end = self.state()
+            if self._flow.keep_state:
+                waiting = Waiting(self._epoch + 1, self._passes, self._tally)
+                self._flow.leave(self._place, waiting)
+            else:
+                self._passes.close()
+
+    def _count(self) -> None:
+        if self._end is None:
+            self._total.skipped += self._tally.skipped - self._counted
+            self._counted = self._tally.skipped
 
 
 def empty_error(ds: DataFlow) -> DataFlowError:

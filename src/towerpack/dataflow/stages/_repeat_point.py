@@ -7,24 +7,15 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._blocks import Block, Columns, Positions, as_array, take
 from towerpack.dataflow._datapoints import Datapoint, is_datapoint, rebuild, values_of
-from towerpack.dataflow._flow import (
-    DataFlow,
-    Length,
-    Place,
-    Wrapper,
-    compile_flow,
-    length_of,
-    open_flow,
-)
+from towerpack.dataflow._flow import DataFlow, Length, Place, length_of
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import State, Stream, Tally, WindowStream, inner_state
+from towerpack.dataflow.stages._base import Transform, WindowStage
 
 
-class RepeatedDataPoint(Wrapper):
+class RepeatedDataPoint(WindowStage):
     """Gives every datapoint `n` times before the next one.
 
     What stands below runs once for all of them, and their arrays are their own. So
@@ -40,13 +31,11 @@ class RepeatedDataPoint(Wrapper):
     """
 
     lifts = True
+    window_size = 1
 
     def __init__(self, ds: DataFlow, n: int) -> None:
         super().__init__(ds)
-        n = integer_of(n, "n")
-        if n < 1:
-            raise ConfigError(f"Nothing can be repeated {n} times.", expected="1 or more")
-        self.n = n
+        self.n = integer_of(n, "n", 1)
 
     def length(self) -> Length:
         length = length_of(self.ds)
@@ -55,13 +44,11 @@ class RepeatedDataPoint(Wrapper):
     def identity(self) -> str:
         return str(self.n)
 
-    def compile(self, place: Place) -> Node | None:
-        inner = compile_flow(self.ds, place)
-        return None if inner is None else RepeatPointNode(inner, self.n)
+    def node(self, inner: Node, place: Place) -> Node:
+        return RepeatPointNode(inner, self.n)
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        inner = open_flow(self.ds, place.kept_in_order(), epoch, inner_state(state))
-        return RepeatPointStream(inner, self.n, state, place.tally)
+    def transform(self, place: Place, epoch: int) -> Transform:
+        return lambda window, datapoints: [*map(duplicate, datapoints * (self.n - 1)), *datapoints]
 
 
 class RepeatPointNode(Node):
@@ -76,7 +63,10 @@ class RepeatPointNode(Node):
 
     def read(self, epoch: int, positions: Positions) -> Block:
         wanted, which = np.unique(as_array(positions) // self.n, return_inverse=True)
-        return take_copies(self.inner.read(epoch, wanted), which)
+        block = self.inner.read(epoch, wanted)
+        if isinstance(block, Columns):
+            return take(block, which)
+        return [duplicate(block[index]) for index in which.tolist()]
 
     def get(self, epoch: int, position: int) -> Datapoint:
         source = position // self.n
@@ -90,29 +80,6 @@ class RepeatPointNode(Node):
         return {**self.__dict__, "_last": None}
 
 
-class RepeatPointStream(WindowStream):
-    """Repeats what another stream gives."""
-
-    def __init__(self, inner: Stream, n: int, state: State, tally: Tally | None) -> None:
-        def repeated(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
-            (datapoint,) = datapoints
-            return [*(duplicate(datapoint) for _ in range(n - 1)), datapoint]
-
-        super().__init__(inner, 1, repeated, state, tally)
-
-
-def take_copies(block: Block, order: NDArray[np.int64]) -> Block:
-    """The datapoints of a block in another order; those taken twice do not share memory."""
-    if isinstance(block, Columns):
-        return take(block, order)
-    seen: set[int] = set()
-    rows: list[Datapoint] = []
-    for index in order.tolist():
-        rows.append(duplicate(block[index]) if index in seen else block[index])
-        seen.add(index)
-    return rows
-
-
 def duplicate(datapoint: Datapoint) -> Datapoint:
     """The same datapoint with arrays, lists and dicts of its own, also within others."""
     if not is_datapoint(datapoint):
@@ -123,6 +90,4 @@ def duplicate(datapoint: Datapoint) -> Datapoint:
 def _copy(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return cast("NDArray[Any]", value).copy()
-    if type(value) not in (list, tuple, dict):
-        return value
-    return rebuild(value, map(_copy, values_of(value)))
+    return duplicate(value) if type(value) in (list, tuple, dict) else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import Literal
 
 import numpy as np
@@ -11,24 +12,16 @@ from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._blocks import Block, Positions, as_array
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import (
-    DataFlow,
-    Length,
-    Place,
-    Wrapper,
-    compile_flow,
-    infinite,
-    length_of,
-    open_flow,
-)
+from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, infinite, length_of
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import State, Stream, WindowStream, inner_state
-from towerpack.dataflow.stages._batch import BatchData, BatchNode, Collate
+from towerpack.dataflow._stream import State, Stream
+from towerpack.dataflow.stages._base import Transform, WindowStage
+from towerpack.dataflow.stages._batch import BatchData
 
 Tail = Literal["drop", "pad", "uneven"]
 
 
-class ShardData(Wrapper):
+class ShardData(WindowStage):
     """Every `num_shards`-th datapoint, from the one at `index` on: the part of one host.
 
     The hosts must be given one seed (`iterate(seed=...)`), or their parts overlap. Over an
@@ -52,15 +45,15 @@ class ShardData(Wrapper):
     """
 
     lifts = True
+    reads_again = False
 
     def __init__(self, ds: DataFlow, num_shards: int, index: int, *, tail: Tail = "drop") -> None:
         super().__init__(ds)
-        num_shards, index = checked_shard(num_shards, index)
+        self.num_shards, self.index = _checked_shard(num_shards, index)
         if tail not in ("drop", "pad", "uneven"):
             raise ConfigError(f"There is no tail={tail!r}.", expected='"drop", "pad" or "uneven"')
-        self.num_shards = num_shards
-        self.index = index
-        self.shard = num_shards > 1
+        self.window_size = self.num_shards
+        self.shard = self.num_shards > 1
         self.tail: Tail = tail
 
     def length(self) -> Length:
@@ -74,14 +67,11 @@ class ShardData(Wrapper):
         # Without the index: one host writes the checkpoint that all continue from.
         return str(self.num_shards) if self.tail == "drop" else f"{self.num_shards}, {self.tail}"
 
-    def compile(self, place: Place) -> Node | None:
-        inner = compile_flow(self.ds, place)
-        if inner is None:
-            return None
+    def node(self, inner: Node, place: Place) -> Node:
         size = None if inner.size is None else self._share(inner.size)
         return ShardNode(inner, self.num_shards, self.index, size)
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
+    def transform(self, place: Place, epoch: int) -> Transform:
         def part(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
             if len(datapoints) < self.num_shards and self.tail == "drop":
                 return []
@@ -89,16 +79,12 @@ class ShardData(Wrapper):
                 return [datapoints[self.index % len(datapoints)]]
             return datapoints[self.index : self.index + 1]
 
-        inner = open_flow(self.ds, place, epoch, inner_state(state))
-        return WindowStream(inner, self.num_shards, part, state, place.tally)
+        return part
 
     def _share(self, length: int) -> int:
-        missing = {
-            "drop": 0,
-            "pad": self.num_shards - 1,
-            "uneven": self.num_shards - 1 - self.index,
-        }
-        return (length + missing[self.tail]) // self.num_shards
+        last = self.num_shards - 1
+        missing = {"drop": 0, "pad": last, "uneven": last - self.index}[self.tail]
+        return (length + missing) // self.num_shards
 
 
 class ShardNode(Node):
@@ -148,7 +134,7 @@ class ShardRows(Wrapper):
 
     def __init__(self, ds: DataFlow, num_shards: int, index: int) -> None:
         super().__init__(ds)
-        num_shards, index = checked_shard(num_shards, index)
+        self.num_shards, self.index = _checked_shard(num_shards, index)
         if not isinstance(ds, BatchData):
             raise ConfigError(
                 f"ShardRows takes batches apart, and {type(ds).__name__} is no BatchData.",
@@ -160,55 +146,26 @@ class ShardRows(Wrapper):
                 f"{' and a remainder' * ds.remainder} evenly.",
                 expected=f"a multiple of {num_shards}, without remainder",
             )
-        self.batches = ds
-        self.num_shards = num_shards
-        self.index = index
         self.shard = num_shards > 1
         rows = ds.batch_size // num_shards
-        self._rows = slice(index * rows, (index + 1) * rows)
+        self._part = copy(ds)
+        self._part.rows = slice(index * rows, (index + 1) * rows)
 
     def arguments(self) -> str:
         return f"{self.index} of {self.num_shards}"
 
     def compile(self, place: Place) -> Node | None:
-        batches = self.batches
-        inner = compile_flow(batches.ds, place)
-        batches.tell_if_too_few(length_of(batches.ds) if inner is None else inner.size)
-        if inner is None:
-            return None
-        size = None if inner.size is None else inner.size // batches.batch_size
-        return ShardRowsNode(inner, batches.batch_size, size, batches.collate, self._rows)
+        return self._part.compile(place)
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
-        batches = self.batches
-
-        def part(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
-            whole = len(datapoints) == batches.batch_size
-            if window == 0:
-                batches.tell_if_too_few(len(datapoints))
-            return [batches.collate(datapoints[self._rows])] if whole else []
-
-        inner = open_flow(batches.ds, place, epoch, inner_state(state))
-        return WindowStream(inner, batches.batch_size, part, state, place.tally)
+        return self._part.open(place, epoch, state)
 
 
-class ShardRowsNode(BatchNode):
-    """Reads some rows of each batch of another plan."""
-
-    def __init__(
-        self, inner: Node, batch_size: int, size: int | None, collate: Collate, rows: slice
-    ) -> None:
-        super().__init__(inner, batch_size, size, collate)
-        self._rows = rows
-
-    def members(self, position: int) -> range:
-        return super().members(position)[self._rows]
-
-
-def checked_shard(num_shards: int, index: int) -> tuple[int, int]:
+def _checked_shard(num_shards: int, index: int) -> tuple[int, int]:
     """The number of parts and which one it is. Refuse a part that there is not."""
-    num_shards, index = integer_of(num_shards, "num_shards"), integer_of(index, "index")
-    if num_shards < 1 or not 0 <= index < num_shards:
+    num_shards = integer_of(num_shards, "num_shards", 1)
+    index = integer_of(index, "index", 0)
+    if index >= num_shards:
         raise ConfigError(
             f"There is no shard {index} of {num_shards}.",
             expected="num_shards 1 or more, and an index from 0 to num_shards - 1",

@@ -1,7 +1,8 @@
-"""Exact shuffles of whole passes."""
+"""Exact shuffles of whole passes, and shuffles within windows."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +11,13 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._blocks import Block, Positions, as_array
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import (
     DataFlow,
     Length,
     Place,
-    Wrapper,
     check_seed,
     compile_flow,
     infinite,
@@ -26,11 +27,13 @@ from towerpack.dataflow._flow import (
 )
 from towerpack.dataflow._permute import permute
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow.stages._base import PlannedStage, Transform, WindowStage
+from towerpack.dataflow.stages._repeat_point import RepeatPointNode, duplicate
 
-_BLOCK = 1 << 16
+Array = NDArray[np.int64]
 
 
-class ShuffleData(Wrapper):
+class ShuffleData(PlannedStage):
     """Every datapoint of a pass once, in a random order that is new in each pass.
 
     The order is a permutation that is computed, not stored, so passes of any length cost no memory
@@ -68,58 +71,164 @@ class ShuffleData(Wrapper):
                 fix="LocallyShuffleData(ds, buffer_size), or load it: DataFromList(list(ds))",
             )
 
-    def length(self) -> Length:
-        return length_of(self.ds)
-
     def compile(self, place: Place) -> Node | None:
         # Nobody can read ahead of a shuffle: workers further down would only start in vain.
-        inner = compile_flow(self.ds, replace(place, serial=True))
-        return None if inner is None else ShuffleNode(inner, place.key(self, self.seed))
+        return super().compile(replace(place, serial=True))
+
+    def node(self, inner: Node, place: Place) -> Node:
+        return ShuffleNode(inner, place.key(self, self.seed))
 
 
-class ShuffleNode(Node):
-    """Reads another plan in permuted order.
+class LocallyShuffleData(WindowStage):
+    """Reads windows of `buffer_size` datapoints and gives each in a random order.
 
-    The permutation is computed for blocks of positions, and the last block is kept: that is one
-    computation per pass, or per 65,536 datapoints, instead of one per batch.
+    Nothing leaves its window, so that a state is small (where the window began) and a resume reads
+    at most one window again. Over an indexable source it compiles to a plan, with the same result;
+    use it there to keep reads close together on disk.
+
+    With `num_reuse` every datapoint comes that often, at random places of its window, which saves
+    reading where that is slow (though over an indexable source each use reads again).
+
+    Contract: random order within windows; `num_reuse` times the length of `ds`; random; thread- and
+    fork-safe as `ds` is; resumable, reading at most `buffer_size` datapoints again.
+
+    Args:
+        ds: Any flow, also an infinite one.
+        buffer_size: Datapoints in a window.
+        num_reuse: How often each datapoint comes.
+        shuffle_interval: Accepted, and without effect, for programs written for Tensorpack, which
+            shuffled a moving buffer now and then; here whole windows are shuffled.
+        seed: For this shuffle alone; by default the run's.
     """
 
-    def __init__(self, inner: Node, key: int) -> None:
+    lifts = True
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        buffer_size: int,
+        num_reuse: int = 1,
+        shuffle_interval: int | None = None,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(ds)
+        self.buffer_size = integer_of(buffer_size, "buffer_size", 1)
+        self.num_reuse = integer_of(num_reuse, "num_reuse", 1)
+        self.window_size = self.buffer_size
+        self.seed = None if seed is None else check_seed(seed)
+        self.random = seed is None
+
+    def length(self) -> Length:
+        length = length_of(self.ds)
+        return None if length is None else length * self.num_reuse
+
+    def identity(self) -> str:
+        reuse = f", {self.num_reuse} times" if self.num_reuse > 1 else ""
+        return f"{self.buffer_size}{reuse}"
+
+    def node(self, inner: Node, place: Place) -> Node:
+        repeated = inner if self.num_reuse == 1 else RepeatPointNode(inner, self.num_reuse)
+        size = self.window_size * self.num_reuse
+        return WindowShuffleNode(repeated, size, place.key(self, self.seed))
+
+    def transform(self, place: Place, epoch: int) -> Transform:
+        key, n = derive_seed(place.key(self, self.seed), epoch), self.num_reuse
+
+        def shuffled(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
+            order = shuffled_range(len(datapoints) * n, derive_seed(key, window)).tolist()
+            if n == 1:
+                return [datapoints[i] for i in order]
+            return [duplicate(datapoints[i // n]) for i in order]
+
+        return shuffled
+
+
+class PermutedNode(Node):
+    """Base of plans that read another one in a permuted order, a block of positions at a time.
+
+    The last block is kept: that is one computation per block, instead of one per batch.
+    """
+
+    def __init__(self, inner: Node, key: int, block: int) -> None:
         self.inner = inner
         self.passes_on = (inner,)
         self.size = inner.size
         self.chunk = inner.chunk
-        self._key = key
-        self._last: tuple[int, int, NDArray[np.int64]] | None = None
+        self.key = key
+        self.block = block
+        self._last: tuple[int, int, Array] | None = None
+
+    @abstractmethod
+    def permuted(self, epoch: int, block: int, start: int, stop: int) -> Array:
+        """The positions in `inner` of one block, which goes from `start` to `stop`."""
 
     def read(self, epoch: int, positions: Positions) -> Block:
-        return self.inner.read(epoch, self._sources(epoch, positions))
+        return self.inner.read(epoch, self.sources(epoch, positions))
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        block = position // _BLOCK
-        order = self._order(epoch, block)
-        return self.inner.get(epoch, int(order[position - block * _BLOCK]))
+        block = position // self.block
+        return self.inner.get(epoch, int(self._order(epoch, block)[position - block * self.block]))
 
-    def _sources(self, epoch: int, positions: Positions) -> NDArray[np.int64]:
+    def sources(self, epoch: int, positions: Positions) -> Array:
+        """The positions in `inner` of positions."""
         if isinstance(positions, range):
-            block = positions.start // _BLOCK
-            if positions.stop <= (block + 1) * _BLOCK:
-                first = block * _BLOCK
+            block = positions.start // self.block
+            first = block * self.block
+            if positions.stop <= first + self.block:
                 return self._order(epoch, block)[positions.start - first : positions.stop - first]
-        elif self.size is not None and self.size <= _BLOCK:
+        elif self.size is not None and self.size <= self.block:
             return self._order(epoch, 0)[positions]
-        return permute(as_array(positions), self.size or 1, derive_seed(self._key, epoch))
+        return self.scattered(epoch, as_array(positions))
 
-    def _order(self, epoch: int, block: int) -> NDArray[np.int64]:
+    def scattered(self, epoch: int, positions: Array) -> Array:
+        """The positions in `inner` of positions in several blocks."""
+        found = np.empty_like(positions)
+        blocks = positions // self.block
+        for block in np.unique(blocks).tolist():
+            inside = blocks == block
+            found[inside] = self._order(epoch, block)[positions[inside] - block * self.block]
+        return found
+
+    def _order(self, epoch: int, block: int) -> Array:
         last = self._last
         if last is not None and last[0] == block and last[1] == epoch:
             return last[2]
         self._last = last = None  # only now is the next one made
-        size = self.size or 1
-        positions = np.arange(block * _BLOCK, min((block + 1) * _BLOCK, size), dtype=np.int64)
-        order = permute(positions, size, derive_seed(self._key, epoch))
+        stop = (block + 1) * self.block
+        stop = stop if self.size is None else min(stop, self.size)
+        order = self.permuted(epoch, block, block * self.block, stop)
         self._last = (block, epoch, order)  # one assignment: safe between threads
         return order
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}
+
+
+class ShuffleNode(PermutedNode):
+    """Reads another plan in permuted order, computed for 65,536 positions at a time."""
+
+    def __init__(self, inner: Node, key: int) -> None:
+        super().__init__(inner, key, 1 << 16)
+
+    def permuted(self, epoch: int, block: int, start: int, stop: int) -> Array:
+        return self.scattered(epoch, np.arange(start, stop, dtype=np.int64))
+
+    def scattered(self, epoch: int, positions: Array) -> Array:
+        return permute(positions, self.size or 1, derive_seed(self.key, epoch))
+
+
+class WindowShuffleNode(PermutedNode):
+    """Reads another plan in an order that is permuted within windows."""
+
+    def __init__(self, inner: Node, window_size: int, key: int) -> None:
+        super().__init__(inner, key, window_size)
+
+    def permuted(self, epoch: int, block: int, start: int, stop: int) -> Array:
+        key = derive_seed(derive_seed(self.key, epoch), block)
+        return shuffled_range(stop - start, key) + start
+
+
+def shuffled_range(size: int, key: int) -> Array:
+    """The numbers below `size` in a random order."""
+    return permute(np.arange(size, dtype=np.int64), size, key)

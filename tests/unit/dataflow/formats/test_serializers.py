@@ -17,7 +17,6 @@ from towerpack.dataflow.formats import (
     NumpySerializer,
     TarSerializer,
     TFRecordSerializer,
-    TFRecordWriter,
 )
 from towerpack.dataflow.testing import check_flow
 
@@ -63,16 +62,10 @@ def test_numpy_refuses(tmp_path: Path) -> None:
 @pytest.mark.parametrize("bad", [b"\x89PNG\0\0", b"\0", "a\0"])
 def test_numpy_refuses_what_it_would_cut_off(tmp_path: Path, bad: Any) -> None:
     rows = [[bad[:0] + bad[:1].replace(bad[-1:], bad[:0]), 1]] * 3 + [[bad, 1]]
-    with pytest.raises(ConfigError, match=r"Datapoint 3 .* ends in NUL") as caught:
+    with pytest.raises(ConfigError, match=r"Datapoint 3 .* end in NUL") as caught:
         NumpySerializer.save(DataFromList(rows), tmp_path / "t.npz")
     assert "LMDBSerializer" in str(caught.value)
     assert not os.listdir(tmp_path)
-
-
-def test_numpy_keeps_nul_elsewhere(tmp_path: Path) -> None:
-    rows = [(b"\0a", "b\0c", b"")] * 2 + [(b"abcd", "", b"")]
-    NumpySerializer.save(DataFromList(rows), tmp_path / "t.npz")
-    assert list(NumpySerializer.load(tmp_path / "t.npz", shuffle=False)) == rows
 
 
 def test_numpy_names(tmp_path: Path) -> None:
@@ -148,12 +141,6 @@ def test_hdf5_refuses_what_would_not_come_back(tmp_path: Path, bad: Any) -> None
     assert not os.listdir(tmp_path)
 
 
-def test_hdf5_says_which_string_it_refuses(tmp_path: Path) -> None:
-    rows = [["a"]] * 300 + [["b\0"]]
-    with pytest.raises(ConfigError, match="Datapoint 300 holds"):
-        HDF5Serializer.save(DataFromList(rows), tmp_path / "t.h5", ["x"])
-
-
 @pytest.mark.parametrize(
     "names", [["x", "x"], ["x", "x/y"], ["x/y", "/x"], ["x", "./x"], ["x", ""]]
 )
@@ -204,15 +191,6 @@ def test_a_directory_is_no_file(tmp_path: Path) -> None:
             save(Unread([{"a": b"1"}]), tmp_path / "there")
 
 
-def test_records_are_bytes(tmp_path: Path) -> None:
-    with (
-        pytest.raises(ConfigError, match="bytes, not a str"),
-        TFRecordWriter(tmp_path / "a") as writer,
-    ):
-        writer.write("text")  # pyright: ignore[reportArgumentType]
-    assert not os.listdir(tmp_path)
-
-
 @pytest.mark.parametrize(
     "rows",
     [
@@ -241,9 +219,3 @@ def test_what_does_not_stack_can_be_stored_as_it_is_told(
         serializer.save(ds, path)
         order = {"shuffle": False} if serializer is LMDBSerializer else {}
         np.testing.assert_equal(list(serializer.load(path, **order)), rows)
-
-
-def test_advice_that_is_about_the_data_is_kept(tmp_path: Path) -> None:
-    masked = DataFromList([(np.ma.masked_array([1, 2]),)] * 2)
-    with pytest.raises(BatchError, match=r"array\.filled"):
-        NumpySerializer.save(masked, tmp_path / "x")

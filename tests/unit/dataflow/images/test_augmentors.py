@@ -1,4 +1,4 @@
-"""Laws of every augmentor; lists, choices, transforms of one's own, the predecessor's classes."""
+"""Lists and choices of augmentors, transforms of one's own, and the predecessor's classes."""
 
 from __future__ import annotations
 
@@ -8,213 +8,37 @@ import subprocess
 import sys
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from scaling import scaled
+from augmentors import Array, picture, rng
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow import images, imgaug
 from towerpack.dataflow.images import (
-    Affine,
-    Augmentor,
     AugmentorList,
     BackgroundFiller,
     Brightness,
-    BrightnessScale,
-    CenterCrop,
     CenterPaste,
-    Clip,
-    ColorSpace,
-    CompositeAugmentor,
-    ConstantBackgroundFiller,
-    Contrast,
     Flip,
-    Gamma,
-    GaussianBlur,
     GaussianDeform,
-    GaussianNoise,
-    GoogleNetRandomCropAndResize,
-    Grayscale,
-    Hue,
     Identity,
     ImageAugmentor,
-    JpegNoise,
-    Lighting,
     MapImage,
-    MeanVarianceNormalize,
-    MinMaxNormalize,
     NoOpTransform,
     PhotometricAugmentor,
     PhotometricTransform,
     RandomApplyAug,
     RandomChooseAug,
     RandomCrop,
-    RandomCropRandomShape,
-    RandomCutout,
     RandomOrderAug,
-    RandomPaste,
-    RandomResize,
     Resize,
-    ResizeShortestEdge,
     ResizeTransform,
     Rotation,
-    RotationAndCropValid,
-    SaltPepperNoise,
-    Saturation,
-    Shift,
-    ToFloat32,
-    ToUint8,
     Transform,
     TransformFactory,
     TransformList,
     Transpose,
 )
-
-Array = np.ndarray[Any, Any]
-
-GEOMETRIC: list[ImageAugmentor] = [
-    Shift(0.3, 0.2),
-    Rotation(180),
-    Rotation(30, border="constant", border_value=3),
-    RotationAndCropValid(60),
-    Affine((0.6, 1.5), (0.1, 0.2), 30, 15),
-    Flip(horiz=True),
-    Flip(vert=True),
-    Transpose(),
-    Resize((5, 9)),
-    Resize(3, interp="area"),
-    ResizeShortestEdge(4, interp="lanczos"),
-    RandomResize((0.5, 1.5)),
-    RandomCrop(1),
-    CenterCrop(1),
-    RandomCropRandomShape(1, 1),
-    GoogleNetRandomCropAndResize(target_shape=7),
-    CenterPaste((50, 60)),
-    RandomPaste(70, ConstantBackgroundFiller(9)),
-    GaussianDeform([(0.5, 0.5)]),
-]
-PHOTOMETRIC: list[ImageAugmentor] = [
-    Identity(),
-    Brightness(100),
-    BrightnessScale((0.1, 3)),
-    Contrast((0.1, 3)),
-    Gamma(),
-    Clip(10, 100),
-    GaussianBlur(),
-    GaussianNoise(30),
-    SaltPepperNoise(),
-    RandomCutout(1, 1),
-]
-COLOUR: list[ImageAugmentor] = [
-    Hue(),
-    Saturation(),
-    Lighting(1, [5, 5, 5], np.eye(3).tolist()),
-    JpegNoise(),
-    Contrast((0.1, 3), rgb=True),
-]
-META: list[ImageAugmentor] = [
-    AugmentorList([Flip(horiz=True), Rotation(20), Brightness(5), Resize(9)]),
-    RandomApplyAug(Rotation(10), 0.5),
-    RandomChooseAug([Rotation(10), Identity(), AugmentorList([Transpose(1), Resize(4)])]),
-    RandomChooseAug([(Rotation(10), 0.25), (Brightness(9), 0.75)]),
-    RandomOrderAug([Resize(8), RandomCrop(1), Brightness(20)]),
-]
-SAME_DTYPE = [*GEOMETRIC, *PHOTOMETRIC, *COLOUR, *META]
-OTHERS: list[ImageAugmentor] = [
-    ColorSpace("RGB2HSV"),
-    Grayscale(),
-    MeanVarianceNormalize(),
-    MinMaxNormalize(),
-    ToUint8(),
-    ToFloat32(),
-    MapImage(np.negative),
-]
-EVERY = [*SAME_DTYPE, *OTHERS]
-shapes = st.one_of(
-    st.tuples(st.integers(1, 50), st.integers(1, 50)),
-    st.sampled_from([(1, 1), (1, 50), (50, 1), (2, 1), (31, 33)]),
-)
-channels = st.sampled_from([(), (1,), (2,), (3,), (4,), (6,)])
-
-
-def ids(augmentors: list[ImageAugmentor]) -> list[str]:
-    return [f"{aug!r:.40}" for aug in augmentors]
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
-
-
-def picture(shape: tuple[int, ...], dtype: str = "u1", seed: int = 0) -> Array:
-    return rng(seed).integers(0, 256, shape).astype(dtype)
-
-
-@pytest.mark.parametrize("aug", EVERY, ids=ids(EVERY))
-@settings(max_examples=scaled(600))
-@given(shapes, channels, st.sampled_from(["u1", "f4"]), st.integers(0, 2**32))
-def test_laws(
-    aug: ImageAugmentor, size: tuple[int, int], more: tuple[int, ...], dtype: str, seed: int
-) -> None:
-    if aug in COLOUR or aug in OTHERS:
-        more = (3,)
-    image = picture((*size, *more), dtype, seed)
-    before = image.copy()
-    out, transform = aug.augment_with_transform(image, rng(seed))
-    assert np.array_equal(image, before), "the input was changed"
-    assert np.array_equal(out, aug(image, rng(seed)), equal_nan=True)
-    drawn = aug.get_transform(image, rng(seed))
-    for same in (transform, drawn, pickle.loads(pickle.dumps(drawn))):
-        assert np.array_equal(out, same.apply_image(image), equal_nan=True)
-        assert np.array_equal(image, before)
-    copy = cloudpickle.loads(cloudpickle.dumps(aug))
-    assert np.array_equal(out, copy(image, rng(seed))) and repr(copy) == repr(aug)
-    if aug in SAME_DTYPE:
-        assert out.dtype == image.dtype and out.shape[2:] == image.shape[2:]
-    if not isinstance(aug, MapImage):
-        mask = transform.apply_mask(np.zeros(size, np.int64))
-        assert mask.shape == out.shape[:2] and mask.dtype == np.int64
-        moved = transform.apply_coords(np.zeros((3, 2)))
-        assert moved.shape == (3, 2) and np.isfinite(moved).all()
-
-
-@pytest.mark.parametrize("aug", [*PHOTOMETRIC, *COLOUR], ids=ids([*PHOTOMETRIC, *COLOUR]))
-def test_pixels_alone_change(aug: ImageAugmentor) -> None:
-    transform = aug.get_transform(picture((9, 8, 3)), rng())
-    mask, points = picture((9, 8), "i8"), rng().random((4, 2))
-    assert np.array_equal(transform.apply_mask(mask), mask)
-    assert np.array_equal(transform.apply_coords(points), points)
-    boxes = np.array([[1, 2, 3, 4.5]])
-    assert transform.apply_boxes(boxes).tolist() == boxes.tolist()
-
-
-@pytest.mark.parametrize("aug", [*PHOTOMETRIC[1:], *COLOUR], ids=ids([*PHOTOMETRIC[1:], *COLOUR]))
-def test_a_transform_refuses_what_is_no_image(aug: ImageAugmentor) -> None:
-    transform = aug.get_transform(picture((4, 4, 3)), rng())
-    with pytest.raises(ConfigError, match="dtype float64"):
-        transform.apply_image(picture((4, 4, 3), "f8"))
-
-
-@pytest.mark.parametrize("aug", EVERY, ids=ids(EVERY))
-@pytest.mark.parametrize(
-    "image",
-    [
-        picture((4, 4, 3), "f8"),
-        picture((4, 4, 3), "u2"),
-        picture((4, 4, 3), "?"),
-        np.zeros((0, 4, 3), np.uint8),
-        np.zeros(4, np.uint8),
-        np.zeros((2, 4, 4, 3), np.uint8),
-        [[1, 2], [3, 4]],
-        None,
-    ],
-    ids=["float64", "uint16", "bool", "empty", "1d", "4d", "list", "None"],
-)
-def test_what_is_no_image(aug: ImageAugmentor, image: Any) -> None:
-    with pytest.raises(ConfigError, match=r"image|Images"):
-        aug(image)
 
 
 def test_huge_aspect_ratios() -> None:
@@ -233,27 +57,6 @@ def test_huge_aspect_ratios() -> None:
                 apply(long)
     with pytest.raises(ConfigError, match="cannot be warped"):
         GaussianDeform([(0.5, 0.5)])(long)
-
-
-def test_every_name_of_the_predecessor() -> None:
-    # fmt: off
-    for name in (
-        "Affine", "Augmentor", "AugmentorList", "BackgroundFiller", "Brightness",
-        "BrightnessScale", "CenterCrop", "CenterPaste", "Clip", "ColorSpace",
-        "ConstantBackgroundFiller", "Contrast", "CropTransform", "Flip", "FlipTransform", "Gamma",
-        "GaussianBlur", "GaussianDeform", "GaussianNoise", "GoogleNetRandomCropAndResize",
-        "Grayscale", "Hue", "Identity", "ImageAugmentor", "JpegNoise", "Lighting", "MapImage",
-        "MeanVarianceNormalize", "MinMaxNormalize", "NoOpTransform", "PhotometricAugmentor",
-        "PhotometricTransform", "RandomApplyAug", "RandomChooseAug", "RandomCrop",
-        "RandomCropRandomShape", "RandomCutout", "RandomOrderAug", "RandomPaste", "RandomResize",
-        "Resize", "ResizeShortestEdge", "ResizeTransform", "Rotation", "RotationAndCropValid",
-        "SaltPepperNoise", "Saturation", "Shift", "ToFloat32", "ToUint8", "Transform",
-        "TransformFactory", "TransformList", "Transpose", "TransposeTransform",
-        "WarpAffineTransform",
-    ):
-        # fmt: on
-        assert getattr(imgaug, name) is getattr(images, name)
-    assert Augmentor is ImageAugmentor
 
 
 def test_repr_shows_what_is_not_by_default() -> None:
@@ -334,9 +137,6 @@ def test_lists_add_up() -> None:
     one, two = NoOpTransform(), ResizeTransform(1, 1, 2, 2)
     added = TransformList([one]) + [two]  # noqa: RUF005
     assert isinstance(added, TransformList) and added.tfms == [one, two]
-    for wrong in ([Identity], [abs], "ab"):
-        with pytest.raises(ConfigError, match="is no augmentor"):
-            AugmentorList(wrong)  # pyright: ignore
 
 
 def test_boxes_do_not_grow_with_every_step() -> None:
@@ -415,27 +215,6 @@ def test_apply_and_choose() -> None:
     assert {even(image, rng(s)).shape[0] for s in range(50)} == {1, 2, 3}
     order = RandomOrderAug([Resize((2, 6)), Transpose(1)])
     assert {order(image, rng(s)).shape for s in range(20)} == {(2, 6), (6, 2)}
-    RandomChooseAug([(Identity(), 0.1)] * 10)  # ten times 0.1 is not exactly 1
-    for wrong in (
-        [],
-        [(Identity(), 0.5), Identity()],
-        [(Identity(), 0.5)],
-        [(Identity(), 1.5)] * 2,
-    ):
-        with pytest.raises(ConfigError):
-            RandomChooseAug(wrong)  # pyright: ignore
-    with pytest.raises(ConfigError):
-        RandomApplyAug(Identity(), 2)
-    with pytest.raises(ConfigError):
-        RandomApplyAug(abs, 0.5)  # pyright: ignore
-
-
-def test_a_composite_of_ones_own() -> None:
-    class Some(CompositeAugmentor):
-        def steps(self, rng: np.random.Generator) -> list[ImageAugmentor]:
-            return [Resize(int(rng.integers(1, 9))), Transpose()]
-
-    assert len({Some()(picture((3, 3)), rng(s)).shape for s in range(50)}) == 8
 
 
 # Transforms and augmentors of one's own
@@ -453,8 +232,6 @@ def test_what_a_transform_does_not_define() -> None:
                 getattr(transform, f"apply_{kind}")(np.zeros((1, 4)))
     with pytest.raises(ConfigError, match="images"):
         TransformFactory(apply_coords=abs).apply_image(picture((2, 2)))
-    with pytest.raises(ConfigError, match="no method 'coords'"):
-        TransformFactory(coords=abs)
 
 
 def test_lists_hand_on_any_method() -> None:
@@ -482,8 +259,6 @@ def test_map_image() -> None:
     assert transform.apply_boxes(np.array([[0, 0, 1, 1.0]])).tolist() == [[0, 2, 1, 3]]
     with pytest.raises(ConfigError, match="coordinates"):
         MapImage(np.flipud).get_transform(image).apply_coords(np.zeros((1, 2)))
-    with pytest.raises(ConfigError, match="needs a function"):
-        MapImage(3)  # pyright: ignore
 
 
 def test_background_of_ones_own() -> None:

@@ -1,11 +1,10 @@
-"""Image files: decoded as other decoders do, and refused in one sentence when damaged."""
+"""Image files: decoded as other decoders do, turned as EXIF says, and refused when damaged."""
 
 from __future__ import annotations
 
 import struct
 import tracemalloc
 import zlib
-from dataclasses import replace
 from functools import partial
 from io import BytesIO
 from typing import Any
@@ -15,48 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from picture_files import IMG, close, pillow, png_chunk, saved, smooth
 from scaling import scaled
 from towerpack._core.errors import ConfigError, FormatError, MapError
 from towerpack.dataflow import DataFromList, MapDataComponent
 from towerpack.dataflow.images import DecodeRandomCrop, decode_image, encode_jpeg, image_header
-from towerpack.dataflow.images._crop import GoogleNetRandomCropAndResize
-from towerpack.dataflow.images._decode import upright
-from towerpack.dataflow.testing import check_flow
 
 cv2 = pytest.importorskip("cv2")
-pytest.importorskip("simplejpeg")
-pillow = pytest.importorskip("PIL.Image")
-
-
-def picture(height: int = 48, width: int = 67) -> np.ndarray:
-    """Smooth, so that JPEG keeps it well, and unlike its mirror images."""
-    y, x = np.mgrid[:height, :width].astype(np.float32)
-    channels = [x / width, y / height, (x + 2 * y) / (width + 2 * height)]
-    return (np.stack(channels, 2) * 220 + 20).astype(np.uint8)
-
-
-IMG = picture()
-
-
-def saved(img: np.ndarray = IMG, kind: str = "JPEG", **options: Any) -> bytes:
-    file = BytesIO()
-    if kind == "JPEG":
-        options = {"quality": 95, **options}
-    pillow.fromarray(img).save(file, kind, **options)
-    return file.getvalue()
-
-
-def close(one: np.ndarray, other: np.ndarray, within: float = 3.0) -> bool:
-    difference = np.abs(one.astype(np.float32) - other.astype(np.float32))
-    return one.shape == other.shape and float(difference.mean()) < within
-
-
-def with_exif(orientation: int, endian: str = "<") -> bytes:
-    exif = pillow.Exif()
-    exif.endian = endian
-    exif[0x0112] = orientation
-    return saved(exif=exif.tobytes())
-
+simplejpeg = pytest.importorskip("simplejpeg")
 
 LOSSLESS = ["PNG", "BMP", "TIFF"]
 FORMATS = {kind: saved(kind=kind) for kind in ["JPEG", "WEBP", "GIF", *LOSSLESS]}
@@ -79,15 +44,11 @@ def test_formats(kind: str) -> None:
     assert np.array_equal(bgra, rgba[:, :, [2, 1, 0, 3]])
 
 
-def test_jpeg_is_what_libjpeg_gives() -> None:
-    simplejpeg = pytest.importorskip("simplejpeg")
+def test_kinds_of_jpeg() -> None:
     data = saved()
     assert np.array_equal(decode_image(data), simplejpeg.decode_jpeg(data))
     for memory in (bytearray(data), memoryview(data), np.frombuffer(data, np.uint8)):
         assert np.array_equal(decode_image(memory), decode_image(data))
-
-
-def test_odd_jpegs() -> None:
     cmyk = BytesIO()
     pillow.fromarray(IMG).convert("CMYK").save(cmyk, "JPEG", quality=95)
     assert close(decode_image(cmyk.getvalue()), IMG)
@@ -128,10 +89,9 @@ def test_kinds_of_webp_and_bmp() -> None:
     assert np.array_equal(decode_image(upward), IMG[::-1])
 
 
-def test_deep_and_grey_png() -> None:
+def test_deep_png() -> None:
     deep = np.arange(48 * 67, dtype=np.uint16).reshape(48, 67) * 20
-    ok, data = cv2.imencode(".png", deep)
-    assert ok
+    data = cv2.imencode(".png", deep)[1]
     assert np.array_equal(decode_image(data, channels=None)[:, :, 0], deep)
     assert decode_image(data).dtype == np.uint8 and decode_image(data).shape == (48, 67, 3)
     four = decode_image(data, channels=4)
@@ -140,66 +100,132 @@ def test_deep_and_grey_png() -> None:
         decode_image(data, channels=None, out=np.empty(48 * 67, np.uint8))
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-@pytest.mark.parametrize("endian", ["<", ">"])
-def test_exif(orientation: int, endian: str) -> None:
-    data = with_exif(orientation, endian)
-    assert image_header(data).orientation == orientation
-    raw = decode_image(data, orient=False)
-    assert raw.shape == IMG.shape
-    img = decode_image(data)
-    with pillow.open(BytesIO(data)) as opened:
-        from PIL import ImageOps
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_tiffs_of_numbers_without_a_range(dtype: str, channels: int) -> None:
+    for img in (IMG, IMG[:, :, 0]):
+        pixels = (img / np.float32(255) * 3).astype(dtype)
+        data = cv2.imencode(".tiff", pixels)[1]
+        with pytest.raises(FormatError, match=f"Pixels of cat.tif are {dtype}") as info:
+            decode_image(data, channels=channels, name="cat.tif")
+        assert "channels=None" in str(info.value) and "damaged" not in str(info.value)
+        expected = pixels.reshape(48, 67, -1)
+        assert np.array_equal(decode_image(data, channels=None, rgb=False), expected)
+        assert np.array_equal(decode_image(data, channels=None), expected[:, :, ::-1])
+        with pytest.raises(FormatError, match=dtype):
+            DecodeRandomCrop(8)(data, np.random.default_rng(0))
 
-        expected = np.asarray(ImageOps.exif_transpose(opened))
-    assert np.array_equal(img, expected)
-    out = np.zeros(expected.shape, np.uint8)
-    assert decode_image(data, out=out) is out and np.array_equal(out, expected)
-    small = decode_image(data, min_size=(img.shape[0] // 2, img.shape[1] // 2))
-    assert small.shape[0] == -(-img.shape[0] // 2)
+
+# Turned by EXIF
+
+TURNS = [None, *(np.array(turn) for turn in (
+    [[1, 0], [0, 1]], [[1, 0], [0, -1]], [[-1, 0], [0, -1]], [[-1, 0], [0, 1]],
+    [[0, 1], [1, 0]], [[0, 1], [-1, 0]], [[0, -1], [-1, 0]], [[0, -1], [1, 0]],
+))]  # fmt: skip
+
+
+def upright(img: np.ndarray, orientation: int) -> np.ndarray:
+    """By EXIF's table: where the stored rows and columns run."""
+    turn = TURNS[orientation]
+    assert turn is not None
+    img = img.swapaxes(0, 1) if turn[0, 0] == 0 else img
+    rows, columns = turn.sum(axis=1)
+    return img[::rows, ::columns]
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
+def test_turned_files(kind: str, orientation: int) -> None:
+    from PIL import ImageOps
+
+    data = saved(kind=kind, orientation=orientation)
+    header = image_header(data)
+    assert (header.height, header.width, header.orientation) == (48, 67, orientation)
+    img, lying = decode_image(data), decode_image(data, orient=False)
+    assert np.array_equal(img, upright(lying, orientation))
+    assert img.shape[:2] == header.upright_size and close(lying, IMG, 1)
+    with pillow.open(BytesIO(data)) as opened:
+        assert np.array_equal(img, np.asarray(ImageOps.exif_transpose(opened)))
+    assert decode_image(data, channels=1).shape[:2] == header.upright_size
+    assert np.array_equal(decode_image(data, orient=False, part=(3, 5, 30, 52)), lying[3:33, 5:57])
+    out = np.zeros(img.shape, np.uint8)
+    assert decode_image(data, out=out) is out and np.array_equal(out, img)
+    for channels in (None, 4):
+        kept = decode_image(data, channels=channels)[:, :, :3]
+        # OpenCV's rule for what keeps its channels.
+        assert np.array_equal(kept, img if kind == "JPEG" else lying)
+        assert np.array_equal(decode_image(data, channels=channels, orient=False)[:, :, :3], lying)
+
+
+def exif(orientation: int) -> bytes:
+    return b"II*\0\x08\0\0\0\x01\0" + struct.pack("<HHIHHI", 0x0112, 3, 1, orientation, 0, 0)
+
+
+def png_with(payload: bytes, before: bytes = b"IDAT", kind: bytes = b"eXIf") -> bytes:
+    at = FORMATS["PNG"].index(before) - 4
+    return FORMATS["PNG"][:at] + png_chunk(kind, payload) + FORMATS["PNG"][at:]
+
+
+def test_exif_block_wherever_it_is() -> None:
+    for payload in (exif(6), b"Exif\0\0" + exif(6)):
+        for before in (b"IDAT", b"IEND"):
+            data = png_with(payload, before)
+            assert image_header(data).orientation == 6
+            assert np.array_equal(decode_image(data), upright(IMG, 6))
+        webp = saved(kind="WEBP", orientation=6)
+        webp = webp[: webp.index(b"EXIF") + 4] + struct.pack("<I", len(payload)) + payload
+        webp = webp[:4] + struct.pack("<I", len(webp) - 8) + webp[8:]
+        assert image_header(webp).orientation == 6
+        assert np.array_equal(decode_image(webp), upright(IMG, 6))
+    big = b"MM\0*\0\0\0\x08\0\x01" + struct.pack(">HHIHH", 0x0112, 3, 1, 6, 0)
+    assert image_header(png_with(big)).orientation == 6
+
+
+def test_bytes_that_only_look_like_an_exif_block() -> None:
+    text = struct.pack(">I", 26) + b"eXIf" + exif(6)
+    assert image_header(png_with(text, kind=b"tEXt")).orientation == 1
+    assert image_header(FORMATS["PNG"] + text + bytes(4)).orientation == 1
+    unannounced = bytearray(saved(kind="WEBP", orientation=6))
+    unannounced[20] &= ~8  # the flag that there is one: all readers go by it
+    assert image_header(unannounced).orientation == 1
+    assert decode_image(unannounced).shape == IMG.shape
 
 
 def test_damaged_exif_is_upright() -> None:
-    data = with_exif(6)
-    assert image_header(with_exif(9)).orientation == image_header(with_exif(0)).orientation == 1
-    at = data.index(b"Exif\0\0") + 6
-    for cut in (b"XX", b"II*\0\xff\xff\xff\xff", b"MM\0*\0\0\0\x08\xff\xff"):
-        bad = data[:at] + cut + data[at + len(cut) :]
-        assert image_header(bad).orientation == 1
-        assert decode_image(bad).shape == IMG.shape
+    jpeg, tiff = saved(orientation=6), saved(kind="TIFF", orientation=3)
+    at, entry = jpeg.index(b"Exif\0\0") + 6, tiff.index(struct.pack("<HHIH", 0x0112, 3, 1, 3)) + 8
+    files = [png_with(bad) for bad in (b"", b"X", b"II*\0", exif(9), exif(0), exif(6)[:-9])]
+    for bad in (b"XX", b"II*\0\xff\xff\xff\xff", b"MM\0*\0\0\0\x08\xff\xff"):
+        files.append(jpeg[:at] + bad + jpeg[at + len(bad) :])
+    for orientation in (0, 9, 60_000):
+        files.append(tiff[:entry] + struct.pack("<H", orientation) + tiff[entry + 2 :])
+    for data in files:
+        assert image_header(data).orientation == 1
+        assert decode_image(data).shape == IMG.shape
 
 
-def test_upright_is_an_involution_or_a_turn() -> None:
-    img = IMG[:5, :4]
-    assert np.array_equal(upright(img, 6), np.rot90(img, -1))
-    assert np.array_equal(upright(img, 8), np.rot90(img, 1))
-    for orientation in (1, 2, 3, 4, 5, 7):
-        assert np.array_equal(upright(upright(img, orientation), orientation), img)
+# Arguments
 
 
-@pytest.mark.parametrize(
-    "min_size, shape",
-    [
-        (200, (375, 500)),
-        (188, (188, 250)),
-        ((188, 250), (188, 250)),
-        ((94, 125), (94, 125)),
-        ((95, 10), (188, 250)),
-        (1, (47, 63)),
-        (10_000, (375, 500)),
-    ],
-)
-def test_only_powers_of_two(min_size: Any, shape: tuple[int, int]) -> None:
-    data = saved(picture(375, 500))
-    small = decode_image(data, min_size=min_size)
-    assert small.shape == (*shape, 3)
-    resized = cv2.resize(picture(375, 500), small.shape[1::-1], interpolation=cv2.INTER_AREA)
-    assert close(small, resized)
+def test_only_powers_of_two() -> None:
+    data = saved(smooth(375, 500))
+    for min_size, shape in (
+        (200, (375, 500)), (188, (188, 250)), ((188, 250), (188, 250)), ((94, 125), (94, 125)),
+        ((95, 10), (188, 250)), (1, (47, 63)), (10_000, (375, 500)),
+    ):  # fmt: skip
+        small = decode_image(data, min_size=min_size)
+        assert small.shape == (*shape, 3)
+        resized = cv2.resize(smooth(375, 500), shape[::-1], interpolation=cv2.INTER_AREA)
+        assert close(small, resized)
+    turned = saved(smooth(100, 400), orientation=6)  # min_size is that of the result
+    assert decode_image(turned, min_size=(200, 50)).shape == (200, 50, 3)
+    assert decode_image(turned, min_size=(50, 200), orient=False).shape == (50, 200, 3)
+    assert decode_image(turned, min_size=(100, 50), orient=False).shape == (100, 400, 3)
 
 
-def test_out() -> None:
-    data = saved()
-    expected = decode_image(data)
+@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
+def test_out(kind: str) -> None:
+    data, expected = FORMATS[kind], decode_image(FORMATS[kind])
     slot = np.zeros((3, 48, 67, 3), np.uint8)
     assert np.array_equal(decode_image(data, out=slot[1]), expected)
     assert np.array_equal(slot[1], expected) and not slot[0].any() and not slot[2].any()
@@ -210,11 +236,21 @@ def test_out() -> None:
     strided = np.zeros((48, 134, 3), np.uint8)[:, ::2]
     decode_image(data, out=strided)
     assert np.array_equal(strided, expected)
-    png = FORMATS["PNG"]
-    assert np.array_equal(decode_image(png, out=np.zeros_like(IMG)), IMG)
     for bad in (np.zeros((48, 66, 3), np.uint8), np.zeros(9, np.uint8), np.zeros(IMG.shape)):
         with pytest.raises(ConfigError, match="does not fit"):
             decode_image(data, out=bad)
+    for shape, crop in ((IMG.shape, None), ((IMG.size,), None), ((9, 9, 3), (0, 0, 9, 9))):
+        with pytest.raises(ConfigError, match="out cannot be written"):
+            decode_image(data, part=crop, out=read_only(shape))
+    for img in (IMG, smooth(1, 400)):
+        with pytest.raises(ConfigError, match="out cannot be written"):
+            DecodeRandomCrop(8)(saved(img, kind), out=read_only((8, 8, 3)))
+
+
+def read_only(shape: tuple[int, ...]) -> np.ndarray:
+    memory = np.zeros(shape, np.uint8)
+    memory.flags.writeable = False
+    return memory
 
 
 def test_arguments() -> None:
@@ -222,16 +258,23 @@ def test_arguments() -> None:
         decode_image(saved(), channels=2)
     with pytest.raises(ConfigError, match="are bytes"):
         decode_image("photo.jpg")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="uint8 image"):
-        encode_jpeg(IMG.astype(np.float32))
 
 
 def test_encode() -> None:
-    assert close(decode_image(encode_jpeg(IMG, quality=95)), IMG)
+    for subsampling in ("444", "422", "420", "440", "411"):
+        assert close(decode_image(encode_jpeg(IMG, quality=95, subsampling=subsampling)), IMG)
     assert close(decode_image(encode_jpeg(IMG, rgb=False), rgb=False), IMG)
     assert close(decode_image(encode_jpeg(IMG[:, :, 0]), channels=1), IMG[:, :, :1])
     assert len(encode_jpeg(IMG, quality=30)) < len(encode_jpeg(IMG, quality=95, subsampling="444"))
     assert close(decode_image(encode_jpeg(IMG[:, ::-1])), IMG[:, ::-1])
+    with pytest.raises(ConfigError, match="uint8 image"):
+        encode_jpeg(IMG.astype(np.float32))
+    wrong: list[dict[str, Any]] = [{"quality": q} for q in (101, 0, -1, 90.5, "high", None)]
+    wrong += [{"subsampling": s} for s in ("foo", "Gray", 420, [])]
+    for options in wrong:
+        for img in (IMG, IMG[:, :, 0]):
+            with pytest.raises(ConfigError, match=next(iter(options))):
+                encode_jpeg(img, **options)
 
 
 def test_in_a_pipeline() -> None:
@@ -241,8 +284,11 @@ def test_in_a_pipeline() -> None:
         list(MapDataComponent(DataFromList([(saved()[:-300], 1)]), decode_image))
 
 
+# Damaged, and hostile
+
+
 def test_truncated_jpeg() -> None:
-    data = saved(picture(96, 96))
+    data = saved(smooth(96, 96))
     cut = data[: len(data) // 2]
     with pytest.raises(FormatError, match=r"cat\.jpg is a damaged JPEG") as info:
         decode_image(cut, name="cat.jpg")
@@ -254,12 +300,10 @@ def test_too_large_is_refused_before_allocating() -> None:
     bomb = bytearray(saved())
     frame = bomb.index(b"\xff\xc0")
     bomb[frame + 5 : frame + 9] = b"\xff\xff\xff\xff"
-    row = zlib.compress(bytes(1 << 20), 9)
     header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
-    png = b"\x89PNG\r\n\x1a\n"
-    for kind, body in ((b"IHDR", header), (b"IDAT", row), (b"IEND", b"")):
-        crc = zlib.crc32(kind + body)
-        png += struct.pack(">I", len(body)) + kind + body + struct.pack(">I", crc)
+    row = zlib.compress(bytes(1 << 20), 9)
+    chunks = [(b"IHDR", header), (b"IDAT", row), (b"IEND", b"")]
+    png = b"\x89PNG\r\n\x1a\n" + b"".join(png_chunk(*chunk) for chunk in chunks)
     tracemalloc.start()
     for data in (bytes(bomb), png):
         with pytest.raises(FormatError, match="max_pixels"):
@@ -273,6 +317,19 @@ def test_too_large_is_refused_before_allocating() -> None:
     assert decode_image(saved(), max_pixels=48 * 67).shape == IMG.shape
 
 
+def test_the_smallest_jpeg_of_its_size() -> None:
+    """Progressive and grey: one scan, of which each bit is a block of 8 x 8 pixels."""
+    size = struct.pack(">HH", 2048, 2048)
+    data = b"\xff\xd8\xff\xdb\0\x43\0" + 64 * b"\x10" + b"\xff\xc2\0\x0b\x08" + size
+    # One code, of one bit: "as the one before".
+    data += b"\x01\x01\x11\0\xff\xc4\0\x14\0\x01" + bytes(15) + b"\0"
+    data += b"\xff\xda\0\x08\x01\x01\0\0\0\0" + bytes(256 * 256 // 8) + b"\xff\xd9"
+    assert 2048 * 2048 / len(data) > 490
+    assert (decode_image(data, channels=1) == 128).all()
+    with pytest.raises(FormatError, match=r"but has 4\d{3} bytes"):
+        decode_image(data[: len(data) // 2 - 100], strict=False)
+
+
 def test_png_chunk_longer_than_the_file() -> None:
     for kind in (b"IDAT", b"IEND"):
         png = bytearray(FORMATS["PNG"])
@@ -283,23 +340,12 @@ def test_png_chunk_longer_than_the_file() -> None:
     assert np.array_equal(decode_image(FORMATS["PNG"] + b"rubbish behind the end"), IMG)
 
 
-def test_too_many_scans() -> None:
-    data = saved(progressive=True)
-    scan = data.index(b"\xff\xda")
-    bomb = data[:scan] + 200 * data[scan : scan + 14] + data[scan:]
-    with pytest.raises(FormatError, match="scans"):
-        decode_image(bomb)
-
-
-@pytest.mark.parametrize("data", [b"", b"\xff", b"GIF", b"hello world", bytes(1000)])
-def test_no_image(data: bytes) -> None:
-    with pytest.raises(FormatError, match="no image file"):
-        decode_image(data)
-
-
-def test_segment_without_length() -> None:
+def test_no_image() -> None:
+    for data in (b"", b"\xff", b"GIF", b"hello world", bytes(1000)):
+        with pytest.raises(FormatError, match="no image file"):
+            decode_image(data)
     data = saved()
-    with pytest.raises(FormatError, match="no frame header"):
+    with pytest.raises(FormatError, match="no frame header"):  # a segment without length
         image_header(data[:4] + b"\0\1" + data[6:])
 
 
@@ -311,182 +357,29 @@ def test_every_short_start_is_an_error(kind: str) -> None:
             decode_image(data[:end])
 
 
-@settings(max_examples=scaled(4000, at_least=150), deadline=None)
+@settings(max_examples=scaled(6000, at_least=250), deadline=None)
 @given(st.data())
 def test_damaged_bytes_are_an_error_or_an_image(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from([*FORMATS, "JPEG", "PNG"]))
-    img = bytearray(FORMATS[kind])
-    early = st.integers(0, min(700, len(img) - 1))
-    anywhere = st.integers(0, len(img) - 1)
+    orientation = 6 if kind in ("JPEG", "PNG", "WEBP", "TIFF") else None
+    img = bytearray(saved(kind=kind, orientation=orientation))
+    early, anywhere = st.integers(0, min(700, len(img) - 1)), st.integers(0, len(img) - 1)
     for _ in range(data.draw(st.integers(1, 6))):
         img[data.draw(early | anywhere)] = data.draw(st.integers(0, 255))
     cut = data.draw(st.sampled_from([None, len(img) // 2]) | anywhere)
-    options = {
+    options: dict[str, Any] = {
         "strict": data.draw(st.booleans()),
         "channels": data.draw(st.sampled_from([1, 3, 4, None])),
-        "min_size": data.draw(st.sampled_from([None, 1, 20])),
+        **data.draw(
+            st.sampled_from([{}, {"min_size": 1}, {"min_size": 20}, {"part": [5, 3, 9, 9]}])
+        ),
     }
     try:
         result = decode_image(bytes(img[:cut]), max_pixels=1 << 22, **options)
     except FormatError:
         return
+    except ConfigError:
+        assert "part" in options  # the picture may be said to be smaller
+        return
     assert result.ndim == 3 and result.size > 0
     assert result.shape[2] == (options["channels"] or result.shape[2])
-
-
-@pytest.mark.parametrize("interp", ["linear", "nearest", "area"])
-def test_fused_crop_is_decode_then_crop(interp: Any) -> None:
-    data = saved(picture(120, 161))
-    for seed in range(40):
-        fused = DecodeRandomCrop(32, reduce=False, interp=interp)
-        plain = GoogleNetRandomCropAndResize(target_shape=32, interp=interp)
-        img = fused(data, np.random.default_rng(seed))
-        expected = plain.augment(decode_image(data), np.random.default_rng(seed))
-        assert np.array_equal(img, expected)
-        out = np.zeros((32, 32, 3), np.uint8)
-        assert fused(data, np.random.default_rng(seed), out=out) is out
-        assert np.array_equal(out, expected)
-
-
-def test_fused_crop_reduced_looks_the_same() -> None:
-    data = saved(picture(375, 500))
-    reduced = 0
-    for seed in range(40):
-        crop = DecodeRandomCrop((120, 110))
-        img = crop(data, np.random.default_rng(seed))
-        full = replace(crop, reduce=False)(data, np.random.default_rng(seed))
-        assert img.shape == (120, 110, 3) and close(img, full)
-        reduced += not np.array_equal(img, full)
-    assert 5 < reduced < 35
-
-
-@pytest.mark.parametrize("orientation", [1, 3, 6])
-def test_fused_crop_of_turned_pictures(orientation: int) -> None:
-    data = with_exif(orientation)
-    for seed in range(10):
-        img = DecodeRandomCrop(9)(data, np.random.default_rng(seed))
-        plain = GoogleNetRandomCropAndResize(target_shape=9)
-        assert close(img, plain.augment(decode_image(data), np.random.default_rng(seed)), 5)
-
-
-def test_fused_crop_of_other_shapes_and_formats() -> None:
-    for img in (picture(1, 400), picture(400, 1), picture(1, 1)):
-        for seed in range(5):
-            out = np.zeros((8, 8, 3), np.uint8)
-            result = DecodeRandomCrop(8)(saved(img), np.random.default_rng(seed), out=out)
-            assert result is out and out.any()
-    assert DecodeRandomCrop(8)(FORMATS["PNG"]).shape == (8, 8, 3)
-    for bad in (np.zeros((8, 9, 3), np.uint8), np.zeros((8, 16, 3), np.uint8)[:, ::2]):
-        for img in (picture(), picture(1, 400)):
-            with pytest.raises(ConfigError, match="out does not fit"):
-                DecodeRandomCrop(8)(saved(img), out=bad)
-    with pytest.raises(FormatError, match="max_pixels"):
-        DecodeRandomCrop(8, max_pixels=100)(saved())
-
-
-def test_fused_crop_in_a_pipeline() -> None:
-    def make() -> MapDataComponent:
-        ds = DataFromList([(saved(), i) for i in range(5)])
-        return MapDataComponent(ds, DecodeRandomCrop(16), rng=True)
-
-    check_flow(make)
-    one, other = list(make().iterate(seed=1))[:2]
-    assert not np.array_equal(one[0], other[0])
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
-@pytest.mark.parametrize("channels", [1, 3, 4])
-def test_tiffs_of_numbers_without_a_range(dtype: str, channels: int) -> None:
-    for img in (IMG, IMG[:, :, 0]):
-        pixels = (img / np.float32(255) * 3).astype(dtype)
-        ok, data = cv2.imencode(".tiff", pixels)
-        assert ok
-        with pytest.raises(FormatError, match=f"Pixels of cat.tif are {dtype}") as info:
-            decode_image(data, channels=channels, name="cat.tif")
-        assert "channels=None" in str(info.value) and "damaged" not in str(info.value)
-        expected = pixels.reshape(48, 67, -1)
-        assert np.array_equal(decode_image(data, channels=None, rgb=False), expected)
-        assert np.array_equal(decode_image(data, channels=None), expected[:, :, ::-1])
-    with pytest.raises(FormatError, match=dtype):
-        DecodeRandomCrop(8)(data, np.random.default_rng(0))
-
-
-def sparse_jpeg(blocks: int) -> bytes:
-    """Progressive and grey: one scan, of which each bit is a block of 8 x 8 pixels."""
-    size = struct.pack(">HH", 8 * blocks, 8 * blocks)
-    segments = [
-        b"\xff\xd8\xff\xdb\0\x43\0" + 64 * b"\x10",
-        b"\xff\xc2\0\x0b\x08" + size + b"\x01\x01\x11\0",
-        b"\xff\xc4\0\x14\0\x01" + bytes(15) + b"\0",  # one code, of one bit: "as the one before"
-        b"\xff\xda\0\x08\x01\x01\0\0\0\0",
-        bytes(blocks * blocks // 8),
-    ]
-    return b"".join(segments) + b"\xff\xd9"
-
-
-def test_the_smallest_jpeg_of_its_size() -> None:
-    data = sparse_jpeg(256)
-    assert 2048 * 2048 / len(data) > 490
-    assert (decode_image(data, channels=1) == 128).all()
-    with pytest.raises(FormatError, match=r"but has 4\d{3} bytes"):
-        decode_image(data[: len(data) // 2 - 100], strict=False)
-
-
-def read_only(shape: tuple[int, ...]) -> np.ndarray:
-    memory = np.zeros(shape, np.uint8)
-    memory.flags.writeable = False
-    return memory
-
-
-@pytest.mark.parametrize("kind", ["JPEG", "PNG"])
-def test_memory_that_cannot_be_written(kind: str) -> None:
-    for shape in (IMG.shape, (IMG.size,)):
-        with pytest.raises(ConfigError, match="out cannot be written") as info:
-            decode_image(FORMATS[kind], out=read_only(shape))
-        assert "writeable" in str(info.value)
-    with pytest.raises(ConfigError, match="out cannot be written"):
-        decode_image(FORMATS[kind], part=(0, 0, 9, 9), out=read_only((9, 9, 3)))
-    for img in (IMG, picture(1, 400)):
-        with pytest.raises(ConfigError, match="out cannot be written"):
-            DecodeRandomCrop(8)(saved(img, kind), out=read_only((8, 8, 3)))
-
-
-@pytest.mark.parametrize("part", [(0, 0, 10.0, 10), (0, None, 10, 10), 3, "abcd", (1, 2, 3), {}])
-@pytest.mark.parametrize("strict", [True, False])
-def test_what_is_no_part(part: Any, strict: bool) -> None:
-    with pytest.raises(ConfigError, match="There is no part=") as info:
-        decode_image(saved(), part=part, strict=strict)
-    assert "whole numbers" in str(info.value)
-
-
-def test_parts_of_numpy_numbers() -> None:
-    part: Any = np.array([3, 5, 10, 11])
-    assert np.array_equal(decode_image(saved(), part=part), decode_image(saved())[3:13, 5:16])
-
-
-@pytest.mark.parametrize(
-    "options, expected",
-    [
-        ({"quality": 101}, "1 to 100"),
-        ({"quality": 0}, "1 to 100"),
-        ({"quality": -1}, "1 to 100"),
-        ({"quality": 90.5}, "1 to 100"),
-        ({"quality": "high"}, "1 to 100"),
-        ({"quality": None}, "1 to 100"),
-        ({"subsampling": "foo"}, '"444", "422", "420", "440" or "411"'),
-        ({"subsampling": "Gray"}, '"444", "422", "420", "440" or "411"'),
-        ({"subsampling": 420}, '"444", "422", "420", "440" or "411"'),
-        ({"subsampling": []}, '"444", "422", "420", "440" or "411"'),
-    ],
-)
-def test_how_no_jpeg_is_made(options: dict[str, Any], expected: str) -> None:
-    for img in (IMG, IMG[:, :, 0]):
-        with pytest.raises(ConfigError, match=f"There is no {next(iter(options))}=") as info:
-            encode_jpeg(img, **options)
-        assert expected in str(info.value)
-
-
-@pytest.mark.parametrize("subsampling", ["444", "422", "420", "440", "411"])
-def test_subsamplings(subsampling: str) -> None:
-    data = encode_jpeg(IMG, quality=np.int64(100), subsampling=subsampling)  # type: ignore[arg-type]
-    assert close(decode_image(data), IMG)

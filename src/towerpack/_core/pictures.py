@@ -1,0 +1,68 @@
+"""Arrays as pictures, and pictures as PNG, by the standard library."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+
+from towerpack._core.errors import ConfigError
+
+
+def as_picture(what: str, image: Any) -> np.ndarray:
+    """A picture, uint8 [h, w, 1, 3 or 4], of an array [h, w] or [h, w, c] of bytes or floats.
+
+    Floats beyond 1 are divided by the largest. Where some are negative, 0 becomes a mid-grey (127).
+
+    Args:
+        what: Who wants it, for the message.
+        image: The array.
+
+    Raises:
+        ConfigError: It is not a picture.
+    """
+    array: np.ndarray = np.asarray(image)
+    picture = array[..., None] if array.ndim == 2 else array
+    floating = np.issubdtype(picture.dtype, np.floating)
+    if picture.ndim != 3 or picture.shape[2] not in (1, 3, 4) or 0 in picture.shape:
+        problem = "height × width × 1, 3 or 4"
+    elif not floating and picture.dtype != np.uint8:
+        problem = "uint8, or floats from 0 to 1"
+    else:
+        return np.ascontiguousarray(_as_bytes(picture) if floating else picture)
+    raise ConfigError(
+        f"{what} takes a picture.",
+        got=f"{array.dtype} {list(array.shape)}",
+        expected=problem,
+        fix="put one image of a batch, and scale its values",
+    )
+
+
+def _as_bytes(picture: np.ndarray) -> np.ndarray:
+    values = picture.astype(np.float64)
+    finite = values[np.isfinite(values)]
+    low, high = finite.min(initial=0), finite.max(initial=0)
+    values = values / max(-low, high) * 127 + 127 if low < 0 else values / max(high, 1) * 255
+    return (np.nan_to_num(np.clip(values, 0, 255), nan=0) + 0.5).astype(np.uint8)
+
+
+def png(image: np.ndarray) -> bytes:
+    """A uint8 picture, height × width × 1, 3 or 4, as PNG (W3C Recommendation, 2003)."""
+    height, width, channels = image.shape
+    colour = {1: 0, 3: 2, 4: 6}[channels]
+    rows = image.reshape(height, width * channels)
+    unfiltered = np.concatenate([np.zeros((height, 1), np.uint8), rows], axis=1)
+    return b"".join(
+        [
+            b"\x89PNG\r\n\x1a\n",
+            _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, colour, 0, 0, 0)),
+            _chunk(b"IDAT", zlib.compress(unfiltered.tobytes(), 6)),
+            _chunk(b"IEND", b""),
+        ]
+    )
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -1,0 +1,1 @@
+"""What people look at: rows of the terminal (Rich), figures (Matplotlib)."""

@@ -1,0 +1,76 @@
+"""Drawings by Matplotlib, which is imported where one is drawn."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+
+# With more classes, cells of the picture get no numbers and axes no names.
+_MOST_NUMBERS: Final = 20
+_MOST_NAMES: Final = 60
+_LONGEST: Final = 24  # letters of a name
+
+
+def draw_rates(
+    rates: Sequence[float], costs: Sequence[float], smooth: Sequence[float], chosen: float | None
+) -> Any:
+    """A figure of costs over learning rates, with one rate marked."""
+    from matplotlib.figure import Figure
+
+    figure: Any = Figure(figsize=(7, 4.5), layout="constrained")
+    axes = figure.add_subplot()
+    axes.plot(rates, costs, color="0.8", label="cost of the step")
+    axes.plot(rates, smooth, label="smoothed")
+    axes.set(xscale="log", xlabel="learning rate", ylabel="cost")
+    # What grows at the end would flatten the rest.
+    low, high = min(costs), max(costs[:10])
+    if high > low:
+        axes.set_ylim(low - 0.1 * (high - low), high + 0.3 * (high - low))
+    if chosen is not None:
+        axes.axvline(chosen, color="C1", linestyle="--", label=f"half way: {chosen:.2g}")
+    axes.grid(alpha=0.3)
+    axes.legend()
+    return figure
+
+
+def draw_confusion(matrix: np.ndarray, classes: Sequence[str]) -> Any:
+    """A Matplotlib figure: colours are shares of the true class, numbers are counts."""
+    from matplotlib.figure import Figure
+
+    size = len(classes)
+    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    side = min(4 + 0.35 * size, 16)
+    figure: Any = Figure(figsize=(side, side * 0.9), layout="constrained")
+    axes = figure.add_subplot()
+    shown = axes.imshow(100 * shares, cmap="Blues", vmin=0, vmax=100, aspect="auto")
+    figure.colorbar(shown, ax=axes, label="% of the true class", shrink=0.8)
+    axes.set(xlabel="predicted", ylabel="true")
+    if size <= _MOST_NAMES:
+        names = [name if len(name) <= _LONGEST else f"{name[: _LONGEST - 1]}…" for name in classes]
+        axes.set_xticks(range(size), names, rotation=45, ha="right")
+        axes.set_yticks(range(size), names)
+    if size <= _MOST_NUMBERS:
+        for row, column in np.argwhere(matrix):
+            colour = "w" if shares[row, column] > 0.5 else "k"
+            text = str(matrix[row, column])
+            axes.text(column, row, text, ha="center", va="center", color=colour)
+    return figure
+
+
+def pixels_of(figure: Any) -> np.ndarray:
+    """A Matplotlib figure as a picture, uint8 [h, w, 3]."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    canvas = FigureCanvasAgg(figure)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
+
+def png_of(figure: Any) -> bytes:
+    """Content of a PNG file of a Matplotlib figure."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", dpi=100)
+    return buffer.getvalue()

@@ -1,0 +1,143 @@
+"""Numbers for each class, and the confusion matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from towerpack._core.columns import aligned
+from towerpack._core.extras import require
+from towerpack._core.files import csv_of, replace_file
+from towerpack._display.figures import draw_confusion, png_of
+from towerpack.apps._modeler import Reporting
+from towerpack.callbacks._confusion import ConfusionMatrix, per_class
+from towerpack.nn import expose, summary
+
+
+def expose_classes(logits: tf.Tensor, label: tf.Tensor) -> None:
+    """Expose `'probabilities'` [n, classes], `'class_ids'`, `'incorrect'` and `'label'` [n].
+
+    The error of training is summarised as `train/error`.
+    """
+    found = tf.argmax(logits, axis=1)
+    wrong = tf.cast(found != label, tf.float32)
+    expose("probabilities", tf.nn.softmax(logits))
+    expose("class_ids", found)
+    expose("label", label)
+    expose("incorrect", wrong)
+    summary.moving_average("train/error", tf.reduce_mean(wrong))
+
+
+def most_likely(
+    class_names: Sequence[str], probabilities: np.ndarray, count: int
+) -> list[dict[str, Any]]:
+    """`{'class': name, 'probability': value}` for so many classes, the most likely first."""
+    order = np.argsort(-probabilities, kind="stable")[:count]
+    return [{"class": class_names[i], "probability": float(probabilities[i])} for i in order]
+
+
+class ClassificationReport(Reporting):
+    """Accuracy, top-k, and of each class precision, recall, F1 and number of datapoints.
+
+    A class that was never predicted has precision 0. The means over classes leave out classes that
+    have no datapoints.
+
+    Args:
+        class_names: In the order of their numbers.
+        top_k: Count whether the class is among so many.
+        auc: Also give the area under the ROC curve, of each class against all others; the mean
+            leaves out classes that all datapoints have, or none.
+    """
+
+    def __init__(self, class_names: Sequence[str], top_k: int = 5, *, auc: bool = False) -> None:
+        self._names = list(class_names)
+        self._top_k = min(top_k, len(self._names))
+        self._matrix = ConfusionMatrix(self._names, "first", "label", draw=False)
+        self._among = 0
+        self._auc = auc
+        self._seen: list[tuple[np.ndarray, np.ndarray]] = []
+
+    @property
+    def confusion(self) -> np.ndarray:
+        """int64 [true class, predicted class], of the evaluation so far."""
+        return self._matrix.matrix
+
+    def outputs(self) -> Sequence[str]:
+        """Labels and probabilities."""
+        return ["label", "probabilities"]
+
+    def names(self) -> Sequence[str]:
+        """Accuracy, top-k, mean F1, mean area under the ROC curve."""
+        top = [f"top_{self._top_k}"] if self._top_k > 1 else []
+        return ["accuracy", *top, "macro_f1", *(["roc_auc"] if self._auc else [])]
+
+    def begin(self) -> None:
+        """Start from zero."""
+        self._matrix.begin()
+        self._among = 0
+        self._seen = []
+
+    def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
+        """Add a batch."""
+        label, probabilities = outputs["label"], outputs["probabilities"]
+        order = np.argsort(-probabilities, axis=1, kind="stable")[:, : self._top_k]
+        self._matrix.update({"label": label, "first": order[:, 0]}, batch_size)
+        self._among += int((order == label[:, None]).sum())
+        if self._auc:
+            self._seen.append((label, probabilities))
+
+    def finish(self) -> Mapping[str, float]:
+        """The means."""
+        there = self.confusion.sum(axis=1) > 0
+        found = {
+            **self._matrix.finish(),
+            f"top_{self._top_k}": self._among / max(int(self.confusion.sum()), 1),
+            "roc_auc": float(np.nanmean(self._areas())) if self._auc and there.sum() > 1 else 0.5,
+        }
+        return {name: found[name] for name in self.names()}
+
+    def lines(self) -> Sequence[str]:
+        """A table with a row for each class."""
+        rows = self._rows()
+        return aligned(rows, "<" + ">" * (len(rows[0]) - 1))
+
+    def report(self, folder: Path) -> Sequence[Path]:
+        """Write `classes.csv` and `confusion.png`."""
+        table, picture = folder / "classes.csv", folder / "confusion.png"
+        replace_file(table, csv_of(self._rows()))
+        require("matplotlib", extra="apps", needed_for="The confusion matrix")
+        replace_file(picture, png_of(draw_confusion(self.confusion, self._names)))
+        return [table, picture]
+
+    def _areas(self) -> np.ndarray:
+        """Area under the ROC curve for each class, NaN where it has none."""
+        metrics = require("sklearn.metrics", extra="apps", needed_for="The area under the curve")
+        label, scores = (np.concatenate(column) for column in zip(*self._seen, strict=True))
+        counts = self.confusion.sum(axis=1)
+        has = (counts > 0) & (counts < len(label))
+        return np.array(
+            [
+                metrics.roc_auc_score(label == k, scores[:, k]) if has[k] else np.nan
+                for k in range(len(has))
+            ]
+        )
+
+    def _columns(self) -> Mapping[str, Any]:
+        """Columns of the table: a value for each class, by title."""
+        columns = zip(("precision", "recall", "F1"), per_class(self.confusion), strict=True)
+        return {**dict(columns), **({"AUC": self._areas()} if self._auc else {})}
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        columns, counts = self._columns(), self.confusion.sum(axis=1)
+        shares = zip(*columns.values(), strict=True)
+        return [
+            ("class", *columns, "count"),
+            *(
+                (name, *(f"{100 * value:.1f} %" for value in values), f"{count}")
+                for name, values, count in zip(self._names, shares, counts, strict=True)
+            ),
+        ]

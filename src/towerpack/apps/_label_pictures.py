@@ -1,0 +1,116 @@
+"""Label pictures: a number for each pixel, as files and annotations hold them."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack._core.errors import FormatError
+from towerpack._core.extras import require
+
+Colour = tuple[int, int, int]
+
+
+def read_labels(file: str, colours: Sequence[Colour] | None, what: str) -> NDArray[np.int64]:
+    """A label picture [h, w].
+
+    PNGs of 1, 8 or 16 bits hold labels, those with a palette its indices; those in colour the
+    labels' colours.
+
+    Args:
+        file: Its name.
+        colours: Red, green, blue of each label; None: none are in colour.
+        what: Names it in messages.
+
+    Raises:
+        FormatError: It cannot be read, or holds another colour.
+    """
+    require("matplotlib", extra="apps", needed_for="Label pictures")
+    from PIL import Image
+
+    try:
+        with Image.open(file) as opened:
+            indexed = opened.mode in ("1", "L", "P") or opened.mode.startswith("I")
+            pixels = np.asarray(opened if indexed else opened.convert("RGB"))
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise FormatError(f"{what} is damaged: {error}.") from error
+    if pixels.ndim == 2:
+        return pixels.astype(np.int64)
+    if colours is None:
+        raise FormatError(
+            f"{what} is in colour.",
+            expected="grey, or indices of a palette",
+            fix="data.colours, or colours in data.classes",
+        )
+    codes, wanted = _codes(np.array(colours)), _codes(pixels)
+    order = np.argsort(codes)
+    places = np.minimum(np.searchsorted(codes[order], wanted), len(codes) - 1)
+    labels = order[places]
+    if (codes[labels] != wanted).any():
+        row, column = np.argwhere(codes[labels] != wanted)[0]
+        raise FormatError(
+            f"{what} has a colour of no class.",
+            got=f"{pixels[row, column].tolist()} in row {row}, column {column}",
+        )
+    return labels
+
+
+def draw_instances(
+    annotations: Sequence[Mapping[str, Any]],
+    size: tuple[int, int],
+    labels: Mapping[int, int],
+    void: int,
+    where: str,
+) -> NDArray[np.uint8]:
+    """Instances of COCO as a label picture: the smaller over the larger, the rest 0.
+
+    Args:
+        annotations: With `segmentation`, `category_id`, and `iscrowd` if they have it.
+        size: Height and width of the picture.
+        labels: Of the categories.
+        void: What crowds are.
+        where: For messages.
+
+    Raises:
+        FormatError: A mask makes no sense.
+    """
+    masks: Any = require("pycocotools.mask", extra="apps", needed_for="COCO's masks")
+    canvas = np.zeros(size, np.uint8)
+    read: list[tuple[int, NDArray[np.bool_]]] = []
+    for one in annotations:
+        try:
+            shape = one["segmentation"]
+            if isinstance(shape, list):
+                shape = masks.merge(masks.frPyObjects(shape, *size))
+            elif isinstance(shape["counts"], list):
+                shape = masks.frPyObjects(shape, *size)
+            with warnings.catch_warnings():
+                # pycocotools 2.0.11 knows nothing of NumPy 2's `__array__(copy=)`.
+                warnings.simplefilter("ignore", DeprecationWarning)
+                mask = masks.decode(shape).astype(bool)
+            label = void if one.get("iscrowd") else labels[one["category_id"]]
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            about = f"the annotation {one.get('id')}"
+            raise FormatError(f"{where}: {about} makes no sense: {error!r}.") from error
+        if mask.shape != size:
+            raise FormatError(f"{where}: a mask of {list(mask.shape)} pixels, not {list(size)}.")
+        read.append((label, mask))
+    for label, mask in sorted(read, key=lambda pair: -int(pair[1].sum())):
+        canvas[mask] = label
+    return canvas
+
+
+def voc_colour(label: int) -> Colour:
+    """Pascal VOC's: the label's bits in turn are the highest ones of red, green and blue."""
+    found = [0, 0, 0]
+    for bit in range(8):
+        found[bit % 3] |= (label >> bit & 1) << (7 - bit // 3)
+    return found[0], found[1], found[2]
+
+
+def _codes(pixels: NDArray[Any]) -> NDArray[np.int64]:
+    return pixels.astype(np.int64) @ np.array([1 << 16, 1 << 8, 1])

@@ -1,0 +1,242 @@
+"""Files of pictures, lists of them, inputters of them, and letters on them."""
+
+from __future__ import annotations
+
+import csv
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack._core.errors import ConfigError, FormatError
+from towerpack._core.extras import require
+from towerpack.apps._inputter import Inputter, Split, read_classes, write_classes
+from towerpack.apps._splits import num_of, part_of, set_apart
+from towerpack.dataflow import (
+    BatchData,
+    DataFlow,
+    DataFromList,
+    MapData,
+    PrefetchData,
+    ShuffleData,
+)
+from towerpack.dataflow.images import decode_image
+from towerpack.dataflow.sources._files import ImageReader
+from towerpack.dataflow.sources._labelled import IMAGE_EXTENSIONS
+
+read_picture = ImageReader()
+"""From the name of a file to uint8 [h, w, 3], upright."""
+
+_QUOTED = re.compile(r"\s*'[^']*'\s*(,|$)")
+
+
+class PictureInputter(Inputter):
+    """Base of inputters of pictures. A subclass defines `find`.
+
+    Data are looked for when they are needed first. A run keeps its classes, so that predictions
+    need no data.
+    """
+
+    suffixes = IMAGE_EXTENSIONS
+    _kept: Any = None
+
+    @abstractmethod
+    def find(self) -> tuple[Any, Mapping[str, Any]]:
+        """Names of the classes, and the data of each split: 'train', 'val', 'test' if they are."""
+
+    @property
+    def classes(self) -> Any:
+        """Those of the run; of the data, where there is no run yet."""
+        return self._data[0] if self._kept is None else self._kept
+
+    @property
+    def class_names(self) -> Sequence[str]:  # type: ignore[override]
+        """Names of the classes."""
+        return self.classes
+
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """The data of each split.
+
+        Raises:
+            ConfigError: There are no data, or they have other classes than the run.
+            FormatError: A list of them is damaged.
+        """
+        classes, parts = self._data
+        if self._kept is not None and classes != self._kept:
+            raise ConfigError(
+                "The data have other classes than the run.",
+                got=f"{classes}",
+                expected=f"{self._kept}",
+            )
+        return parts
+
+    def keep(self, run_dir: Path) -> None:
+        """Write the classes."""
+        write_classes(run_dir, self._as_json(self.classes))
+
+    def restore(self, run_dir: Path | None) -> None:
+        """Take the classes of a run."""
+        kept = read_classes(run_dir)
+        self._kept = None if kept is None else self._from_json(kept)
+
+    @cached_property
+    def _data(self) -> tuple[Any, dict[str, Any]]:
+        classes, parts = self.find()
+        classes = list(classes) if isinstance(classes, Sequence) else classes
+        return classes, self._checked(classes, dict(parts))
+
+    def _checked(self, classes: Any, parts: dict[str, Any]) -> dict[str, Any]:
+        """The parts as they are used."""
+        del classes
+        return parts
+
+    def _as_json(self, classes: Any) -> Any:
+        return classes
+
+    def _from_json(self, content: Any) -> Any:
+        return content
+
+    def read(self, source: Any) -> NDArray[np.uint8]:
+        """A picture [h, w, 3], upright.
+
+        Args:
+            source: The name of a file, or what is in one.
+
+        Raises:
+            FormatError: It is no picture, or a damaged one.
+        """
+        return decode_image(source) if isinstance(source, bytes) else read_picture(str(source))
+
+
+class FilesInputter(PictureInputter):
+    """Base of inputters of lists of files that are small enough to be checked one by one.
+
+    Args:
+        config: Has `validation`, `batch_size` and `workers`. Without 'val', a share of 'train'
+            becomes that.
+    """
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+        self.batch_size = config.batch_size
+
+    @abstractmethod
+    def decoder(self) -> Callable[[Any], Any]:
+        """From an item of a part to a datapoint, whose first component is the picture."""
+
+    def _checked(self, classes: Any, parts: dict[str, Any]) -> dict[str, Any]:
+        train, share = parts.get("train"), self.config.validation
+        if train and "val" not in parts and share:
+            parts["train"], parts["val"] = set_apart(train, num_of(share, len(train)))
+        return parts
+
+    def batches(
+        self, split: Split, change: Callable[[DataFlow], DataFlow], pad: Any = None
+    ) -> DataFlow:
+        """Batches of what `change` makes of datapoints, as `flow` gives them; `pad` of `BatchData`.
+
+        Raises:
+            ConfigError: There are no such data, or less than a batch to train on.
+        """
+        training = split == "train"
+        items = part_of(self.parts, split)
+        if training and len(items) < self.batch_size:
+            raise ConfigError(
+                f"{len(items)} training pictures are no batch.",
+                expected=f"at least batch_size={self.batch_size}",
+                fix="a smaller batch_size",
+            )
+        ds: DataFlow = DataFromList([[item] for item in items], shuffle=False)
+        ds = MapData(ShuffleData(ds) if training else ds, partial(_decoded, decode=self.decoder()))
+        ds = BatchData(change(ds), self.batch_size, remainder=not training, pad=pad)
+        workers = self.config.workers
+        return PrefetchData(ds, num_proc=workers) if workers else ds
+
+
+def _decoded(datapoint: list[Any], decode: Callable[[Any], Any]) -> Any:
+    return decode(datapoint[0])
+
+
+@dataclass(frozen=True)
+class Listed:
+    """A line of a list of files.
+
+    Attributes:
+        files: Those that it names.
+        where: The list, and the number of the line.
+    """
+
+    files: tuple[str, ...]
+    where: str
+
+
+def listed(file: str, columns: Sequence[str]) -> list[Listed]:
+    """Lines of a CSV file, each of which names files relative to its folder.
+
+    A first line that is the columns' names is passed over. Quotes are double, or single where the
+    file begins with one.
+
+    Args:
+        file: The list.
+        columns: What they hold; those after them are left alone.
+
+    Raises:
+        ConfigError: The list cannot be read.
+        FormatError: A line has too few columns, or there is no such file, or no line.
+    """
+    folder = Path(file).parent
+    try:
+        lines = Path(file).read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"The list {file} cannot be read: {error}.") from error
+    quotechar = "'" if _QUOTED.match(next(iter(lines), "")) else '"'
+    found: list[Listed] = []
+    for number, cells in enumerate(csv.reader(lines, quotechar=quotechar), 1):
+        names = tuple(cell.strip() for cell in cells[: len(columns)])
+        if not any(names) or (number == 1 and [n.lower() for n in names] == list(columns)):
+            continue
+        where = f"{file}, line {number}"
+        if len(names) < len(columns) or not all(names):
+            raise FormatError(f"{where} names too little.", expected=",".join(columns))
+        paths = [folder / Path(name).expanduser() for name in names]
+        for path in paths:
+            if not path.is_file():
+                raise FormatError(f"{where}: there is no file {path}.")
+        found.append(Listed(tuple(map(str, paths)), where))
+    if not found:
+        raise FormatError(f"{file} lists no {columns[0]}.")
+    return found
+
+
+def pictures_in(folder: str | Path) -> list[str]:
+    """Pictures in a folder and those below it, by name.
+
+    Raises:
+        ConfigError: There are none.
+    """
+    files = (path for path in Path(folder).rglob("*") if path.suffix.lower() in IMAGE_EXTENSIONS)
+    found = sorted(str(path) for path in files)
+    if not found:
+        raise ConfigError(f"There are no pictures in {folder}.", fix=" ".join(IMAGE_EXTENSIONS))
+    return found
+
+
+def typeface(height_px: float) -> Any:
+    """Pillow's font for letters on pictures.
+
+    Raises:
+        MissingExtraError: Matplotlib, which brings it, is not installed.
+    """
+    require("matplotlib", extra="apps", needed_for="Annotated pictures")
+    import matplotlib
+    from PIL import ImageFont
+
+    file = Path(matplotlib.get_data_path()) / "fonts/ttf/DejaVuSans.ttf"
+    return ImageFont.truetype(str(file), max(6, round(height_px)))

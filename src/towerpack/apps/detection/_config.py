@@ -1,0 +1,67 @@
+"""What a recipe of detection says."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from towerpack.apps._config import AppConfig, DecayedNetwork, PictureData
+from towerpack.config import Regex
+
+Side = Annotated[int, Field(ge=1)]
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+class DataConfig(PictureData):
+    """Pictures with boxes, and their way to a network's input."""
+
+    inputter: str = "coco"
+    "coco (JSON), voc (XML), yolo (text), or module:name."
+    train: str | list[str] | None = None
+    "Below path; several are joined. coco: JSON files; voc: lists of names, or folders of XML; "
+    "yolo: folders of pictures."
+    images: str | None = None
+    "coco, voc: the folder of the pictures below path, where it is not the usual one."
+    class_names: list[str] | None = None
+    "Names of the classes: of voc which ones and in which order, of yolo where no file says it."
+    bad_boxes: Literal["error", "skip"] = "error"
+    "What boxes do that have no area within their picture; skip: they are counted and left out."
+    size: tuple[Side, Side] = (300, 300)
+    "Height and width of the network's input; pictures are stretched to it."
+    augmenter: str = "ssd"
+    "ssd, ssd_lite, none, or module:name."
+
+
+class ModelConfig(DecayedNetwork):
+    """The network, its loss, and what is made of its predictions."""
+
+    network: str = "ssd300"
+    "ssd300, ssd512, ssd_lite, or module:function."
+    match: Share = 0.5
+    "Overlap above which an anchor learns a box."
+    negatives: float = Field(default=3.0, gt=0)
+    "Background anchors that are learnt from, for each with a box: those of greatest loss."
+    box_weight: float = Field(default=1.0, gt=0)
+    "Weight of the boxes' loss beside that of the classes."
+    l2_regex: Regex = ".*kernel"
+    "Which variables: a regular expression for names."
+    score: Share = 0.01
+    "Least score of a box that is given."
+    suppress: Share = 0.45
+    "Overlap above which the worse of two boxes of a class is left out."
+    max_boxes: int = Field(default=200, ge=1)
+    "Given for a picture."
+    shown: Share = 0.5
+    "Least score of a box that inference draws."
+
+
+class DetectionConfig(AppConfig):
+    """A recipe of detection."""
+
+    task: str = "detection"
+    "The application."
+    data: DataConfig = DataConfig()
+    "Pictures and their boxes."
+    model: ModelConfig = ModelConfig()
+    "The network, its loss, and what is made of its predictions."

@@ -1,0 +1,156 @@
+"""The model of detection."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from towerpack.apps._modeler import Modeler
+from towerpack.apps.detection._config import DetectionConfig
+from towerpack.apps.detection._inputter import DetectionInputter
+from towerpack.apps.detection._report import DetectionReport
+from towerpack.callbacks import Inferencer, ScalarStats
+from towerpack.checkpoint import read_torch_file
+from towerpack.config import Registry
+from towerpack.nn import expose, summary
+from towerpack.ops.boxes import decode, suppress
+from towerpack.ops.matching import match, multibox_loss
+from towerpack.ops.picture_files import picture_of
+from towerpack.zoo.vgg16_reduced import from_torch
+
+networks: Registry[Any] = Registry(
+    "network",
+    {
+        "ssd300": "towerpack.zoo.ssd:ssd300",
+        "ssd512": "towerpack.zoo.ssd:ssd512",
+        "ssd_lite": "towerpack.zoo.ssd_lite:net",
+    },
+)
+"""Functions `(image, num_classes, **options) -> towerpack.zoo.ssd.Predictions`."""
+
+
+class DetectionModeler(Modeler):
+    """The multi-box loss of SSD (Liu et al. 2016, section 2.2) over a network's predictions.
+
+    Exposes `'boxes'` [n, max_boxes, 4] as shares of the picture, `'scores'`, `'class_ids'`; before
+    suppression `'anchor_boxes'` [n, anchors, 4], `'anchor_scores'` [n, anchors, classes]; and for
+    metrics `'boxes_px'`, `'true_boxes_px'`, `'true_class_ids'`, `'crowd'`, `'areas'`.
+
+    Args:
+        config: The recipe.
+        inputter: Its data.
+        network: Instead of `config.model.network`.
+    """
+
+    best = ("val/ap", "max")
+    infer_outputs = ("boxes", "scores", "class_ids")
+    portable_outputs = ("anchor_boxes", "anchor_scores")  # suppressed alike nowhere else
+    config: DetectionConfig
+    inputter: DetectionInputter
+
+    def __init__(
+        self, config: DetectionConfig, inputter: DetectionInputter, network: Any = None
+    ) -> None:
+        super().__init__(config, inputter)
+        self.network = networks.get(network or config.model.network)
+        self.class_names = list(inputter.class_names)
+
+    def inputs(self) -> list[tf.TensorSpec]:
+        """Pictures of 8 bits, and what is known of their boxes."""
+        return [
+            tf.TensorSpec([None, *self.config.data.size, 3], tf.uint8, "image"),
+            tf.TensorSpec([None, None, 4], tf.float32, "true_boxes"),
+            tf.TensorSpec([None, None], tf.int32, "true_class_ids"),
+            tf.TensorSpec([None, None], tf.bool, "crowd"),
+            tf.TensorSpec([None, None], tf.float32, "areas"),
+            tf.TensorSpec([None, 2], tf.int32, "size"),
+        ]
+
+    def build_graph(
+        self,
+        image: tf.Tensor,
+        true_boxes: tf.Tensor,
+        true_class_ids: tf.Tensor,
+        crowd: tf.Tensor,
+        areas: tf.Tensor,
+        size: tf.Tensor,
+    ) -> tf.Tensor:
+        """The loss."""
+        model = self.config.model
+        pixels = self.inputter.augmenter.normalize(image)
+        found = self.network(pixels, len(self.class_names), **model.options)
+        anchors = tf.constant(found.anchors)
+        boxes = decode(found.offsets, anchors)
+        scores = tf.nn.softmax(found.logits)[:, :, 1:]
+        best = suppress(
+            boxes,
+            scores,
+            max_detections=model.max_boxes,
+            score_threshold=model.score,
+            iou_threshold=model.suppress,
+        )
+        scale = tf.cast(tf.gather(size, [1, 0, 1, 0], axis=1), tf.float32)[:, None]
+        for name, value in {
+            **best._asdict(),
+            "anchor_boxes": boxes,
+            "anchor_scores": scores,
+            "boxes_px": best.boxes * scale,
+            "true_boxes_px": true_boxes * scale,
+            "true_class_ids": true_class_ids,
+            "crowd": tf.cast(crowd, tf.int32),
+            "areas": areas,
+        }.items():
+            expose(name, value)
+
+        matches = match(anchors, true_boxes, true_class_ids, crowd, threshold=model.match)
+        class_loss, box_loss = multibox_loss(
+            found.logits, found.offsets, anchors, matches, negatives=model.negatives
+        )
+        summary.moving_average("train/class_loss", class_loss)
+        summary.moving_average("train/box_loss", box_loss)
+        return self.with_decay(class_loss + model.box_weight * box_loss)
+
+    def metrics(self) -> Sequence[Inferencer]:
+        """Cost, COCO's twelve numbers, and those of each class."""
+        return [ScalarStats("cost"), DetectionReport(self.class_names)]
+
+    def weights(self, source: str) -> Any:
+        """Weights of VGG-16 of `.pth` files; all else as it is."""
+        if not source.endswith((".pth", ".pt")):
+            return source
+        return from_torch(read_torch_file(source))
+
+    def export_arguments(self) -> Mapping[str, Any]:
+        """Files in, boxes with scores and names of classes out."""
+        geometry = self.inputter.geometry
+        names = self.class_names
+
+        def serve(compute: Callable[..., Any]) -> Any:
+            shape = [geometry.height, geometry.width, geometry.channels]
+
+            def read(file: tf.Tensor) -> tf.Tensor:
+                return geometry.tensors(picture_of(file))
+
+            def boxes(image_bytes: tf.Tensor) -> dict[str, tf.Tensor]:
+                spec = tf.TensorSpec(shape, tf.uint8)
+                found = compute(tf.map_fn(read, image_bytes, fn_output_signature=spec))
+                named = tf.gather(tf.constant(names), found["class_ids"])
+                return {
+                    "boxes": found["boxes"],
+                    "scores": found["scores"],
+                    "classes": tf.where(found["scores"] > 0, named, ""),
+                }
+
+            files = [tf.TensorSpec([None], tf.string, "image_bytes")]
+            return tf.function(boxes, input_signature=files, autograph=False)
+
+        return {
+            "serve": serve,
+            "metadata": {
+                "task": self.config.task,
+                "class_names": names,
+                "preprocessing": geometry.as_dict(),
+            },
+        }

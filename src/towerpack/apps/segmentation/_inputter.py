@@ -1,0 +1,167 @@
+"""Pictures with a class for each pixel, as batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack._core.errors import ConfigError, FormatError
+from towerpack.apps._coco import read_instances
+from towerpack.apps._inputter import Inputter, Split
+from towerpack.apps._label_pictures import draw_instances
+from towerpack.apps._pictures import FilesInputter, listed, read_picture
+from towerpack.apps._splits import places
+from towerpack.apps.classification.augmenters import Augmenter
+from towerpack.apps.segmentation._classes import VOID, Classes
+from towerpack.apps.segmentation._config import DataConfig, SegmentationConfig
+from towerpack.config import Registry
+from towerpack.dataflow import AugmentImageComponents, DataFlow
+from towerpack.dataflow.images import AugmentorList
+from towerpack.ops.geometry import colours
+
+_HERE = "towerpack.apps.segmentation"
+AUGMENTERS: Registry[Augmenter] = Registry(
+    "augmenter",
+    {name: f"{_HERE}.augmenters:{name}" for name in ("none", "fcn", "unet", "efficientnet_lite")},
+)
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A picture and its labels.
+
+    Attributes:
+        picture: Name of the file.
+        labels: Name of the label picture, or COCO's annotations.
+        where: What lists it.
+    """
+
+    picture: str
+    labels: str | Sequence[Mapping[str, Any]]
+    where: str
+
+
+@dataclass(frozen=True)
+class _Decode:
+    """From a scene to (image uint8 [h, w, channels], label uint8 [h, w])."""
+
+    classes: Classes
+    channels: int
+    categories: Mapping[int, int]
+
+    def __call__(self, scene: Scene) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+        image = read_picture(scene.picture)
+        size = image.shape[0], image.shape[1]
+        if isinstance(scene.labels, str):
+            label = self.classes.read(scene.labels, scene.where)
+        else:
+            label = draw_instances(scene.labels, size, self.categories, VOID, scene.where)
+        if label.shape != size:
+            raise FormatError(
+                f"{scene.where}: the picture and its labels differ in size.",
+                got=f"{size[0]} x {size[1]} and {label.shape[0]} x {label.shape[1]} pixels",
+            )
+        return colours(self.channels).augment(image), label
+
+
+class SceneInputter(FilesInputter):
+    """Pictures with a class for each pixel, listed in CSV files: lines `image,label`.
+
+    Batches are (image uint8 [n, height, width, channels], label uint8 [n, height, width]), 255
+    where a pixel is void.
+
+    Args:
+        config: Which data, and how.
+        augmenter: What happens to pictures and labels alike.
+
+    Attributes:
+        geometry: From a decoded picture to the network's input, where nothing is random.
+    """
+
+    config: DataConfig
+
+    def __init__(self, config: DataConfig, augmenter: Augmenter) -> None:
+        self.config, self.augmenter = config, augmenter
+        self.geometry = replace(augmenter.geometry(config.size), channels=config.channels)
+        self.categories: Mapping[int, int] = {}
+        super().__init__(config)
+
+    @property
+    def class_names(self) -> Sequence[str]:  # type: ignore[override]
+        """Names of the classes."""
+        return self.classes.names
+
+    def decoder(self) -> Callable[[Any], Any]:
+        """Of scenes."""
+        return _Decode(self.classes, self.config.channels, self.categories)
+
+    def _as_json(self, classes: Classes) -> Any:
+        return {**asdict(classes), "void": sorted(classes.void)}
+
+    def _from_json(self, content: Any) -> Classes:
+        colours = tuple(tuple(colour) for colour in content["colours"])
+        void = frozenset(content["void"])
+        return Classes(tuple(content["names"]), colours, void, content["by_colour"])
+
+    def find(self) -> tuple[Classes, dict[str, list[Scene]]]:
+        """The classes and the scenes of each split: of lines `image,label` in CSV files."""
+        if self.config.images is not None:
+            raise ConfigError("data.images is for COCO's annotations.", fix="leave it out")
+        parts = {
+            split: [
+                Scene(line.files[0], line.files[1], line.where)
+                for file in files
+                for line in listed(file, ("image", "label"))
+            ]
+            for split, files in places(self.config, "{}.csv").items()
+        }
+        return Classes.of(self.config), parts
+
+    def flow(self, split: Split) -> DataFlow:
+        training, size = split == "train", self.config.size
+        change = self.augmenter.train(size) if training else [self.geometry.scaling()]
+        return self.batches(
+            split, lambda ds: AugmentImageComponents(ds, change, index=0, masks=1, copy=False)
+        )
+
+    def prepare(self, sample: Any) -> tuple[NDArray[np.uint8]]:
+        """(uint8 [height, width, channels],)."""
+        return (AugmentorList(self.geometry.augmentors()).augment(sample),)
+
+
+class CocoInputter(SceneInputter):
+    """COCO's instances. The classes are the categories, after `background`."""
+
+    def find(self) -> tuple[Classes, dict[str, list[Scene]]]:
+        """As the annotations say."""
+        names, found = read_instances(self.config, self.config.images)
+        self.categories = {number: i + 1 for i, number in enumerate(names)}
+        parts = {
+            split: [
+                Scene(str(one.path), one.annotations, f"{one.where}, {one.path.name}")
+                for one in several
+            ]
+            for split, several in found.items()
+        }
+        return Classes.of(self.config, ["background", *names.values()]), parts
+
+
+INPUTTERS: Registry[Callable[..., Inputter]] = Registry(
+    "inputter", {"csv": SceneInputter, "coco": CocoInputter}
+)
+"""Functions `(config, augmenter) -> Inputter`."""
+
+
+def make_inputter(config: SegmentationConfig | DataConfig) -> Inputter:
+    """The inputter of a recipe, or of its section `data`, with its augmenter.
+
+    Raises:
+        ConfigError: There is none of that name, or no such data, or a field does not apply.
+        FormatError: A list of the data is damaged.
+    """
+    data = config if isinstance(config, DataConfig) else config.data
+    return INPUTTERS.get(data.inputter)(data, AUGMENTERS.get(data.augmenter))

@@ -1,0 +1,128 @@
+"""The model of segmentation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from towerpack._core.errors import ConfigError
+from towerpack.apps._modeler import Modeler
+from towerpack.apps.segmentation._classes import VOID
+from towerpack.apps.segmentation._config import SegmentationConfig
+from towerpack.apps.segmentation._inputter import SceneInputter
+from towerpack.apps.segmentation._report import SegmentationReport
+from towerpack.callbacks import Inferencer, ScalarStats
+from towerpack.config import Registry
+from towerpack.nn import expose, summary
+from towerpack.ops.picture_files import picture_of
+
+networks: Registry[Any] = Registry(
+    "network", {name: f"towerpack.zoo.{name}:net" for name in ("fcn", "unet", "deeplab")}
+)
+
+
+class SegmentationModeler(Modeler):
+    """Cross-entropy over a network's logits, at each pixel that is not void.
+
+    Exposes `'probabilities'` [n, h, w, classes], `'prediction'` and `'label'` [n, h, w].
+
+    Args:
+        config: The recipe.
+        inputter: Its data.
+        network: Instead of `config.model.network`: `net(image, num_classes, **options) -> logits`.
+    """
+
+    best = ("val/mean_iou", "max")
+    infer_outputs = ("probabilities",)
+    config: SegmentationConfig
+    inputter: SceneInputter
+
+    def __init__(
+        self, config: SegmentationConfig, inputter: SceneInputter, network: Any = None
+    ) -> None:
+        super().__init__(config, inputter)
+        self.network = networks.get(network or config.model.network)
+        self.classes = inputter.classes
+        weights = config.model.class_weights
+        if weights is not None and len(weights) != len(self.classes.names):
+            raise ConfigError(
+                f"model.class_weights has {len(weights)} values.",
+                expected=f"one for each of the {len(self.classes.names)} classes",
+            )
+
+    def inputs(self) -> list[tf.TensorSpec]:
+        """Pictures of 8 bits, and labels, 255 where they are void."""
+        data = self.config.data
+        return [
+            tf.TensorSpec([None, *data.size, data.channels], tf.uint8, "image"),
+            tf.TensorSpec([None, *data.size], tf.uint8, "label"),
+        ]
+
+    def build_graph(self, image: tf.Tensor, label: tf.Tensor) -> tf.Tensor:
+        """The loss."""
+        model, counted = self.config.model, self.classes.counted
+        pixels = self.inputter.augmenter.normalize(image)
+        logits = tf.cast(self.network(pixels, len(counted), **model.options), tf.float32)
+        # A class that is void is none that can be found.
+        logits = tf.where(counted, logits, tf.float32.min)
+        expose("probabilities", tf.nn.softmax(logits))
+        prediction = tf.argmax(logits, -1, tf.int32)
+        expose("prediction", prediction)
+        truth = tf.cast(label, tf.int32)
+        expose("label", truth)
+        there = truth != VOID
+        target = tf.where(there, truth, 0)
+        weights = tf.cast(there, tf.float32)
+        summary.moving_average(
+            "train/accuracy", _mean(tf.cast(prediction == truth, tf.float32), weights)
+        )
+        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(target, logits)
+        if model.class_weights is not None:
+            weights *= tf.gather(tf.constant(model.class_weights), target)
+        # Of void pixels the loss may be huge: that of a class that cannot be found.
+        return self.with_decay(_mean(tf.where(there, losses, 0.0), weights))
+
+    def metrics(self) -> Sequence[Inferencer]:
+        """Cost, accuracy of pixels, intersection over union."""
+        return [ScalarStats("cost"), SegmentationReport(self.classes)]
+
+    def export_arguments(self) -> Mapping[str, Any]:
+        """Files in, label pictures of the files' own size out."""
+        geometry = self.inputter.geometry
+
+        def serve(compute: Callable[..., Any]) -> Any:
+            shape = [geometry.height, geometry.width, geometry.channels]
+            read_as = (tf.TensorSpec(shape, tf.uint8), tf.TensorSpec([2], tf.int32))
+
+            def read(file: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+                picture = picture_of(file)
+                return geometry.tensors(picture), tf.shape(picture)[:2]
+
+            def mask(one: tuple[tf.Tensor, tf.Tensor]) -> tf.Tensor:
+                found = tf.argmax(tf.image.resize(one[0], one[1]), -1)
+                return tf.io.encode_png(tf.cast(found, tf.uint8)[:, :, None])
+
+            def masks(image_bytes: tf.Tensor) -> dict[str, Any]:
+                images, sizes = tf.map_fn(read, image_bytes, fn_output_signature=read_as)
+                found = (compute(images)["probabilities"], sizes)
+                text = tf.TensorSpec([], tf.string)
+                return {"mask_bytes": tf.map_fn(mask, found, fn_output_signature=text)}
+
+            files = [tf.TensorSpec([None], tf.string, "image_bytes")]
+            return tf.function(masks, input_signature=files, autograph=False)
+
+        return {
+            "serve": serve,
+            "metadata": {
+                "task": self.config.task,
+                "class_names": list(self.classes.names),
+                "colours": [list(colour) for colour in self.classes.colours],
+                "preprocessing": geometry.as_dict(),
+            },
+        }
+
+
+def _mean(values: tf.Tensor, weights: tf.Tensor) -> Any:
+    return tf.math.divide_no_nan(tf.reduce_sum(values * weights), tf.reduce_sum(weights))

@@ -1,0 +1,79 @@
+"""Augmenters of segmentation: one change of geometry for a picture and its labels.
+
+Labels take the nearest one, and are void where there is no picture.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack.apps.classification.augmenters import Augmenter, minus_mean, to_lite_unit, to_unit
+from towerpack.apps.segmentation._classes import VOID
+from towerpack.dataflow.images import (
+    ConstantBackgroundFiller,
+    CropTransform,
+    Flip,
+    ImageAugmentor,
+    PasteTransform,
+    Transform,
+    TransformList,
+)
+from towerpack.ops.geometry import Geometry, Size, scaled
+
+_SCALES: Final = (0.75, 1.5)
+
+
+@dataclass(eq=False, repr=False)
+class RandomScaleCrop(ImageAugmentor):
+    """Stretches a picture to a size times a random factor, and takes a random part of that size.
+
+    What is too small is put in a random place, on black; labels around it are void.
+
+    Args:
+        size: Height and width of the result.
+        scales: Least and greatest factor; they are drawn alike on a logarithmic scale.
+    """
+
+    size: Size
+    scales: tuple[float, float] = _SCALES
+
+    def get_transform(
+        self, img: NDArray[np.uint8], rng: np.random.Generator | None = None
+    ) -> Transform:
+        """Draw factor and place."""
+        rng = self.generator(rng)
+        factor = np.exp(rng.uniform(*np.log(self.scales)))
+        (h, w), size = self.size, (img.shape[0], img.shape[1])
+        new = max(1, round(factor * h)), max(1, round(factor * w))
+        steps = scaled(size, new)
+        y, x = (int(rng.integers(abs(a - b) + 1)) for a, b in zip(new, self.size, strict=True))
+        if new[0] >= h and new[1] >= w:
+            return TransformList([*steps, CropTransform(y, x, h, w)])
+        return TransformList(
+            [*steps, PasteTransform(y, x, h, w, ConstantBackgroundFiller(0), VOID)]
+        )
+
+
+def _stretched(size: Size) -> Geometry:
+    return Geometry(height=size[0], width=size[1])
+
+
+def _train(size: Size) -> list[ImageAugmentor]:
+    return [RandomScaleCrop(size), Flip(horiz=True)]
+
+
+none = Augmenter("none", lambda size: [_stretched(size).scaling()], _stretched, to_unit)
+"""Pictures are stretched to the size, and go from 0 to 1."""
+
+fcn = unet = Augmenter("unet", _train, _stretched, minus_mean)
+"""Three quarters to one and a half times the size, a random part of it, mirrored by chance.
+
+Otherwise stretched to the size: nothing of a picture is cut away. ImageNet's mean is subtracted.
+"""
+
+efficientnet_lite = Augmenter("efficientnet_lite", _train, _stretched, to_lite_unit)
+"""As `fcn`, with the numbers of EfficientNet-Lite: (pixels - 127) / 128."""

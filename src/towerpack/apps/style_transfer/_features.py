@@ -1,0 +1,106 @@
+"""Networks that were trained to name pictures, as judges of content and style."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import tensorflow as tf
+from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+from towerpack._core.errors import ConfigError
+from towerpack._core.naming import did_you_mean
+from towerpack.apps.style_transfer._config import ModelConfig
+from towerpack.inference import Predictor
+from towerpack.nn import expose
+from towerpack.training import SmartInit
+from towerpack.training._foreign_weights import read_arrays
+from towerpack.zoo import efficientnet_lite, vgg19
+
+_LITE: Final = "efficientnet-lite0"
+_CONTENT: Final = {_LITE: ("stride8",), "vgg19": ("conv4_2",)}
+_STYLE: Final = {
+    _LITE: ("stride2", "stride4", "stride8", "stride16"),
+    "vgg19": ("conv1_1", "conv2_1", "conv3_1", "conv4_1", "conv5_1"),
+}
+
+
+class FeatureNetwork:
+    """A network in inference mode, with weights that stay as they are.
+
+    They are constants of the graph: neither trained nor kept in checkpoints.
+
+    Args:
+        config: Which network, and which of its layers.
+
+    Attributes:
+        content: Names of the layers where contents are compared.
+        style: Names of those where styles are compared.
+
+    Raises:
+        ConfigError: There is no such file or layer.
+        CheckpointError: The file holds no VGG-19.
+        MissingExtraError: The package of the weights is not installed.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        is_lite = config.features == _LITE
+        kind = _LITE if is_lite else "vgg19"
+        self.content: Sequence[str] = config.content_layers or _CONTENT[kind]
+        self.style: Sequence[str] = config.style_layers or _STYLE[kind]
+        names = list(dict.fromkeys([*self.content, *self.style]))
+        known = _LITE_LAYERS if is_lite else _VGG_LAYERS
+        for name in names:
+            if name not in known:
+                raise ConfigError(f"{kind} has no layer {name!r}.", fix=did_you_mean(name, known))
+        layers, weights = (_lite, SmartInit(_LITE)) if is_lite else _vgg(config.features)
+
+        def build(image: tf.Tensor) -> None:
+            for name, features in layers(image).items():
+                if name in names:
+                    expose(name, features)
+
+        image = tf.TensorSpec([None, None, None, 3], tf.float32, "image")
+        predictor = Predictor((lambda: [image], build), weights, outputs=names)
+        compute = tf.function(predictor.tensors, input_signature=[image], autograph=False)
+        # With constants: variables that a tower reads are the run's.
+        self._compute: Any = convert_variables_to_constants_v2(compute.get_concrete_function())
+        self._names = sorted(names)
+
+    def __call__(self, image: tf.Tensor) -> Mapping[str, tf.Tensor]:
+        """Features [n, h, w, channels] of the layers by name.
+
+        Args:
+            image: float32 [n, h, w, 3]: red, green, blue from 0 to 255.
+        """
+        return dict(zip(self._names, self._compute(image), strict=True))
+
+
+def gram(features: tf.Tensor) -> tf.Tensor:
+    """Products of channels, means over all places (Gatys et al. 2016): [n, channels, channels]."""
+    shape: Any = tf.shape(features)
+    places = tf.reshape(features, [shape[0], -1, features.shape[-1]])
+    return tf.matmul(places, places, transpose_a=True) / tf.cast(shape[1] * shape[2], tf.float32)
+
+
+_LITE_LAYERS: Final = tuple(f"stride{2**i}" for i in range(1, 6))
+_VGG_LAYERS: Final = tuple(
+    f"conv{s}_{i + 1}" for s in range(1, 6) for i in range(2 if s < 3 else 4)
+)
+
+
+def _lite(image: tf.Tensor) -> dict[str, tf.Tensor]:
+    return dict(zip(_LITE_LAYERS, efficientnet_lite.backbone((image - 127) / 128), strict=True))
+
+
+def _vgg(file: str) -> tuple[Any, SmartInit]:
+    if not Path(file).expanduser().exists():
+        raise ConfigError(
+            f"model.features={file!r}: there is no such file.",
+            expected=f"{_LITE}, or a .npz, .safetensors, .h5 or .keras with VGG-19's weights",
+        )
+    path = str(Path(file).expanduser())
+    weights, pixels = vgg19.arranged(read_arrays(path)[1], file)
+    widths = tuple(v.shape[-1] for n, v in weights.items() if n.endswith("kernel"))
+    return lambda image: vgg19.features(image, widths, pixels), SmartInit(weights)

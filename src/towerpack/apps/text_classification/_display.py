@@ -1,0 +1,22 @@
+"""Predicted classes of texts as rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from towerpack.apps._class_report import most_likely
+from towerpack.apps._modeler import Display
+
+_MOST: Final = 5
+
+
+class TextClassificationDisplay(Display):
+    """The most likely classes of a text."""
+
+    def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
+        """The class, its probability, and the five most likely ones in order."""
+        top = most_likely(self.inputter.class_names, outputs["probabilities"], _MOST)
+        return {**top[0], "top": top}

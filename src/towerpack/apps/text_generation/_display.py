@@ -1,0 +1,26 @@
+"""Texts with what they go on with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from towerpack.apps._modeler import Display
+
+
+class TextGenerationDisplay(Display):
+    """The new part of each text in the tables, and the whole as a file."""
+
+    def row(self, outputs: Mapping[str, np.ndarray]) -> Mapping[str, Any]:
+        """The new part."""
+        return {"generated": _decoded(outputs)}
+
+    def files(self, sample: Any, outputs: Mapping[str, np.ndarray]) -> Mapping[str, bytes]:
+        """The given text and the new part."""
+        return {".txt": (str(sample) + _decoded(outputs)).encode()}
+
+
+def _decoded(outputs: Mapping[str, Any]) -> str:
+    return bytes(outputs["generated"]).decode()

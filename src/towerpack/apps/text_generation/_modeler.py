@@ -1,0 +1,140 @@
+"""The model of text generation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from towerpack._core.errors import ConfigError
+from towerpack.apps._modeler import Modeler
+from towerpack.apps._text import read_vectors
+from towerpack.apps.text_generation._config import TextGenerationConfig
+from towerpack.apps.text_generation._inputter import TextInputter
+from towerpack.apps.text_generation._report import TextReport
+from towerpack.apps.text_generation._sampler import Sampler
+from towerpack.callbacks import Inferencer
+from towerpack.config import Registry
+from towerpack.nn import expose, get_current_tower_context
+from towerpack.zoo._language_model import LanguageModel
+
+networks: Registry[LanguageModel] = Registry(
+    "network",
+    {
+        "rnn_basic": "towerpack.zoo.rnn_basic:NETWORK",
+        "transformer": "towerpack.zoo.transformer:NETWORK",
+    },
+)
+
+
+class TextGenerationModeler(Modeler):
+    """Cross-entropy of each next token.
+
+    In training, the state in which a batch ends is kept in variables, which checkpoints hold, and
+    the next batch begins with it. Exposes `'nats'` [n] and `'counted'` [n], the sums over each row.
+
+    Args:
+        config: The recipe.
+        inputter: Its data.
+    """
+
+    best = ("val/cost", "min")
+    infer_outputs = ("generated",)
+    config: TextGenerationConfig
+    inputter: TextInputter
+
+    def __init__(self, config: TextGenerationConfig, inputter: TextInputter) -> None:
+        super().__init__(config, inputter)
+        options = dict(config.model.options)
+        if config.model.vectors is not None:
+            options["vectors"] = self._vectors(Path(config.model.vectors).expanduser())
+        self.network = networks.get(config.model.network).bind(**options)
+
+    def _vectors(self, path: Path) -> np.ndarray:
+        # Words are known with the space before them.
+        words = [token.strip(" ") or token for token in self.inputter.vocabulary.tokens]
+        return read_vectors(path, words, seed=self.config.train.seed or 0)[0]
+
+    def inputs(self) -> list[tf.TensorSpec]:
+        """Tokens, the next ones, and which text they are of."""
+        return [
+            tf.TensorSpec([None, None], tf.int32, "token"),
+            tf.TensorSpec([None, None], tf.int32, "label"),
+            tf.TensorSpec([None], tf.int32, "text"),
+            tf.TensorSpec([None], tf.float32, "goes_on"),
+        ]
+
+    def build_graph(
+        self, token: tf.Tensor, label: tf.Tensor, text: tf.Tensor, goes_on: tf.Tensor
+    ) -> tf.Tensor:
+        """Nats per token."""
+        kept: dict[str, tf.Variable] = {}
+        if self.training:
+            kept = self._kept(self.config.data.batch_size)
+            state = {
+                name: variable * tf.cast(_like(goes_on, variable), variable.dtype)
+                for name, variable in kept.items()
+            }
+        else:
+            state = self.network.zero_state(tf.shape(token)[0])
+        logits, state = self.network.net(token, len(self.inputter.vocabulary), state)
+        for name, variable in kept.items():
+            variable.assign(tf.cast(state[name], variable.dtype))
+        counted = tf.cast(label >= 0, tf.float32)
+        losses = counted * tf.nn.sparse_softmax_cross_entropy_with_logits(
+            tf.maximum(label, 0), tf.cast(logits, tf.float32)
+        )
+        expose("nats", tf.reduce_sum(losses, 1))
+        expose("counted", tf.reduce_sum(counted, 1))
+        expose("text", text)
+        return tf.reduce_sum(losses) / tf.maximum(tf.reduce_sum(counted), 1)
+
+    def _kept(self, rows: int) -> dict[str, tf.Variable]:
+        if get_current_tower_context().total > 1:
+            raise ConfigError(
+                "Replicas have no state that is carried from batch to batch.",
+                got=f"trainer: {self.config.train.trainer}",
+                expected="trainer: simple",
+            )
+        return {
+            name: tf.Variable(zeros, trainable=False, name=f"state_{name}")
+            for name, zeros in self.network.zero_state(rows).items()
+        }
+
+    def metrics(self) -> Sequence[Inferencer]:
+        """Cost, perplexity, bits per character; of each text, too."""
+        return [TextReport(self.inputter)]
+
+    def for_inference(self) -> Sampler:
+        """What continues texts as `sample` says."""
+        return Sampler(self.network, self.inputter, self.config.sample, fed=False)
+
+    def export_arguments(self) -> Mapping[str, Any]:
+        """What continues texts as each call says."""
+        sample = self.config.sample
+        model = Sampler(self.network, self.inputter, sample, fed=True)
+        states: list[Any] = model.inputs()[-len(model.states) :]
+        return {
+            "model": model,
+            "outputs": ("generated", *model.states),
+            "batch_examples": {
+                "text": np.array([b"The ", b""], object),
+                "length": np.int32(20),
+                "temperature": np.float32(sample.temperature),
+                "seed": np.int32(sample.seed),
+                **{s.name: np.zeros([2, *s.shape[1:]], s.dtype.as_numpy_dtype) for s in states},
+            },
+            "metadata": {
+                "task": self.config.task,
+                "preprocessing": {"unit": self.config.data.unit},
+                "sample": sample.model_dump(),
+                "optional_inputs": model.states,
+            },
+        }
+
+
+def _like(rows: tf.Tensor, other: tf.Variable) -> tf.Tensor:
+    return tf.reshape(rows, [-1, *[1] * (other.shape.rank - 1)])

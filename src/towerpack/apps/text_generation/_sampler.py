@@ -1,0 +1,112 @@
+"""Texts that go on: a whole one is one call of the graph."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import tensorflow as tf
+
+from towerpack.apps.text_generation._config import SampleConfig
+from towerpack.apps.text_generation._inputter import TextInputter
+from towerpack.apps.text_generation._tokens import (
+    BEGIN_ID,
+    LONGEST,
+    NUM_SPECIAL,
+    ids_of,
+    texts_of,
+)
+from towerpack.model import ModelDesc
+from towerpack.nn import expose
+from towerpack.ops.sampling import choose, uniform_at
+from towerpack.zoo._language_model import LanguageModel
+
+_PREFIX: Final = "state_"
+
+
+class Sampler(ModelDesc):
+    """Continues texts token by token, each drawn from what the network expects.
+
+    Which number is drawn for the k-th new token of a text depends on the seed, the text's place in
+    the call and k alone: in several calls, each with the state that the one before gave, a text
+    becomes what it becomes in one. Exposes `'generated'`, string [n], the new part, and
+    `'state_NAME'`, [n, …], for each name of `states`. Only known tokens are drawn, and no beginning
+    of another text.
+
+    Args:
+        network: Predicts.
+        inputter: Knows its tokens.
+        config: `top_k` and `top_p`, and all else unless it is fed.
+        fed: Have `length`, `temperature`, `seed` and the state as inputs, too; a state of zeros is
+            the beginning of a text.
+
+    Attributes:
+        states: Names of what a text is continued from.
+    """
+
+    def __init__(
+        self, network: LanguageModel, inputter: TextInputter, config: SampleConfig, *, fed: bool
+    ) -> None:
+        self._network = network
+        self._inputter = inputter
+        self._config = config
+        self._fed = fed
+        self.states = list(self._start(1))
+
+    def inputs(self) -> list[tf.TensorSpec]:
+        """Texts, and how they are to go on."""
+        more = [
+            tf.TensorSpec([], tf.int32, "length"),
+            tf.TensorSpec([], tf.float32, "temperature"),
+            tf.TensorSpec([], tf.int32, "seed"),
+            *(
+                tf.TensorSpec([None, *value.shape[1:]], value.dtype, name)
+                for name, value in self._start(1).items()
+            ),
+        ]
+        return [tf.TensorSpec([None], tf.string, "text"), *(more if self._fed else [])]
+
+    def build_graph(
+        self,
+        text: tf.Tensor,
+        length: Any = None,
+        temperature: Any = None,
+        seed: Any = None,
+        *values: tf.Tensor,
+    ) -> None:
+        """The new parts."""
+        config, vocabulary = self._config, self._inputter.vocabulary
+        if not self._fed:
+            length, temperature, seed = config.length, config.temperature, config.seed
+            values = tuple(self._start(tf.shape(text)[0]).values())
+        *before, last, drawn = values
+        # The last token that was drawn was not read yet.
+        last = tf.where(last == 0, BEGIN_ID, last)[:, None]
+        parts: Any = [last, ids_of(text, vocabulary, self._inputter.kind)]
+        prompt: Any = tf.concat(parts, 1)
+        longest = tf.maximum(tf.reduce_max(tf.cast(prompt.row_lengths(), tf.int32)), length)
+        with tf.control_dependencies(
+            [
+                tf.debugging.assert_positive(length, "length: at least 1"),
+                tf.debugging.assert_less_equal(longest, LONGEST, f"at most {LONGEST:,} tokens"),
+            ]
+        ):
+            length = tf.identity(length)
+        numbers = tf.transpose(uniform_at(seed, drawn, length))
+
+        def choose_known(logits: tf.Tensor, k: tf.Tensor) -> tf.Tensor:
+            known = logits[:, NUM_SPECIAL:]
+            chosen = choose(known, tf.gather(numbers, k), temperature, config.top_k, config.top_p)
+            return chosen + NUM_SPECIAL
+
+        names = [name.removeprefix(_PREFIX) for name in self.states[:-2]]
+        state = dict(zip(names, before, strict=True))
+        ids, state = self._network.generate(prompt, len(vocabulary), state, length, choose_known)
+        after = [*(state[name] for name in names), ids[:, -1], drawn + length]
+        for name, value in zip(self.states, after, strict=True):
+            expose(name, value)
+        expose("generated", texts_of(ids, vocabulary))
+
+    def _start(self, rows: Any) -> dict[str, tf.Tensor]:
+        nothing = tf.zeros([rows], tf.int32)
+        state = {**self._network.zero_state(rows), "last": nothing, "drawn": nothing}
+        return {_PREFIX + name: value for name, value in state.items()}

@@ -1,0 +1,183 @@
+"""Bases of data sets: arrays in memory, or a list of image files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack._core.errors import ConfigError, FormatError
+from towerpack.dataflow._arguments import given, integer_of, names_of
+from towerpack.dataflow._blocks import Block, Columns, Positions, as_ints
+from towerpack.dataflow._content import content_of_files, content_of_values
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._opening import PathLike
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow._strings import Strings
+from towerpack.dataflow.sources._files import ImageReader
+from towerpack.dataflow.sources._memory import ArraysNode
+from towerpack.dataflow.sources._planned import PlannedSource
+
+ChannelOrder = Literal["bgr", "rgb"]
+
+
+class Dataset(PlannedSource[Node]):
+    """Base of data sets: `len`, `ds[i]` in the files' order, and passes in order or shuffled.
+
+    Contract: as `PlannedSource`.
+    """
+
+    def __getitem__(self, index: int) -> Datapoint:
+        if isinstance(cast("object", index), slice):
+            raise ConfigError(
+                "A data set gives one datapoint at a time.",
+                got=given(index),
+                fix="[ds[i] for i in range(...)]; the first n in each pass: FixedSizeData(ds, n)",
+            )
+        return self._node.get(0, range(len(self))[integer_of(index, "the index")])
+
+
+class ArrayData(Dataset):
+    """Base of data sets that fit into memory; a datapoint is `[image, label]`.
+
+    Images are uint8, or float32 in which `white` has become 1.
+
+    Contract: in order, or exactly shuffled; as long as the arrays; random if shuffled; thread- and
+    fork-safe; resumable at once.
+    """
+
+    def __init__(
+        self,
+        images: NDArray[np.uint8],
+        labels: NDArray[np.int64],
+        *,
+        shuffle: bool,
+        seed: int | None,
+        white: int | None = None,
+    ) -> None:
+        rows = ArraysNode([images, labels], len(images))
+        node = rows if white is None else UnitNode(rows, white)
+        super().__init__(node, shuffle=shuffle, seed=seed)
+        self.images = images
+        self.labels = labels
+        self._white = white
+
+    def content(self) -> str:
+        read = content_of_values(self.images, self.labels, self._white)
+        return f"{super().content()}, {read}"
+
+
+class UnitNode(Node):
+    """Makes float32 of uint8 images, a block at a time; `white` becomes 1."""
+
+    def __init__(self, inner: ArraysNode, white: int) -> None:
+        self.inner = inner
+        self.size = inner.size
+        self.chunk = inner.chunk
+        self._white = np.float32(white)
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        block = cast("Columns", self.inner.read(epoch, positions))
+        images, labels = block.data
+        units = np.divide(images, self._white, dtype=np.float32)
+        return Columns([units, labels], block.size)
+
+
+class ImageListNode(Node):
+    """Reads one image file, or its path, and a label for each datapoint."""
+
+    def __init__(
+        self,
+        root: Path,
+        names: Strings,
+        labels: NDArray[np.int64],
+        channel_order: ChannelOrder | None,
+    ) -> None:
+        self.size = len(names)
+        self._root, self._names, self._labels = os.fspath(root), names, labels
+        self._reader = None if channel_order is None else ImageReader(rgb=channel_order == "rgb")
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        return [self.get(epoch, position) for position in as_ints(positions)]
+
+    def get(self, epoch: int, position: int) -> Datapoint:
+        path = self.path(position)
+        first = path if self._reader is None else self._reader(path)
+        return [first, int(self._labels[position])]
+
+    def path(self, position: int) -> str:
+        """The file of a datapoint."""
+        return os.path.join(self._root, self._names[position])
+
+
+class ImageList(Dataset):
+    """Base of data sets of labelled image files below `root`; a datapoint is `[image, label]`.
+
+    Contract: in order, or exactly shuffled; as long as the list; random if shuffled; thread- and
+    fork-safe; resumable at once.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        names: Strings,
+        labels: NDArray[np.int64],
+        *,
+        shuffle: bool,
+        seed: int | None,
+        channel_order: ChannelOrder | None,
+    ) -> None:
+        if channel_order is not None:
+            check_choice("channel_order", channel_order, ("bgr", "rgb"))
+        self._list = ImageListNode(root, names, labels, channel_order)
+        super().__init__(self._list, shuffle=shuffle, seed=seed)
+        self.labels = labels
+        self._channel_order = channel_order
+
+    def content(self) -> str:
+        files = content_of_files(map(self._list.path, range(len(self))))
+        made = content_of_values(self.labels, self._channel_order)
+        return f"{super().content()}, {made}, {files}"
+
+
+def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> str:
+    """Refuse what is not among the choices."""
+    if value in choices:
+        return value
+    expected = ", ".join(repr(choice) for choice in choices)
+    raise ConfigError(f"There is no {argument}={value!r}.", expected=expected)
+
+
+def part_names(names: Sequence[str]) -> list[str]:
+    """Names of parts of a data set, at least one; a string is one name."""
+    listed = names_of(names)
+    if not listed:
+        raise ConfigError("No part of the data set is named.", expected="one or more")
+    return listed
+
+
+def existing_folder(path: PathLike, what: str) -> Path:
+    """A folder that has to be there, because it is not downloaded."""
+    found = Path(path).expanduser()
+    if not found.is_dir():
+        raise ConfigError(f"There is no folder {found}.", expected=what)
+    return found
+
+
+def other_content(path: Path, got: str, expected: str) -> FormatError:
+    """The error for a whole file that does not hold what it should."""
+    fix = "the file is damaged or of another data set; delete it and fetch it again"
+    return FormatError(f"{path} does not hold what it should.", got=got, expected=expected, fix=fix)
+
+
+def checked_labels(labels: NDArray[Any], num_classes: int, path: Path) -> NDArray[np.int64]:
+    """Labels as int64; an error if one is not of a class."""
+    right = (labels >= 0) & (labels < num_classes) & (labels % 1 == 0)
+    if not right.all():
+        first = int(np.argmin(right))
+        raise other_content(path, f"label {first} is {labels[first]}", f"0 to {num_classes - 1}")
+    return labels.astype(np.int64)

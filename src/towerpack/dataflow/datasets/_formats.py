@@ -1,0 +1,122 @@
+"""Files in formats of data sets: IDX, MAT-files, Caffe's mean images, boxes of PASCAL VOC."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack._core.errors import FormatError
+from towerpack._core.extras import require
+from towerpack.dataflow._opening import check_expansion, reading
+from towerpack.dataflow._strings import Strings
+from towerpack.dataflow.formats._messages import message_class
+
+_UINT8 = 8
+_LARGEST_BLOB = 64 << 20
+_LARGEST_XML = 1 << 20
+
+
+def read_idx(path: Path, *, num_axes: int) -> NDArray[np.uint8]:
+    """The array in an IDX file of uint8, the format of MNIST, gzipped or not.
+
+    Raises:
+        FormatError: The file is damaged, or holds something else.
+    """
+    with open(path, "rb") as file:
+        compressed = file.read(2) == b"\x1f\x8b"
+    with (gzip.open if compressed else open)(path, "rb") as content, reading(path, "an IDX file"):
+        magic, *shape = struct.unpack(f">{1 + num_axes}I", content.read(4 * (1 + num_axes)))
+        if magic != _UINT8 << 8 | num_axes:
+            raise ValueError(f"it is not one of uint8 with {num_axes} axes")
+        nbytes = math.prod(shape)
+        check_expansion(nbytes, path.stat().st_size, "the array", path)
+        data = content.read(nbytes + 1)
+        return np.frombuffer(data, np.uint8).reshape(shape)
+
+
+def read_mat(path: Path, names: Sequence[str], *, kinds: str = "biuf") -> list[NDArray[Any]]:
+    """Variables of a MAT-file up to version 7, as `scipy.io.loadmat` gives them.
+
+    Args:
+        path: The file.
+        names: Which variables.
+        kinds: Of their types: those of NumPy's `dtype.kind`.
+
+    Raises:
+        FormatError: The file is damaged, or does not have them.
+        MissingExtraError: SciPy is not installed.
+    """
+    io: Any = require("scipy.io", extra="datasets", needed_for=path.name)
+    with open(path, "rb") as file, reading(path, "a MAT-file"):
+        try:
+            found = io.loadmat(file, variable_names=names)
+        except MemoryError as error:
+            raise ValueError("it claims more than fits into memory") from error
+        for name in names:
+            if name not in found or found[name].dtype.kind not in kinds:
+                raise ValueError(f"it has no variable {name!r}, or of another type")
+        return [found[name] for name in names]
+
+
+def read_blob(path: Path, *, channels: int) -> NDArray[np.float32]:
+    """The array [channels, height, width] in a file of Caffe's, a `BlobProto`.
+
+    Raises:
+        FormatError: The file is damaged, or has another number of channels.
+        MissingExtraError: protobuf is not installed.
+    """
+    blob_class = message_class("BlobProto")
+    with reading(path, "a mean image of Caffe's"), open(path, "rb") as file:
+        blob = blob_class.FromString(file.read(_LARGEST_BLOB))
+        if blob.channels != channels:
+            raise ValueError(f"it has {blob.channels} channels, not {channels}")
+        return np.array(blob.data, np.float32).reshape(channels, blob.height, blob.width)
+
+
+def read_first_box(path: Path) -> NDArray[np.float32]:
+    """`[x0, y0, x1, y1]` of the first object in XML of PASCAL VOC, in pixels.
+
+    Raises:
+        FormatError: The file is damaged, has no object, or declares entities.
+        OSError: It cannot be read.
+    """
+    with open(path, "rb") as file:
+        data = file.read(_LARGEST_XML)
+    with reading(path, "an annotation"):
+        # Entities are all that makes XML dangerous, and a document type is where they are declared.
+        if b"<!DOCTYPE" in data:
+            raise ValueError("it declares a document type, which annotations do not need")
+        box = ElementTree.fromstring(data).find("object/bndbox")  # noqa: S314 - see above
+        corners = [] if box is None else [box.findtext(c) for c in ("xmin", "ymin", "xmax", "ymax")]
+        if box is None or None in corners:
+            raise ValueError("it has no box")
+        found = np.array(corners).astype(np.float32)
+        if not np.isfinite(found).all():
+            raise ValueError(f"a box {corners}")
+        return found
+
+
+def read_lines(path: Path) -> list[str]:
+    """The lines of a list, at least one, without those that are empty."""
+    with reading(path, "a list"):
+        text = path.read_bytes().decode("utf-8", "surrogateescape")
+        lines = [line.strip() for line in text.split("\n") if line.strip()]
+        if not lines:
+            raise ValueError("it is empty")
+    return lines
+
+
+def inner_names(path: Path, names: Sequence[str]) -> Strings:
+    """Names from the list at `path`; an error if one leads out of its folder."""
+    for name in names:
+        if ".." in name or name.startswith("/") or "\0" in name:
+            raise FormatError(f"{path} lists {name!r:.200}.", expected="names of files below it")
+    return Strings(names)

@@ -1,0 +1,164 @@
+"""Arguments of augmentors, checked where they are given: annotations say what each may be.
+
+`prob: Probability = 0.5` in a dataclass whose `__post_init__` calls `check_arguments` is all that
+an augmentor has to say.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import numbers
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, cast, get_args, get_type_hints
+
+import numpy as np
+
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arguments import given
+from towerpack.dataflow._overriding import is_ours
+
+Check = Callable[[Any, str], object]
+"""Raises `ConfigError` for a value that the argument of some name may not have."""
+
+INTERPOLATIONS = {"nearest": 0, "linear": 1, "cubic": 2, "area": 3, "lanczos": 4}
+BORDERS = {"constant": 0, "replicate": 1, "reflect": 2, "wrap": 3, "reflect_101": 4}
+
+_WHOLE = (int, np.integer)
+
+
+def check_arguments(holder: object) -> None:
+    """Refuse arguments that are not what the annotations of their attributes say."""
+    for name, check, optional in _checks(type(holder)):
+        value = getattr(holder, name)
+        if value is not None or not optional:
+            check(value, name)
+
+
+@functools.cache
+def _checks(cls: type[Any]) -> list[tuple[str, Check, bool]]:
+    # Annotations of the user's may be of names that are known to type checkers only.
+    ours = next(base for base in cls.__mro__ if is_ours(base))
+    hints = get_type_hints(ours, include_extras=True)
+    return [
+        (name, check, type(None) in get_args(hint.__origin__))
+        for name, hint in hints.items()
+        for check in getattr(hint, "__metadata__", ())
+    ]
+
+
+def number(least: float = -math.inf, greatest: float = math.inf, above: float = -math.inf) -> Check:
+    """The check for a finite number from `least` to `greatest`, and above `above`."""
+    return _within("a number", lambda value: (value,), least, greatest, above)
+
+
+def pair(least: float = -math.inf) -> Check:
+    """The check for two finite numbers, such as one for x and one for y."""
+    return _within("two numbers", pair_of, least)
+
+
+def interval(
+    least: float = -math.inf, greatest: float = math.inf, above: float = -math.inf
+) -> Check:
+    """The check for (lowest, highest), finite numbers within bounds."""
+    return _within(
+        "(lowest, highest)", pair_of, least, greatest, above, lambda two: two[0] <= two[1]
+    )
+
+
+def whole_interval(least: int, greatest: float = math.inf) -> Check:
+    """The check for (low, high) of whole numbers, `high` being the first that is not meant."""
+    return _within(
+        "(low, high) of integers, low < high",
+        pair_of,
+        least,
+        greatest,
+        further=lambda two: two[0] < two[1] and all(isinstance(n, _WHOLE) for n in two),
+    )
+
+
+def _within(
+    form: str,
+    parts: Callable[[Any], Sequence[Any] | None],
+    least: float = -math.inf,
+    greatest: float = math.inf,
+    above: float = -math.inf,
+    further: Callable[[Sequence[Any]], bool] = lambda _: True,
+) -> Check:
+    def fits(one: Any) -> bool:
+        real = isinstance(cast("object", one), numbers.Real) and math.isfinite(one)
+        return real and bool(least <= one <= greatest and one > above)
+
+    def check(value: Any, name: str) -> None:
+        found = parts(value)
+        if not found or not all(map(fits, found)) or not further(found):
+            bounds = {f"above {above:g}": above, f"{least:g} or more": least}
+            bounds[f"at most {greatest:g}"] = greatest
+            finite = [text for text, bound in bounds.items() if math.isfinite(bound)]
+            raise _refused(value, name, ", ".join([form, *finite]))
+
+    return check
+
+
+def height_and_width(value: int | Sequence[int], name: str = "size") -> tuple[int, int]:
+    """An argument that is a (height, width), or one number for both, or a `ConfigError`."""
+    two = (value, value) if isinstance(value, _WHOLE) else pair_of(value)
+    if two is None or not all(isinstance(n, _WHOLE) and n > 0 for n in two):
+        expected = "(height, width), or one number for both; 1 or more"
+        raise ConfigError(f"{value!r:.80} is no {name}.", expected=expected)
+    return int(two[0]), int(two[1])
+
+
+def side_limits(value: int | tuple[int, int], name: str = "side") -> tuple[int, int]:
+    """An argument that is the (least, greatest) length of a side, or one number for both."""
+    low, high = height_and_width(value, name)
+    if low > high:
+        raise _refused(value, name, "(least, greatest)")
+    return low, high
+
+
+def interpolation(interp: int | str, name: str = "interp") -> int:
+    """OpenCV's number of a way to interpolate, or a `ConfigError`."""
+    return _constant(interp, INTERPOLATIONS, name)
+
+
+def border_mode(border: int | str, name: str = "border") -> int:
+    """OpenCV's number of what lies around an image, or a `ConfigError`."""
+    return _constant(border, BORDERS, name)
+
+
+def pair_of(value: Any) -> tuple[Any, Any] | None:
+    """Two values as a tuple; `None` if there are not two."""
+    try:
+        one, other = value
+    except (TypeError, ValueError):
+        return None
+    return one, other
+
+
+Interpolation = Annotated[int | str, interpolation]
+"""A constant of OpenCV (`cv2.INTER_LINEAR`), or its name in lower case (`"linear"`)."""
+
+Border = Annotated[int | str, border_mode]
+"""A constant of OpenCV (`cv2.BORDER_WRAP`), or its name in lower case (`"wrap"`)."""
+
+Size = Annotated[int | tuple[int, int], height_and_width]
+"""(height, width), or one number for both."""
+
+Probability = Annotated[float, number(0, 1)]
+
+
+def _constant(value: int | str, names: dict[str, int], what: str) -> int:
+    if value in names.values():
+        return int(value)
+    if value not in names:
+        raise ConfigError(
+            f"There is no {what} {value!r}.",
+            expected=f"one of {', '.join(map(repr, names))}, or OpenCV's constant for it",
+        )
+    return names[str(value)]
+
+
+def _refused(value: Any, name: str, expected: str) -> ConfigError:
+    """The error for a value that an argument may not have."""
+    return ConfigError(f"{name} is {given(value)}.", expected=expected)

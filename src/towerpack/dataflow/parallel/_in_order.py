@@ -1,0 +1,323 @@
+"""Pipelines over what can only be read in order: a thread reads, and workers do the stages above.
+
+Those stages become a plan of what is sent, which workers read like any other. Their streams run in
+the consumer, over what workers have made, so that states are those of the serial stages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeGuard
+
+from towerpack._core.errors import MapError, StateError
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._flow import (
+    DataFlow,
+    ParallelStage,
+    Place,
+    compile_flow,
+    is_exact,
+    open_flow,
+)
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow._stream import State, Stream, Tally, WindowStream, check_count
+from towerpack.dataflow.parallel._ahead import Begin
+from towerpack.dataflow.parallel._copies import may_write_over, own_copy
+from towerpack.dataflow.parallel._failure import Failure, describe_failure, restore_failure
+from towerpack.dataflow.parallel._pool import Pool
+from towerpack.dataflow.parallel._reader import Buffer, ReadWork, read_ahead
+from towerpack.dataflow.stages._batch import BatchData
+from towerpack.dataflow.stages._map import MapData, MapNode
+from towerpack.dataflow.stages._mapping import Mapper, MapStream
+
+_BUFFER = 256
+_MOST = 1 << 62
+
+Level = MapData | BatchData
+
+
+class Levels:
+    """The stages at the top of a flow that workers can do: maps, and one batch of what maps give.
+
+    Only the topmost may leave out datapoints: how many come out of it is not known beforehand, and
+    so neither are the positions from which maps above it draw, or what is in a batch.
+
+    Args:
+        flow: The topmost stage.
+
+    Attributes:
+        stages: From the lowest to the topmost.
+        source: What the lowest one wraps.
+        group: How many datapoints of the source become one.
+        remainder: Whether the last one may be made of fewer.
+    """
+
+    def __init__(self, flow: DataFlow) -> None:
+        stages, flow = _maps_above(flow, may_skip=True)
+        self.group, self.remainder = 1, True
+        if isinstance(flow, BatchData) and is_exact(flow) and type(flow).open is BatchData.open:
+            below, source = _maps_above(flow.ds, may_skip=False)
+            if below:
+                self.group, self.remainder = flow.batch_size, flow.remainder
+                stages, flow = [*stages, flow, *below], source
+        self.stages = stages[::-1]
+        self.source = flow
+
+    @property
+    def skips(self) -> bool:
+        """Whether the topmost stage leaves out bad datapoints."""
+        return _skips(self.stages[-1])
+
+    def plan_below(self, place: Place) -> Node | None:
+        """The plan of what the topmost stage maps, where only that keeps from a plan."""
+        if not self.skips:
+            return None
+        (top,) = self.stages[-1:]
+        node = compile_flow(top.ds, place)
+        if node is not None:
+            self.stages = [top]
+        return node
+
+    def node(self, place: Place, inner: Node) -> Node:
+        """The plan of these stages over that of their source."""
+        for stage in self.stages:
+            if isinstance(stage, BatchData):
+                inner = stage.node(inner, place)
+            else:
+                mapper = stage.mapper(place)
+                inner = MapNode(inner, Skipping(mapper) if _skips(stage) else mapper)
+        return inner
+
+    def begin(self, state: State) -> tuple[int, State]:
+        """How many results were handed on before, and the state of the source.
+
+        Raises:
+            StateError: The parts of a state do not fit each other.
+        """
+        if state is None:
+            return 0, None
+        given: int | None = None
+        for stage in reversed(self.stages):
+            if isinstance(stage, BatchData):
+                at = check_count(state["window"], _MOST)
+                count, below = at + check_count(state["used"], 1), at * self.group
+            else:
+                at = count = below = check_count(state["count"], _MOST)
+            if given not in (None, count) or (state.get("bad") and not _skips(stage)):
+                raise StateError(f"A state of {stage} does not fit that of the stage above it.")
+            given, state = below, state["inner"]
+        return (given or 0) // self.group, state
+
+    def streams(self, inner: Stream, place: Place, epoch: int, state: State) -> Stream:
+        """The streams of these stages, over their results."""
+        states = [state]
+        for _ in self.stages:
+            states.append(None if states[-1] is None else states[-1]["inner"])
+        for stage, saved in zip(self.stages, states[-2::-1], strict=True):
+            if isinstance(stage, BatchData):
+                inner = WindowStream(inner, self.group, _made_of(stage), saved, place.tally)
+            elif _skips(stage):
+                mapper = Mapped(stage.f, stage.mapper(place).name, None)
+                tally = place.tally or Tally()
+                inner = MapStream(inner, mapper, epoch, saved, tally, stage.policy)
+            else:
+                inner = MappedStream(inner, saved)
+        return inner
+
+
+def _maps_above(flow: DataFlow, *, may_skip: bool) -> tuple[list[Level], DataFlow]:
+    """The maps at the top of a flow, from the topmost to the lowest, and what they map."""
+    maps: list[Level] = []
+    while is_exact(flow):
+        if isinstance(flow, ParallelStage):
+            flow = flow.ds
+        elif _is_plain_map(flow) and not (_skips(flow) and (maps or not may_skip)):
+            maps.append(flow)
+            flow = flow.ds
+        else:
+            break
+    return maps, flow
+
+
+def _is_plain_map(flow: DataFlow) -> TypeGuard[MapData]:
+    return isinstance(flow, MapData) and type(flow).open is MapData.open and not flow.batched
+
+
+def _skips(stage: DataFlow) -> bool:
+    return isinstance(stage, MapData) and stage.on_error == "skip"
+
+
+def _made_of(stage: BatchData) -> Callable[[int, list[Datapoint]], list[Datapoint]]:
+    def made(window: int, tokens: list[Datapoint]) -> list[Datapoint]:
+        if window == 0:
+            stage.tell_if_too_few(len(tokens))
+        return tokens[:1] if stage.remainder or len(tokens) == stage.batch_size else []
+
+    return made
+
+
+class Skipped:
+    """Stands for a datapoint that the topmost map is to leave out.
+
+    Args:
+        error: Why.
+    """
+
+    def __init__(self, error: MapError) -> None:
+        # The frames of a traceback would hold all that the worker is at.
+        self.error: BaseException = error.with_traceback(None)
+
+    def __reduce__(self) -> Any:
+        return _skipped, (describe_failure(self.error),)
+
+
+def _skipped(failure: Failure) -> Skipped:
+    made = Skipped.__new__(Skipped)
+    made.error = restore_failure(failure)
+    return made
+
+
+class Skipping(Mapper):
+    """A map function in a worker, for a stage that leaves out what it fails on.
+
+    Args:
+        mapper: The function at its place.
+    """
+
+    def __init__(self, mapper: Mapper) -> None:
+        self._mapper = mapper
+
+    def __call__(self, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
+        try:
+            return self._mapper(datapoint, epoch, position)
+        except MapError as error:
+            return Skipped(error)
+
+
+class Mapped(Mapper):
+    """Stands for a map function in the consumer: workers have called it."""
+
+    def __call__(self, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
+        if isinstance(datapoint, Skipped):
+            raise datapoint.error
+        return datapoint
+
+
+class MappedStream(Stream):
+    """Stands for a `MapStream` that leaves out nothing, where workers have mapped.
+
+    Args:
+        inner: What they made.
+        state: As `state()` gave it.
+    """
+
+    def __init__(self, inner: Stream, state: State) -> None:
+        self._inner = inner
+        self._advance = inner.__next__
+        self._count = 0 if state is None else state["count"]
+
+    def __next__(self) -> Datapoint:
+        datapoint = self._advance()
+        self._count += 1
+        return datapoint
+
+    def state(self) -> State:
+        return {"count": self._count, "bad": 0, "inner": self._inner.state()}
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+class ReadStream(Stream):
+    """What workers make of a source that can only be read in order. Its states are the source's.
+
+    There is one datapoint for each of the source: the first of a group is what was made of it, and
+    the others are `None`.
+
+    Args:
+        state: Of the source.
+        total: What the iteration counts in.
+        group: How many datapoints become one.
+        work: Makes the pieces of work for a pool.
+        begin: Starts a pass over them.
+    """
+
+    _work: ReadWork
+
+    def __init__(
+        self,
+        state: State,
+        total: Tally,
+        group: int,
+        work: Callable[[Pool], ReadWork],
+        begin: Begin,
+    ) -> None:
+        self._state = state
+        self._total = total
+        self._group = group
+        self._used = 0
+        self._results: list[Datapoint] = []
+        self._ended = False
+
+        def reading(pool: Pool) -> ReadWork:
+            self._work = work(pool)
+            return self._work
+
+        self._pass = begin(reading)
+
+    def __next__(self) -> Datapoint:
+        first = self._used % self._group == 0
+        if first and not self._results and not self._ended:
+            self._results = (self._pass.take() or [])[::-1]
+        if not self._work.reads:
+            self._end()
+            raise StopIteration
+        self._state, skipped = self._work.reads.popleft()
+        self._total.skipped += skipped
+        self._used += 1
+        return self._results.pop() if first and self._results else None
+
+    def state(self) -> State:
+        return self._state
+
+    def close(self) -> None:
+        self._pass.close()
+
+    def _end(self) -> None:
+        if not self._ended:
+            self._ended = True
+            self._state = self._work.state_last
+            self._total.skipped += self._work.skipped_last
+            self._pass.close()  # the next pass, begun while this one is kept, has the workers
+
+
+def open_in_order(
+    levels: Levels, place: Place, epoch: int, state: State, begin: Begin
+) -> ReadStream:
+    """What workers make of a source that a thread of the consumer reads.
+
+    Args:
+        levels: What they do.
+        place: Where the topmost of these stages stands.
+        epoch: The pass.
+        state: Of the topmost stream.
+        begin: Starts a pass over the plan of these stages.
+    """
+    position, below = levels.begin(state)
+    tally = Tally()
+    source = open_flow(levels.source, place.alone(tally), epoch, below)
+
+    def work(pool: Pool) -> ReadWork:
+        def apart(datapoint: Datapoint) -> Datapoint:
+            return own_copy(datapoint, pool.own_copy)
+
+        buffer = Buffer(max(_BUFFER, levels.group), pool.wake, levels.group)
+        read_ahead(source, tally, buffer, apart if may_write_over(levels.source) else _as_it_is)
+        return ReadWork(epoch, position, buffer, levels.remainder)
+
+    total = place.tally or Tally()
+    return ReadStream(source.state(), total, levels.group, work, begin)
+
+
+def _as_it_is(datapoint: Datapoint) -> Datapoint:
+    return datapoint

@@ -1,0 +1,374 @@
+"""Data of other processes and machines, as a flow."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import threading
+import time
+import weakref
+from collections import Counter, deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, cast
+
+from towerpack._core.errors import ConfigError, DataFlowError, FormatError, StateError, WorkerError
+from towerpack._core.logs import get_logger
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._flow import Place, Stage
+from towerpack.dataflow._stream import State, Stream
+from towerpack.dataflow.formats._wire import unpack, unpack_frames
+from towerpack.dataflow.remote._keys import Keys
+from towerpack.dataflow.remote._protocol import Kind, Message, parse
+from towerpack.dataflow.remote._socket import REPORT_S, SLICE_S, Socket, check_address
+
+log = get_logger(__name__)
+
+_SMALL_FRAME: Final = 1 << 16
+# A slice that takes longer was a pause of this process or of its machine.
+_LONGEST_SLICE_S: Final = 0.5
+
+_open_lock: Final = threading.Lock()
+_open_streams: Final[weakref.WeakValueDictionary[str, RemoteStream]] = weakref.WeakValueDictionary()
+
+
+@dataclass
+class ProducerCounts:
+    """What came from one producer in one pass.
+
+    Attributes:
+        datapoints: Received.
+        nbytes: Received in them.
+        lost: Datapoints that it sent and that never came: a connection broke.
+        starts: Times that it began to send: more than once if it was started again.
+    """
+
+    datapoints: int = 0
+    nbytes: int = 0
+    lost: int = 0
+    starts: int = 0
+
+
+class RemoteDataZMQ(Stage):
+    """Datapoints that `send_dataflow_zmq` sends, from any number of processes.
+
+    Contract: each producer's datapoints in order, those of several by arrival; unknown length; not
+    a function of this side's seed; not for several threads at a time, but `close()` may come from
+    another; a fork must not use what its parent has opened. What is on its way when a process ends
+    is lost, and a pass that is resumed goes on with what comes. One pass runs at a time: beginning
+    another one in this process ends it.
+
+    Args:
+        addr1: `tcp://host:port`, `ipc://path` or `inproc://name`.
+        addr2: A second one, for example one for this machine and one for others.
+        hwm: How many datapoints of each producer may wait on this side.
+        bind: Listen at the addresses, so that producers connect. Otherwise each address is that of
+            one producer that listens.
+        keys: The folder of `generate_keys`, or one secret file in it. Needed for addresses that
+            other machines reach.
+        producers: How many there are, or their names: others are dropped, and a pass is over when
+            these have ended. Otherwise all are welcome, and a pass is over when all that came have
+            ended.
+        timeout_s: Raise when no datapoint has come for so long; a pause of this process, as of a
+            machine that sleeps, does not count. By default that is only logged.
+        max_nbytes: Whoever sends a longer frame is disconnected.
+
+    Raises:
+        WorkerError: Nothing came for `timeout_s`; raised while iterating. `next` waits again.
+        DataFlowError: A producer's flow raised; its traceback is in the error.
+    """
+
+    def __init__(
+        self,
+        addr1: str,
+        addr2: str | None = None,
+        hwm: int = 50,
+        bind: bool = True,
+        *,
+        keys: Keys = None,
+        producers: int | Sequence[str] | None = None,
+        timeout_s: float | None = None,
+        max_nbytes: int = 1 << 30,
+    ) -> None:
+        self.addresses = (addr1,) if addr2 is None else (addr1, addr2)
+        self.hwm = hwm
+        self.bind = bind
+        self.keys = keys
+        self.producers = _checked_producers(producers)
+        self.timeout_s = timeout_s
+        self.max_nbytes = max_nbytes
+        self._latest: tuple[dict[str, ProducerCounts], Counter[str]] = {}, Counter()
+        for address in self.addresses:
+            check_address(address, keys)
+        if hwm < 1:
+            raise ConfigError(f"hwm={hwm} would let nothing through.", expected="1 or more")
+        if max_nbytes < 1024:
+            raise ConfigError(f"max_nbytes={max_nbytes} is too small.", expected="1024 or more")
+
+    def arguments(self) -> str:
+        return ", ".join(self.addresses)
+
+    def identity(self) -> str:
+        return ""
+
+    def open(self, place: Place, epoch: int, state: State) -> Stream:
+        del place, epoch
+        if state is not None and not isinstance(state, int):
+            raise StateError(f"{state!r:.200} is no state of remote data.", expected="a number")
+        self._latest = {}, Counter()
+        return RemoteStream(self, *self._latest, handed=state or 0)
+
+    @property
+    def counts(self) -> dict[str, ProducerCounts]:
+        """What came from each producer in the latest pass, running or over."""
+        return dict(self._latest[0])
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """How many messages were dropped in that pass, by reason."""
+        return dict(self._latest[1])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_latest": ({}, Counter())}
+
+
+class RemoteStream(Stream):
+    """One pass. The sockets are opened by the first `next`."""
+
+    def __init__(
+        self,
+        flow: RemoteDataZMQ,
+        counts: dict[str, ProducerCounts],
+        dropped: Counter[str],
+        handed: int,
+    ) -> None:
+        self._flow, self._counts, self._dropped, self._handed = flow, counts, dropped, handed
+        # Of each producer its run, and the number of the message that comes next.
+        self._next: dict[str, tuple[bytes, int]] = {}
+        self._ended: set[str] = set()
+        self._ready: deque[Datapoint] = deque()
+        self._links: list[Socket] = []
+        self._poller: Any = None
+        self._turn = 0
+        # Held while `next` runs, so that `close` can come from another thread.
+        self._lock = threading.Lock()
+        self._closing = ""
+        self._pid = os.getpid()
+        self._zmq: Any = None
+
+    def __next__(self) -> Datapoint:
+        if os.getpid() != self._pid:
+            raise DataFlowError(
+                "This pass over remote data was begun in another process.",
+                fix="begin it in the process that uses it: flow.iterate()",
+            )
+        with self._lock:
+            while not self._ready:
+                if self._is_over():
+                    self._close_links()
+                    raise StopIteration
+                self._handle(self._received())
+            self._handed += 1
+            return self._ready.popleft()
+
+    def state(self) -> State:
+        return self._handed
+
+    def close(self, why: str = "it was closed") -> None:
+        self._closing = self._closing or why
+        if os.getpid() == self._pid:
+            with self._lock:
+                self._close_links()
+
+    def _is_over(self) -> bool:
+        wanted = self._flow.producers
+        if isinstance(wanted, int):
+            return len(self._ended) >= wanted
+        return self._ended.issuperset(wanted or self._next) and bool(self._ended)
+
+    def _handle(self, message: Message) -> None:
+        """Take what a message brings.
+
+        Raises:
+            DataFlowError: A producer's flow has raised.
+        """
+        kind, run, number, name, frames = message
+        if not self._is_welcome(name):
+            self._drop(f"from {name!r}, who is not of producers={self._flow.producers!r}")
+            return
+        try:
+            datapoints = _unpacked(kind, frames)
+        except FormatError as error:
+            self._drop(f"damaged: {error.what}")
+            return
+        counts = self._counts.setdefault(name, ProducerCounts())
+        before, expected = self._next.get(name, (b"", 0))
+        if run != before:
+            counts.starts, expected = counts.starts + 1, 0
+            self._ended.discard(name)
+        # Not of a producer that was here before this pass: it is somewhere in its numbers.
+        if number > expected and before:
+            counts.lost += number - expected
+            log.warning("%d datapoints of %s are lost.", number - expected, name)
+        self._next[name] = run, number + len(datapoints)
+        self._ready.extend(datapoints)
+        counts.datapoints += len(datapoints)
+        counts.nbytes += sum(len(frame) for frame in frames)
+        if kind in (Kind.END, Kind.ERROR):
+            self._ended.add(name)
+        if kind is Kind.ERROR:
+            raise _remote_error(name, number, frames)
+
+    def _is_welcome(self, name: str) -> bool:
+        wanted = self._flow.producers
+        if isinstance(wanted, int):
+            return name in self._next or len(self._next) < wanted
+        return wanted is None or name in wanted
+
+    def _drop(self, why: str) -> None:
+        if not self._dropped[why]:
+            log.warning("%s: messages are dropped: %s", self._flow, why)
+        self._dropped[why] += 1
+
+    def _received(self) -> Message:
+        """The next message that has the form of one."""
+        self._open()
+        while True:
+            for _ in self._links:
+                self._turn = (self._turn + 1) % len(self._links)
+                with contextlib.suppress(self._zmq.Again):
+                    raw = self._links[self._turn].raw
+                    frames = raw.recv_multipart(self._zmq.NOBLOCK, copy=False)
+                    route, *frames = (frame.buffer for frame in frames)
+                    try:
+                        message = parse(frames)
+                        if message.kind in (Kind.END, Kind.ERROR):
+                            raw.send_multipart([route, b""], self._zmq.NOBLOCK)
+                        return message
+                    except FormatError as error:
+                        self._drop(error.what)
+                        break
+            else:
+                self._wait()
+
+    def _wait(self) -> None:
+        """Until something can be received."""
+        before, waited_s, report_s = time.monotonic(), 0.0, REPORT_S
+        timeout = self._flow.timeout_s
+        while not self._poller.poll(1000 * SLICE_S):
+            self._check_closing()
+            now = time.monotonic()
+            waited_s += min(now - before, _LONGEST_SLICE_S)
+            before = now
+            if timeout is not None and waited_s > timeout:
+                raise WorkerError(
+                    f"No datapoint has come for {timeout:g} s.",
+                    got=self._who(),
+                    fix="see whether the producers run and reach "
+                    f"{' and '.join(self._flow.addresses)}, whether their keys fit, and whether "
+                    f"frames are below max_nbytes={self._flow.max_nbytes}; next() waits again",
+                )
+            if waited_s > report_s:
+                report_s += REPORT_S
+                log.warning("%s: no datapoint for %.0f s. %s", self._flow, waited_s, self._who())
+
+    def _who(self) -> str:
+        wanted = self._flow.producers
+        named = wanted if isinstance(wanted, tuple) else ()
+        waiting = sorted({*self._next, *named} - self._ended)
+        total = f" of {wanted}" if isinstance(wanted, int) else ""
+        return f"waiting for {', '.join(waiting) or 'producers'}; {len(self._next)}{total} came"
+
+    def _open(self) -> None:
+        self._check_closing()
+        if self._links:
+            return
+        flow = self._flow
+        with _open_lock:
+            others = {_open_streams.get(address) for address in flow.addresses} - {None, self}
+            _open_streams.update(dict.fromkeys(flow.addresses, self))
+        for other in others:
+            if other is not None:
+                other.close("another pass over the same address has begun")
+        self._zmq = importlib.import_module("zmq")
+        self._poller = self._zmq.Poller()
+        for address in flow.addresses:
+            link = Socket(
+                "ROUTER",
+                address,
+                bind=flow.bind,
+                keys=flow.keys,
+                hwm=flow.hwm,
+                max_nbytes=flow.max_nbytes,
+            )
+            self._links.append(link)
+            self._poller.register(link.raw, self._zmq.POLLIN)
+
+    def _check_closing(self) -> None:
+        if self._closing:
+            raise DataFlowError(
+                f"This pass over remote data is over: {self._closing}.",
+                fix="begin a new one: flow.iterate()",
+            )
+
+    def _close_links(self) -> None:
+        links, self._links = self._links, []
+        for link in links:
+            link.close()
+
+    def __del__(self) -> None:
+        # An iterator that was left by `break`. At the interpreter's end half of it may be gone.
+        with contextlib.suppress(Exception):
+            self.close()
+
+
+def _unpacked(kind: Kind, frames: Sequence[Any]) -> list[Datapoint]:
+    if kind is Kind.DATA:
+        return [unpack_frames([_owned(frame) for frame in frames])]
+    if kind is not Kind.GROUP:
+        return []
+    found: Any = unpack(bytearray(b"".join(frames)))
+    if type(found) is not list:
+        raise FormatError("A group is no list.")
+    return cast("list[Datapoint]", found)
+
+
+def _owned(frame: Any) -> Any:
+    # Small messages are slices of a buffer of libzmq's: not aligned, and they keep all of it.
+    return bytearray(frame) if len(frame) < _SMALL_FRAME else frame
+
+
+def _checked_producers(producers: int | Sequence[str] | None) -> int | tuple[str, ...] | None:
+    if producers is None:
+        return None
+    if isinstance(producers, int) and not isinstance(producers, bool) and producers > 0:
+        return producers
+    if isinstance(producers, Sequence) and not isinstance(producers, str):
+        names = tuple(producers)
+        if names and len(set(names)) == len(names):
+            return names
+    raise ConfigError(
+        f"producers={producers!r} says neither how many there are nor who.",
+        expected="a number from 1 on, or different names in a list",
+    )
+
+
+def _remote_error(name: str, number: int, frames: Sequence[Any]) -> DataFlowError:
+    msgpack: Any = importlib.import_module("msgpack")
+    try:
+        facts = msgpack.unpackb(bytes(frames[0]), max_map_len=8)
+        told = {key: _plain(str(facts[key])) for key in ("type", "what", "traceback")}
+    except (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackException):
+        told = {"type": "an error", "what": "(its text is damaged)", "traceback": ""}
+    return DataFlowError(
+        f"The flow of producer {name!r} raised {told['type']} at datapoint {number}: "
+        f"{told['what']}",
+        fix="see the producer's traceback below",
+        details=f"--- traceback of {name} ---\n{told['traceback']}",
+    )
+
+
+def _plain(text: str) -> str:
+    """Without what a terminal would obey."""
+    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)

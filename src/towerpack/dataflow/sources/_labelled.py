@@ -1,0 +1,290 @@
+"""Labelled images: in one folder for each class, or listed in a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+
+from towerpack._core.errors import ConfigError, FormatError
+from towerpack._core.logs import get_logger
+from towerpack.dataflow._arguments import given, names_of
+from towerpack.dataflow._opening import PathLike, file_of, path_of
+from towerpack.dataflow._strings import Strings
+from towerpack.dataflow.images._decode import MAX_PIXELS
+from towerpack.dataflow.sources._files import FilesNode, FilesStage, ImageReader
+
+log = get_logger(__name__)
+
+IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff")
+
+_INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
+_HEADINGS = ({"path", "file", "filename", "image", "image_path"}, {"label", "class", "target"})
+
+Lines = list[tuple[int, list[str]]]
+"""Of a CSV file: the number of each, and its fields."""
+
+
+class ImageFolder(FilesStage):
+    """Datapoints `(image, label)` from `root/<class>/**/<image>`.
+
+    Classes are the folders in `root`, in the order of their names; images follow in the order of
+    theirs. The order depends on nothing but names. Hidden files and folders are passed over; other
+    files that are no images by their extension are left out, counted in `left_out` and logged.
+    Links to folders are followed at the first level only.
+
+    Contract: in order, or exactly shuffled; as many as there are images; random if shuffled;
+    thread- and fork-safe; resumable at once.
+
+    Args:
+        root: The folder of folders.
+        decode: Give images, uint8 [height, width, channels], RGB; otherwise the file's name.
+        channels: 3 for colour, 1 for grey.
+        shuffle: Give every pass another order, as `ShuffleData` does.
+        classes: These folders, labelled in this order; by default all, sorted.
+        extensions: What images are called, in lower case.
+        max_pixels: Larger images are an error, before anything is allocated for them.
+        seed: For the shuffle alone; by default the run's.
+
+    Attributes:
+        classes: Names of the classes; labels index them.
+        labels: One for each image.
+        left_out: How many files were no images.
+
+    Raises:
+        ConfigError: There is no such folder, or there are no images in it, or a class is named
+            twice.
+        FormatError: A file is no whole image; raised while iterating.
+    """
+
+    def __init__(
+        self,
+        root: PathLike,
+        *,
+        decode: bool = True,
+        channels: int = 3,
+        shuffle: bool = False,
+        classes: Sequence[str] | None = None,
+        extensions: Sequence[str] = IMAGE_EXTENSIONS,
+        max_pixels: int = MAX_PIXELS,
+        seed: int | None = None,
+    ) -> None:
+        self.root = Path(os.path.expanduser(path_of(root)))
+        if not self.root.is_dir():
+            got = "a file" if self.root.exists() else "nothing there"
+            raise ConfigError(
+                f"There is no folder {self.root}.", got=got, expected="a folder of folders"
+            )
+        with os.scandir(self.root) as entries:
+            found = sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+        self.classes = found if classes is None else _class_names(classes)
+        missing = sorted(set(self.classes) - set(found))
+        if missing:
+            raise ConfigError(
+                f"{self.root} has no folder for {', '.join(missing)}.", got=", ".join(found)
+            )
+        endings = tuple(names_of(extensions))
+        labels: list[int] = []
+        self.left_out = 0
+
+        def images() -> Iterator[str]:
+            for label, name in enumerate(self.classes):
+                for file in _walk(os.path.join(self.root, name)):
+                    if file.lower().endswith(endings):
+                        labels.append(label)
+                        yield file
+                    else:
+                        self.left_out += 1
+
+        files = Strings(images())
+        self.labels = np.array(labels, np.int64)
+        if not files:
+            raise ConfigError(
+                f"There are no images in {self.root}.",
+                got=f"{len(self.classes)} folders and {self.left_out} other files in them",
+                expected=f"{self.root}/<class>/<image>.jpg",
+                fix="ImageFromFile reads a list of images that have no classes; ImageCSV, images "
+                "whose labels are in a table",
+            )
+        reader = ImageReader(channels, None, max_pixels) if decode else None
+        super().__init__(FilesNode(files, reader, self.labels), shuffle, seed)
+        if self.left_out:
+            log.info("%s: left out %d files that are no images", self, self.left_out)
+
+    def arguments(self) -> str:
+        return self.root.name
+
+
+class ImageCSV(FilesStage):
+    """Datapoints `(image, label)` from lines `path,label`.
+
+    Paths are relative to the folder of the file. Labels that are all integers are taken as they
+    are; otherwise they are names, and the label is the name's index in `classes`. Empty lines are
+    passed over; any other line that is not `path,label` is an error that gives its number.
+
+    Contract: in order of the lines, or exactly shuffled; as long as there are lines; random if
+    shuffled; thread- and fork-safe; resumable at once.
+
+    Args:
+        path: The file; fields may be quoted.
+        header: Pass over the first line; one that names a file is an error, as no image is to be
+            lost. Without it, a first line that looks like a header is an error, so that none
+            becomes a datapoint.
+        root: What paths are relative to; by default the folder of the file.
+        decode: Give images, uint8 [height, width, channels], RGB; otherwise the file's name.
+        channels: 3 for colour, 1 for grey.
+        shuffle: Give every pass another order, as `ShuffleData` does.
+        classes: Names of the classes, in order; other labels are errors. By default those in the
+            file, sorted.
+        delimiter: Between path and label.
+        quotechar: Around fields with a delimiter in them.
+        max_pixels: Larger images are an error, before anything is allocated for them.
+        seed: For the shuffle alone; by default the run's.
+
+    Attributes:
+        classes: Names of the classes; `None` if labels are integers.
+        labels: One for each line.
+
+    Raises:
+        ConfigError: There is no such file, or no image in it; the first line should be a header
+            and is an image's; or an argument makes no sense.
+        FormatError: A line is bad; for images, raised while iterating.
+    """
+
+    def __init__(
+        self,
+        path: PathLike,
+        *,
+        header: bool = False,
+        root: PathLike | None = None,
+        decode: bool = True,
+        channels: int = 3,
+        shuffle: bool = False,
+        classes: Sequence[str] | None = None,
+        delimiter: str = ",",
+        quotechar: str = '"',
+        max_pixels: int = MAX_PIXELS,
+        seed: int | None = None,
+    ) -> None:
+        self.path = file_of(path)
+        _check_character(quotechar, "quotechar", "\r\n")
+        _check_character(delimiter, "delimiter", f"{quotechar}\r\n")
+        named = None if classes is None else _class_names(classes)
+        base = self.path.parent if root is None else Path(os.path.expanduser(path_of(root)))
+        lines = list(self._lines(delimiter, quotechar))
+        if header and lines:
+            number, fields = lines.pop(0)
+            file = base / fields[0]
+            if os.path.isfile(file) and not _are_headings(fields):
+                raise ConfigError(
+                    f"Line {number} of {self.path} is no header: there is a file {file}.",
+                    fix="leave out header=True",
+                )
+        if not lines:
+            raise ConfigError(
+                f"There are no images in {self.path}.",
+                got="a header alone" if header else "a file without lines",
+                expected="lines path,label",
+            )
+        if not header and _are_headings(lines[0][1]):
+            raise FormatError(
+                f"Line {lines[0][0]} of {self.path} looks like a header.", fix="header=True"
+            )
+        for number, fields in lines:
+            if len(fields) != 2 or not all(fields) or "\0" in fields[0]:
+                raise self._bad_line(number, f"{len(fields)} fields: {fields!r:.80}")
+        self.classes = self._names(lines) if named is None else named
+        self.labels = np.array(list(self._numbers(lines)), np.int64)
+        files = Strings(str(base / fields[0]) for _, fields in lines)
+        reader = ImageReader(channels, None, max_pixels) if decode else None
+        super().__init__(FilesNode(files, reader, self.labels), shuffle, seed)
+
+    def arguments(self) -> str:
+        return self.path.name
+
+    def _lines(self, delimiter: str, quotechar: str) -> Iterator[tuple[int, list[str]]]:
+        """What is not empty, with the number of the line where it begins."""
+        number = 1
+        # Names of files need not be UTF-8: their bytes come through as the file system gives them.
+        with open(self.path, encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            reader = csv.reader(file, delimiter=delimiter, quotechar=quotechar, strict=True)
+            try:
+                for row in reader:
+                    fields = [field.strip() for field in row]
+                    if any(fields) or (len(fields) > 1 and not delimiter.isspace()):
+                        yield number, fields
+                    number = reader.line_num + 1
+            except csv.Error as error:
+                raise self._bad_line(number, str(error)) from error
+
+    def _names(self, lines: Lines) -> list[str] | None:
+        """The classes; `None` if all labels are integers."""
+        integers = [bool(_INTEGER.fullmatch(label)) for _, (_, label) in lines]
+        if all(integers):
+            return None
+        if any(integers):
+            # Names were meant or integers; either way something is wrong with the others.
+            fewer = sum(integers) * 2 < len(integers)
+            number, (_, label) = lines[integers.index(fewer)]
+            kind = "an integer" if fewer else "no integer"
+            raise FormatError(
+                f"The label {label!r:.80} in line {number} of {self.path} is {kind}, unlike most "
+                "others.",
+                fix="correct it; header=True if it is a header; classes=[...] if it is meant",
+            )
+        return sorted({label for _, (_, label) in lines})
+
+    def _numbers(self, lines: Lines) -> Iterator[int]:
+        """The labels."""
+        index = None if self.classes is None else {name: i for i, name in enumerate(self.classes)}
+        for number, (_, label) in lines:
+            if index is not None and label not in index:
+                raise FormatError(
+                    f"The label {label!r:.80} in line {number} of {self.path} is no class.",
+                    expected=f"one of {', '.join(index)}"[:200],
+                )
+            yield int(label) if index is None else index[label]
+
+    def _bad_line(self, number: int, got: str) -> FormatError:
+        return FormatError(
+            f"Line {number} of {self.path} cannot be read.",
+            got=got,
+            expected="path,label",
+            fix="quote fields with commas in them; another delimiter=, if it has one",
+        )
+
+
+def _are_headings(fields: list[str]) -> bool:
+    pairs = zip(fields, _HEADINGS, strict=False)
+    return len(fields) == 2 and all(field.lower() in known for field, known in pairs)
+
+
+def _check_character(value: object, name: str, others: str) -> None:
+    if not isinstance(value, str) or len(value) != 1 or value in others:
+        raise ConfigError(f"This is no {name}.", got=given(value), expected="one character")
+
+
+def _class_names(classes: Sequence[str]) -> list[str]:
+    """Names of classes as a list; one string is one name."""
+    names = names_of(classes)
+    if len(set(names)) != len(names) or not all(isinstance(cast("object", n), str) for n in names):
+        raise ConfigError(
+            "A class is named twice, or is no name.", got=f"{names!r:.200}", expected="strings"
+        )
+    return names
+
+
+def _walk(folder: str) -> Iterator[str]:
+    """The files below a folder that are not hidden, in the order of their names."""
+    with os.scandir(folder) as entries:
+        found = sorted((e for e in entries if not e.name.startswith(".")), key=lambda e: e.name)
+    for entry in found:
+        if entry.is_dir(follow_symlinks=False):
+            yield from _walk(entry.path)
+        elif entry.is_file():
+            yield entry.path

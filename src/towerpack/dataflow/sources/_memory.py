@@ -1,0 +1,216 @@
+"""Arrays and lists in memory: the fast path starts here."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence, Sized
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arena import Allocate
+from towerpack.dataflow._arguments import given
+from towerpack.dataflow._blocks import Block, Columns, Positions, as_ints
+from towerpack.dataflow._content import content_of_values
+from towerpack.dataflow._datapoints import Datapoint, keys_of, name_of, rebuild, values_of
+from towerpack.dataflow._flow import Length, Place, Stage
+from towerpack.dataflow._plan import IndexNode, Node
+from towerpack.dataflow._sending import SENDER, HeldArrays
+from towerpack.dataflow.sources._planned import OrderedSource, items_of
+
+_CHUNK = 256
+_CHUNK_BYTES = 1 << 20
+
+
+class DataFromArrays(Stage):
+    """Datapoint i is row i of each array.
+
+    `DataFromArrays(images, labels)` yields tuples, `DataFromArrays([images, labels])` lists and
+    `DataFromArrays({"image": images, "label": labels})` dicts. The arrays are not copied, so they
+    may be memory maps and must not change while in use; what is yielded is copied out of them and
+    may be changed. With `ShuffleData`, `BatchData` and vectorised maps no Python code runs per
+    datapoint.
+
+    When worker processes are to read the arrays, they are moved into memory that all processes
+    share, unless they are mapped from a file already. Drop your own references to them.
+
+    Contract: in order; as long as the arrays; not random; thread- and fork-safe; resumable at once.
+
+    Args:
+        arrays: Each with one row for each datapoint. What is no array is converted.
+
+    Raises:
+        ConfigError: No arrays, different lengths, or an array without rows.
+    """
+
+    def __init__(self, *arrays: ArrayLike | Sequence[ArrayLike] | Mapping[Any, ArrayLike]) -> None:
+        data = self._datapoint(arrays)
+        self._held = HeldArrays(rebuild(data, [np.asarray(array) for array in values_of(data)]))
+        self._size = self._checked_size()
+
+    @property
+    def arrays(self) -> list[NDArray[Any]]:
+        """The arrays, in order."""
+        return self._held.arrays
+
+    def __getitem__(self, index: int) -> Datapoint:
+        return rebuild(self._held.data, [_own(array[index]) for array in self.arrays])
+
+    def length(self) -> Length:
+        return self._size
+
+    def identity(self) -> str:
+        return str(self._size)
+
+    def content(self) -> str:
+        return f"{super().content()}, {content_of_values(self._held.data)}"
+
+    def compile(self, place: Place) -> Node | None:
+        return items_of(self) or ArraysNode(self._held, self._size)
+
+    @staticmethod
+    def _datapoint(arrays: tuple[Any, ...]) -> Datapoint:
+        if len(arrays) == 1 and isinstance(arrays[0], Mapping):
+            return dict(cast("Mapping[Hashable, Any]", arrays[0]))
+        if len(arrays) == 1 and isinstance(arrays[0], (list, tuple)):
+            return cast("Datapoint", arrays[0])
+        return arrays
+
+    def _checked_size(self) -> int:
+        if not self.arrays:
+            raise ConfigError("DataFromArrays was given no array.", expected="one or more")
+        sizes: dict[str, int] = {}
+        for key, array in zip(keys_of(self._held.data), self.arrays, strict=True):
+            if array.ndim == 0:
+                raise ConfigError(
+                    f"{name_of(key)} has no rows.",
+                    got=f"a value of type {array.dtype} and shape []",
+                    expected="an array with one row for each datapoint",
+                )
+            sizes[name_of(key)] = len(array)
+        if len(set(sizes.values())) != 1:
+            raise ConfigError(
+                "The arrays differ in length.",
+                got=", ".join(f"{name}: {size}" for name, size in sizes.items()),
+                expected="the same number of rows in each",
+            )
+        return next(iter(sizes.values()))
+
+
+class ArraysNode(Node):
+    """Reads blocks as columns.
+
+    Attributes:
+        allocate: Where blocks are copied to.
+    """
+
+    def __init__(self, data: HeldArrays | Datapoint, size: int) -> None:
+        held = data if isinstance(data, HeldArrays) else HeldArrays(data)
+        self.held = held
+        self.size = size
+        self.allocate: Allocate = np.empty
+        # `take` beats indexing, but copies a whole array first if it is not contiguous.
+        self._can_take = all(array.flags.c_contiguous for array in held.arrays)
+        row_bytes = sum(array.nbytes // max(1, size) for array in held.arrays)
+        self.chunk = max(1, min(_CHUNK, _CHUNK_BYTES // max(1, row_bytes)))
+
+    @property
+    def gathers(self) -> bool:
+        return not any(array.dtype.hasobject for array in self.held.arrays)
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        arrays = self.held.arrays
+        if isinstance(positions, range):
+            rows = slice(positions.start, positions.stop)
+            columns = [self._copy(array[rows]) for array in arrays]
+        elif self._can_take:
+            columns = [self._take(array, positions) for array in arrays]
+        else:
+            columns = [array[positions] for array in arrays]
+        like = self.held.data
+        data = tuple(columns) if type(like) is tuple else rebuild(like, columns)
+        return Columns(data, len(positions))
+
+    def lay_into(self, allocate: Allocate) -> None:
+        self.allocate = allocate
+
+    def _copy(self, rows: NDArray[Any]) -> NDArray[Any]:
+        out = self.allocate(rows.shape, rows.dtype)
+        out[...] = rows
+        return out
+
+    def _take(self, array: NDArray[Any], positions: NDArray[np.int64]) -> NDArray[Any]:
+        if self.allocate is np.empty:
+            return array.take(positions, axis=0)
+        out = self.allocate((len(positions), *array.shape[1:]), array.dtype)
+        # Positions are in range; with mode="raise" `take` would fill a buffer and copy it.
+        return array.take(positions, axis=0, out=out, mode="clip")
+
+
+def _own(value: Any) -> Any:
+    return cast("NDArray[Any]", value).copy() if isinstance(value, np.ndarray) else value
+
+
+class DataFromList(OrderedSource):
+    """Datapoint i is element i of a list, the object itself: do not change it in place.
+
+    Contract: in order, or exactly shuffled; as long as the list; random if shuffled; thread- and
+    fork-safe; resumable at once.
+
+    Args:
+        lst: Any sequence of datapoints. Not copied; must not change while in use.
+        shuffle: Give every pass another order, as `ShuffleData` does.
+        seed: For the shuffle alone; by default the run's.
+
+    Raises:
+        ConfigError: It is no sequence.
+    """
+
+    def __init__(
+        self, lst: Sequence[Any], shuffle: bool = False, *, seed: int | None = None
+    ) -> None:
+        super().__init__(shuffle=shuffle, seed=seed)
+        self.lst = _checked(lst)
+
+    def __getitem__(self, index: int) -> Datapoint:
+        return self.lst[index]
+
+    def length(self) -> Length:
+        return len(self.lst)
+
+    def content(self) -> str:
+        return f"{super().content()}, {content_of_values(self.lst)}"
+
+    def in_order(self) -> Node:
+        return ListNode(self.lst)
+
+
+def _checked(lst: Any) -> Sequence[Any]:
+    """Refuse what has no i-th datapoint. A string has characters, which nobody means."""
+    indexable = isinstance(lst, Sized) and hasattr(lst, "__getitem__")
+    if indexable and not isinstance(lst, (Mapping, str, bytes)):
+        return cast("Sequence[Any]", lst)
+    raise ConfigError(
+        "DataFromList takes a list.",
+        got=given(lst),
+        fix="[datapoint, ...] or list(...); DataFromArrays for a dict of arrays; DataFromIterable "
+        "or DataFromGenerator, which need not hold it",
+    )
+
+
+class ListNode(IndexNode):
+    """Reads elements of a sequence."""
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        lst = self._source
+        wanted = as_ints(positions)
+        try:
+            return [lst[position] for position in wanted]
+        except Exception:  # noqa: BLE001
+            return [self.get(epoch, position) for position in wanted]  # says which one it is
+
+    def __getstate__(self) -> dict[str, Any]:
+        sender = SENDER.get()
+        items = self._source if sender is None else sender.flat(cast("Sequence[Any]", self._source))
+        return {**self.__dict__, "_source": items}

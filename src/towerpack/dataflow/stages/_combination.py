@@ -1,0 +1,198 @@
+"""Stages that read several flows; one flow after another."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow._blocks import Block, Positions, as_array, read_groups
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._flow import (
+    DataFlow,
+    Length,
+    Place,
+    Stage,
+    compile_flow,
+    length_of,
+    open_flow,
+    require_flows,
+)
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow._stream import State, Stream, inner_state
+
+Array = NDArray[np.int64]
+Locate = Callable[[int, Array], tuple[Array, Array]]
+"""From an epoch and positions to the input that holds each of them, and the position there."""
+
+
+_BLOCK = 256  # positions that are located at once
+
+
+class Combination(Stage):
+    """Base of stages that read several flows.
+
+    Args:
+        flows: One or more.
+    """
+
+    def __init__(self, flows: Sequence[DataFlow]) -> None:
+        self.flows = require_flows(flows, self)
+        if not self.flows:
+            raise ConfigError(f"{type(self).__name__} was given no flow.", expected="one or more")
+
+    @property
+    def inputs(self) -> tuple[DataFlow, ...]:
+        return tuple(self.flows)
+
+    @abstractmethod
+    def combine(self, nodes: list[Node], place: Place) -> Node:
+        """The plan, made of those of the flows."""
+
+    def compile(self, place: Place) -> Node | None:
+        nodes: list[Node] = []
+        for index, flow in enumerate(self.flows):
+            node = compile_flow(flow, self._place_of(index, place))
+            if node is None:
+                return None
+            nodes.append(node)
+        return self.combine(nodes, place)
+
+    def open_input(self, index: int, place: Place, epoch: int, state: State) -> Stream:
+        """A pass over one of the flows."""
+        return open_flow(self.flows[index], self._place_of(index, place), epoch, state)
+
+    def open_inputs(self, place: Place, epoch: int, states: Any) -> list[Stream]:
+        """A pass over each of the flows, from their beginnings or from a list of states."""
+        count = len(self.flows)
+        states = [None] * count if states is None else states
+        return [self.open_input(index, place, epoch, states[index]) for index in range(count)]
+
+    def _place_of(self, index: int, place: Place) -> Place:
+        # A single flow stands where its stage does.
+        return place if len(self.flows) == 1 else place.child(index)
+
+
+class CombinedStream(Stream):
+    """Base of streams that read several others.
+
+    Args:
+        streams: The others.
+    """
+
+    def __init__(self, streams: list[Stream]) -> None:
+        self.streams = streams
+
+    def inner_states(self) -> list[State]:
+        """The states of the others."""
+        return [stream.state() for stream in self.streams]
+
+    def close(self) -> None:
+        for stream in self.streams:
+            stream.close()
+
+
+class LocatedNode(Node):
+    """Reads each position from the plan that holds it; each plan is read in its own order.
+
+    Args:
+        nodes: The plans.
+        size: Datapoints in a pass; `None` is infinite.
+        locate: Where positions are.
+    """
+
+    def __init__(self, nodes: list[Node], size: int | None, locate: Locate) -> None:
+        self.inputs = nodes
+        self.size = size
+        self.chunk = min(node.chunk for node in nodes)
+        self._locate = locate
+        self._last: tuple[int, int, list[int], list[int]] | None = None
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        inputs, local = self._locate(epoch, as_array(positions))
+        if isinstance(positions, range) and (inputs == inputs[0]).all():
+            start = int(local[0])
+            return self.inputs[int(inputs[0])].read(epoch, range(start, start + len(local)))
+        return read_groups(inputs, local, lambda index, at: self.inputs[index].read(epoch, at))
+
+    def get(self, epoch: int, position: int) -> Datapoint:
+        block, offset = divmod(position, _BLOCK)
+        last = self._last
+        if last is None or last[:2] != (epoch, block):
+            stop = (block + 1) * _BLOCK
+            stop = stop if self.size is None else min(stop, self.size)
+            inputs, local = self._locate(epoch, np.arange(block * _BLOCK, stop, dtype=np.int64))
+            last = (epoch, block, inputs.tolist(), local.tolist())
+            self._last = last  # one assignment: safe between threads
+        return self.inputs[last[2][offset]].get(epoch, last[3][offset])
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last": None}
+
+
+class ConcatData(Combination):
+    """All datapoints of the first flow, then all of the second, and so on.
+
+    Contract: in order; sum of the lengths; not random; thread- and fork-safe as the flows are;
+    resumable as they are.
+
+    Args:
+        flows: One or more.
+    """
+
+    def length(self) -> Length:
+        total: int | float = 0
+        for length in map(length_of, self.flows):
+            if length is None:
+                return None
+            total += length
+        return total
+
+    def combine(self, nodes: list[Node], place: Place) -> Node:
+        sizes = [math.inf if node.size is None else node.size for node in nodes]
+        if math.inf in sizes:  # what follows an infinite flow is never reached
+            nodes = nodes[: sizes.index(math.inf) + 1]
+        finite = [node.size for node in nodes if node.size is not None]
+        starts = np.cumsum([0, *finite])[: len(nodes)]
+
+        def locate(epoch: int, positions: Array) -> tuple[Array, Array]:
+            inputs = np.searchsorted(starts, positions, side="right") - 1
+            return inputs, positions - starts[inputs]
+
+        node = LocatedNode(nodes, sum(finite) if len(finite) == len(nodes) else None, locate)
+        node.passes_on = nodes
+        return node
+
+    def open(self, place: Place, epoch: int, state: State) -> Stream:
+        return ConcatStream(self, place, epoch, state)
+
+
+class ConcatStream(Stream):
+    """Opens one flow after another; stays at the end of one until asked for more."""
+
+    def __init__(self, flow: ConcatData, place: Place, epoch: int, state: State) -> None:
+        self._flow = flow
+        self._pass = place, epoch
+        self._index: int = 0 if state is None else state["index"]
+        self._inner = flow.open_input(self._index, *self._pass, inner_state(state))
+
+    def __next__(self) -> Datapoint:
+        while True:
+            try:
+                return next(self._inner)
+            except StopIteration:
+                if self._index + 1 == len(self._flow.flows):
+                    raise
+                self._index += 1
+                self._inner = self._flow.open_input(self._index, *self._pass, None)
+
+    def state(self) -> State:
+        return {"index": self._index, "inner": self._inner.state()}
+
+    def close(self) -> None:
+        self._inner.close()

@@ -1,0 +1,117 @@
+"""What a detector learns at which anchor (Liu et al. 2016, "SSD", sections 2.2 and 2.3)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from towerpack.ops.boxes import encode, overlap
+
+
+class Matches(NamedTuple):
+    """What belongs to each anchor.
+
+    Attributes:
+        class_ids: int32 [n, anchors]: from 0, or -1: background.
+        boxes: float32 [n, anchors, 4]: the matched box; zeros for background.
+        ignored: bool [n, anchors]: background that is not to be learnt from.
+    """
+
+    class_ids: tf.Tensor
+    boxes: tf.Tensor
+    ignored: tf.Tensor
+
+
+def match(
+    anchors: tf.Tensor,
+    boxes: tf.Tensor,
+    class_ids: tf.Tensor,
+    crowd: tf.Tensor | None = None,
+    *,
+    threshold: float = 0.5,
+) -> Matches:
+    """Give each anchor the box that it overlaps most, if it does so by more than a threshold.
+
+    The best anchor of each box gets it whatever the overlap is; of two boxes the later one.
+
+    Args:
+        anchors: float32 [anchors, 4].
+        boxes: float32 [n, m, 4]: those of each picture.
+        class_ids: int [n, m]: from 0; -1 where there is no box.
+        crowd: bool [n, m]: boxes around several objects. They match nothing; anchors that lie in
+            one by more than half are ignored.
+        threshold: Of intersection over union.
+    """
+    there = class_ids >= 0
+    single = there if crowd is None else there & tf.logical_not(crowd)
+    # Anchors last: the boxes of a picture are few, and this is the dimension to run along.
+    found = overlap(tf.where(tf.expand_dims(single, -1), boxes, 0.0), anchors)
+    pictures, number = tf.meshgrid(*map(tf.range, tf.unstack(tf.shape(single))), indexing="ij")
+    best = tf.stack([pictures, tf.argmax(found, axis=2, output_type=tf.int32)], axis=2)
+    forced = tf.fill(tf.stack([tf.shape(single)[0], tf.shape(anchors)[0]]), -1)
+    forced = tf.tensor_scatter_nd_max(forced, best, tf.where(single, number, -1))
+    which = tf.where(forced < 0, tf.argmax(found, axis=1, output_type=tf.int32), forced)
+    matched = (forced >= 0) | (tf.reduce_max(found, axis=1) > threshold)
+    ids = tf.gather(tf.cast(class_ids, tf.int32), which, batch_dims=1)
+    ignored = tf.zeros_like(matched)
+    if crowd is not None:
+        within = overlap(
+            anchors, tf.where(tf.expand_dims(there & crowd, -1), boxes, 0.0), of_first=True
+        )
+        ignored = tf.logical_not(matched) & tf.reduce_any(within > 0.5, axis=2)
+    return Matches(
+        tf.where(matched, ids, -1),
+        tf.where(matched[..., None], tf.gather(boxes, which, batch_dims=1), 0.0),
+        ignored,
+    )
+
+
+def hard_negatives(
+    losses: tf.Tensor, positive: tf.Tensor, ignored: tf.Tensor, *, ratio: float = 3.0
+) -> tf.Tensor:
+    """The background anchors of greatest loss, `ratio` times as many as positive ones, a picture.
+
+    Args:
+        losses: float [n, anchors].
+        positive: bool [n, anchors]. A picture without any counts as one with one.
+        ignored: bool [n, anchors]: not to be chosen.
+        ratio: Of negative to positive.
+
+    Returns:
+        bool [n, anchors].
+    """
+    candidates = tf.logical_not(positive | ignored)
+    ranked = tf.argsort(tf.where(candidates, losses, -1.0), direction="DESCENDING", stable=True)
+    rank = tf.cast(tf.argsort(ranked), tf.float32)
+    positives = tf.reduce_sum(tf.cast(positive, tf.float32), axis=1, keepdims=True)
+    return candidates & (rank < tf.round(ratio * tf.maximum(positives, 1.0)))
+
+
+def multibox_loss(
+    logits: tf.Tensor,
+    offsets: tf.Tensor,
+    anchors: tf.Tensor,
+    matches: Matches,
+    *,
+    negatives: float = 3.0,
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """Cross-entropy of the classes and smooth L1 of the offsets, each a matched anchor of a batch.
+
+    Args:
+        logits: [n, anchors, 1 + classes]; the first one is the background.
+        offsets: [n, anchors, 4].
+        anchors: [anchors, 4].
+        matches: Of `match`.
+        negatives: Background anchors that count, for each matched one of their picture.
+    """
+    positive = matches.class_ids >= 0
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(matches.class_ids + 1, logits)
+    negative = hard_negatives(losses, positive, matches.ignored, ratio=negatives)
+    # Of background an offset of zero, rather than the logarithm of no size.
+    target = encode(tf.where(tf.expand_dims(positive, -1), matches.boxes, anchors), anchors)
+    off = tf.abs(target - offsets)
+    smooth = tf.reduce_sum(tf.where(off < 1, 0.5 * off**2, off - 0.5), axis=-1)
+    count = tf.maximum(tf.reduce_sum(tf.cast(positive, tf.float32)), 1)
+    class_loss = tf.reduce_sum(tf.where(positive | negative, losses, 0.0)) / count
+    return class_loss, tf.reduce_sum(tf.where(positive, smooth, 0.0)) / count

@@ -1,0 +1,101 @@
+"""Recurrence over time, with gradients that are computed for all times at once where they can."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tensorflow as tf
+
+
+def lstm(
+    gates: tf.Tensor, kernel: tf.Tensor, c: tf.Tensor, h: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """A long short-term memory with forget gates (Hochreiter & Schmidhuber 1997, Gers et al. 2000).
+
+    The loop backwards in time holds one product of matrices and five operations on vectors; the
+    gradient of `kernel` is one product over all times. Products are of `kernel`'s dtype, such as
+    bfloat16; the state and all else is float32.
+
+    Args:
+        gates: float32 [time, n, 4 units]: what the inputs, and the bias, add to the gates, in the
+            order of Keras: input, forget, candidate, output.
+        kernel: [units, 4 units]: what the output before adds to them.
+        c: float32 [n, units]: the cell's state before the first time.
+        h: float32 [n, units]: the output before the first time.
+
+    Returns:
+        The outputs, [time, n, units], and the cell's state after the last time, [n, units].
+    """
+    # tanh(x) = 2 sigmoid(2 x) - 1: one sigmoid does for all four gates.
+    scale = tf.repeat(tf.constant([1.0, 1.0, 2.0, 1.0]), kernel.shape[0])
+    return _sequence(gates * scale, kernel * tf.cast(scale, kernel.dtype), c, h)
+
+
+def lstm_step(
+    gates: tf.Tensor, kernel: tf.Tensor, c: tf.Tensor, h: tf.Tensor
+) -> tuple[tf.Tensor, tf.Tensor]:
+    """One time of `lstm`: `gates` are [n, 4 units]; gives the output, and the cell's state."""
+    i, f, z, o = tf.split(gates + _product(h, kernel), 4, 1)
+    c = tf.sigmoid(f) * c + tf.sigmoid(i) * tf.tanh(z)
+    return tf.sigmoid(o) * tf.tanh(c), c
+
+
+def _product(x: tf.Tensor, kernel: tf.Tensor, transpose_a: bool = False) -> tf.Tensor:
+    product = tf.matmul(tf.cast(x, kernel.dtype), kernel, transpose_a=transpose_a)
+    return tf.cast(product, tf.float32)
+
+
+@tf.custom_gradient
+def _sequence(gates: tf.Tensor, kernel: tf.Tensor, c_0: tf.Tensor, h_0: tf.Tensor) -> Any:
+    units: Any = kernel.shape[0]
+    steps = gates.shape[0] or tf.shape(gates)[0]
+    row = gates.shape[1]
+
+    def array(size: int) -> tf.TensorArray:
+        return tf.TensorArray(tf.float32, steps, element_shape=[row, size])
+
+    inputs = array(4 * units).unstack(gates)
+
+    def forwards(t: Any, c: Any, h: Any, cs: Any, ss: Any) -> Any:
+        s = tf.sigmoid(inputs.read(t) + _product(h, kernel))
+        i, f, z, o = tf.split(s, 4, 1)
+        c = f * c + i * (2 * z - 1)
+        return t + 1, c, o * tf.tanh(c), cs.write(t, c), ss.write(t, s)
+
+    first = (tf.constant(0), c_0, h_0, array(units), array(4 * units))
+    _, c_T, _, cs, ss = tf.while_loop(
+        lambda t, *_: t < steps, forwards, first, maximum_iterations=steps
+    )
+    c_t, s = cs.stack(), ss.stack()
+    i, f, z, o = tf.split(s, 4, 2)
+    tanh_c = tf.tanh(c_t)
+    h_t = o * tanh_c
+
+    def gradient(dh_t: tf.Tensor, dc_T: tf.Tensor) -> tuple[tf.Tensor, ...]:
+        c_tm1 = tf.concat([c_0[None], c_t[:-1]], 0)
+        h_tm1 = tf.concat([h_0[None], h_t[:-1]], 0)
+        # Of each gate before its sigmoid, by the gradient of c, or of h for the output gate.
+        slopes = array(4 * units).unstack(
+            tf.concat([2 * z - 1, c_tm1, 2 * i, tanh_c], 2) * s * (1 - s)
+        )
+        through = array(units).unstack(o * (1 - tanh_c * tanh_c))
+        kept, given = array(units).unstack(f), array(units).unstack(dh_t)
+        transposed = tf.transpose(kernel)
+
+        def backwards(t: Any, dc: Any, dh: Any, found: Any) -> Any:
+            dh = dh + given.read(t)
+            dc = dc + dh * through.read(t)
+            d_gates = tf.concat([dc, dc, dc, dh], 1) * slopes.read(t)
+            dh = _product(d_gates, transposed)
+            return t - 1, dc * kept.read(t), dh, found.write(t, d_gates)
+
+        last = (steps - 1, dc_T, tf.zeros_like(h_0), array(4 * units))
+        _, dc_0, dh_0, found = tf.while_loop(
+            lambda t, *_: t >= 0, backwards, last, maximum_iterations=steps
+        )
+        d_gates = found.stack()
+        flat = tf.cast(tf.reshape(d_gates, [-1, 4 * units]), kernel.dtype)
+        d_kernel = _product(tf.reshape(h_tm1, [-1, units]), flat, transpose_a=True)
+        return d_gates, tf.cast(d_kernel, kernel.dtype), dc_0, dh_0
+
+    return (h_t, c_T), gradient

@@ -1,0 +1,97 @@
+"""What networks that continue texts have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from towerpack.nn import reuse_scope
+
+State = Mapping[str, tf.Tensor]
+"""What a network knows of the tokens before: by name, tensors whose first axis is that of texts."""
+
+
+@dataclass(frozen=True)
+class LanguageModel:
+    """A network that predicts each token by those before it.
+
+    Attributes:
+        net: `net(token int32 [n, time], vocab_size, state, **options)` gives logits
+            [n, time, vocab_size] and the state after these tokens. Texts in one call are the same
+            as in several that hand on the state, up to rounding.
+        zero_state: `zero_state(n, **options)`: the state before a text: zeros.
+        constants: `constants(vocab_size, **options)`: arguments of `net` that are computed from
+            weights alone, and so but once for a whole text that is generated.
+    """
+
+    net: Callable[..., tuple[tf.Tensor, State]]
+    zero_state: Callable[..., State]
+    constants: Callable[..., Mapping[str, tf.Tensor]] = lambda *_, **__: {}
+
+    def bind(self, **options: Any) -> LanguageModel:
+        """The same with its options given."""
+        return LanguageModel(
+            lambda *args, **more: self.net(*args, **options, **more),
+            lambda rows: self.zero_state(rows, **options),
+            lambda vocab_size: self.constants(vocab_size, **options),
+        )
+
+    def generate(
+        self,
+        prompt: tf.RaggedTensor,
+        vocab_size: int,
+        state: State,
+        length: Any,
+        choose: Callable[[tf.Tensor, tf.Tensor], tf.Tensor],
+    ) -> tuple[tf.Tensor, State]:
+        """Texts that go on: a loop in the graph, whose every step reads one token of each text.
+
+        Args:
+            prompt: int32 [n, any]: what is read first; at least one token each.
+            vocab_size: Length of the logits.
+            state: Before the prompts.
+            length: New tokens.
+            choose: Gives tokens [n] of logits [n, vocab_size] and of the number of new tokens so
+                far.
+
+        Returns:
+            The new tokens, int32 [n, length], and the state before the last of them is read.
+        """
+        lengths = tf.cast(prompt.row_lengths(), tf.int32)
+        given = tf.reduce_max(lengths)
+        # All prompts end at the same step; those that are shorter begin later.
+        first = given - lengths
+        place = tf.maximum(tf.range(given) - first[:, None], 0)
+        columns = tf.transpose(tf.gather(prompt.to_tensor(), place, batch_dims=1))
+        # Variables are made here, as no loop can make them.
+        self.net(columns[0][:, None], vocab_size, state)
+        with reuse_scope():
+            constants = self.constants(vocab_size)
+
+        def read(token: tf.Tensor, values: State) -> tuple[tf.Tensor, State]:
+            with reuse_scope():
+                logits, new = self.net(tf.expand_dims(token, 1), vocab_size, values, **constants)
+            return tf.squeeze(logits, 1), new
+
+        def read_prompt(t: tf.Tensor, values: State) -> Any:
+            _, new = read(columns[t], values)
+            return t + 1, {name: _where(t >= first, new[name], values[name]) for name in values}
+
+        def write(k: tf.Tensor, token: tf.Tensor, values: State, ids: tf.TensorArray) -> Any:
+            logits, new = read(token, values)
+            token = choose(logits, k)
+            return k + 1, token, new, ids.write(k, token)
+
+        zero = tf.constant(0)
+        _, state = tf.while_loop(lambda t, _: t < given - 1, read_prompt, (zero, dict(state)))
+        ids = tf.TensorArray(tf.int32, length, element_shape=[None])
+        start = (zero, columns[given - 1], state, ids)
+        _, _, state, ids = tf.while_loop(lambda k, *_: k < length, write, start)
+        return tf.transpose(ids.stack()), state
+
+
+def _where(rows: tf.Tensor, new: tf.Tensor, old: tf.Tensor) -> tf.Tensor:
+    return tf.where(tf.reshape(rows, [-1, *[1] * (len(old.shape) - 1)]), new, old)

@@ -1,0 +1,157 @@
+"""BERT (Devlin et al. 2018), with its authors' names of variables."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+
+from towerpack.nn import Dropout, Embedding, FullyConnected, LayerNorm, expose, scope
+
+_EPSILON: Final = 1e-12
+_STDDEV: Final = 0.02
+# Hugging Face's names in order, as regular expressions, and Google's.
+_NAMES: Final = (
+    (r"^(?!bert/|cls/|classifier/)", "bert/"),
+    (r"/encoder/layer/(\d+)/", r"/encoder/layer_\1/"),
+    (r"_embeddings/weight$", "_embeddings"),
+    (r"LayerNorm/weight$", "LayerNorm/gamma"),
+    (r"LayerNorm/bias$", "LayerNorm/beta"),
+    (r"/weight$", "/kernel"),
+)
+
+
+def net(
+    tokens: tf.Tensor,
+    num_classes: int,
+    *,
+    vocab_size: int,
+    layers: int = 12,
+    hidden_size: int = 768,
+    num_heads: int = 12,
+    intermediate_size: int | None = None,
+    max_positions: int = 512,
+    dropout: float = 0.1,
+) -> tf.Tensor:
+    """Logits from the pooled first token; by default BERT-base.
+
+    Args:
+        tokens: int [n, time], time at most `max_positions`; 0 after the end of a text, which begins
+            with `[CLS]` and ends with `[SEP]`. All are of the first segment.
+        num_classes: Length of the logits.
+        vocab_size: How many tokens there are.
+        layers: How many.
+        hidden_size: Of a token's vector.
+        num_heads: Of the attention; a divisor of `hidden_size`.
+        intermediate_size: Of the layer within a layer; None for four times `hidden_size`.
+        max_positions: How many positions have a vector.
+        dropout: Share of values that training drops.
+    """
+    with scope("bert"):
+        features = encode(
+            tokens,
+            vocab_size=vocab_size,
+            layers=layers,
+            hidden_size=hidden_size,
+            num_heads=num_heads,
+            intermediate_size=intermediate_size or 4 * hidden_size,
+            max_positions=max_positions,
+            dropout=dropout,
+        )
+        features = _dense("pooler/dense", features[:, 0], hidden_size, activation=tf.tanh)
+    expose("features", features)
+    return _dense("classifier", Dropout("dropout", features, dropout), num_classes)
+
+
+def encode(
+    tokens: tf.Tensor,
+    *,
+    vocab_size: int,
+    layers: int,
+    hidden_size: int,
+    num_heads: int,
+    intermediate_size: int,
+    max_positions: int,
+    dropout: float,
+) -> tf.Tensor:
+    """Vectors of tokens in their context, [n, time, hidden_size]; arguments as those of `net`."""
+    time = tf.shape(tokens)[1]
+    normal: Any = tf.keras.initializers.TruncatedNormal(stddev=_STDDEV)
+    with scope("embeddings"):
+        sizes = {"word": vocab_size, "position": max_positions, "token_type": 2}
+        ids = {
+            "word": tokens,
+            "position": tf.range(time)[None],
+            "token_type": tf.zeros_like(tokens),
+        }
+        x = tf.add_n(
+            [
+                tf.broadcast_to(vectors, [tf.shape(tokens)[0], time, hidden_size])
+                for name, size in sizes.items()
+                for vectors in [
+                    Embedding(f"{name}_embeddings", ids[name], size, hidden_size, normal)
+                ]
+            ]
+        )
+        x = Dropout("dropout", LayerNorm("LayerNorm", x, epsilon=_EPSILON), dropout)
+    hidden = tf.where(tokens == 0, tf.constant(-1e9, x.dtype), 0)[:, None, None, :]
+    for i in range(layers):
+        with scope(f"encoder/layer_{i}"):
+            y = _attention(x, hidden, num_heads, dropout)
+            y = _dense("attention/output/dense", y, hidden_size)
+            x = _added("attention/output", x, y, dropout)
+            y = _dense("intermediate/dense", x, intermediate_size, activation=_gelu)
+            x = _added("output", x, _dense("output/dense", y, hidden_size), dropout)
+    return x
+
+
+def named(weights: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Weights by our names, from those of Google's checkpoints, Hugging Face's files, or runs."""
+    return dict(_ours(name, array) for name, array in weights.items())
+
+
+def _ours(name: str, array: np.ndarray) -> tuple[str, np.ndarray]:
+    if "." in name:  # PyTorch's: kernels [out, in].
+        turned = name.endswith(".weight") and "embeddings" not in name and array.ndim == 2
+        array, name = np.asarray(array), name.replace(".", "/")
+        array = array.T if turned else array
+        for pattern, new in _NAMES:
+            name = re.sub(pattern, new, name)
+    return f"{name}/embeddings" if name.endswith("_embeddings") else name, array
+
+
+def _gelu(x: tf.Tensor) -> tf.Tensor:
+    return tf.nn.gelu(x, approximate=False)
+
+
+def _dense(name: str, x: tf.Tensor, units: int, activation: Any = None) -> tf.Tensor:
+    """A full connection of the last dimension."""
+    shape = tf.shape(x)
+    flat = tf.reshape(x, [-1, x.shape[-1]])
+    normal: Any = tf.keras.initializers.TruncatedNormal(stddev=_STDDEV)
+    y = FullyConnected(name, flat, units, activation=activation, kernel_initializer=normal)
+    y = tf.reshape(y, tf.concat([shape[:-1], [units]], 0))
+    return tf.ensure_shape(y, [*x.shape[:-1], units])
+
+
+def _attention(x: tf.Tensor, hidden: tf.Tensor, num_heads: int, dropout: float) -> tf.Tensor:
+    size = int(x.shape[-1] or 0) // num_heads
+    batch, time = tf.unstack(tf.shape(x))[:2]
+
+    def heads(name: str) -> tf.Tensor:
+        y = _dense(f"attention/self/{name}", x, num_heads * size)
+        return tf.transpose(tf.reshape(y, [batch, time, num_heads, size]), [0, 2, 1, 3])
+
+    query, key, value = heads("query"), heads("key"), heads("value")
+    scores = tf.matmul(query, key, transpose_b=True) / size**0.5 + hidden
+    shares = Dropout("attention/self/dropout", tf.nn.softmax(scores), dropout)
+    mixed = tf.transpose(tf.matmul(shares, value), [0, 2, 1, 3])
+    return tf.ensure_shape(tf.reshape(mixed, [batch, time, num_heads * size]), x.shape)
+
+
+def _added(name: str, x: tf.Tensor, y: tf.Tensor, dropout: float) -> tf.Tensor:
+    y = x + Dropout(f"{name}/dropout", y, dropout)
+    return LayerNorm(f"{name}/LayerNorm", y, epsilon=_EPSILON)

@@ -1,0 +1,51 @@
+"""DeepLabv3+ (Chen et al. 2018) on EfficientNet-Lite0 instead of Xception."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import tensorflow as tf
+
+from towerpack.nn import BNReLU, Conv2D, SeparableConv2D, argscope, expose, scope
+from towerpack.zoo.efficientnet_lite import backbone
+
+_RATES: Final = (1, 6, 12, 18)
+
+
+def net(
+    image: tf.Tensor, num_classes: int, *, width: int = 128, rates: tuple[int, ...] = _RATES[1:]
+) -> tf.Tensor:
+    """Features of stride 16 and 32 seen at several scales, refined by those of stride 4.
+
+    Variables of the backbone have the names of the packaged weights; those of this head begin with
+    `aspp/`, `decoder/` and `logits/`. Unlike in the paper the backbone is not dilated: its last
+    stage is enlarged to stride 16.
+
+    Args:
+        image: [n, h, w, 3] of any size: RGB, (pixels - 127) / 128.
+        num_classes: Length of the logits [n, h, w, num_classes].
+        width: Filters of the head; 256 in the paper.
+        rates: Dilations of the convolutions that look around (atrous spatial pyramid pooling).
+    """
+    _, fine, _, deep, deepest = backbone(image)
+    with argscope([Conv2D, SeparableConv2D], use_bias=False, activation=BNReLU):
+        with scope("aspp"):
+            x = tf.concat([deep, _resized(deepest, deep)], -1)
+            seen = [Conv2D("point", x, width, 1)]
+            seen += [
+                SeparableConv2D(f"around{rate}", x, width, 3, dilation_rate=rate) for rate in rates
+            ]
+            whole = Conv2D("whole", tf.reduce_mean(x, [1, 2], keepdims=True), width, 1)
+            seen.append(whole + tf.zeros_like(seen[0]))
+            x = Conv2D("joined", tf.concat(seen, -1), width, 1)
+        expose("features", x)
+        with scope("decoder"):
+            fine = Conv2D("fine", fine, max(width // 5, 1), 1)
+            x = tf.concat([_resized(x, fine), fine], -1)
+            for i in range(2):
+                x = SeparableConv2D(f"refined{i}", x, width, 3)
+    return _resized(Conv2D("logits", x, num_classes, 1), image)
+
+
+def _resized(x: tf.Tensor, like: tf.Tensor) -> Any:
+    return tf.cast(tf.image.resize(x, tf.shape(like)[1:3]), x.dtype)

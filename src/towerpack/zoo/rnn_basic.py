@@ -1,0 +1,130 @@
+"""A language model of long short-term memories, in the form of Lambda's demo suite."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from towerpack.nn import Dropout, Embedding, FullyConnected, scope
+from towerpack.nn._layers import keras_layer
+from towerpack.ops.recurrence import lstm, lstm_step
+from towerpack.zoo._language_model import LanguageModel, State
+
+
+def net(
+    token: tf.Tensor,
+    vocab_size: int,
+    state: State,
+    *,
+    units: int = 256,
+    layers: int = 2,
+    embedding: int = 256,
+    dropout: float = 0.0,
+    vectors: np.ndarray | None = None,
+    gates: tf.Tensor | None = None,
+) -> tuple[tf.Tensor, State]:
+    """An embedding, LSTMs, a full connection (Zaremba et al. 2014: dropout between layers alone).
+
+    Args:
+        token: int32 [n, time].
+        vocab_size: Length of the logits.
+        state: `c` and `h` of each layer (`c0`, `h0`, `c1`, …), float32 [n, units].
+        units: Of each layer.
+        layers: How many.
+        embedding: Length of a token's vector.
+        dropout: Share of the values that training drops between layers.
+        vectors: Initial vectors of the tokens, float32 [vocab_size, any length]; then `embedding`
+            says nothing.
+        gates: Result of `constants`, in inference.
+    """
+    size = embedding if vectors is None else vectors.shape[1]
+    flat = tf.reshape(tf.transpose(token), [-1])
+    time = token.shape[1] or tf.shape(token)[1]
+    x = _vectors_of(flat, vocab_size, size, vectors) if gates is None else tf.zeros([])
+    after: dict[str, tf.Tensor] = {}
+    for i in range(layers):
+        x = Dropout(f"dropout{i}", x, dropout) if dropout and gates is None else x
+        layer = _layer(i, size if i == 0 else units, units)
+        known = i == 0 and gates is not None
+        added = tf.gather(gates, flat) if known else layer.gates(x)
+        c, h = f"c{i}", f"h{i}"
+        x, after[c], after[h] = layer(added, state[c], state[h], time=time)
+    x = Dropout(f"dropout{layers}", x, dropout) if dropout and gates is None else x
+    if token.shape[1] != 1:
+        x = tf.reshape(tf.transpose(tf.reshape(x, [time, -1, units]), [1, 0, 2]), [-1, units])
+    logits = FullyConnected("logits", x, vocab_size, kernel_initializer="glorot_uniform")
+    return tf.reshape(logits, [-1, time, vocab_size]), after
+
+
+def zero_state(rows: Any, *, units: int = 256, layers: int = 2, **_: Any) -> State:
+    """Zeros: `c` and `h` of each layer, float32 [rows, units]."""
+    return {f"{name}{i}": tf.zeros([rows, units]) for i in range(layers) for name in ("c", "h")}
+
+
+def constants(
+    vocab_size: int,
+    *,
+    units: int = 256,
+    embedding: int = 256,
+    vectors: np.ndarray | None = None,
+    **_: Any,
+) -> dict[str, tf.Tensor]:
+    """What each token adds to the gates of the first layer: `gates`, [vocab_size, 4 units]."""
+    size = embedding if vectors is None else vectors.shape[1]
+    x = _vectors_of(tf.range(vocab_size), vocab_size, size, vectors)
+    return {"gates": _layer(0, size, units).gates(x)}
+
+
+NETWORK = LanguageModel(net, zero_state, constants)
+
+
+def _vectors_of(
+    tokens: tf.Tensor, vocab_size: int, size: int, vectors: np.ndarray | None
+) -> tf.Tensor:
+    constant: Any = keras.initializers.Constant
+    start = "uniform" if vectors is None else constant(vectors)
+    return Embedding("embedding", tokens, vocab_size, size, embeddings_initializer=start)
+
+
+def _layer(i: int, size: int, units: int) -> _Layer:
+    with scope(f"lstm{i}"):
+        return keras_layer("LSTM", _Layer, tf.zeros([1, 1, size]), 3, units=units)
+
+
+class _Layer(keras.layers.Layer):
+    """`towerpack.ops.recurrence.lstm` with the weights of `keras.layers.LSTM`."""
+
+    def __init__(self, *, units: int, **config: Any) -> None:
+        super().__init__(autocast=False, **config)
+        self.units = units
+
+    def build(self, input_shape: Any) -> None:
+        units, constant = self.units, cast("Any", keras.initializers.Constant)
+        forget = np.repeat([0.0, 1.0, 0.0, 0.0], units)  # Jozefowicz et al. 2015
+        self.kernel = self.add_weight(name="kernel", shape=(input_shape[-1], 4 * units))
+        self.recurrent_kernel = self.add_weight(
+            name="recurrent_kernel", shape=(units, 4 * units), initializer="orthogonal"
+        )
+        self.bias = self.add_weight(name="bias", shape=(4 * units,), initializer=constant(forget))
+
+    def gates(self, x: tf.Tensor) -> tf.Tensor:
+        """What inputs [n, size], and the bias, add to the gates: float32 [n, 4 units]."""
+        kernel = self._cast(self.kernel)
+        return tf.cast(tf.matmul(tf.cast(x, kernel.dtype), kernel), tf.float32) + self.bias
+
+    def call(
+        self, gates: tf.Tensor, c: tf.Tensor, h: tf.Tensor, *, time: Any
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Outputs of all times, one after the other, and the state after the last one."""
+        kernel = self._cast(self.recurrent_kernel)
+        if isinstance(time, int) and time == 1:
+            x, c = lstm_step(gates, kernel, c, h)
+            return x, c, x
+        outputs, c = lstm(tf.reshape(gates, [time, -1, 4 * self.units]), kernel, c, h)
+        return tf.reshape(outputs, [-1, self.units]), c, outputs[-1]
+
+    def _cast(self, weights: Any) -> tf.Tensor:
+        return tf.cast(tf.convert_to_tensor(weights), self.compute_dtype)

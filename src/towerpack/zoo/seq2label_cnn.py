@@ -1,0 +1,49 @@
+"""Convolutions over the words of a text, and the greatest answer of each: Kim 2014."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from towerpack.nn import Conv1D, Dropout, Embedding, FullyConnected, expose
+
+
+def net(
+    tokens: tf.Tensor,
+    num_classes: int,
+    *,
+    vocab_size: int,
+    embedding_size: int = 300,
+    filters: int = 100,
+    widths: Sequence[int] = (3, 4, 5),
+    dropout: float = 0.5,
+) -> tf.Tensor:
+    """CNN-rand of Kim 2014, section 2; with `data.vectors`, CNN-non-static.
+
+    Windows reach over both ends of a text, where there are zeros; so the padding of a batch has no
+    effect.
+
+    Args:
+        tokens: int [n, time]; 0 after the end of a text. Zeros alone are a text of no words.
+        num_classes: Length of the logits.
+        vocab_size: How many tokens there are.
+        embedding_size: Of a token's vector.
+        filters: Of each width.
+        widths: Tokens that a convolution sees.
+        dropout: Share of the features that training drops.
+    """
+    there = tokens != 0
+    length = tf.math.count_nonzero(there, axis=1, dtype=tf.int32)
+    x = Embedding("embedding", tokens, vocab_size, embedding_size)
+    x *= tf.cast(there, x.dtype)[:, :, None]
+    found = []
+    for width in widths:
+        wide = tf.pad(x, [[0, 0], [width - 1, width - 1], [0, 0]])
+        y = Conv1D(f"conv{width}", wide, filters, width, padding="valid", activation=tf.nn.relu)
+        last = tf.where(length > 0, length + width - 1, 0)
+        inside = tf.sequence_mask(last, tf.shape(y)[1], dtype=y.dtype)
+        found.append(tf.reduce_max(y * inside[:, :, None], axis=1))
+    features = tf.concat(found, axis=1)
+    expose("features", features)
+    return FullyConnected("fc", Dropout("dropout", features, dropout), num_classes)

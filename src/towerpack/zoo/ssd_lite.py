@@ -1,0 +1,55 @@
+"""A single-shot detector on EfficientNet-Lite0, for small machines.
+
+SSD's anchors and loss (Liu et al. 2016) on a feature pyramid (Lin et al. 2017) with separable
+convolutions (Sandler et al. 2018, section 6.2). The backbone's variables have the names of the
+packaged weights: `transfer.pretrained: efficientnet-lite0`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import tensorflow as tf
+
+from towerpack.nn import Conv2D, SeparableConv2D, argscope, scope
+from towerpack.ops.anchors import AnchorLevel
+from towerpack.zoo.efficientnet_lite import backbone, bn_relu6
+from towerpack.zoo.ssd import Predictions, predictions
+
+
+def net(
+    image: tf.Tensor,
+    num_classes: int,
+    *,
+    channels: int = 96,
+    anchor_scale: float = 3.0,
+    ratios: tuple[float, ...] = (2.0, 3.0),
+) -> Predictions:
+    """Feature maps at strides 8, 16, 32 and 64, each merged with the coarser ones.
+
+    Args:
+        image: [n, h, w, 3], (pixels - 127) / 128; of any size that is known.
+        num_classes: Without the background.
+        channels: Of the pyramid.
+        anchor_scale: Side of the smallest square anchor in cells of its map.
+        ratios: Of width to height of the other anchors, and their inverses.
+    """
+    *_, c3, c4, c5 = backbone(image)
+    with (
+        scope("pyramid"),
+        argscope([Conv2D, SeparableConv2D], use_bias=False, activation=bn_relu6),
+    ):
+        top = SeparableConv2D("down6", c5, channels, 3, strides=2)
+        maps, above = [top], None
+        for level, x in ((5, c5), (4, c4), (3, c3)):
+            x = Conv2D(f"lateral{level}", x, channels, 1)
+            if above is not None:
+                x += tf.image.resize(above, tf.shape(x)[1:3], "nearest")
+            above = x
+            maps.insert(0, SeparableConv2D(f"merged{level}", x, channels, 3))
+        maps = [SeparableConv2D(f"head{level}", x, channels, 3) for level, x in enumerate(maps, 3)]
+    anchors = [
+        AnchorLevel(s, anchor_scale * s, 2 * anchor_scale * s, ratios) for s in (8, 16, 32, 64)
+    ]
+    head = partial(SeparableConv2D, pointwise_initializer="glorot_uniform")
+    return predictions(image, maps, anchors, num_classes, head)

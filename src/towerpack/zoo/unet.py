@@ -1,0 +1,44 @@
+"""U-Net (Ronneberger et al. 2015) as in Lambda's demo suite.
+
+It has 1,554,636 parameters for 12 classes.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from towerpack.nn import Conv2D, expose
+from towerpack.zoo.fcn import encoded, enlarged, stages
+
+
+def net(
+    image: tf.Tensor,
+    num_classes: int,
+    *,
+    width: int = 32,
+    batch_norm: bool = False,
+    full_size: bool = False,
+) -> tf.Tensor:
+    """The network of `fcn`, in which each enlarged map is joined by the one of its size.
+
+    Args:
+        image: [n, h, w, c] of any size.
+        num_classes: Length of the logits [n, h, w, num_classes].
+        width: Filters of the first convolution; each of the next three has twice as many.
+        batch_norm: Normalise before each ReLU.
+        full_size: Also work at the picture's own size, which sharpens edges: `width // 2` filters
+            of 3x3 before and after. Not in the demo suite.
+    """
+    with stages(batch_norm):
+        first = Conv2D("first", image, width // 2, 3) if full_size else image
+        *skipped, x = encoded(first, width)
+        expose("features", x)
+        for i, like in reversed(list(enumerate(skipped))):
+            x = enlarged(f"up{i}", x, like, width << i)
+            x = tf.concat([x, like], -1)
+        if full_size:
+            x = tf.concat([enlarged("up", x, first, width // 2), first], -1)
+            x = Conv2D("last", x, width // 2, 3)
+    if full_size:
+        return Conv2D("logits", x, num_classes, 1)
+    return enlarged("logits", x, image, num_classes)

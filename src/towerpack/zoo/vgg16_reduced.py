@@ -1,0 +1,94 @@
+"""VGG-16 (Simonyan & Zisserman 2014) without its classifier, reduced for SSD.
+
+The full connections fc6 and fc7 became convolutions of 1,024 filters, the former of every third
+pixel (Liu et al. 2016, section 3). No package brings its weights: they come by file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import numpy as np
+import tensorflow as tf
+
+from towerpack._core.errors import CheckpointError
+from towerpack.nn import Conv2D, MaxPooling, argscope
+
+_BLOCKS: Final = ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512))
+_NAMES: Final = [
+    *(f"conv{i}_{j}" for i, (n, _) in enumerate(_BLOCKS, 1) for j in range(1, n + 1)),
+    "fc6",
+    "fc7",
+]
+# Their places in the module lists of PyTorch's programs: torchvision's `features`, and SSD's `vgg`.
+_PLACES: Final = (0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28)
+_TORCHVISION_STD: Final = (0.229, 0.224, 0.225)
+
+
+def backbone(image: tf.Tensor) -> list[tf.Tensor]:
+    """What conv4_3 and fc7 give, at strides 8 and 16: 512 and 1,024 channels.
+
+    Args:
+        image: [n, h, w, 3]: RGB, ImageNet's mean colour subtracted.
+    """
+    found: list[tf.Tensor] = []
+    x = image
+    with argscope(Conv2D, kernel_size=3, activation="relu"):
+        for block, (count, filters) in enumerate(_BLOCKS, 1):
+            for number in range(1, count + 1):
+                x = Conv2D(f"conv{block}_{number}", x, filters)
+            if block == 4:
+                found.append(x)
+            size, strides = (2, 2) if block < 5 else (3, 1)
+            x = MaxPooling(f"pool{block}", x, size, strides=strides, padding="same")
+        x = Conv2D("fc6", x, 1024, dilation_rate=6)
+        return [*found, Conv2D("fc7", x, 1024, kernel_size=1)]
+
+
+def from_torch(found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Arrays by the names of our variables, of what `read_torch_file` gives.
+
+    Two kinds are known: VGG-16 reduced, as programs of SSD have it (`0.weight` … `33.weight`), and
+    torchvision's `vgg16` (`features.0.weight` … `classifier.3.weight`), of which fc6 and fc7 are
+    thinned out; its pixels go from 0 to 1 and are divided by their deviation, which its first
+    kernel takes over.
+
+    Raises:
+        CheckpointError: A layer is missing.
+    """
+    try:
+        if "features.0.weight" in found:
+            return _of_torchvision(found)
+        places = zip(_NAMES, (*_PLACES, 31, 33), strict=True)
+        return _by_variable({name: _layer(found, str(place)) for name, place in places})
+    except KeyError as error:
+        raise CheckpointError(
+            f"These weights are no VGG-16: there is no {error}.",
+            got=", ".join([*found][:6]),
+            expected="'0.weight' … '33.weight', or torchvision's 'features.0.weight' …",
+        ) from error
+
+
+def _of_torchvision(found: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    layers = {n: _layer(found, f"features.{p}") for n, p in zip(_NAMES, _PLACES, strict=False)}
+    kernel, bias = layers["conv1_1"]
+    layers["conv1_1"] = kernel / (255 * np.array(_TORCHVISION_STD, np.float32)[:, None]), bias
+    dense, bias = found["classifier.0.weight"], found["classifier.0.bias"]
+    dense = dense[::4].reshape(-1, 512, 7, 7)[:, :, ::3, ::3]
+    layers["fc6"] = dense.transpose(2, 3, 1, 0), bias[::4]
+    dense, bias = found["classifier.3.weight"], found["classifier.3.bias"]
+    layers["fc7"] = dense[::4, ::4].T[None, None], bias[::4]
+    return _by_variable(layers)
+
+
+def _layer(found: Mapping[str, np.ndarray], name: str) -> tuple[np.ndarray, np.ndarray]:
+    return found[f"{name}.weight"].transpose(2, 3, 1, 0), found[f"{name}.bias"]
+
+
+def _by_variable(layers: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> dict[str, np.ndarray]:
+    return {
+        f"{name}/{kind}": value
+        for name, pair in layers.items()
+        for kind, value in zip(("kernel", "bias"), pair, strict=True)
+    }

@@ -1,0 +1,89 @@
+"""The convolutions of VGG-19 (Simonyan & Zisserman 2014, configuration E), with weights by file."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+import tensorflow as tf
+
+from towerpack._core.errors import CheckpointError
+from towerpack.nn import Conv2D, MaxPooling, argscope
+
+_STAGES: Final = (2, 2, 4, 4, 4)
+_NUMBERS: Final = re.compile(r"(\d+)")
+# Of ImageNet, red, green, blue.
+_MEAN: Final = (123.68, 116.779, 103.939)
+_MEAN_UNIT: Final = (0.485, 0.456, 0.406)
+_DEVIATION_UNIT: Final = (0.229, 0.224, 0.225)
+_BGR, _UNIT = "bgr", "unit"
+
+
+def features(image: tf.Tensor, widths: tuple[int, ...], pixels: str) -> dict[str, tf.Tensor]:
+    """What each convolution gives, by its name in the paper's code: `conv1_1` to `conv5_4`.
+
+    Args:
+        image: float32 [n, h, w, 3]: red, green, blue from 0 to 255.
+        widths: Filters of the sixteen convolutions.
+        pixels: How they were trained: 'rgb' or 'bgr' without the mean, or 'unit': normalised.
+    """
+    x: Any = image - tf.constant(_MEAN)
+    if pixels == _UNIT:
+        x = (image / 255 - tf.constant(_MEAN_UNIT)) / tf.constant(_DEVIATION_UNIT)
+    elif pixels == _BGR:
+        x = x[..., ::-1]
+    found: dict[str, tf.Tensor] = {}
+    filters = iter(widths)
+    with argscope(Conv2D, kernel_size=3, activation=tf.nn.relu):
+        for stage, number in enumerate(_STAGES, 1):
+            if stage > 1:
+                x = MaxPooling(f"pool{stage - 1}", x, 2)
+            for i in range(1, number + 1):
+                name = f"conv{stage}_{i}"
+                x = found[name] = Conv2D(name, x, next(filters))
+    return found
+
+
+def arranged(weights: Mapping[str, np.ndarray], what: str) -> tuple[dict[str, np.ndarray], str]:
+    """Weights of any library by the names of `features`, and how its pixels are normalised.
+
+    The first sixteen kernels of 3x3 and their biases are taken in the order of their names, in
+    which numbers count as such. Kernels [out, in, 3, 3] are PyTorch's, whose pixels are 'unit';
+    names as Keras has them (`block1_conv1`) mean 'bgr'; all others 'rgb'.
+
+    Args:
+        weights: By name.
+        what: Their file, for messages.
+
+    Raises:
+        CheckpointError: They are not those of a VGG-19.
+    """
+    names = sorted(weights, key=lambda n: [int(p) if p.isdigit() else p for p in _NUMBERS.split(n)])
+    kernels = [n for n in names if weights[n].ndim == 4][: sum(_STAGES)]
+    made: dict[str, np.ndarray] = {}
+    is_torch = all(weights[n].shape[2:] == (3, 3) for n in kernels)
+    places = [f"conv{s}_{i + 1}" for s, number in enumerate(_STAGES, 1) for i in range(number)]
+    channels = 3
+    for place, name in zip(places, kernels, strict=False):
+        kernel = np.asarray(weights[name])
+        kernel = kernel.transpose(2, 3, 1, 0) if is_torch else kernel
+        biases = [n for n in names if _beside(n, name)]
+        if kernel.shape[:3] != (3, 3, channels) or len(biases) != 1:
+            break
+        channels = kernel.shape[3]
+        made[f"{place}/kernel"], made[f"{place}/bias"] = kernel, np.asarray(weights[biases[0]])
+    if len(made) != 2 * len(places):
+        raise CheckpointError(
+            f"{what} holds no VGG-19.",
+            got=f"{len(made) // 2} convolutions of 3x3 that fit onto one another, with biases",
+            expected="16, as in torchvision, Keras or slim",
+        )
+    return made, _UNIT if is_torch else _BGR if "block1_conv1" in kernels[0] else "rgb"
+
+
+def _beside(name: str, kernel: str) -> bool:
+    """Whether it is another variable of the layer that a kernel is of."""
+    layer = re.split(r"[./]", kernel)[:-1]
+    return name != kernel and re.split(r"[./]", name)[:-1] == layer

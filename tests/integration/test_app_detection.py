@@ -1,0 +1,71 @@
+"""Detection as a user starts it: every mode on digits in photographs."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import cv2
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from app_commands import run
+from box_files import NAMES, write_scenes
+
+RECIPE = """
+task: detection
+data: {inputter: coco, path: ., size: [64, 64], batch_size: 16, augmenter: ssd_lite}
+model: {network: "small_detector:net", shown: 0.4}
+optimizer: {name: adam, learning_rate: 5.0e-3, schedule: cosine}
+train: {epochs: 4, steps_per_epoch: 30}
+search: {optimizer.learning_rate: [1.0e-3, 5.0e-3]}
+"""
+
+
+@pytest.mark.timeout(300)
+def test_every_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_scenes(tmp_path, {"train": 160, "val": 24, "test": 40})
+    Path("digits.yaml").write_text(RECIPE)
+    run("train", "digits.yaml", "--json")
+    told = json.loads(run("eval", "runs/digits", "--json"))
+    assert told["count"] == 40
+    assert told["ap50"] > 0.5
+    assert told["ap"] == pytest.approx(np.mean([told[f"ap/{name}"] for name in NAMES]), abs=1e-6)
+    table = Path("runs/digits/eval-test/classes.csv").read_text().splitlines()
+    truth = json.loads(Path("test.json").read_text())["annotations"]
+    assert sum(int(line.split(",")[-1]) for line in table[1:]) == len(truth)
+
+    Path("train.json").rename("elsewhere")  # predictions need no data
+    rows = json.loads(run("infer", "runs/digits", "test", "--json"))
+    Path("elsewhere").rename("train.json")
+    folder = Path("runs/digits/infer")
+    drawn = {p.stem for p in folder.glob("test*.png")}
+    assert len(rows) == len(drawn) == 40
+    assert (folder / "contact-sheet.png").stat().st_size > 5000
+    assert sum(row["count"] for row in rows) > 0.5 * len(truth)
+
+    run("export", "runs/digits", "--format", "onnx")  # compared with the model by itself
+    run("export", "runs/digits")
+    served = tf.saved_model.load("runs/digits/export/saved_model/1").signatures["serving_default"]
+    files = [Path(row["source"]).read_bytes() for row in rows[:3]]
+    wide = cv2.resize(cv2.imread(rows[0]["source"]), (128, 64))  # boxes are shares
+    files.append(cv2.imencode(".png", wide)[1].tobytes())
+    answers = {name: value.numpy() for name, value in served(tf.constant(files)).items()}
+    assert answers["boxes"].shape == (4, 200, 4)
+    for row, boxes, scores, names in zip(
+        rows[:3], answers["boxes"], answers["scores"], answers["classes"], strict=False
+    ):
+        found = list(zip(names, scores, boxes.tolist(), strict=True))[: row["count"]]
+        for one, (name, score, box) in zip(row["boxes"], found, strict=True):
+            assert one["class"] == name.decode()
+            assert one["score"] == pytest.approx(score, abs=1e-4)
+            assert one["box"] == pytest.approx(box, abs=1e-4)
+        assert (np.diff(scores) <= 0).all()
+        assert not names[scores == 0].astype(bool).any()
+    best = rows[0]["boxes"][0]["box"]
+    assert answers["boxes"][3, 0] == pytest.approx(best, abs=0.1)
+
+    run("tune", "digits.yaml", "--trials", "1", "train.epochs=1", "steps_per_epoch=2")
+    assert Path("runs/digits-tune/best.yaml").is_file()

@@ -1,0 +1,23 @@
+"""Workers that all flows of a test module share: they take longer to start than a test does."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+
+import pytest
+
+from towerpack.dataflow.parallel._idle_pools import IdlePools
+
+
+@contextlib.contextmanager
+def shared_workers() -> Iterator[None]:
+    """Let flows made within find the workers of those that were made before them."""
+    parking = IdlePools()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(IdlePools, "__new__", lambda _: parking)
+        patch.setattr(IdlePools, "__init__", lambda _: None)
+        patch.setattr(IdlePools, "close", lambda _: None)
+        patch.setattr("towerpack.dataflow.parallel._idle_pools._MOST", 8)
+        yield
+    parking.close()

@@ -1,0 +1,162 @@
+"""Python that has imported TensorFlow already, for tests that start many programs.
+
+An import takes four seconds of CPU time. Here one process of each pytest process has done it, and
+programs are forks of it, which TensorFlow allows to a process that has used nothing of it. What a
+test starts is a small stand-in: it lends the fork its directory, environment, streams and the
+signals that it gets, ends with its exit code, and takes it along when it is killed.
+
+A program here has another process number than what the test has started, and leads a group of its
+own. Where one of these matters, or importing itself, a test takes `sys.executable`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+_FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1)
+_server: Any = None
+
+
+def warm_python() -> list[str]:
+    """The beginning of a command, in place of `[sys.executable]`: a file, -c or -m follows."""
+    global _server
+    if _server is None:
+        import subprocess
+        import tempfile
+
+        folder = tempfile.TemporaryDirectory(prefix="warm-python-")
+        address = f"{folder.name}/socket"
+        command = [sys.executable, __file__, "serve", address]
+        # It ends when this process has: nobody holds the other end of its input then.
+        pipe = subprocess.PIPE
+        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
+        if process.stdout is None or process.stdout.readline() != b"ready\n":
+            raise RuntimeError(f"{command} did not start")
+        _server = process, folder, address
+    return [sys.executable, "-S", "-E", __file__, "start", _server[2]]
+
+
+def _start(address: str, arguments: list[str]) -> None:
+    """The stand-in: has the program run, and ends as it does."""
+    import pickle
+
+    signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)
+    with socket.socket(socket.AF_UNIX) as server:
+        server.connect(address)
+        program = pickle.dumps((arguments, os.getcwd(), dict(os.environ)))
+        socket.send_fds(server, [len(program).to_bytes(8)], [0, 1, 2])
+        server.sendall(program)
+        process = int.from_bytes(server.recv(8)) or sys.exit("the server of warm_python has ended")
+        for number in _FORWARDED:
+            signal.signal(number, lambda number, _: os.kill(process, number))
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+        # Whoever reads a stream to its end waits for the program alone.
+        os.closerange(0, 3)
+        code = int.from_bytes(server.recv(8) or b"\x7f", signed=True)
+    if code < 0:
+        if -code != signal.SIGKILL:
+            signal.signal(-code, signal.SIG_DFL)
+        os.kill(os.getpid(), -code)
+    os._exit(code)
+
+
+def _serve(address: str) -> list[str]:
+    """Returns in a fork of this process, once for each program: the arguments of Python."""
+    import gc
+    import pickle
+    import select
+
+    import keras
+    import tensorflow
+
+    from towerpack import nn, training
+
+    # Imported when they are first asked for.
+    _ = keras.Model, tensorflow.function, nn.FullyConnected, training.SimpleTrainer
+    gc.freeze()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(address)
+        listener.listen(64)
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+        print("ready", flush=True)
+        while sys.stdin not in select.select([sys.stdin, listener], [], [])[0]:
+            client, _ = listener.accept()
+            if os.fork():
+                client.close()
+                continue
+            listener.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            with client:
+                size, streams, *_ = socket.recv_fds(client, 8, 3)
+                with client.makefile("rb") as file:
+                    arguments, directory, environment = pickle.loads(
+                        file.read(int.from_bytes(size))
+                    )
+                if process := os.fork():
+                    _keep(client, process)
+            os.setsid()
+            for stream in range(3):
+                os.dup2(streams[stream], stream)
+                os.close(streams[stream])
+            os.chdir(directory)
+            os.environ.clear()
+            os.environ.update(environment)
+            return arguments
+    sys.exit()
+
+
+def _keep(client: socket.socket, process: int) -> None:
+    """Kills the program when its stand-in has died; tells that one how the program ended."""
+    import contextlib
+    import select
+
+    os.closerange(0, 3)
+    with contextlib.suppress(OSError):
+        client.sendall(process.to_bytes(8))
+        if client in select.select([client, os.pidfd_open(process)], [], [])[0]:
+            os.kill(process, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+        client.sendall(code.to_bytes(8, signed=True))
+    os._exit(0)
+
+
+def _run(arguments: list[str]) -> None:
+    """What `python ARGUMENTS` does, in a process that has just been forked."""
+    import runpy
+    import types
+
+    encoding, _, errors = os.environ.get("PYTHONIOENCODING", "utf-8").partition(":")
+    how: dict[str, Any] = {"encoding": encoding, "closefd": False}
+    sys.stdin = os.fdopen(0, errors=errors or None, **how)
+    sys.stdout = os.fdopen(1, "w", errors=errors or None, **how)
+    sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", **how)
+    vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
+    option, *rest = arguments
+    if option == "-m":
+        sys.argv = rest
+        sys.path[0] = os.getcwd()
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+        return
+    main = types.ModuleType("__main__")
+    if option == "-c":
+        sys.argv = ["-c", *rest[1:]]
+        sys.path[0] = ""
+        code = compile(rest[0], "<string>", "exec")
+    else:
+        sys.argv = arguments
+        sys.path[0] = os.path.dirname(os.path.abspath(option))
+        main.__file__ = option
+        with open(option, "rb") as file:
+            code = compile(file.read(), option, "exec")
+    sys.modules["__main__"] = main
+    exec(code, main.__dict__)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "start":
+        _start(sys.argv[2], sys.argv[3:])
+    _run(_serve(sys.argv[2]))

@@ -1,0 +1,124 @@
+"""Texts with labels: formats, classes, what is wrong with files."""
+
+from __future__ import annotations
+
+import logging
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from towerpack import TowerpackError
+from towerpack.apps.text_classification import (
+    DataConfig,
+    TextClassificationConfig,
+    TextClassificationModeler,
+    TextInputter,
+)
+
+TEXTS = [("a good film", "pos"), ('bad, "bad" film', "neg"), ("", "neg"), ("so good", "pos")] * 4
+FORMATS: dict[str, dict[str, Any]] = {
+    "csv": {"inputter": "table"},
+    "tsv": {"inputter": "table", "text": 1, "label": 0},
+    "prefix": {"inputter": "lines"},
+    "labels": {"inputter": "lines"},
+    "folder": {"inputter": "folder"},
+}
+
+
+def write(root: Path, form: str, split: str) -> None:
+    def put(name: str, lines: list[str]) -> None:
+        (root / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+    if form == "csv":
+        quoted = ['"' + text.replace('"', '""') + '"' for text, _ in TEXTS]
+        rows = [
+            f"{i},{t},{label}" for i, (t, (_, label)) in enumerate(zip(quoted, TEXTS, strict=True))
+        ]
+        put(f"{split}.csv", ["id,text,label", *rows])
+    elif form == "tsv":
+        put(f"{split}.tsv", [f"{label}\t{text}" for text, label in TEXTS])
+    elif form == "prefix":
+        put(f"{split}.txt", [f"__label__{label} {text}" for text, label in TEXTS])
+    elif form == "labels":
+        put(f"{split}.txt", [text for text, _ in TEXTS])
+        put(f"{split}.labels", [label for _, label in TEXTS])
+    else:
+        for i, (text, label) in enumerate([*TEXTS, ("without label", "unsup")]):
+            (root / split / label).mkdir(parents=True, exist_ok=True)
+            put(f"{split}/{label}/{i}.txt", [text])
+
+
+def made(root: Path, **options: Any) -> TextInputter:
+    given = {"path": str(root), "batch_size": 4, "max_length": 8, "validation": 0.25, **options}
+    return TextInputter(DataConfig(**given))
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_every_format_gives_the_same_texts(form: str, tmp_path: Path) -> None:
+    for split in ("train", "test"):
+        write(tmp_path, form, split)
+    inputter = made(tmp_path, **FORMATS[form])
+    assert inputter.class_names == ["neg", "pos"]
+    found = [(text.strip(), inputter.class_names[label]) for text, label in inputter.part("test")]
+    assert sorted(found) == sorted(TEXTS)
+    tokens, labels = next(iter(inputter.flow("test")))
+    assert (tokens.dtype, tokens.shape[0], labels.dtype) == (np.int32, 4, np.int64)
+    assert [len(inputter.part(split)) for split in ("train", "val")] == [12, 4]
+
+
+def test_a_run_keeps_what_predictions_need(tmp_path: Path) -> None:
+    write(tmp_path, "csv", "train")
+    inputter = made(tmp_path)
+    (tmp_path / "run").mkdir()
+    inputter.keep(tmp_path / "run")
+    later = made(tmp_path / "moved")
+    later.restore(tmp_path / "run")
+    assert list(later.class_names) == ["neg", "pos"]
+    [ids] = later.prepare("Good unheard FILM " * 9)
+    assert ids.shape == (8,)
+    assert ids.tolist() == inputter.prepare("Good unheard FILM " * 9)[0].tolist()
+    assert later.vocabulary.text(ids[:3]) == "good [UNK] film"
+    (tmp_path / "run" / "checkpoints").mkdir()
+    (tmp_path / "run" / "tokenizer.json").write_text(
+        made(tmp_path, vocab_size=10, tokenizer="wordpiece").vocabulary.tokenizer.to_str()
+    )
+    config = TextClassificationConfig(transfer={"pretrained": str(tmp_path / "run")})  # type: ignore[arg-type]
+    with pytest.raises(TowerpackError, match="another vocabulary"):
+        TextClassificationModeler(config, inputter).pretrained()
+
+
+def test_cut_and_empty_texts_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = ["__label__a " + "word " * 100_000, "__label__b ", "__label__a word", "__label__b b"]
+    for split in ("train", "val"):
+        (tmp_path / f"{split}.txt").write_text("\n".join(rows))
+    inputter = made(tmp_path, inputter="lines")
+    with caplog.at_level(logging.INFO):
+        assert next(iter(inputter.flow("train")))[0].shape == (4, 8)
+    assert "train: of 4 texts 1 are cut after 8 tokens, 1 have no words" in caplog.text
+
+
+MISTAKES: dict[str, tuple[str, str, dict[str, Any], str]] = {
+    "column": ("train.csv", "words,label\na,b\n", {}, "no column 'text'.*words, label"),
+    "short": ("train.csv", "text,label\na,b\nc\n", {}, "line 3 has 1 columns"),
+    "empty": ("train.csv", "text,label\n", {}, "not two classes.*none"),
+    "classes": ("train.csv", "text,label\na,b\nc,b\n", {}, "not two classes.*b"),
+    "names": ("train.csv", "text,label\na,b\n", {"class_names": ["c", "d"]}, "line 2.*class 'b'"),
+    "prefix": ("train.txt", "__label__a b\nc d\n", {"inputter": "lines"}, "line 2 has no label"),
+    "nothing": ("train.json", "", {}, "no data in"),
+    "folder": ("train/a.txt", "b", {"inputter": "folder"}, "no texts in"),
+    "absent": ("train.csv", "", {"train": "other.csv"}, "other.csv cannot be read"),
+    "batch": ("train.csv", "text,label\na,b\nc,d\n", {"validation": 0.5}, "no batch"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_bad_file_is_one_error(mistake: str, tmp_path: Path) -> None:
+    name, content, options, message = MISTAKES[mistake]
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(TowerpackError) as raised:
+        made(tmp_path, **options).flow("train")
+    assert re.search(message, str(raised.value), re.DOTALL)

@@ -1,0 +1,224 @@
+"""Laws of every augmentor: of images and generators, and of all that moves with an image.
+
+Those of geometry use an image whose two channels are the x and the y of each pixel: wherever it was
+moved, it says where it came from.
+"""
+
+from __future__ import annotations
+
+import math
+import pickle
+from typing import Any
+
+import cloudpickle
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from augmentors import (
+    COLOUR,
+    CONVERTING,
+    EVERY,
+    GEOMETRIC,
+    LARGE,
+    PHOTOMETRIC,
+    inner,
+    look,
+    named,
+    picture,
+    places,
+    rng,
+)
+from scaling import scaled
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow import images, imgaug
+from towerpack.dataflow.images import (
+    AugmentorList,
+    CenterPaste,
+    GaussianDeform,
+    ImageAugmentor,
+    MapImage,
+    RandAugment,
+    Transform,
+)
+
+MOVING = [*GEOMETRIC, *LARGE]
+small = st.tuples(st.integers(1, 50), st.integers(1, 50)) | st.sampled_from([(1, 1), (50, 1)])
+large = st.tuples(st.integers(24, 80), st.integers(24, 80))
+seeds = st.integers(0, 2**32)
+each_that_moves = pytest.mark.parametrize(**named(MOVING))
+
+
+@pytest.mark.parametrize(**named(EVERY))
+@settings(max_examples=scaled(600))
+@given(st.data(), seeds)
+def test_laws(aug: ImageAugmentor, data: st.DataObject, seed: int) -> None:
+    size = data.draw(large if aug in LARGE else small)
+    colour = aug in COLOUR or aug in CONVERTING or isinstance(aug, RandAugment)
+    more = (3,) if colour else data.draw(st.sampled_from([(), (1,), (2,), (3,), (4,), (6,)]))
+    dtype = "u1" if isinstance(aug, RandAugment) else data.draw(st.sampled_from(["u1", "f4"]))
+    image = picture((*size, *more), dtype, seed)
+    before = image.copy()
+    out, transform = aug.augment_with_transform(image, rng(seed))
+    assert np.array_equal(out, aug(image, rng(seed)), equal_nan=True)
+    drawn = aug.get_transform(image, rng(seed))
+    for same in (transform, drawn, pickle.loads(pickle.dumps(drawn))):
+        assert np.array_equal(out, same.apply_image(image), equal_nan=True)
+    assert np.array_equal(image, before), "the input was changed"
+    copy = cloudpickle.loads(cloudpickle.dumps(aug))
+    assert np.array_equal(out, copy(image, rng(seed))) and repr(copy) == repr(aug)
+    if aug not in CONVERTING:
+        assert out.dtype == image.dtype and out.shape[2:] == image.shape[2:]
+    if not isinstance(aug, MapImage):
+        mask = transform.apply_mask(np.zeros(size, np.int64))
+        assert mask.shape == out.shape[:2] and mask.dtype == np.int64
+        moved = transform.apply_coords(np.zeros((3, 2)))
+        assert moved.shape == (3, 2) and np.isfinite(moved).all()
+
+
+@pytest.mark.parametrize(**named([*PHOTOMETRIC, *COLOUR]))
+def test_pixels_alone_change(aug: ImageAugmentor) -> None:
+    transform = aug.get_transform(picture((9, 8, 3)), rng())
+    mask, points = picture((9, 8), "i8"), rng().random((4, 2))
+    assert np.array_equal(transform.apply_mask(mask), mask)
+    assert np.array_equal(transform.apply_coords(points), points)
+    boxes = np.array([[1, 2, 3, 4.5]])
+    assert transform.apply_boxes(boxes).tolist() == boxes.tolist()
+    with pytest.raises(ConfigError, match="dtype float64"):
+        transform.apply_image(picture((4, 4, 3), "f8"))
+
+
+NO_IMAGES: dict[str, Any] = {
+    "float64": picture((4, 4, 3), "f8"),
+    "uint16": picture((4, 4, 3), "u2"),
+    "bool": picture((4, 4, 3), "?"),
+    "empty": np.zeros((0, 4, 3), np.uint8),
+    "1d": np.zeros(4, np.uint8),
+    "4d": np.zeros((2, 4, 4, 3), np.uint8),
+    "list": [[1, 2], [3, 4]],
+    "None": None,
+}
+
+
+@pytest.mark.parametrize(**named(EVERY))
+def test_what_is_no_image(aug: ImageAugmentor) -> None:
+    for image in NO_IMAGES.values():
+        with pytest.raises(ConfigError, match=r"image|Images"):
+            aug(image)
+
+
+def test_every_name_of_the_predecessor() -> None:
+    # fmt: off
+    names = (
+        "Affine", "Augmentor", "AugmentorList", "BackgroundFiller", "Brightness",
+        "BrightnessScale", "CenterCrop", "CenterPaste", "Clip", "ColorSpace",
+        "ConstantBackgroundFiller", "Contrast", "CropTransform", "Flip", "FlipTransform", "Gamma",
+        "GaussianBlur", "GaussianDeform", "GaussianNoise", "GoogleNetRandomCropAndResize",
+        "Grayscale", "Hue", "Identity", "ImageAugmentor", "JpegNoise", "Lighting", "MapImage",
+        "MeanVarianceNormalize", "MinMaxNormalize", "NoOpTransform", "PhotometricAugmentor",
+        "PhotometricTransform", "RandomApplyAug", "RandomChooseAug", "RandomCrop",
+        "RandomCropRandomShape", "RandomCutout", "RandomOrderAug", "RandomPaste", "RandomResize",
+        "Resize", "ResizeShortestEdge", "ResizeTransform", "Rotation", "RotationAndCropValid",
+        "SaltPepperNoise", "Saturation", "Shift", "ToFloat32", "ToUint8", "Transform",
+        "TransformFactory", "TransformList", "Transpose", "TransposeTransform",
+        "WarpAffineTransform",
+    )
+    # fmt: on
+    assert all(getattr(imgaug, name) is getattr(images, name) for name in names)
+    assert images.Augmentor is ImageAugmentor
+
+
+# Geometry
+
+
+@each_that_moves
+@settings(max_examples=scaled(800))
+@given(large, seeds)
+def test_points_lie_where_the_image_shows_them(
+    aug: ImageAugmentor, size: tuple[int, int], seed: int
+) -> None:
+    h, w = size
+    transform = aug.get_transform(places(h, w), rng(seed))
+    points = rng(seed).uniform((4, 4), (w - 4, h - 4), (50, 2))
+    # Coordinates first: nothing depends on the image having been seen.
+    moved = transform.apply_coords(points)
+    shown = transform.apply_image(places(h, w))
+    seen = inner(moved, *shown.shape[:2])
+    assert np.abs(look(shown, moved[seen]) - points[seen]).max(initial=0) < 0.1
+
+
+@each_that_moves
+@settings(max_examples=scaled(400))
+@given(large, seeds, st.sampled_from(["u1", "i8", "f4", "u2"]))
+def test_mask_shows_the_pixel_that_the_image_shows(
+    aug: ImageAugmentor, size: tuple[int, int], seed: int, dtype: str
+) -> None:
+    h, w = size
+    transform = aug.get_transform(places(h, w), rng(seed))
+    mask = transform.apply_mask(np.arange(h * w).reshape(h, w))
+    points = transform.apply_coords(places(h, w).reshape(-1, 2))
+    filled = isinstance(aug, CenterPaste) or getattr(aug, "border", "") == "constant"
+    for number in rng(seed).integers(h * w, size=40).tolist():
+        # Where a pixel of the image has gone, the mask shows it or, between pixels, a neighbour.
+        x, y = np.floor(points[number]).astype(int).tolist()
+        if not (1 <= y < mask.shape[0] - 1 and 1 <= x < mask.shape[1] - 1):
+            continue
+        if mask[y, x] or not filled:
+            old, found = np.array(divmod(number, w)), np.array(divmod(int(mask[y, x]), w))
+            assert np.abs(found - old).max() <= reach(transform, h, w)
+    # Any dtype, any channels; the same pixels.
+    labels = rng(seed).integers(0, 200, (h, w, 2)).astype(dtype)
+    moved = transform.apply_mask(labels)
+    assert moved.dtype == labels.dtype and moved.shape == (*mask.shape, 2)
+    assert filled or np.array_equal(moved, labels.reshape(-1, 2)[mask])
+
+
+def reach(transform: Transform, h: int, w: int) -> float:
+    """How many pixels of the image may lie within one pixel of the result."""
+    x, y = w / 2, h / 2
+    corners = transform.apply_coords(np.array([(x, y), (x + 1, y), (x, y + 1)]))
+    steps = np.linalg.svd((corners[1:] - corners[0]).T)[1]
+    return 0.5 / min(steps) * math.sqrt(2) + 0.6
+
+
+@each_that_moves
+@settings(max_examples=scaled(400))
+@given(large, seeds)
+def test_box_holds_its_pixels(aug: ImageAugmentor, size: tuple[int, int], seed: int) -> None:
+    h, w = size
+    draw = rng(seed)
+    (x0, x1), (y0, y1) = (np.sort(draw.choice(n + 1, 2, replace=False)) for n in (w, h))
+    mask = np.zeros((h, w), np.uint8)
+    mask[y0:y1, x0:x1] = 1
+    transform = aug.get_transform(places(h, w), rng(seed))
+    (box,) = transform.apply_boxes(np.array([(x0, y0, x1, y1)], np.float32))
+    assert box.dtype == np.float32
+    # Border pixels are repeated outwards, a deformation bends the sides of a box, and in a list
+    # half a pixel of one step is enlarged by the next.
+    touches = min(x0, y0) == 0 or x1 == w or y1 == h
+    loose = {GaussianDeform: 5.0, AugmentorList: 2.0}.get(type(aug), 0.51)
+    ys, xs = transform.apply_mask(mask).nonzero()
+    if len(xs) and not touches:
+        assert box[0] <= xs.min() + loose and xs.max() + 1 - loose <= box[2]
+        assert box[1] <= ys.min() + loose and ys.max() + 1 - loose <= box[3]
+
+
+@each_that_moves
+def test_points_boxes_and_keypoints(aug: ImageAugmentor) -> None:
+    transform = aug.get_transform(places(40, 50), rng())
+    points = rng().uniform((0, 0), (50, 40), (6, 2))
+    moved = transform.apply_coords(points)
+    persons = np.concatenate([points, np.arange(6)[:, None]], axis=1).reshape(2, 3, 3)
+    keypoints = transform.apply_keypoints(persons)
+    assert np.allclose(keypoints[..., :2].reshape(-1, 2), moved)
+    assert keypoints[..., 2].tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert transform.apply_coords(points.astype(np.float32)).dtype == np.float32
+    assert transform.apply_coords(points.astype(int)).dtype == np.float64
+    for nothing in (np.zeros((0, 2)), np.array([])):
+        assert transform.apply_coords(nothing).shape == (0, 2)
+    assert transform.apply_boxes(np.array([])).shape == (0, 4)
+    points[1] = np.nan  # points that are missing stay missing
+    with_missing = transform.apply_coords(points)
+    assert np.isnan(with_missing[1]).all()
+    assert np.allclose(with_missing[[0, 2]], moved[[0, 2]], atol=1e-3)

@@ -1,0 +1,294 @@
+"""Parts of pictures: what decoding the whole, cutting and scaling would give, for less."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from picture_files import close, noise, saved, smooth
+from scaling import scaled
+from towerpack._core.errors import ConfigError, FormatError
+from towerpack.dataflow import DataFromList, MapDataComponent
+from towerpack.dataflow.images import (
+    DecodeRandomCrop,
+    GoogleNetRandomCropAndResize,
+    decode_image,
+    encode_jpeg,
+)
+from towerpack.dataflow.images import _decode as decode
+from towerpack.dataflow.testing import check_flow
+
+pytest.importorskip("cv2")
+pytest.importorskip("simplejpeg")
+
+PICTURE = encode_jpeg(noise(200, 300), quality=90)
+PART = (20, 130, 90, 100)
+
+
+def rng(seed: int) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+@pytest.fixture
+def heights(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many rows each picture had that libjpeg-turbo decoded."""
+    found: list[int] = []
+    library = decode._simplejpeg()
+
+    class Spy:
+        @staticmethod
+        def decode_jpeg(*args: Any, buffer: np.ndarray, **options: Any) -> Any:
+            found.append(len(buffer))
+            return library.decode_jpeg(*args, buffer=buffer, **options)
+
+    monkeypatch.setattr(decode, "_simplejpeg", lambda: Spy)
+    return found
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> tuple[bytes, tuple[int, int, int, int], dict[str, Any]]:
+    """A file, a part of it when upright, and how to decode it."""
+    height, width = draw(st.integers(1, 90)), draw(st.integers(1, 90))
+    orientation = draw(st.integers(1, 8))
+    options: dict[str, Any] = draw(
+        st.sampled_from([{}, {}, {"progressive": True}, {"restart_marker_blocks": 2}])
+    )
+    kind = draw(st.sampled_from([0, 1, 2, "4:1:1", "rgb", "grey"]))
+    img = noise(height, width, draw(st.integers(0, 9)))
+    if kind == "rgb":
+        options = {**options, "keep_rgb": True}
+    elif kind == "grey":
+        img = img[:, :, 0]
+    else:
+        options = {**options, "subsampling": kind}
+    data = saved(img, orientation=orientation, **options)
+    how: dict[str, Any] = {name: draw(st.booleans()) for name in ("rgb", "orient", "strict")}
+    how["channels"] = draw(st.sampled_from([3, 3, 3, 1, 4, None]))
+    if how["orient"] and orientation > 4:
+        height, width = width, height
+    y, x = draw(st.integers(0, height - 1)), draw(st.integers(0, width - 1))
+    return data, (y, x, draw(st.integers(1, height - y)), draw(st.integers(1, width - x))), how
+
+
+@settings(max_examples=scaled(4000, at_least=200), deadline=None)
+@given(parts())
+def test_a_part_is_what_cutting_gives(case: Any) -> None:
+    data, (y, x, height, width), how = case
+    whole = decode_image(data, **how)
+    part = decode_image(data, part=(y, x, height, width), **how)
+    assert part.flags.c_contiguous
+    assert np.array_equal(part, whole[y : y + height, x : x + width])
+
+
+def test_only_the_rows_that_are_needed_are_decoded(heights: list[int]) -> None:
+    whole = decode_image(PICTURE)[20:110, 130:230]
+    assert np.array_equal(decode_image(PICTURE, part=PART, strict=False), whole)
+    assert heights == [200, 112]
+    assert np.array_equal(decode_image(PICTURE, part=(20, 130, 91, 100), strict=False)[:90], whole)
+    assert heights.pop() == 128  # row 111 takes colours from the row below
+    out = np.zeros((90, 100, 3), np.uint8)
+    assert decode_image(PICTURE, part=np.array(PART), strict=False, out=out) is out
+    assert np.array_equal(out, whole)
+    # Damage below the part is not seen, unless that is asked for.
+    cut = PICTURE[: len(PICTURE) * 7 // 10]
+    assert np.array_equal(decode_image(cut, part=PART, strict=False), whole)
+    with pytest.raises(FormatError, match="damaged JPEG"):
+        decode_image(cut, part=PART)
+    with pytest.raises(FormatError):
+        decode_image(PICTURE[:300], part=PART, strict=False)
+    # Upside down: the last rows are stored first.
+    data = saved(noise(200, 300), orientation=3)
+    img = decode_image(data, part=(170, 0, 30, 300), strict=False)
+    assert heights[-1] == 32 and np.array_equal(img, decode_image(data)[170:])
+
+
+def test_arguments() -> None:
+    for strict in (True, False):
+        for part in [(-1, 0, 5, 5), (0, 0, 201, 5), (0, 296, 5, 5), (0, 0, 0, 5), (0, 0, 5, -5)]:
+            with pytest.raises(ConfigError, match="does not lie in an image of 200 x 300"):
+                decode_image(PICTURE, part=part, strict=strict)
+        bad: Any
+        for bad in ((0, 0, 10.0, 10), (0, None, 10, 10), 3, "abcd", (1, 2, 3), {}):
+            with pytest.raises(ConfigError, match=r"There is no part=.*\n.*whole numbers"):
+                decode_image(PICTURE, part=bad, strict=strict)
+    with pytest.raises(ConfigError, match="without min_size"):
+        decode_image(PICTURE, part=PART, min_size=10)
+
+
+def test_a_part_of_a_picture_that_opencv_leaves_lying() -> None:
+    data = saved(noise(20, 30), "TIFF", 6)
+    for channels in (3, None, 4):
+        whole = decode_image(data, channels=channels)
+        height, width = whole.shape[:2]
+        part = decode_image(data, channels=channels, part=(2, 1, height - 2, width - 1))
+        assert np.array_equal(part, whole[2:, 1:])
+        with pytest.raises(ConfigError, match=f"of {height} x {width} pixels"):
+            decode_image(data, channels=channels, part=(2, 1, height - 1, width - 1))
+
+
+# Random crops
+
+FILES = {
+    "jpeg": saved(smooth(120, 161)),
+    "png": saved(smooth(120, 161), "PNG"),
+    "flat": saved(smooth(1, 400)),
+    "tall": saved(smooth(400, 1)),
+    "pixel": saved(smooth(1, 1)),
+    **{f"{kind} {o}": saved(smooth(), kind, o) for kind in ("PNG", "WEBP", "TIFF") for o in (3, 6)},
+}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_crop_is_decode_then_crop(file: str) -> None:
+    for interp in ("linear", "nearest", "area"):
+        fused = DecodeRandomCrop(32, reduce=False, interp=interp)
+        plain = GoogleNetRandomCropAndResize(target_shape=32, interp=interp)
+        for seed in range(15):
+            img = fused(FILES[file], rng(seed))
+            assert np.array_equal(img, plain.augment(decode_image(FILES[file]), rng(seed)))
+            for out in (np.zeros((32, 32, 3), np.uint8), np.zeros((32, 64, 3), np.uint8)[:, ::2]):
+                assert fused(FILES[file], rng(seed), out=out) is out
+                assert np.array_equal(out, img)
+    with pytest.raises(ConfigError, match="out does not fit"):
+        DecodeRandomCrop(8)(FILES[file], out=np.zeros((8, 9, 3), np.uint8))
+
+
+def test_reduced_crops_look_the_same() -> None:
+    data, reduced = saved(smooth(375, 500)), 0
+    for seed in range(40):
+        crop = DecodeRandomCrop((120, 110))
+        img, full = crop(data, rng(seed)), replace(crop, reduce=False)(data, rng(seed))
+        assert img.shape == (120, 110, 3) and close(img, full)
+        reduced += not np.array_equal(img, full)
+    assert 5 < reduced < 35
+    with pytest.raises(FormatError, match="max_pixels"):
+        DecodeRandomCrop(8, max_pixels=100)(data)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_reduced_crops_show_the_right_place(orientation: int) -> None:
+    """Of a slope, the mean says where it was seen."""
+    size = 1001  # leaves one pixel in the last block of 8, 4 and 2
+    y, x = np.mgrid[:size, :size] / (size - 1) * 255
+    slope = np.round(np.stack([x, y, (x + y) / 2], 2)).astype(np.uint8)
+    data = saved(slope, orientation=orientation, quality=98)
+    offsets: list[np.ndarray] = []
+    for seed in range(15):
+        crop = DecodeRandomCrop(60, (0.3, 1.0), interp="area")
+        img, full = crop(data, rng(seed)), replace(crop, reduce=False)(data, rng(seed))
+        assert not np.array_equal(img, full)
+        offsets.append((img.astype(float) - full).mean((0, 1)) / 255 * size)
+    assert np.abs(np.mean(offsets, 0)).max() < 1.5  # pixels of the file
+    assert np.abs(offsets).max() < 5
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_crops_of_jpegs_that_opencv_reads(
+    orientation: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = saved(smooth(), orientation=orientation)
+    monkeypatch.setattr(decode.Decoder, "_jpeg", lambda *_: None)
+    for seed in range(12):  # OpenCV does not reduce
+        crop = DecodeRandomCrop(8, (0.5, 1.0), interp="area")
+        plain = replace(crop, reduce=False)(data, rng(seed))
+        assert np.array_equal(crop(data, rng(seed)), plain)
+
+
+def test_crops_without_the_rows_below(heights: list[int]) -> None:
+    for seed in range(30):
+        one, other = (
+            DecodeRandomCrop(64, strict=strict, reduce=False)(PICTURE, rng(seed))
+            for strict in (True, False)
+        )
+        assert np.array_equal(one, other)
+    assert set(heights[::2]) == {200} and min(heights) < 130
+
+
+def test_in_a_pipeline() -> None:
+    def make() -> MapDataComponent:
+        ds = DataFromList([(FILES["jpeg"], i) for i in range(5)])
+        return MapDataComponent(ds, DecodeRandomCrop(16), rng=True)
+
+    check_flow(make)
+    one, other = list(make().iterate(seed=1))[:2]
+    assert not np.array_equal(one[0], other[0])
+
+
+# How many scans are read: a guard that good files do not run into
+
+MOVIE = 300 * b"\xff\xda" + bytes(1000)
+PROGRESSIVE = saved(progressive=True)
+SCANS = [at for at in range(len(PROGRESSIVE)) if PROGRESSIVE.startswith(b"\xff\xda", at)]
+
+
+def test_what_is_no_scan_does_not_count() -> None:
+    for data in (PROGRESSIVE, encode_jpeg(np.zeros((2100, 2100, 3), np.uint8))):
+        expected = decode_image(data)
+        for behind in (MOVIE, b"\xff\xd9" + MOVIE):
+            assert np.array_equal(decode_image(data + behind), expected)
+        assert DecodeRandomCrop(8)(data + MOVIE, rng(0)).shape == (8, 8, 3)
+    hidden = b"\xff\xfe" + (len(MOVIE) + 2).to_bytes(2, "big") + MOVIE  # in a comment
+    data = PROGRESSIVE[: SCANS[2]] + hidden + PROGRESSIVE[SCANS[2] :]
+    assert np.array_equal(decode_image(data), decode_image(PROGRESSIVE))
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        b"",
+        b"\xff\xd0",  # restart markers end nothing
+        b"\xff\0\xff\xd7\xff\0",
+        b"\xff\xff\xff",
+        b"\xff\x01",
+        b"rubbish",
+        b"\xff\xfe\0\x04\xff\xd9",  # an end, but in a comment
+        b"\xff\xe1\0\x06\xff\xd9\xff\xd9",
+        b"\xff\xfe\0\0",
+    ],
+)
+def test_bombs(between: bytes) -> None:
+    scan = SCANS[0]
+    bomb = PROGRESSIVE[:scan] + 200 * (PROGRESSIVE[scan : scan + 14] + between)
+    arithmetic = bomb.replace(b"\xff\xc2", b"\xff\xca", 1)  # which OpenCV is asked for
+    for data in (bomb, bomb + PROGRESSIVE[scan:], bomb + b"\xff\xd9", arithmetic):
+        with pytest.raises(FormatError, match=r"is a JPEG of 2\d\d scans"):
+            decode_image(data, strict=False)
+
+
+def test_scans_that_libjpeg_reads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever stands before them: `alphabet` is what has a meaning."""
+    alphabet = [b"\xff", b"\xff", b"\0", b"\x01", b"\x02", b"\xd9", b"\xd8", b"\xd0", b"\xd7"]
+    alphabet += [b"\xda", b"\xc4", b"\xdb", b"\xdd", b"\xe1", b"\xfe", b"\x04", b"x"]
+    library = decode._simplejpeg()
+
+    def read(data: bytes) -> np.ndarray:
+        """What libjpeg makes of it: zeros if that is nothing."""
+        img = np.zeros((48, 67, 3), np.uint8)
+        with contextlib.suppress(ValueError):
+            library.decode_jpeg(data, strict=False, buffer=img)
+        return img
+
+    from towerpack.dataflow.images import _headers as headers
+
+    read_on = stopped = 0
+    for seed in range(scaled(40_000, at_least=1000)):
+        draw = rng(seed)
+        number = int(draw.integers(1, len(SCANS)))
+        at = SCANS[number] - int(draw.integers(0, 3)) * int(draw.integers(0, 2))
+        inserted = b"".join(alphabet[i] for i in draw.integers(0, len(alphabet), draw.integers(9)))
+        data = PROGRESSIVE[:at] + inserted + PROGRESSIVE[at:]
+        whole, cut = read(data), read(PROGRESSIVE[:at] + inserted + b"\xff\xd9")
+        if not whole.any() or not cut.any() or np.array_equal(whole, cut):
+            stopped += 1
+            continue
+        read_on += 1
+        monkeypatch.setattr(headers, "_MAX_SCANS", number)
+        with pytest.raises(FormatError, match="scans"):
+            decode_image(data, strict=False)
+    assert min(read_on, stopped) > 50

@@ -1,0 +1,285 @@
+"""Sources that write over what they have given: workers get what was given all the same."""
+
+from __future__ import annotations
+
+import collections
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from towerpack import DataFlowError
+from towerpack.dataflow import (
+    BatchData,
+    ConcatData,
+    DataFlow,
+    DataFromGenerator,
+    DataFromIterable,
+    DataFromList,
+    FilterData,
+    FixedSizeData,
+    MapData,
+    MultiProcessMapAndBatchData,
+    MultiProcessMapData,
+    MultiThreadMapData,
+    PrefetchData,
+    ProxyDataFlow,
+    RepeatedData,
+    SelectComponent,
+)
+from towerpack.dataflow.parallel._copies import may_write_over, own_copy
+
+COUNT = 40
+BACKENDS = pytest.mark.parametrize("backend", ["process", "thread"])
+
+
+def shots() -> Iterator[Any]:
+    frame = np.zeros((2, 2), np.uint8)
+    for i in range(COUNT):
+        frame[:] = i
+        yield (frame, i)
+
+
+class Camera(DataFlow):
+    """Gives one array again and again."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return shots()
+
+
+class Frames:
+    """The same, not as a flow."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return shots()
+
+
+def kept(dp: Any) -> Any:
+    """What a map makes of it; by itself, it is right."""
+    return (dp[0].copy(), dp[1])
+
+
+def same(dp: Any) -> Any:
+    return dp
+
+
+def numbers(flow: DataFlow) -> list[int]:
+    """One pixel of each frame, of datapoints or of batches of them."""
+    frames = [np.reshape(frame, (-1, 4)) for frame, _ in flow.iterate(seed=0)]
+    return np.concatenate(frames)[:, -1].tolist()
+
+
+RUNNERS: dict[str, Callable[[DataFlow], DataFlow]] = {
+    "no worker": lambda ds: PrefetchData(MapData(ds, kept), num_proc=0),
+    "one worker": lambda ds: PrefetchData(MapData(ds, kept), num_proc=1),
+    "workers": lambda ds: PrefetchData(MapData(ds, kept), num_proc=2),
+    "one thread": lambda ds: PrefetchData(MapData(ds, kept), num_proc=1, backend="thread"),
+    "threads": lambda ds: PrefetchData(MapData(ds, kept), num_proc=2, backend="thread"),
+    "any order": lambda ds: PrefetchData(MapData(ds, kept), num_proc=2, ordered=False),
+    "two maps": lambda ds: PrefetchData(MapData(MapData(ds, same), kept), num_proc=2),
+    "MultiProcessMapData": lambda ds: MultiProcessMapData(ds, 2, kept),
+    "MultiThreadMapData": lambda ds: MultiThreadMapData(ds, 2, kept),
+    "MultiProcessMapAndBatchData": lambda ds: MultiProcessMapAndBatchData(ds, 2, kept, 4),
+    "batches": lambda ds: PrefetchData(BatchData(MapData(ds, kept), 4), num_proc=2),
+    "threads' batches": lambda ds: PrefetchData(
+        BatchData(MapData(ds, kept), 4), num_proc=2, backend="thread"
+    ),
+}
+
+
+@pytest.mark.parametrize("runner", RUNNERS)
+def test_all_runners(runner: str) -> None:
+    assert numbers(RUNNERS[runner](Camera())) == list(range(COUNT))
+
+
+@BACKENDS
+@pytest.mark.parametrize(
+    "serial",
+    [
+        lambda ds: ds,
+        lambda ds: BatchData(ds, 4),
+        lambda ds: MapData(BatchData(ds, 4), kept),
+        lambda ds: RepeatedData(ds, 2),
+    ],
+)
+def test_without_maps_it_is_the_serial_pipeline(serial: Any, backend: Any) -> None:
+    expected = numbers(serial(Camera()))
+    for workers in (1, 2):
+        parallel = PrefetchData(serial(Camera()), num_proc=workers, backend=backend)
+        assert numbers(parallel) == expected
+        parallel = serial(PrefetchData(Camera(), num_proc=workers, backend=backend))
+        assert numbers(parallel) == expected
+
+
+class OneList(ProxyDataFlow):
+    """Gives one list again and again."""
+
+    def __iter__(self) -> Iterator[Any]:
+        row: list[Any] = []
+        for row[:] in self.ds:
+            yield row
+
+
+class Plain(FixedSizeData):
+    """A stage of the user's."""
+
+    def __iter__(self) -> Iterator[Any]:
+        return shots()
+
+
+SOURCES: dict[str, Callable[[], DataFlow]] = {
+    "generator function": lambda: DataFromGenerator(shots),
+    "iterable": lambda: DataFromIterable(Frames()),
+    "iterator": lambda: DataFromIterable(shots()),
+    "wrapper": lambda: OneList(DataFromList([(np.full((2, 2), i), i) for i in range(COUNT)])),
+    "stage": lambda: Plain(DataFromList([]), 3),
+    "below stages": lambda: SelectComponent(FixedSizeData(FilterData(Camera(), bool), 40), [0, 1]),
+    "one of two": lambda: ConcatData([DataFromList([]), Camera()]),
+}
+
+
+@BACKENDS
+@pytest.mark.parametrize("source", SOURCES)
+def test_all_code_of_the_users(source: str, backend: Any) -> None:
+    flow = SOURCES[source]()
+    assert may_write_over(flow)
+    flow = PrefetchData(MapData(flow, kept), num_proc=2, backend=backend)
+    assert numbers(flow) == list(range(COUNT))
+
+
+def test_sources_of_the_library_are_not_copied() -> None:
+    items = [(np.full((2, 2), i), i) for i in range(COUNT)]
+    given = {id(frame) for frame, _ in items}
+    flow = FilterData(DataFromList(items), bool)
+    assert not may_write_over(flow)
+    flow = MultiThreadMapData(flow, 2, lambda dp: (id(dp[0]) in given,))
+    assert all(found for (found,) in flow)
+
+
+# ------------------------------------------------------------------ kinds of datapoints
+
+
+class Shot(NamedTuple):
+    frame: Any
+    number: int
+
+
+@dataclass
+class Mine:
+    frame: Any
+
+
+def objects(frame: Any) -> Any:
+    array = np.empty(1, object)
+    array[0] = frame
+    return array
+
+
+KINDS: dict[str, tuple[Callable[[Any], Any], Callable[[Any], Any]]] = {
+    "array": (lambda a: a, lambda dp: dp),
+    "tuple": (lambda a: (a, 1), lambda dp: dp[0]),
+    "named": (lambda a: Shot(a, 1), lambda dp: dp.frame),
+    "list": (lambda a: ["x", a, 1], lambda dp: dp[1]),
+    "dict": (lambda a: {"frame": a, "more": None}, lambda dp: dp["frame"]),
+    "ordered": (lambda a: collections.OrderedDict(frame=a), lambda dp: dp["frame"]),
+    "default": (lambda a: collections.defaultdict(list, frame=a), lambda dp: dp["frame"]),
+    "nested": (lambda a: (1, [{"a": ((a,),)}]), lambda dp: dp[1][0]["a"][0][0]),
+    "view": (lambda a: a[::-1, :1], lambda dp: dp),
+    "objects": (objects, lambda dp: dp[0]),
+    "masked": (lambda a: np.ma.masked_array(a, copy=False), lambda dp: dp.data),
+    "record": (lambda a: a.view([("x", "u1")])[0, 0], lambda dp: dp["x"]),
+    "bytes": (lambda a: a.base.base.obj, lambda dp: np.frombuffer(dp, np.uint8)),
+    "memory": (lambda a: a.base.base, lambda dp: np.frombuffer(dp, np.uint8)),
+}
+
+
+@BACKENDS
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_kinds_of_datapoints(kind: str, backend: Any) -> None:
+    make, unmake = KINDS[kind]
+
+    def generate() -> Iterator[Any]:
+        frame = np.frombuffer(bytearray(4), np.uint8).reshape(2, 2)
+        one = make(frame)
+        for i in range(COUNT):
+            frame[:] = i
+            yield one
+
+    flow = MapData(DataFromGenerator(generate), lambda dp: (int(np.max(unmake(dp))),))
+    flow = PrefetchData(flow, num_proc=1, backend=backend)
+    assert [number for (number,) in flow] == list(range(COUNT))
+
+
+def test_objects_of_the_users_in_processes() -> None:
+    def generate() -> Iterator[Any]:
+        one = Mine(np.zeros(3))
+        for i in range(COUNT):
+            one.frame[:] = i
+            yield (i, one)
+
+    flow = MapData(DataFromGenerator(generate), lambda dp: (dp[0], dp[1].frame.sum()))
+    assert list(PrefetchData(flow, num_proc=2)) == [(i, 3.0 * i) for i in range(COUNT)]
+
+
+def test_what_does_not_pickle_is_still_an_error_in_its_turn() -> None:
+    flow = MapData(DataFromGenerator(lambda: iter([(1,), (threading.Lock(),), (2,)])), same)
+    iterator = PrefetchData(flow, num_proc=1).iterate()
+    assert next(iterator) == (1,)
+    with pytest.raises(DataFlowError, match=r"cannot be sent.*lock"):
+        next(iterator)
+    iterator.close()
+
+
+def test_threads_are_given_what_cannot_be_copied() -> None:
+    lock = threading.Lock()
+    flow = MapData(DataFromGenerator(lambda: iter([(lock, 1)])), lambda dp: (dp[0] is lock,))
+    assert list(PrefetchData(flow, num_proc=1, backend="thread")) == [(True,)]
+
+
+class Lines(list[str]):
+    """A list that is more than one."""
+
+
+class Two(tuple[Any, ...]):
+    """A tuple that is more than one."""
+
+
+@pytest.mark.parametrize("one", [Lines("ab"), Two((1, [2])), Mine([3])])
+def test_objects_of_the_users_are_left_to_others(one: Any) -> None:
+    made = own_copy({"a": (one, 1)}, lambda value: ["others", value])
+    assert made == {"a": (["others", one], 1)}
+
+
+def test_only_what_can_change_is_copied() -> None:
+    text, big = "".join("abc"), 10**30
+    value = (text, big, np.float32(3), b"abc", None)
+    assert all(one is other for one, other in zip(own_copy(value, same), value, strict=True))
+
+
+def test_what_is_one_object_stays_one() -> None:
+    frame, names = np.zeros(3), ["a"]
+    made = own_copy({"a": frame, "b": [frame, names, names]}, same)
+    assert made["a"] is made["b"][0]
+    assert made["a"] is not frame
+    assert made["b"][1] is made["b"][2]
+    assert made["b"][1] is not names
+    ring: list[Any] = [frame]
+    ring.append(ring)
+    made = own_copy(ring, same)
+    assert made is not ring
+    assert made[1] is made
+    ring_of: dict[str, Any] = {}
+    ring_of["me"] = ring_of
+    made = own_copy(ring_of, same)
+    assert made["me"] is made
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_arrays_lie_as_they_did(order: Any) -> None:
+    frame = np.zeros((3, 4), order=order)
+    made = own_copy(frame, same)
+    assert made.strides == frame.strides
+    assert not np.shares_memory(made, frame)
