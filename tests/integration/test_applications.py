@@ -152,6 +152,11 @@ def test_inference_over_good_and_bad_files(here: Path) -> None:
     assert sum(len(list(here.glob(f"runs/*/infer/{s}*.png"))) for s in ("grey", "wide")) == 3
     nothing = CliRunner().invoke(app, ["infer", "runs/x-fast-dev-run", "missing*.png"])
     assert "missing*.png" in str(nothing.exception)
+    foreign = here / "in" / "predictions.json"
+    foreign.write_text('{"of": "another"}')
+    nothing = CliRunner().invoke(app, ["infer", "runs/x-fast-dev-run", "in", "--out", "in"])
+    assert "predictions.json" in str(nothing.exception)
+    assert foreign.read_text() == '{"of": "another"}'
 
 
 def test_no_checkpoint_is_an_error(here: Path) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from towerpack._core.errors import TowerpackError
+from towerpack._core.errors import ConfigError, TowerpackError
 from towerpack._core.files import csv_of, replace_file
 from towerpack._core.naming import unique
 from towerpack.apps._files import png_of
@@ -54,7 +54,7 @@ def infer(
         folder: Where results go, instead of those of an earlier inference; None for none.
 
     Raises:
-        ConfigError: There is no such file.
+        ConfigError: There is no such file, or the folder holds such tables of another program.
     """
     paths = list(runner.inputter.sources(sources))
     predictor = runner.predictor(list(runner.modeler.infer_outputs), runner.modeler.for_inference())
@@ -93,12 +93,24 @@ def infer(
 
 
 def _remove_earlier(folder: Path) -> None:
-    """Remove what an earlier inference wrote, so that all files are of the same one."""
+    """Remove what an earlier inference wrote, so that all files are of the same one.
+
+    Raises:
+        ConfigError: A listing is there that no inference wrote.
+    """
     listing = folder / _LISTING
-    if listing.is_file():
-        earlier = [row.get("files", []) for row in json.loads(listing.read_bytes())]
-        for name in itertools.chain(*earlier, [_SHEET, _TABLE, _LISTING]):
-            (folder / name).unlink(missing_ok=True)
+    if not listing.is_file():
+        return
+    try:
+        earlier = [
+            row.get("files", []) for row in json.loads(listing.read_bytes()) if row["source"]
+        ]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ConfigError(
+            f"{listing} is of another program.", fix="another folder, --out"
+        ) from error
+    for name in itertools.chain(*earlier, [_SHEET, _TABLE, _LISTING]):
+        (folder / name).unlink(missing_ok=True)
 
 
 def _predicted(
