@@ -13,7 +13,7 @@ from towerpack._core.lazy import lazy
 # Where each public name lives; it is loaded when it is first used, so that a worker process, which
 # needs little of all this, starts fast. `make public-names` writes the types in `__init__.pyi`.
 _NAMES: dict[str, list[str]] = {
-    "towerpack.dataflow._draws": [
+    "towerpack.dataflow._randomness": [
         "ItemRNG",
     ],
     "towerpack.dataflow._flow": [
@@ -22,13 +22,13 @@ _NAMES: dict[str, list[str]] = {
         "RNGDataFlow",
         "Stage",
     ],
-    "towerpack.dataflow._iterator": [
+    "towerpack.dataflow._stream": [
         "DataIterator",
     ],
     "towerpack.dataflow._plan": [
         "Plan",
     ],
-    "towerpack.dataflow._rows": [
+    "towerpack.dataflow._memory": [
         "empty_row",
     ],
     "towerpack.dataflow.formats": [

@@ -5,7 +5,7 @@ from towerpack.dataflow import formats as formats
 from towerpack.dataflow import images as images
 from towerpack.dataflow import imgaug as imgaug
 from towerpack.dataflow import remote as remote
-from towerpack.dataflow._draws import (
+from towerpack.dataflow._randomness import (
     ItemRNG as ItemRNG,
 )
 from towerpack.dataflow._flow import (
@@ -14,13 +14,13 @@ from towerpack.dataflow._flow import (
     RNGDataFlow as RNGDataFlow,
     Stage as Stage,
 )
-from towerpack.dataflow._iterator import (
+from towerpack.dataflow._stream import (
     DataIterator as DataIterator,
 )
 from towerpack.dataflow._plan import (
     Plan as Plan,
 )
-from towerpack.dataflow._rows import (
+from towerpack.dataflow._memory import (
     empty_row as empty_row,
 )
 from towerpack.dataflow.formats import (

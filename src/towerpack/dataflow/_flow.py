@@ -5,26 +5,36 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from operator import methodcaller
-from typing import Any, cast
+from typing import Any, cast, overload
 
 import numpy as np
 
 from towerpack._core.errors import ConfigError, InternalError, StateError
 from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed, fresh_seed
-from towerpack.dataflow._ambient import AMBIENT, Ambient
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._content import content_of_code, sampled
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._done import RestStream
-from towerpack.dataflow._iterator import DataIterator, Identity, read_state
-from towerpack.dataflow._overriding import with_method
 from towerpack.dataflow._plan import Node, Plan
-from towerpack.dataflow._ready import Items, ItemsNode, make_ready, note_reset
-from towerpack.dataflow._stream import PlanStream, ReplayStream, State, Stream, Tally
+from towerpack.dataflow._stream import (
+    DataIterator,
+    PlanStream,
+    RestStream,
+    State,
+    Stream,
+    Tally,
+    read_state,
+)
+from towerpack.dataflow._user_code import (
+    AMBIENT,
+    Ambient,
+    ItemsNode,
+    ReplayStream,
+    make_ready,
+    note_reset,
+    with_method,
+)
 
 log = get_logger(__name__)
 
@@ -95,8 +105,8 @@ class DataFlow:
             StateError: The state is of another pipeline, or disagrees with seed or epoch.
         """
         signature = signature_of(self)
-        seed = None if seed is None else check_seed(seed)
-        epoch = None if epoch is None else check_epoch(epoch)
+        seed = check_seed(seed)
+        epoch = None if epoch is None else integer_of(epoch, "epoch", 0)
         at, tally = None, Tally()
         # Code of the user's that is at work, if it is: a resume runs it again.
         ambient = AMBIENT.get()
@@ -105,8 +115,8 @@ class DataFlow:
             seed = lent.seed if seed is None else seed
             epoch = lent.epoch if epoch is None else epoch
         elif state is not None:
-            saved = read_state(state, signature, seed=seed, epoch=epoch)
-            seed, epoch, at, tally = saved.seed, saved.epoch, saved.at, Tally(saved.skipped)
+            seed, epoch, at, skipped = read_state(state, signature, seed=seed, epoch=epoch)
+            tally = Tally(skipped)
             self.__passes, self.__seed = epoch + 1, seed
         else:
             seed, epoch = self.__this_pass(seed, epoch)
@@ -116,8 +126,12 @@ class DataFlow:
         except (KeyError, TypeError, IndexError) as error:
             if state is None:
                 raise
-            raise damaged_state(error) from error
-        return DataIterator(stream, Identity(signature, pipeline_of(self), seed, epoch), tally)
+            raise StateError(
+                f"The state does not have the structure of this pipeline ({type(error).__name__}: "
+                f"{error}).",
+                fix="the state is damaged; start afresh or take another one",
+            ) from error
+        return DataIterator(stream, tally, signature, pipeline_of(self), seed, epoch)
 
     def plan(self, *, seed: int | None = None) -> Plan:
         """Random access to every pass. Parallel stages have no part in it.
@@ -426,7 +440,7 @@ def compile_flow(flow: DataFlow, place: Place) -> Node | None:
     if is_exact(flow):
         return cast("Stage", flow).compile(place)
     if _is_indexable(flow):
-        return ItemsNode(cast("Items", flow))
+        return ItemsNode(flow)
     return None
 
 
@@ -466,15 +480,6 @@ def open_plan(node: Node, epoch: int, state: State) -> Stream:
     return (RestStream if gaps else PlanStream)(node, epoch, state)
 
 
-def damaged_state(error: Exception) -> Exception:
-    """The error for a state whose structure does not fit."""
-    return StateError(
-        f"The state does not have the structure of this pipeline ({type(error).__name__}: "
-        f"{error}).",
-        fix="the state is damaged; start afresh or take another one",
-    )
-
-
 def require_flow(ds: Any, owner: DataFlow) -> DataFlow:
     """Refuse what is no DataFlow, and say how to make one of it."""
     if isinstance(ds, DataFlow):
@@ -496,19 +501,17 @@ def require_flows(flows: Any, owner: DataFlow) -> list[DataFlow]:
     return [require_flow(flow, owner) for flow in cast("Iterable[Any]", flows)]
 
 
-def check_seed(seed: int) -> int:
-    """A seed as a Python integer that fits every file format: 0 to 2**63 - 1."""
+@overload
+def check_seed(seed: int) -> int: ...
+@overload
+def check_seed(seed: int | None) -> int | None: ...
+def check_seed(seed: int | None) -> int | None:
+    """A seed as a Python integer that fits every file format: 0 to 2**63 - 1; or `None`."""
+    if seed is None:
+        return None
     value = integer_of(seed, "seed")
     if not 0 <= value < 1 << 63:
         raise ConfigError(f"The seed {value} is out of range.", expected="0 to 2**63 - 1")
-    return value
-
-
-def check_epoch(epoch: int) -> int:
-    """The number of a pass as a Python integer: 0 or more."""
-    value = integer_of(epoch, "epoch")
-    if value < 0:
-        raise ConfigError(f"There is no epoch {value}.", expected="0, 1, 2, ...")
     return value
 
 
@@ -556,59 +559,19 @@ def sequential_part(flow: DataFlow) -> DataFlow:
 
 def pipeline_of(flow: DataFlow) -> str:
     """How messages name a flow: `DataFromArrays(50000) > MapData(decode) > BatchData(128)`."""
-    return _path(flow, _ARGUMENTS, lambda stage: False)
+    return stages_of(flow, _ARGUMENTS, lambda stage: False)
 
 
 def signature_of(flow: DataFlow) -> str:
     """What a state of this flow carries, to be told from states of others."""
-    return _path(flow, methodcaller("identity"), lambda stage: stage.transparent)
+    return stages_of(flow, methodcaller("identity"), lambda stage: stage.transparent)
 
 
-_TOLD = (type(None), bool, int, float, str, np.ndarray)
-
-
-def serial_pipeline_of(flow: DataFlow) -> str:
-    """`pipeline_of` without the parallel stages, which change no datapoint."""
-    return _path(flow, _ARGUMENTS, lambda stage: isinstance(stage, ParallelStage))
-
-
-def functions_of(flow: DataFlow) -> str:
-    """A checksum over the code of a pipeline's functions, and over plain attributes of objects.
-
-    Of what a stage of the library keeps for itself, and of attributes with an underscore, nothing
-    is seen.
-    """
-    found: list[Any] = []
-    waiting = [flow]
-    while waiting:
-        here = waiting.pop()
-        waiting.extend(inputs_of(here))
-        given = [v for k, v in sorted(vars(here).items()) if k[0] != "_"]
-        if isinstance(here, ParallelStage):  # how many workers there are changes no datapoint
-            given = [v for v in given if callable(v)]
-        elif isinstance(here, Stage):  # its numbers stand in its description
-            given = [v for v in given if not isinstance(v, _TOLD)]
-        found += [v for v in given if not isinstance(v, DataFlow)]
-    with sampled():
-        return content_of_code(*found)
-
-
-def content_of(flow: DataFlow, *, sample: bool = False) -> str:
-    """Description of a flow's stages, without the parallel ones, and of their data.
-
-    Args:
-        flow: Described, not read.
-        sample: Look at a part of long data only, so that it takes milliseconds.
-    """
-    with sampled() if sample else nullcontext():
-        return _path(flow, methodcaller("content"), lambda stage: isinstance(stage, ParallelStage))
-
-
-def _path(
+def stages_of(
     flow: DataFlow, told: Callable[[Stage], str], passed_over: Callable[[Stage], bool]
 ) -> str:
     """The stages of a flow, with what is `told` of each, without those that are `passed_over`."""
-    paths = [_path(inner, told, passed_over) for inner in inputs_of(flow)]
+    paths = [stages_of(inner, told, passed_over) for inner in inputs_of(flow)]
     if isinstance(flow, Stage) and passed_over(flow):
         return paths[0]
     name = name_of_stage(flow, told)

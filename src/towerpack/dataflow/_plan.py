@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack._core.errors import ConfigError, DataFlowError, TowerpackError
-from towerpack.dataflow._arena import Allocate
-from towerpack.dataflow._blocks import Block, Positions, as_ints, to_rows
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack._core.errors import ConfigError, TowerpackError
+from towerpack.dataflow._datapoints import Block, Datapoint, Positions, to_rows
+from towerpack.dataflow._memory import Allocate
 
 
 class Node(ABC):
@@ -64,36 +62,6 @@ def makers_of(node: Node) -> Iterator[Node]:
         yield node
     for inner in node.passes_on:
         yield from makers_of(inner)
-
-
-class Indexable(Protocol):
-    """What a source needs for a plan."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> Any: ...
-
-
-class IndexNode(Node):
-    """A source written by the user, read by `source[i]`."""
-
-    def __init__(self, source: Indexable) -> None:
-        self._source = source
-        self.size = len(source)
-
-    def read(self, epoch: int, positions: Positions) -> Block:
-        return [self.get(epoch, position) for position in as_ints(positions)]
-
-    def get(self, epoch: int, position: int) -> Datapoint:
-        try:
-            return self._source[position]
-        except TowerpackError:
-            raise
-        except Exception as error:
-            name = type(self._source).__name__
-            raise DataFlowError(
-                f"{name}[{position}] raised {type(error).__name__}: {error}",
-                fix=f"what has __len__ and __getitem__ holds 0..{self.size}-1; see the cause",
-            ) from error
 
 
 class Plan:

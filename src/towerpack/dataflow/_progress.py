@@ -1,10 +1,15 @@
-"""A bar for seconds on a terminal; elsewhere nothing."""
+"""Passes that are measured, and a bar that shows how far something is."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Callable, Generator
+from itertools import count
+
+from towerpack._core.errors import DataFlowError
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._flow import DataFlow
 
 Tick = Callable[[float], None]
 """Takes how much is done."""
@@ -40,3 +45,19 @@ def progress(what: str, total: float | None) -> Generator[Tick]:
                 drawn = time.monotonic()
 
         yield tick
+
+
+def endless(ds: DataFlow, *, seed: int | None = None) -> Generator[Datapoint]:
+    """The datapoints of epochs 0, 1, 2, ... of a flow. Closed, it closes the running pass.
+
+    Raises:
+        DataFlowError: A pass has none.
+    """
+    for epoch in count():
+        empty = True
+        with ds.iterate(seed=seed, epoch=epoch) as iterator:
+            for datapoint in iterator:
+                yield datapoint
+                empty = False
+        if empty:
+            raise DataFlowError("A pass has no datapoints to measure.", pipeline=str(ds))

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import BatchError
-from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._datapoints import (
     Datapoint,
     choices_of,
@@ -34,7 +33,7 @@ from towerpack.dataflow._datapoints import (
     rebuild,
     values_of,
 )
-from towerpack.dataflow._rows import RowLender
+from towerpack.dataflow._memory import Allocate, RowLender
 
 Pad = float | Mapping[Hashable, float]
 """A value for all components, or for those that may be ragged, by index or key."""

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow import ItemRNG, _draws
-from towerpack.dataflow._draws import ItemRNGs, position_rng
+from towerpack.dataflow._randomness import ItemRNGs, position_rng
 
 
 def rng(positions: list[int] | range, epoch: int = 0, key: int = 9) -> ItemRNG:

@@ -10,11 +10,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import given, integer_of
-from towerpack.dataflow._blocks import Block, Positions, as_ints
-from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._draws import position_rng
+from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
 from towerpack.dataflow._flow import Length, Place, Stage, check_seed
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._randomness import position_rng
 
 Domain = tuple[float, float]
 
@@ -49,7 +48,7 @@ class FakeData(Stage):
         self.size = integer_of(size, "size", 0)
         self.repeats_first = not random
         self.random = seed is None
-        self.seed = None if seed is None else check_seed(seed)
+        self.seed = check_seed(seed)
         count = len(self.shapes)
         dtypes: list[Any] = list(dtype) if isinstance(dtype, (list, tuple)) else [dtype] * count
         try:

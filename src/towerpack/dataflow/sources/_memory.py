@@ -1,23 +1,138 @@
-"""Arrays and lists in memory: the fast path starts here."""
+"""Arrays and lists in memory, where the fast path starts; bases of sources that have a plan."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence, Sized
-from typing import Any, cast
+from contextvars import ContextVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._arguments import given
-from towerpack.dataflow._blocks import Block, Columns, Positions, as_ints
 from towerpack.dataflow._content import content_of_values
-from towerpack.dataflow._datapoints import Datapoint, keys_of, name_of, rebuild, values_of
-from towerpack.dataflow._flow import Length, Place, Stage
-from towerpack.dataflow._plan import IndexNode, Node
-from towerpack.dataflow._sending import SENDER, HeldArrays
-from towerpack.dataflow.sources._planned import OrderedSource, items_of
+from towerpack.dataflow._datapoints import (
+    Block,
+    Columns,
+    Datapoint,
+    Positions,
+    as_ints,
+    keys_of,
+    name_of,
+    rebuild,
+    values_of,
+)
+from towerpack.dataflow._flow import Length, Place, Stage, check_seed
+from towerpack.dataflow._memory import Allocate
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow._user_code import IndexNode, ItemsNode, is_ours
+from towerpack.dataflow.stages._shuffle import ShuffleNode
+
+Array = NDArray[Any]
+
+
+class Sender(ABC):
+    """Finds data a place where all processes can read them."""
+
+    @abstractmethod
+    def shared(self, array: Array) -> Array:
+        """An equal array in memory that all processes share."""
+
+    @abstractmethod
+    def flat(self, items: Sequence[Any]) -> Sequence[Any]:
+        """An equal sequence that takes few objects, however long it is."""
+
+
+SENDER: ContextVar[Sender | None] = ContextVar("towerpack_dataflow_sender", default=None)
+
+
+class HeldArrays:
+    """Arrays of a source. Once they were sent to workers, this process uses the shared ones too.
+
+    So there is one copy of the data in all, if nobody else holds the first.
+
+    Args:
+        data: A datapoint of arrays.
+    """
+
+    def __init__(self, data: Datapoint) -> None:
+        self.data = data
+        self.arrays: list[Array] = values_of(data)
+
+    def __getstate__(self) -> Datapoint:
+        sender = SENDER.get()
+        if sender is not None:
+            self.arrays = [sender.shared(array) for array in self.arrays]
+            self.data = rebuild(self.data, self.arrays)
+        return self.data
+
+    def __setstate__(self, data: Datapoint) -> None:
+        self.__init__(data)
+
+
+N = TypeVar("N", bound=Node)
+
+
+def items_of(source: Stage) -> Node | None:
+    """Reads a source by an `__getitem__` that a class outside the library has given it."""
+    owner = next((cls for cls in type(source).__mro__ if "__getitem__" in vars(cls)), Stage)
+    return None if is_ours(owner) else ItemsNode(source)
+
+
+class OrderedSource(Stage):
+    """Base of sources that have an order of their own, and can be shuffled.
+
+    Contract: in order, or exactly shuffled; length known; random if shuffled; thread- and
+    fork-safe; resumable at once.
+
+    Args:
+        shuffle: Give every pass another order, as `ShuffleData` does.
+        seed: For the shuffle alone; by default the run's.
+    """
+
+    def __init__(self, *, shuffle: bool, seed: int | None) -> None:
+        self.shuffle = shuffle
+        self.seed = check_seed(seed)
+        self.random = shuffle and seed is None
+
+    @abstractmethod
+    def in_order(self) -> Node:
+        """Reads the datapoints in their own order."""
+
+    def identity(self) -> str:
+        return f"{self.length()}, shuffled" if self.shuffle else str(self.length())
+
+    def content(self) -> str:
+        return super().content() + (", shuffled" if self.shuffle else "")
+
+    def compile(self, place: Place) -> Node | None:
+        node = items_of(self) or self.in_order()
+        return ShuffleNode(node, place.key(self, self.seed)) if self.shuffle else node
+
+
+class PlannedSource(OrderedSource, Generic[N]):
+    """Base of sources whose datapoints a node reads.
+
+    Contract: as `OrderedSource`.
+
+    Args:
+        node: Reads datapoints in their own order.
+        shuffle: Give every pass another order, as `ShuffleData` does.
+        seed: For the shuffle alone; by default the run's.
+    """
+
+    def __init__(self, node: N, *, shuffle: bool, seed: int | None) -> None:
+        super().__init__(shuffle=shuffle, seed=seed)
+        self._node = node
+
+    def in_order(self) -> Node:
+        return self._node
+
+    def length(self) -> Length:
+        return self._node.size
+
 
 _CHUNK = 256
 _CHUNK_BYTES = 1 << 20

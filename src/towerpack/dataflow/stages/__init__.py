@@ -4,9 +4,9 @@ from ._batch import BatchData as BatchData
 from ._by_length import BatchByLength as BatchByLength
 from ._cache import CacheData as CacheData
 from ._combination import ConcatData as ConcatData
+from ._combination import JoinData as JoinData
 from ._filter import FilterData as FilterData
 from ._grouping import BatchDataByShape as BatchDataByShape
-from ._join import JoinData as JoinData
 from ._looking import PrintData as PrintData
 from ._looking import SpeedReport as SpeedReport
 from ._looking import TestDataSpeed as TestDataSpeed
@@ -18,7 +18,7 @@ from ._mix import RandomChooseData as RandomChooseData
 from ._mix import RandomMixData as RandomMixData
 from ._repeat import FixedSizeData as FixedSizeData
 from ._repeat import RepeatedData as RepeatedData
-from ._repeat_point import RepeatedDataPoint as RepeatedDataPoint
+from ._repeat import RepeatedDataPoint as RepeatedDataPoint
 from ._shard import ShardData as ShardData
 from ._shard import ShardRows as ShardRows
 from ._shuffle import LocallyShuffleData as LocallyShuffleData

@@ -9,13 +9,19 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._blocks import Block, Columns, Positions, as_ints, to_rows
-from towerpack.dataflow._datapoints import Datapoint, values_of
+from towerpack.dataflow._datapoints import (
+    Block,
+    Columns,
+    Datapoint,
+    Positions,
+    as_ints,
+    to_rows,
+    values_of,
+)
 from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, length_of
+from towerpack.dataflow._memory import Allocate, Key, RowLender, RowMaker
 from towerpack.dataflow._plan import Node, makers_of
-from towerpack.dataflow._rows import Key, RowLender, RowMaker
 from towerpack.dataflow._stacking import Into, Pad, list_rows, stack_rows
 from towerpack.dataflow.stages._base import Transform, WindowStage
 

@@ -12,8 +12,16 @@ from numpy.typing import ArrayLike, NDArray
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._arguments import given, integer_of
-from towerpack.dataflow._blocks import Block, Positions, as_ints, to_rows
-from towerpack.dataflow._datapoints import Datapoint, keys_of, rebuild, values_of
+from towerpack.dataflow._datapoints import (
+    Block,
+    Datapoint,
+    Positions,
+    as_ints,
+    keys_of,
+    rebuild,
+    to_rows,
+    values_of,
+)
 from towerpack.dataflow._flow import (
     DataFlow,
     Length,
@@ -23,8 +31,8 @@ from towerpack.dataflow._flow import (
     compile_flow,
     length_of,
 )
-from towerpack.dataflow._permute import permute
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._randomness import permute
 from towerpack.dataflow._stacking import Pad, pad_value, stack_rows
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow.stages._grouping import Grouping, GroupStream
@@ -102,7 +110,7 @@ class BatchByLength(Wrapper):
         )
         self.remainder = remainder
         self.shuffle = shuffle
-        self.seed = None if seed is None else check_seed(seed)
+        self.seed = check_seed(seed)
         self.random = shuffle and seed is None
         self.lengths = None if lengths is None else self._checked(lengths)
         if shuffle and lengths is None:

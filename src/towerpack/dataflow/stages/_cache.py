@@ -10,8 +10,17 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
-from towerpack.dataflow._blocks import Block, Positions, as_ints, to_rows
-from towerpack.dataflow._datapoints import Datapoint, copied, is_datapoint, rebuild, values_of
+from towerpack.dataflow._datapoints import (
+    Block,
+    Datapoint,
+    Positions,
+    as_ints,
+    copied,
+    is_datapoint,
+    rebuild,
+    to_rows,
+    values_of,
+)
 from towerpack.dataflow._flow import (
     DataFlow,
     Place,
@@ -21,15 +30,8 @@ from towerpack.dataflow._flow import (
     open_flow,
 )
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import (
-    State,
-    Stream,
-    WindowStream,
-    check_count,
-    ended_early,
-    inner_state,
-)
-from towerpack.dataflow.stages._base import PlannedStage
+from towerpack.dataflow._stream import State, Stream, check_count, ended_early, inner_state
+from towerpack.dataflow.stages._base import PlannedStage, WindowStream
 from towerpack.dataflow.stages._shuffle import ShuffleNode, shuffled_range
 
 Key = tuple[int, str]
@@ -59,7 +61,7 @@ class CacheData(PlannedStage):
     def __init__(self, ds: DataFlow, shuffle: bool = False, *, seed: int | None = None) -> None:
         super().__init__(ds)
         self.shuffle = shuffle
-        self.seed = None if seed is None else check_seed(seed)
+        self.seed = check_seed(seed)
         self.random = shuffle and seed is None
         if infinite(length_of(ds)):
             raise ConfigError(

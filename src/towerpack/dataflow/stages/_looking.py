@@ -14,13 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._blocks import Block, Positions, as_ints, to_rows
-from towerpack.dataflow._datapoints import Datapoint, is_datapoint, keys_of, values_of
+from towerpack.dataflow._datapoints import (
+    Block,
+    Datapoint,
+    Positions,
+    as_ints,
+    is_datapoint,
+    keys_of,
+    to_rows,
+    values_of,
+)
 from towerpack.dataflow._flow import DataFlow, Place, open_flow, pipeline_of
-from towerpack.dataflow._passes import endless
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._progress import progress
-from towerpack.dataflow._stream import State, Stream
+from towerpack.dataflow._progress import endless, progress
+from towerpack.dataflow._stream import InnerStream, State, Stream
 from towerpack.dataflow.stages._base import PlannedStage
 
 _TEXT = 40
@@ -110,7 +117,7 @@ class PrintNode(Node):
         return block
 
 
-class PrintStream(Stream):
+class PrintStream(InnerStream):
     """Writes about datapoints that another stream gives."""
 
     def __init__(self, inner: Stream, flow: PrintData, position: int) -> None:
@@ -127,9 +134,6 @@ class PrintStream(Stream):
 
     def state(self) -> State:
         return self._inner.state()
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 def describe_tree(value: Any, *, max_depth: int, max_list: int, indent: int = 1) -> list[str]:

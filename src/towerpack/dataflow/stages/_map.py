@@ -8,24 +8,21 @@ from typing import Any, cast
 import numpy as np
 
 from towerpack._core.errors import ConfigError, DataFlowError, MapError
-from towerpack.dataflow._blocks import (
+from towerpack.dataflow._datapoints import (
     Block,
     Columns,
+    Datapoint,
     Positions,
     as_ints,
     block_size,
-    to_rows,
-)
-from towerpack.dataflow._datapoints import (
-    Datapoint,
     choices_of,
     copied,
     describe_datapoint,
     is_datapoint,
     rebuild,
+    to_rows,
     values_of,
 )
-from towerpack.dataflow._draws import ItemRNGs
 from towerpack.dataflow._flow import (
     DataFlow,
     Length,
@@ -35,10 +32,12 @@ from towerpack.dataflow._flow import (
     length_of,
     open_flow,
 )
+from towerpack.dataflow._memory import RowMaker, without_rows
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._rows import RowMaker, without_rows
+from towerpack.dataflow._randomness import ItemRNGs
 from towerpack.dataflow._stacking import stack_rows
-from towerpack.dataflow._stream import State, Stream, Tally, WindowStream, inner_state
+from towerpack.dataflow._stream import State, Stream, Tally, inner_state
+from towerpack.dataflow.stages._base import WindowStream
 from towerpack.dataflow.stages._batch import is_batched
 from towerpack.dataflow.stages._mapping import (
     ErrorPolicy,

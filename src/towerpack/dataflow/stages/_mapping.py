@@ -12,9 +12,9 @@ import numpy as np
 from towerpack._core.errors import ConfigError, MapError, TowerpackError, text_of
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import Datapoint, copied, describe_datapoint
-from towerpack.dataflow._draws import position_rng
-from towerpack.dataflow._rows import without_rows
-from towerpack.dataflow._stream import State, Stream, Tally
+from towerpack.dataflow._memory import without_rows
+from towerpack.dataflow._randomness import position_rng
+from towerpack.dataflow._stream import InnerStream, State, Stream, Tally
 
 log = get_logger(__name__)
 
@@ -135,7 +135,7 @@ class Mapper:
         return f"{fix}; {self.skipping} leaves out and counts {bad}" if self.skipping else fix
 
 
-class MapStream(Stream):
+class MapStream(InnerStream):
     """Maps what another stream gives.
 
     Args:
@@ -192,9 +192,6 @@ class MapStream(Stream):
     def state(self) -> dict[str, Any]:
         inner = self._before if self._pending else self._inner.state()
         return {"count": self.count, "bad": self.bad, "inner": inner}
-
-    def close(self) -> None:
-        self._inner.close()
 
     def _forward(self) -> None:
         self._pending = []

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._blocks import Block, Positions, as_array
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_array
 from towerpack.dataflow._flow import (
     DataFlow,
     Length,
@@ -25,10 +24,10 @@ from towerpack.dataflow._flow import (
     pipeline_of,
     sequential_part,
 )
-from towerpack.dataflow._permute import permute
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._randomness import permute
 from towerpack.dataflow.stages._base import PlannedStage, Transform, WindowStage
-from towerpack.dataflow.stages._repeat_point import RepeatPointNode, duplicate
+from towerpack.dataflow.stages._repeat import RepeatPointNode, duplicate
 
 Array = NDArray[np.int64]
 
@@ -55,7 +54,7 @@ class ShuffleData(PlannedStage):
 
     def __init__(self, ds: DataFlow, *, seed: int | None = None) -> None:
         super().__init__(ds)
-        self.seed = None if seed is None else check_seed(seed)
+        self.seed = check_seed(seed)
         self.random = seed is None
         if infinite(length_of(ds)):
             raise ConfigError(
@@ -116,7 +115,7 @@ class LocallyShuffleData(WindowStage):
         self.buffer_size = integer_of(buffer_size, "buffer_size", 1)
         self.num_reuse = integer_of(num_reuse, "num_reuse", 1)
         self.window_size = self.buffer_size
-        self.seed = None if seed is None else check_seed(seed)
+        self.seed = check_seed(seed)
         self.random = seed is None
 
     def length(self) -> Length:

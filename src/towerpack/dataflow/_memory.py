@@ -1,24 +1,131 @@
-"""Rows of a batch, lent to the map that makes them, so that nothing is copied into the batch.
+"""Memory that batches are written into once, in place.
 
-A batch offers its rows to the maps directly below it. What such a map asks for with `empty_row` is
-a row of an array for the whole batch; if the stack then finds all of an array's rows in its hands,
-in order, it takes that array as it is. In any other case it copies, as ever: what a function does
-with its rows decides how fast a batch is made, never what is in it.
+Arena: parallel stages lend each unit of work memory into which arrays are laid one after another.
+What makes the last arrays of a plan (a stack, a gather) asks `lent_empty` for them; without an
+arena that is `numpy.empty`. Code of the user's never gets an arena's memory unasked: it might keep
+it, and the memory is used again.
+
+Rows: a batch offers its rows to the maps directly below it. What such a map asks for with
+`empty_row` is a row of an array for the whole batch; if the stack then finds all of an array's rows
+in its hands, in order, it takes that array as it is. In any other case it copies, as ever: what a
+function does with its rows decides how fast a batch is made, never what is in it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import weakref
 from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from itertools import starmap
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from towerpack.dataflow._arena import Allocate, address_of
+Array = NDArray[Any]
+Allocate = Callable[[tuple[int, ...], DTypeLike], Array]
+
+# Frameworks take over memory without a copy where it is aligned: 64 bytes do, pages are best.
+_ALIGN = 64
+_PAGE = 4096
+_LARGE = 1 << 16
+
+
+class Arena:
+    """Lays arrays into given memory.
+
+    Args:
+        memory: Bytes, aligned to a page. What is laid into them keeps this array alive.
+        used: How many of its first bytes are taken.
+    """
+
+    def __init__(self, memory: NDArray[np.uint8], used: int = 0) -> None:
+        self._memory = memory
+        self._begin = address_of(memory)
+        self._used = used
+        self.missed = 0
+        """Bytes that were asked for and did not fit."""
+
+    @property
+    def needed(self) -> int:
+        """Bytes of an arena in which all would have had room."""
+        return self._used + self.missed
+
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        """An array in the arena, or elsewhere if it does not fit."""
+        kind = np.dtype(dtype)
+        nbytes = math.prod(shape) * kind.itemsize
+        if nbytes == 0 or kind.hasobject:
+            return np.empty(shape, kind)
+        start = self._place(nbytes)
+        if start is None:
+            self.missed += nbytes + _PAGE
+            return np.empty(shape, kind)
+        return np.ndarray(shape, kind, self._memory, start)
+
+    def put(self, data: memoryview | bytes) -> int | None:
+        """Copy bytes in, unless they lie there already. Where they lie; `None` without room."""
+        source = np.frombuffer(data, np.uint8)
+        start = address_of(source) - self._begin
+        if 0 <= start < self._memory.nbytes:
+            return start
+        placed = self._place(source.nbytes)
+        if placed is not None:
+            self._memory[placed : placed + source.nbytes] = source
+        return placed
+
+    def _place(self, nbytes: int) -> int | None:
+        start = aligned(self._used, nbytes)
+        if start + nbytes > self._memory.nbytes:
+            return None
+        self._used = start + nbytes
+        return start
+
+
+def address_of(array: Array) -> int:
+    """Where an array begins in memory."""
+    begin: int = array.__array_interface__["data"][0]
+    return begin
+
+
+def aligned(offset: int, nbytes: int) -> int:
+    """Where something of `nbytes` may begin at or after an offset."""
+    align = _PAGE if nbytes >= _LARGE else _ALIGN
+    return -(-offset // align) * align
+
+
+class Lender(Protocol):
+    """Memory for arrays."""
+
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        """As `numpy.empty`."""
+        ...
+
+
+class _Lent(threading.local):
+    arena: Lender | None = None
+
+
+_LENT = _Lent()
+
+
+def lent_empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """`numpy.empty`, in the arena that this thread was lent, if any."""
+    arena = _LENT.arena
+    return np.empty(shape, dtype) if arena is None else arena.empty(shape, dtype)
+
+
+@contextlib.contextmanager
+def lend(arena: Lender | None) -> Generator[None]:
+    """Let `lent_empty` of this thread use an arena."""
+    before, _LENT.arena = _LENT.arena, arena
+    try:
+        yield
+    finally:
+        _LENT.arena = before
+
 
 Array = NDArray[Any]
 Result = TypeVar("Result")
