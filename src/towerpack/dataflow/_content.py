@@ -190,9 +190,7 @@ def functions_of(flow: DataFlow) -> str:
 def content_of(flow: DataFlow, *, sample: bool = False) -> str:
     """Description of a flow's stages, without the parallel ones, and of their data.
 
-    Args:
-        flow: Described, not read.
-        sample: Look at a part of long data only, so that it takes milliseconds.
+    With `sample` only a part of long data is looked at, so that it takes milliseconds.
     """
     with sampled() if sample else nullcontext():
         return stages_of(flow, methodcaller("content"), _is_parallel)

@@ -357,13 +357,7 @@ class ParallelStage(Wrapper):
 
     @abstractmethod
     def read_ahead(self, flow: DataFlow, node: Node, place: Place) -> Node | None:
-        """The plan of `flow` with workers that read it ahead.
-
-        Args:
-            flow: This stage, or one that wraps it.
-            node: Its serial plan.
-            place: Where it stands.
-        """
+        """The plan of `flow`, this stage or one that wraps it, with workers that read ahead."""
 
     @abstractmethod
     def open_ahead(
@@ -371,12 +365,7 @@ class ParallelStage(Wrapper):
     ) -> Stream | None:
         """A pass over `flow`, or over a flow further down; `None` if workers can do nothing there.
 
-        Args:
-            flow: This stage, one that wraps it, or one that it wraps.
-            node: Its serial plan, if it has one.
-            place: Where it stands.
-            epoch: The pass.
-            state: As a stream of `flow` gave it.
+        `flow` is this stage, one that wraps it, or one that it wraps; `node` is its serial plan.
         """
 
     def reset_state(self) -> None:

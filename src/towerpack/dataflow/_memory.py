@@ -34,11 +34,9 @@ _LARGE = 1 << 16
 
 
 class Arena:
-    """Lays arrays into given memory.
+    """Lays arrays into given memory, aligned to a page, of which the first bytes may be `used`.
 
-    Args:
-        memory: Bytes, aligned to a page. What is laid into them keeps this array alive.
-        used: How many of its first bytes are taken.
+    What is laid into the memory keeps it alive.
     """
 
     def __init__(self, memory: NDArray[np.uint8], used: int = 0) -> None:
@@ -163,7 +161,7 @@ def empty_row(shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
 
 
 class RowLender:
-    """The rows of one batch.
+    """The rows of one batch of `size` datapoints.
 
     The n-th datapoint that is made gets row n of whatever it asks for, so that no row is handed out
     twice, whoever makes datapoints in whichever order.
@@ -223,10 +221,9 @@ class RowLender:
         return column.row(0)
 
     def whole(self, arrays: Sequence[Array]) -> Array | None:
-        """The array whose rows these are: all, and in order. Not given away twice.
+        """The array whose rows these arrays, of one shape and dtype, are: all, and in order.
 
-        Args:
-            arrays: At least one; all of one shape and dtype.
+        It is not given away twice.
         """
         for key, column in self._columns.items():
             if column.holds(arrays):
@@ -243,13 +240,7 @@ class RowLender:
 
 
 class _Column:
-    """What is handed out for one request of all datapoints.
-
-    Args:
-        shape: Of a row.
-        dtype: Of a row.
-        data: Lent row by row; `None` to see only whether it could be.
-    """
+    """What is handed out for one request of all datapoints; `data` is `None` to try only."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], data: Array | None) -> None:
         self.data = data

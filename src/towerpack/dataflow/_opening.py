@@ -26,9 +26,6 @@ class PerProcess(Generic[T]):
     """What each process opens for itself when it first needs it. Pickles unopened.
 
     Two threads that need it first at the same moment may open it twice; one of the two is dropped.
-
-    Args:
-        make: Opens it. Must pickle.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -53,11 +50,7 @@ class PerProcess(Generic[T]):
 
 
 class OpenFile:
-    """A file descriptor for reading at offsets, from any thread; closed with the last reference.
-
-    Args:
-        path: The file.
-    """
+    """A file descriptor for reading at offsets, from any thread; closed with the last reference."""
 
     def __init__(self, path: PathLike) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -76,22 +69,14 @@ class OpenFile:
 
 
 def path_of(path: object) -> Path:
-    """A path that may be there or not.
-
-    Raises:
-        ConfigError: It is of a type that names nothing.
-    """
+    """A path that may be there or not; a `ConfigError` for what names nothing."""
     if not isinstance(path, (str, os.PathLike)):
         raise ConfigError("This is no path.", got=given(path), expected="a str or a pathlib.Path")
     return Path(cast("PathLike", path))
 
 
 def file_of(path: PathLike) -> Path:
-    """One file that is there.
-
-    Raises:
-        ConfigError: There is no such file, or it is no file.
-    """
+    """One file that is there; otherwise a `ConfigError`."""
     found = path_of(path)
     if not found.is_file():
         got = "a directory" if found.is_dir() else "nothing there"
@@ -119,14 +104,9 @@ def files_of(paths: PathLike | Sequence[PathLike]) -> list[Path]:
 
 
 def reading(path: PathLike, what: str) -> _Reading:
-    """Turn whatever a parser raises in a `with` block into an error that names the file.
+    """Turn what a parser raises in a `with` block into a `FormatError` that names the file.
 
-    Args:
-        path: What is read.
-        what: What it should be, with its article: "an npz file".
-
-    Raises:
-        FormatError: The block raised anything but our own errors or a `MemoryError`.
+    Our own errors and `MemoryError` pass. `what` is what it should be: "an npz file".
     """
     return _Reading(path, what)
 
@@ -153,16 +133,10 @@ class _Reading:
 
 
 def check_expansion(nbytes: int, stored: int, what: str, path: PathLike) -> None:
-    """Refuse data that claim to be far larger than the bytes that they are stored in allow.
-
-    Args:
-        nbytes: What would be allocated.
-        stored: Bytes in the file.
-        what: What claims it.
-        path: The file.
+    """Refuse data that claim to be far larger than the `stored` bytes of the file allow.
 
     Raises:
-        FormatError: It claims too much.
+        FormatError: `what` claims too many bytes.
     """
     most = _ALWAYS_ALLOWED + _MOST_EXPANSION * stored
     if not 0 <= nbytes <= most:
@@ -175,12 +149,9 @@ def check_expansion(nbytes: int, stored: int, what: str, path: PathLike) -> None
 
 
 class Strings(Sequence[str]):
-    """Strings that cannot be changed, as one buffer and offsets. Pickles as flat as it is.
+    """Strings that cannot be changed, as one buffer and offsets: a million in few objects.
 
     Names of files that are not UTF-8 survive: their bytes come back as `os.fsdecode` gives them.
-
-    Args:
-        strings: Read once.
     """
 
     def __init__(self, strings: Iterable[str]) -> None:

@@ -19,11 +19,9 @@ _REDRAW_S = 0.1
 
 @contextlib.contextmanager
 def progress(what: str, total: float | None) -> Generator[Tick]:
-    """Lend a function that shows how far something is.
+    """Lend a function that shows, after `what`, how far something is.
 
-    Args:
-        what: What stands before the bar.
-        total: What `done` will be at the end, if that is known.
+    `total` is what it will be given at the end, if that is known.
     """
     from rich.console import Console
 

@@ -46,6 +46,12 @@ def mix_int(value: int) -> int:
 def permute(positions: NDArray[np.int64], size: int, key: int) -> NDArray[np.int64]:
     """Images of `positions` under the permutation of `range(size)` that `key` names.
 
+    Up to 4,096 elements the order is that of hashed indices (every permutation equally likely,
+    which a small Feistel network is not). Above, an unbalanced Feistel network of six rounds
+    permutes the smallest power of two that is at least `size`, and results outside are fed back in
+    until they fall inside ("cycle walking", Black & Rogaway 2002), at most twice on average. Both
+    are our own arithmetic, so an order does not depend on the version of NumPy.
+
     Args:
         positions: Each in `range(size)`; not checked.
         size: At least 1, below 2**62.
@@ -81,13 +87,7 @@ def _feistel(values: U64, bits: int, rounds: Sequence[Round]) -> U64:
 
 
 def _rounds(bits: int, key: int, count: int) -> list[Round]:
-    """The hashes of the halves: of low ones to as many bits as high ones have, and so on in turn.
-
-    Args:
-        bits: Of both halves.
-        key: As for `permute`.
-        count: How many values they are for.
-    """
+    """The hashes of halves: of low ones to as many bits as high ones have, and so on in turn."""
     half_bits, other_bits = bits // 2, bits - bits // 2
     rounds: list[Round] = []
     for _ in range(_ROUNDS):
@@ -128,13 +128,7 @@ def position_rng(key: int, epoch: int, position: int) -> np.random.Generator:
 
 
 class Words:
-    """The random words of some rows, each a function of (key, epoch, position, call).
-
-    Args:
-        key: Names the stage.
-        epoch: The pass.
-        positions: Of the rows.
-    """
+    """The random words of some rows, each a function of (key, epoch, position, call)."""
 
     def __init__(self, key: int, epoch: int, positions: NDArray[np.int64]) -> None:
         self._key = derive_seed(key, "items", epoch)
@@ -153,13 +147,7 @@ class Words:
 
 
 class WordsAhead(Words):
-    """Words of more rows than are asked for at a time: drawn for all at once, and kept.
-
-    Args:
-        key: As for `Words`.
-        epoch: As for `Words`.
-        positions: As for `Words`; a range.
-    """
+    """Words of more rows than are asked for at a time: drawn for all at once, and kept."""
 
     def __init__(self, key: int, epoch: int, positions: range) -> None:
         super().__init__(key, epoch, as_array(positions))
@@ -243,12 +231,7 @@ class ItemRNG:
 
 
 class BlockRNG(ItemRNG):
-    """An `ItemRNG` for some of the rows that have words.
-
-    Args:
-        words: Of these rows and others.
-        rows: Which.
-    """
+    """An `ItemRNG` for some of the rows that have words."""
 
     def __init__(self, words: Words, rows: slice) -> None:
         self._words = words
@@ -259,11 +242,7 @@ class BlockRNG(ItemRNG):
 class ItemRNGs:
     """Makes the `ItemRNG` of each block of a stage, drawing ahead for blocks that follow.
 
-    Safe to use from several threads.
-
-    Args:
-        key: Names the stage.
-        size: Datapoints in a pass; `None` if that is not known, or infinite.
+    Safe to use from several threads. `size` is that of a pass, where it is known and finite.
     """
 
     def __init__(self, key: int, size: int | None = None) -> None:

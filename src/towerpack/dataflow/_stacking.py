@@ -49,12 +49,7 @@ _RESHAPE = f"make the shapes agree before batching, or see BatchData(pad=...) or
 
 @dataclass(frozen=True)
 class Into:
-    """Where arrays are stacked to.
-
-    Attributes:
-        allocate: Makes memory for that.
-        lender: Whose arrays are taken as they are, where datapoints were made in them.
-    """
+    """Where arrays are stacked to: new memory, or arrays that datapoints were made in."""
 
     allocate: Allocate = np.empty
     lender: RowLender | None = None
@@ -70,12 +65,7 @@ _ANYWHERE = Into()
 def stack_rows(
     rows: Sequence[Datapoint], pad: Pad | None = None, into: Into = _ANYWHERE
 ) -> Datapoint:
-    """Stack datapoints into one of their kind.
-
-    Args:
-        rows: At least one.
-        pad: For ragged components.
-        into: Where arrays are stacked to.
+    """Stack datapoints, at least one, into one of their kind.
 
     Raises:
         BatchError: They differ in structure, shape or dtype, or hold what does not stack.

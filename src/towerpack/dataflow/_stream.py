@@ -155,9 +155,7 @@ def check_count(state: State, limit: int) -> int:
 class Done:
     """Which positions of a pass were handed on: all before one, and some ranges after it.
 
-    Args:
-        state: As `state()` gave it, or a position: all before it.
-        size: Of the pass.
+    `state` is what `state()` gave, or a position: all before it.
     """
 
     def __init__(self, state: State, size: int) -> None:
@@ -204,13 +202,7 @@ class Done:
 
 
 class RestStream(Stream):
-    """Reads, in order, what is left of a pass that workers began in whatever order they got ready.
-
-    Args:
-        node: The plan.
-        epoch: The pass.
-        state: As `Done.state` gave it.
-    """
+    """Reads, in order, what is left of a pass that workers began in any order."""
 
     def __init__(self, node: Node, epoch: int, state: State) -> None:
         self._get = node.get
@@ -303,10 +295,7 @@ class DataIterator:
 def read_state(
     state: object, signature: str, *, seed: int | None, epoch: int | None
 ) -> tuple[int, int, State, int]:
-    """Check a state against the pipeline and the arguments that it is to continue with.
-
-    Returns:
-        Its seed and epoch, where the pass is, and how many datapoints were left out.
+    """Seed, epoch, position and skipped datapoints of a state, if that fits.
 
     Raises:
         StateError: It is no state, or one of another pipeline, seed or epoch.

@@ -182,11 +182,7 @@ class ItemsNode(IndexNode):
 class ReplayStream(Stream):
     """Runs code of the user's that only knows how to start: a resume runs it again and skips.
 
-    Args:
-        start: Starts one pass.
-        ambient: Makes what flows iterated inside take their seed and epoch from.
-        name: Of the flow, for messages.
-        state: How many datapoints to skip.
+    `ambient` makes what flows iterated inside take their seed and epoch from.
     """
 
     def __init__(

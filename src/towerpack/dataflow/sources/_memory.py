@@ -52,9 +52,6 @@ class HeldArrays:
     """Arrays of a source. Once they were sent to workers, this process uses the shared ones too.
 
     So there is one copy of the data in all, if nobody else holds the first.
-
-    Args:
-        data: A datapoint of arrays.
     """
 
     def __init__(self, data: Datapoint) -> None:
@@ -82,15 +79,7 @@ def items_of(source: Stage) -> Node | None:
 
 
 class OrderedSource(Stage):
-    """Base of sources that have an order of their own, and can be shuffled.
-
-    Contract: in order, or exactly shuffled; length known; random if shuffled; thread- and
-    fork-safe; resumable at once.
-
-    Args:
-        shuffle: Give every pass another order, as `ShuffleData` does.
-        seed: For the shuffle alone; by default the run's.
-    """
+    """Base of sources that have an order of their own, and can be shuffled."""
 
     def __init__(self, *, shuffle: bool, seed: int | None) -> None:
         self.shuffle = shuffle
@@ -113,15 +102,7 @@ class OrderedSource(Stage):
 
 
 class PlannedSource(OrderedSource, Generic[N]):
-    """Base of sources whose datapoints a node reads.
-
-    Contract: as `OrderedSource`.
-
-    Args:
-        node: Reads datapoints in their own order.
-        shuffle: Give every pass another order, as `ShuffleData` does.
-        seed: For the shuffle alone; by default the run's.
-    """
+    """Base of sources whose datapoints a node reads."""
 
     def __init__(self, node: N, *, shuffle: bool, seed: int | None) -> None:
         super().__init__(shuffle=shuffle, seed=seed)
@@ -214,11 +195,7 @@ class DataFromArrays(Stage):
 
 
 class ArraysNode(Node):
-    """Reads blocks as columns.
-
-    Attributes:
-        allocate: Where blocks are copied to.
-    """
+    """Reads blocks as columns, which are copied to where `allocate` says."""
 
     def __init__(self, data: HeldArrays | Datapoint, size: int) -> None:
         held = data if isinstance(data, HeldArrays) else HeldArrays(data)

@@ -62,13 +62,6 @@ class WindowStream(InnerStream):
 
     Its state is where the current window began, and how much of what it gave is used up; a resume
     reads that window again.
-
-    Args:
-        inner: What is read.
-        size: Datapoints in a window; the last may have fewer.
-        transform: From the window's index and datapoints to what is handed on.
-        state: As `state()` gave it.
-        tally: What `inner` counts in.
     """
 
     def __init__(

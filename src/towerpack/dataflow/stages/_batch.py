@@ -106,10 +106,9 @@ class BatchData(WindowStage):
         return batch
 
     def tell_if_too_few(self, datapoints: Length) -> None:
-        """Log a warning, once for this flow, if a pass has datapoints and gives no batch of them.
+        """Log a warning, once, if a pass has datapoints and gives no batch of them.
 
-        Args:
-            datapoints: In a pass, or in the first batch of one, where that is known.
+        `datapoints` are those of a pass, or of the first batch of one, where that is known.
         """
         if self._told or self.remainder or not datapoints or datapoints >= self.batch_size:
             return
@@ -128,13 +127,7 @@ class BatchData(WindowStage):
 
 
 class Collate:
-    """Makes one datapoint of a block of them.
-
-    Args:
-        stack: To arrays or lists.
-        pad: For ragged components.
-        allocate: Where arrays are stacked to.
-    """
+    """Makes one datapoint of a block of them."""
 
     def __init__(self, stack: Stack, pad: Pad | None, allocate: Allocate = np.empty) -> None:
         self.stack: Stack = stack
@@ -142,12 +135,7 @@ class Collate:
         self.allocate = allocate
 
     def __call__(self, block: Block, lender: RowLender | None = None) -> Datapoint:
-        """One datapoint.
-
-        Args:
-            block: Not empty.
-            lender: What datapoints of it may have been made in.
-        """
+        """One datapoint of a block that is not empty, and may be made in rows of `lender`."""
         if isinstance(block, Columns):
             values = values_of(block.data)
             if self.stack == "array" and all(column.dtype.kind not in "OSU" for column in values):
@@ -159,12 +147,7 @@ class Collate:
 
 
 class BatchNode(Node):
-    """Reads batches of another plan.
-
-    Attributes:
-        inner: The plan of single datapoints.
-        collate: Makes a batch of what `inner` reads, for engines that read in parts.
-    """
+    """Reads batches of another plan."""
 
     def __init__(
         self, inner: Node, batch_size: int, size: int | None, collate: Collate, rows: slice

@@ -165,13 +165,7 @@ class BatchByLength(Wrapper):
 
 
 class Buckets:
-    """Which lengths go together, and how many datapoints make a batch of them.
-
-    Args:
-        boundaries: The greatest lengths of all buckets but the last.
-        batch_size: Datapoints in a batch, for all buckets or for each.
-        max_tokens: Instead: tokens in a batch.
-    """
+    """Which lengths go together, and how many datapoints make a batch of them."""
 
     def __init__(
         self,
@@ -230,11 +224,7 @@ def _integers(values: Any, name: str) -> list[int]:
 
 
 class LengthOf:
-    """How long a datapoint is.
-
-    Args:
-        length: The component whose first axis tells, or a function of the datapoint.
-    """
+    """How long a datapoint is: a function, or the component whose first axis tells."""
 
     def __init__(self, length: Hashable | Callable[[Datapoint], int]) -> None:
         self._length: Any = length
@@ -246,13 +236,7 @@ class LengthOf:
 
 
 class PaddedBatch:
-    """Datapoints of one bucket to a batch.
-
-    Args:
-        length_of: How long a datapoint is.
-        pad: As for `BatchByLength`.
-        buckets: Pad to their boundaries; `None` pads to the longest of the batch.
-    """
+    """Makes a batch of one bucket; padded to its boundary, if `buckets` are given."""
 
     def __init__(self, length_of: LengthOf, pad: Pad, buckets: Buckets | None) -> None:
         self._length_of = length_of
@@ -278,15 +262,9 @@ class PaddedBatch:
 
 
 class BucketNode(Node):
-    """Reads batches of another plan, the lengths of whose datapoints are known.
+    """Reads batches of another plan, whose datapoints have known `lengths`.
 
-    Args:
-        inner: The plan.
-        grouping: Makes batches.
-        buckets: The groups.
-        lengths: Of all datapoints of `inner`.
-        key: Of the shuffle; `None` leaves them in order.
-        size: Batches in a pass.
+    `key` is that of the shuffle; `None` leaves them in order.
     """
 
     def __init__(
@@ -347,13 +325,8 @@ class BucketNode(Node):
 def gather(groups: Array, sizes: Array, *, remainder: bool) -> tuple[Array, Array]:
     """Put positions together as `GroupStream` does, all at once.
 
-    Args:
-        groups: The group of each position.
-        sizes: For each group the size of a full batch.
-        remainder: Whether batches that are not full follow at the end.
-
-    Returns:
-        The positions, batch after batch; and where each batch starts among them, and the end.
+    Takes the group of each position, and for each group the size of a full batch. Gives the
+    positions, batch after batch; and where each batch starts among them, and the end.
     """
     by_group = np.argsort(groups, kind="stable")
     group = groups[by_group]

@@ -45,11 +45,7 @@ _BLOCK = 256  # positions that are located at once
 
 
 class Combination(Stage):
-    """Base of stages that read several flows.
-
-    Args:
-        flows: One or more.
-    """
+    """Base of stages that read several flows, one or more."""
 
     def __init__(self, flows: Sequence[DataFlow]) -> None:
         self.flows = require_flows(flows, self)
@@ -89,11 +85,7 @@ class Combination(Stage):
 
 
 class CombinedStream(Stream):
-    """Base of streams that read several others.
-
-    Args:
-        streams: The others.
-    """
+    """Base of streams that read several others."""
 
     def __init__(self, streams: list[Stream]) -> None:
         self.streams = streams
@@ -108,13 +100,7 @@ class CombinedStream(Stream):
 
 
 class LocatedNode(Node):
-    """Reads each position from the plan that holds it; each plan is read in its own order.
-
-    Args:
-        nodes: The plans.
-        size: Datapoints in a pass; `None` is infinite.
-        locate: Where positions are.
-    """
+    """Reads each position from the plan that holds it; each plan is read in its own order."""
 
     def __init__(self, nodes: list[Node], size: int | None, locate: Locate) -> None:
         self.inputs = nodes
@@ -258,11 +244,7 @@ class JoinData(Combination):
 
 
 def join(parts: Sequence[Datapoint]) -> Datapoint:
-    """Put datapoints together into one.
-
-    Raises:
-        DataFlowError: Some are dicts and some are not, or have no components.
-    """
+    """Put datapoints together into one. A `DataFlowError` if they are of different kinds."""
     if all(isinstance(part, dict) for part in parts):
         merged: dict[Any, Any] = {}
         for part in parts:

@@ -39,11 +39,7 @@ class Grouping:
     max_waiting: int | None = None
 
     def ask(self, datapoint: Datapoint, number: int) -> Any:
-        """The property of the datapoint at position `number`.
-
-        Raises:
-            DataFlowError: It has none.
-        """
+        """The property of the datapoint at position `number`; a `DataFlowError` without one."""
         try:
             return self.property_of(datapoint)
         except TowerpackError:

@@ -262,9 +262,8 @@ class TestDataSpeed(PlannedStage):
     def measure(self, stop: Callable[[int], bool] | None = None) -> SpeedReport:
         """Read, measure, and return the numbers.
 
-        Args:
-            stop: Called after each datapoint that counts, with how many these are; says whether
-                they are enough.
+        `stop` is called after each datapoint that counts, with how many these are; it says whether
+        they are enough.
 
         Raises:
             DataFlowError: A pass has no datapoints.

@@ -199,10 +199,8 @@ class MapDataComponent(MapData):
 class OnComponent:
     """A function of one component, as a function of datapoints.
 
-    Args:
-        f: The function. If it has a method `make_in_row`, that is called instead: it does the same
-            in a row of the batch, see `empty_row`.
-        index: Which component.
+    If it has a method `make_in_row`, that is called instead: it does the same in a row of the
+    batch, see `empty_row`.
     """
 
     def __init__(self, f: Callable[..., Any], index: Any) -> None:
@@ -330,12 +328,7 @@ class SelectNode(Node):
 
 
 class BlockMapper:
-    """A vectorised function where it stands.
-
-    Args:
-        mapper: The function.
-        size: Datapoints in a pass; `None` if that is not known, or infinite.
-    """
+    """A vectorised function where it stands; `size` is that of a pass, where known and finite."""
 
     def __init__(self, mapper: Mapper, size: int | None = None) -> None:
         self._mapper = mapper

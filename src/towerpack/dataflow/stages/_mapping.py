@@ -31,13 +31,7 @@ Limit = int | float | None
 
 @dataclass(frozen=True)
 class ErrorPolicy:
-    """What a stage does about bad datapoints, and how many it leaves out before it gives up.
-
-    Args:
-        on_error: "raise", or "skip" to leave them out.
-        max_errors: How many of a pass: a number, or a share of the pass so far, which is judged
-            from the 1,000th datapoint on and at the end. `None` is any number.
-    """
+    """What a stage does about bad datapoints, and how many it leaves out; see `MapData`."""
 
     on_error: OnError = "raise"
     max_errors: Limit = None
@@ -78,13 +72,10 @@ def skipping_of(stage: Callable[..., Any]) -> str | None:
 
 
 class Mapper:
-    """A map function at its place.
+    """A map function at its place, named for messages.
 
-    Args:
-        f: Called with a datapoint, and with a generator if `key` is given.
-        name: Of the stage, for messages.
-        key: What the generators are a function of, with epoch and position.
-        skipping: What messages advise to leave out bad datapoints; see `skipping_of`.
+    With a `key` it is given a generator, which is a function of that, epoch and position.
+    `skipping` is what messages advise to leave out bad datapoints; see `skipping_of`.
     """
 
     def __init__(
@@ -96,11 +87,7 @@ class Mapper:
         self.skipping = skipping
 
     def __call__(self, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
-        """Map one datapoint.
-
-        Raises:
-            MapError: The function raised, or returned `None`.
-        """
+        """Map one datapoint; a `MapError` if the function raised, or returned `None`."""
         try:
             if self.key is None:
                 result = self.f(copied(datapoint))
@@ -138,13 +125,7 @@ class Mapper:
 class MapStream(InnerStream):
     """Maps what another stream gives.
 
-    Args:
-        inner: What is mapped.
-        mapper: Called with every datapoint.
-        epoch: The pass.
-        state: As `state()` gave it.
-        skipped: Counts datapoints that raise and are left out; `None` lets them raise.
-        policy: How many of them there may be.
+    Datapoints that raise are left out and counted in `skipped`; if that is `None`, they raise.
     """
 
     def __init__(

@@ -47,9 +47,6 @@ def whole_weights(weights: Any) -> tuple[int, ...]:
 
     Decimal fractions are taken as they are written: ten times 0.1 are ten equal weights. What would
     need a sum above 65,536 is rounded to that, with a warning.
-
-    Raises:
-        ConfigError: They are no positive and finite numbers, or one rounds to nothing.
     """
     try:
         shares = [Fraction(str(weight)) for weight in weights]
@@ -112,10 +109,7 @@ def even_turns(weights: tuple[int, ...]) -> Turns:
     Weighted round-robin by earliest deadline: turn n of a flow with weight w of W may come from
     turn `n * W / w` on and must have come by turn `(n + 1) * W / w`; of two with one deadline the
     earlier comes first. So after any number of turns each flow has had its share of them to within
-    one turn (proportionate progress: Baruah et al. 1996).
-
-    Args:
-        weights: Integers, not all 0: a flow with weight 0 has no turn.
+    one turn (proportionate progress: Baruah et al. 1996). A flow with weight 0 has no turn.
     """
     weights = tuple(weight // gcd(*weights) for weight in weights)
     period = sum(weights)
@@ -135,15 +129,9 @@ def even_turns(weights: tuple[int, ...]) -> Turns:
 
 
 class EvenMix:
-    """Which position of which flow each position of a mix is.
+    """Which position of which flow each position of a mix is; it may end with the first flow.
 
-    Args:
-        sizes: Of the flows; `None` is infinite.
-        weights: Integers.
-        stop_first: Whether the mix ends with the first flow that does.
-
-    Attributes:
-        size: Datapoints in the mix; `None` is infinite.
+    Sizes of flows, and of the mix, are `None` where they are infinite.
     """
 
     def __init__(
@@ -365,15 +353,7 @@ class RandomMixData(Combination):
 
 
 class RandomMix:
-    """Which position of which flow each position of the mix is.
-
-    Args:
-        sizes: Of the flows.
-        key: What the order is a function of, with the epoch.
-
-    Attributes:
-        size: Datapoints in the mix.
-    """
+    """Which position of which flow each position of a random mix is."""
 
     def __init__(self, sizes: Sequence[int], key: int) -> None:
         self.size = sum(sizes)

@@ -164,13 +164,7 @@ def _begin_fixed(size: int, keep_state: bool, epoch: int) -> Beginning:
 
 
 class PassesNode(Node):
-    """Reads passes of another plan, one after another, as one long pass.
-
-    Args:
-        inner: The plan.
-        size: Datapoints of the long pass; `None` is infinite.
-        begin: Where a pass begins.
-    """
+    """Reads passes of another plan, one after another, as one long pass."""
 
     def __init__(self, inner: Node, size: int | None, begin: Begin) -> None:
         self.inner = inner
@@ -207,13 +201,7 @@ class PassesNode(Node):
 class PassesStream(InnerStream):
     """Opens one pass after another; stays at the end of a pass until asked for more.
 
-    Args:
-        ds: What is read.
-        place: Where it stands.
-        begin: Which epochs.
-        n: How many passes; -1 is for ever.
-        state: As `state()` gave it.
-        turn: Which pass to begin with.
+    There are `n` passes, -1 for ever; `turn` is the one to begin with.
     """
 
     def __init__(
