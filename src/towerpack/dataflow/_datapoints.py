@@ -65,6 +65,19 @@ def copied(datapoint: Datapoint) -> Datapoint:
     return list(cast("list[Any]", datapoint)) if isinstance(datapoint, list) else datapoint
 
 
+def duplicate(datapoint: Datapoint) -> Datapoint:
+    """The same datapoint with arrays, lists and dicts of its own, also within others."""
+    if not is_datapoint(datapoint):
+        return _copy(datapoint)
+    return rebuild(datapoint, map(_copy, values_of(datapoint)))
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return cast("NDArray[Any]", value).copy()
+    return duplicate(value) if type(value) in (list, tuple, dict) else value
+
+
 def name_of(key: Hashable) -> str:
     """How messages call the component `key`."""
     return f"component {key}" if isinstance(key, int) else str(key)

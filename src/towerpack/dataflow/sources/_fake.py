@@ -10,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import given, integer_of
-from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
+from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Length, Place, Stage, check_seed
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._randomness import position_rng
@@ -102,9 +102,6 @@ class FakeNode(Node):
         self._components = list(zip(flow.shapes, flow.dtypes, flow.domains, strict=True))
         self._repeats_first = flow.repeats_first
         self._key = key
-
-    def read(self, epoch: int, positions: Positions) -> Block:
-        return [self.get(epoch, position) for position in as_ints(positions)]
 
     def get(self, epoch: int, position: int) -> Datapoint:
         where = (0, 0) if self._repeats_first else (epoch, position)

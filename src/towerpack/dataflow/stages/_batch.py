@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -14,8 +15,6 @@ from towerpack.dataflow._datapoints import (
     Block,
     Columns,
     Datapoint,
-    Positions,
-    as_ints,
     to_rows,
     values_of,
 )
@@ -126,13 +125,13 @@ class BatchData(WindowStage):
         return whole + (self.remainder and rest > 0)
 
 
+@dataclass(frozen=True)
 class Collate:
     """Makes one datapoint of a block of them."""
 
-    def __init__(self, stack: Stack, pad: Pad | None, allocate: Allocate = np.empty) -> None:
-        self.stack: Stack = stack
-        self.pad = pad
-        self.allocate = allocate
+    stack: Stack
+    pad: Pad | None
+    allocate: Allocate = np.empty
 
     def __call__(self, block: Block, lender: RowLender | None = None) -> Datapoint:
         """One datapoint of a block that is not empty, and may be made in rows of `lender`."""
@@ -165,7 +164,7 @@ class BatchNode(Node):
         return self.collate.stack == "array" and self.inner.gathers
 
     def lay_into(self, allocate: Allocate) -> None:
-        self.collate = Collate(self.collate.stack, self.collate.pad, allocate)
+        self.collate = replace(self.collate, allocate=allocate)
         self.inner.lay_into(allocate)
 
     def members(self, position: int) -> range:
@@ -175,9 +174,6 @@ class BatchNode(Node):
         if self.inner.size is not None and stop > self.inner.size:
             stop = self.inner.size
         return range(start, stop)[self._rows]
-
-    def read(self, epoch: int, positions: Positions) -> Block:
-        return [self.get(epoch, position) for position in as_ints(positions)]
 
     def get(self, epoch: int, position: int) -> Datapoint:
         return self._collated(epoch, self.members(position))

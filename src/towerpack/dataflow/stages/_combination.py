@@ -107,7 +107,6 @@ class LocatedNode(Node):
         self.size = size
         self.chunk = min(node.chunk for node in nodes)
         self._locate = locate
-        self._last: tuple[int, int, list[int], list[int]] | None = None
 
     def read(self, epoch: int, positions: Positions) -> Block:
         inputs, local = self._locate(epoch, as_array(positions))
@@ -123,12 +122,8 @@ class LocatedNode(Node):
             stop = (block + 1) * _BLOCK
             stop = stop if self.size is None else min(stop, self.size)
             inputs, local = self._locate(epoch, np.arange(block * _BLOCK, stop, dtype=np.int64))
-            last = (epoch, block, inputs.tolist(), local.tolist())
-            self._last = last  # one assignment: safe between threads
+            last = self._last = epoch, block, inputs.tolist(), local.tolist()
         return self.inputs[last[2][offset]].get(epoch, last[3][offset])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_last": None}
 
 
 class ConcatData(Combination):

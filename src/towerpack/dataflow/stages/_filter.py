@@ -73,20 +73,14 @@ class FilterData(Wrapper):
         inner = open_flow(self.ds, place, epoch, inner_state(state))
         name = f"{type(self).__name__}({self.arguments()})"
         key = place.key(self) if self.rng else None
-        mapper = Mapper(Verdict(self.predicate), name, key, skipping_of(type(self)))
+
+        def verdict(datapoint: Datapoint, *rng: object) -> tuple[Datapoint, bool] | None:
+            passed = self.predicate(datapoint, *rng)
+            return None if passed is None else (datapoint, bool(passed))
+
+        mapper = Mapper(verdict, name, key, skipping_of(type(self)))
         skipped = (place.tally or Tally()) if self.policy.on_error == "skip" else None
         return FilterStream(inner, mapper, epoch, state, skipped, self.policy)
-
-
-class Verdict:
-    """A predicate as a map function: to the datapoint and whether it passes."""
-
-    def __init__(self, predicate: Callable[..., Any]) -> None:
-        self._predicate = predicate
-
-    def __call__(self, datapoint: Datapoint, *rng: object) -> tuple[Datapoint, bool] | None:
-        verdict = self._predicate(datapoint, *rng)
-        return None if verdict is None else (datapoint, bool(verdict))
 
 
 class FilterStream(MapStream):

@@ -250,16 +250,11 @@ class TestDataSpeed(PlannedStage):
             DataFlowError: A pass has no datapoints.
         """
         with progress("speed", self.size) as tick:
-
-            def show(count: int) -> bool:
-                tick(count)
-                return False
-
-            report = self.measure(show)
+            report = self.measure(tick)
         sys.stdout.write(str(report))
         return report
 
-    def measure(self, stop: Callable[[int], bool] | None = None) -> SpeedReport:
+    def measure(self, stop: Callable[[int], object] = lambda count: False) -> SpeedReport:
         """Read, measure, and return the numbers.
 
         `stop` is called after each datapoint that counts, with how many these are; it says whether
@@ -283,7 +278,7 @@ class TestDataSpeed(PlannedStage):
                     sized_bytes += bytes_of(datapoint)
                     sized += 1
                 count += 1
-                if count == self.size or (stop is not None and stop(count)):
+                if count == self.size or stop(count):
                     break
             seconds = max(clock() - begin, 1e-9)
         return SpeedReport(

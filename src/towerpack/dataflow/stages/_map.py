@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -37,7 +38,7 @@ from towerpack.dataflow._plan import Node
 from towerpack.dataflow._randomness import ItemRNGs
 from towerpack.dataflow._stacking import stack_rows
 from towerpack.dataflow._stream import State, Stream, Tally, inner_state
-from towerpack.dataflow.stages._base import WindowStream
+from towerpack.dataflow.stages._base import PlannedStage, WindowStream
 from towerpack.dataflow.stages._batch import is_batched
 from towerpack.dataflow.stages._mapping import (
     ErrorPolicy,
@@ -228,7 +229,7 @@ class OnComponent:
         return datapoint
 
 
-class SelectComponent(Wrapper):
+class SelectComponent(PlannedStage):
     """Keeps some components, in the order asked for. Tuples stay tuples, dicts stay dicts.
 
     Contract: in order; length of `ds`; not random; thread- and fork-safe as `ds` is; resumable as
@@ -250,29 +251,28 @@ class SelectComponent(Wrapper):
     def identity(self) -> str:
         return ", ".join(map(repr, self.idxs))
 
-    def compile(self, place: Place) -> Node | None:
-        inner = compile_flow(self.ds, place)
-        return None if inner is None else SelectNode(inner, self._mapper())
+    def node(self, inner: Node, place: Place) -> Node:
+        return SelectNode(inner, self._mapper())
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         inner = open_flow(self.ds, place, epoch, inner_state(state))
         return MapStream(inner, self._mapper(), epoch, state, None)
 
     def _mapper(self) -> Mapper:
-        return Mapper(Selection(self.idxs), f"SelectComponent({self.identity()})", None)
+        return Mapper(Selection(self.idxs), f"SelectComponent({self.identity()})")
 
 
+@dataclass
 class Selection:
     """From a datapoint, or columns of many, to some of its components."""
 
-    def __init__(self, idxs: list[Any]) -> None:
-        self._idxs = idxs
+    idxs: list[Any]
 
     def __call__(self, datapoint: Datapoint) -> Datapoint:
         if isinstance(datapoint, dict):
             components = cast("dict[Any, Any]", datapoint)
-            return {index: components[index] for index in self._idxs}
-        values = [datapoint[index] for index in self._idxs]
+            return {index: components[index] for index in self.idxs}
+        values = [datapoint[index] for index in self.idxs]
         # A named tuple loses its names with its components.
         return tuple(values) if isinstance(datapoint, tuple) else rebuild(datapoint, values)
 

@@ -71,6 +71,7 @@ def skipping_of(stage: Callable[..., Any]) -> str | None:
     return next((words for name, words in _SKIPPING.items() if name in taken), None)
 
 
+@dataclass(eq=False)
 class Mapper:
     """A map function at its place, named for messages.
 
@@ -78,13 +79,10 @@ class Mapper:
     `skipping` is what messages advise to leave out bad datapoints; see `skipping_of`.
     """
 
-    def __init__(
-        self, f: Callable[..., Any], name: str, key: int | None, skipping: str | None = None
-    ) -> None:
-        self.f = f
-        self.name = name
-        self.key = key
-        self.skipping = skipping
+    f: Callable[..., Any]
+    name: str
+    key: int | None = None
+    skipping: str | None = None
 
     def __call__(self, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
         """Map one datapoint; a `MapError` if the function raised, or returned `None`."""

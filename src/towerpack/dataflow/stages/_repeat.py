@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.logs import get_logger
@@ -20,11 +19,9 @@ from towerpack.dataflow._datapoints import (
     Datapoint,
     Positions,
     as_array,
-    is_datapoint,
+    duplicate,
     read_groups,
-    rebuild,
     take,
-    values_of,
 )
 from towerpack.dataflow._flow import DataFlow, Length, Place, length_of, open_flow, pipeline_of
 from towerpack.dataflow._plan import Node
@@ -391,7 +388,6 @@ class RepeatPointNode(Node):
         self.n = n
         self.size = None if inner.size is None else inner.size * n
         self.chunk = inner.chunk
-        self._last: tuple[int, int, Datapoint] | None = None
 
     def read(self, epoch: int, positions: Positions) -> Block:
         wanted, which = np.unique(as_array(positions) // self.n, return_inverse=True)
@@ -404,22 +400,5 @@ class RepeatPointNode(Node):
         source = position // self.n
         last = self._last
         if last is None or last[:2] != (epoch, source):
-            last = (epoch, source, self.inner.get(epoch, source))
-            self._last = last  # one assignment: safe between threads
+            last = self._last = epoch, source, self.inner.get(epoch, source)
         return duplicate(last[2])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_last": None}
-
-
-def duplicate(datapoint: Datapoint) -> Datapoint:
-    """The same datapoint with arrays, lists and dicts of its own, also within others."""
-    if not is_datapoint(datapoint):
-        return _copy(datapoint)
-    return rebuild(datapoint, map(_copy, values_of(datapoint)))
-
-
-def _copy(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return cast("NDArray[Any]", value).copy()
-    return duplicate(value) if type(value) in (list, tuple, dict) else value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_array
+from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_array, duplicate
 from towerpack.dataflow._flow import (
     DataFlow,
     Length,
@@ -27,7 +26,7 @@ from towerpack.dataflow._flow import (
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._randomness import permute
 from towerpack.dataflow.stages._base import PlannedStage, Transform, WindowStage
-from towerpack.dataflow.stages._repeat import RepeatPointNode, duplicate
+from towerpack.dataflow.stages._repeat import RepeatPointNode
 
 Array = NDArray[np.int64]
 
@@ -156,7 +155,6 @@ class PermutedNode(Node):
         self.chunk = inner.chunk
         self.key = key
         self.block = block
-        self._last: tuple[int, int, Array] | None = None
 
     @abstractmethod
     def permuted(self, epoch: int, block: int, start: int, stop: int) -> Array:
@@ -197,11 +195,8 @@ class PermutedNode(Node):
         stop = (block + 1) * self.block
         stop = stop if self.size is None else min(stop, self.size)
         order = self.permuted(epoch, block, block * self.block, stop)
-        self._last = (block, epoch, order)  # one assignment: safe between threads
+        self._last = block, epoch, order
         return order
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_last": None}
 
 
 class ShuffleNode(PermutedNode):
