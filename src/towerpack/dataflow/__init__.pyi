@@ -5,23 +5,23 @@ from towerpack.dataflow import formats as formats
 from towerpack.dataflow import images as images
 from towerpack.dataflow import imgaug as imgaug
 from towerpack.dataflow import remote as remote
-from towerpack.dataflow._randomness import (
-    ItemRNG as ItemRNG,
-)
 from towerpack.dataflow._flow import (
     DataFlow as DataFlow,
     ProxyDataFlow as ProxyDataFlow,
     RNGDataFlow as RNGDataFlow,
     Stage as Stage,
 )
-from towerpack.dataflow._stream import (
-    DataIterator as DataIterator,
+from towerpack.dataflow._memory import (
+    empty_row as empty_row,
 )
 from towerpack.dataflow._plan import (
     Plan as Plan,
 )
-from towerpack.dataflow._memory import (
-    empty_row as empty_row,
+from towerpack.dataflow._randomness import (
+    ItemRNG as ItemRNG,
+)
+from towerpack.dataflow._stream import (
+    DataIterator as DataIterator,
 )
 from towerpack.dataflow.formats import (
     CaffeLMDB as CaffeLMDB,

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from operator import methodcaller
-from typing import Any, cast, overload
+from typing import Any, TypeGuard, cast, overload
 
 import numpy as np
 
@@ -383,37 +383,30 @@ def parallel_below(flow: DataFlow) -> ParallelStage | None:
     while is_exact(flow):
         if isinstance(flow, ParallelStage):
             return flow
-        stage = cast("Stage", flow)
-        if not stage.lifts:
+        if not flow.lifts:
             return None
-        flow = stage.inputs[0]
+        flow = flow.inputs[0]
     return None
 
 
 def stands_for_code(flow: DataFlow) -> bool:
     """Whether a flow only hands on what code of the user's gives, with which it shares its pass."""
-    if not is_exact(flow) or not cast("Stage", flow).transparent:
+    if not is_exact(flow) or not flow.transparent:
         return False
-    while is_exact(flow) and cast("Stage", flow).transparent:
-        (flow,) = inputs_of(flow)
+    while is_exact(flow) and flow.transparent:
+        (flow,) = flow.inputs
     return not is_exact(flow) and compile_flow(flow, Place(0, serial=True)) is None
 
 
-def is_exact(flow: DataFlow) -> bool:
+def is_exact(flow: DataFlow) -> TypeGuard[Stage]:
     """Whether a flow is a stage as it was written, with no `__iter__` of its own."""
-    return isinstance(flow, Stage) and not _has_iter(type(flow))
-
-
-def _has_iter(cls: type[DataFlow]) -> bool:
-    return cls.__iter__ is not DataFlow.__iter__
+    return isinstance(flow, Stage) and type(flow).__iter__ is DataFlow.__iter__
 
 
 def has_items(cls: type[DataFlow]) -> bool:
     """Whether flows of a class are read by number: an `__iter__` of the user's would count more."""
-    return hasattr(cls, "__getitem__") and cls.__iter__ in _LIBRARYS_ITERS
-
-
-_LIBRARYS_ITERS = (DataFlow.__iter__, ProxyDataFlow.__iter__)
+    ours = (DataFlow.__iter__, ProxyDataFlow.__iter__)
+    return hasattr(cls, "__getitem__") and cls.__iter__ in ours
 
 
 def _is_indexable(flow: DataFlow) -> bool:
@@ -427,10 +420,8 @@ def compile_flow(flow: DataFlow, place: Place) -> Node | None:
         node = compile_flow(flow, replace(place, serial=True))
         return None if node is None else parallel.read_ahead(flow, node, place)
     if is_exact(flow):
-        return cast("Stage", flow).compile(place)
-    if _is_indexable(flow):
-        return ItemsNode(flow)
-    return None
+        return flow.compile(place)
+    return ItemsNode(flow) if _is_indexable(flow) else None
 
 
 def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
@@ -447,8 +438,8 @@ def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
     if node is not None:
         return open_plan(node, epoch, state)
     if is_exact(flow):
-        return cast("Stage", flow).open(place, epoch, state)
-    if not _has_iter(type(flow)):
+        return flow.open(place, epoch, state)
+    if type(flow).__iter__ is DataFlow.__iter__:
         raise ConfigError(
             f"{type(flow).__name__} defines no datapoints.",
             fix="define __iter__ as a generator, or __len__ and __getitem__",
@@ -514,7 +505,7 @@ def inputs_of(flow: DataFlow) -> tuple[DataFlow, ...]:
 def length_of(flow: DataFlow) -> Length:
     """Datapoints in a pass: an integer, `math.inf`, or `None` for unknown."""
     if is_exact(flow):
-        return cast("Stage", flow).length()
+        return flow.length()
     try:
         return len(flow)
     except (TypeError, NotImplementedError):

@@ -102,37 +102,9 @@ class Lender(Protocol):
         ...
 
 
-class _Lent(threading.local):
-    arena: Lender | None = None
-
-
-_LENT = _Lent()
-
-
-def lent_empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """`numpy.empty`, in the arena that this thread was lent, if any."""
-    arena = _LENT.arena
-    return np.empty(shape, dtype) if arena is None else arena.empty(shape, dtype)
-
-
-@contextlib.contextmanager
-def lend(arena: Lender | None) -> Generator[None]:
-    """Let `lent_empty` of this thread use an arena."""
-    before, _LENT.arena = _LENT.arena, arena
-    try:
-        yield
-    finally:
-        _LENT.arena = before
-
-
-Array = NDArray[Any]
-Result = TypeVar("Result")
-
-Key = tuple[int, tuple[int, ...], np.dtype[Any]]
-"""How often a datapoint had asked for a row before; shape and dtype of the row."""
-
-
 class _Here(threading.local):
+    arena: Lender | None = None
+    """For the arrays of the unit of work that is made."""
     offered: RowLender | None = None
     """By the batch that is being read, for the maps below it."""
     making: RowLender | None = None
@@ -140,6 +112,29 @@ class _Here(threading.local):
 
 
 _HERE = _Here()
+
+
+def lent_empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """`numpy.empty`, in the arena that this thread was lent, if any."""
+    arena = _HERE.arena
+    return np.empty(shape, dtype) if arena is None else arena.empty(shape, dtype)
+
+
+@contextlib.contextmanager
+def lend(arena: Lender | None) -> Generator[None]:
+    """Let `lent_empty` of this thread use an arena."""
+    before, _HERE.arena = _HERE.arena, arena
+    try:
+        yield
+    finally:
+        _HERE.arena = before
+
+
+Array = NDArray[Any]
+Result = TypeVar("Result")
+
+Key = tuple[int, tuple[int, ...], np.dtype[Any]]
+"""How often a datapoint had asked for a row before; shape and dtype of the row."""
 
 
 def empty_row(shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
@@ -217,7 +212,8 @@ class RowLender:
             return column.row(self._row)
         if self._row:
             return np.empty(shape, dtype)
-        column = self._columns[key] = self._column(key)
+        data = self._allocate((self._size, *sides), dtype) if key in self._proven else None
+        column = self._columns[key] = _Column(sides, key[2], data)
         return column.row(0)
 
     def whole(self, arrays: Sequence[Array]) -> Array | None:
@@ -231,12 +227,6 @@ class RowLender:
                 self._used.append(key)
                 return column.data
         return None
-
-    def _column(self, key: Key) -> _Column:
-        _, shape, dtype = key
-        lent = key in self._proven
-        data = self._allocate((self._size, *shape), dtype) if lent else None
-        return _Column(shape, dtype, data)
 
 
 class _Column:
@@ -262,16 +252,11 @@ class _Column:
 
     def holds(self, arrays: Sequence[Array]) -> bool:
         """Whether arrays, of one shape and dtype, are all that was handed out, in order."""
-        if len(arrays) != len(self._handed) or not self._fits(arrays):
-            return False
-        return all(map(_same, self._handed, arrays))
-
-    def _fits(self, arrays: Sequence[Array]) -> bool:
         # A row's own shape and dtype can be set, which does not change what it is a row of.
-        first = arrays[0]
-        if (first.shape, first.dtype) != (self._shape, self._dtype):
-            return False
-        return self.data is None or len(self.data) == len(arrays)
+        fits = (arrays[0].shape, arrays[0].dtype) == (self._shape, self._dtype)
+        size = len(self._handed) if self.data is None else len(self.data)
+        complete = size == len(self._handed) == len(arrays)
+        return fits and complete and all(map(_same, self._handed, arrays))
 
 
 def _same(handed: Array | weakref.ref[Array], array: Array) -> bool:

@@ -103,15 +103,12 @@ def files_of(paths: PathLike | Sequence[PathLike]) -> list[Path]:
     return found
 
 
-def reading(path: PathLike, what: str) -> _Reading:
+class reading:  # noqa: N801 - as those of contextlib
     """Turn what a parser raises in a `with` block into a `FormatError` that names the file.
 
     Our own errors and `MemoryError` pass. `what` is what it should be: "an npz file".
     """
-    return _Reading(path, what)
 
-
-class _Reading:
     # No generator: from Python 3.12 on, an error that one of contextlib's raises over another is in
     # a cycle. Its frames, and what is open in them, would live until garbage is collected.
 

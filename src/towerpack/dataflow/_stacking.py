@@ -143,14 +143,7 @@ def _stack(items: Sequence[Any], key: Hashable, pad: float | None, into: Into) -
     if isinstance(first, (str, bytes)):  # before np.generic: np.str_ is both
         return _stack_texts(items, key)
     if isinstance(first, (np.generic, bool, int, float)):
-        kinds = {cast("type[Any]", type(item)) for item in items}
-        if kinds <= _NUMBERS.keys():
-            return _stack_numbers(items, kinds, key)
-        if not kinds.isdisjoint(_NUMBERS):
-            return _stack_scalars(items, kinds, key)
-        return _stack_arrays(
-            [_numpy(item, i, key, items) for i, item in enumerate(items)], key, pad, into
-        )
+        return _stack_numbers(items, key)
     if isinstance(first, (list, tuple)):
         arrays = [_from_sequence(item, i, key, items) for i, item in enumerate(items)]
         return _stack_arrays(_empty_alike(arrays), key, pad, into)
@@ -232,35 +225,24 @@ def _fill_of(pad: float, dtype: np.dtype[Any]) -> Array | None:
     return None if cut else fill
 
 
-def _stack_numbers(items: Sequence[Any], kinds: set[type[Any]], key: Hashable) -> Array:
-    if bool not in kinds:
-        return _array_of(items, _NUMBERS[float if float in kinds else int], key)
-    if kinds == {bool}:
-        return np.array(items, np.bool_)
-    first_is_bool = isinstance(items[0], bool)
-    odd = next(i for i, item in enumerate(items) if isinstance(item, bool) != first_is_bool)
-    raise _mismatch(odd, key, items[odd], items[0], _ONE_TYPE)
+def _stack_numbers(items: Sequence[Any], key: Hashable) -> Array:
+    """Numbers of Python's and scalars of NumPy's, also among each other."""
+    kinds = {cast("type[Any]", type(item)) for item in items}
+    becomes: dict[type[Any], Any] = _NUMBERS
+    if float in kinds:
+        becomes = {**_NUMBERS, int: _NUMBERS[float]}
 
-
-def _stack_scalars(items: Sequence[Any], kinds: set[type[Any]], key: Hashable) -> Array:
-    """Numbers of Python's and NumPy's among each other."""
-    becomes = {**_NUMBERS, int: _NUMBERS[float]} if float in kinds else _NUMBERS
-    dtypes = [_scalar_dtype(item, becomes) for item in items]
-    for index, dtype in enumerate(dtypes):
-        if dtype is None or dtype != dtypes[0]:
-            raise _mismatch(index, key, items[index], items[0], _ONE_TYPE)
-    return _array_of(items, dtypes[0], key)
-
-
-def _scalar_dtype(item: Any, becomes: dict[type[Any], np.dtype[Any]]) -> np.dtype[Any] | None:
-    """The dtype of a number, or of a scalar of NumPy's; `None` if it is neither."""
-    if not isinstance(item, (np.generic, np.ndarray)):
+    def dtype_of(item: Any) -> np.dtype[Any] | None:
+        if isinstance(item, (np.generic, np.ndarray)):
+            scalar = cast("Array", item)
+            return None if scalar.shape else scalar.dtype
         return becomes.get(type(cast("object", item)))
-    scalar = cast("Array", item)
-    return None if scalar.shape else scalar.dtype
 
-
-def _array_of(items: Sequence[Any], dtype: np.dtype[Any] | None, key: Hashable) -> Array:
+    dtype = dtype_of(items[0])
+    one_kind = kinds <= becomes.keys() and len({becomes[kind] for kind in kinds}) == 1
+    for index, item in enumerate(() if one_kind else items):
+        if dtype_of(item) != dtype:
+            raise _mismatch(index, key, item, items[0], _ONE_TYPE)
     try:
         return np.array(items, dtype)
     except OverflowError as error:
@@ -277,12 +259,6 @@ def _stack_texts(items: Sequence[Any], key: Hashable) -> Array:
     out = np.empty(len(items), object)
     out[:] = [kind(item) for item in items]  # np.str_ and np.bytes_ become str and bytes
     return out
-
-
-def _numpy(item: Any, index: int, key: Hashable, items: Sequence[Any]) -> Array:
-    if not isinstance(item, (np.generic, np.ndarray)):
-        raise _mismatch(index, key, item, items[0], _ONE_TYPE)
-    return np.asarray(cast("Array", item))
 
 
 def _from_sequence(item: Any, index: int, key: Hashable, items: Sequence[Any]) -> Array:

@@ -5,7 +5,6 @@ from ._by_length import BatchByLength as BatchByLength
 from ._cache import CacheData as CacheData
 from ._combination import ConcatData as ConcatData
 from ._combination import JoinData as JoinData
-from ._filter import FilterData as FilterData
 from ._grouping import BatchDataByShape as BatchDataByShape
 from ._looking import PrintData as PrintData
 from ._looking import SpeedReport as SpeedReport
@@ -13,6 +12,7 @@ from ._looking import TestDataSpeed as TestDataSpeed
 from ._map import MapData as MapData
 from ._map import MapDataComponent as MapDataComponent
 from ._map import SelectComponent as SelectComponent
+from ._mapping import FilterData as FilterData
 from ._mix import MixData as MixData
 from ._mix import RandomChooseData as RandomChooseData
 from ._mix import RandomMixData as RandomMixData

@@ -115,15 +115,11 @@ def _last_only(cache: dict[Key, Any], key: Key) -> dict[Key, Any]:
 
 
 class CacheNode(Node):
-    """Reads another plan's epoch 0, each position once.
+    """Reads another plan's epoch 0, each position once; adds to what the flow keeps.
 
-    Args:
-        inner: The plan.
-        by_position: What the flow keeps, to be added to.
-        key: Of this plan in it.
+    It has not the flow and its place: workers, to which it is sent, have no use for them.
     """
 
-    # Not the flow and its place: workers, to which it is sent, have no use for them.
     def __init__(self, inner: Node, by_position: dict[Key, dict[int, Datapoint]], key: Key) -> None:
         self.inner = inner
         self.size = inner.size
@@ -166,10 +162,12 @@ class CacheStream(Stream):
                 self._catch_up(self._inner)
 
     def __next__(self) -> Datapoint:
-        if self._inner is None:
-            datapoint = self._from_cache()
-        else:
+        if self._inner is not None:
             datapoint = self._from_inner(self._inner)
+        elif self._cached is not None and self._position < len(self._cached):
+            datapoint = copied(self._cached[self._position])
+        else:
+            raise StopIteration
         self._position += 1
         return datapoint
 
@@ -181,11 +179,6 @@ class CacheStream(Stream):
     def close(self) -> None:
         if self._inner is not None:
             self._inner.close()
-
-    def _from_cache(self) -> Datapoint:
-        if self._cached is None or self._position >= len(self._cached):
-            raise StopIteration
-        return copied(self._cached[self._position])
 
     def _from_inner(self, inner: Stream) -> Datapoint:
         try:

@@ -117,12 +117,13 @@ class LocatedNode(Node):
 
     def get(self, epoch: int, position: int) -> Datapoint:
         block, offset = divmod(position, _BLOCK)
-        last = self._last
+        last: tuple[int, int, list[int], list[int]] | None = self._last
         if last is None or last[:2] != (epoch, block):
             stop = (block + 1) * _BLOCK
             stop = stop if self.size is None else min(stop, self.size)
             inputs, local = self._locate(epoch, np.arange(block * _BLOCK, stop, dtype=np.int64))
-            last = self._last = epoch, block, inputs.tolist(), local.tolist()
+            last = (epoch, block, inputs.tolist(), local.tolist())
+            self._last = last
         return self.inputs[last[2][offset]].get(epoch, last[3][offset])
 
 
