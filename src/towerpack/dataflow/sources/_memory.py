@@ -19,6 +19,7 @@ from towerpack.dataflow._datapoints import (
     Datapoint,
     Positions,
     as_ints,
+    duplicate,
     keys_of,
     name_of,
     rebuild,
@@ -151,7 +152,7 @@ class DataFromArrays(Stage):
         return self._held.arrays
 
     def __getitem__(self, index: int) -> Datapoint:
-        return rebuild(self._held.data, [_own(array[index]) for array in self.arrays])
+        return duplicate(rebuild(self._held.data, [array[index] for array in self.arrays]))
 
     def length(self) -> Length:
         return self._size
@@ -240,10 +241,6 @@ class ArraysNode(Node):
         return array.take(positions, axis=0, out=out, mode="clip")
 
 
-def _own(value: Any) -> Any:
-    return cast("NDArray[Any]", value).copy() if isinstance(value, np.ndarray) else value
-
-
 class DataFromList(OrderedSource):
     """Datapoint i is element i of a list, the object itself: do not change it in place.
 
@@ -263,7 +260,16 @@ class DataFromList(OrderedSource):
         self, lst: Sequence[Any], shuffle: bool = False, *, seed: int | None = None
     ) -> None:
         super().__init__(shuffle=shuffle, seed=seed)
-        self.lst = _checked(lst)
+        indexable = isinstance(cast("object", lst), Sized) and hasattr(lst, "__getitem__")
+        # A string has characters, which nobody means.
+        if not indexable or isinstance(lst, (Mapping, str, bytes)):
+            raise ConfigError(
+                "DataFromList takes a list.",
+                got=given(lst),
+                fix="[datapoint, ...] or list(...); DataFromArrays for a dict of arrays; "
+                "DataFromIterable or DataFromGenerator, which need not hold it",
+            )
+        self.lst = lst
 
     def __getitem__(self, index: int) -> Datapoint:
         return self.lst[index]
@@ -276,19 +282,6 @@ class DataFromList(OrderedSource):
 
     def in_order(self) -> Node:
         return ListNode(self.lst)
-
-
-def _checked(lst: Any) -> Sequence[Any]:
-    """Refuse what has no i-th datapoint. A string has characters, which nobody means."""
-    indexable = isinstance(lst, Sized) and hasattr(lst, "__getitem__")
-    if indexable and not isinstance(lst, (Mapping, str, bytes)):
-        return cast("Sequence[Any]", lst)
-    raise ConfigError(
-        "DataFromList takes a list.",
-        got=given(lst),
-        fix="[datapoint, ...] or list(...); DataFromArrays for a dict of arrays; DataFromIterable "
-        "or DataFromGenerator, which need not hold it",
-    )
 
 
 class ListNode(IndexNode):
