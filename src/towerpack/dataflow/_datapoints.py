@@ -177,10 +177,7 @@ def read_groups(
 ) -> Block:
     """Read positions that lie in several places, and return them in the order asked for.
 
-    Args:
-        groups: For each position the place that holds it.
-        local: For each position where it is in that place.
-        read: Reads positions of one place.
+    For each position, `groups` says which place holds it, and `local` where it is in that.
     """
     order = np.argsort(groups, kind="stable")
     ends = np.flatnonzero(np.diff(groups[order])) + 1

@@ -327,9 +327,6 @@ class Stage(DataFlow):
 class Wrapper(Stage):
     """Base of stages that wrap one flow.
 
-    Args:
-        ds: The flow to wrap.
-
     Attributes:
         makes_batches: Its datapoints are stacks of those of `ds`.
     """

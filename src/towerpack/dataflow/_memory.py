@@ -156,17 +156,12 @@ def empty_row(shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
 
 
 class RowLender:
-    """The rows of one batch of `size` datapoints.
+    """The rows of one batch of `size` datapoints, lent to the plans `makers`.
 
     The n-th datapoint that is made gets row n of whatever it asks for, so that no row is handed out
-    twice, whoever makes datapoints in whichever order.
-
-    Args:
-        size: Datapoints in the batch.
-        allocate: Makes the arrays that are lent.
-        makers: Plans that they are lent to.
-        proven: What the stack could use in the batch before. Memory is made for that alone; of
-            other requests only note is taken, so that what never ends in a batch costs none.
+    twice, whoever makes datapoints in whichever order. Memory is made for what is `proven`, which
+    the stack could use in the batch before; of other requests only note is taken, so that what
+    never ends in a batch costs none.
     """
 
     def __init__(

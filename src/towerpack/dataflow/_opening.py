@@ -87,8 +87,7 @@ def file_of(path: PathLike) -> Path:
 def files_of(paths: PathLike | Sequence[PathLike]) -> list[Path]:
     """One file, several, or those that a pattern such as `train-*.tar` names, sorted.
 
-    Raises:
-        ConfigError: One of them is not there, or there are none.
+    One that is not there, or none at all, is a `ConfigError`.
     """
     if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes, os.PathLike)):
         found = [file_of(path) for path in paths]
@@ -130,11 +129,7 @@ class reading:  # noqa: N801 - as those of contextlib
 
 
 def check_expansion(nbytes: int, stored: int, what: str, path: PathLike) -> None:
-    """Refuse data that claim to be far larger than the `stored` bytes of the file allow.
-
-    Raises:
-        FormatError: `what` claims too many bytes.
-    """
+    """Refuse data that claim to be far larger than the `stored` bytes of the file allow."""
     most = _ALWAYS_ALLOWED + _MOST_EXPANSION * stored
     if not 0 <= nbytes <= most:
         raise FormatError(

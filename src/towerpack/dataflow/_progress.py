@@ -46,11 +46,7 @@ def progress(what: str, total: float | None) -> Generator[Tick]:
 
 
 def endless(ds: DataFlow, *, seed: int | None = None) -> Generator[Datapoint]:
-    """The datapoints of epochs 0, 1, 2, ... of a flow. Closed, it closes the running pass.
-
-    Raises:
-        DataFlowError: A pass has none.
-    """
+    """The datapoints of epochs 0, 1, 2, ...; closed, it closes the running pass."""
     for epoch in count():
         empty = True
         with ds.iterate(seed=seed, epoch=epoch) as iterator:

@@ -255,13 +255,10 @@ class TestDataSpeed(PlannedStage):
         return report
 
     def measure(self, stop: Callable[[int], object] = lambda count: False) -> SpeedReport:
-        """Read, measure, and return the numbers.
+        """`start` without a table.
 
         `stop` is called after each datapoint that counts, with how many these are; it says whether
         they are enough.
-
-        Raises:
-            DataFlowError: A pass has no datapoints.
         """
         clock = self._clock
         count = sized = sized_bytes = 0

@@ -132,12 +132,9 @@ class FixedSizeData(PlannedStage):
 
 
 class Beginning(NamedTuple):
-    """Where a pass begins in the passes that it is made of.
+    """Where a pass begins: after `skip` datapoints of the passes that it is made of.
 
-    Attributes:
-        first: Their epochs are `first`, `first + step`, ...
-        step: See `first`.
-        skip: How many datapoints of them come before it.
+    Their epochs are `first`, `first + step`, ...
     """
 
     first: int
