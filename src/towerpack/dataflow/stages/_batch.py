@@ -11,13 +11,7 @@ import numpy as np
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._datapoints import (
-    Block,
-    Columns,
-    Datapoint,
-    to_rows,
-    values_of,
-)
+from towerpack.dataflow._datapoints import Block, Columns, Datapoint, to_rows, values_of
 from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, length_of
 from towerpack.dataflow._memory import Allocate, Key, RowLender, RowMaker
 from towerpack.dataflow._plan import Node, makers_of

@@ -13,13 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._arguments import given, integer_of
-from towerpack.dataflow._datapoints import (
-    Datapoint,
-    keys_of,
-    rebuild,
-    to_rows,
-    values_of,
-)
+from towerpack.dataflow._datapoints import Datapoint, keys_of, rebuild, to_rows, values_of
 from towerpack.dataflow._flow import (
     DataFlow,
     Length,

@@ -21,14 +21,7 @@ from towerpack.dataflow._datapoints import (
     to_rows,
     values_of,
 )
-from towerpack.dataflow._flow import (
-    DataFlow,
-    Place,
-    check_seed,
-    infinite,
-    length_of,
-    open_flow,
-)
+from towerpack.dataflow._flow import DataFlow, Place, check_seed, infinite, length_of, open_flow
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream, check_count, ended_early, inner_state
 from towerpack.dataflow.stages._base import PlannedStage, WindowStream

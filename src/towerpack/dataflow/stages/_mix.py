@@ -28,11 +28,7 @@ from towerpack.dataflow._flow import (
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._randomness import permute
 from towerpack.dataflow._stream import State, Stream, check_count, inner_state
-from towerpack.dataflow.stages._combination import (
-    Combination,
-    CombinedStream,
-    LocatedNode,
-)
+from towerpack.dataflow.stages._combination import Combination, CombinedStream, LocatedNode
 from towerpack.dataflow.stages._repeat import RepeatedData
 
 log = get_logger(__name__)
