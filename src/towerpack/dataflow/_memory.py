@@ -26,6 +26,9 @@ from numpy.typing import DTypeLike, NDArray
 
 Array = NDArray[Any]
 Allocate = Callable[[tuple[int, ...], DTypeLike], Array]
+Result = TypeVar("Result")
+Key = tuple[int, tuple[int, ...], np.dtype[Any]]
+"""How often a datapoint had asked for a row before; shape and dtype of the row."""
 
 # Frameworks take over memory without a copy where it is aligned: 64 bytes do, pages are best.
 _ALIGN = 64
@@ -128,13 +131,6 @@ def lend(arena: Lender | None) -> Generator[None]:
         yield
     finally:
         _HERE.arena = before
-
-
-Array = NDArray[Any]
-Result = TypeVar("Result")
-
-Key = tuple[int, tuple[int, ...], np.dtype[Any]]
-"""How often a datapoint had asked for a row before; shape and dtype of the row."""
 
 
 def empty_row(shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:

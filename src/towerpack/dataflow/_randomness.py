@@ -24,6 +24,11 @@ _SORTED_UP_TO = 4096
 _ROUNDS = 6
 _TABLE_PAYS = 4
 _PIECE = 8192  # so few stay in the cache, and their memory is not given back between steps
+_STRIDE = np.uint64(0x9E3779B97F4A7C15)
+# A draw for some thousand rows costs hardly more than one for a hundred.
+_AHEAD = 16
+_AHEAD_ROWS = 4096
+_KEPT_WORDS = 1 << 15
 
 Round = Callable[[U64], U64]
 
@@ -109,13 +114,6 @@ def _round(half_bits: int, key: np.uint64, result_bits: int, count: int) -> Roun
     # There are few halves, each many times: looking a hash up takes a sixth of computing it.
     table = hashed(np.arange(1 << half_bits, dtype=np.uint64))
     return lambda half: table.take(half.view(np.int64), mode="clip")
-
-
-_STRIDE = np.uint64(0x9E3779B97F4A7C15)
-# A draw for some thousand rows costs hardly more than one for a hundred.
-_AHEAD = 16
-_AHEAD_ROWS = 4096
-_KEPT_WORDS = 1 << 15
 
 
 def position_rng(key: int, epoch: int, position: int) -> np.random.Generator:

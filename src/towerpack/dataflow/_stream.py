@@ -16,6 +16,7 @@ from towerpack._core.errors import DataFlowError, StateError, TowerpackError
 from towerpack.dataflow._datapoints import Datapoint, to_rows
 from towerpack.dataflow._plan import Node
 
+_VERSION = 1  # of states
 State = Any
 
 
@@ -222,9 +223,6 @@ class RestStream(Stream):
 
     def state(self) -> State:
         return self._done.state()
-
-
-_VERSION = 1  # of states
 
 
 class DataIterator:

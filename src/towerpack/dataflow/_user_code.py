@@ -24,10 +24,12 @@ from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream, check_count, ended_early
 
+T = TypeVar("T")
 AGAIN = 1 << 32
 """A flow that is begun once more within one pass of what wraps it is in epoch e + AGAIN, and then
 in e + 2 * AGAIN: epochs that no pass of its own has. `divmod(epoch, AGAIN)` gives back both."""
 
+_LIBRARY = __name__.partition(".")[0]
 _WITHIN = 1 << 30  # from here on: what is begun within passes that were begun once more
 
 
@@ -73,11 +75,6 @@ def _epoch_of(outer: int, again: int) -> int:
 
 
 AMBIENT: ContextVar[Ambient | None] = ContextVar("towerpack_dataflow_pass", default=None)
-
-
-T = TypeVar("T")
-
-_LIBRARY = __name__.partition(".")[0]
 
 
 def is_ours(cls: type[Any]) -> bool:

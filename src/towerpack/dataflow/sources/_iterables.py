@@ -15,6 +15,10 @@ from towerpack.dataflow._randomness import position_rng
 from towerpack.dataflow._stream import State, Stream, check_count
 from towerpack.dataflow._user_code import Ambient, ReplayStream
 
+_POLL_S = 0.2
+_NO_LIMIT = (1 << 63) - 1
+_CLOSED = (EOFError, getattr(queue, "ShutDown", EOFError))  # Python 3.13 has the second
+
 
 class DataFromIterable(Stage):
     """Datapoints of any iterable, which is iterated once for each pass.
@@ -106,11 +110,6 @@ class DataFromGenerator(DataFromIterable):
 def _iterable(source: object) -> bool:
     # Not by `iter()`, which may open files. `__getitem__` alone is enough for Python, too.
     return hasattr(type(source), "__iter__") or hasattr(type(source), "__getitem__")
-
-
-_POLL_S = 0.2
-_NO_LIMIT = (1 << 63) - 1
-_CLOSED = (EOFError, getattr(queue, "ShutDown", EOFError))  # Python 3.13 has the second
 
 
 class DataFromQueue(Stage):

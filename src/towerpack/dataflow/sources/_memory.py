@@ -31,7 +31,10 @@ from towerpack.dataflow._plan import Node
 from towerpack.dataflow._user_code import IndexNode, ItemsNode, is_ours
 from towerpack.dataflow.stages._shuffle import ShuffleNode
 
+_CHUNK = 256
+_CHUNK_BYTES = 1 << 20
 Array = NDArray[Any]
+N = TypeVar("N", bound=Node)
 
 
 class Sender(ABC):
@@ -68,9 +71,6 @@ class HeldArrays:
 
     def __setstate__(self, data: Datapoint) -> None:
         self.__init__(data)
-
-
-N = TypeVar("N", bound=Node)
 
 
 def items_of(source: Stage) -> Node | None:
@@ -114,10 +114,6 @@ class PlannedSource(OrderedSource, Generic[N]):
 
     def length(self) -> Length:
         return self._node.size
-
-
-_CHUNK = 256
-_CHUNK_BYTES = 1 << 20
 
 
 class DataFromArrays(Stage):

@@ -36,6 +36,7 @@ from towerpack.dataflow._flow import (
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import InnerStream, State, Stream, inner_state
 
+log = get_logger(__name__)
 Array = NDArray[np.int64]
 Locate = Callable[[int, Array], tuple[Array, Array]]
 """From an epoch and positions to the input that holds each of them, and the position there."""
@@ -185,9 +186,6 @@ class ConcatStream(InnerStream):
 
     def state(self) -> State:
         return {"index": self._index, "inner": self._inner.state()}
-
-
-log = get_logger(__name__)
 
 
 class JoinData(Combination):

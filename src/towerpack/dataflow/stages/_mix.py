@@ -36,6 +36,7 @@ log = get_logger(__name__)
 _FINEST = 1 << 16
 
 Array = NDArray[np.int64]
+Stop = Literal["first", "all", "repeat"]
 
 
 def whole_weights(weights: Any) -> tuple[int, ...]:
@@ -169,9 +170,6 @@ class EvenMix:
             flows[here], nth = turns.locate(positions[here] - start)
             local[here] = before[flows[here]] + nth
         return flows, local
-
-
-Stop = Literal["first", "all", "repeat"]
 
 
 class MixData(Combination):
