@@ -13,24 +13,11 @@ from towerpack._core.lazy import lazy
 # Where each public name lives; it is loaded when it is first used, so that a worker process, which
 # needs little of all this, starts fast. `make public-names` writes the types in `__init__.pyi`.
 _NAMES: dict[str, list[str]] = {
-    "towerpack.dataflow._draws": [
-        "ItemRNG",
-    ],
-    "towerpack.dataflow._flow": [
-        "DataFlow",
-        "ProxyDataFlow",
-        "RNGDataFlow",
-        "Stage",
-    ],
-    "towerpack.dataflow._iterator": [
-        "DataIterator",
-    ],
-    "towerpack.dataflow._plan": [
-        "Plan",
-    ],
-    "towerpack.dataflow._rows": [
-        "empty_row",
-    ],
+    "towerpack.dataflow._flow": ["DataFlow", "ProxyDataFlow", "RNGDataFlow", "Stage"],
+    "towerpack.dataflow._memory": ["empty_row"],
+    "towerpack.dataflow._plan": ["Plan"],
+    "towerpack.dataflow._randomness": ["ItemRNG"],
+    "towerpack.dataflow._stream": ["DataIterator"],
     "towerpack.dataflow.formats": [
         "CaffeLMDB",
         "DiskCacheData",
@@ -68,54 +55,29 @@ _NAMES: dict[str, list[str]] = {
         "PrefetchData",
         "PrefetchDataZMQ",
     ],
-    "towerpack.dataflow.profiling": [
-        "ProfileReport",
-        "profile",
-    ],
-    "towerpack.dataflow.remote": [
-        "RemoteDataZMQ",
-        "send_dataflow_zmq",
-    ],
-    "towerpack.dataflow.sources": [
-        "DataFromArrays",
+    "towerpack.dataflow.profiling": ["ProfileReport", "profile"],
+    "towerpack.dataflow.remote": ["RemoteDataZMQ", "send_dataflow_zmq"],
+    "towerpack.dataflow.sources._fake": ["FakeData"],
+    "towerpack.dataflow.sources._files": ["ImageFromFile"],
+    "towerpack.dataflow.sources._iterables": [
         "DataFromGenerator",
         "DataFromIterable",
-        "DataFromList",
         "DataFromQueue",
-        "FakeData",
     ],
-    "towerpack.dataflow.sources._files": [
-        "ImageFromFile",
-    ],
-    "towerpack.dataflow.sources._labelled": [
-        "ImageCSV",
-        "ImageFolder",
-    ],
-    "towerpack.dataflow.stages": [
-        "BatchByLength",
-        "BatchData",
-        "BatchDataByShape",
-        "CacheData",
-        "ConcatData",
-        "FilterData",
-        "FixedSizeData",
-        "JoinData",
-        "LocallyShuffleData",
-        "MapData",
-        "MapDataComponent",
-        "MixData",
-        "PrintData",
-        "RandomChooseData",
-        "RandomMixData",
-        "RepeatedData",
-        "RepeatedDataPoint",
-        "SelectComponent",
-        "ShardData",
-        "ShardRows",
-        "ShuffleData",
-        "SpeedReport",
-        "TestDataSpeed",
-    ],
+    "towerpack.dataflow.sources._labelled": ["ImageCSV", "ImageFolder"],
+    "towerpack.dataflow.sources._memory": ["DataFromArrays", "DataFromList"],
+    "towerpack.dataflow.stages._batch": ["BatchData"],
+    "towerpack.dataflow.stages._by_length": ["BatchByLength"],
+    "towerpack.dataflow.stages._cache": ["CacheData"],
+    "towerpack.dataflow.stages._combination": ["ConcatData", "JoinData"],
+    "towerpack.dataflow.stages._grouping": ["BatchDataByShape"],
+    "towerpack.dataflow.stages._looking": ["PrintData", "SpeedReport", "TestDataSpeed"],
+    "towerpack.dataflow.stages._map": ["MapData", "MapDataComponent", "SelectComponent"],
+    "towerpack.dataflow.stages._mapping": ["FilterData"],
+    "towerpack.dataflow.stages._mix": ["MixData", "RandomChooseData", "RandomMixData"],
+    "towerpack.dataflow.stages._repeat": ["FixedSizeData", "RepeatedData", "RepeatedDataPoint"],
+    "towerpack.dataflow.stages._shard": ["ShardData", "ShardRows"],
+    "towerpack.dataflow.stages._shuffle": ["LocallyShuffleData", "ShuffleData"],
 }
 _MODULES: list[str] = ["dataset", "datasets", "formats", "images", "imgaug", "remote"]
 

@@ -5,23 +5,23 @@ from towerpack.dataflow import formats as formats
 from towerpack.dataflow import images as images
 from towerpack.dataflow import imgaug as imgaug
 from towerpack.dataflow import remote as remote
-from towerpack.dataflow._draws import (
-    ItemRNG as ItemRNG,
-)
 from towerpack.dataflow._flow import (
     DataFlow as DataFlow,
     ProxyDataFlow as ProxyDataFlow,
     RNGDataFlow as RNGDataFlow,
     Stage as Stage,
 )
-from towerpack.dataflow._iterator import (
-    DataIterator as DataIterator,
+from towerpack.dataflow._memory import (
+    empty_row as empty_row,
 )
 from towerpack.dataflow._plan import (
     Plan as Plan,
 )
-from towerpack.dataflow._rows import (
-    empty_row as empty_row,
+from towerpack.dataflow._randomness import (
+    ItemRNG as ItemRNG,
+)
+from towerpack.dataflow._stream import (
+    DataIterator as DataIterator,
 )
 from towerpack.dataflow.formats import (
     CaffeLMDB as CaffeLMDB,
@@ -68,43 +68,69 @@ from towerpack.dataflow.remote import (
     RemoteDataZMQ as RemoteDataZMQ,
     send_dataflow_zmq as send_dataflow_zmq,
 )
-from towerpack.dataflow.sources import (
-    DataFromArrays as DataFromArrays,
-    DataFromGenerator as DataFromGenerator,
-    DataFromIterable as DataFromIterable,
-    DataFromList as DataFromList,
-    DataFromQueue as DataFromQueue,
+from towerpack.dataflow.sources._fake import (
     FakeData as FakeData,
 )
 from towerpack.dataflow.sources._files import (
     ImageFromFile as ImageFromFile,
 )
+from towerpack.dataflow.sources._iterables import (
+    DataFromGenerator as DataFromGenerator,
+    DataFromIterable as DataFromIterable,
+    DataFromQueue as DataFromQueue,
+)
 from towerpack.dataflow.sources._labelled import (
     ImageCSV as ImageCSV,
     ImageFolder as ImageFolder,
 )
-from towerpack.dataflow.stages import (
-    BatchByLength as BatchByLength,
+from towerpack.dataflow.sources._memory import (
+    DataFromArrays as DataFromArrays,
+    DataFromList as DataFromList,
+)
+from towerpack.dataflow.stages._batch import (
     BatchData as BatchData,
-    BatchDataByShape as BatchDataByShape,
+)
+from towerpack.dataflow.stages._by_length import (
+    BatchByLength as BatchByLength,
+)
+from towerpack.dataflow.stages._cache import (
     CacheData as CacheData,
+)
+from towerpack.dataflow.stages._combination import (
     ConcatData as ConcatData,
-    FilterData as FilterData,
-    FixedSizeData as FixedSizeData,
     JoinData as JoinData,
-    LocallyShuffleData as LocallyShuffleData,
-    MapData as MapData,
-    MapDataComponent as MapDataComponent,
-    MixData as MixData,
+)
+from towerpack.dataflow.stages._grouping import (
+    BatchDataByShape as BatchDataByShape,
+)
+from towerpack.dataflow.stages._looking import (
     PrintData as PrintData,
-    RandomChooseData as RandomChooseData,
-    RandomMixData as RandomMixData,
-    RepeatedData as RepeatedData,
-    RepeatedDataPoint as RepeatedDataPoint,
-    SelectComponent as SelectComponent,
-    ShardData as ShardData,
-    ShardRows as ShardRows,
-    ShuffleData as ShuffleData,
     SpeedReport as SpeedReport,
     TestDataSpeed as TestDataSpeed,
+)
+from towerpack.dataflow.stages._map import (
+    MapData as MapData,
+    MapDataComponent as MapDataComponent,
+    SelectComponent as SelectComponent,
+)
+from towerpack.dataflow.stages._mapping import (
+    FilterData as FilterData,
+)
+from towerpack.dataflow.stages._mix import (
+    MixData as MixData,
+    RandomChooseData as RandomChooseData,
+    RandomMixData as RandomMixData,
+)
+from towerpack.dataflow.stages._repeat import (
+    FixedSizeData as FixedSizeData,
+    RepeatedData as RepeatedData,
+    RepeatedDataPoint as RepeatedDataPoint,
+)
+from towerpack.dataflow.stages._shard import (
+    ShardData as ShardData,
+    ShardRows as ShardRows,
+)
+from towerpack.dataflow.stages._shuffle import (
+    LocallyShuffleData as LocallyShuffleData,
+    ShuffleData as ShuffleData,
 )

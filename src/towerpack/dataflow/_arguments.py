@@ -12,11 +12,6 @@ from towerpack._core.errors import ConfigError
 def integer_of(value: Any, name: str, least: int | None = None) -> int:
     """An argument that counts, as an integer of Python's; NumPy's are taken too.
 
-    Args:
-        value: What was given.
-        name: Of the argument.
-        least: It must not be smaller.
-
     Raises:
         ConfigError: It is too small, or no integer. `2.0` is none either: it comes from a division
             that will not always be even.

@@ -5,16 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from operator import methodcaller
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack.dataflow._opening import PathLike
-from towerpack.dataflow._strings import Strings
+from towerpack.dataflow._flow import DataFlow, ParallelStage, Stage, inputs_of, stages_of
+from towerpack.dataflow._opening import PathLike, Strings
 
 _WRITTEN_OUT: Final = (type(None), bool, int, float, complex, str, range)
 _PIECE_BYTES: Final = 16 << 20
@@ -22,6 +23,7 @@ _SAMPLES: Final = 64
 _DEPTH: Final = 4
 # Their objects hold numbers that differ from start to start.
 _OPAQUE: Final = {"keras", "logging", "tensorflow", "threading", "torch"}
+_TOLD: Final = (type(None), bool, int, float, str, np.ndarray)  # in descriptions of stages
 _sampling: ContextVar[bool] = ContextVar("sampling", default=False)
 
 
@@ -153,3 +155,42 @@ def _feed_array(digest: Any, array: NDArray[Any]) -> None:
     step = max(1, _PIECE_BYTES // max(1, array.nbytes // max(1, len(rows))))
     for start in range(0, len(rows), step):  # an array that is mapped is not read as a whole
         digest.update(rows[start : start + step].tobytes())
+
+
+def _is_parallel(flow: DataFlow) -> bool:
+    return isinstance(flow, ParallelStage)
+
+
+def serial_pipeline_of(flow: DataFlow) -> str:
+    """`pipeline_of` without the parallel stages, which change no datapoint."""
+    return stages_of(flow, methodcaller("arguments"), _is_parallel)
+
+
+def functions_of(flow: DataFlow) -> str:
+    """A checksum over the code of a pipeline's functions, and over plain attributes of objects.
+
+    Of what a stage of the library keeps for itself, and of attributes with an underscore, nothing
+    is seen.
+    """
+    found: list[Any] = []
+    waiting = [flow]
+    while waiting:
+        here = waiting.pop()
+        waiting.extend(inputs_of(here))
+        given = [v for k, v in sorted(vars(here).items()) if k[0] != "_"]
+        if isinstance(here, ParallelStage):  # how many workers there are changes no datapoint
+            given = [v for v in given if callable(v)]
+        elif isinstance(here, Stage):  # its numbers stand in its description
+            given = [v for v in given if not isinstance(v, _TOLD)]
+        found += [v for v in given if not isinstance(v, DataFlow)]
+    with sampled():
+        return content_of_code(*found)
+
+
+def content_of(flow: DataFlow, *, sample: bool = False) -> str:
+    """Description of a flow's stages, without the parallel ones, and of their data.
+
+    With `sample` only a part of long data is looked at, so that it takes milliseconds.
+    """
+    with sampled() if sample else nullcontext():
+        return stages_of(flow, methodcaller("content"), _is_parallel)

@@ -5,26 +5,36 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from operator import methodcaller
-from typing import Any, cast
+from typing import Any, TypeGuard, cast, overload
 
 import numpy as np
 
 from towerpack._core.errors import ConfigError, InternalError, StateError
 from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed, fresh_seed
-from towerpack.dataflow._ambient import AMBIENT, Ambient
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._content import content_of_code, sampled
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._done import RestStream
-from towerpack.dataflow._iterator import DataIterator, Identity, read_state
-from towerpack.dataflow._overriding import with_method
 from towerpack.dataflow._plan import Node, Plan
-from towerpack.dataflow._ready import Items, ItemsNode, make_ready, note_reset
-from towerpack.dataflow._stream import PlanStream, ReplayStream, State, Stream, Tally
+from towerpack.dataflow._stream import (
+    DataIterator,
+    PlanStream,
+    RestStream,
+    State,
+    Stream,
+    Tally,
+    read_state,
+)
+from towerpack.dataflow._user_code import (
+    AMBIENT,
+    Ambient,
+    ItemsNode,
+    ReplayStream,
+    make_ready,
+    note_reset,
+    with_method,
+)
 
 log = get_logger(__name__)
 
@@ -95,8 +105,8 @@ class DataFlow:
             StateError: The state is of another pipeline, or disagrees with seed or epoch.
         """
         signature = signature_of(self)
-        seed = None if seed is None else check_seed(seed)
-        epoch = None if epoch is None else check_epoch(epoch)
+        seed = check_seed(seed)
+        epoch = None if epoch is None else integer_of(epoch, "epoch", 0)
         at, tally = None, Tally()
         # Code of the user's that is at work, if it is: a resume runs it again.
         ambient = AMBIENT.get()
@@ -105,8 +115,8 @@ class DataFlow:
             seed = lent.seed if seed is None else seed
             epoch = lent.epoch if epoch is None else epoch
         elif state is not None:
-            saved = read_state(state, signature, seed=seed, epoch=epoch)
-            seed, epoch, at, tally = saved.seed, saved.epoch, saved.at, Tally(saved.skipped)
+            seed, epoch, at, skipped = read_state(state, signature, seed=seed, epoch=epoch)
+            tally = Tally(skipped)
             self.__passes, self.__seed = epoch + 1, seed
         else:
             seed, epoch = self.__this_pass(seed, epoch)
@@ -116,8 +126,12 @@ class DataFlow:
         except (KeyError, TypeError, IndexError) as error:
             if state is None:
                 raise
-            raise damaged_state(error) from error
-        return DataIterator(stream, Identity(signature, pipeline_of(self), seed, epoch), tally)
+            raise StateError(
+                f"The state does not have the structure of this pipeline ({type(error).__name__}: "
+                f"{error}).",
+                fix="the state is damaged; start afresh or take another one",
+            ) from error
+        return DataIterator(stream, tally, signature, pipeline_of(self), seed, epoch)
 
     def plan(self, *, seed: int | None = None) -> Plan:
         """Random access to every pass. Parallel stages have no part in it.
@@ -313,9 +327,6 @@ class Stage(DataFlow):
 class Wrapper(Stage):
     """Base of stages that wrap one flow.
 
-    Args:
-        ds: The flow to wrap.
-
     Attributes:
         makes_batches: Its datapoints are stacks of those of `ds`.
     """
@@ -343,13 +354,7 @@ class ParallelStage(Wrapper):
 
     @abstractmethod
     def read_ahead(self, flow: DataFlow, node: Node, place: Place) -> Node | None:
-        """The plan of `flow` with workers that read it ahead.
-
-        Args:
-            flow: This stage, or one that wraps it.
-            node: Its serial plan.
-            place: Where it stands.
-        """
+        """The plan of `flow`, this stage or one that wraps it, with workers that read ahead."""
 
     @abstractmethod
     def open_ahead(
@@ -357,12 +362,7 @@ class ParallelStage(Wrapper):
     ) -> Stream | None:
         """A pass over `flow`, or over a flow further down; `None` if workers can do nothing there.
 
-        Args:
-            flow: This stage, one that wraps it, or one that it wraps.
-            node: Its serial plan, if it has one.
-            place: Where it stands.
-            epoch: The pass.
-            state: As a stream of `flow` gave it.
+        `flow` is this stage, one that wraps it, or one that it wraps; `node` is its serial plan.
         """
 
     def reset_state(self) -> None:
@@ -380,37 +380,30 @@ def parallel_below(flow: DataFlow) -> ParallelStage | None:
     while is_exact(flow):
         if isinstance(flow, ParallelStage):
             return flow
-        stage = cast("Stage", flow)
-        if not stage.lifts:
+        if not flow.lifts:
             return None
-        flow = stage.inputs[0]
+        flow = flow.inputs[0]
     return None
 
 
 def stands_for_code(flow: DataFlow) -> bool:
     """Whether a flow only hands on what code of the user's gives, with which it shares its pass."""
-    if not is_exact(flow) or not cast("Stage", flow).transparent:
+    if not is_exact(flow) or not flow.transparent:
         return False
-    while is_exact(flow) and cast("Stage", flow).transparent:
-        (flow,) = inputs_of(flow)
+    while is_exact(flow) and flow.transparent:
+        (flow,) = flow.inputs
     return not is_exact(flow) and compile_flow(flow, Place(0, serial=True)) is None
 
 
-def is_exact(flow: DataFlow) -> bool:
+def is_exact(flow: DataFlow) -> TypeGuard[Stage]:
     """Whether a flow is a stage as it was written, with no `__iter__` of its own."""
-    return isinstance(flow, Stage) and not _has_iter(type(flow))
-
-
-def _has_iter(cls: type[DataFlow]) -> bool:
-    return cls.__iter__ is not DataFlow.__iter__
+    return isinstance(flow, Stage) and type(flow).__iter__ is DataFlow.__iter__
 
 
 def has_items(cls: type[DataFlow]) -> bool:
     """Whether flows of a class are read by number: an `__iter__` of the user's would count more."""
-    return hasattr(cls, "__getitem__") and cls.__iter__ in _LIBRARYS_ITERS
-
-
-_LIBRARYS_ITERS = (DataFlow.__iter__, ProxyDataFlow.__iter__)
+    ours = (DataFlow.__iter__, ProxyDataFlow.__iter__)
+    return hasattr(cls, "__getitem__") and cls.__iter__ in ours
 
 
 def _is_indexable(flow: DataFlow) -> bool:
@@ -424,10 +417,8 @@ def compile_flow(flow: DataFlow, place: Place) -> Node | None:
         node = compile_flow(flow, replace(place, serial=True))
         return None if node is None else parallel.read_ahead(flow, node, place)
     if is_exact(flow):
-        return cast("Stage", flow).compile(place)
-    if _is_indexable(flow):
-        return ItemsNode(cast("Items", flow))
-    return None
+        return flow.compile(place)
+    return ItemsNode(flow) if _is_indexable(flow) else None
 
 
 def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
@@ -444,8 +435,8 @@ def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
     if node is not None:
         return open_plan(node, epoch, state)
     if is_exact(flow):
-        return cast("Stage", flow).open(place, epoch, state)
-    if not _has_iter(type(flow)):
+        return flow.open(place, epoch, state)
+    if type(flow).__iter__ is DataFlow.__iter__:
         raise ConfigError(
             f"{type(flow).__name__} defines no datapoints.",
             fix="define __iter__ as a generator, or __len__ and __getitem__",
@@ -464,15 +455,6 @@ def open_plan(node: Node, epoch: int, state: State) -> Stream:
     # `ordered=False` leaves gaps; what continues may be in order.
     gaps = isinstance(state, dict) and "ahead" in state
     return (RestStream if gaps else PlanStream)(node, epoch, state)
-
-
-def damaged_state(error: Exception) -> Exception:
-    """The error for a state whose structure does not fit."""
-    return StateError(
-        f"The state does not have the structure of this pipeline ({type(error).__name__}: "
-        f"{error}).",
-        fix="the state is damaged; start afresh or take another one",
-    )
 
 
 def require_flow(ds: Any, owner: DataFlow) -> DataFlow:
@@ -496,19 +478,17 @@ def require_flows(flows: Any, owner: DataFlow) -> list[DataFlow]:
     return [require_flow(flow, owner) for flow in cast("Iterable[Any]", flows)]
 
 
-def check_seed(seed: int) -> int:
-    """A seed as a Python integer that fits every file format: 0 to 2**63 - 1."""
+@overload
+def check_seed(seed: int) -> int: ...
+@overload
+def check_seed(seed: int | None) -> int | None: ...
+def check_seed(seed: int | None) -> int | None:
+    """A seed as a Python integer that fits every file format: 0 to 2**63 - 1; or `None`."""
+    if seed is None:
+        return None
     value = integer_of(seed, "seed")
     if not 0 <= value < 1 << 63:
         raise ConfigError(f"The seed {value} is out of range.", expected="0 to 2**63 - 1")
-    return value
-
-
-def check_epoch(epoch: int) -> int:
-    """The number of a pass as a Python integer: 0 or more."""
-    value = integer_of(epoch, "epoch")
-    if value < 0:
-        raise ConfigError(f"There is no epoch {value}.", expected="0, 1, 2, ...")
     return value
 
 
@@ -522,7 +502,7 @@ def inputs_of(flow: DataFlow) -> tuple[DataFlow, ...]:
 def length_of(flow: DataFlow) -> Length:
     """Datapoints in a pass: an integer, `math.inf`, or `None` for unknown."""
     if is_exact(flow):
-        return cast("Stage", flow).length()
+        return flow.length()
     try:
         return len(flow)
     except (TypeError, NotImplementedError):
@@ -556,59 +536,19 @@ def sequential_part(flow: DataFlow) -> DataFlow:
 
 def pipeline_of(flow: DataFlow) -> str:
     """How messages name a flow: `DataFromArrays(50000) > MapData(decode) > BatchData(128)`."""
-    return _path(flow, _ARGUMENTS, lambda stage: False)
+    return stages_of(flow, _ARGUMENTS, lambda stage: False)
 
 
 def signature_of(flow: DataFlow) -> str:
     """What a state of this flow carries, to be told from states of others."""
-    return _path(flow, methodcaller("identity"), lambda stage: stage.transparent)
+    return stages_of(flow, methodcaller("identity"), lambda stage: stage.transparent)
 
 
-_TOLD = (type(None), bool, int, float, str, np.ndarray)
-
-
-def serial_pipeline_of(flow: DataFlow) -> str:
-    """`pipeline_of` without the parallel stages, which change no datapoint."""
-    return _path(flow, _ARGUMENTS, lambda stage: isinstance(stage, ParallelStage))
-
-
-def functions_of(flow: DataFlow) -> str:
-    """A checksum over the code of a pipeline's functions, and over plain attributes of objects.
-
-    Of what a stage of the library keeps for itself, and of attributes with an underscore, nothing
-    is seen.
-    """
-    found: list[Any] = []
-    waiting = [flow]
-    while waiting:
-        here = waiting.pop()
-        waiting.extend(inputs_of(here))
-        given = [v for k, v in sorted(vars(here).items()) if k[0] != "_"]
-        if isinstance(here, ParallelStage):  # how many workers there are changes no datapoint
-            given = [v for v in given if callable(v)]
-        elif isinstance(here, Stage):  # its numbers stand in its description
-            given = [v for v in given if not isinstance(v, _TOLD)]
-        found += [v for v in given if not isinstance(v, DataFlow)]
-    with sampled():
-        return content_of_code(*found)
-
-
-def content_of(flow: DataFlow, *, sample: bool = False) -> str:
-    """Description of a flow's stages, without the parallel ones, and of their data.
-
-    Args:
-        flow: Described, not read.
-        sample: Look at a part of long data only, so that it takes milliseconds.
-    """
-    with sampled() if sample else nullcontext():
-        return _path(flow, methodcaller("content"), lambda stage: isinstance(stage, ParallelStage))
-
-
-def _path(
+def stages_of(
     flow: DataFlow, told: Callable[[Stage], str], passed_over: Callable[[Stage], bool]
 ) -> str:
     """The stages of a flow, with what is `told` of each, without those that are `passed_over`."""
-    paths = [_path(inner, told, passed_over) for inner in inputs_of(flow)]
+    paths = [stages_of(inner, told, passed_over) for inner in inputs_of(flow)]
     if isinstance(flow, Stage) and passed_over(flow):
         return paths[0]
     name = name_of_stage(flow, told)

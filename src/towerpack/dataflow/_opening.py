@@ -1,12 +1,14 @@
-"""Files of the user's: found, opened once in each process, and never believed."""
+"""Files of the user's: named, found, opened once in each process, and never believed."""
 
 from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast, overload
+
+import numpy as np
 
 from towerpack._core.errors import ConfigError, FormatError, TowerpackError
 from towerpack.dataflow._arguments import given
@@ -24,9 +26,6 @@ class PerProcess(Generic[T]):
     """What each process opens for itself when it first needs it. Pickles unopened.
 
     Two threads that need it first at the same moment may open it twice; one of the two is dropped.
-
-    Args:
-        make: Opens it. Must pickle.
     """
 
     def __init__(self, make: Callable[[], T]) -> None:
@@ -51,11 +50,7 @@ class PerProcess(Generic[T]):
 
 
 class OpenFile:
-    """A file descriptor for reading at offsets, from any thread; closed with the last reference.
-
-    Args:
-        path: The file.
-    """
+    """A file descriptor for reading at offsets, from any thread; closed with the last reference."""
 
     def __init__(self, path: PathLike) -> None:
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -74,22 +69,14 @@ class OpenFile:
 
 
 def path_of(path: object) -> Path:
-    """A path that may be there or not.
-
-    Raises:
-        ConfigError: It is of a type that names nothing.
-    """
+    """A path that may be there or not; a `ConfigError` for what names nothing."""
     if not isinstance(path, (str, os.PathLike)):
         raise ConfigError("This is no path.", got=given(path), expected="a str or a pathlib.Path")
     return Path(cast("PathLike", path))
 
 
 def file_of(path: PathLike) -> Path:
-    """One file that is there.
-
-    Raises:
-        ConfigError: There is no such file, or it is no file.
-    """
+    """One file that is there; otherwise a `ConfigError`."""
     found = path_of(path)
     if not found.is_file():
         got = "a directory" if found.is_dir() else "nothing there"
@@ -100,8 +87,7 @@ def file_of(path: PathLike) -> Path:
 def files_of(paths: PathLike | Sequence[PathLike]) -> list[Path]:
     """One file, several, or those that a pattern such as `train-*.tar` names, sorted.
 
-    Raises:
-        ConfigError: One of them is not there, or there are none.
+    One that is not there, or none at all, is a `ConfigError`.
     """
     if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes, os.PathLike)):
         found = [file_of(path) for path in paths]
@@ -116,20 +102,12 @@ def files_of(paths: PathLike | Sequence[PathLike]) -> list[Path]:
     return found
 
 
-def reading(path: PathLike, what: str) -> _Reading:
-    """Turn whatever a parser raises in a `with` block into an error that names the file.
+class reading:  # noqa: N801 - as those of contextlib
+    """Turn what a parser raises in a `with` block into a `FormatError` that names the file.
 
-    Args:
-        path: What is read.
-        what: What it should be, with its article: "an npz file".
-
-    Raises:
-        FormatError: The block raised anything but our own errors or a `MemoryError`.
+    Our own errors and `MemoryError` pass. `what` is what it should be: "an npz file".
     """
-    return _Reading(path, what)
 
-
-class _Reading:
     # No generator: from Python 3.12 on, an error that one of contextlib's raises over another is in
     # a cycle. Its frames, and what is open in them, would live until garbage is collected.
 
@@ -151,17 +129,7 @@ class _Reading:
 
 
 def check_expansion(nbytes: int, stored: int, what: str, path: PathLike) -> None:
-    """Refuse data that claim to be far larger than the bytes that they are stored in allow.
-
-    Args:
-        nbytes: What would be allocated.
-        stored: Bytes in the file.
-        what: What claims it.
-        path: The file.
-
-    Raises:
-        FormatError: It claims too much.
-    """
+    """Refuse data that claim to be far larger than the `stored` bytes of the file allow."""
     most = _ALWAYS_ALLOWED + _MOST_EXPANSION * stored
     if not 0 <= nbytes <= most:
         raise FormatError(
@@ -170,3 +138,38 @@ def check_expansion(nbytes: int, stored: int, what: str, path: PathLike) -> None
             expected=f"at most {most:,} bytes, which no honest file of this size exceeds",
             fix="the file is damaged; write or fetch it again",
         )
+
+
+class Strings(Sequence[str]):
+    """Strings that cannot be changed, as one buffer and offsets: a million in few objects.
+
+    Names of files that are not UTF-8 survive: their bytes come back as `os.fsdecode` gives them.
+    """
+
+    def __init__(self, strings: Iterable[str]) -> None:
+        buffer = bytearray()
+        ends = [0]
+        for string in strings:
+            buffer += string.encode("utf-8", "surrogateescape")
+            ends.append(len(buffer))
+        self._buffer = bytes(buffer)
+        self._ends = np.asarray(ends, np.int64)
+
+    def __len__(self) -> int:
+        return len(self._ends) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        position = index + len(self) if index < 0 else index
+        if not 0 <= position < len(self):
+            raise IndexError(f"{index} is not within {len(self)} strings")
+        start, end = self._ends[position : position + 2].tolist()
+        return self._buffer[start:end].decode("utf-8", "surrogateescape")
+
+    def __iter__(self) -> Iterator[str]:
+        return (self[i] for i in range(len(self)))

@@ -6,21 +6,21 @@ Resuming, sharding over hosts and any number of workers follow from that by arit
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack._core.errors import ConfigError, DataFlowError, TowerpackError
-from towerpack.dataflow._arena import Allocate
-from towerpack.dataflow._blocks import Block, Positions, as_ints, to_rows
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack._core.errors import ConfigError, TowerpackError
+from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints, to_rows
+from towerpack.dataflow._memory import Allocate
 
 
-class Node(ABC):
-    """One compiled stage. Safe to read from several threads; pickles (by cloudpickle).
+class Node:
+    """One compiled stage: defines `get`, `read` or both, each of which is made of the other.
+
+    Safe to read from several threads; pickles (by cloudpickle).
 
     Attributes:
         size: Datapoints in a pass; `None` is infinite.
@@ -32,22 +32,26 @@ class Node(ABC):
     size: int | None
     chunk: int = 1
     passes_on: Sequence[Node] = ()
+    _last: Any = None  # what was made last, kept by one assignment; does not travel
 
     @property
     def gathers(self) -> bool:
         """Whether it does nothing but move rows of arrays, for which NumPy lets go of the GIL."""
         return bool(self.passes_on) and all(inner.gathers for inner in self.passes_on)
 
-    @abstractmethod
     def read(self, epoch: int, positions: Positions) -> Block:
         """The datapoints at `positions` of pass `epoch`, in that order; at least one.
 
         The memory is the caller's to change, except for objects that a source holds itself.
         """
+        return [self.get(epoch, position) for position in as_ints(positions)]
 
     def get(self, epoch: int, position: int) -> Datapoint:
         """One datapoint."""
         return to_rows(self.read(epoch, range(position, position + 1)))[0]
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_last"}
 
     def lay_into(self, allocate: Allocate) -> None:
         """Let the arrays that it gives be made by `allocate`.
@@ -64,36 +68,6 @@ def makers_of(node: Node) -> Iterator[Node]:
         yield node
     for inner in node.passes_on:
         yield from makers_of(inner)
-
-
-class Indexable(Protocol):
-    """What a source needs for a plan."""
-
-    def __len__(self) -> int: ...
-    def __getitem__(self, index: int, /) -> Any: ...
-
-
-class IndexNode(Node):
-    """A source written by the user, read by `source[i]`."""
-
-    def __init__(self, source: Indexable) -> None:
-        self._source = source
-        self.size = len(source)
-
-    def read(self, epoch: int, positions: Positions) -> Block:
-        return [self.get(epoch, position) for position in as_ints(positions)]
-
-    def get(self, epoch: int, position: int) -> Datapoint:
-        try:
-            return self._source[position]
-        except TowerpackError:
-            raise
-        except Exception as error:
-            name = type(self._source).__name__
-            raise DataFlowError(
-                f"{name}[{position}] raised {type(error).__name__}: {error}",
-                fix=f"what has __len__ and __getitem__ holds 0..{self.size}-1; see the cause",
-            ) from error
 
 
 class Plan:

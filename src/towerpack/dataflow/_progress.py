@@ -1,10 +1,15 @@
-"""A bar for seconds on a terminal; elsewhere nothing."""
+"""Passes that are measured, and a bar that shows how far something is."""
 
 from __future__ import annotations
 
 import contextlib
 import time
 from collections.abc import Callable, Generator
+from itertools import count
+
+from towerpack._core.errors import DataFlowError
+from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._flow import DataFlow
 
 Tick = Callable[[float], None]
 """Takes how much is done."""
@@ -14,11 +19,9 @@ _REDRAW_S = 0.1
 
 @contextlib.contextmanager
 def progress(what: str, total: float | None) -> Generator[Tick]:
-    """Lend a function that shows how far something is.
+    """Lend a function that shows, after `what`, how far something is.
 
-    Args:
-        what: What stands before the bar.
-        total: What `done` will be at the end, if that is known.
+    `total` is what it will be given at the end, if that is known.
     """
     from rich.console import Console
 
@@ -40,3 +43,15 @@ def progress(what: str, total: float | None) -> Generator[Tick]:
                 drawn = time.monotonic()
 
         yield tick
+
+
+def endless(ds: DataFlow, *, seed: int | None = None) -> Generator[Datapoint]:
+    """The datapoints of epochs 0, 1, 2, ...; closed, it closes the running pass."""
+    for epoch in count():
+        empty = True
+        with ds.iterate(seed=seed, epoch=epoch) as iterator:
+            for datapoint in iterator:
+                yield datapoint
+                empty = False
+        if empty:
+            raise DataFlowError("A pass has no datapoints to measure.", pipeline=str(ds))

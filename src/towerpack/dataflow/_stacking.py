@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import BatchError
-from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._datapoints import (
     Datapoint,
     choices_of,
@@ -34,7 +33,7 @@ from towerpack.dataflow._datapoints import (
     rebuild,
     values_of,
 )
-from towerpack.dataflow._rows import RowLender
+from towerpack.dataflow._memory import Allocate, RowLender
 
 Pad = float | Mapping[Hashable, float]
 """A value for all components, or for those that may be ragged, by index or key."""
@@ -50,12 +49,7 @@ _RESHAPE = f"make the shapes agree before batching, or see BatchData(pad=...) or
 
 @dataclass(frozen=True)
 class Into:
-    """Where arrays are stacked to.
-
-    Attributes:
-        allocate: Makes memory for that.
-        lender: Whose arrays are taken as they are, where datapoints were made in them.
-    """
+    """Where arrays are stacked to: new memory, or arrays that datapoints were made in."""
 
     allocate: Allocate = np.empty
     lender: RowLender | None = None
@@ -71,12 +65,7 @@ _ANYWHERE = Into()
 def stack_rows(
     rows: Sequence[Datapoint], pad: Pad | None = None, into: Into = _ANYWHERE
 ) -> Datapoint:
-    """Stack datapoints into one of their kind.
-
-    Args:
-        rows: At least one.
-        pad: For ragged components.
-        into: Where arrays are stacked to.
+    """Stack datapoints, at least one, into one of their kind.
 
     Raises:
         BatchError: They differ in structure, shape or dtype, or hold what does not stack.
@@ -154,14 +143,7 @@ def _stack(items: Sequence[Any], key: Hashable, pad: float | None, into: Into) -
     if isinstance(first, (str, bytes)):  # before np.generic: np.str_ is both
         return _stack_texts(items, key)
     if isinstance(first, (np.generic, bool, int, float)):
-        kinds = {cast("type[Any]", type(item)) for item in items}
-        if kinds <= _NUMBERS.keys():
-            return _stack_numbers(items, kinds, key)
-        if not kinds.isdisjoint(_NUMBERS):
-            return _stack_scalars(items, kinds, key)
-        return _stack_arrays(
-            [_numpy(item, i, key, items) for i, item in enumerate(items)], key, pad, into
-        )
+        return _stack_numbers(items, key)
     if isinstance(first, (list, tuple)):
         arrays = [_from_sequence(item, i, key, items) for i, item in enumerate(items)]
         return _stack_arrays(_empty_alike(arrays), key, pad, into)
@@ -243,35 +225,24 @@ def _fill_of(pad: float, dtype: np.dtype[Any]) -> Array | None:
     return None if cut else fill
 
 
-def _stack_numbers(items: Sequence[Any], kinds: set[type[Any]], key: Hashable) -> Array:
-    if bool not in kinds:
-        return _array_of(items, _NUMBERS[float if float in kinds else int], key)
-    if kinds == {bool}:
-        return np.array(items, np.bool_)
-    first_is_bool = isinstance(items[0], bool)
-    odd = next(i for i, item in enumerate(items) if isinstance(item, bool) != first_is_bool)
-    raise _mismatch(odd, key, items[odd], items[0], _ONE_TYPE)
+def _stack_numbers(items: Sequence[Any], key: Hashable) -> Array:
+    """Numbers of Python's and scalars of NumPy's, also among each other."""
+    kinds = {cast("type[Any]", type(item)) for item in items}
+    becomes: dict[type[Any], Any] = _NUMBERS
+    if float in kinds:
+        becomes = {**_NUMBERS, int: _NUMBERS[float]}
 
-
-def _stack_scalars(items: Sequence[Any], kinds: set[type[Any]], key: Hashable) -> Array:
-    """Numbers of Python's and NumPy's among each other."""
-    becomes = {**_NUMBERS, int: _NUMBERS[float]} if float in kinds else _NUMBERS
-    dtypes = [_scalar_dtype(item, becomes) for item in items]
-    for index, dtype in enumerate(dtypes):
-        if dtype is None or dtype != dtypes[0]:
-            raise _mismatch(index, key, items[index], items[0], _ONE_TYPE)
-    return _array_of(items, dtypes[0], key)
-
-
-def _scalar_dtype(item: Any, becomes: dict[type[Any], np.dtype[Any]]) -> np.dtype[Any] | None:
-    """The dtype of a number, or of a scalar of NumPy's; `None` if it is neither."""
-    if not isinstance(item, (np.generic, np.ndarray)):
+    def dtype_of(item: Any) -> np.dtype[Any] | None:
+        if isinstance(item, (np.generic, np.ndarray)):
+            scalar = cast("Array", item)
+            return None if scalar.shape else scalar.dtype
         return becomes.get(type(cast("object", item)))
-    scalar = cast("Array", item)
-    return None if scalar.shape else scalar.dtype
 
-
-def _array_of(items: Sequence[Any], dtype: np.dtype[Any] | None, key: Hashable) -> Array:
+    dtype = dtype_of(items[0])
+    one_kind = kinds <= becomes.keys() and len({becomes[kind] for kind in kinds}) == 1
+    for index, item in enumerate(() if one_kind else items):
+        if dtype_of(item) != dtype:
+            raise _mismatch(index, key, item, items[0], _ONE_TYPE)
     try:
         return np.array(items, dtype)
     except OverflowError as error:
@@ -288,12 +259,6 @@ def _stack_texts(items: Sequence[Any], key: Hashable) -> Array:
     out = np.empty(len(items), object)
     out[:] = [kind(item) for item in items]  # np.str_ and np.bytes_ become str and bytes
     return out
-
-
-def _numpy(item: Any, index: int, key: Hashable, items: Sequence[Any]) -> Array:
-    if not isinstance(item, (np.generic, np.ndarray)):
-        raise _mismatch(index, key, item, items[0], _ONE_TYPE)
-    return np.asarray(cast("Array", item))
 
 
 def _from_sequence(item: Any, index: int, key: Hashable, items: Sequence[Any]) -> Array:

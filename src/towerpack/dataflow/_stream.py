@@ -1,4 +1,4 @@
-"""Streams: what one iteration over a flow is made of. Each knows where it is.
+"""Streams: what one iteration over a flow is made of; and the iterator that users hold.
 
 A stream's state is made of integers, strings, lists and dicts. It describes the position *before*
 the datapoint that `next` would give, also after `next` raised: a failed datapoint is tried again.
@@ -6,17 +6,17 @@ the datapoint that `next` would give, also after `next` raised: a failed datapoi
 
 from __future__ import annotations
 
+import bisect
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
 
 from towerpack._core.errors import DataFlowError, StateError, TowerpackError
-from towerpack.dataflow._ambient import AMBIENT, Ambient
-from towerpack.dataflow._blocks import to_rows
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._datapoints import Datapoint, to_rows
 from towerpack.dataflow._plan import Node
 
+_VERSION = 1  # of states
 State = Any
 
 
@@ -66,6 +66,15 @@ class Stream(ABC):
         return
 
 
+class InnerStream(Stream):
+    """Base of streams that read one other."""
+
+    _inner: Stream
+
+    def close(self) -> None:
+        self._inner.close()
+
+
 class PlanStream(Stream):
     """Reads a plan from one position on. Its state is that position."""
 
@@ -108,157 +117,6 @@ class PlanStream(Stream):
         return self._rows[index]
 
 
-class ReplayStream(Stream):
-    """Runs code of the user's that only knows how to start: a resume runs it again and skips.
-
-    Args:
-        start: Starts one pass.
-        ambient: Makes what flows iterated inside take their seed and epoch from.
-        name: Of the flow, for messages.
-        state: How many datapoints to skip.
-    """
-
-    def __init__(
-        self,
-        start: Callable[[], Iterator[Datapoint]],
-        ambient: Callable[[], Ambient],
-        name: str,
-        state: State,
-    ) -> None:
-        self._start = start
-        self._make_ambient = ambient
-        self._name = name
-        self._count = check_count(state, sys.maxsize)
-        self._ambient: Ambient | None = None
-        self._iterator: Iterator[Datapoint] | None = None
-
-    def __next__(self) -> Datapoint:
-        if self._iterator is None:
-            self._ambient = self._make_ambient()
-        token = AMBIENT.set(self._ambient)
-        try:
-            if self._iterator is None:
-                self._iterator = self._restart()
-            datapoint = next(self._iterator)
-        except StopIteration:
-            raise
-        except BaseException as error:
-            # A generator that raised is finished and would seem to end here: start it again.
-            self._iterator = None
-            if isinstance(error, TowerpackError) or not isinstance(error, Exception):
-                raise
-            raise DataFlowError(
-                f"{self._name} raised {type(error).__name__} at datapoint {self._count}: {error}",
-                fix="see the cause above; next() tries this datapoint again",
-            ) from error
-        finally:
-            AMBIENT.reset(token)
-        self._count += 1
-        return datapoint
-
-    def state(self) -> State:
-        return self._count
-
-    def close(self) -> None:
-        close = getattr(self._iterator, "close", None)
-        if close is not None:
-            close()
-
-    def _restart(self) -> Iterator[Datapoint]:
-        iterator = self._start()
-        for done in range(self._count):
-            try:
-                next(iterator)
-            except StopIteration:
-                raise ended_early(self._name, done, self._count) from None
-        return iterator
-
-
-class WindowStream(Stream):
-    """Takes datapoints in windows, and makes a list of datapoints of each.
-
-    Its state is where the current window began, and how much of what it gave is used up; a resume
-    reads that window again.
-
-    Args:
-        inner: What is read.
-        size: Datapoints in a window; the last may have fewer.
-        transform: From the window's index and datapoints to what is handed on.
-        state: As `state()` gave it.
-        tally: What `inner` counts in.
-    """
-
-    def __init__(
-        self,
-        inner: Stream,
-        size: int,
-        transform: Callable[[int, list[Datapoint]], list[Datapoint]],
-        state: State,
-        tally: Tally | None,
-    ) -> None:
-        self._inner = inner
-        self._tally = tally or Tally()
-        self._size = size
-        self._transform = transform
-        self._window, self._used = (0, 0) if state is None else (state["window"], state["used"])
-        self._begin = inner.state()
-        self._skipped = 0  # of this window
-        # Not uncounted before it is read again, which whatever stands above may never ask for.
-        self._resumed = state
-        if state is not None:
-            self._skipped = check_count(state.get("again"), sys.maxsize)
-        self._pending: list[Datapoint] = []
-        self._ready: list[Datapoint] | None = None
-        self._ended = False
-
-    def __next__(self) -> Datapoint:
-        while self._ready is None or self._used >= len(self._ready):
-            if self._ended:
-                raise StopIteration
-            if self._ready is not None:
-                self._forward()
-            self._ready = self._fill()
-        datapoint = self._ready[self._used]
-        self._used += 1
-        return datapoint
-
-    def state(self) -> State:
-        if self._ready is not None and self._used >= len(self._ready) and not self._ended:
-            self._forward()
-        state = {"window": self._window, "used": self._used, "inner": self._begin}
-        return with_skipped(state, self._skipped)
-
-    def close(self) -> None:
-        self._inner.close()
-
-    def _forward(self) -> None:
-        """Everything of this window was used: the next one begins here."""
-        self._begin = self._inner.state()
-        self._skipped = 0
-        self._window += 1
-        self._used = 0
-        self._ready = None
-
-    def _fill(self) -> list[Datapoint]:
-        pending = self._pending  # kept if `inner` raises, so that nothing is lost
-        ended = False
-        if self._resumed is not None:
-            self._tally.uncount(self._resumed)
-            self._resumed, self._skipped = None, 0
-        before = self._tally.skipped  # which other branches of the pipeline count in, too
-        try:
-            while len(pending) < self._size:
-                pending.append(next(self._inner))
-        except StopIteration:
-            ended = True
-        finally:
-            self._skipped += self._tally.skipped - before
-        ready = self._transform(self._window, pending) if pending else []
-        self._pending = []
-        self._ended = ended
-        return ready
-
-
 def with_skipped(state: dict[str, Any], again: int) -> dict[str, Any]:
     """A state, with how many bad datapoints a resume leaves out again. See `Tally.uncount`."""
     return {**state, "again": again} if again else state
@@ -293,3 +151,189 @@ def check_count(state: State, limit: int) -> int:
             "which it then needs again",
         )
     return state
+
+
+class Done:
+    """Which positions of a pass were handed on: all before one, and some ranges after it.
+
+    `state` is what `state()` gave, or a position: all before it.
+    """
+
+    def __init__(self, state: State, size: int) -> None:
+        self._ranges: list[list[int]] = [[0, 0]]
+        if isinstance(state, dict):
+            fields = cast("dict[str, Any]", state)
+            self._ranges = [[0, fields["from"]], *(list(one) for one in fields["ahead"])]
+        elif state is not None:
+            self._ranges = [[0, check_count(state, size)]]
+        edges = [edge for one in self._ranges for edge in one]
+        pairs = all(len(one) == 2 for one in self._ranges)
+        if not pairs or edges != sorted(edges) or edges[-1] > size:
+            raise StateError(
+                "The ranges of a state are not within a pass, one after another.",
+                got=f"{self._ranges!r:.200}",
+                expected=f"positions in 0..{size}",
+                fix="the state is damaged, or was taken from other data",
+            )
+
+    def add(self, position: int) -> None:
+        """One more position."""
+        ranges = self._ranges
+        index = bisect.bisect_right(ranges, [position, sys.maxsize]) - 1
+        if index >= 0 and ranges[index][1] == position:
+            ranges[index][1] += 1
+        else:
+            index += 1
+            ranges.insert(index, [position, position + 1])
+        if index + 1 < len(ranges) and ranges[index][1] == ranges[index + 1][0]:
+            ranges[index][1] = ranges.pop(index + 1)[1]
+
+    def gaps(self, size: int) -> list[tuple[int, int]]:
+        """What is left of a pass."""
+        starts = [end for _, end in self._ranges]
+        ends = [start for start, _ in self._ranges[1:]]
+        return [gap for gap in zip(starts, [*ends, size], strict=True) if gap[0] < gap[1]]
+
+    def state(self) -> State:
+        """A position, if nothing after it is done."""
+        first = self._ranges[0][1]
+        if len(self._ranges) == 1:
+            return first
+        return {"from": first, "ahead": [list(one) for one in self._ranges[1:]]}
+
+
+class RestStream(Stream):
+    """Reads, in order, what is left of a pass that workers began in any order."""
+
+    def __init__(self, node: Node, epoch: int, state: State) -> None:
+        self._get = node.get
+        self._epoch = epoch
+        size = sys.maxsize if node.size is None else node.size
+        self._done = Done(state, size)
+        self._gaps = self._done.gaps(size)[::-1]
+
+    def __next__(self) -> Datapoint:
+        if not self._gaps:
+            raise StopIteration
+        position, end = self._gaps[-1]
+        datapoint = self._get(self._epoch, position)
+        self._done.add(position)
+        self._gaps[-1:] = [(position + 1, end)] if position + 1 < end else []
+        return datapoint
+
+    def state(self) -> State:
+        return self._done.state()
+
+
+class DataIterator:
+    """One pass over a flow. Not safe to share between threads without a lock.
+
+    Holds everything about the pass; the flow knows nothing of it. Works as a context manager,
+    which closes it.
+
+    Attributes:
+        seed: What this pass's randomness is a function of, with the epoch.
+        epoch: Which pass this is.
+    """
+
+    def __init__(
+        self, stream: Stream, tally: Tally, signature: str, pipeline: str, seed: int, epoch: int
+    ) -> None:
+        self._stream = stream
+        self._advance = stream.__next__
+        self._tally = tally
+        self._signature = signature
+        self._pipeline = pipeline
+        self.seed = seed
+        self.epoch = epoch
+
+    def __iter__(self) -> DataIterator:
+        return self
+
+    def __next__(self) -> Datapoint:
+        try:
+            return self._advance()
+        except TowerpackError as error:
+            error.pipeline = error.pipeline or self._pipeline
+            raise
+
+    def state(self) -> dict[str, Any]:
+        """Where this pass is, for `flow.iterate(state=...)`: small, and msgpack can carry it.
+
+        Describes the position before the datapoint that `next` would give. If `next` raised, that
+        is the datapoint that failed.
+        """
+        return {
+            "version": _VERSION,
+            "flow": self._signature,
+            "seed": self.seed,
+            "epoch": self.epoch,
+            "at": self._stream.state(),
+            "skipped": self._tally.skipped,
+        }
+
+    @property
+    def skipped(self) -> int:
+        """How many bad datapoints `on_error="skip"` has left out of this pass so far."""
+        return max(0, self._tally.skipped)
+
+    def close(self) -> None:
+        """Give up generators, files and workers that the pass holds."""
+        self._stream.close()
+        for close in self._tally.closing:
+            close()
+
+    def __enter__(self) -> DataIterator:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def read_state(
+    state: object, signature: str, *, seed: int | None, epoch: int | None
+) -> tuple[int, int, State, int]:
+    """Seed, epoch, position and skipped datapoints of a state, if that fits.
+
+    Raises:
+        StateError: It is no state, or one of another pipeline, seed or epoch.
+    """
+    if not isinstance(state, Mapping) or not {"version", "flow", "seed", "epoch", "at"} <= set(
+        cast("Mapping[object, object]", state)
+    ):
+        raise StateError(
+            f"This is no state of an iterator: {state!r:.80}",
+            expected="what `iterator.state()` returned",
+        )
+    fields = cast("Mapping[str, Any]", state)
+    if fields["version"] != _VERSION:
+        raise StateError(
+            f"This state has version {fields['version']!r}.",
+            expected=f"version {_VERSION}",
+            fix="continue with the version of Towerpack that wrote it",
+        )
+    if fields["flow"] != signature:
+        raise StateError(
+            f"This state belongs to another pipeline: {_difference(fields['flow'], signature)}.",
+            got=str(fields["flow"]),
+            expected=signature,
+            fix="build the pipeline as it was when the state was taken, or start afresh",
+        )
+    for name, wanted in (("seed", seed), ("epoch", epoch)):
+        if wanted is not None and wanted != fields[name]:
+            raise StateError(
+                f"The {name} given and the state's {name} differ.",
+                got=f"{name}={wanted}",
+                expected=f"{name}={fields[name]}, from the state",
+                fix=f"leave out {name}=: the state carries it",
+            )
+    return fields["seed"], fields["epoch"], fields["at"], fields.get("skipped", 0)
+
+
+def _difference(saved: object, current: str) -> str:
+    theirs, ours = str(saved).split(" > "), current.split(" > ")
+    for place, (their, our) in enumerate(zip(theirs, ours, strict=False)):
+        if their != our:
+            return f"stage {place} was {their} and is {our}"
+    more = theirs[len(ours) :] or ours[len(theirs) :]
+    return f"{' > '.join(more)} is {'missing' if len(theirs) > len(ours) else 'new'}"

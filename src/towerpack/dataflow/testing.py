@@ -17,7 +17,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._datapoints import Datapoint, duplicate
 from towerpack.dataflow._flow import DataFlow
 
 Make = Callable[[], DataFlow]
@@ -89,19 +89,13 @@ def check_flow(
 
 def check_pass(make: Make, *, seed: int = 7, epochs: int = 2, limit: int = 200) -> None:
     """A pass is a function of (seed, epoch), whatever was done with the instance before."""
-    used = make()
+    used, counted = make(), make()
+    expected = [_take(make().iterate(seed=seed, epoch=epoch), limit) for epoch in range(epochs)]
+    for epoch in [*range(epochs), *reversed(range(epochs))]:
+        found = _take(used.iterate(seed=seed, epoch=epoch), limit)
+        _same(found, expected[epoch], f"epoch {epoch} again")
     for epoch in range(epochs):
-        fresh = _take(make().iterate(seed=seed, epoch=epoch), limit)
-        _same(_take(used.iterate(seed=seed, epoch=epoch), limit), fresh, f"epoch {epoch} again")
-    for epoch in reversed(range(epochs)):
-        fresh = _take(make().iterate(seed=seed, epoch=epoch), limit)
-        _same(
-            _take(used.iterate(seed=seed, epoch=epoch), limit), fresh, f"epoch {epoch}, backwards"
-        )
-    counted = make()
-    for epoch in range(epochs):
-        expected = _take(make().iterate(seed=seed, epoch=epoch), limit)
-        _same(_take(counted.iterate(seed=seed), limit), expected, f"pass {epoch}, counted")
+        _same(_take(counted.iterate(seed=seed), limit), expected[epoch], f"pass {epoch}, counted")
 
 
 def check_length(make: Make, *, seed: int = 7, epochs: int = 2, limit: int = 200) -> None:
@@ -125,7 +119,7 @@ def check_independence(make: Make, *, seed: int = 7, limit: int = 200) -> None:
     found: list[list[Datapoint]] = [[], []]
     for _ in range(limit):
         for one, iterator in zip(found, iterators, strict=True):
-            one.extend(islice(iterator, 1))
+            one += islice(iterator, 1)
     for epoch in (0, 1):
         _same(found[epoch], expected[epoch], f"{flow}, epoch {epoch} beside another")
 
@@ -184,20 +178,8 @@ def _packed(state: Any) -> Any:
 
 
 def _take(iterator: Iterable[Datapoint], count: int) -> list[Datapoint]:
-    return [_copied(datapoint) for datapoint in islice(iterator, count)]
-
-
-def _copied(value: Any) -> Any:
-    """A flow may lend the memory of a datapoint until the next one is asked for."""
-    if isinstance(value, np.ndarray):
-        return cast("NDArray[Any]", value).copy()
-    if isinstance(value, dict):
-        return {key: _copied(item) for key, item in cast("dict[Any, Any]", value).items()}
-    if isinstance(value, list):
-        return [_copied(item) for item in cast("list[Any]", value)]
-    if type(value) is tuple:
-        return tuple(_copied(item) for item in cast("tuple[Any, ...]", value))
-    return value
+    # A flow may lend the memory of a datapoint until the next one is asked for.
+    return [duplicate(datapoint) for datapoint in islice(iterator, count)]
 
 
 def _same(found: Sequence[Datapoint], expected: Sequence[Datapoint], where: str) -> None:

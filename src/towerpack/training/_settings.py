@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from towerpack.callbacks import Callbacks
 from towerpack.dataflow import DataFlow
-from towerpack.dataflow._flow import content_of, functions_of, serial_pipeline_of
+from towerpack.dataflow._content import content_of, functions_of, serial_pipeline_of
 from towerpack.inputs import InputSource
 from towerpack.tower import COST, TowerTrace
 from towerpack.training._run_dir import plain

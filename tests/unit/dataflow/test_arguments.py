@@ -233,13 +233,13 @@ def test_what_python_iterates_without_iter() -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ({"shapes": 3}, "one shape for each component"),
-        ({"shapes": [28, 28]}, "one shape for each component"),
+        ({"shapes": 3}, "one shape, one dtype"),
+        ({"shapes": [28, 28]}, "one shape, one dtype"),
         ({"shapes": [[2, -1]]}, "a side of a shape is -1"),
         ({"shapes": [["a"]]}, "no integer"),
         ({"shapes": [[2]], "size": -1}, "size is -1"),
-        ({"shapes": [[2]], "dtype": "nope"}, "no such dtype"),
-        ({"shapes": [[2]], "domain": 3}, "one domain for each shape"),
+        ({"shapes": [[2]], "dtype": "nope"}, "one dtype and one domain"),
+        ({"shapes": [[2]], "domain": (1, 2, 3)}, "one dtype and one domain"),
     ],
 )
 def test_fake_data(arguments: dict[str, Any], told: str) -> None:

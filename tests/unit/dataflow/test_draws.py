@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow import ItemRNG, _draws
-from towerpack.dataflow._draws import ItemRNGs, position_rng
+from towerpack.dataflow import ItemRNG, _randomness
+from towerpack.dataflow._randomness import ItemRNGs, position_rng
 
 
 def rng(positions: list[int] | range, epoch: int = 0, key: int = 9) -> ItemRNG:
@@ -110,8 +110,8 @@ def test_what_was_drawn_belongs_to_the_caller() -> None:
 def hashed_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many words each call of `mix` makes from now on."""
     counts: list[int] = []
-    mix = _draws.mix
-    monkeypatch.setattr(_draws, "mix", lambda words: counts.append(words.size) or mix(words))
+    mix = _randomness.mix
+    monkeypatch.setattr(_randomness, "mix", lambda words: counts.append(words.size) or mix(words))
     return counts
 
 

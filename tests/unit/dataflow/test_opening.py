@@ -20,12 +20,12 @@ from towerpack import ConfigError, FormatError
 from towerpack.dataflow._opening import (
     OpenFile,
     PerProcess,
+    Strings,
     check_expansion,
     file_of,
     files_of,
     reading,
 )
-from towerpack.dataflow._strings import Strings
 
 
 def test_a_handle_for_each_process(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from towerpack.dataflow import (
     ShuffleData,
     profile,
 )
-from towerpack.dataflow._overriding import with_method
+from towerpack.dataflow._user_code import with_method
 from towerpack.dataflow.datasets import Digits
 from towerpack.dataflow.testing import check_flow
 

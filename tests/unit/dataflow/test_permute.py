@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from towerpack.dataflow._permute import permute
+from towerpack.dataflow._randomness import permute
 
 SIZES = [1, 2, 3, 7, 64, 1000, 4095, 4096, 4097, 5000, 8192, 8193, 50_000, 65_536, 100_003]
 

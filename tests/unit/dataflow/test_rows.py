@@ -32,8 +32,7 @@ from towerpack.dataflow import (
     ShuffleData,
     empty_row,
 )
-from towerpack.dataflow._arena import Arena, lend, lent_empty
-from towerpack.dataflow._rows import RowLender, RowMaker
+from towerpack.dataflow._memory import Arena, RowLender, RowMaker, lend, lent_empty
 
 SHAPE = (5, 3)
 SIZE = 8

@@ -201,7 +201,7 @@ class TestFakeData:
         assert len(set(values)) == 1
 
     def test_one_dtype_for_each_shape(self) -> None:
-        with pytest.raises(ConfigError, match="2 shapes, 1 dtypes"):
+        with pytest.raises(ConfigError, match="one dtype and one domain"):
             FakeData([[1], [2]], dtype=["int32"])
 
 

@@ -61,7 +61,7 @@ class TestSeedsAndEpochs:
         ds = shuffled()
         ds.iterate(epoch=7)
         assert ds.iterate().epoch == 0
-        with pytest.raises(ConfigError, match="no epoch -1"):
+        with pytest.raises(ConfigError, match="epoch is -1"):
             ds.iterate(epoch=-1)
 
     def test_a_drawn_seed_is_logged_once(self, caplog: pytest.LogCaptureFixture) -> None:

@@ -12,15 +12,12 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.dataflow._arguments import given, integer_of, names_of
-from towerpack.dataflow._blocks import Block, Columns, Positions, as_ints
 from towerpack.dataflow._content import content_of_files, content_of_values
-from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._opening import PathLike
+from towerpack.dataflow._datapoints import Block, Columns, Datapoint, Positions, as_ints
+from towerpack.dataflow._opening import PathLike, Strings
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._strings import Strings
 from towerpack.dataflow.sources._files import ImageReader
-from towerpack.dataflow.sources._memory import ArraysNode
-from towerpack.dataflow.sources._planned import PlannedSource
+from towerpack.dataflow.sources._memory import ArraysNode, PlannedSource
 
 ChannelOrder = Literal["bgr", "rgb"]
 

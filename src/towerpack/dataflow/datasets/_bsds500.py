@@ -9,12 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import FormatError
-from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._content import content_of_files
-from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._opening import PathLike, reading
+from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
+from towerpack.dataflow._opening import PathLike, Strings, reading
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._strings import Strings
 from towerpack.dataflow.datasets._bases import ChannelOrder, ImageList, ImageListNode, check_choice
 from towerpack.dataflow.datasets._download import Address, RemoteFile, own_dir
 from towerpack.dataflow.datasets._extract import fetch_member

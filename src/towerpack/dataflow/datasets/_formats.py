@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import FormatError
 from towerpack._core.extras import require
-from towerpack.dataflow._opening import check_expansion, reading
-from towerpack.dataflow._strings import Strings
+from towerpack.dataflow._opening import Strings, check_expansion, reading
 from towerpack.dataflow.formats._messages import message_class
 
 _UINT8 = 8

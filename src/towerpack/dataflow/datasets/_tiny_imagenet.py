@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import FormatError
-from towerpack.dataflow._opening import PathLike, reading
-from towerpack.dataflow._strings import Strings
+from towerpack.dataflow._opening import PathLike, Strings, reading
 from towerpack.dataflow.datasets._bases import ChannelOrder, ImageList, check_choice
 from towerpack.dataflow.datasets._download import Address, RemoteFile, own_dir
 from towerpack.dataflow.datasets._extract import fetch_member

@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._blocks import Block, Positions, as_ints, to_rows
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._content import content_of
+from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints, to_rows
 from towerpack.dataflow._flow import (
     DataFlow,
     Place,
     Wrapper,
     check_seed,
     compile_flow,
-    content_of,
     infinite,
     is_random,
     length_of,

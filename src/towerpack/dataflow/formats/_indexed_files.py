@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Final
 
 from towerpack._core.errors import FormatError
-from towerpack.dataflow._ambient import Ambient
 from towerpack.dataflow._content import content_of_files
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Length, Place, Stage
 from towerpack.dataflow._opening import OpenFile
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import ReplayStream, State, Stream
+from towerpack.dataflow._stream import State, Stream
+from towerpack.dataflow._user_code import Ambient, ReplayStream
 
 _MOST_OPEN: Final = 64
 

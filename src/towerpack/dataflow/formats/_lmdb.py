@@ -16,13 +16,12 @@ import numpy as np
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
 from towerpack.dataflow._arguments import given
-from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._content import content_of_files, content_of_values
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._opening import PathLike, PerProcess, file_of, path_of, reading
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow.sources._planned import PlannedSource
+from towerpack.dataflow.sources._memory import PlannedSource
 from towerpack.dataflow.stages._map import MapData
 from towerpack.dataflow.stages._mapping import Limit, OnError
 

@@ -18,9 +18,8 @@ from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._content import content_of_files
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._opening import PathLike, check_expansion, file_of, reading
-from towerpack.dataflow._sending import HeldArrays
 from towerpack.dataflow.formats._npy import HEADER_BYTES, NpyHeader, npy_header, parse_npy
-from towerpack.dataflow.sources._memory import DataFromArrays
+from towerpack.dataflow.sources._memory import DataFromArrays, HeldArrays
 
 _LENGTHS: Final = struct.Struct("<HH")
 

@@ -12,9 +12,15 @@ import numpy as np
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._arguments import names_of
-from towerpack.dataflow._blocks import Block, Columns, Positions, as_array, read_groups
 from towerpack.dataflow._content import content_of_files
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._datapoints import (
+    Block,
+    Columns,
+    Datapoint,
+    Positions,
+    as_array,
+    read_groups,
+)
 from towerpack.dataflow._flow import Length, Place, Stage
 from towerpack.dataflow._opening import PathLike, PerProcess, check_expansion, files_of, reading
 from towerpack.dataflow._plan import Node

@@ -14,11 +14,16 @@ import numpy as np
 
 from towerpack._core.errors import FormatError
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._blocks import Block, Positions, as_ints
-from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._opening import PathLike, PerProcess, check_expansion, files_of, reading
+from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
+from towerpack.dataflow._opening import (
+    PathLike,
+    PerProcess,
+    Strings,
+    check_expansion,
+    files_of,
+    reading,
+)
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._strings import Strings
 from towerpack.dataflow.formats._indexed_files import FilePool, IndexedFiles, version_of
 from towerpack.dataflow.formats._tar_archive import compression_of, tar_members
 from towerpack.dataflow.formats._tar_codec import decode_file

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from towerpack.dataflow._blocks import Block, Positions, as_ints
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
 from towerpack.dataflow._opening import PathLike, PerProcess, files_of, path_of, reading
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow.formats._example import Feature, checked_features, parse_example

@@ -16,7 +16,7 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import given
-from towerpack.dataflow._overriding import is_ours
+from towerpack.dataflow._user_code import is_ours
 
 Check = Callable[[Any, str], object]
 """Raises `ConfigError` for a value that the argument of some name may not have."""

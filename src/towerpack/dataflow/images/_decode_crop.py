@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack.dataflow._rows import empty_row
+from towerpack.dataflow._memory import empty_row
 from towerpack.dataflow.images._arguments import (
     INTERPOLATIONS,
     Interpolation,

@@ -10,9 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._blocks import Block, Positions, as_ints
-from towerpack.dataflow._datapoints import Datapoint, describe, replaced
-from towerpack.dataflow._draws import position_rng
+from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints, describe, replaced
 from towerpack.dataflow._flow import (
     DataFlow,
     Place,
@@ -22,6 +20,7 @@ from towerpack.dataflow._flow import (
     sequential_part,
 )
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._randomness import position_rng
 from towerpack.dataflow.images._arguments import Size, check_arguments, height_and_width, number
 from towerpack.dataflow.images._augmentor import RNG
 from towerpack.dataflow.images._crop import draw_crop

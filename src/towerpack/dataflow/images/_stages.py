@@ -11,8 +11,8 @@ import numpy as np
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import Datapoint, choices_of, describe, name_of, replaced
 from towerpack.dataflow._flow import DataFlow
-from towerpack.dataflow._overriding import is_ours
-from towerpack.dataflow._rows import empty_row
+from towerpack.dataflow._memory import empty_row
+from towerpack.dataflow._user_code import is_ours
 from towerpack.dataflow.images._albumentations import Albumentations
 from towerpack.dataflow.images._augmentor import RNG, AugmentorList, ImageAugmentor, MapImage
 from towerpack.dataflow.images._crop import BackgroundFiller

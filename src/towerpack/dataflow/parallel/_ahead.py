@@ -7,11 +7,9 @@ from collections.abc import Callable
 from functools import partial
 
 from towerpack._core.errors import DataFlowError
-from towerpack.dataflow._blocks import Block, Positions, as_ints
-from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._done import Done
+from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import State, Stream
+from towerpack.dataflow._stream import Done, State, Stream
 from towerpack.dataflow.parallel._pool import Pool
 from towerpack.dataflow.parallel._run import Run
 from towerpack.dataflow.parallel._work import PlanWork, WorkSource

@@ -17,9 +17,9 @@ import numpy as np
 
 from towerpack.dataflow._datapoints import Datapoint, rebuild
 from towerpack.dataflow._flow import DataFlow, Place, compile_flow, inputs_of, is_exact
-from towerpack.dataflow._overriding import is_ours
+from towerpack.dataflow._user_code import is_ours
 from towerpack.dataflow.parallel._pickling import dump, dump_code, load
-from towerpack.dataflow.sources._generator import DataFromGenerator, DataFromIterable
+from towerpack.dataflow.sources._iterables import DataFromGenerator, DataFromIterable
 
 Others = Callable[[Any], Any]
 """What is to become of objects of kinds that are not known here."""

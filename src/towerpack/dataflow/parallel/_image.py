@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import DataFlowError
-from towerpack.dataflow._arena import aligned
-from towerpack.dataflow._sending import SENDER, Sender
+from towerpack.dataflow._memory import aligned
 from towerpack.dataflow.parallel._memory import buffer_address, memory_file, reserve, whole_pages
 from towerpack.dataflow.parallel._pickling import dump_code, dump_each, load
+from towerpack.dataflow.sources._memory import SENDER, Sender
 
 _IN_MEMORY = 1 << 15
 _LONG = 1024

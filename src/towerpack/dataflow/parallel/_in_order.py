@@ -20,12 +20,13 @@ from towerpack.dataflow._flow import (
     open_flow,
 )
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import State, Stream, Tally, WindowStream, check_count
+from towerpack.dataflow._stream import State, Stream, Tally, check_count
 from towerpack.dataflow.parallel._ahead import Begin
 from towerpack.dataflow.parallel._copies import may_write_over, own_copy
 from towerpack.dataflow.parallel._failure import Failure, describe_failure, restore_failure
 from towerpack.dataflow.parallel._pool import Pool
 from towerpack.dataflow.parallel._reader import Buffer, ReadWork, read_ahead
+from towerpack.dataflow.stages._base import WindowStream
 from towerpack.dataflow.stages._batch import BatchData
 from towerpack.dataflow.stages._map import MapData, MapNode
 from towerpack.dataflow.stages._mapping import Mapper, MapStream

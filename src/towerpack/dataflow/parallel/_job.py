@@ -6,9 +6,8 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from towerpack.dataflow._arena import lent_empty
-from towerpack.dataflow._blocks import Block, Positions
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._datapoints import Block, Datapoint, Positions
+from towerpack.dataflow._memory import lent_empty
 from towerpack.dataflow._plan import Node
 
 Work = tuple[int, int, int]

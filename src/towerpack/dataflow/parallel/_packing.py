@@ -9,9 +9,16 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack.dataflow._arena import Arena, aligned, lent_empty
-from towerpack.dataflow._blocks import Block, Columns, to_rows
-from towerpack.dataflow._datapoints import Datapoint, keys_of, rebuild, values_of
+from towerpack.dataflow._datapoints import (
+    Block,
+    Columns,
+    Datapoint,
+    keys_of,
+    rebuild,
+    to_rows,
+    values_of,
+)
+from towerpack.dataflow._memory import Arena, aligned, lent_empty
 from towerpack.dataflow.parallel._memory import Bytes
 from towerpack.dataflow.parallel._pickling import dump, dump_code, load
 

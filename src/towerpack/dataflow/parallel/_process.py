@@ -15,8 +15,8 @@ from typing import Any, cast
 
 from towerpack._core.errors import DataFlowError, TowerpackError, WorkerError
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._arena import Arena
 from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._memory import Arena
 from towerpack.dataflow.parallel._channel import Channel, Message
 from towerpack.dataflow.parallel._copies import pickled
 from towerpack.dataflow.parallel._failure import restore_failure

@@ -10,9 +10,8 @@ import traceback
 from typing import Any
 
 from towerpack._core.errors import InternalError
-from towerpack.dataflow._arena import Arena, lend
-from towerpack.dataflow._blocks import to_rows
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._datapoints import Datapoint, to_rows
+from towerpack.dataflow._memory import Arena, lend
 from towerpack.dataflow.parallel._job import Inputs, Job, Result, Work
 from towerpack.dataflow.parallel._memory import Bytes, PrivateSlots
 from towerpack.dataflow.parallel._options import Options

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from towerpack._core.errors import DataFlowError
-from towerpack.dataflow._arena import Arena, lend
+from towerpack.dataflow._memory import Arena, lend
 from towerpack.dataflow.parallel._channel import Channel, Message
 from towerpack.dataflow.parallel._failure import Failure, describe_failure
 from towerpack.dataflow.parallel._image import load_image

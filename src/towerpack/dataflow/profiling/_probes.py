@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow, has_items, is_exact
-from towerpack.dataflow._overriding import alike
+from towerpack.dataflow._user_code import alike
 
 _PROBE = "_towerpack_probe"
 _MAKERS = ("compile", "open", "read_ahead", "open_ahead", "node", "mapper")

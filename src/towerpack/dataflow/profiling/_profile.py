@@ -18,8 +18,7 @@ from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import given
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow, ParallelStage, Place, compile_flow, name_of_stage
-from towerpack.dataflow._passes import endless
-from towerpack.dataflow._progress import progress
+from towerpack.dataflow._progress import endless, progress
 from towerpack.dataflow.profiling._probes import FIELDS, SECONDS, name_of_thread, probed
 from towerpack.dataflow.profiling._report import ProfileReport, StageProfile, Where
 from towerpack.dataflow.stages._batch import is_batched

@@ -1,8 +1,8 @@
 """Sources: where datapoints come from. Those that decode images are in modules of their own."""
 
 from ._fake import FakeData as FakeData
-from ._generator import DataFromGenerator as DataFromGenerator
-from ._generator import DataFromIterable as DataFromIterable
+from ._iterables import DataFromGenerator as DataFromGenerator
+from ._iterables import DataFromIterable as DataFromIterable
+from ._iterables import DataFromQueue as DataFromQueue
 from ._memory import DataFromArrays as DataFromArrays
 from ._memory import DataFromList as DataFromList
-from ._queue import DataFromQueue as DataFromQueue

@@ -10,11 +10,10 @@ from numpy.typing import DTypeLike, NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import given, integer_of
-from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._draws import position_rng
 from towerpack.dataflow._flow import Length, Place, Stage, check_seed
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._randomness import position_rng
 
 Domain = tuple[float, float]
 
@@ -45,29 +44,24 @@ class FakeData(Stage):
         *,
         seed: int | None = None,
     ) -> None:
-        self.shapes = _checked_shapes(shapes)
         self.size = integer_of(size, "size", 0)
         self.repeats_first = not random
         self.random = seed is None
-        self.seed = None if seed is None else check_seed(seed)
-        count = len(self.shapes)
-        dtypes: list[Any] = list(dtype) if isinstance(dtype, (list, tuple)) else [dtype] * count
+        self.seed = check_seed(seed)
+        side = "a side of a shape"
         try:
-            self.dtypes = [np.dtype(one) for one in dtypes]
-            bounds = np.asarray(domain, np.float64)
+            self.shapes = [tuple(integer_of(n, side, 0) for n in shape) for shape in shapes]
+            each: Any = dtype if isinstance(dtype, (list, tuple)) else [dtype] * len(self.shapes)
+            self.dtypes = [np.dtype(one) for one, _ in zip(each, self.shapes, strict=True)]
+            bounds = np.broadcast_to(np.asarray(domain, np.float64), (len(self.shapes), 2))
+        except ConfigError:
+            raise
         except (TypeError, ValueError) as error:
             raise ConfigError(
-                "NumPy knows no such dtype, or domain is no pair.",
-                got=f"{given(dtype)}, {given(domain)}",
-                expected='for example "float32" and (0, 1)',
+                "There must be one shape, one dtype and one domain for each component.",
+                got=f"shapes {given(shapes)}, dtypes {given(dtype)}, domains {given(domain)}",
+                expected='for example [[28, 28], []], an image and a scalar, "float32" and (0, 1)',
             ) from error
-        if bounds.ndim == 1:
-            bounds = np.tile(bounds, (count, 1))
-        if len(self.dtypes) != count or bounds.shape != (count, 2):
-            raise ConfigError(
-                "There must be one dtype and one domain for each shape.",
-                got=f"{count} shapes, {len(self.dtypes)} dtypes, domains {given(domain)}",
-            )
         self.domains = [(low, high) for low, high in bounds.tolist()]
 
     def length(self) -> Length:
@@ -84,17 +78,6 @@ class FakeData(Stage):
         return FakeNode(self, place.key(self, self.seed))
 
 
-def _checked_shapes(shapes: Any) -> list[tuple[int, ...]]:
-    try:
-        return [tuple(integer_of(side, "a side of a shape", 0) for side in one) for one in shapes]
-    except TypeError as error:
-        raise ConfigError(
-            "shapes must be a list with one shape for each component.",
-            got=given(shapes),
-            expected="for example [[28, 28], []], an image and a scalar",
-        ) from error
-
-
 class FakeNode(Node):
     """Draws datapoints by position."""
 
@@ -103,9 +86,6 @@ class FakeNode(Node):
         self._components = list(zip(flow.shapes, flow.dtypes, flow.domains, strict=True))
         self._repeats_first = flow.repeats_first
         self._key = key
-
-    def read(self, epoch: int, positions: Positions) -> Block:
-        return [self.get(epoch, position) for position in as_ints(positions)]
 
     def get(self, epoch: int, position: int) -> Datapoint:
         where = (0, 0) if self._repeats_first else (epoch, position)

@@ -12,33 +12,22 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
-from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._arguments import given, integer_of
-from towerpack.dataflow._blocks import Block, Positions, as_ints
 from towerpack.dataflow._content import content_of_files, content_of_values
-from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._opening import PathLike
+from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
+from towerpack.dataflow._memory import Allocate, RowMaker, empty_row
+from towerpack.dataflow._opening import PathLike, Strings
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._rows import RowMaker, empty_row
-from towerpack.dataflow._strings import Strings
 from towerpack.dataflow.images._arguments import height_and_width
 from towerpack.dataflow.images._decode import MAX_PIXELS, decode_image
-from towerpack.dataflow.sources._planned import PlannedSource
+from towerpack.dataflow.sources._memory import PlannedSource
 
 _LARGEST_FILE = 1 << 30
 _DECODING = 'lambda file: decode_image(Path(file).read_bytes()), on_error="skip"'
 
 
 class FilesStage(PlannedSource["FilesNode"]):
-    """Base of sources that read one file for each datapoint.
-
-    Contract: as `PlannedSource`.
-
-    Args:
-        node: Reads them.
-        shuffle: Give every pass another order.
-        seed: For the shuffle alone; by default the run's.
-    """
+    """Base of sources that read one file for each datapoint."""
 
     def __init__(self, node: FilesNode, shuffle: bool, seed: int | None) -> None:
         super().__init__(node, shuffle=shuffle, seed=seed)
@@ -91,14 +80,7 @@ class ImageFromFile(FilesStage):
 
 
 class ImageReader:
-    """Reads an image file.
-
-    Args:
-        channels: 3 or 1.
-        resize: Height and width, or one number for both.
-        max_pixels: Larger images are an error.
-        rgb: The order of colours; `False` is BGR, OpenCV's.
-    """
+    """Reads an image file; `rgb=False` is BGR, OpenCV's order."""
 
     def __init__(
         self,
@@ -119,11 +101,7 @@ class ImageReader:
         return f"ImageReader({self._channels}, {self._size}, rgb={self._rgb})"
 
     def __call__(self, file: str, allocate: Allocate = np.empty) -> NDArray[np.uint8]:
-        """The image in one file.
-
-        Args:
-            file: Its name.
-            allocate: Makes memory for an image that is resized.
+        """The image in one file; `allocate` makes memory for one that is resized.
 
         Raises:
             FormatError: It cannot be read, or is no whole image.
@@ -170,12 +148,9 @@ def _opened(file: str, flags: int) -> int:
 
 
 class FilesNode(RowMaker, Node):
-    """Reads one file for each datapoint.
+    """Reads one file for each datapoint; without a `reader`, gives its name.
 
-    Args:
-        files: Their names.
-        reader: What a file becomes; `None` leaves its name.
-        labels: One for each file; datapoints are then tuples with it, otherwise lists without.
+    With labels, datapoints are tuples of image and label, otherwise lists without.
     """
 
     size: int | None

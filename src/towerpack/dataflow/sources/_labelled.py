@@ -14,8 +14,7 @@ import numpy as np
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._arguments import given, names_of
-from towerpack.dataflow._opening import PathLike, file_of, path_of
-from towerpack.dataflow._strings import Strings
+from towerpack.dataflow._opening import PathLike, Strings, file_of, path_of
 from towerpack.dataflow.images._decode import MAX_PIXELS
 from towerpack.dataflow.sources._files import FilesNode, FilesStage, ImageReader
 

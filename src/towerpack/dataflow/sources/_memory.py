@@ -1,26 +1,119 @@
-"""Arrays and lists in memory: the fast path starts here."""
+"""Arrays and lists in memory, where the fast path starts; bases of sources that have a plan."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence, Sized
-from typing import Any, cast
+from contextvars import ContextVar
+from typing import Any, Generic, TypeVar, cast
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._arguments import given
-from towerpack.dataflow._blocks import Block, Columns, Positions, as_ints
 from towerpack.dataflow._content import content_of_values
-from towerpack.dataflow._datapoints import Datapoint, keys_of, name_of, rebuild, values_of
-from towerpack.dataflow._flow import Length, Place, Stage
-from towerpack.dataflow._plan import IndexNode, Node
-from towerpack.dataflow._sending import SENDER, HeldArrays
-from towerpack.dataflow.sources._planned import OrderedSource, items_of
+from towerpack.dataflow._datapoints import (
+    Block,
+    Columns,
+    Datapoint,
+    Positions,
+    as_ints,
+    duplicate,
+    keys_of,
+    name_of,
+    rebuild,
+    values_of,
+)
+from towerpack.dataflow._flow import Length, Place, Stage, check_seed
+from towerpack.dataflow._memory import Allocate
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow._user_code import IndexNode, ItemsNode, is_ours
+from towerpack.dataflow.stages._shuffle import ShuffleNode
 
 _CHUNK = 256
 _CHUNK_BYTES = 1 << 20
+Array = NDArray[Any]
+N = TypeVar("N", bound=Node)
+
+
+class Sender(ABC):
+    """Finds data a place where all processes can read them."""
+
+    @abstractmethod
+    def shared(self, array: Array) -> Array:
+        """An equal array in memory that all processes share."""
+
+    @abstractmethod
+    def flat(self, items: Sequence[Any]) -> Sequence[Any]:
+        """An equal sequence that takes few objects, however long it is."""
+
+
+SENDER: ContextVar[Sender | None] = ContextVar("towerpack_dataflow_sender", default=None)
+
+
+class HeldArrays:
+    """Arrays of a source. Once they were sent to workers, this process uses the shared ones too.
+
+    So there is one copy of the data in all, if nobody else holds the first.
+    """
+
+    def __init__(self, data: Datapoint) -> None:
+        self.data = data
+        self.arrays: list[Array] = values_of(data)
+
+    def __getstate__(self) -> Datapoint:
+        sender = SENDER.get()
+        if sender is not None:
+            self.arrays = [sender.shared(array) for array in self.arrays]
+            self.data = rebuild(self.data, self.arrays)
+        return self.data
+
+    def __setstate__(self, data: Datapoint) -> None:
+        self.__init__(data)
+
+
+def items_of(source: Stage) -> Node | None:
+    """Reads a source by an `__getitem__` that a class outside the library has given it."""
+    owner = next((cls for cls in type(source).__mro__ if "__getitem__" in vars(cls)), Stage)
+    return None if is_ours(owner) else ItemsNode(source)
+
+
+class OrderedSource(Stage):
+    """Base of sources that have an order of their own, and can be shuffled."""
+
+    def __init__(self, *, shuffle: bool, seed: int | None) -> None:
+        self.shuffle = shuffle
+        self.seed = check_seed(seed)
+        self.random = shuffle and seed is None
+
+    @abstractmethod
+    def in_order(self) -> Node:
+        """Reads the datapoints in their own order."""
+
+    def identity(self) -> str:
+        return f"{self.length()}, shuffled" if self.shuffle else str(self.length())
+
+    def content(self) -> str:
+        return super().content() + (", shuffled" if self.shuffle else "")
+
+    def compile(self, place: Place) -> Node | None:
+        node = items_of(self) or self.in_order()
+        return ShuffleNode(node, place.key(self, self.seed)) if self.shuffle else node
+
+
+class PlannedSource(OrderedSource, Generic[N]):
+    """Base of sources whose datapoints a node reads."""
+
+    def __init__(self, node: N, *, shuffle: bool, seed: int | None) -> None:
+        super().__init__(shuffle=shuffle, seed=seed)
+        self._node = node
+
+    def in_order(self) -> Node:
+        return self._node
+
+    def length(self) -> Length:
+        return self._node.size
 
 
 class DataFromArrays(Stage):
@@ -55,7 +148,7 @@ class DataFromArrays(Stage):
         return self._held.arrays
 
     def __getitem__(self, index: int) -> Datapoint:
-        return rebuild(self._held.data, [_own(array[index]) for array in self.arrays])
+        return duplicate(rebuild(self._held.data, [array[index] for array in self.arrays]))
 
     def length(self) -> Length:
         return self._size
@@ -99,11 +192,7 @@ class DataFromArrays(Stage):
 
 
 class ArraysNode(Node):
-    """Reads blocks as columns.
-
-    Attributes:
-        allocate: Where blocks are copied to.
-    """
+    """Reads blocks as columns, which are copied to where `allocate` says."""
 
     def __init__(self, data: HeldArrays | Datapoint, size: int) -> None:
         held = data if isinstance(data, HeldArrays) else HeldArrays(data)
@@ -148,10 +237,6 @@ class ArraysNode(Node):
         return array.take(positions, axis=0, out=out, mode="clip")
 
 
-def _own(value: Any) -> Any:
-    return cast("NDArray[Any]", value).copy() if isinstance(value, np.ndarray) else value
-
-
 class DataFromList(OrderedSource):
     """Datapoint i is element i of a list, the object itself: do not change it in place.
 
@@ -171,7 +256,16 @@ class DataFromList(OrderedSource):
         self, lst: Sequence[Any], shuffle: bool = False, *, seed: int | None = None
     ) -> None:
         super().__init__(shuffle=shuffle, seed=seed)
-        self.lst = _checked(lst)
+        indexable = isinstance(cast("object", lst), Sized) and hasattr(lst, "__getitem__")
+        # A string has characters, which nobody means.
+        if not indexable or isinstance(lst, (Mapping, str, bytes)):
+            raise ConfigError(
+                "DataFromList takes a list.",
+                got=given(lst),
+                fix="[datapoint, ...] or list(...); DataFromArrays for a dict of arrays; "
+                "DataFromIterable or DataFromGenerator, which need not hold it",
+            )
+        self.lst = lst
 
     def __getitem__(self, index: int) -> Datapoint:
         return self.lst[index]
@@ -184,19 +278,6 @@ class DataFromList(OrderedSource):
 
     def in_order(self) -> Node:
         return ListNode(self.lst)
-
-
-def _checked(lst: Any) -> Sequence[Any]:
-    """Refuse what has no i-th datapoint. A string has characters, which nobody means."""
-    indexable = isinstance(lst, Sized) and hasattr(lst, "__getitem__")
-    if indexable and not isinstance(lst, (Mapping, str, bytes)):
-        return cast("Sequence[Any]", lst)
-    raise ConfigError(
-        "DataFromList takes a list.",
-        got=given(lst),
-        fix="[datapoint, ...] or list(...); DataFromArrays for a dict of arrays; DataFromIterable "
-        "or DataFromGenerator, which need not hold it",
-    )
 
 
 class ListNode(IndexNode):

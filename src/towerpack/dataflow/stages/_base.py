@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import sys
 from abc import abstractmethod
 from collections.abc import Callable
 
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Place, Wrapper, compile_flow, open_flow
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import State, Stream, WindowStream, inner_state
+from towerpack.dataflow._stream import (
+    InnerStream,
+    State,
+    Stream,
+    Tally,
+    check_count,
+    inner_state,
+    with_skipped,
+)
 
 Transform = Callable[[int, list[Datapoint]], list[Datapoint]]
 """From a window's index and datapoints to what is handed on."""
@@ -46,3 +55,78 @@ class WindowStage(PlannedStage):
         inner = open_flow(self.ds, below, epoch, inner_state(state))
         transform = self.transform(place, epoch)
         return WindowStream(inner, self.window_size, transform, state, place.tally)
+
+
+class WindowStream(InnerStream):
+    """Takes datapoints in windows, and makes a list of datapoints of each.
+
+    Its state is where the current window began, and how much of what it gave is used up; a resume
+    reads that window again.
+    """
+
+    def __init__(
+        self,
+        inner: Stream,
+        size: int,
+        transform: Callable[[int, list[Datapoint]], list[Datapoint]],
+        state: State,
+        tally: Tally | None,
+    ) -> None:
+        self._inner = inner
+        self._tally = tally or Tally()
+        self._size = size
+        self._transform = transform
+        self._window, self._used = (0, 0) if state is None else (state["window"], state["used"])
+        self._begin = inner.state()
+        self._skipped = 0  # of this window
+        # Not uncounted before it is read again, which whatever stands above may never ask for.
+        self._resumed = state
+        if state is not None:
+            self._skipped = check_count(state.get("again"), sys.maxsize)
+        self._pending: list[Datapoint] = []
+        self._ready: list[Datapoint] | None = None
+        self._ended = False
+
+    def __next__(self) -> Datapoint:
+        while self._ready is None or self._used >= len(self._ready):
+            if self._ended:
+                raise StopIteration
+            if self._ready is not None:
+                self._forward()
+            self._ready = self._fill()
+        datapoint = self._ready[self._used]
+        self._used += 1
+        return datapoint
+
+    def state(self) -> State:
+        if self._ready is not None and self._used >= len(self._ready) and not self._ended:
+            self._forward()
+        state = {"window": self._window, "used": self._used, "inner": self._begin}
+        return with_skipped(state, self._skipped)
+
+    def _forward(self) -> None:
+        """Everything of this window was used: the next one begins here."""
+        self._begin = self._inner.state()
+        self._skipped = 0
+        self._window += 1
+        self._used = 0
+        self._ready = None
+
+    def _fill(self) -> list[Datapoint]:
+        pending = self._pending  # kept if `inner` raises, so that nothing is lost
+        ended = False
+        if self._resumed is not None:
+            self._tally.uncount(self._resumed)
+            self._resumed, self._skipped = None, 0
+        before = self._tally.skipped  # which other branches of the pipeline count in, too
+        try:
+            while len(pending) < self._size:
+                pending.append(next(self._inner))
+        except StopIteration:
+            ended = True
+        finally:
+            self._skipped += self._tally.skipped - before
+        ready = self._transform(self._window, pending) if pending else []
+        self._pending = []
+        self._ended = ended
+        return ready

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._arena import Allocate
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._blocks import Block, Columns, Positions, as_ints, to_rows
-from towerpack.dataflow._datapoints import Datapoint, values_of
+from towerpack.dataflow._datapoints import Block, Columns, Datapoint, to_rows, values_of
 from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, length_of
+from towerpack.dataflow._memory import Allocate, Key, RowLender, RowMaker
 from towerpack.dataflow._plan import Node, makers_of
-from towerpack.dataflow._rows import Key, RowLender, RowMaker
 from towerpack.dataflow._stacking import Into, Pad, list_rows, stack_rows
 from towerpack.dataflow.stages._base import Transform, WindowStage
 
@@ -100,10 +99,9 @@ class BatchData(WindowStage):
         return batch
 
     def tell_if_too_few(self, datapoints: Length) -> None:
-        """Log a warning, once for this flow, if a pass has datapoints and gives no batch of them.
+        """Log a warning, once, if a pass has datapoints and gives no batch of them.
 
-        Args:
-            datapoints: In a pass, or in the first batch of one, where that is known.
+        `datapoints` are those of a pass, or of the first batch of one, where that is known.
         """
         if self._told or self.remainder or not datapoints or datapoints >= self.batch_size:
             return
@@ -121,27 +119,16 @@ class BatchData(WindowStage):
         return whole + (self.remainder and rest > 0)
 
 
+@dataclass(frozen=True)
 class Collate:
-    """Makes one datapoint of a block of them.
+    """Makes one datapoint of a block of them."""
 
-    Args:
-        stack: To arrays or lists.
-        pad: For ragged components.
-        allocate: Where arrays are stacked to.
-    """
-
-    def __init__(self, stack: Stack, pad: Pad | None, allocate: Allocate = np.empty) -> None:
-        self.stack: Stack = stack
-        self.pad = pad
-        self.allocate = allocate
+    stack: Stack
+    pad: Pad | None
+    allocate: Allocate = np.empty
 
     def __call__(self, block: Block, lender: RowLender | None = None) -> Datapoint:
-        """One datapoint.
-
-        Args:
-            block: Not empty.
-            lender: What datapoints of it may have been made in.
-        """
+        """One datapoint of a block that is not empty, and may be made in rows of `lender`."""
         if isinstance(block, Columns):
             values = values_of(block.data)
             if self.stack == "array" and all(column.dtype.kind not in "OSU" for column in values):
@@ -153,12 +140,7 @@ class Collate:
 
 
 class BatchNode(Node):
-    """Reads batches of another plan.
-
-    Attributes:
-        inner: The plan of single datapoints.
-        collate: Makes a batch of what `inner` reads, for engines that read in parts.
-    """
+    """Reads batches of another plan."""
 
     def __init__(
         self, inner: Node, batch_size: int, size: int | None, collate: Collate, rows: slice
@@ -176,7 +158,7 @@ class BatchNode(Node):
         return self.collate.stack == "array" and self.inner.gathers
 
     def lay_into(self, allocate: Allocate) -> None:
-        self.collate = Collate(self.collate.stack, self.collate.pad, allocate)
+        self.collate = replace(self.collate, allocate=allocate)
         self.inner.lay_into(allocate)
 
     def members(self, position: int) -> range:
@@ -186,9 +168,6 @@ class BatchNode(Node):
         if self.inner.size is not None and stop > self.inner.size:
             stop = self.inner.size
         return range(start, stop)[self._rows]
-
-    def read(self, epoch: int, positions: Positions) -> Block:
-        return [self.get(epoch, position) for position in as_ints(positions)]
 
     def get(self, epoch: int, position: int) -> Datapoint:
         return self._collated(epoch, self.members(position))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, cast
 
@@ -12,8 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._arguments import given, integer_of
-from towerpack.dataflow._blocks import Block, Positions, as_ints, to_rows
-from towerpack.dataflow._datapoints import Datapoint, keys_of, rebuild, values_of
+from towerpack.dataflow._datapoints import Datapoint, keys_of, rebuild, to_rows, values_of
 from towerpack.dataflow._flow import (
     DataFlow,
     Length,
@@ -23,8 +23,8 @@ from towerpack.dataflow._flow import (
     compile_flow,
     length_of,
 )
-from towerpack.dataflow._permute import permute
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._randomness import permute
 from towerpack.dataflow._stacking import Pad, pad_value, stack_rows
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow.stages._grouping import Grouping, GroupStream
@@ -92,17 +92,18 @@ class BatchByLength(Wrapper):
     ) -> None:
         super().__init__(ds)
         self.buckets = Buckets(boundaries, batch_size, max_tokens)
+        length_of = LengthOf(length)
         self._grouping = Grouping(
             f"{type(self).__name__}({self.buckets})",
-            property_of=LengthOf(length),
+            property_of=length_of,
             group_of=self.buckets.of_one,
             full_size=self.buckets.sizes.__getitem__,
-            collate=PaddedBatch(LengthOf(length), pad, self.buckets if pad_to_boundary else None),
+            collate=PaddedBatch(length_of, pad, self.buckets.boundaries if pad_to_boundary else []),
             remainder=remainder,
         )
         self.remainder = remainder
         self.shuffle = shuffle
-        self.seed = None if seed is None else check_seed(seed)
+        self.seed = check_seed(seed)
         self.random = shuffle and seed is None
         self.lengths = None if lengths is None else self._checked(lengths)
         if shuffle and lengths is None:
@@ -157,13 +158,7 @@ class BatchByLength(Wrapper):
 
 
 class Buckets:
-    """Which lengths go together, and how many datapoints make a batch of them.
-
-    Args:
-        boundaries: The greatest lengths of all buckets but the last.
-        batch_size: Datapoints in a batch, for all buckets or for each.
-        max_tokens: Instead: tokens in a batch.
-    """
+    """Which lengths go together, and how many datapoints make a batch of them."""
 
     def __init__(
         self,
@@ -222,11 +217,7 @@ def _integers(values: Any, name: str) -> list[int]:
 
 
 class LengthOf:
-    """How long a datapoint is.
-
-    Args:
-        length: The component whose first axis tells, or a function of the datapoint.
-    """
+    """How long a datapoint is: a function, or the component whose first axis tells."""
 
     def __init__(self, length: Hashable | Callable[[Datapoint], int]) -> None:
         self._length: Any = length
@@ -237,27 +228,21 @@ class LengthOf:
         return len(datapoint[self._length])
 
 
+@dataclass
 class PaddedBatch:
-    """Datapoints of one bucket to a batch.
+    """Makes a batch of one bucket; padded to its width, if there are any."""
 
-    Args:
-        length_of: How long a datapoint is.
-        pad: As for `BatchByLength`.
-        buckets: Pad to their boundaries; `None` pads to the longest of the batch.
-    """
-
-    def __init__(self, length_of: LengthOf, pad: Pad, buckets: Buckets | None) -> None:
-        self._length_of = length_of
-        self._pad = pad
-        self._widths = [] if buckets is None else buckets.boundaries
+    length_of: LengthOf
+    pad: Pad
+    widths: list[int]
 
     def __call__(self, bucket: int, datapoints: list[Datapoint]) -> Datapoint:
-        batch = stack_rows(datapoints, self._pad)
-        if bucket >= len(self._widths):
+        batch = stack_rows(datapoints, self.pad)
+        if bucket >= len(self.widths):
             return batch
-        longest, width = max(map(self._length_of, datapoints)), self._widths[bucket]
+        longest, width = max(map(self.length_of, datapoints)), self.widths[bucket]
         columns = [
-            self._widened(column, pad_value(self._pad, key), longest, width)
+            self._widened(column, pad_value(self.pad, key), longest, width)
             for key, column in zip(keys_of(batch), values_of(batch), strict=True)
         ]
         return rebuild(batch, columns)
@@ -269,45 +254,27 @@ class PaddedBatch:
         return np.pad(column, axes, constant_values=pad)
 
 
+@dataclass(eq=False)
 class BucketNode(Node):
-    """Reads batches of another plan, the lengths of whose datapoints are known.
+    """Reads batches of another plan, whose datapoints have known `lengths`.
 
-    Args:
-        inner: The plan.
-        grouping: Makes batches.
-        buckets: The groups.
-        lengths: Of all datapoints of `inner`.
-        key: Of the shuffle; `None` leaves them in order.
-        size: Batches in a pass.
+    `key` is that of the shuffle; `None` leaves them in order.
     """
 
-    def __init__(
-        self,
-        inner: Node,
-        grouping: Grouping,
-        buckets: Buckets,
-        lengths: Array,
-        key: int | None,
-        size: int,
-    ) -> None:
-        self.inner = inner
-        self.size = size
-        self._grouping = grouping
-        self._buckets = buckets
-        self._lengths = lengths
-        self._key = key
-        self._last: tuple[int, Array, Array] | None = None
-
-    def read(self, epoch: int, positions: Positions) -> Block:
-        return [self.get(epoch, position) for position in as_ints(positions)]
+    inner: Node
+    grouping: Grouping
+    buckets: Buckets
+    lengths: Array
+    key: int | None
+    size: int | None
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        _, order, starts = self._batches(epoch)
+        order, starts = self._batches(epoch)
         members = order[starts[position] : starts[position + 1]]
         rows = to_rows(self.inner.read(epoch, members))
-        expected = self._lengths[members].tolist()
+        expected = self.lengths[members].tolist()
         for row, number, length in zip(rows, members.tolist(), expected, strict=True):
-            found = self._grouping.ask(row, number)
+            found = self.grouping.ask(row, number)
             if found != length:
                 raise DataFlowError(
                     f"Datapoint {number} has length {found}.",
@@ -315,37 +282,28 @@ class BucketNode(Node):
                     fix="give the lengths of `ds` in its own order; to shuffle, give shuffle=True "
                     "rather than a shuffled `ds`",
                 )
-        return self._grouping.collate(self._buckets.of_one(expected[0]), rows)
+        return self.grouping.collate(self.buckets.of_one(expected[0]), rows)
 
-    def _batches(self, epoch: int) -> tuple[int, Array, Array]:
+    def _batches(self, epoch: int) -> tuple[Array, Array]:
         last = self._last
         if last is not None and last[0] == epoch:
-            return last
-        order = np.arange(len(self._lengths), dtype=np.int64)
-        if self._key is not None and len(order):
-            order = permute(order, len(order), derive_seed(self._key, epoch))
-        sizes = np.array(self._buckets.sizes, np.int64)
+            return last[1]
+        order = np.arange(len(self.lengths), dtype=np.int64)
+        if self.key is not None and len(order):
+            order = permute(order, len(order), derive_seed(self.key, epoch))
+        sizes = np.array(self.buckets.sizes, np.int64)
         where, starts = gather(
-            self._buckets.of(self._lengths[order]), sizes, remainder=self._grouping.remainder
+            self.buckets.of(self.lengths[order]), sizes, remainder=self.grouping.remainder
         )
-        last = (epoch, order[where], starts)
-        self._last = last  # one assignment: safe between threads
-        return last
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_last": None}
+        self._last = epoch, (order[where], starts)
+        return order[where], starts
 
 
 def gather(groups: Array, sizes: Array, *, remainder: bool) -> tuple[Array, Array]:
     """Put positions together as `GroupStream` does, all at once.
 
-    Args:
-        groups: The group of each position.
-        sizes: For each group the size of a full batch.
-        remainder: Whether batches that are not full follow at the end.
-
-    Returns:
-        The positions, batch after batch; and where each batch starts among them, and the end.
+    Takes the group of each position, and for each group the size of a full batch. Gives the
+    positions, batch after batch; and where each batch starts among them, and the end.
     """
     by_group = np.argsort(groups, kind="stable")
     group = groups[by_group]

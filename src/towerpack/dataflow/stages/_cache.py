@@ -10,26 +10,21 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
-from towerpack.dataflow._blocks import Block, Positions, as_ints, to_rows
-from towerpack.dataflow._datapoints import Datapoint, copied, is_datapoint, rebuild, values_of
-from towerpack.dataflow._flow import (
-    DataFlow,
-    Place,
-    check_seed,
-    infinite,
-    length_of,
-    open_flow,
+from towerpack.dataflow._datapoints import (
+    Block,
+    Datapoint,
+    Positions,
+    as_ints,
+    copied,
+    is_datapoint,
+    rebuild,
+    to_rows,
+    values_of,
 )
+from towerpack.dataflow._flow import DataFlow, Place, check_seed, infinite, length_of, open_flow
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import (
-    State,
-    Stream,
-    WindowStream,
-    check_count,
-    ended_early,
-    inner_state,
-)
-from towerpack.dataflow.stages._base import PlannedStage
+from towerpack.dataflow._stream import State, Stream, check_count, ended_early, inner_state
+from towerpack.dataflow.stages._base import PlannedStage, WindowStream
 from towerpack.dataflow.stages._shuffle import ShuffleNode, shuffled_range
 
 Key = tuple[int, str]
@@ -59,7 +54,7 @@ class CacheData(PlannedStage):
     def __init__(self, ds: DataFlow, shuffle: bool = False, *, seed: int | None = None) -> None:
         super().__init__(ds)
         self.shuffle = shuffle
-        self.seed = None if seed is None else check_seed(seed)
+        self.seed = check_seed(seed)
         self.random = shuffle and seed is None
         if infinite(length_of(ds)):
             raise ConfigError(
@@ -113,15 +108,11 @@ def _last_only(cache: dict[Key, Any], key: Key) -> dict[Key, Any]:
 
 
 class CacheNode(Node):
-    """Reads another plan's epoch 0, each position once.
+    """Reads another plan's epoch 0, each position once; adds to what the flow keeps.
 
-    Args:
-        inner: The plan.
-        by_position: What the flow keeps, to be added to.
-        key: Of this plan in it.
+    It has not the flow and its place: workers, to which it is sent, have no use for them.
     """
 
-    # Not the flow and its place: workers, to which it is sent, have no use for them.
     def __init__(self, inner: Node, by_position: dict[Key, dict[int, Datapoint]], key: Key) -> None:
         self.inner = inner
         self.size = inner.size
@@ -164,10 +155,12 @@ class CacheStream(Stream):
                 self._catch_up(self._inner)
 
     def __next__(self) -> Datapoint:
-        if self._inner is None:
-            datapoint = self._from_cache()
-        else:
+        if self._inner is not None:
             datapoint = self._from_inner(self._inner)
+        elif self._cached is not None and self._position < len(self._cached):
+            datapoint = copied(self._cached[self._position])
+        else:
+            raise StopIteration
         self._position += 1
         return datapoint
 
@@ -179,11 +172,6 @@ class CacheStream(Stream):
     def close(self) -> None:
         if self._inner is not None:
             self._inner.close()
-
-    def _from_cache(self) -> Datapoint:
-        if self._cached is None or self._position >= len(self._cached):
-            raise StopIteration
-        return copied(self._cached[self._position])
 
     def _from_inner(self, inner: Stream) -> Datapoint:
         try:

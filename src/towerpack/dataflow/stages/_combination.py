@@ -1,31 +1,42 @@
-"""Stages that read several flows; one flow after another."""
+"""Stages that read several flows: one after another, or side by side."""
 
 from __future__ import annotations
 
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack._core.errors import ConfigError
-from towerpack.dataflow._blocks import Block, Positions, as_array, read_groups
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack._core.errors import ConfigError, DataFlowError
+from towerpack._core.logs import get_logger
+from towerpack.dataflow._datapoints import (
+    Block,
+    Columns,
+    Datapoint,
+    Positions,
+    as_array,
+    describe_datapoint,
+    read_groups,
+    to_rows,
+)
 from towerpack.dataflow._flow import (
     DataFlow,
     Length,
     Place,
     Stage,
     compile_flow,
+    infinite,
     length_of,
     open_flow,
     require_flows,
 )
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import State, Stream, inner_state
+from towerpack.dataflow._stream import InnerStream, State, Stream, inner_state
 
+log = get_logger(__name__)
 Array = NDArray[np.int64]
 Locate = Callable[[int, Array], tuple[Array, Array]]
 """From an epoch and positions to the input that holds each of them, and the position there."""
@@ -35,11 +46,7 @@ _BLOCK = 256  # positions that are located at once
 
 
 class Combination(Stage):
-    """Base of stages that read several flows.
-
-    Args:
-        flows: One or more.
-    """
+    """Base of stages that read several flows, one or more."""
 
     def __init__(self, flows: Sequence[DataFlow]) -> None:
         self.flows = require_flows(flows, self)
@@ -79,11 +86,7 @@ class Combination(Stage):
 
 
 class CombinedStream(Stream):
-    """Base of streams that read several others.
-
-    Args:
-        streams: The others.
-    """
+    """Base of streams that read several others."""
 
     def __init__(self, streams: list[Stream]) -> None:
         self.streams = streams
@@ -98,20 +101,13 @@ class CombinedStream(Stream):
 
 
 class LocatedNode(Node):
-    """Reads each position from the plan that holds it; each plan is read in its own order.
-
-    Args:
-        nodes: The plans.
-        size: Datapoints in a pass; `None` is infinite.
-        locate: Where positions are.
-    """
+    """Reads each position from the plan that holds it; each plan is read in its own order."""
 
     def __init__(self, nodes: list[Node], size: int | None, locate: Locate) -> None:
         self.inputs = nodes
         self.size = size
         self.chunk = min(node.chunk for node in nodes)
         self._locate = locate
-        self._last: tuple[int, int, list[int], list[int]] | None = None
 
     def read(self, epoch: int, positions: Positions) -> Block:
         inputs, local = self._locate(epoch, as_array(positions))
@@ -122,17 +118,14 @@ class LocatedNode(Node):
 
     def get(self, epoch: int, position: int) -> Datapoint:
         block, offset = divmod(position, _BLOCK)
-        last = self._last
+        last: tuple[int, int, list[int], list[int]] | None = self._last
         if last is None or last[:2] != (epoch, block):
             stop = (block + 1) * _BLOCK
             stop = stop if self.size is None else min(stop, self.size)
             inputs, local = self._locate(epoch, np.arange(block * _BLOCK, stop, dtype=np.int64))
             last = (epoch, block, inputs.tolist(), local.tolist())
-            self._last = last  # one assignment: safe between threads
+            self._last = last
         return self.inputs[last[2][offset]].get(epoch, last[3][offset])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_last": None}
 
 
 class ConcatData(Combination):
@@ -172,7 +165,7 @@ class ConcatData(Combination):
         return ConcatStream(self, place, epoch, state)
 
 
-class ConcatStream(Stream):
+class ConcatStream(InnerStream):
     """Opens one flow after another; stays at the end of one until asked for more."""
 
     def __init__(self, flow: ConcatData, place: Place, epoch: int, state: State) -> None:
@@ -194,5 +187,127 @@ class ConcatStream(Stream):
     def state(self) -> State:
         return {"index": self._index, "inner": self._inner.state()}
 
-    def close(self) -> None:
-        self._inner.close()
+
+class JoinData(Combination):
+    """Joins the i-th datapoints of all flows into one.
+
+    Tuples and lists are concatenated (a list if any is a list), dicts are merged, the later
+    winning. It ends with the shortest flow. A flow may occur twice, but then its two places have
+    two streams of randomness: give its shuffle a `seed=` of its own to keep both alike.
+
+    Contract: in order; the shortest length; not random; thread- and fork-safe as the flows are;
+    resumable as they are.
+
+    Args:
+        flows: One or more.
+        strict: Lengths that differ are an error rather than a warning.
+
+    Raises:
+        ConfigError: `strict`, and known lengths differ.
+        DataFlowError: `strict`, and a flow ends before another; raised while iterating.
+    """
+
+    def __init__(self, flows: Sequence[DataFlow], *, strict: bool = False) -> None:
+        super().__init__(flows)
+        self.strict = strict
+        self._check_lengths()
+
+    def length(self) -> Length:
+        lengths: list[Any] = [length_of(flow) for flow in self.flows]
+        return None if None in lengths else min(lengths)
+
+    def combine(self, nodes: list[Node], place: Place) -> Node:
+        return JoinNode(nodes)
+
+    def open(self, place: Place, epoch: int, state: State) -> Stream:
+        return JoinStream(self.open_inputs(place, epoch, state), strict=self.strict)
+
+    def _check_lengths(self) -> None:
+        lengths = [length_of(flow) for flow in self.flows]
+        finite = {length for length in lengths if length is not None and not infinite(length)}
+        if len(finite) < 2 and not (self.strict and finite and any(map(infinite, lengths))):
+            return
+        shown = ", ".join("unknown" if length is None else str(length) for length in lengths)
+        if self.strict:
+            raise ConfigError(
+                "The flows to join differ in length.",
+                got=shown,
+                fix="leave out strict=True to stop with the shortest",
+            )
+        log.warning("JoinData stops with the shortest of flows of lengths %s", shown)
+
+
+def join(parts: Sequence[Datapoint]) -> Datapoint:
+    """Put datapoints together into one. A `DataFlowError` if they are of different kinds."""
+    if all(isinstance(part, dict) for part in parts):
+        merged: dict[Any, Any] = {}
+        for part in parts:
+            merged.update(part)
+        return merged
+    if not all(isinstance(part, (tuple, list)) for part in parts):
+        raise DataFlowError(
+            "These datapoints cannot be joined.",
+            got=" and ".join(map(describe_datapoint, parts)),
+            expected="tuples and lists, or dicts",
+        )
+    values = [value for part in parts for value in cast("Sequence[Any]", part)]
+    return values if any(isinstance(part, list) for part in parts) else tuple(values)
+
+
+class JoinNode(Node):
+    """Reads the same positions of several plans."""
+
+    def __init__(self, nodes: list[Node]) -> None:
+        self.inputs = nodes
+        self.size = min((node.size for node in nodes if node.size is not None), default=None)
+        self.chunk = min(node.chunk for node in nodes)
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        blocks = [node.read(epoch, positions) for node in self.inputs]
+        columns = [block for block in blocks if isinstance(block, Columns)]
+        if len(columns) == len(blocks):
+            return Columns(join([block.data for block in columns]), len(positions))
+        return [join(parts) for parts in zip(*map(to_rows, blocks), strict=True)]
+
+    def get(self, epoch: int, position: int) -> Datapoint:
+        return join([node.get(epoch, position) for node in self.inputs])
+
+
+class JoinStream(CombinedStream):
+    """Takes one datapoint from each stream. Its state is theirs, before the first was asked."""
+
+    def __init__(self, streams: list[Stream], *, strict: bool) -> None:
+        super().__init__(streams)
+        self._strict = strict
+        self._before: list[State] | None = None
+        self._parts: list[Datapoint] = []  # kept if a later stream raises
+        self._unequal = False
+
+    def __next__(self) -> Datapoint:
+        if self._before is None:
+            self._before = self.inner_states()
+        for stream in self.streams[len(self._parts) :]:
+            try:
+                self._parts.append(next(stream))
+            except StopIteration:
+                if self._strict:
+                    self._check_ends()
+                raise
+        datapoint = join(self._parts)
+        self._parts, self._before = [], None
+        return datapoint
+
+    def state(self) -> State:
+        return self.inner_states() if self._before is None else list(self._before)
+
+    def _check_ends(self) -> None:
+        """Refuse an end at which another stream has a datapoint."""
+        end = object()
+        others = self.streams[1:]
+        if not (self._unequal or self._parts or any(next(one, end) is not end for one in others)):
+            return
+        self._unequal = True
+        raise DataFlowError(
+            "A joined flow ended before another.",
+            fix="leave out strict=True to stop with the shortest",
+        ) from None

@@ -10,11 +10,10 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError, DataFlowError, StateError, TowerpackError
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._blocks import to_rows
-from towerpack.dataflow._datapoints import Datapoint, describe_datapoint
+from towerpack.dataflow._datapoints import Datapoint, describe_datapoint, to_rows
 from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, compile_flow, open_flow
 from towerpack.dataflow._stacking import stack_rows
-from towerpack.dataflow._stream import State, Stream, Tally, with_skipped
+from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, with_skipped
 
 
 @dataclass(frozen=True)
@@ -40,11 +39,7 @@ class Grouping:
     max_waiting: int | None = None
 
     def ask(self, datapoint: Datapoint, number: int) -> Any:
-        """The property of the datapoint at position `number`.
-
-        Raises:
-            DataFlowError: It has none.
-        """
+        """The property of the datapoint at position `number`; a `DataFlowError` without one."""
         try:
             return self.property_of(datapoint)
         except TowerpackError:
@@ -65,7 +60,7 @@ class Waiting(NamedTuple):
     datapoint: Datapoint
 
 
-class GroupStream(Stream):
+class GroupStream(InnerStream):
     """Gathers datapoints in groups, and hands on a batch whenever one is full.
 
     Its state holds no datapoints but the positions of those that wait. A resume reads them again:
@@ -126,9 +121,6 @@ class GroupStream(Stream):
             return {**state, "inner": self._inner.state()}
         state["inner"] = again[0].before
         return with_skipped(state, self._skipped - again[0].skipped)
-
-    def close(self) -> None:
-        self._inner.close()
 
     def _read_one(self) -> None:
         """Read a datapoint; at the end, the oldest group is due."""

@@ -14,13 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._blocks import Block, Positions, as_ints, to_rows
-from towerpack.dataflow._datapoints import Datapoint, is_datapoint, keys_of, values_of
+from towerpack.dataflow._datapoints import (
+    Block,
+    Datapoint,
+    Positions,
+    as_ints,
+    is_datapoint,
+    keys_of,
+    to_rows,
+    values_of,
+)
 from towerpack.dataflow._flow import DataFlow, Place, open_flow, pipeline_of
-from towerpack.dataflow._passes import endless
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._progress import progress
-from towerpack.dataflow._stream import State, Stream
+from towerpack.dataflow._progress import endless, progress
+from towerpack.dataflow._stream import InnerStream, State, Stream
 from towerpack.dataflow.stages._base import PlannedStage
 
 _TEXT = 40
@@ -110,7 +117,7 @@ class PrintNode(Node):
         return block
 
 
-class PrintStream(Stream):
+class PrintStream(InnerStream):
     """Writes about datapoints that another stream gives."""
 
     def __init__(self, inner: Stream, flow: PrintData, position: int) -> None:
@@ -127,9 +134,6 @@ class PrintStream(Stream):
 
     def state(self) -> State:
         return self._inner.state()
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 def describe_tree(value: Any, *, max_depth: int, max_list: int, indent: int = 1) -> list[str]:
@@ -246,24 +250,15 @@ class TestDataSpeed(PlannedStage):
             DataFlowError: A pass has no datapoints.
         """
         with progress("speed", self.size) as tick:
-
-            def show(count: int) -> bool:
-                tick(count)
-                return False
-
-            report = self.measure(show)
+            report = self.measure(tick)
         sys.stdout.write(str(report))
         return report
 
-    def measure(self, stop: Callable[[int], bool] | None = None) -> SpeedReport:
-        """Read, measure, and return the numbers.
+    def measure(self, stop: Callable[[int], object] = lambda count: False) -> SpeedReport:
+        """`start` without a table.
 
-        Args:
-            stop: Called after each datapoint that counts, with how many these are; says whether
-                they are enough.
-
-        Raises:
-            DataFlowError: A pass has no datapoints.
+        `stop` is called after each datapoint that counts, with how many these are; it says whether
+        they are enough.
         """
         clock = self._clock
         count = sized = sized_bytes = 0
@@ -280,7 +275,7 @@ class TestDataSpeed(PlannedStage):
                     sized_bytes += bytes_of(datapoint)
                     sized += 1
                 count += 1
-                if count == self.size or (stop is not None and stop(count)):
+                if count == self.size or stop(count):
                     break
             seconds = max(clock() - begin, 1e-9)
         return SpeedReport(

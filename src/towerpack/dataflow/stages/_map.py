@@ -3,29 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 
 from towerpack._core.errors import ConfigError, DataFlowError, MapError
-from towerpack.dataflow._blocks import (
+from towerpack.dataflow._datapoints import (
     Block,
     Columns,
+    Datapoint,
     Positions,
     as_ints,
     block_size,
-    to_rows,
-)
-from towerpack.dataflow._datapoints import (
-    Datapoint,
     choices_of,
     copied,
     describe_datapoint,
     is_datapoint,
     rebuild,
+    to_rows,
     values_of,
 )
-from towerpack.dataflow._draws import ItemRNGs
 from towerpack.dataflow._flow import (
     DataFlow,
     Length,
@@ -35,10 +33,12 @@ from towerpack.dataflow._flow import (
     length_of,
     open_flow,
 )
+from towerpack.dataflow._memory import RowMaker, without_rows
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._rows import RowMaker, without_rows
+from towerpack.dataflow._randomness import ItemRNGs
 from towerpack.dataflow._stacking import stack_rows
-from towerpack.dataflow._stream import State, Stream, Tally, WindowStream, inner_state
+from towerpack.dataflow._stream import State, Stream, Tally, inner_state
+from towerpack.dataflow.stages._base import PlannedStage, WindowStream
 from towerpack.dataflow.stages._batch import is_batched
 from towerpack.dataflow.stages._mapping import (
     ErrorPolicy,
@@ -200,10 +200,8 @@ class MapDataComponent(MapData):
 class OnComponent:
     """A function of one component, as a function of datapoints.
 
-    Args:
-        f: The function. If it has a method `make_in_row`, that is called instead: it does the same
-            in a row of the batch, see `empty_row`.
-        index: Which component.
+    If it has a method `make_in_row`, that is called instead: it does the same in a row of the
+    batch, see `empty_row`.
     """
 
     def __init__(self, f: Callable[..., Any], index: Any) -> None:
@@ -231,7 +229,7 @@ class OnComponent:
         return datapoint
 
 
-class SelectComponent(Wrapper):
+class SelectComponent(PlannedStage):
     """Keeps some components, in the order asked for. Tuples stay tuples, dicts stay dicts.
 
     Contract: in order; length of `ds`; not random; thread- and fork-safe as `ds` is; resumable as
@@ -253,29 +251,28 @@ class SelectComponent(Wrapper):
     def identity(self) -> str:
         return ", ".join(map(repr, self.idxs))
 
-    def compile(self, place: Place) -> Node | None:
-        inner = compile_flow(self.ds, place)
-        return None if inner is None else SelectNode(inner, self._mapper())
+    def node(self, inner: Node, place: Place) -> Node:
+        return SelectNode(inner, self._mapper())
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         inner = open_flow(self.ds, place, epoch, inner_state(state))
         return MapStream(inner, self._mapper(), epoch, state, None)
 
     def _mapper(self) -> Mapper:
-        return Mapper(Selection(self.idxs), f"SelectComponent({self.identity()})", None)
+        return Mapper(Selection(self.idxs), f"SelectComponent({self.identity()})")
 
 
+@dataclass
 class Selection:
     """From a datapoint, or columns of many, to some of its components."""
 
-    def __init__(self, idxs: list[Any]) -> None:
-        self._idxs = idxs
+    idxs: list[Any]
 
     def __call__(self, datapoint: Datapoint) -> Datapoint:
         if isinstance(datapoint, dict):
             components = cast("dict[Any, Any]", datapoint)
-            return {index: components[index] for index in self._idxs}
-        values = [datapoint[index] for index in self._idxs]
+            return {index: components[index] for index in self.idxs}
+        values = [datapoint[index] for index in self.idxs]
         # A named tuple loses its names with its components.
         return tuple(values) if isinstance(datapoint, tuple) else rebuild(datapoint, values)
 
@@ -331,12 +328,7 @@ class SelectNode(Node):
 
 
 class BlockMapper:
-    """A vectorised function where it stands.
-
-    Args:
-        mapper: The function.
-        size: Datapoints in a pass; `None` if that is not known, or infinite.
-    """
+    """A vectorised function where it stands; `size` is that of a pass, where known and finite."""
 
     def __init__(self, mapper: Mapper, size: int | None = None) -> None:
         self._mapper = mapper

@@ -1,4 +1,4 @@
-"""One call of a map function, and the stream that makes it on what can only be read in order."""
+"""One call of a user's function, and the stream that makes it datapoint by datapoint; filters."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ import numpy as np
 from towerpack._core.errors import ConfigError, MapError, TowerpackError, text_of
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import Datapoint, copied, describe_datapoint
-from towerpack.dataflow._draws import position_rng
-from towerpack.dataflow._rows import without_rows
-from towerpack.dataflow._stream import State, Stream, Tally
+from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, open_flow
+from towerpack.dataflow._memory import without_rows
+from towerpack.dataflow._randomness import position_rng
+from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, inner_state
 
 log = get_logger(__name__)
 
 _LOG_FIRST = 5
 _LOG_EVERY = 1000
 _GIVE_UP_AFTER = 10_000  # in a row; an endless flow of bad datapoints would hang
+_TELL_EVERY = 100_000  # in a row; an endless flow of which nothing passes would hang silently
 _SHARE_FROM = 1000  # datapoints: one bad one among the first ten says nothing about a share
 
 _SKIPPING = {"on_error": 'on_error="skip"', "catch_exceptions": "catch_exceptions=True"}
@@ -31,13 +33,7 @@ Limit = int | float | None
 
 @dataclass(frozen=True)
 class ErrorPolicy:
-    """What a stage does about bad datapoints, and how many it leaves out before it gives up.
-
-    Args:
-        on_error: "raise", or "skip" to leave them out.
-        max_errors: How many of a pass: a number, or a share of the pass so far, which is judged
-            from the 1,000th datapoint on and at the end. `None` is any number.
-    """
+    """What a stage does about bad datapoints, and how many it leaves out; see `MapData`."""
 
     on_error: OnError = "raise"
     max_errors: Limit = None
@@ -77,30 +73,21 @@ def skipping_of(stage: Callable[..., Any]) -> str | None:
     return next((words for name, words in _SKIPPING.items() if name in taken), None)
 
 
+@dataclass(eq=False)
 class Mapper:
-    """A map function at its place.
+    """A map function at its place, named for messages.
 
-    Args:
-        f: Called with a datapoint, and with a generator if `key` is given.
-        name: Of the stage, for messages.
-        key: What the generators are a function of, with epoch and position.
-        skipping: What messages advise to leave out bad datapoints; see `skipping_of`.
+    With a `key` it is given a generator, which is a function of that, epoch and position.
+    `skipping` is what messages advise to leave out bad datapoints; see `skipping_of`.
     """
 
-    def __init__(
-        self, f: Callable[..., Any], name: str, key: int | None, skipping: str | None = None
-    ) -> None:
-        self.f = f
-        self.name = name
-        self.key = key
-        self.skipping = skipping
+    f: Callable[..., Any]
+    name: str
+    key: int | None = None
+    skipping: str | None = None
 
     def __call__(self, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
-        """Map one datapoint.
-
-        Raises:
-            MapError: The function raised, or returned `None`.
-        """
+        """Map one datapoint; a `MapError` if the function raised, or returned `None`."""
         try:
             if self.key is None:
                 result = self.f(copied(datapoint))
@@ -135,16 +122,10 @@ class Mapper:
         return f"{fix}; {self.skipping} leaves out and counts {bad}" if self.skipping else fix
 
 
-class MapStream(Stream):
+class MapStream(InnerStream):
     """Maps what another stream gives.
 
-    Args:
-        inner: What is mapped.
-        mapper: Called with every datapoint.
-        epoch: The pass.
-        state: As `state()` gave it.
-        skipped: Counts datapoints that raise and are left out; `None` lets them raise.
-        policy: How many of them there may be.
+    Datapoints that raise are left out and counted in `skipped`; if that is `None`, they raise.
     """
 
     def __init__(
@@ -192,9 +173,6 @@ class MapStream(Stream):
     def state(self) -> dict[str, Any]:
         inner = self._before if self._pending else self._inner.state()
         return {"count": self.count, "bad": self.bad, "inner": inner}
-
-    def close(self) -> None:
-        self._inner.close()
 
     def _forward(self) -> None:
         self._pending = []
@@ -245,3 +223,88 @@ def function_name(f: Callable[..., Any]) -> str:
     """How messages call a function."""
     name = getattr(f, "__name__", None) or getattr(getattr(f, "func", None), "__name__", None)
     return name or type(f).__name__
+
+
+class FilterData(Wrapper):
+    """Keeps the datapoints for which `predicate` is true.
+
+    How many are kept is not known beforehand, so what stands above can only be read in order: do
+    costly maps below it that need not see everything, above it.
+
+    Contract: in order; length unknown; random with `rng`; thread- and fork-safe as `ds` and
+    `predicate` are; resumable as `ds` is.
+
+    Args:
+        ds: What to choose from.
+        predicate: From a datapoint to something true or false. `None` is taken for a forgotten
+            `return`, and is an error.
+        rng: Call `predicate(datapoint, rng)`, as `MapData` does.
+        on_error: What an exception in `predicate` does: "raise" a `MapError`, or "skip" the
+            datapoint and count it (`iterator.skipped`), as `MapData` does.
+        max_errors: As for `MapData`.
+
+    Raises:
+        MapError: `predicate` raised, or returned `None`; raised while iterating.
+    """
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        predicate: Callable[..., Any],
+        *,
+        rng: bool = False,
+        on_error: OnError = "raise",
+        max_errors: Limit = None,
+    ) -> None:
+        super().__init__(ds)
+        if not callable(predicate):
+            raise ConfigError(f"FilterData needs a function, not {predicate!r:.60}.")
+        self.predicate = predicate
+        self.rng = self.random = rng
+        self.policy = ErrorPolicy(on_error, max_errors)
+
+    def length(self) -> Length:
+        return None
+
+    def arguments(self) -> str:
+        return function_name(self.predicate)
+
+    def open(self, place: Place, epoch: int, state: State) -> Stream:
+        inner = open_flow(self.ds, place, epoch, inner_state(state))
+        name = f"{type(self).__name__}({self.arguments()})"
+        key = place.key(self) if self.rng else None
+
+        def verdict(datapoint: Datapoint, *rng: object) -> tuple[Datapoint, bool] | None:
+            passed = self.predicate(datapoint, *rng)
+            return None if passed is None else (datapoint, bool(passed))
+
+        mapper = Mapper(verdict, name, key, skipping_of(type(self)))
+        skipped = (place.tally or Tally()) if self.policy.on_error == "skip" else None
+        return FilterStream(inner, mapper, epoch, state, skipped, self.policy)
+
+
+class FilterStream(MapStream):
+    """Hands on what passed; see `MapStream`."""
+
+    def __init__(self, inner: Stream, mapper: Mapper, epoch: int, state: State, *rest: Any) -> None:
+        super().__init__(inner, mapper, epoch, state, *rest)
+        self._kept: int = 0 if state is None else state["kept"]
+
+    def __next__(self) -> Datapoint:
+        dropped = 0
+        while True:
+            datapoint, passed = super().__next__()
+            if passed:
+                self._kept += 1
+                return datapoint
+            dropped += 1
+            if dropped % _TELL_EVERY == 0:
+                log.warning("%s has dropped %d datapoints in a row", self.name, dropped)
+
+    def state(self) -> State:
+        return {**super().state(), "kept": self._kept}
+
+    def ended(self) -> None:
+        super().ended()
+        total = self.count - self.bad
+        log.info("%s kept %d of %d in epoch %d", self.name, self._kept, total, self.epoch)

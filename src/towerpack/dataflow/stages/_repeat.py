@@ -1,4 +1,4 @@
-"""Passes one after another, and passes of a chosen length."""
+"""Passes one after another, passes of a chosen length, and datapoints several times in a row."""
 
 from __future__ import annotations
 
@@ -12,14 +12,22 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._ambient import AGAIN
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._blocks import Block, Positions, read_groups
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._datapoints import (
+    Block,
+    Columns,
+    Datapoint,
+    Positions,
+    as_array,
+    duplicate,
+    read_groups,
+    take,
+)
 from towerpack.dataflow._flow import DataFlow, Length, Place, length_of, open_flow, pipeline_of
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import State, Stream, Tally, inner_state
-from towerpack.dataflow.stages._base import PlannedStage
+from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, inner_state
+from towerpack.dataflow._user_code import AGAIN
+from towerpack.dataflow.stages._base import PlannedStage, Transform, WindowStage
 
 log = get_logger(__name__)
 
@@ -124,12 +132,9 @@ class FixedSizeData(PlannedStage):
 
 
 class Beginning(NamedTuple):
-    """Where a pass begins in the passes that it is made of.
+    """Where a pass begins: after `skip` datapoints of the passes that it is made of.
 
-    Attributes:
-        first: Their epochs are `first`, `first + step`, ...
-        step: See `first`.
-        skip: How many datapoints of them come before it.
+    Their epochs are `first`, `first + step`, ...
     """
 
     first: int
@@ -153,13 +158,7 @@ def _begin_fixed(size: int, keep_state: bool, epoch: int) -> Beginning:
 
 
 class PassesNode(Node):
-    """Reads passes of another plan, one after another, as one long pass.
-
-    Args:
-        inner: The plan.
-        size: Datapoints of the long pass; `None` is infinite.
-        begin: Where a pass begins.
-    """
+    """Reads passes of another plan, one after another, as one long pass."""
 
     def __init__(self, inner: Node, size: int | None, begin: Begin) -> None:
         self.inner = inner
@@ -193,16 +192,10 @@ class PassesNode(Node):
         return read_groups(turns, rests, lambda turn, at: inner.read(first + turn * step, at))
 
 
-class PassesStream(Stream):
+class PassesStream(InnerStream):
     """Opens one pass after another; stays at the end of a pass until asked for more.
 
-    Args:
-        ds: What is read.
-        place: Where it stands.
-        begin: Which epochs.
-        n: How many passes; -1 is for ever.
-        state: As `state()` gave it.
-        turn: Which pass to begin with.
+    There are `n` passes, -1 for ever; `turn` is the one to begin with.
     """
 
     def __init__(
@@ -240,9 +233,6 @@ class PassesStream(Stream):
 
     def state(self) -> State:
         return {"turn": self._turn, "empty": self._empty, "inner": self._inner.state()}
-
-    def close(self) -> None:
-        self._inner.close()
 
     def _open(self, state: State) -> Stream:
         epoch = self._begin.first + self._turn * self._begin.step
@@ -349,3 +339,63 @@ def tell_if_short(ds: DataFlow, datapoints: int) -> bool:
         pipeline_of(ds),
     )
     return True
+
+
+class RepeatedDataPoint(WindowStage):
+    """Gives every datapoint `n` times before the next one.
+
+    What stands below runs once for all of them, and their arrays are their own. So
+    `MapData(RepeatedDataPoint(MapData(ds, decode), 4), augment, rng=True)` decodes a picture once
+    for four augmented ones.
+
+    Contract: in order; `n * len(ds)`; not random; thread- and fork-safe as `ds` is; resumable as
+    `ds` is, reading one datapoint again.
+
+    Args:
+        ds: What to repeat.
+        n: How often.
+    """
+
+    lifts = True
+    window_size = 1
+
+    def __init__(self, ds: DataFlow, n: int) -> None:
+        super().__init__(ds)
+        self.n = integer_of(n, "n", 1)
+
+    def length(self) -> Length:
+        length = length_of(self.ds)
+        return None if length is None else length * self.n
+
+    def identity(self) -> str:
+        return str(self.n)
+
+    def node(self, inner: Node, place: Place) -> Node:
+        return RepeatPointNode(inner, self.n)
+
+    def transform(self, place: Place, epoch: int) -> Transform:
+        return lambda window, datapoints: [*map(duplicate, datapoints * (self.n - 1)), *datapoints]
+
+
+class RepeatPointNode(Node):
+    """Reads position p as position p // n of another plan."""
+
+    def __init__(self, inner: Node, n: int) -> None:
+        self.inner = inner
+        self.n = n
+        self.size = None if inner.size is None else inner.size * n
+        self.chunk = inner.chunk
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        wanted, which = np.unique(as_array(positions) // self.n, return_inverse=True)
+        block = self.inner.read(epoch, wanted)
+        if isinstance(block, Columns):
+            return take(block, which)
+        return [duplicate(block[index]) for index in which.tolist()]
+
+    def get(self, epoch: int, position: int) -> Datapoint:
+        source = position // self.n
+        last = self._last
+        if last is None or last[:2] != (epoch, source):
+            last = self._last = epoch, source, self.inner.get(epoch, source)
+        return duplicate(last[2])

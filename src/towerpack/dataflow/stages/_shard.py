@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._blocks import Block, Positions, as_array
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_array
 from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, infinite, length_of
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream

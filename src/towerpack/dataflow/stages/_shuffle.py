@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,8 +11,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._blocks import Block, Positions, as_array
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_array, duplicate
 from towerpack.dataflow._flow import (
     DataFlow,
     Length,
@@ -25,10 +23,10 @@ from towerpack.dataflow._flow import (
     pipeline_of,
     sequential_part,
 )
-from towerpack.dataflow._permute import permute
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow._randomness import permute
 from towerpack.dataflow.stages._base import PlannedStage, Transform, WindowStage
-from towerpack.dataflow.stages._repeat_point import RepeatPointNode, duplicate
+from towerpack.dataflow.stages._repeat import RepeatPointNode
 
 Array = NDArray[np.int64]
 
@@ -55,7 +53,7 @@ class ShuffleData(PlannedStage):
 
     def __init__(self, ds: DataFlow, *, seed: int | None = None) -> None:
         super().__init__(ds)
-        self.seed = None if seed is None else check_seed(seed)
+        self.seed = check_seed(seed)
         self.random = seed is None
         if infinite(length_of(ds)):
             raise ConfigError(
@@ -116,7 +114,7 @@ class LocallyShuffleData(WindowStage):
         self.buffer_size = integer_of(buffer_size, "buffer_size", 1)
         self.num_reuse = integer_of(num_reuse, "num_reuse", 1)
         self.window_size = self.buffer_size
-        self.seed = None if seed is None else check_seed(seed)
+        self.seed = check_seed(seed)
         self.random = seed is None
 
     def length(self) -> Length:
@@ -157,7 +155,6 @@ class PermutedNode(Node):
         self.chunk = inner.chunk
         self.key = key
         self.block = block
-        self._last: tuple[int, int, Array] | None = None
 
     @abstractmethod
     def permuted(self, epoch: int, block: int, start: int, stop: int) -> Array:
@@ -198,11 +195,8 @@ class PermutedNode(Node):
         stop = (block + 1) * self.block
         stop = stop if self.size is None else min(stop, self.size)
         order = self.permuted(epoch, block, block * self.block, stop)
-        self._last = (block, epoch, order)  # one assignment: safe between threads
+        self._last = block, epoch, order
         return order
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_last": None}
 
 
 class ShuffleNode(PermutedNode):

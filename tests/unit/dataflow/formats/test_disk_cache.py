@@ -34,7 +34,7 @@ from towerpack.dataflow import (
     RepeatedData,
     ShuffleData,
 )
-from towerpack.dataflow._flow import content_of
+from towerpack.dataflow._content import content_of
 from towerpack.dataflow.formats import (
     DiskCacheData,
     HDF5Data,

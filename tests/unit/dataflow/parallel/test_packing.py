@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from towerpack.dataflow._arena import Arena, lend, lent_empty
-from towerpack.dataflow._blocks import Columns
+from towerpack.dataflow._datapoints import Columns
+from towerpack.dataflow._memory import Arena, lend, lent_empty
 from towerpack.dataflow.parallel._packing import Packed, bundle, unbundle, unpack
 from towerpack.dataflow.testing import same_datapoints
 

@@ -27,7 +27,7 @@ from towerpack.dataflow import (
     ProxyDataFlow,
     RepeatedDataPoint,
 )
-from towerpack.dataflow._done import Done
+from towerpack.dataflow._stream import Done
 
 SIZE = 60
 AT = {"from": 3, "ahead": [[5, 9], [20, 21]]}

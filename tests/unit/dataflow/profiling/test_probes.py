@@ -43,7 +43,7 @@ from towerpack.dataflow import (
     ShuffleData,
     TestDataSpeed,
 )
-from towerpack.dataflow._ready import ItemsNode
+from towerpack.dataflow._user_code import ItemsNode
 from towerpack.dataflow.profiling import _probes
 from towerpack.dataflow.profiling._probes import (
     CPU_SECONDS,

@@ -1,33 +1,113 @@
-"""Rows of a batch, lent to the map that makes them, so that nothing is copied into the batch.
+"""Memory that batches are written into once, in place.
 
-A batch offers its rows to the maps directly below it. What such a map asks for with `empty_row` is
-a row of an array for the whole batch; if the stack then finds all of an array's rows in its hands,
-in order, it takes that array as it is. In any other case it copies, as ever: what a function does
-with its rows decides how fast a batch is made, never what is in it.
+Arena: parallel stages lend each unit of work memory into which arrays are laid one after another.
+What makes the last arrays of a plan (a stack, a gather) asks `lent_empty` for them; without an
+arena that is `numpy.empty`. Code of the user's never gets an arena's memory unasked: it might keep
+it, and the memory is used again.
+
+Rows: a batch offers its rows to the maps directly below it. What such a map asks for with
+`empty_row` is a row of an array for the whole batch; if the stack then finds all of an array's rows
+in its hands, in order, it takes that array as it is. In any other case it copies, as ever: what a
+function does with its rows decides how fast a batch is made, never what is in it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import weakref
 from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from itertools import starmap
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from towerpack.dataflow._arena import Allocate, address_of
-
 Array = NDArray[Any]
+Allocate = Callable[[tuple[int, ...], DTypeLike], Array]
 Result = TypeVar("Result")
-
 Key = tuple[int, tuple[int, ...], np.dtype[Any]]
 """How often a datapoint had asked for a row before; shape and dtype of the row."""
 
+# Frameworks take over memory without a copy where it is aligned: 64 bytes do, pages are best.
+_ALIGN = 64
+_PAGE = 4096
+_LARGE = 1 << 16
+
+
+class Arena:
+    """Lays arrays into given memory, aligned to a page, of which the first bytes may be `used`.
+
+    What is laid into the memory keeps it alive.
+    """
+
+    def __init__(self, memory: NDArray[np.uint8], used: int = 0) -> None:
+        self._memory = memory
+        self._begin = address_of(memory)
+        self._used = used
+        self.missed = 0
+        """Bytes that were asked for and did not fit."""
+
+    @property
+    def needed(self) -> int:
+        """Bytes of an arena in which all would have had room."""
+        return self._used + self.missed
+
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        """An array in the arena, or elsewhere if it does not fit."""
+        kind = np.dtype(dtype)
+        nbytes = math.prod(shape) * kind.itemsize
+        if nbytes == 0 or kind.hasobject:
+            return np.empty(shape, kind)
+        start = self._place(nbytes)
+        if start is None:
+            self.missed += nbytes + _PAGE
+            return np.empty(shape, kind)
+        return np.ndarray(shape, kind, self._memory, start)
+
+    def put(self, data: memoryview | bytes) -> int | None:
+        """Copy bytes in, unless they lie there already. Where they lie; `None` without room."""
+        source = np.frombuffer(data, np.uint8)
+        start = address_of(source) - self._begin
+        if 0 <= start < self._memory.nbytes:
+            return start
+        placed = self._place(source.nbytes)
+        if placed is not None:
+            self._memory[placed : placed + source.nbytes] = source
+        return placed
+
+    def _place(self, nbytes: int) -> int | None:
+        start = aligned(self._used, nbytes)
+        if start + nbytes > self._memory.nbytes:
+            return None
+        self._used = start + nbytes
+        return start
+
+
+def address_of(array: Array) -> int:
+    """Where an array begins in memory."""
+    begin: int = array.__array_interface__["data"][0]
+    return begin
+
+
+def aligned(offset: int, nbytes: int) -> int:
+    """Where something of `nbytes` may begin at or after an offset."""
+    align = _PAGE if nbytes >= _LARGE else _ALIGN
+    return -(-offset // align) * align
+
+
+class Lender(Protocol):
+    """Memory for arrays."""
+
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+        """As `numpy.empty`."""
+        ...
+
 
 class _Here(threading.local):
+    arena: Lender | None = None
+    """For the arrays of the unit of work that is made."""
     offered: RowLender | None = None
     """By the batch that is being read, for the maps below it."""
     making: RowLender | None = None
@@ -35,6 +115,22 @@ class _Here(threading.local):
 
 
 _HERE = _Here()
+
+
+def lent_empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """`numpy.empty`, in the arena that this thread was lent, if any."""
+    arena = _HERE.arena
+    return np.empty(shape, dtype) if arena is None else arena.empty(shape, dtype)
+
+
+@contextlib.contextmanager
+def lend(arena: Lender | None) -> Generator[None]:
+    """Let `lent_empty` of this thread use an arena."""
+    before, _HERE.arena = _HERE.arena, arena
+    try:
+        yield
+    finally:
+        _HERE.arena = before
 
 
 def empty_row(shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
@@ -56,17 +152,12 @@ def empty_row(shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
 
 
 class RowLender:
-    """The rows of one batch.
+    """The rows of one batch of `size` datapoints, lent to the plans `makers`.
 
     The n-th datapoint that is made gets row n of whatever it asks for, so that no row is handed out
-    twice, whoever makes datapoints in whichever order.
-
-    Args:
-        size: Datapoints in the batch.
-        allocate: Makes the arrays that are lent.
-        makers: Plans that they are lent to.
-        proven: What the stack could use in the batch before. Memory is made for that alone; of
-            other requests only note is taken, so that what never ends in a batch costs none.
+    twice, whoever makes datapoints in whichever order. Memory is made for what is `proven`, which
+    the stack could use in the batch before; of other requests only note is taken, so that what
+    never ends in a batch costs none.
     """
 
     def __init__(
@@ -112,14 +203,14 @@ class RowLender:
             return column.row(self._row)
         if self._row:
             return np.empty(shape, dtype)
-        column = self._columns[key] = self._column(key)
+        data = self._allocate((self._size, *sides), dtype) if key in self._proven else None
+        column = self._columns[key] = _Column(sides, key[2], data)
         return column.row(0)
 
     def whole(self, arrays: Sequence[Array]) -> Array | None:
-        """The array whose rows these are: all, and in order. Not given away twice.
+        """The array whose rows these arrays, of one shape and dtype, are: all, and in order.
 
-        Args:
-            arrays: At least one; all of one shape and dtype.
+        It is not given away twice.
         """
         for key, column in self._columns.items():
             if column.holds(arrays):
@@ -128,21 +219,9 @@ class RowLender:
                 return column.data
         return None
 
-    def _column(self, key: Key) -> _Column:
-        _, shape, dtype = key
-        lent = key in self._proven
-        data = self._allocate((self._size, *shape), dtype) if lent else None
-        return _Column(shape, dtype, data)
-
 
 class _Column:
-    """What is handed out for one request of all datapoints.
-
-    Args:
-        shape: Of a row.
-        dtype: Of a row.
-        data: Lent row by row; `None` to see only whether it could be.
-    """
+    """What is handed out for one request of all datapoints; `data` is `None` to try only."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], data: Array | None) -> None:
         self.data = data
@@ -164,16 +243,11 @@ class _Column:
 
     def holds(self, arrays: Sequence[Array]) -> bool:
         """Whether arrays, of one shape and dtype, are all that was handed out, in order."""
-        if len(arrays) != len(self._handed) or not self._fits(arrays):
-            return False
-        return all(map(_same, self._handed, arrays))
-
-    def _fits(self, arrays: Sequence[Array]) -> bool:
         # A row's own shape and dtype can be set, which does not change what it is a row of.
-        first = arrays[0]
-        if (first.shape, first.dtype) != (self._shape, self._dtype):
-            return False
-        return self.data is None or len(self.data) == len(arrays)
+        fits = (arrays[0].shape, arrays[0].dtype) == (self._shape, self._dtype)
+        size = len(self._handed) if self.data is None else len(self.data)
+        complete = size == len(self._handed) == len(arrays)
+        return fits and complete and all(map(_same, self._handed, arrays))
 
 
 def _same(handed: Array | weakref.ref[Array], array: Array) -> bool:

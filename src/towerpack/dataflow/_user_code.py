@@ -1,0 +1,236 @@
+"""Flows that users write: their pass, their `reset_state`, what their class overrides.
+
+`for dp in self.ds` in a user's `__iter__` has no arguments through which seed and epoch could come.
+They come from `AMBIENT`: while such a generator runs, this context variable holds its pass.
+
+For the predecessor, the caller called `reset_state`, where such flows open their files: here it is
+called once in each process, before they are read.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextvars import ContextVar
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from towerpack._core.errors import DataFlowError, TowerpackError
+from towerpack._core.randomness import derive_seed, stream
+from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow._stream import State, Stream, check_count, ended_early
+
+T = TypeVar("T")
+AGAIN = 1 << 32
+"""A flow that is begun once more within one pass of what wraps it is in epoch e + AGAIN, and then
+in e + 2 * AGAIN: epochs that no pass of its own has. `divmod(epoch, AGAIN)` gives back both."""
+
+_LIBRARY = __name__.partition(".")[0]
+_WITHIN = 1 << 30  # from here on: what is begun within passes that were begun once more
+
+
+class Ambient:
+    """The pass of one user-written flow, with a seed that is keyed by the flow's place."""
+
+    def __init__(self, seed: int, epoch: int) -> None:
+        self.seed = seed
+        self.epoch = epoch
+        # Objects are kept so that their ids stay theirs.
+        self._known: dict[int, tuple[object, int]] = {}
+        self._passes: dict[int, int] = {}
+        self._generators: dict[int, np.random.Generator] = {}
+
+    def next_pass(self, flow: object) -> tuple[int, int]:
+        """Seed and epoch for one more iteration of an inner flow.
+
+        The first one in epoch e is the inner flow's epoch e; see `AGAIN` for more of them.
+        """
+        index = self._index(flow)
+        again = self._passes.get(index, 0)
+        self._passes[index] = again + 1
+        return derive_seed(self.seed, "inside", index), _epoch_of(self.epoch, again)
+
+    def generator(self, flow: object) -> np.random.Generator:
+        """The random generator of a flow for this pass."""
+        index = self._index(flow)
+        if index not in self._generators:
+            self._generators[index] = stream(self.seed, "rng", index, self.epoch)
+        return self._generators[index]
+
+    def _index(self, flow: object) -> int:
+        return self._known.setdefault(id(flow), (flow, len(self._known)))[1]
+
+
+def _epoch_of(outer: int, again: int) -> int:
+    """The epoch of a flow that is begun for the `again`-th time within a pass of epoch `outer`."""
+    outer_again, number = divmod(outer, AGAIN)
+    if outer_again:
+        # Their sum would not tell the second pass in the first one from the first in the second.
+        again = _WITHIN + derive_seed(outer_again, again) % _WITHIN
+    return number + again * AGAIN
+
+
+AMBIENT: ContextVar[Ambient | None] = ContextVar("towerpack_dataflow_pass", default=None)
+
+
+def is_ours(cls: type[Any]) -> bool:
+    """Whether a class is the library's, and not the user's."""
+    return cls.__module__.partition(".")[0] == _LIBRARY
+
+
+def alike(cls: Any, methods: dict[str, Any]) -> Any:
+    """A subclass with other methods, and with the same name. It cannot be found by that."""
+    names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
+    metaclass = cast("Any", type(cls))  # often ABCMeta
+    return metaclass(cls.__name__, (cls,), {**names, **methods})
+
+
+def with_method(target: T, method: Callable[..., Any]) -> T:
+    """An object as it were if its class had not overridden a method; what it holds is the same."""
+    cls: Any = type(target)
+    if getattr(cls, method.__name__) is method:
+        return target
+
+    def reduce(self: T, protocol: Any) -> Any:
+        return with_method, (_sharing(cls, self), method)  # a class without a name cannot travel
+
+    return _sharing(alike(cls, {method.__name__: method, "__reduce_ex__": reduce}), target)
+
+
+def _sharing(cls: type[T], target: T) -> T:
+    made = object.__new__(cls)
+    made.__dict__ = target.__dict__
+    return made
+
+
+# Beside what the user's class holds, and pickled with it: another process has another number.
+_RESET_IN = "_DataFlow__reset_in"
+
+
+_lock = threading.RLock()  # threads that read the same flow wait while its `reset_state` runs
+
+
+def _renew_lock() -> None:
+    """In a fork, the thread that held the lock may be gone."""
+    global _lock
+    _lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
+def note_reset(flow: object) -> None:
+    """Note that `reset_state` was called in this process."""
+    vars(flow)[_RESET_IN] = os.getpid()
+
+
+def make_ready(flow: Any) -> None:
+    """Call `reset_state`, unless that was done in this process."""
+    with _lock:
+        if flow.__dict__.get(_RESET_IN) != os.getpid():
+            flow.reset_state()
+            note_reset(flow)
+
+
+class IndexNode(Node):
+    """A source written by the user, read by `source[i]`."""
+
+    def __init__(self, source: Any) -> None:
+        self._source = source
+        self.size = len(source)
+
+    def get(self, epoch: int, position: int) -> Datapoint:
+        try:
+            return self._source[position]
+        except TowerpackError:
+            raise
+        except Exception as error:
+            name = type(self._source).__name__
+            raise DataFlowError(
+                f"{name}[{position}] raised {type(error).__name__}: {error}",
+                fix=f"what has __len__ and __getitem__ holds 0..{self.size}-1; see the cause",
+            ) from error
+
+
+class ItemsNode(IndexNode):
+    """Reads a flow by `flow[i]`, when its `reset_state` has run in this process."""
+
+    _ready_in: int | None = None
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        self._prepare()
+        get = super().get
+        return [get(epoch, position) for position in as_ints(positions)]
+
+    def get(self, epoch: int, position: int) -> Datapoint:
+        self._prepare()
+        return super().get(epoch, position)
+
+    def _prepare(self) -> None:
+        if self._ready_in != os.getpid():
+            make_ready(self._source)
+            self._ready_in = os.getpid()
+
+
+class ReplayStream(Stream):
+    """Runs code of the user's that only knows how to start: a resume runs it again and skips.
+
+    `ambient` makes what flows iterated inside take their seed and epoch from.
+    """
+
+    def __init__(
+        self,
+        start: Callable[[], Iterator[Datapoint]],
+        ambient: Callable[[], Ambient],
+        name: str,
+        state: State,
+    ) -> None:
+        self._start = start
+        self._make_ambient = ambient
+        self._name = name
+        self._count = check_count(state, sys.maxsize)
+        self._ambient: Ambient | None = None
+        self._iterator: Iterator[Datapoint] | None = None
+
+    def __next__(self) -> Datapoint:
+        if self._iterator is None:
+            self._ambient = self._make_ambient()
+        token = AMBIENT.set(self._ambient)
+        try:
+            if self._iterator is None:
+                self._iterator = self._restart()
+            datapoint = next(self._iterator)
+        except StopIteration:
+            raise
+        except BaseException as error:
+            # A generator that raised is finished and would seem to end here: start it again.
+            self._iterator = None
+            if isinstance(error, TowerpackError) or not isinstance(error, Exception):
+                raise
+            raise DataFlowError(
+                f"{self._name} raised {type(error).__name__} at datapoint {self._count}: {error}",
+                fix="see the cause above; next() tries this datapoint again",
+            ) from error
+        finally:
+            AMBIENT.reset(token)
+        self._count += 1
+        return datapoint
+
+    def state(self) -> State:
+        return self._count
+
+    def close(self) -> None:
+        getattr(self._iterator, "close", lambda: None)()
+
+    def _restart(self) -> Iterator[Datapoint]:
+        iterator = self._start()
+        for done in range(self._count):
+            try:
+                next(iterator)
+            except StopIteration:
+                raise ended_early(self._name, done, self._count) from None
+        return iterator
