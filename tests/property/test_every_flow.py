@@ -112,7 +112,7 @@ class Pools:
                 return pool
         return IdlePools().take(options)
 
-    def park(self, pool: Pool) -> None:
+    def put_back(self, pool: Pool) -> None:
         self._waiting.append(pool)
 
     def close(self) -> None:
@@ -182,7 +182,7 @@ def settled(flow: DataFlow, workers: Workers, pools: Pools) -> DataFlow:
     """A flow whose parallel stages have so many workers, which they share with other flows."""
     for stage in parallel_stages(flow):
         stage.options = replace(stage.options, workers=workers.count or 0)
-        stage._parking = pools  # type: ignore[assignment]
+        stage._idle = pools  # type: ignore[assignment]
     return flow
 
 
@@ -434,7 +434,7 @@ def composed(
         except ConfigError:
             return None
     for stage in parallel_stages(flow):
-        stage._parking = pools  # type: ignore[assignment]
+        stage._idle = pools  # type: ignore[assignment]
     return flow
 
 
