@@ -48,9 +48,7 @@ from towerpack.dataflow import (
 from towerpack.dataflow._flow import inputs_of
 from towerpack.dataflow.formats import DiskCacheData
 from towerpack.dataflow.images import Mosaic
-from towerpack.dataflow.parallel._idle_pools import IdlePools
-from towerpack.dataflow.parallel._options import Backend, Options
-from towerpack.dataflow.parallel._pool import Pool
+from towerpack.dataflow.parallel._pool import Backend, IdlePools, Options, Pool
 from towerpack.dataflow.testing import check_flow, same_datapoints
 
 T = TypeVar("T")

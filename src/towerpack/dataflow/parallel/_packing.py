@@ -13,7 +13,7 @@ from towerpack.dataflow._arena import Arena, aligned, lent_empty
 from towerpack.dataflow._blocks import Block, Columns, to_rows
 from towerpack.dataflow._datapoints import Datapoint, keys_of, rebuild, values_of
 from towerpack.dataflow.parallel._memory import Bytes
-from towerpack.dataflow.parallel._pickling import dump, dump_code, load
+from towerpack.dataflow.parallel._messages import dump, dump_code, load
 
 # Smaller buffers are cheaper to copy twice than to describe.
 _OUT_OF_BAND = 2048
