@@ -48,9 +48,7 @@ from towerpack.dataflow import (
 from towerpack.dataflow._flow import inputs_of
 from towerpack.dataflow.formats import DiskCacheData
 from towerpack.dataflow.images import Mosaic
-from towerpack.dataflow.parallel._idle_pools import IdlePools
-from towerpack.dataflow.parallel._options import Backend, Options
-from towerpack.dataflow.parallel._pool import Pool
+from towerpack.dataflow.parallel._pool import Backend, IdlePools, Options, Pool
 from towerpack.dataflow.testing import check_flow, same_datapoints
 
 T = TypeVar("T")
@@ -112,7 +110,7 @@ class Pools:
                 return pool
         return IdlePools().take(options)
 
-    def park(self, pool: Pool) -> None:
+    def put_back(self, pool: Pool) -> None:
         self._waiting.append(pool)
 
     def close(self) -> None:
@@ -182,7 +180,7 @@ def settled(flow: DataFlow, workers: Workers, pools: Pools) -> DataFlow:
     """A flow whose parallel stages have so many workers, which they share with other flows."""
     for stage in parallel_stages(flow):
         stage.options = replace(stage.options, workers=workers.count or 0)
-        stage._parking = pools  # type: ignore[assignment]
+        stage._idle = pools  # type: ignore[assignment]
     return flow
 
 
@@ -434,7 +432,7 @@ def composed(
         except ConfigError:
             return None
     for stage in parallel_stages(flow):
-        stage._parking = pools  # type: ignore[assignment]
+        stage._idle = pools  # type: ignore[assignment]
     return flow
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from towerpack.dataflow.parallel._idle_pools import IdlePools
+from towerpack.dataflow.parallel._pool import IdlePools
 
 
 @contextlib.contextmanager
@@ -18,6 +18,6 @@ def shared_workers() -> Iterator[None]:
         patch.setattr(IdlePools, "__new__", lambda _: parking)
         patch.setattr(IdlePools, "__init__", lambda _: None)
         patch.setattr(IdlePools, "close", lambda _: None)
-        patch.setattr("towerpack.dataflow.parallel._idle_pools._MOST", 8)
+        patch.setattr("towerpack.dataflow.parallel._pool._MOST_IDLE", 8)
         yield
     parking.close()

@@ -1,15 +1,15 @@
 """Parallel stages: the same datapoints in the same order, made by several workers."""
 
-from ._legacy import MultiProcessMapAndBatchData as MultiProcessMapAndBatchData
-from ._legacy import MultiProcessMapAndBatchDataZMQ as MultiProcessMapAndBatchDataZMQ
-from ._legacy import MultiProcessMapData as MultiProcessMapData
-from ._legacy import MultiProcessMapDataZMQ as MultiProcessMapDataZMQ
-from ._legacy import MultiProcessPrefetchData as MultiProcessPrefetchData
-from ._legacy import MultiProcessRunner as MultiProcessRunner
-from ._legacy import MultiProcessRunnerZMQ as MultiProcessRunnerZMQ
-from ._legacy import MultiThreadMapData as MultiThreadMapData
-from ._legacy import MultiThreadPrefetchData as MultiThreadPrefetchData
-from ._legacy import MultiThreadRunner as MultiThreadRunner
-from ._legacy import PrefetchDataZMQ as PrefetchDataZMQ
 from ._memory import is_lent as is_lent
+from ._prefetch import MultiProcessMapAndBatchData as MultiProcessMapAndBatchData
+from ._prefetch import MultiProcessMapAndBatchDataZMQ as MultiProcessMapAndBatchDataZMQ
+from ._prefetch import MultiProcessMapData as MultiProcessMapData
+from ._prefetch import MultiProcessMapDataZMQ as MultiProcessMapDataZMQ
+from ._prefetch import MultiProcessPrefetchData as MultiProcessPrefetchData
+from ._prefetch import MultiProcessRunner as MultiProcessRunner
+from ._prefetch import MultiProcessRunnerZMQ as MultiProcessRunnerZMQ
+from ._prefetch import MultiThreadMapData as MultiThreadMapData
+from ._prefetch import MultiThreadPrefetchData as MultiThreadPrefetchData
+from ._prefetch import MultiThreadRunner as MultiThreadRunner
 from ._prefetch import PrefetchData as PrefetchData
+from ._prefetch import PrefetchDataZMQ as PrefetchDataZMQ

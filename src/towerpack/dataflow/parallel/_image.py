@@ -7,35 +7,32 @@ is theirs, as it would be with an array that was sent.
 
 from __future__ import annotations
 
+import inspect
 import mmap
 import os
 import pickle
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import DataFlowError
+from towerpack.dataflow._flow import DataFlow, inputs_of, pipeline_of
 from towerpack.dataflow._memory import aligned
 from towerpack.dataflow.parallel._memory import buffer_address, memory_file, reserve, whole_pages
-from towerpack.dataflow.parallel._pickling import dump_code, dump_each, load
+from towerpack.dataflow.parallel._messages import dump_code, dump_each, load
 from towerpack.dataflow.sources._memory import SENDER, Sender
 
 _IN_MEMORY = 1 << 15
 _LONG = 1024
+_DEEPEST = 12
 
 
 class Piece(NamedTuple):
-    """Where the memory of one array is found.
-
-    Attributes:
-        file: A path, or the place of a descriptor among those sent.
-        start: In the file.
-        nbytes: Its size.
-        readonly: Whether the array could be written to.
-    """
+    """Memory of one array: in the file of a path, or of a descriptor among those sent."""
 
     file: str | int
     start: int
@@ -59,16 +56,6 @@ class SharedMap(mmap.mmap):
         return made
 
 
-def in_shared_memory(array: NDArray[Any]) -> NDArray[Any]:
-    """The array, in memory that workers can map; itself, if it is small, or mapped already."""
-    if array.nbytes < _IN_MEMORY or array.dtype.hasobject or owner_of(array) is not None:
-        return array
-    memory = SharedMap.make(array.nbytes)
-    shared: NDArray[Any] = np.ndarray(array.shape, array.dtype, memory)
-    shared[...] = array
-    return shared
-
-
 def owner_of(array: object) -> np.memmap[Any, Any] | SharedMap | None:
     """The mapped file that the memory of an array belongs to, if any."""
     while array is not None:
@@ -89,7 +76,11 @@ class ToShared(Sender):
     """Puts data where workers can map them."""
 
     def shared(self, array: NDArray[Any]) -> NDArray[Any]:
-        return in_shared_memory(array)
+        if array.nbytes < _IN_MEMORY or array.dtype.hasobject or owner_of(array) is not None:
+            return array
+        shared: NDArray[Any] = np.ndarray(array.shape, array.dtype, SharedMap.make(array.nbytes))
+        shared[...] = array
+        return shared
 
     def flat(self, items: Sequence[Any]) -> Sequence[Any]:
         plain = isinstance(items, (list, tuple))
@@ -101,9 +92,6 @@ class FlatList(Sequence[Any]):
 
     A million objects would be copied, page by page, into every process that only counts
     references to them.
-
-    Args:
-        items: Anything that pickles.
     """
 
     def __init__(self, items: Sequence[Any]) -> None:
@@ -122,9 +110,6 @@ class FlatList(Sequence[Any]):
 
 class JobImage:
     """A pickled job, kept while workers may ask for it.
-
-    Args:
-        job: Pickled by cloudpickle.
 
     Raises:
         Exception: Whatever a member raises that does not pickle.
@@ -199,21 +184,76 @@ def load_image(nbytes: int, pieces: Sequence[Piece], fds: Sequence[int]) -> Any:
 
 
 def _view(piece: Piece, maps: dict[str | int, mmap.mmap], fds: Sequence[int]) -> memoryview:
-    if piece.file not in maps:
-        maps[piece.file] = _map(piece.file, fds)
-    mapped = maps[piece.file]
-    if len(mapped) < piece.start + piece.nbytes:
+    file, start, nbytes, readonly = piece
+    if file not in maps:
+        sent = isinstance(file, int)
+        with open(fds[file] if sent else file, "rb", closefd=not sent) as opened:
+            maps[file] = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
+    mapped = maps[file]
+    if len(mapped) < start + nbytes:
         raise DataFlowError(
-            f"{piece.file} has shrunk since it was mapped.",
+            f"{file} has shrunk since it was mapped.",
             got=f"{len(mapped):,} bytes",
-            expected=f"at least {piece.start + piece.nbytes:,}",
+            expected=f"at least {start + nbytes:,}",
         )
-    view = memoryview(mapped)[piece.start : piece.start + piece.nbytes]
-    return view.toreadonly() if piece.readonly else view
+    view = memoryview(mapped)[start : start + nbytes]
+    return view.toreadonly() if readonly else view
 
 
-def _map(file: str | int, fds: Sequence[int]) -> mmap.mmap:
-    if isinstance(file, int):
-        return mmap.mmap(fds[file], 0, access=mmap.ACCESS_COPY)
-    with open(file, "rb") as opened:
-        return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
+def find_unpicklable(flow: DataFlow) -> str:
+    """The stage and the member that does not pickle."""
+    for stage in _stages(flow):
+        inputs = inputs_of(stage)
+        for name, member in vars(stage).items():
+            if any(member is inner for inner in inputs) or member in (list(inputs), inputs):
+                continue
+            if not _pickles(member):
+                path = " in ".join(reversed(_path(name, member)))
+                return f"{path} of {pipeline_of(stage)}"
+    return f"a part of {pipeline_of(flow)}"
+
+
+def _stages(flow: DataFlow) -> Iterator[DataFlow]:
+    for inner in inputs_of(flow):
+        yield from _stages(inner)
+    yield flow
+
+
+def _path(name: str, value: Any) -> list[str]:
+    path = [name]
+    for _ in range(_DEEPEST):
+        for part, member in _members(value):
+            if not _pickles(member):
+                path.append(part)
+                value = member
+                break
+        else:
+            break
+    path[-1] += f" (a {type(value).__name__})"
+    return path
+
+
+def _members(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, MethodType):
+        yield f"the object of {value.__qualname__}", value.__self__
+    elif isinstance(value, FunctionType):
+        used = inspect.getclosurevars(value)
+        for kind, members in (("", used.nonlocals), ("the global ", used.globals)):
+            for name, member in members.items():
+                yield f"{kind}{name} of {value.__qualname__}", member
+    elif isinstance(value, Mapping):
+        for key, member in cast("Mapping[Any, Any]", value).items():
+            yield f"[{key!r}]", member
+    elif isinstance(value, (list, tuple)):
+        for index, member in enumerate(cast("list[Any]", value)):
+            yield f"[{index}]", member
+    else:
+        yield from getattr(value, "__dict__", {}).items()
+
+
+def _pickles(value: Any) -> bool:
+    try:
+        dump_code(value, lambda buffer: False)
+    except Exception:  # noqa: BLE001  what it says is told already
+        return False
+    return True

@@ -7,7 +7,9 @@ the consumer, over what workers have made, so that states are those of the seria
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeGuard
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeGuard
 
 from towerpack._core.errors import MapError, StateError
 from towerpack.dataflow._datapoints import Datapoint
@@ -21,11 +23,10 @@ from towerpack.dataflow._flow import (
 )
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream, Tally, check_count
-from towerpack.dataflow.parallel._ahead import Begin
-from towerpack.dataflow.parallel._copies import may_write_over, own_copy
-from towerpack.dataflow.parallel._failure import Failure, describe_failure, restore_failure
+from towerpack.dataflow.parallel._messages import Failure, describe_failure, restore_failure
 from towerpack.dataflow.parallel._pool import Pool
-from towerpack.dataflow.parallel._reader import Buffer, ReadWork, read_ahead
+from towerpack.dataflow.parallel._reader import Buffer, may_write_over, own_copy, read_ahead
+from towerpack.dataflow.parallel._run import Begin
 from towerpack.dataflow.stages._base import WindowStream
 from towerpack.dataflow.stages._batch import BatchData
 from towerpack.dataflow.stages._map import MapData, MapNode
@@ -64,17 +65,10 @@ class Levels:
         self.stages = stages[::-1]
         self.source = flow
 
-    @property
-    def skips(self) -> bool:
-        """Whether the topmost stage leaves out bad datapoints."""
-        return _skips(self.stages[-1])
-
     def plan_below(self, place: Place) -> Node | None:
         """The plan of what the topmost stage maps, where only that keeps from a plan."""
-        if not self.skips:
-            return None
-        (top,) = self.stages[-1:]
-        node = compile_flow(top.ds, place)
+        top = self.stages[-1]
+        node = compile_flow(top.ds, place) if _skips(top) else None
         if node is not None:
             self.stages = [top]
         return node
@@ -157,33 +151,15 @@ def _made_of(stage: BatchData) -> Callable[[int, list[Datapoint]], list[Datapoin
     return made
 
 
+@dataclass(frozen=True)
 class Skipped:
-    """Stands for a datapoint that the topmost map is to leave out.
+    """A datapoint that a stage leaves out, with what its function raised."""
 
-    Args:
-        error: Why.
-    """
-
-    def __init__(self, error: MapError) -> None:
-        # The frames of a traceback would hold all that the worker is at.
-        self.error: BaseException = error.with_traceback(None)
-
-    def __reduce__(self) -> Any:
-        return _skipped, (describe_failure(self.error),)
-
-
-def _skipped(failure: Failure) -> Skipped:
-    made = Skipped.__new__(Skipped)
-    made.error = restore_failure(failure)
-    return made
+    failure: Failure
 
 
 class Skipping(Mapper):
-    """A map function in a worker, for a stage that leaves out what it fails on.
-
-    Args:
-        mapper: The function at its place.
-    """
+    """A map function in a worker, for a stage that leaves out what it fails on."""
 
     def __init__(self, mapper: Mapper) -> None:
         self._mapper = mapper
@@ -192,7 +168,7 @@ class Skipping(Mapper):
         try:
             return self._mapper(datapoint, epoch, position)
         except MapError as error:
-            return Skipped(error)
+            return Skipped(describe_failure(error))
 
 
 class Mapped(Mapper):
@@ -200,17 +176,12 @@ class Mapped(Mapper):
 
     def __call__(self, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
         if isinstance(datapoint, Skipped):
-            raise datapoint.error
+            raise restore_failure(datapoint.failure)
         return datapoint
 
 
 class MappedStream(Stream):
-    """Stands for a `MapStream` that leaves out nothing, where workers have mapped.
-
-    Args:
-        inner: What they made.
-        state: As `state()` gave it.
-    """
+    """Stands for a `MapStream` that leaves out nothing, where workers have mapped."""
 
     def __init__(self, inner: Stream, state: State) -> None:
         self._inner = inner
@@ -230,50 +201,58 @@ class MappedStream(Stream):
 
 
 class ReadStream(Stream):
-    """What workers make of a source that can only be read in order. Its states are the source's.
+    """What workers make of a source that a thread reads. Its states are the source's.
 
     There is one datapoint for each of the source: the first of a group is what was made of it, and
     the others are `None`.
 
     Args:
-        state: Of the source.
-        total: What the iteration counts in.
-        group: How many datapoints become one.
-        work: Makes the pieces of work for a pool.
-        begin: Starts a pass over them.
+        levels: What workers do.
+        place: Where the topmost of these stages stands.
+        epoch: The pass.
+        state: Of the topmost stream.
+        begin: Starts a pass over the plan of these stages.
     """
 
-    _work: ReadWork
+    _buffer: Buffer
 
     def __init__(
-        self,
-        state: State,
-        total: Tally,
-        group: int,
-        work: Callable[[Pool], ReadWork],
-        begin: Begin,
+        self, levels: Levels, place: Place, epoch: int, state: State, begin: Begin
     ) -> None:
-        self._state = state
-        self._total = total
-        self._group = group
+        position, below = levels.begin(state)
+        tally = Tally()
+        source = open_flow(levels.source, place.alone(tally), epoch, below)
+        self._state = source.state()
+        self._total = place.tally or Tally()
+        self._group = group = levels.group
         self._used = 0
         self._results: list[Datapoint] = []
         self._ended = False
 
-        def reading(pool: Pool) -> ReadWork:
-            self._work = work(pool)
-            return self._work
+        def reading(pool: Pool) -> Buffer:
+            self._buffer = Buffer(
+                max(_BUFFER, group),
+                pool.wake,
+                group,
+                epoch=epoch,
+                start=position,
+                remainder=levels.remainder,
+            )
+            copying = may_write_over(levels.source)
+            keep = partial(own_copy, others=pool.own_copy) if copying else None
+            read_ahead(source, tally, self._buffer, keep)
+            return self._buffer
 
-        self._pass = begin(reading)
+        self._run = begin(reading)
 
     def __next__(self) -> Datapoint:
         first = self._used % self._group == 0
         if first and not self._results and not self._ended:
-            self._results = (self._pass.take() or [])[::-1]
-        if not self._work.reads:
+            self._results = (self._run.take() or [])[::-1]
+        if not self._buffer.reads:
             self._end()
             raise StopIteration
-        self._state, skipped = self._work.reads.popleft()
+        self._state, skipped = self._buffer.reads.popleft()
         self._total.skipped += skipped
         self._used += 1
         return self._results.pop() if first and self._results else None
@@ -282,43 +261,11 @@ class ReadStream(Stream):
         return self._state
 
     def close(self) -> None:
-        self._pass.close()
+        self._run.close()
 
     def _end(self) -> None:
         if not self._ended:
             self._ended = True
-            self._state = self._work.state_last
-            self._total.skipped += self._work.skipped_last
-            self._pass.close()  # the next pass, begun while this one is kept, has the workers
-
-
-def open_in_order(
-    levels: Levels, place: Place, epoch: int, state: State, begin: Begin
-) -> ReadStream:
-    """What workers make of a source that a thread of the consumer reads.
-
-    Args:
-        levels: What they do.
-        place: Where the topmost of these stages stands.
-        epoch: The pass.
-        state: Of the topmost stream.
-        begin: Starts a pass over the plan of these stages.
-    """
-    position, below = levels.begin(state)
-    tally = Tally()
-    source = open_flow(levels.source, place.alone(tally), epoch, below)
-
-    def work(pool: Pool) -> ReadWork:
-        def apart(datapoint: Datapoint) -> Datapoint:
-            return own_copy(datapoint, pool.own_copy)
-
-        buffer = Buffer(max(_BUFFER, levels.group), pool.wake, levels.group)
-        read_ahead(source, tally, buffer, apart if may_write_over(levels.source) else _as_it_is)
-        return ReadWork(epoch, position, buffer, levels.remainder)
-
-    total = place.tally or Tally()
-    return ReadStream(source.state(), total, levels.group, work, begin)
-
-
-def _as_it_is(datapoint: Datapoint) -> Datapoint:
-    return datapoint
+            self._state, skipped = self._buffer.last
+            self._total.skipped += skipped
+            self._run.close()  # the next pass, begun while this one is kept, has the workers

@@ -13,8 +13,8 @@ from collections.abc import Generator
 from typing import Protocol
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow.parallel._job import Job
 from towerpack.dataflow.parallel._reader import readers_at_rest
+from towerpack.dataflow.parallel._work import Job
 
 Fds = tuple[int, int, int, int]
 """Of a worker: its socket, the slots, the pipe that ends with the parent, and for last words."""

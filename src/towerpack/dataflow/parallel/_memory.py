@@ -11,8 +11,8 @@ import mmap
 import os
 import tempfile
 import weakref
-from abc import ABC, abstractmethod
 from collections import deque
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -80,21 +80,19 @@ def is_lent(array: object) -> bool:
     return array is not None
 
 
+@dataclass(eq=False)
 class Slot:
-    """Memory for one unit of work.
+    """Memory for one unit of work, and where it lies in the file of the slots."""
 
-    Attributes:
-        number: Names it, also to workers.
-        offset: Where it lies in the file.
-        nbytes: Its size.
-        memory: Its bytes in this process.
-    """
+    number: int
+    offset: int
+    nbytes: int
+    memory: SlotMemory
 
-    def __init__(self, number: int, offset: int, nbytes: int, memory: SlotMemory) -> None:
-        self.number = number
-        self.offset = offset
-        self.nbytes = nbytes
-        self.memory = memory
+    @property
+    def place(self) -> tuple[int, int, int]:
+        """Where workers find it."""
+        return self.number, self.offset, self.nbytes
 
     def anchor(self) -> Bytes:
         """A new array over the slot, which every array over a part of it will keep alive.
@@ -105,21 +103,25 @@ class Slot:
         return np.frombuffer(self.memory, np.uint8)
 
 
-class SlotPool(ABC):
-    """Slots: taken for a unit, given back, or lent to whoever holds arrays over them."""
+class SlotPool:
+    """Slots: taken for a unit, given back, or lent to whoever holds arrays over them.
 
-    def __init__(self) -> None:
+    Args:
+        shared: They lie in a file that worker processes map; else in memory of this process.
+    """
+
+    def __init__(self, *, shared: bool) -> None:
+        self.fd = memory_file("slots") if shared else -1
+        self._end = 0
         self._free: list[Slot] = []
         # Finalisers run anywhere, at any time: all that they do is one append.
         self._returned: deque[Slot] = deque()
-        self._lent: dict[int, Slot] = {}
-        self._lent_bytes = 0
-        self._counter = 0
+        self._lent = self._lent_bytes = 0
+        self._count = 0
+        self.wanted = _SMALLEST
         self.total_bytes = 0
         self.dropped: list[int] = []
         """Numbers of slots that are gone since somebody asked last."""
-        self.wanted = _SMALLEST
-        """How large units have been found to be."""
 
     def take(self, nbytes: int = 0) -> Slot:
         """A slot of at least `nbytes`, and of the size that units have been found to need.
@@ -127,21 +129,27 @@ class SlotPool(ABC):
         Raises:
             DataFlowError: There is no memory left.
         """
-        self.collect()
+        self._collect()
         wanted = max(self.wanted, whole_pages(nbytes))
         while self._free:
             slot = self._free.pop()
             if slot.nbytes >= wanted:
                 return slot
             self._drop(slot)
-        slot = self._make(self._counter + 1, wanted)
+        if self.fd < 0:
+            memory = SlotMemory(-1, wanted)
+        else:
+            reserve(self.fd, self._end, wanted)
+            memory = map_shared(self.fd, wanted, self._end)
+        slot = Slot(self._count + 1, self._end, wanted, memory)
         self.wanted = wanted
-        self._counter += 1
+        self._end += wanted
+        self._count += 1
         self.total_bytes += wanted
         return slot
 
     def expect(self, nbytes: int) -> None:
-        """Units have been found to need so much."""
+        """Have slots of at least this size from now on: units have been found to need it."""
         self.wanted = max(self.wanted, whole_pages(nbytes))
 
     def give_back(self, slot: Slot) -> None:
@@ -151,7 +159,7 @@ class SlotPool(ABC):
     def lend(self, slot: Slot) -> Bytes:
         """The slot's bytes; it comes back when nothing made of them is left."""
         anchor = slot.anchor()
-        self._lent[slot.number] = slot
+        self._lent += 1
         self._lent_bytes += slot.nbytes
         weakref.finalize(anchor, self._returned.append, slot).atexit = False
         return anchor
@@ -159,83 +167,38 @@ class SlotPool(ABC):
     @property
     def lent(self) -> tuple[int, int]:
         """How many slots are lent, and their bytes."""
-        self.collect()
-        return len(self._lent), self._lent_bytes
-
-    def collect(self) -> None:
-        """Take back what was lent and is free again."""
-        while self._returned:
-            slot = self._returned.popleft()
-            if self._lent.pop(slot.number, None) is not None:
-                self._lent_bytes -= slot.nbytes
-                self.give_back(slot)
+        self._collect()
+        return self._lent, self._lent_bytes
 
     def trim(self, keep: int) -> None:
         """Free the memory of all but `keep` free slots."""
-        self.collect()
+        self._collect()
         while len(self._free) > keep:
             self._drop(self._free.pop(0))
 
-    def _drop(self, slot: Slot) -> None:
-        self.total_bytes -= slot.nbytes
-        self.dropped.append(slot.number)
-        self._release(slot)
-
-    @abstractmethod
-    def _make(self, number: int, nbytes: int) -> Slot: ...
-
-    @abstractmethod
-    def _release(self, slot: Slot) -> None: ...
-
-    @abstractmethod
     def close(self) -> None:
         """Let go of all. Slots that are lent live until they are not."""
-
-
-class SharedSlots(SlotPool):
-    """Slots in one file that processes share."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.fd = memory_file("slots")
-        self._end = 0
-
-    def _make(self, number: int, nbytes: int) -> Slot:
-        reserve(self.fd, self._end, nbytes)
-        slot = Slot(number, self._end, nbytes, map_shared(self.fd, nbytes, self._end))
-        self._end += nbytes
-        return slot
-
-    def _release(self, slot: Slot) -> None:
-        if hasattr(mmap, "MADV_REMOVE"):  # gives pages back that the file would keep
-            slot.memory.madvise(mmap.MADV_REMOVE)
-
-    def close(self) -> None:
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1
         self._free.clear()
 
+    def _collect(self) -> None:
+        while self._returned:
+            slot = self._returned.popleft()
+            self._lent -= 1
+            self._lent_bytes -= slot.nbytes
+            self.give_back(slot)
 
-class PrivateSlots(SlotPool):
-    """Slots of this process, for threads."""
-
-    def _make(self, number: int, nbytes: int) -> Slot:
-        return Slot(number, 0, nbytes, SlotMemory(-1, nbytes))
-
-    def _release(self, slot: Slot) -> None:
-        pass
-
-    def close(self) -> None:
-        self._free.clear()
+    def _drop(self, slot: Slot) -> None:
+        self.total_bytes -= slot.nbytes
+        self.dropped.append(slot.number)
+        if self.fd >= 0 and hasattr(mmap, "MADV_REMOVE"):  # gives back pages that the file holds
+            slot.memory.madvise(mmap.MADV_REMOVE)
 
 
 class MappedSlots:
-    """A worker's view of the slots: each is mapped when it is first used.
-
-    Args:
-        fd: The file.
-    """
+    """A worker's view of the slots in a file: each is mapped when it is first used."""
 
     def __init__(self, fd: int) -> None:
         self._fd = fd

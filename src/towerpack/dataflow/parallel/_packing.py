@@ -20,7 +20,7 @@ from towerpack.dataflow._datapoints import (
 )
 from towerpack.dataflow._memory import Arena, aligned, lent_empty
 from towerpack.dataflow.parallel._memory import Bytes
-from towerpack.dataflow.parallel._pickling import dump, dump_code, load
+from towerpack.dataflow.parallel._messages import dump, dump_code, load
 
 # Smaller buffers are cheaper to copy twice than to describe.
 _OUT_OF_BAND = 2048

@@ -2,65 +2,90 @@
 
 from __future__ import annotations
 
+import math
+import os
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, replace
+from numbers import Real
+from pathlib import Path
+from typing import Any, Literal, cast
 
-from towerpack._core.logs import get_logger
+from towerpack._core.errors import ConfigError
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow.parallel._job import Job
 from towerpack.dataflow.parallel._memory import SlotPool
-from towerpack.dataflow.parallel._options import Options
-from towerpack.dataflow.parallel._work import Unit
+from towerpack.dataflow.parallel._work import Job, Unit
 
-log = get_logger(__name__)
+Backend = Literal["process", "thread"]
+OnWorkerDeath = Literal["raise", "restart"]
+Start = Literal["fresh", "fork"]
 
 # One that it works on, and one so that it need not wait for the next.
 QUEUED = 2
 
 _MOST_LENT = 64
 _MOST_LENT_BYTES = 1 << 30
+_MOST_IDLE = 2  # for two passes side by side, each followed by another
 
 
-@dataclass
-class Stats:
-    """What a pool has done in a pass, for finding what is slow.
+@dataclass(frozen=True)
+class Options:
+    """What all parallel stages can be told; see `PrefetchData` for the meaning."""
 
-    Attributes:
-        units: Units of work finished.
-        datapoints: Datapoints in them.
-        nbytes: Bytes that came through slots.
-        busy_s: Seconds that workers worked, one number for each.
-        waited_s: Seconds that the consumer waited.
-        full_s: Seconds in which workers had nothing to do, as enough was ready.
-        elapsed_s: Seconds since the pass began.
-        restarts: Workers that were replaced.
-        copies: Units that were copied, as the consumer kept so many.
-    """
+    workers: int
+    backend: Backend | None = None
+    prefetch: int | None = None
+    ordered: bool = True
+    on_worker_death: OnWorkerDeath = "raise"
+    max_restarts: int = 100
+    stall_s: float = 60.0
+    copy: bool = False
+    start: Start = "fresh"
 
-    units: int = 0
-    datapoints: int = 0
-    nbytes: int = 0
-    busy_s: list[float] = field(default_factory=list[float])
-    waited_s: float = 0.0
-    full_s: float = 0.0
-    elapsed_s: float = 0.0
-    restarts: int = 0
-    copies: int = 0
+    def __post_init__(self) -> None:
+        _one_of("backend", self.backend or "process", ("process", "thread"))
+        _one_of("on_worker_death", self.on_worker_death, ("raise", "restart"))
+        _one_of("start", self.start, ("fresh", "fork"))
+        integer_of(self.workers, "num_proc", 0)
+        integer_of(1 if self.prefetch is None else self.prefetch, "num_prefetch", 1)
+        integer_of(self.max_restarts, "max_restarts", 0)
+        if not isinstance(cast("object", self.stall_s), Real) or not self.stall_s > 0:
+            raise ConfigError(
+                f"stall_s={self.stall_s!r} is no time to wait.", expected="seconds, above 0"
+            )
 
-    def count(self, unit: Unit) -> None:
-        """A unit is finished."""
-        self.units += 1
-        self.datapoints += unit.finished
-        self.nbytes += unit.nbytes
+    def with_workers(self, count: int, *, gathering: bool) -> Options:
+        """The same with another number of workers, and a backend.
 
-    @property
-    def idle(self) -> float:
-        """The share of their time that workers did not work."""
-        available = self.elapsed_s * max(1, len(self.busy_s))
-        return max(0.0, 1.0 - sum(self.busy_s) / available) if available else 0.0
+        Args:
+            count: How many.
+            gathering: They only move rows of arrays. Threads are then as parallel as processes are,
+                start at once, and take from the consumer's GIL no more than messages would.
+        """
+        own = self.start == "fresh" and self.on_worker_death == "raise"
+        backend = self.backend or ("thread" if gathering and own else "process")
+        return replace(self, workers=count, backend=backend)
+
+
+def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        choices = " or ".join(f'"{one}"' for one in allowed)
+        raise ConfigError(f"There is no {name}={value!r}.", expected=choices)
+
+
+def usable_cpus() -> int:
+    """CPUs that this process may use: by affinity, and by the quota of its control group."""
+    if hasattr(os, "sched_getaffinity"):
+        count = len(os.sched_getaffinity(0))
+    else:
+        count = os.cpu_count() or 1
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        return max(1, min(count, math.ceil(int(quota) / int(period))))
+    except (OSError, ValueError):  # no such file, or "max"
+        return count
 
 
 class Member(ABC):
@@ -73,7 +98,6 @@ class Member(ABC):
         self.reported = 0.0
         self.ready = True
         """Whether it has started."""
-        self.busy_s = 0.0
 
     @abstractmethod
     def stacks(self) -> str:
@@ -85,13 +109,11 @@ class Member(ABC):
             self.since = time.monotonic()
         self.queue.append(unit)
 
-    def finished(self, seq: int, seconds: float) -> Unit | None:
+    def finished(self, seq: int) -> Unit | None:
         """Take the unit that is done from the queue."""
         self.since = time.monotonic()
         self.reported = 0.0
         self.ready = True
-        """Whether it has started."""
-        self.busy_s += seconds
         if self.queue and self.queue[0].seq == seq:
             return self.queue.popleft()
         return None
@@ -108,13 +130,14 @@ class Pool(ABC):
     def __init__(self, options: Options, slots: SlotPool) -> None:
         self.options = options
         self.slots = slots
-        self.members: list[Member] = []
+        self.members: list[Any] = []
         self.lost: deque[Unit] = deque()
         """Units whose worker died, to be issued again."""
         self.job_key: Any = None
         self.job: Job | None = None
         self.job_number = 0
-        self.stats = Stats()
+        self.restarts = 0
+        """Of workers, in this pass."""
         self.told = False
         """Whether the consumer was told that it keeps many results."""
         self._seq = 0
@@ -127,10 +150,8 @@ class Pool(ABC):
 
     def begin(self, key: Any, job: Job) -> None:
         """Take up a job; one with the key of the last is known already."""
-        self.stats = Stats()
-        for member in self.members:
-            member.busy_s = 0.0
-        if key is None or key != self.job_key:
+        self.restarts = 0
+        if key != self.job_key:
             self.job_number += 1
             self.job_key, self.job = None, job
             self.prepare(job)
@@ -139,10 +160,8 @@ class Pool(ABC):
 
     def ready_member(self) -> Member | None:
         """The worker with least to do, unless all have enough."""
-        if not self.members:
-            return None
-        member = min(self.members, key=lambda one: len(one.queue))
-        return member if len(member.queue) < QUEUED else None
+        member = min(self.members, key=lambda one: len(one.queue), default=None)
+        return member if member is not None and len(member.queue) < QUEUED else None
 
     def abandon(self, units: list[Unit]) -> None:
         """Forget units: nobody waits for them any more."""
@@ -173,9 +192,13 @@ class Pool(ABC):
         count, nbytes = self.slots.lent
         return count >= _MOST_LENT or nbytes >= _MOST_LENT_BYTES
 
-    @abstractmethod
     def prepare(self, job: Job) -> None:
         """Get a new job ready for all workers."""
+        return
+
+    def check(self) -> None:
+        """Find workers that ended unnoticed."""
+        return
 
     @abstractmethod
     def hire(self) -> None:
@@ -184,10 +207,6 @@ class Pool(ABC):
     @abstractmethod
     def submit(self, unit: Unit, member: Member) -> None:
         """Issue a unit to a worker."""
-
-    @abstractmethod
-    def check(self) -> None:
-        """Find workers that ended unnoticed."""
 
     @property
     @abstractmethod
@@ -217,3 +236,41 @@ class Pool(ABC):
     @abstractmethod
     def close(self) -> None:
         """End the workers and free the memory. May be called again."""
+
+
+class IdlePools:
+    """The pools of one stage that no pass uses now."""
+
+    def __init__(self) -> None:
+        self._pools: list[Pool] = []
+        self._closed = False
+
+    def take(self, options: Options) -> Pool:
+        """A pool: one that waits here, or a new one."""
+        for pool in reversed(self._pools):
+            if pool.usable and pool.options == options:
+                self._pools.remove(pool)
+                return pool
+        # Imported when needed: what they import is a third of importing the package.
+        if options.backend == "thread":
+            from towerpack.dataflow.parallel._thread import ThreadPool
+
+            return ThreadPool(options)
+        from towerpack.dataflow.parallel._process import ProcessPool
+
+        return ProcessPool(options)
+
+    def put_back(self, pool: Pool) -> None:
+        """Keep a pool for the next pass."""
+        if self._closed or not pool.usable:
+            pool.close()
+            return
+        self._pools.append(pool)
+        while len(self._pools) > _MOST_IDLE:
+            self._pools.pop(0).close()
+
+    def close(self) -> None:
+        """End all that wait here, and those that come back."""
+        self._closed = True
+        while self._pools:
+            self._pools.pop().close()

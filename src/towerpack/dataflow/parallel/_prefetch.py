@@ -1,14 +1,15 @@
-"""The parallel stage: what it wraps is read ahead, by processes or threads."""
+"""The parallel stages: what they wrap is read ahead, by processes or threads."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 from towerpack._core.errors import ConfigError, TowerpackError
+from towerpack.dataflow._arguments import integer_of
+from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import (
     DataFlow,
     ParallelStage,
@@ -19,23 +20,23 @@ from towerpack.dataflow._flow import (
 )
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream
-from towerpack.dataflow.parallel._ahead import AheadNode, Begin, Pass, UnorderedStream
-from towerpack.dataflow.parallel._idle_pools import IdlePools
-from towerpack.dataflow.parallel._in_order import Levels, open_in_order
-from towerpack.dataflow.parallel._job import Job, SentNode
-from towerpack.dataflow.parallel._options import (
+from towerpack.dataflow.parallel._image import find_unpicklable
+from towerpack.dataflow.parallel._in_order import Levels, ReadStream
+from towerpack.dataflow.parallel._pool import (
     Backend,
+    IdlePools,
     OnWorkerDeath,
     Options,
+    Pool,
     Start,
     usable_cpus,
 )
-from towerpack.dataflow.parallel._pool import Pool, Stats
-from towerpack.dataflow.parallel._run import Run
-from towerpack.dataflow.parallel._unpicklable import find_unpicklable
-from towerpack.dataflow.parallel._work import WorkSource
+from towerpack.dataflow.parallel._run import AheadNode, Begin, Run, UnorderedStream
+from towerpack.dataflow.parallel._work import Job, SentNode, WorkSource
+from towerpack.dataflow.stages._batch import BatchData
+from towerpack.dataflow.stages._map import MapData
 
-_KINDS = {
+_KINDS: dict[Backend | None, tuple[str, str]] = {
     None: ("worker", "workers"),
     "process": ("process", "processes"),
     "thread": ("thread", "threads"),
@@ -147,9 +148,8 @@ class PrefetchData(ParallelStage):
             return levels.streams(results, place, epoch, state)
         # What can only be read in order has no positions by which a state could tell what is done.
         begin = self._beginning(flow, levels.node(place, SentNode()), place, ordered=True)
-        return levels.streams(
-            open_in_order(levels, place, epoch, state, begin), place, epoch, state
-        )
+        read = ReadStream(levels, place, epoch, state, begin)
+        return levels.streams(read, place, epoch, state)
 
     def _beginning(self, flow: DataFlow, node: Node, place: Place, *, ordered: bool) -> Begin:
         """What begins a pass over a plan: with a pool that waits here, or a new one."""
@@ -159,18 +159,20 @@ class PrefetchData(ParallelStage):
 
         # It must not hold `place`, which comes to hold it: passes end when they are dropped, and
         # not when garbage is collected.
-        def begin(source: Callable[[Pool], WorkSource]) -> Pass:
-            return Pass(self._idle.take(options), self._idle.put_back, run=partial(run, source))
-
-        def run(source: Callable[[Pool], WorkSource], pool: Pool) -> Run:
+        def begin(source: Callable[[Pool], WorkSource]) -> Run:
             try:
-                started = Run(pool, job, key, source, pipeline)
-                self._latest = started.stats
-                return started
+                return Run(self._idle, options, job, key, source, pipeline)
             except (TowerpackError, OSError, MemoryError):
                 raise
             except Exception as error:
-                raise not_sent(flow, self, error) from error
+                raise ConfigError(
+                    f"{type(self).__name__} cannot send the pipeline to its workers: "
+                    f"{type(error).__name__}: {error}",
+                    got=find_unpicklable(flow),
+                    fix="make it where it is used (in the function, or when it is first needed), "
+                    'or backend="thread"',
+                    pipeline=pipeline,
+                ) from error
 
         return begin
 
@@ -179,17 +181,12 @@ class PrefetchData(ParallelStage):
         workers = max(self.options.workers, most_workers(flow))
         return self.options.with_workers(workers, gathering=gathering)
 
-    def stats(self) -> Stats | None:
-        """What the workers have done in the pass that was begun last; `None` before the first."""
-        return None if self._latest is None else self._latest()
-
     def _open_idle(self) -> None:
-        self._latest: Callable[[], Stats] | None = None
         self._idle = IdlePools()
         weakref.finalize(self, self._idle.close)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k not in ("_idle", "_latest")}
+        return {k: v for k, v in self.__dict__.items() if k != "_idle"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -202,13 +199,152 @@ def most_workers(flow: DataFlow) -> int:
     return max([own, *map(most_workers, inputs_of(flow))])
 
 
-def not_sent(flow: DataFlow, stage: PrefetchData, error: Exception) -> ConfigError:
-    """The error for a pipeline that does not pickle: it names what does not."""
-    return ConfigError(
-        f"{type(stage).__name__} cannot send the pipeline to its workers: "
-        f"{type(error).__name__}: {error}",
-        got=find_unpicklable(flow),
-        fix="make it where it is used (in the function, or when it is first needed), or "
-        'backend="thread"',
-        pipeline=pipeline_of(flow),
-    )
+# The names of the predecessor. All are exact and in order.
+
+
+class MultiProcessRunnerZMQ(PrefetchData):
+    """`PrefetchData` with the arguments in the predecessor's other order.
+
+    Contract: as `PrefetchData`.
+
+    Args:
+        ds: What to read.
+        num_proc: How many processes.
+        hwm: How many datapoints to be ahead.
+        options: As for `PrefetchData`.
+    """
+
+    def __init__(self, ds: DataFlow, num_proc: int = 1, hwm: int = 50, **options: Any) -> None:
+        super().__init__(ds, hwm, num_proc, **options)
+
+
+class MultiThreadRunner(PrefetchData):
+    """`PrefetchData` with threads.
+
+    The predecessor made one flow for each thread and mixed what they gave. Here all threads share
+    one flow, and a pass over it is exact.
+
+    Contract: as `PrefetchData`.
+
+    Args:
+        get_df: The flow, or a function that makes it.
+        num_prefetch: How many datapoints to be ahead.
+        num_thread: How many threads.
+        options: As for `PrefetchData`.
+    """
+
+    def __init__(
+        self,
+        get_df: DataFlow | Callable[[], DataFlow],
+        num_prefetch: int | None = None,
+        num_thread: int | None = None,
+        **options: Any,
+    ) -> None:
+        ds = get_df() if callable(get_df) else get_df
+        super().__init__(ds, num_prefetch, num_thread, backend="thread", **options)
+
+
+class MultiProcessMapData(PrefetchData):
+    """`MapData` in processes.
+
+    Contract: as `MapData`.
+
+    Args:
+        ds: What to map.
+        num_proc: How many processes.
+        map_func: From a datapoint to a new one.
+        buffer_size: How many datapoints to be ahead.
+        strict: Accepted; every pass is exact in any case.
+        options: `rng`, `on_error` and `max_errors` as for `MapData`, others as for `PrefetchData`.
+    """
+
+    _backend: Backend = "process"
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        num_proc: int | None,
+        map_func: Callable[..., Datapoint | None],
+        buffer_size: int = 200,
+        strict: bool = False,
+        **options: Any,
+    ) -> None:
+        mapped = _mapped(ds, map_func, options)
+        super().__init__(mapped, buffer_size, num_proc, backend=self._backend, **options)
+
+
+class MultiThreadMapData(MultiProcessMapData):
+    """`MapData` in threads, for functions that let go of the GIL most of the time.
+
+    Contract: as `MapData`.
+
+    Args:
+        ds: What to map.
+        num_thread: How many threads.
+        map_func: From a datapoint to a new one.
+        buffer_size: How many datapoints to be ahead.
+        strict: Accepted; every pass is exact in any case.
+        options: As for `MultiProcessMapData`.
+    """
+
+    _backend: Backend = "thread"
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        num_thread: int | None,
+        map_func: Callable[..., Datapoint | None],
+        buffer_size: int = 200,
+        strict: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__(ds, num_thread, map_func, buffer_size, strict, **options)
+
+
+class MultiProcessMapAndBatchData(PrefetchData):
+    """`BatchData(MapData(ds, map_func), batch_size)` in processes.
+
+    Contract: as those two.
+
+    Args:
+        ds: What to map.
+        num_proc: How many processes.
+        map_func: From a datapoint to a new one.
+        batch_size: Datapoints in a batch.
+        buffer_size: How many *datapoints of* `ds` to be ahead; by default some batches.
+        remainder: As for `BatchData`.
+        options: As for `MultiProcessMapData`.
+    """
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        num_proc: int | None,
+        map_func: Callable[..., Datapoint | None],
+        batch_size: int,
+        buffer_size: int | None = None,
+        *,
+        remainder: bool = False,
+        **options: Any,
+    ) -> None:
+        batched = BatchData(_mapped(ds, map_func, options), batch_size, remainder=remainder)
+        if buffer_size is not None and integer_of(buffer_size, "buffer_size") < batch_size:
+            raise ConfigError(
+                f"A buffer of {buffer_size} datapoints holds no batch of {batch_size}.",
+                expected=f"{batch_size} or more, or None",
+            )
+        batches = None if buffer_size is None else buffer_size // batch_size
+        super().__init__(batched, batches, num_proc, **options)
+
+
+def _mapped(ds: DataFlow, f: Callable[..., Datapoint | None], options: dict[str, Any]) -> MapData:
+    """The map, with those options that are its own; they are taken out."""
+    own = {name: options.pop(name) for name in ("rng", "on_error", "max_errors") if name in options}
+    return MapData(ds, f, **own)
+
+
+MultiProcessPrefetchData = MultiProcessRunner = PrefetchData
+PrefetchDataZMQ = MultiProcessRunnerZMQ
+MultiThreadPrefetchData = MultiThreadRunner
+MultiProcessMapDataZMQ = MultiProcessMapData
+MultiProcessMapAndBatchDataZMQ = MultiProcessMapAndBatchData

@@ -17,17 +17,14 @@ from towerpack._core.errors import DataFlowError, TowerpackError, WorkerError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._memory import Arena
-from towerpack.dataflow.parallel._channel import Channel, Message
-from towerpack.dataflow.parallel._copies import pickled
-from towerpack.dataflow.parallel._failure import restore_failure
 from towerpack.dataflow.parallel._image import JobImage
-from towerpack.dataflow.parallel._job import Job
-from towerpack.dataflow.parallel._launch import Fds, Process, safe_to_fork, start_fork, start_fresh
-from towerpack.dataflow.parallel._memory import SharedSlots, Slot, memory_file
-from towerpack.dataflow.parallel._options import Options
+from towerpack.dataflow.parallel._launch import Process, safe_to_fork, start_fork, start_fresh
+from towerpack.dataflow.parallel._memory import Slot, SlotPool, memory_file
+from towerpack.dataflow.parallel._messages import Channel, Message, restore_failure
 from towerpack.dataflow.parallel._packing import WORTH_LENDING, Extents, Packed, unbundle, unpack
-from towerpack.dataflow.parallel._pool import Member, Pool
-from towerpack.dataflow.parallel._work import Unit
+from towerpack.dataflow.parallel._pool import Member, Options, Pool
+from towerpack.dataflow.parallel._reader import pickled
+from towerpack.dataflow.parallel._work import Job, Unit, place_of
 
 log = get_logger(__name__)
 
@@ -64,7 +61,7 @@ class ProcessMember(Member):
         super().__init__(number)
         self.channel = channel
         self.process = process
-        self.knows: int = 0
+        self.knows = 0
         """The number of the last job that was sent to it."""
         self.ready = False
         self._words_fd = words_fd
@@ -88,12 +85,19 @@ class ProcessMember(Member):
         self._words_read += len(words)
         return words.decode(errors="replace")
 
+    def end(self, timeout_s: float) -> None:
+        """Wait for the process to end, and kill it if it does not."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(timeout_s)
+        self.process.kill()
+        self.process.wait()
+
     def dismiss(self) -> None:
         """Close the channel: an idle worker ends."""
         self.channel.close()
-        words_fd, self._words_fd = self._words_fd, -1
-        if words_fd >= 0:
-            os.close(words_fd)
+        if self._words_fd >= 0:
+            os.close(self._words_fd)
+            self._words_fd = -1
 
     def close(self) -> None:
         """Close what there is between us. Were it not over, that would end it at once."""
@@ -102,16 +106,18 @@ class ProcessMember(Member):
 
     def let_live(self) -> None:
         """Close the pipe by which it notices our end, in a process that is not its parent."""
-        life_fd, self._life_fd = self._life_fd, -1
-        if life_fd >= 0:
-            os.close(life_fd)
+        if self._life_fd >= 0:
+            os.close(self._life_fd)
+            self._life_fd = -1
 
 
 class ProcessPool(Pool):
     """Worker processes."""
 
+    members: list[ProcessMember]
+
     def __init__(self, options: Options) -> None:
-        super().__init__(options, SharedSlots())
+        super().__init__(options, SlotPool(shared=True))
         self._owner = os.getpid()
         self._selector = selectors.DefaultSelector()
         self._bell = socket.socketpair()
@@ -138,19 +144,12 @@ class ProcessPool(Pool):
             self._image = JobImage(job)
 
     def hire(self) -> None:
-        for member in self._alive():
+        self.check()
+        for member in self.members:
             self._send_job(member)
         while len(self.members) < self.options.workers:
-            member = self._start()
-            self.members.append(member)
-            self._send_job(member)
-
-    def _alive(self) -> list[ProcessMember]:
-        """Members, without those that have ended."""
-        for member in list(self.members):
-            if isinstance(member, ProcessMember) and member.process.poll() is not None:
-                self._hear_out(member)
-        return [member for member in self.members if isinstance(member, ProcessMember)]
+            self.members.append(self._start())
+            self._send_job(self.members[-1])
 
     def _send_job(self, member: ProcessMember) -> None:
         image = self._image
@@ -172,18 +171,16 @@ class ProcessPool(Pool):
             lives, life = os.pipe()
             failed.callback(os.close, life)
             handed_over.callback(os.close, lives)
-            fds = (theirs.fileno(), getattr(self.slots, "fd", -1), lives, words)
-            process = self._launch(fds)
+            fds = (theirs.fileno(), self.slots.fd, lives, words)
+            if self.options.start == "fresh" or self.job is None:
+                process = start_fresh(fds)
+            else:
+                process = start_fork(fds, self.job_number, self.job)
             failed.pop_all()
         self._count += 1
         member = ProcessMember(self._count, Channel(ours), process, words, life)
         self._selector.register(member.channel, selectors.EVENT_READ, member)
         return member
-
-    def _launch(self, fds: Fds) -> Process:
-        if self.options.start == "fresh" or self.job is None:
-            return start_fresh(fds)
-        return start_fork(fds, self.job_number, self.job)
 
     def wait(self, timeout_s: float) -> None:
         for key, _ in self._selector.select(timeout_s):
@@ -198,24 +195,18 @@ class ProcessPool(Pool):
 
     def check(self) -> None:
         """Find workers that ended though something keeps their sockets open."""
-        self._alive()
+        for member in list(self.members):
+            if member.process.poll() is not None:
+                self._listen(member)
+                self._bury(member)
 
     def _listen(self, member: ProcessMember) -> None:
-        try:
-            for message in member.channel.poll():
-                self._heard(member, message)
-        except (EOFError, OSError):
-            self._bury(member)
-
-    def _hear_out(self, member: ProcessMember) -> None:
-        """Take what a worker that has ended still sent."""
         try:
             while messages := member.channel.poll():
                 for message in messages:
                     self._heard(member, message)
         except (EOFError, OSError):
-            pass
-        self._bury(member)
+            self._bury(member)
 
     def _heard(self, member: ProcessMember, message: Message) -> None:
         if message[0] == "ready":
@@ -225,7 +216,7 @@ class ProcessPool(Pool):
             self._grow(member, message[1], message[2])
             return
         _, seq, extents, failure, count, needed, seconds = message
-        unit = member.finished(seq, seconds)
+        unit = member.finished(seq)
         if unit is None:
             return
         self.release_outgrown(unit)
@@ -238,7 +229,6 @@ class ProcessPool(Pool):
             self.release(unit)
             return
         unit.seconds, unit.nbytes = seconds, needed
-        self.stats.count(unit)
 
     def _grow(self, member: ProcessMember, seq: int, nbytes: int) -> None:
         unit = member.queue[0]
@@ -255,15 +245,15 @@ class ProcessPool(Pool):
             return
         # What the worker has made so far lies in the old one.
         unit.outgrown, unit.slot = unit.slot, slot
-        member.channel.send(("grown", seq, (slot.number, slot.offset, slot.nbytes)))
+        member.channel.send(("grown", seq, slot.place))
 
     def take_slot(self, nbytes: int = 0) -> Slot:
         """A slot, after telling workers which are gone."""
         slot = self.slots.take(nbytes)
         if self.slots.dropped:
-            for member in self._members():
+            for member in self.members:
                 with contextlib.suppress(OSError):
-                    member.channel.send(("forget", list(self.slots.dropped)))
+                    member.channel.send(("forget", self.slots.dropped))
             self.slots.dropped.clear()
         return slot
 
@@ -278,8 +268,7 @@ class ProcessPool(Pool):
             return
         member.assign(unit)
         with contextlib.suppress(OSError):  # it died: that shows when it is waited for
-            place = (slot.number, slot.offset, slot.nbytes)
-            message = ("unit", unit.seq, self.job_number, place, unit.work, unit.sent)
+            message = ("unit", unit.seq, self.job_number, slot.place, unit.work, unit.sent)
             cast("ProcessMember", member).channel.send(message)
 
     def _send_inputs(self, unit: Unit) -> Slot:
@@ -309,28 +298,21 @@ class ProcessPool(Pool):
         return pickled(value)
 
     def cancel(self, seq: int) -> None:
-        for member in self._members():
+        for member in self.members:
             if member.queue:
                 with contextlib.suppress(OSError):
                     member.channel.send(("cancel", seq))
 
-    def _members(self) -> list[ProcessMember]:
-        return [member for member in self.members if isinstance(member, ProcessMember)]
-
     def _bury(self, member: ProcessMember) -> None:
         """A worker has ended: its units are issued again, or the first one becomes an error."""
-        with contextlib.suppress(KeyError, ValueError):
-            self._selector.unregister(member.channel)
-        if member in self.members:
-            self.members.remove(member)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            member.process.wait(_EXIT_S)
-        if member.process.poll() is None:
-            member.process.kill()
-            member.process.wait()
-        error = self._obituary(member)
-        member.close()
+        if member not in self.members:
+            return
+        self._selector.unregister(member.channel)
+        self.members.remove(member)
+        member.end(_EXIT_S)
         first = next((unit for unit in member.queue if not unit.abandoned), None)
+        error = _obituary(member, first)
+        member.close()
         if first is None:
             log.warning("%s It had nothing to do, and is replaced.", error.what)
         for unit in member.queue:
@@ -349,24 +331,8 @@ class ProcessPool(Pool):
         most = _MOST_KILLS if outside else _MOST_CRASHES
         if self.options.on_worker_death == "raise" or unit.deaths >= most:
             return False
-        self.stats.restarts += 1
-        return self.stats.restarts <= self.options.max_restarts
-
-    def _obituary(self, member: ProcessMember) -> WorkerError:
-        code = member.process.returncode or 0
-        if code < 0:
-            name = signal.Signals(-code).name
-            how, fix = f"was killed by {name}", _SUGGESTIONS.get(name, "see what sent the signal")
-        else:
-            how, fix = f"ended with status {code}", "see what it wrote to stderr"
-        unit = next((unit for unit in member.queue if not unit.abandoned), None)
-        where = "" if unit is None or self.job is None else self.job.place_of(unit.work)
-        words = member.words().strip()
-        return WorkerError(
-            f"A worker (process {member.process.pid}) {how}{' at ' if where else ''}{where}.",
-            fix=fix,
-            details=f"Its last words:\n{words}" if words else None,
-        )
+        self.restarts += 1
+        return self.restarts <= self.options.max_restarts
 
     def close(self) -> None:
         if self._closed or self._owner != os.getpid():
@@ -382,29 +348,41 @@ class ProcessPool(Pool):
 
     def _dismiss(self) -> None:
         """End all workers: they are told, waited for, and killed."""
-        members = self._members()
+        members = self.members.copy()
         self.members.clear()
         for member in members:
-            with contextlib.suppress(KeyError, ValueError):
-                self._selector.unregister(member.channel)
+            self._selector.unregister(member.channel)
             member.dismiss()
         end = time.monotonic() + _EXIT_S
         for member in members:
             if member.queue:  # it is at work, and would not hear of the end until it is done
                 member.process.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                member.process.wait(max(0.01, end - time.monotonic()))
-            if member.process.poll() is None:
-                member.process.kill()
-                member.process.wait()
+            member.end(max(0.01, end - time.monotonic()))
             member.close()
             for unit in member.queue:
                 self.release(unit)
 
     def let_live(self) -> None:
         """In a fork of the workers' parent: they are to end with that, and not with the fork."""
-        for member in self._members():
+        for member in self.members:
             member.let_live()
+
+
+def _obituary(member: ProcessMember, unit: Unit | None) -> WorkerError:
+    """The error for a worker that ended, at a unit if it was at one."""
+    code = member.process.returncode or 0
+    if code < 0:
+        name = signal.Signals(-code).name
+        how, fix = f"was killed by {name}", _SUGGESTIONS.get(name, "see what sent the signal")
+    else:
+        how, fix = f"ended with status {code}", "see what it wrote to stderr"
+    where = "" if unit is None else f" at {place_of(unit.work)}"
+    words = member.words().strip()
+    return WorkerError(
+        f"A worker (process {member.process.pid}) {how}{where}.",
+        fix=fix,
+        details=f"Its last words:\n{words}" if words else None,
+    )
 
 
 def _not_sent(error: Exception) -> DataFlowError:

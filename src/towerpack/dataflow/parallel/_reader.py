@@ -1,21 +1,42 @@
-"""A thread that reads a source ahead, for what can only be read in order."""
+"""A thread that reads a source ahead, for what can only be read in order, and keeps what it read.
+
+A generator may fill one array again and again: read by itself that is right, as each datapoint is
+used before the next one is asked for. Whoever reads ahead has to copy first.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import pickle
 import threading
 import time
 import weakref
-from collections import deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
-from towerpack.dataflow._datapoints import Datapoint
+import numpy as np
+
+from towerpack.dataflow._datapoints import Datapoint, rebuild
+from towerpack.dataflow._flow import DataFlow, Place, compile_flow, inputs_of, is_exact
 from towerpack.dataflow._stream import State, Stream, Tally
-from towerpack.dataflow.parallel._job import Inputs, Work
-from towerpack.dataflow.parallel._work import WorkSource
+from towerpack.dataflow._user_code import is_ours
+from towerpack.dataflow.parallel._messages import dump, dump_code, load
+from towerpack.dataflow.parallel._work import Inputs, Work, WorkSource
+from towerpack.dataflow.sources._iterables import DataFromGenerator, DataFromIterable
 
 Keep = Callable[[Datapoint], Datapoint]
+
+Others = Callable[[Any], Any]
+"""What is to become of objects of kinds that are not known here."""
+
+_UNCHANGING: Final = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, *np.sctypeDict.values()}
+    - {np.void, np.object_}
+)
+_CONTAINERS: Final = (list, dict, OrderedDict, defaultdict)
 
 
 class Entry(NamedTuple):
@@ -32,32 +53,61 @@ class Entry(NamedTuple):
     skipped: int
 
 
-class Buffer:
+class Buffer(WorkSource):
     """What was read and not used. The thread knows this, and not the iteration that it serves.
 
     Args:
         limit: How many datapoints to be ahead.
         wake: Called when something can be taken that was waited for.
-        group: How many are taken at a time, except at the end. At most `limit`.
+        group: How many become one, and are taken at a time, except at the end. At most `limit`.
+        epoch: The pass.
+        start: How many groups were done before.
+        remainder: Whether work is made of a smaller last group.
+
+    Attributes:
+        reads: For each datapoint that was taken as work and is not handed on: the state of the
+            source after it, and how many bad datapoints it left out before it.
+        last: The same of the source at its end.
     """
 
-    def __init__(self, limit: int, wake: Callable[[], None], group: int = 1) -> None:
+    def __init__(
+        self,
+        limit: int,
+        wake: Callable[[], None],
+        group: int = 1,
+        *,
+        epoch: int = 0,
+        start: int = 0,
+        remainder: bool = True,
+    ) -> None:
+        super().__init__(1, max(1, limit // 2 // group))
         self.group = group
         self.limit = limit
+        self.reads: deque[tuple[State, int]] = deque()
+        self.last: tuple[State, int] = (None, 0)
         self._wake = wake
+        self._epoch = epoch
+        self._next = start
+        self._remainder = remainder
         self._changed = threading.Condition()
         self._entries: deque[Entry] = deque()
         self._error: BaseException | None = None
-        self._ended = False
-        self._closed = False
-        self._hungry = False
-        self._held = False
-        self._waiting = False
-        self._over = False
-        self.skipped_last = 0
-        """How many bad datapoints the source left out after the last good one."""
-        self.state_last: State = None
-        """Of the source at its end."""
+        self._ended = self._hungry = False
+        self.closed = False
+        self._held = self._waiting = self._over = False
+
+    def next_work(self) -> tuple[Work, Inputs | None] | None:
+        entries = self.take(self.size * self.group)
+        self.reads.extend((entry.state, entry.skipped) for entry in entries)
+        count = len(entries) // self.group
+        if self._remainder and len(entries) % self.group:
+            count += 1
+        if not count:
+            return None
+        start = self._next
+        self._next += count
+        datapoints = [entry.datapoint for entry in entries[: count * self.group]]
+        return (self._epoch, start, self._next), (start * self.group, datapoints)
 
     def put(self, entry: Entry) -> bool:
         """Add an entry, when there is room. Whether to go on."""
@@ -66,7 +116,7 @@ class Buffer:
             if len(self._entries) >= self.group:
                 self._tell()
             self._wait_for(lambda: len(self._entries) < self.limit)
-            return not self._closed
+            return not self.closed
 
     def fail(self, error: BaseException) -> bool:
         """The source raised. Returns when it is to be tried again; whether to go on."""
@@ -74,13 +124,13 @@ class Buffer:
             self._error = error
             self._tell()
             self._wait_for(lambda: self._error is None)
-            return not self._closed
+            return not self.closed
 
     def end(self, state: State, skipped: int) -> None:
         """The source is exhausted."""
         with self._changed:
             self._ended = True
-            self.skipped_last, self.state_last = skipped, state
+            self.last = state, skipped
             self._tell()
 
     def take(self, count: int) -> list[Entry]:
@@ -108,22 +158,15 @@ class Buffer:
         if error is not None:
             raise error
 
-    @property
-    def ended(self) -> bool:
-        """Whether there is nothing left, and nothing will come."""
+    def is_over(self) -> bool:
         with self._changed:
             return self._ended and not self._entries and self._error is None
 
     def close(self) -> None:
         """End the thread, when the source lets it."""
         with self._changed:
-            self._closed = True
+            self.closed = True
             self._changed.notify_all()
-
-    @property
-    def closed(self) -> bool:
-        """Whether nobody listens any more."""
-        return self._closed
 
     def hold(self, timeout_s: float) -> bool:
         """Keep the thread here when it next comes by, until `let_go`. Whether it is here."""
@@ -148,7 +191,7 @@ class Buffer:
         self._waiting = True
         if self._held:
             self._changed.notify_all()
-        self._changed.wait_for(lambda: not self._held and (self._closed or ready()))
+        self._changed.wait_for(lambda: not self._held and (self.closed or ready()))
         self._waiting = False
 
     def _tell(self) -> None:
@@ -161,7 +204,7 @@ _BUFFERS: weakref.WeakKeyDictionary[threading.Thread, Buffer] = weakref.WeakKeyD
 """Of all threads that were started, while they last."""
 
 
-def read_ahead(stream: Stream, tally: Tally, buffer: Buffer, keep: Keep) -> None:
+def read_ahead(stream: Stream, tally: Tally, buffer: Buffer, keep: Keep | None = None) -> None:
     """Start the thread.
 
     Args:
@@ -170,9 +213,8 @@ def read_ahead(stream: Stream, tally: Tally, buffer: Buffer, keep: Keep) -> None
         buffer: Where to.
         keep: Makes of a datapoint what is kept of it while the stream goes on.
     """
-    arguments: tuple[Any, ...] = (stream, tally, buffer, keep)
     thread = threading.Thread(
-        target=_run, args=arguments, name="towerpack-data-reader", daemon=True
+        target=_read, args=(stream, tally, buffer, keep), name="towerpack-data-reader", daemon=True
     )
     _BUFFERS[thread] = buffer
     thread.start()
@@ -205,85 +247,115 @@ def readers_at_rest(timeout_s: float) -> Generator[int]:
             buffer.let_go()
 
 
-def _run(stream: Stream, tally: Tally, buffer: Buffer, keep: Keep) -> None:
+def _read(stream: Stream, tally: Tally, buffer: Buffer, keep: Keep | None) -> None:
+    counted = 0
+    read: list[Datapoint] = []  # one, which is not lost if it cannot be kept at first
+    going = not buffer.closed
     try:
-        _read(stream, tally, buffer, keep)
+        while going:
+            try:
+                if not read:
+                    read.append(next(stream))
+                datapoint = read[0] if keep is None else keep(read[0])
+                entry = Entry(datapoint, stream.state(), tally.skipped - counted)
+            except StopIteration:
+                buffer.end(stream.state(), tally.skipped - counted)
+                break
+            except BaseException as error:  # noqa: BLE001  it is raised in the consumer
+                going = buffer.fail(error)
+            else:
+                counted = tally.skipped
+                read.clear()
+                going = buffer.put(entry)
+                del datapoint, entry
+        stream.close()
     finally:
         buffer.over()
 
 
-def _read(stream: Stream, tally: Tally, buffer: Buffer, keep: Keep) -> None:
-    counted = 0
-    read: list[Datapoint] = []  # one, which is not lost if it cannot be kept at first
-    going = not buffer.closed
-    while going:
-        try:
-            if not read:
-                read.append(next(stream))
-            entry = Entry(keep(read[0]), stream.state(), tally.skipped - counted)
-        except StopIteration:
-            buffer.end(stream.state(), tally.skipped - counted)
-            break
-        except BaseException as error:  # noqa: BLE001  it is raised in the consumer
-            going = buffer.fail(error)
-        else:
-            counted = tally.skipped
-            read.clear()
-            going = buffer.put(entry)
-            del entry
-    stream.close()
+def may_write_over(flow: DataFlow) -> bool:
+    """Whether datapoints come from iterating code of the user's, which may use memory again.
 
-
-class ReadWork(WorkSource):
-    """Datapoints that the thread reads, in groups that become one each.
-
-    Args:
-        epoch: The pass.
-        start: How many groups were done before.
-        buffer: Where the thread puts datapoints.
-        remainder: Whether the last group may be smaller.
+    The sources and stages of the library never do.
     """
+    if not is_exact(flow) or not is_ours(type(flow)):
+        return compile_flow(flow, Place(0, serial=True)) is None
+    iterates = isinstance(flow, (DataFromGenerator, DataFromIterable))
+    return iterates or any(map(may_write_over, inputs_of(flow)))
 
-    def __init__(self, epoch: int, start: int, buffer: Buffer, remainder: bool) -> None:
-        self.group = buffer.group
-        super().__init__(1, max(1, buffer.limit // 2 // self.group))
-        self._epoch = epoch
-        self._next = start
-        self._buffer = buffer
-        self._remainder = remainder
-        self.reads: deque[tuple[State, int]] = deque()
-        """For each datapoint that was taken here and is not handed on: the state of the source
-        after it, and how many bad datapoints it left out before it."""
 
-    def next_work(self) -> tuple[Work, Inputs | None] | None:
-        entries = self._buffer.take(self.size * self.group)
-        self.reads.extend((entry.state, entry.skipped) for entry in entries)
-        count = len(entries) // self.group
-        if self._remainder and len(entries) % self.group:
-            count += 1
-        if not count:
+def own_copy(datapoint: Datapoint, others: Others) -> Datapoint:
+    """A datapoint in memory of its own: arrays, and what holds them, are copied."""
+    if type(datapoint) is tuple:
+        copied = _copies_of_arrays(cast("tuple[Any, ...]", datapoint))
+        if copied is not None:
+            return tuple(copied)
+    return _copy(datapoint, others, {})
+
+
+def _copies_of_arrays(values: tuple[Any, ...]) -> list[Any] | None:
+    """The same with copies of arrays, if there is nothing else to copy: in half the time."""
+    made: list[Any] = []
+    arrays: set[int] = set()
+    for value in values:
+        kind = cast("type[Any]", type(value))
+        if kind in _UNCHANGING:
+            made.append(value)
+        elif kind is np.ndarray and not value.dtype.hasobject and id(value) not in arrays:
+            arrays.add(id(value))
+            made.append(value.copy(order="K"))
+        else:
             return None
-        start = self._next
-        self._next += count
-        datapoints = [entry.datapoint for entry in entries[: count * self.group]]
-        inputs = (start * self.group, datapoints)
-        return (self._epoch, start, self._next), inputs
+    return made
 
-    def ended(self) -> bool:
-        return self._buffer.ended
 
-    def raise_error(self) -> None:
-        self._buffer.raise_error()
+def _copy(value: Any, others: Others, done: dict[int, Any]) -> Any:
+    if type(value) in _UNCHANGING:
+        return value
+    made = done.get(id(value))  # what is one object stays one
+    if made is None:
+        made = done[id(value)] = _new(value, others, done)
+    return made
 
-    @property
-    def skipped_last(self) -> int:
-        """How many bad datapoints the source left out after the last good one."""
-        return self._buffer.skipped_last
 
-    @property
-    def state_last(self) -> State:
-        """Of the source at its end."""
-        return self._buffer.state_last
+def _new(value: Any, others: Others, done: dict[int, Any]) -> Any:
+    kind = cast("type[Any]", type(value))
+    if kind is tuple or (tuple in kind.__mro__ and hasattr(kind, "_make")):
+        return rebuild(value, [_copy(one, others, done) for one in value])
+    if kind in _CONTAINERS:
+        return _fill(value.copy(), value, others, done)
+    if kind is np.ndarray and not value.dtype.hasobject:
+        return value.copy(order="K")
+    with contextlib.suppress(Exception):  # it holds what cannot be copied
+        if isinstance(value, (np.ndarray, np.void, bytearray)):
+            return copy.deepcopy(cast("Any", value))
+        if isinstance(value, memoryview):
+            return np.array(cast("Any", value)).data
+    return others(value)
 
-    def close(self) -> None:
-        self._buffer.close()
+
+def _fill(made: Any, value: Any, others: Others, done: dict[int, Any]) -> Any:
+    done[id(value)] = made  # which it may hold itself
+    is_dict = isinstance(made, dict)
+    for key, one in value.items() if is_dict else enumerate(value):
+        if type(one) not in _UNCHANGING:
+            made[key] = _copy(one, others, done)
+    return made
+
+
+class _Pickled:
+    """An object as it was."""
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def __reduce__(self) -> Any:
+        return load, (pickle.PickleBuffer(self._data),)
+
+
+def pickled(value: Any) -> Any:
+    """What pickles like a value as it is now; the value itself if that does not pickle."""
+    for pickling in (dump, dump_code):
+        with contextlib.suppress(Exception):
+            return _Pickled(pickling(value))
+    return value

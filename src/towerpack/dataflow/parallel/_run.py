@@ -1,18 +1,21 @@
-"""One pass with a pool: work is issued ahead, and its results are taken in order."""
+"""One pass with workers: work is issued ahead, and its results are taken."""
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from towerpack._core.errors import WorkerError
+from towerpack._core.errors import DataFlowError, WorkerError
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow.parallel._job import Job, Work
-from towerpack.dataflow.parallel._pool import Pool, Stats
-from towerpack.dataflow.parallel._work import Unit, WorkSource
+from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow._stream import Done, State, Stream
+from towerpack.dataflow.parallel._pool import IdlePools, Options, Pool
+from towerpack.dataflow.parallel._work import Job, PlanWork, Unit, Work, WorkSource, place_of
 
 log = get_logger(__name__)
 
@@ -21,42 +24,48 @@ _START_S = 30.0
 # A worker's death is raised in its turn, unless what comes before it takes longer.
 _DEATH_PATIENCE_S = 0.5
 _SPARE_SLOTS = 4
+_MOST_JUMPS = 4
 
 
 class Run:
     """The engine of one pass.
 
     Args:
-        pool: Its workers; they are this run's until `close`.
-        job: What they do.
+        pools: Lends a pool, and takes it back when the pass is over.
+        options: Of the pool.
+        job: What workers do.
         key: Equal for equal jobs, which are sent only once.
-        source: Makes what is to be done.
+        source: Makes what is to be done; it may depend on the pool.
         pipeline: How messages name it.
     """
 
+    closed = True  # or interrupted, or not begun
+
     def __init__(
         self,
-        pool: Pool,
+        pools: IdlePools,
+        options: Options,
         job: Job,
         key: Any,
         source: Callable[[Pool], WorkSource],
         pipeline: str,
     ) -> None:
-        self._pool = pool
-        self._job = job
+        self._pools = pools
         self._pipeline = pipeline
         self._order: deque[Unit] = deque()
         self._again: deque[Unit] = deque()
         self._outstanding = 0
         self._checked = 0.0
-        self.taken: Work | None = None
+        self.taken: Work = (0, 0, 0)
         """The work whose datapoints were taken last."""
-        self._left = time.monotonic()
-        self._begun = self._left
-        pool.begin(key, job)
-        self._stats = pool.stats
-        self._over = False
-        self._source = source(pool)
+        self._pool = pools.take(options)
+        try:
+            self._pool.begin(key, job)
+            self._source = source(self._pool)
+        except BaseException:
+            pools.put_back(self._pool)
+            raise
+        self.closed = False
 
     def take(self) -> list[Datapoint] | None:
         """The datapoints of the next unit; `None` at the end.
@@ -65,14 +74,45 @@ class Run:
             Exception: What a datapoint raised, after those before it were taken. The next call
                 tries it again.
         """
-        self._count_full()
+        if self.closed:
+            raise DataFlowError(
+                "This pass was closed or interrupted.",
+                fix="ds.iterate(state=iterator.state()) goes on where it was",
+            )
+        try:
+            return self._take()
+        except Exception:
+            raise
+        except BaseException:
+            # Ctrl-C may have come between a message and what was to be done about it.
+            self._pool.close()
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Forget what is still being done; the pool can take another pass. May be called again."""
+        if self.closed:
+            return
+        self.closed = True
+        self._source.close()
+        if self._pool.usable:
+            self._pool.abandon(list(self._order))
+            self._order.clear()
+            self._pool.slots.trim(self._pool.options.workers + _SPARE_SLOTS)
+        self._pools.put_back(self._pool)
+
+    def __del__(self, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
+        if not finalizing():
+            self.close()
+
+    def _take(self) -> list[Datapoint] | None:
         self._pool.wait(0.0)
         waited_since: float | None = None
         while True:
             self._issue()
             if not self._order:
                 self._source.raise_error()
-                if self._source.ended():
+                if self._source.is_over():
                     return None
             else:
                 unit = self._ready()
@@ -81,17 +121,6 @@ class Run:
                 self._raise_death(waited_since)
             waited_since = waited_since or time.monotonic()
             self._wait()
-
-    def close(self) -> None:
-        """Forget what is still being done."""
-        self._source.close()
-        self.stats()
-        self._over = True
-        if not self._pool.usable:
-            return
-        self._pool.abandon(list(self._order))
-        self._order.clear()
-        self._pool.slots.trim(self._pool.options.workers + _SPARE_SLOTS)
 
     def _ready(self) -> Unit | None:
         """The unit to hand on, if it is done."""
@@ -118,13 +147,12 @@ class Run:
         if unit.error is None:
             self._order.remove(unit)
             self._outstanding -= unit.count
-            self._source.observe(unit.count, unit.seconds, unit.nbytes)
+            self._source.observe(unit)
         else:
             # Its good datapoints are handed on; its error comes next.
             self._outstanding -= unit.finished
             unit.advance(self._source.group)
         self._issue()
-        self._left = time.monotonic()
         return rows
 
     def _issue(self) -> None:
@@ -139,13 +167,10 @@ class Run:
             pool.submit(unit, member)
 
     def _next_unit(self) -> Unit | None:
-        if self._again:
-            return self._again.popleft()
-        if self._pool.lost:
-            return self._pool.lost.popleft()
-        if not self._more():
-            return None
-        work = self._source.next_work()
+        for waiting in (self._again, self._pool.lost):
+            if waiting:
+                return waiting.popleft()
+        work = self._source.next_work() if self._has_room() else None
         if work is None:
             return None
         unit = Unit(self._pool.next_seq(), *work)
@@ -153,7 +178,7 @@ class Run:
         self._outstanding += unit.count
         return unit
 
-    def _more(self) -> bool:
+    def _has_room(self) -> bool:
         options = self._pool.options
         if len(self._order) < options.workers:
             return True
@@ -163,39 +188,32 @@ class Run:
 
     def _wait(self) -> None:
         pool = self._pool
-        begin = time.monotonic()
         pool.wait(min(_POLL_S, pool.options.stall_s / 2))
         now = time.monotonic()
-        pool.stats.waited_s += now - begin
-        if now - self._checked > _POLL_S:
-            self._checked = now
-            pool.check()
-            self._report_stalls(now)
-
-    def _report_stalls(self, now: float) -> None:
-        for member in self._pool.members:
+        if now - self._checked <= _POLL_S:
+            return
+        self._checked = now
+        pool.check()
+        for member in pool.members:
             # How long a worker takes to start is not the map's fault.
-            limit = max(self._pool.options.stall_s, 0.0 if member.ready else _START_S)
-            at_work = now - max(member.since, member.reported)
-            if member.queue and at_work >= limit:
+            limit = max(pool.options.stall_s, 0.0 if member.ready else _START_S)
+            if member.queue and now - max(member.since, member.reported) >= limit:
                 member.reported = now
                 log.warning(
                     "%s: a worker has been at %s for %.0f s. Its stacks:\n%s",
                     self._pipeline,
-                    self._job.place_of(member.queue[0].work),
+                    place_of(member.queue[0].work),
                     now - member.since,
                     member.stacks(),
                 )
 
     def _must_copy(self) -> bool:
-        if self._pool.options.copy:
-            return True
-        if not self._pool.keeps_too_much():
-            return False
-        self._pool.stats.copies += 1
-        if not self._pool.told:
-            self._pool.told = True
-            count, nbytes = self._pool.slots.lent
+        pool = self._pool
+        if pool.options.copy or not pool.keeps_too_much():
+            return pool.options.copy
+        if not pool.told:
+            pool.told = True
+            count, nbytes = pool.slots.lent
             log.warning(
                 "%s: the consumer keeps %d results (%.0f MB) in the memory that workers write to; "
                 "it is given copies of further ones.",
@@ -205,15 +223,107 @@ class Run:
             )
         return True
 
-    def _count_full(self) -> None:
-        """Between two calls there was nothing to do if all that was issued is done."""
-        if self._order and all(unit.done for unit in self._order):
-            self._pool.stats.full_s += time.monotonic() - self._left
 
-    def stats(self) -> Stats:
-        """What the pool has done in this pass so far."""
-        stats = self._stats
-        if not self._over:
-            stats.busy_s = [member.busy_s for member in self._pool.members]
-            stats.elapsed_s = time.monotonic() - self._begun
-        return stats
+Begin = Callable[[Callable[[Pool], WorkSource]], Run]
+"""Begins a pass over some work."""
+
+
+def _positions(node: Node, epoch: int, gaps: list[tuple[int, int]], pool: Pool) -> PlanWork:
+    return PlanWork(epoch, gaps, node.chunk, pool.options.workers)
+
+
+class AheadNode(Node):
+    """Reads a plan in order, ahead, with workers.
+
+    What is not asked for in order is read directly, by the caller. Not for several threads.
+
+    Args:
+        inner: The plan.
+        begin: Starts a pass over it.
+    """
+
+    def __init__(self, inner: Node, begin: Begin) -> None:
+        self.inner = inner
+        self.size = inner.size
+        self._begin = begin
+        self._run: Run | None = None
+        self._rows: list[Datapoint] = []  # in reverse: the next one is the last
+        self._epoch: int = -1
+        self._next = -1
+        self._jumps = 0
+
+    def get(self, epoch: int, position: int) -> Datapoint:
+        if position != self._next or epoch != self._epoch:
+            if self._jumps >= _MOST_JUMPS:
+                return self.inner.get(epoch, position)
+            # The first one, and that to the next epoch, are no jumps.
+            self._jumps = self._jumps + 1 if position and self._epoch >= 0 else 0
+            self.close()
+            self._epoch, self._next = epoch, position
+        if not self._rows:
+            self._fill()
+        self._next += 1
+        datapoint = self._rows.pop()
+        if not self._rows and self._next == self.size:
+            self.close()
+        return datapoint
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        return [self.get(epoch, position) for position in as_ints(positions)]
+
+    def close(self) -> None:
+        """End the pass."""
+        self._rows.clear()
+        self._epoch = self._next = -1
+        running, self._run = self._run, None
+        if running is not None:
+            running.close()
+
+    def _fill(self) -> None:
+        if self._run is None or self._run.closed:
+            left = [(self._next, sys.maxsize if self.size is None else self.size)]
+            self._run = self._begin(partial(_positions, self.inner, self._epoch, left))
+        rows = self._run.take()
+        if not rows:
+            raise IndexError(f"there is no position {self._next}")
+        self._rows = rows[::-1]
+
+
+class UnorderedStream(Stream):
+    """Hands on what is ready.
+
+    Args:
+        node: The plan.
+        epoch: The pass.
+        state: As `state()` gave it, or that of the ordered stream.
+        begin: Starts a pass over work.
+    """
+
+    def __init__(self, node: Node, epoch: int, state: State, begin: Begin) -> None:
+        size = sys.maxsize if node.size is None else node.size
+        self._done = Done(state, size)
+        self._rows: list[Datapoint] = []
+        self._position = 0
+        self._ended = False
+        self._run = begin(partial(_positions, node, epoch, self._done.gaps(size)))
+
+    def __next__(self) -> Datapoint:
+        if not self._rows:
+            rows = None if self._ended else self._run.take()
+            if rows is None:
+                self._ended = True
+                self._run.close()
+                raise StopIteration
+            self._position = self._run.taken[1]
+            self._rows = rows[::-1]
+        datapoint = self._rows.pop()
+        self._done.add(self._position)
+        self._position += 1
+        return datapoint
+
+    def state(self) -> State:
+        return self._done.state()
+
+    def close(self) -> None:
+        self._rows.clear()
+        self._run.close()

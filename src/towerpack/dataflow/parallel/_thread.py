@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import sys
 import threading
@@ -12,12 +13,10 @@ from typing import Any
 from towerpack._core.errors import InternalError
 from towerpack.dataflow._datapoints import Datapoint, to_rows
 from towerpack.dataflow._memory import Arena, lend
-from towerpack.dataflow.parallel._job import Inputs, Job, Result, Work
-from towerpack.dataflow.parallel._memory import Bytes, PrivateSlots
-from towerpack.dataflow.parallel._options import Options
+from towerpack.dataflow.parallel._memory import Bytes, SlotPool
 from towerpack.dataflow.parallel._packing import WORTH_LENDING
-from towerpack.dataflow.parallel._pool import Member, Pool
-from towerpack.dataflow.parallel._work import Unit
+from towerpack.dataflow.parallel._pool import Member, Options, Pool
+from towerpack.dataflow.parallel._work import Inputs, Job, Result, Unit, Work
 
 _Task = tuple[int, Work, Inputs | None, Job, Bytes | None]
 _Done = tuple[int, int, Result, int, float]
@@ -26,7 +25,7 @@ _Done = tuple[int, int, Result, int, float]
 class ThreadMember(Member):
     """A worker thread. It knows nothing of the pool, so that it does not keep it alive."""
 
-    def __init__(self, number: int, results: queue.SimpleQueue[_Done]) -> None:
+    def __init__(self, number: int, results: queue.SimpleQueue[_Done | None]) -> None:
         super().__init__(number)
         self.tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self.cancelled = [-1]
@@ -45,7 +44,7 @@ class ThreadMember(Member):
 def _serve(
     number: int,
     tasks: queue.SimpleQueue[_Task | None],
-    results: queue.SimpleQueue[_Done],
+    results: queue.SimpleQueue[_Done | None],
     cancelled: list[int],
 ) -> None:
     while (task := tasks.get()) is not None:
@@ -74,35 +73,28 @@ def _run(job: Job, work: Work, inputs: Inputs | None, arena: Arena | None) -> Re
 class ThreadPool(Pool):
     """Worker threads. Results are handed over as they are; their arrays lie in slots."""
 
+    members: list[ThreadMember]
+
     def __init__(self, options: Options) -> None:
-        super().__init__(options, PrivateSlots())
-        self._results: queue.SimpleQueue[_Done] = queue.SimpleQueue()
-        self._by_number: dict[int, ThreadMember] = {}
+        super().__init__(options, SlotPool(shared=False))
+        self._results: queue.SimpleQueue[_Done | None] = queue.SimpleQueue()
         self._needed = 0
 
     @property
     def usable(self) -> bool:
         # After a fork there are no threads.
-        return not self._closed and all(one.thread.is_alive() for one in self._by_number.values())
-
-    def prepare(self, job: Job) -> None:
-        return
+        return not self._closed and all(one.thread.is_alive() for one in self.members)
 
     def hire(self) -> None:
         while len(self.members) < self.options.workers:
-            member = ThreadMember(len(self.members), self._results)
-            self._by_number[member.number] = member
-            self.members.append(member)
-
-    def check(self) -> None:
-        return
+            self.members.append(ThreadMember(len(self.members), self._results))
 
     def submit(self, unit: Unit, member: Member) -> None:
         if self.job is None:
             raise InternalError("a unit was issued before a job was taken up")
         member.assign(unit)
         task = (unit.seq, unit.work, unit.inputs, self.job, self._memory())
-        self._by_number[member.number].tasks.put(task)
+        self.members[member.number].tasks.put(task)
 
     def _memory(self) -> Bytes | None:
         # Small results are cheaper in memory of their own.
@@ -111,33 +103,32 @@ class ThreadPool(Pool):
         return self.slots.lend(self.slots.take())
 
     def wait(self, timeout_s: float) -> None:
-        try:
+        with contextlib.suppress(queue.Empty):
             if timeout_s > 0:
-                self._heard(*self._results.get(timeout=timeout_s))
+                self._heard(self._results.get(timeout=timeout_s))
             while True:
-                self._heard(*self._results.get_nowait())
-        except queue.Empty:
-            return
+                self._heard(self._results.get_nowait())
 
     def wake(self) -> None:
-        self._results.put((-1, -1, Result([], 0), 0, 0.0))
+        self._results.put(None)
 
-    def _heard(self, number: int, seq: int, result: Result, needed: int, seconds: float) -> None:
-        member = self._by_number.get(number)
-        unit = None if member is None else member.finished(seq, seconds)
+    def _heard(self, done: _Done | None) -> None:
+        if done is None:  # to be woken
+            return
+        number, seq, result, needed, seconds = done
+        unit = self.members[number].finished(seq)
         if unit is None or unit.abandoned:
             return
         self._needed = max(self._needed, needed)
         self.slots.expect(needed)
         unit.finish(result.block, result.count, result.error)
         unit.seconds, unit.nbytes = seconds, needed
-        self.stats.count(unit)
 
     def own_copy(self, value: Any) -> Any:
         return value  # it might be a file, a lock, or what the program goes on with
 
     def cancel(self, seq: int) -> None:
-        for member in self._by_number.values():
+        for member in self.members:
             member.cancelled[0] = seq
 
     def take(self, unit: Unit, *, copy: bool) -> list[Datapoint]:
@@ -148,7 +139,7 @@ class ThreadPool(Pool):
         if self._closed:
             return
         self._closed = True
-        for member in self._by_number.values():
+        for member in self.members:
             member.cancelled[0] = self.next_seq()
             member.tasks.put(None)
         self.members.clear()

@@ -1,12 +1,17 @@
-"""Units of work: runs of positions of a plan, made one after another as workers get free."""
+"""Units of work: what is to be done, one after another as workers get free, and how it is done."""
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from towerpack.dataflow.parallel._job import Inputs, Work
+from towerpack.dataflow._datapoints import Block, Datapoint, Positions
+from towerpack.dataflow._memory import lent_empty
+from towerpack.dataflow._plan import Node
 from towerpack.dataflow.parallel._memory import Slot
 from towerpack.dataflow.parallel._packing import Extents
 
@@ -14,6 +19,103 @@ from towerpack.dataflow.parallel._packing import Extents
 _WORTHWHILE_S = 8e-3
 _LARGE_BYTES = 1 << 20
 _MOST = 1 << 16
+
+Work = tuple[int, int, int]
+"""One piece of work: epoch, first position, position after the last."""
+
+Inputs = tuple[int, Sequence[Datapoint]]
+"""Datapoints that are sent with work, and the position of the first in what they are from."""
+
+
+@dataclass
+class Result:
+    """What became of a piece of work.
+
+    Attributes:
+        block: The datapoints up to the first that failed.
+        count: How many.
+        error: Of the one that failed.
+    """
+
+    block: Block
+    count: int
+    error: BaseException | None = None
+
+
+class _Sent(threading.local):
+    """What came with the work that a thread is at."""
+
+    first = 0
+    datapoints: Sequence[Datapoint] = ()
+
+
+_SENT = _Sent()
+
+
+class SentNode(Node):
+    """The datapoints that come with a piece of work: a source that workers cannot read."""
+
+    size = None
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        # Of the last group that is to become one, there may be fewer.
+        first = int(positions[0]) - _SENT.first
+        return list(_SENT.datapoints[first : first + len(positions)])
+
+    def get(self, epoch: int, position: int) -> Datapoint:
+        return _SENT.datapoints[position - _SENT.first]
+
+
+class Job:
+    """What workers do in a pass: they read positions of a plan. Pickles by cloudpickle.
+
+    Args:
+        node: The plan.
+        key: What the global generators are seeded from.
+    """
+
+    def __init__(self, node: Node, key: int) -> None:
+        self._node = node
+        self._key = key
+        self._ready = False
+
+    def run(self, work: Work, inputs: Inputs | None = None) -> Result:
+        """Do one piece of work; exceptions become part of the result."""
+        if not self._ready:
+            self._node.lay_into(lent_empty)
+            self._ready = True
+        epoch, start, stop = work
+        if inputs is not None:
+            _SENT.first, _SENT.datapoints = inputs
+            result = self._one_by_one(epoch, start, stop)
+            _SENT.datapoints = ()
+            return result
+        if stop - start > 1:
+            # Of an exception, read alone they show which one it was, and what those before it are.
+            with contextlib.suppress(BaseException):
+                return Result(self._node.read(epoch, range(start, stop)), stop - start)
+        return self._one_by_one(epoch, start, stop)
+
+    def seed_of(self, work: Work) -> int:
+        """For code that draws from the global generators of `random` and NumPy."""
+        epoch, start, _ = work
+        return hash((self._key, epoch, start))
+
+    def _one_by_one(self, epoch: int, start: int, stop: int) -> Result:
+        rows: list[Datapoint] = []
+        for position in range(start, stop):
+            try:
+                rows.append(self._node.get(epoch, position))
+            except BaseException as error:  # noqa: BLE001  it is raised in the consumer
+                return Result(rows, len(rows), error)
+        return Result(rows, len(rows))
+
+
+def place_of(work: Work) -> str:
+    """How messages call a piece of work."""
+    epoch, start, stop = work
+    span = f" {start}" if stop - start == 1 else f"s {start}..{stop - 1}"
+    return f"position{span} of epoch {epoch}"
 
 
 @dataclass(eq=False)
@@ -67,11 +169,7 @@ class Unit:
         self.deaths = 0
 
     def advance(self, group: int) -> None:
-        """Keep what comes after the finished datapoints, which are handed on.
-
-        Args:
-            group: How many of `inputs` become one datapoint.
-        """
+        """Keep what comes after the finished datapoints, each made of a group of `inputs`."""
         epoch, start, stop = self.work
         self.work = (epoch, start + self.finished, stop)
         if self.inputs is not None:
@@ -102,24 +200,21 @@ class WorkSource(ABC):
         """The next work; `None` if there is none, or none yet."""
 
     @abstractmethod
-    def ended(self) -> bool:
+    def is_over(self) -> bool:
         """Whether there will be no more."""
 
     def raise_error(self) -> None:
-        """Raise what keeps further work from coming.
-
-        Raises:
-            Exception: Any. The next call to `next_work` tries again.
-        """
+        """Raise what keeps further work from coming; the next call to `next_work` tries again."""
         return
 
     def close(self) -> None:
         """Nobody asks for work any more."""
         return
 
-    def observe(self, count: int, seconds: float, nbytes: int) -> None:
+    def observe(self, unit: Unit) -> None:
         """Learn what a unit cost."""
-        if count == self.size and seconds < _WORTHWHILE_S / 2 and nbytes < _LARGE_BYTES / 2:
+        cheap = unit.seconds < _WORTHWHILE_S / 2 and unit.nbytes < _LARGE_BYTES / 2
+        if cheap and unit.count == self.size:
             self.size = min(2 * self.size, self._most)
 
 
@@ -148,5 +243,5 @@ class PlanWork(WorkSource):
             self._gaps.append((stop, end))
         return (self._epoch, start, stop), None
 
-    def ended(self) -> bool:
+    def is_over(self) -> bool:
         return not self._gaps

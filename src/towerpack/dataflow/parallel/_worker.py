@@ -19,12 +19,11 @@ import numpy as np
 
 from towerpack._core.errors import DataFlowError
 from towerpack.dataflow._memory import Arena, lend
-from towerpack.dataflow.parallel._channel import Channel, Message
-from towerpack.dataflow.parallel._failure import Failure, describe_failure
 from towerpack.dataflow.parallel._image import load_image
-from towerpack.dataflow.parallel._job import Job, Result
 from towerpack.dataflow.parallel._memory import MappedSlots
+from towerpack.dataflow.parallel._messages import Channel, Failure, Message, describe_failure
 from towerpack.dataflow.parallel._packing import Extents, Packed, bundle, unpack
+from towerpack.dataflow.parallel._work import Job, Result, place_of
 
 _WATCH_S = 0.5
 
@@ -169,10 +168,7 @@ class Worker:
             self._jobs[number] = describe_failure(failure)
 
     def _unit(self, seq: int, job: int, slot: tuple[int, int, int], work: Any, sent: Any) -> None:
-        if seq <= self._cancelled:
-            self._channel.send(("done", seq, None, None, 0, 0, 0.0))
-            return
-        known = self._jobs.get(job)
+        known = None if seq <= self._cancelled else self._jobs.get(job)
         begin = time.perf_counter()
         if known is None or isinstance(known, Failure):
             self._channel.send(("done", seq, None, known, 0, 0, 0.0))
@@ -195,7 +191,7 @@ class Worker:
         except (EOFError, OSError):
             raise
         except Exception as error:  # noqa: BLE001  it is raised in the consumer
-            result = Result([], 0, _not_packed(error, known.place_of(work)))
+            result = Result([], 0, _not_packed(error, place_of(work)))
             extents = None
         failure = None if result.error is None else describe_failure(result.error)
         seconds = time.perf_counter() - begin

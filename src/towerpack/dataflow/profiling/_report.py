@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from textwrap import wrap
 from typing import Literal
 
-from towerpack.dataflow.parallel._options import usable_cpus
+from towerpack.dataflow.parallel._pool import usable_cpus
 
 Where = Literal["loop", "reader", "workers"]
 

@@ -9,9 +9,13 @@ from typing import Any
 import pytest
 
 from towerpack import DataFlowError, MapError
-from towerpack.dataflow.parallel._channel import Channel
-from towerpack.dataflow.parallel._failure import describe_failure, restore_failure
-from towerpack.dataflow.parallel._pickling import dump, load
+from towerpack.dataflow.parallel._messages import (
+    Channel,
+    describe_failure,
+    dump,
+    load,
+    restore_failure,
+)
 
 
 @pytest.fixture

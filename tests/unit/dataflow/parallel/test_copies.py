@@ -30,7 +30,7 @@ from towerpack.dataflow import (
     RepeatedData,
     SelectComponent,
 )
-from towerpack.dataflow.parallel._copies import may_write_over, own_copy
+from towerpack.dataflow.parallel._reader import may_write_over, own_copy
 
 COUNT = 40
 BACKENDS = pytest.mark.parametrize("backend", ["process", "thread"])

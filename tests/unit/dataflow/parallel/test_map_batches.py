@@ -32,8 +32,8 @@ from towerpack.dataflow._flow import Place
 from towerpack.dataflow._memory import Arena, lend
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow.parallel._in_order import Levels
-from towerpack.dataflow.parallel._job import Job, SentNode
 from towerpack.dataflow.parallel._memory import is_lent
+from towerpack.dataflow.parallel._work import Job, SentNode
 from towerpack.dataflow.stages._base import WindowStream
 from towerpack.dataflow.testing import same_datapoints
 

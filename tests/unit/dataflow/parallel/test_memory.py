@@ -13,12 +13,12 @@ import pytest
 from towerpack.dataflow import DataFromArrays, DataFromList
 from towerpack.dataflow._flow import Place, compile_flow
 from towerpack.dataflow.parallel._image import JobImage, load_image, owner_of
-from towerpack.dataflow.parallel._memory import MappedSlots, PrivateSlots, SharedSlots, SlotPool
+from towerpack.dataflow.parallel._memory import MappedSlots, SlotPool
 
 
-@pytest.fixture(params=[SharedSlots, PrivateSlots])
+@pytest.fixture(params=[True, False], ids=["shared", "private"])
 def pool(request: pytest.FixtureRequest) -> Any:
-    made = request.param()
+    made = SlotPool(shared=request.param)
     yield made
     made.close()
 
@@ -55,7 +55,7 @@ def test_free_slots_are_trimmed(pool: SlotPool) -> None:
 
 
 def test_both_sides_see_the_same_bytes() -> None:
-    pool = SharedSlots()
+    pool = SlotPool(shared=True)
     slot = pool.take()
     MappedSlots(pool.fd).anchor(slot.number, slot.offset, slot.nbytes)[5] = 42
     assert slot.anchor()[5] == 42

@@ -36,9 +36,9 @@ def test_whole_groups_are_taken_and_at_the_end_the_rest() -> None:
     assert _taken(buffer, 300) == [3, 4, 5]
     assert _taken(buffer, 300) == []
     buffer.end(None, 0)
-    assert not buffer.ended
+    assert not buffer.is_over()
     assert _taken(buffer, 300) == [6, 7]
-    assert buffer.ended
+    assert buffer.is_over()
 
 
 def test_who_waits_is_woken_for_a_whole_group_an_error_or_the_end() -> None:

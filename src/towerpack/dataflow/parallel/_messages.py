@@ -1,0 +1,212 @@
+"""Messages between a consumer and its own workers: pickles, sockets, and exceptions.
+
+Both ends are ours and run the same code. Nothing that comes from a file or from the network passes
+through here. Sockets give what queues and semaphores do not: an end that died is noticed at once,
+and there is no lock that it could have kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import itertools
+import pickle
+import socket
+import struct
+import sys
+import traceback
+from collections import ChainMap, deque
+from collections.abc import Callable, Iterable
+from functools import cache
+from typing import Any, ClassVar, NamedTuple
+
+from towerpack._core.errors import DataFlowError, TowerpackError, text_of
+
+Message = tuple[Any, ...]
+
+Keep = Callable[[pickle.PickleBuffer], bool]
+"""Called with the memory of an array; true leaves it in the pickle."""
+
+_LENGTH = struct.Struct("<I")
+_CHUNK = 1 << 16
+_RIGHTS = socket.CMSG_LEN(64 * struct.calcsize("i"))  # of so many descriptors at a time
+_LONGEST_CHAIN = 10
+
+
+def dump(value: object, keep: Keep | None = None) -> bytes:
+    """Pickle data."""
+    return pickle.dumps(value, 5, buffer_callback=keep)
+
+
+def dump_code(value: object, keep: Keep | None = None) -> bytes:
+    """Pickle anything that cloudpickle can: lambdas, and what `__main__` defines, by value."""
+    pickles = io.BytesIO()
+    _pickler()(pickles, 5, keep).dump(value)
+    return pickles.getvalue()
+
+
+def dump_each(items: Iterable[object]) -> tuple[bytes, list[int]]:
+    """Pickle many things, each by itself. Their pickles, and where each ends."""
+    pickles = io.BytesIO()
+    pickler = _pickler()(pickles, 5)  # making one for each item would take most of the time
+    ends: list[int] = []
+    for item in items:
+        pickler.dump(item)
+        pickler.clear_memo()
+        ends.append(pickles.tell())
+    return pickles.getvalue(), ends
+
+
+def load(data: Any, buffers: Iterable[Any] = ()) -> Any:
+    """Read a pickle of this process or of one that it started, and the memory outside of it."""
+    return pickle.loads(data, buffers=buffers)  # noqa: S301  see above
+
+
+@cache
+def _pickler() -> Any:
+    """Cloudpickle's class, but for text files that are open.
+
+    It would send what they hold, and each worker would read its copy from the beginning.
+    """
+    cloudpickle: Any = importlib.import_module("cloudpickle")  # only where it is needed: 40 ms
+    by_name = cloudpickle.Pickler.dispatch_table[io.TextIOWrapper]
+
+    def reduce_file(file: io.TextIOWrapper) -> Any:
+        if file in (sys.stdout, sys.stderr):
+            return by_name(file)
+        raise pickle.PicklingError(f"the open file {file.name!r}: open it where it is read")
+
+    class Pickler(cloudpickle.Pickler):
+        dispatch_table: ClassVar[Any] = ChainMap(
+            {io.TextIOWrapper: reduce_file}, cloudpickle.Pickler.dispatch_table
+        )
+
+    return Pickler
+
+
+class Channel:
+    """One end of a connection; messages are pickles behind their length.
+
+    Args:
+        end: The socket, which the channel owns.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        self._socket = end
+        self._bytes = bytearray()
+        self._ready: deque[Message] = deque()
+        self.fds: deque[int] = deque()
+        """Descriptors that came with messages, in order. They are the receiver's to close."""
+        self.fileno = end.fileno  # for selectors
+        self.close = end.close
+
+    def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
+        """Send a message, with descriptors.
+
+        Raises:
+            OSError: The other end is gone.
+        """
+        body = dump(message)
+        data = _LENGTH.pack(len(body)) + body
+        if fds:
+            data = data[socket.send_fds(self._socket, [data], list(fds)) :]
+        if data:
+            self._socket.sendall(data)
+
+    def receive(self) -> Message:
+        """The next message; waits for it.
+
+        Raises:
+            EOFError: The other end is gone.
+        """
+        while not self._ready:
+            self._read(0)
+        return self._ready.popleft()
+
+    def poll(self) -> list[Message]:
+        """Messages that have come; there may be more.
+
+        Raises:
+            EOFError: The other end is gone, and nothing is left of what it sent.
+        """
+        if not self._ready:
+            with contextlib.suppress(BlockingIOError):
+                self._read(socket.MSG_DONTWAIT)
+        messages = list(self._ready)
+        self._ready.clear()
+        return messages
+
+    def _read(self, flags: int) -> None:
+        try:
+            # Not `recv_fds`, which does not pass the flags on.
+            data, rights, _, _ = self._socket.recvmsg(_CHUNK, _RIGHTS, flags)
+        except ConnectionError as error:
+            raise EOFError from error
+        for level, kind, numbers in rights:
+            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
+                self.fds.extend(number for (number,) in struct.iter_unpack("i", numbers))
+        if not data:
+            raise EOFError
+        self._bytes += data
+        begin = 0
+        while len(self._bytes) - begin >= _LENGTH.size:
+            (nbytes,) = _LENGTH.unpack_from(self._bytes, begin)
+            end = begin + _LENGTH.size + nbytes
+            if len(self._bytes) < end:
+                break
+            self._ready.append(load(memoryview(self._bytes)[begin + _LENGTH.size : end]))
+            begin = end
+        if begin:
+            del self._bytes[:begin]
+
+
+class Failure(NamedTuple):
+    """An exception with its causes.
+
+    Attributes:
+        chain: For each its pickle, if it has one; its type's name; and its text.
+        traceback: The worker's.
+    """
+
+    chain: list[tuple[bytes | None, str, str]]
+    traceback: str
+
+
+def describe_failure(error: BaseException) -> Failure:
+    """An exception as it travels."""
+    chain: list[tuple[bytes | None, str, str]] = []
+    one: BaseException | None = error
+    while one is not None and len(chain) < _LONGEST_CHAIN:
+        chain.append((_pickled(one), type(one).__name__, text_of(one)))
+        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+    return Failure(chain, "".join(traceback.format_exception(error)).rstrip())
+
+
+def restore_failure(failure: Failure) -> BaseException:
+    """The exception in the consumer: of the same type where that can be had."""
+    errors = [_restored(*link) for link in failure.chain]
+    for error, cause in itertools.pairwise(errors):
+        error.__cause__ = cause
+    first = errors[0]
+    story = f"Traceback in the worker:\n{failure.traceback}"
+    if isinstance(first, TowerpackError):
+        first.details = story if first.details is None else f"{first.details}\n{story}"
+    else:
+        first.add_note(story)
+    return first
+
+
+def _pickled(error: BaseException) -> bytes | None:
+    """Only if it comes back as what it is: many exceptions do not."""
+    with contextlib.suppress(Exception):  # whatever its own code does, its text can travel
+        data = dump(error)
+        again = load(data)
+        return data if type(again) is type(error) and text_of(again) == text_of(error) else None
+
+
+def _restored(data: bytes | None, name: str, text: str) -> BaseException:
+    if data is not None:
+        with contextlib.suppress(Exception):  # a type that only the worker could import
+            return load(data)
+    return DataFlowError(f"{name}: {text}")
