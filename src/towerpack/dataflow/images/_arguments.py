@@ -1,8 +1,4 @@
-"""Arguments of augmentors, checked where they are given: annotations say what each may be.
-
-`prob: Probability = 0.5` in a dataclass whose `__post_init__` calls `check_arguments` is all that
-an augmentor has to say.
-"""
+"""Arguments of augmentors, checked where they are given: annotations say what each may be."""
 
 from __future__ import annotations
 
@@ -68,13 +64,11 @@ def interval(
 
 def whole_interval(least: int, greatest: float = math.inf) -> Check:
     """The check for (low, high) of whole numbers, `high` being the first that is not meant."""
-    return _within(
-        "(low, high) of integers, low < high",
-        pair_of,
-        least,
-        greatest,
-        further=lambda two: two[0] < two[1] and all(isinstance(n, _WHOLE) for n in two),
-    )
+
+    def further(two: Sequence[Any]) -> bool:
+        return two[0] < two[1] and all(isinstance(n, _WHOLE) for n in two)
+
+    return _within("(low, high) of integers, low < high", pair_of, least, greatest, further=further)
 
 
 def _within(
@@ -160,5 +154,4 @@ def _constant(value: int | str, names: dict[str, int], what: str) -> int:
 
 
 def _refused(value: Any, name: str, expected: str) -> ConfigError:
-    """The error for a value that an argument may not have."""
     return ConfigError(f"{name} is {given(value)}.", expected=expected)

@@ -16,7 +16,7 @@ from towerpack.dataflow._draws import ItemRNG
 from towerpack.dataflow.images._arguments import height_and_width, side_limits
 from towerpack.dataflow.images._augmentor import RNG, AugmentorList, Identity, ImageAugmentor
 from towerpack.dataflow.images._crop import CenterCrop, CenterPaste, RandomCrop, free_space
-from towerpack.dataflow.images._flip import Flip
+from towerpack.dataflow.images._geometry import Flip
 from towerpack.dataflow.images._image import (
     check_color,
     luma,

@@ -19,8 +19,8 @@ from towerpack.dataflow.images._arguments import (
     number,
 )
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
+from towerpack.dataflow.images._geometry import ResizeTransform, shortest_edge
 from towerpack.dataflow.images._image import Image, check_image, pixel_values, size_of
-from towerpack.dataflow.images._resize import ResizeTransform, shortest_edge
 from towerpack.dataflow.images._transform import (
     GeometricTransform,
     Points,

@@ -27,8 +27,7 @@ from towerpack.dataflow.images._decode import (
     upright,
 )
 from towerpack.dataflow.images._headers import Bytes, ImageHeader, as_bytes
-from towerpack.dataflow.images._image import Image, opencv
-from towerpack.dataflow.images._resampling import resize
+from towerpack.dataflow.images._image import Image, opencv, resize
 
 
 @dataclass

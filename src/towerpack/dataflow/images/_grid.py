@@ -22,8 +22,7 @@ from towerpack.dataflow._datapoints import (
     is_datapoint,
 )
 from towerpack.dataflow._flow import DataFlow
-from towerpack.dataflow.images._image import Image
-from towerpack.dataflow.images._resampling import resize_mask
+from towerpack.dataflow.images._image import Image, resize_mask
 from towerpack.dataflow.images._transform import as_floats, as_keypoints
 
 _BACKGROUND = 32

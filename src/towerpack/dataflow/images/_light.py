@@ -15,12 +15,12 @@ from towerpack.dataflow.images._image import (
     Image,
     channel_means,
     check_color,
+    in_parts,
     luma,
     map_values,
     opencv,
     to_uint8,
 )
-from towerpack.dataflow.images._resampling import in_parts
 
 Limits = Annotated[tuple[float, float], interval()]
 

@@ -25,8 +25,8 @@ from towerpack.dataflow._plan import Node
 from towerpack.dataflow.images._arguments import Size, check_arguments, height_and_width, number
 from towerpack.dataflow.images._augmentor import RNG
 from towerpack.dataflow.images._crop import draw_crop
+from towerpack.dataflow.images._geometry import ResizeTransform
 from towerpack.dataflow.images._image import Image, check_image
-from towerpack.dataflow.images._resize import ResizeTransform
 from towerpack.dataflow.images._stages import component_of
 from towerpack.dataflow.images._transform import TransformList, clip_boxes
 from towerpack.dataflow.stages._mapping import Mapper
