@@ -15,6 +15,14 @@ from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow._draws import ItemRNG
 from towerpack.dataflow.images._arguments import height_and_width, side_limits
 from towerpack.dataflow.images._augmentor import RNG, AugmentorList, Identity, ImageAugmentor
+from towerpack.dataflow.images._color import (
+    Brightness,
+    BrightnessScale,
+    Contrast,
+    MeanVarianceNormalize,
+    ToFloat32,
+    ToUint8,
+)
 from towerpack.dataflow.images._crop import CenterCrop, CenterPaste, RandomCrop, free_space
 from towerpack.dataflow.images._geometry import Flip
 from towerpack.dataflow.images._image import (
@@ -24,14 +32,6 @@ from towerpack.dataflow.images._image import (
     opencv,
     pixel_values,
     to_uint8,
-)
-from towerpack.dataflow.images._light import (
-    Brightness,
-    BrightnessScale,
-    Contrast,
-    MeanVarianceNormalize,
-    ToFloat32,
-    ToUint8,
 )
 from towerpack.dataflow.images._noise import RandomCutout, RandomErasing
 

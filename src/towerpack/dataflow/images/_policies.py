@@ -15,7 +15,7 @@ from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow.images._arguments import Interpolation, number
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
-from towerpack.dataflow.images._color import Saturation
+from towerpack.dataflow.images._color import BrightnessScale, Contrast, Saturation
 from towerpack.dataflow.images._image import (
     Image,
     check_image,
@@ -24,7 +24,6 @@ from towerpack.dataflow.images._image import (
     opencv,
     size_of,
 )
-from towerpack.dataflow.images._light import BrightnessScale, Contrast
 from towerpack.dataflow.images._transform import (
     NoOpTransform,
     PhotometricTransform,
