@@ -57,8 +57,8 @@ from ._headers import image_header as image_header
 from ._mixing import BatchMix as BatchMix
 from ._mixing import CutMix as CutMix
 from ._mixing import MixUp as MixUp
-from ._mosaic import Mosaic as Mosaic
-from ._mosaic import MosaicLayout as MosaicLayout
+from ._mixing import Mosaic as Mosaic
+from ._mixing import MosaicLayout as MosaicLayout
 from ._noise import GaussianBlur as GaussianBlur
 from ._noise import GaussianNoise as GaussianNoise
 from ._noise import JpegNoise as JpegNoise

@@ -20,21 +20,15 @@ from towerpack.dataflow.images._transform import GeometricTransform, Points, Tra
 
 
 class Albumentations(ImageAugmentor):
-    """Applies transforms of albumentations 2.0, the last version under the MIT licence.
+    """Applies one or several transforms of albumentations 2.0, the last under the MIT licence.
 
-    `Albumentations(A.Compose([A.HorizontalFlip(), A.RandomGamma()]))`, among other augmentors or
-    alone. What it draws comes from the generator of the pipeline, not from seeds of its own. Masks,
-    boxes, coordinates and keypoints follow; each of them costs another run. Boxes are moved by
-    their corners, and `bbox_params` have no effect. In resizes points are off by up to half a pixel
-    of the smaller image.
-
-    Points that its distortions lose become NaN, in the row where they were. A box of which they
-    lose a corner becomes the box around those of its points that they keep, or NaN.
+    What `Albumentations(A.Compose([A.HorizontalFlip(), A.RandomGamma()]))` draws comes from the
+    generator of the pipeline. Masks, boxes, coordinates and keypoints follow; each of them costs
+    another run. Boxes are moved by their corners, and `bbox_params` have no effect. In resizes
+    points are off by up to half a pixel of the smaller image. Points that distortions lose become
+    NaN, in the row where they were.
 
     Contract: as `ImageAugmentor`. Each thread uses a copy of the transforms.
-
-    Args:
-        transform: A transform, a `Compose`, or several that are applied one after the other.
 
     Raises:
         MissingExtraError: The package is not installed.

@@ -57,12 +57,10 @@ class ImageAugmentor:
         check_arguments(self)
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
-        """Draw once.
+        """Draw once for an image, of which most augmentors look only at the shape.
 
-        Args:
-            img: What the transform is for. Most augmentors look only at its shape.
-            rng: Where to draw from; by default an unseeded generator of the augmentor's own. In a
-                pipeline it is a function of (seed, epoch, position).
+        In a pipeline the generator is a function of (seed, epoch, position); by default it is an
+        unseeded one of the augmentor's own.
         """
         with _lent(self.generator(rng)):
             return _LegacyTransform(self, self._get_augment_params(img))

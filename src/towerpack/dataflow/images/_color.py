@@ -176,8 +176,7 @@ class Saturation(ClippingAugmentor):
 
     Args:
         alpha: The factor is uniform in 1 - alpha..1 + alpha.
-        rgb: The channels are red, green, blue; otherwise blue, green, red.
-        clip, max_value: See `Brightness`.
+        rgb, clip, max_value: See `Hue` and `Brightness`.
     """
 
     alpha: Annotated[float, number()] = 0.4
@@ -273,7 +272,7 @@ class Grayscale(PhotometricAugmentor):
 
     Args:
         keepdims: The result has one channel; otherwise it is [height, width].
-        rgb: The channels are red, green, blue; otherwise blue, green, red.
+        rgb: See `Hue`.
         keepshape: The result has three equal channels.
     """
 

@@ -348,8 +348,7 @@ def encode_jpeg(
         subsampling: Of the colours: "444", "422", "420", "440" or "411".
 
     Raises:
-        ConfigError: The image has another dtype or number of channels, or there is no such quality
-            or subsampling.
+        ConfigError: There is no such quality or subsampling, or the image is of another kind.
     """
     img = check_image(img)
     img = img[:, :, None] if img.ndim == 2 else img

@@ -188,9 +188,9 @@ def _jpeg(data: bytes) -> ImageHeader:
         if size < 2 or marker in (0xD8, 0xD9, 0xDA):
             raise ValueError(f"there is no frame header before byte {at}")
         if marker in _FRAMES:
-            bits, *shape = struct.unpack_from(">BHHB", data, at + 2)
-            ordinary = marker <= 0xC2 and bits == 8
-            return ImageHeader("jpeg", *shape, orientation, ordinary, marker in _PROGRESSIVE, at)
+            bits, height, width, channels = struct.unpack_from(">BHHB", data, at + 2)
+            kind = marker <= 0xC2 and bits == 8, marker in _PROGRESSIVE
+            return ImageHeader("jpeg", height, width, channels, orientation, *kind, at)
         if marker == 0xE1 and data.startswith(_EXIF, at + 2):
             orientation = _exif_orientation(data[at + 2 : at + size])
         at += size

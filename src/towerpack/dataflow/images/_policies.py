@@ -44,9 +44,8 @@ _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 class RandAugment(ImageAugmentor):
     """Applies `n` operations drawn from fourteen, with replacement, all of strength `m`.
 
-    Cubuk et al. 2019, https://arxiv.org/abs/1909.13719, with the operations of table 2 there and
-    strengths that grow with `m`; those that have a direction (shears, shifts, rotations, more or
-    less of colour, contrast, brightness and sharpness) draw it:
+    Cubuk et al. 2019, https://arxiv.org/abs/1909.13719, with the operations of table 2 there.
+    Strengths grow with `m`; operations that have a direction draw it:
 
     | operation | at full strength |
     |---|---|
@@ -55,8 +54,7 @@ class RandAugment(ImageAugmentor):
     | translate x, translate y | by 150/331 of the side |
     | rotate | by 30 degrees |
     | color, contrast, brightness, sharpness | by a factor of 1 ± 0.9 |
-    | posterize | to 4 bits |
-    | solarize | all values inverted |
+    | posterize; solarize | to 4 bits; all values inverted |
 
     Masks, boxes and coordinates follow the geometric operations.
 
@@ -64,11 +62,10 @@ class RandAugment(ImageAugmentor):
         n: How many operations.
         m: How strong, from 0 to `max_m`. The paper takes (2, 9) for ResNet-50 on ImageNet.
         max_m: What full strength is called: 10 in the paper; torchvision counts to 30.
-        fill: What comes in from outside: a number, or one for each channel.
+        fill, mask_value: What comes in from outside: a number, or one for each channel; a label.
         interp: Of the geometric operations.
         rgb: The channels are red, green, blue; otherwise blue, green, red.
         ops: Names of those to draw from, as in `RandAugment.OPS`; by default all.
-        mask_value: The label of what comes in from outside.
     """
 
     n: Annotated[int, integer_of, number(0)] = 2
@@ -107,13 +104,7 @@ class RandAugment(ImageAugmentor):
         )
 
     def operation(self, name: str, strength: float, size: tuple[int, int]) -> Transform:
-        """One operation on an image of a size (height, width).
-
-        Args:
-            name: One of `OPS`.
-            strength: -1 to 1; operations without a direction take its size.
-            size: Of the image.
-        """
+        """An operation of a strength from -1 to 1, for an image of a size (height, width)."""
         if name == "identity":
             return NoOpTransform()
         if name in _PHOTOMETRIC:
