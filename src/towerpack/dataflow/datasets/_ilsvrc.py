@@ -23,12 +23,7 @@ from towerpack.dataflow.datasets._bases import (
 )
 from towerpack.dataflow.datasets._download import Address, RemoteFile, own_dir
 from towerpack.dataflow.datasets._extract import fetch_member
-from towerpack.dataflow.datasets._formats import (
-    inner_names,
-    read_blob,
-    read_first_box,
-    read_lines,
-)
+from towerpack.dataflow.datasets._formats import inner_names, read_blob, read_first_box, read_lines
 
 log = get_logger(__name__)
 

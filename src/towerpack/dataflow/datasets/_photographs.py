@@ -87,8 +87,7 @@ class Places365Standard(ImageList):
         if "" in classes:
             number = classes.index("")
             raise FormatError(
-                f"{path} lists {lines[number]!r:.200}, among others.",
-                expected=f"{name}/class/file",
+                f"{path} lists {lines[number]!r:.200}, among others.", expected=f"{name}/class/file"
             )
         self._label_names = sorted(set(classes))
         label_of = {label: number for number, label in enumerate(self._label_names)}

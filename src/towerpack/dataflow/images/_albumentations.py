@@ -7,6 +7,7 @@ import importlib
 import random
 import threading
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -17,6 +18,8 @@ from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
 from towerpack.dataflow.images._image import Image, check_image, size_of
 from towerpack.dataflow.images._noise import draw_seed
 from towerpack.dataflow.images._transform import GeometricTransform, Points, Transform
+
+_COPIES = threading.local()  # of the transforms, as each thread uses its own
 
 
 class Albumentations(ImageAugmentor):
@@ -37,29 +40,21 @@ class Albumentations(ImageAugmentor):
     def __init__(self, transform: Any) -> None:
         self.transform = transform
         self._composed = _composed(transform)
-        self._copies = threading.local()
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         return AlbumentationsTransform(self, img, draw_seed(self.generator(rng)))
 
     def run(self, seed: int, img: Image, **targets: Any) -> dict[str, Any]:
         """Apply the transforms with what a seed draws."""
-        copies = self._copies.__dict__
-        name = "of_points" if "keypoints" in targets else "of_pixels"
-        composed = copies.get(name)
+        copies = _COPIES.__dict__.setdefault("of", WeakKeyDictionary()).setdefault(self, {})
+        kind = "of points" if "keypoints" in targets else "of pixels"
+        composed = copies.get(kind)
         if composed is None:
-            composed = copies[name] = copy.deepcopy(self._composed)
-            if name == "of_points":
+            composed = copies[kind] = copy.deepcopy(self._composed)
+            if kind == "of points":
                 _keep_no_reflections(composed)
         composed.set_random_state(np.random.default_rng(seed), random.Random(seed))
         return composed(image=img, **targets)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in super().__getstate__().items() if k != "_copies"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._copies = threading.local()
 
 
 class AlbumentationsTransform(GeometricTransform):

@@ -332,8 +332,7 @@ class MapImage(ImageAugmentor):
     Args:
         func: From an image to an image. In a stage with `copy=True`, the default, it may work in
             place; elsewhere it may not.
-        coord_func: What becomes of coordinates [n, 2]; without it they are refused.
-        mask_func: What becomes of masks; without it they are refused.
+        coord_func, mask_func: What becomes of coordinates [n, 2] and masks; refused without it.
     """
 
     func: Callable[[Image], Image]

@@ -217,10 +217,8 @@ class Lighting(ClippingAugmentor):
         super().__post_init__()
         shapes = np.shape(self.eigval), np.shape(self.eigvec)
         if shapes != ((3,), (3, 3)):
-            raise ConfigError(
-                f"The shapes of eigval and eigvec are {list(shapes[0])} and {list(shapes[1])}.",
-                expected="[3] and [3, 3]",
-            )
+            what = "The shapes of eigval and eigvec are {} and {}.".format(*shapes)
+            raise ConfigError(what, expected="(3,) and (3, 3)")
 
     def draw(self, img: Image, rng: RNG) -> list[float]:
         weights = rng.normal(0, self.std, 3) * np.asarray(self.eigval)
@@ -268,12 +266,9 @@ class ColorSpace(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class Grayscale(PhotometricAugmentor):
-    """Takes the colours away.
+    """Takes the colours away (for `rgb` see `Hue`).
 
-    Args:
-        keepdims: The result has one channel; otherwise it is [height, width].
-        rgb: See `Hue`.
-        keepshape: The result has three equal channels.
+    The result has three equal channels with `keepshape`, else one with `keepdims`, else no axis.
     """
 
     keepdims: bool = True

@@ -43,10 +43,9 @@ class CropTransform(GeometricTransform):
     def check(self, height: int, width: int, name: str | None = None) -> None:
         """Raise `ConfigError` for an image that this does not lie in."""
         fits = 0 <= self.y0 <= height - self.h and 0 <= self.x0 <= width - self.w
-        if not fits or self.h < 1 or self.w < 1:
-            raise ConfigError(
-                f"{self!r} does not lie in {name or 'an image'} of {height} x {width} pixels."
-            )
+        if not fits or min(self.h, self.w) < 1:
+            size = f"{height} x {width} pixels"
+            raise ConfigError(f"{self!r} does not lie in {name or 'an image'} of {size}.")
 
     def apply_image(self, img: Image) -> Image:
         self.check(*size_of(img))
@@ -207,12 +206,9 @@ class PasteTransform(GeometricTransform):
 
 @dataclass(eq=False, repr=False)
 class CenterPaste(ImageAugmentor):
-    """Puts every image in the middle of a background.
+    """Puts every image in the middle of a background of (height, width); one number is both.
 
-    Args:
-        background_shape: (height, width) of the background, or one number for both.
-        background_filler: Makes it; black by default.
-        mask_value: The background of masks.
+    `background_filler` makes it, black by default; that of masks is `mask_value`.
     """
 
     background_shape: Size
@@ -262,9 +258,9 @@ def draw_place(whole: tuple[int, int], part: tuple[int, int], rng: RNG | None) -
 def free_space(whole: tuple[int, int], part: tuple[int, int]) -> tuple[int, int]:
     """How many rows and columns a part leaves, or a `ConfigError`."""
     if part[0] > whole[0] or part[1] > whole[1]:
+        (h, w), (height, width) = part, whole
         raise ConfigError(
-            f"A part of {part[0]} x {part[1]} pixels does not fit an image of "
-            f"{whole[0]} x {whole[1]}.",
+            f"A part of {h} x {w} pixels does not fit an image of {height} x {width}.",
             fix="resize before, or paste it on a larger background (CenterPaste)",
         )
     return whole[0] - part[0], whole[1] - part[1]

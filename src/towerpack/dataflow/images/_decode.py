@@ -50,6 +50,8 @@ from towerpack.dataflow.images._image import (
 MAX_PIXELS = 100_000_000
 """How large a picture is decoded by default: 300 MB in colour."""
 
+Out = NDArray[np.uint8] | None
+
 _JPEG_COLOURS = {1: ("GRAY", "GRAY"), 3: ("BGR", "RGB"), 4: ("BGRA", "RGBA")}
 _SUBSAMPLINGS = ("444", "422", "420", "440", "411")
 _BACK = {6: 8, 8: 6}  # the turns that undo others; the rest undo themselves
@@ -62,7 +64,7 @@ def decode_image(
     channels: int | None = 3,
     min_size: int | Sequence[int] | None = None,
     part: Sequence[int] | None = None,
-    out: NDArray[np.uint8] | None = None,
+    out: Out = None,
     max_pixels: int = MAX_PIXELS,
     orient: bool = True,
     strict: bool = True,
@@ -98,7 +100,6 @@ def decode_image(
     Raises:
         FormatError: No image file, or a damaged one, or one that is too large.
         ConfigError: `out` does not fit or is read-only, or the arguments make no sense.
-        MissingExtraError: The extra `image` is not installed.
     """
     data = as_bytes(data)
     decoder = Decoder(rgb, channels, orient, strict, max_pixels, name)
@@ -117,7 +118,7 @@ def decode_image(
     factor = 1
     if min_size is not None:
         least = height_and_width(min_size, "min_size")
-        height, width = decoder.size_of(header)
+        height, width = header.upright_size
         fits = (f for f in (8, 4, 2) if -(-height // f) >= least[0] and -(-width // f) >= least[1])
         factor = next(fits, 1)
     return decoder.decode(data, header, factor, out)
@@ -139,22 +140,12 @@ class Decoder:
             raise ConfigError(f"There is no channels={self.channels}.", expected="1, 3, 4 or None")
 
     def read_header(self, data: bytes) -> ImageHeader:
-        """The header of a file that is not too large, or a `FormatError`."""
+        """The header of a file that is not too large; upright if it is not to be turned."""
         header = image_header(data, name=self.name)
         check_size(header, len(data), self.max_pixels, self.name)
-        return header
+        return header if self.orient else header._replace(orientation=1)
 
-    def size_of(self, header: ImageHeader) -> tuple[int, int]:
-        """(height, width) of the picture that is given."""
-        return header.upright_size if self.orient else (header.height, header.width)
-
-    def decode(
-        self,
-        data: bytes,
-        header: ImageHeader,
-        factor: int = 1,
-        out: NDArray[np.uint8] | None = None,
-    ) -> Image:
+    def decode(self, data: bytes, header: ImageHeader, factor: int = 1, out: Out = None) -> Image:
         """Decode a file whose header was read; a JPEG at 1 / factor of its size."""
         check_contents(header, data, self.name)
         img = self._jpeg(data, header, factor, out) if header.ordinary else None
@@ -163,27 +154,22 @@ class Decoder:
     def decode_part(self, data: bytes, header: ImageHeader, part: CropTransform) -> Image:
         """As `decode`, a part of the upright picture; mostly a view, or a `ConfigError`."""
         if header.ordinary and not header.progressive and not self.strict:
-            orientation = header.orientation if self.orient else 1
-            size = self.size_of(header)
-            part.check(*size, self.name)
-            stored = _before_turning(part, size, orientation)
+            part.check(*header.upright_size, self.name)
+            stored = _before_turning(part, header)
             fewer, shown = with_first_rows(data, header, stored.y0 + stored.h)
             check_contents(shown, fewer, self.name)
             img = self._jpeg(fewer, shown._replace(orientation=1), 1, None)
             if img is not None:
-                return _upright(stored.apply_image(img), orientation)
+                return _upright(stored.apply_image(img), header.orientation)
         img = self.decode(data, header)
         part.check(img.shape[0], img.shape[1], self.name)
         return part.apply_image(img)
 
-    def _jpeg(
-        self, data: bytes, header: ImageHeader, factor: int, out: NDArray[np.uint8] | None
-    ) -> Image | None:
+    def _jpeg(self, data: bytes, header: ImageHeader, factor: int, out: Out) -> Image | None:
         """Decode by libjpeg-turbo, into `out` if possible; `None` if it does not know this kind."""
         channels = self.channels or (1 if header.channels == 1 else 3)
         stored = (-(-header.height // factor), -(-header.width // factor), channels)
-        orientation = header.orientation if self.orient else 1
-        memory = None if out is None or orientation > 1 else _memory_of(out, stored)
+        memory = None if out is None or header.orientation > 1 else _memory_of(out, stored)
         if memory is None or not memory.flags.c_contiguous:
             memory = np.empty(stored, np.uint8)
         try:
@@ -199,7 +185,7 @@ class Decoder:
             if "subsampling" in str(error):
                 return None
             raise damaged(self.name, "jpeg", str(error)) from error
-        return _upright(memory, orientation)
+        return _upright(memory, header.orientation)
 
     def _opencv(self, data: bytes, header: ImageHeader) -> Image:
         """Decode by OpenCV, which refuses what is truncated."""
@@ -221,10 +207,11 @@ class Decoder:
         if header.format == "jpeg" and img.shape[:2] != (header.height, header.width):
             raise damaged(self.name, "jpeg", "its pixels are not as many as its header says")
         img = img.reshape(*img.shape[:2], -1)
-        turn = self.orient and (header.format == "jpeg" or self.channels in (1, 3))
+        turn = header.format == "jpeg" or self.channels in (1, 3)
         orientation = header.orientation if turn else 1
         if header.format == "tiff":  # OpenCV has turned it, whatever it was told
-            orientation = 1 if turn else _BACK.get(header.orientation, header.orientation)
+            turned = image_header(data).orientation
+            orientation = 1 if orientation == turned else _BACK.get(turned, turned)
         return self._coloured(_upright(img, orientation))
 
     def _check_range(self, img: Image | None) -> None:
@@ -290,9 +277,7 @@ class DecodeRandomCrop:
             self.crop_area_fraction, self.aspect_ratio_range, self.target_shape, self.interp
         )
 
-    def __call__(
-        self, data: Bytes, rng: RNG | None = None, *, out: NDArray[np.uint8] | None = None
-    ) -> Image:
+    def __call__(self, data: Bytes, rng: RNG | None = None, *, out: Out = None) -> Image:
         """The part as uint8 [height, width, 3]; `out` and errors are as for `decode_image`."""
         data = as_bytes(data)
         header = self._decoder.read_header(data)
@@ -329,7 +314,7 @@ class DecodeRandomCrop:
             return self._decoder.decode_part(data, header, part)
         # Reduced as it is stored: blocks begin at its edges, not at those of the upright picture.
         lying = header._replace(orientation=1)
-        part = _before_turning(part, header.upright_size, header.orientation)
+        part = _before_turning(part, header)
         img = self._decoder.decode(data, lying, factor)
         if img.shape[:2] != lying.upright_size:
             part = _reduced(part, factor, (img.shape[0], img.shape[1]))
@@ -346,9 +331,6 @@ def encode_jpeg(
         quality: 1 to 100.
         rgb: The order of the image's colours; `False` is BGR.
         subsampling: Of the colours: "444", "422", "420", "440" or "411".
-
-    Raises:
-        ConfigError: There is no such quality or subsampling, or the image is of another kind.
     """
     img = check_image(img)
     img = img[:, :, None] if img.ndim == 2 else img
@@ -370,14 +352,15 @@ def encode_jpeg(
     )
 
 
-def _before_turning(part: CropTransform, size: tuple[int, int], orientation: int) -> CropTransform:
-    """Where a part of an upright picture of some (height, width) lies in the picture as stored."""
+def _before_turning(part: CropTransform, header: ImageHeader) -> CropTransform:
+    """Where a part of an upright picture lies in the picture as stored."""
     y0, x0, h, w = part.y0, part.x0, part.h, part.w
-    if orientation in (2, 3, 6, 7):
-        x0 = size[1] - x0 - w
-    if orientation in (3, 4, 7, 8):
-        y0 = size[0] - y0 - h
-    return CropTransform(x0, y0, w, h) if orientation > 4 else CropTransform(y0, x0, h, w)
+    if header.orientation in (2, 3, 6, 7):
+        x0 = header.upright_size[1] - x0 - w
+    if header.orientation in (3, 4, 7, 8):
+        y0 = header.upright_size[0] - y0 - h
+    turned = header.orientation > 4
+    return CropTransform(x0, y0, w, h) if turned else CropTransform(y0, x0, h, w)
 
 
 def _upright(img: Image, orientation: int) -> Image:
@@ -391,7 +374,7 @@ def _upright(img: Image, orientation: int) -> Image:
     return img
 
 
-def _fitted(img: Image, out: NDArray[np.uint8] | None) -> Image:
+def _fitted(img: Image, out: Out) -> Image:
     """The image in the memory that was given for it, or in its own, or a `ConfigError`."""
     if out is None:
         return np.ascontiguousarray(img)

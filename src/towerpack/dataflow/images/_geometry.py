@@ -82,13 +82,7 @@ class TransposeTransform(GeometricTransform):
 
 @dataclass(eq=False, repr=False)
 class Flip(ImageAugmentor):
-    """Mirrors some of the images.
-
-    Args:
-        horiz: Swap left and right.
-        vert: Swap top and bottom. Exactly one of both must be given; use two for both.
-        prob: How likely.
-    """
+    """Swaps left and right (`horiz`), or top and bottom (`vert`), with probability `prob`."""
 
     horiz: bool = False
     vert: bool = False
@@ -99,8 +93,7 @@ class Flip(ImageAugmentor):
         if bool(self.horiz) == bool(self.vert):
             raise ConfigError(
                 f"Flip(horiz={self.horiz}, vert={self.vert}) does not say which way.",
-                expected="one of horiz=True, vert=True",
-                fix="for both take two of them, Flip(horiz=True) and Flip(vert=True)",
+                expected="one of horiz=True, vert=True; for both take two of them",
             )
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
@@ -207,9 +200,8 @@ class RandomResize(ImageAugmentor):
         self._least: tuple[Any, Any] = pair_of(self.minimum) or (self.minimum, self.minimum)
         pair(least=0)(self._least, "minimum")
         if self.aspect_ratio_thres == 0 and self.yrange is not None:
-            raise ConfigError(
-                "With aspect_ratio_thres=0 the width decides the height.", fix="leave yrange out"
-            )
+            what = "With aspect_ratio_thres=0 the width decides the height."
+            raise ConfigError(what, fix="leave yrange out")
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         rng = self.generator(rng)

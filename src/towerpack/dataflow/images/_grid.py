@@ -14,14 +14,10 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
-from towerpack.dataflow._datapoints import (
-    choices_of,
-    describe,
-    describe_datapoint,
-    is_datapoint,
-)
+from towerpack.dataflow._datapoints import describe, is_datapoint
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow.images._image import Image, resize_mask
+from towerpack.dataflow.images._stages import component_of
 from towerpack.dataflow.images._transform import as_floats, as_keypoints
 
 _BACKGROUND = 32
@@ -61,9 +57,8 @@ def image_grid(
         image: Which component is the image, where there are components.
         label: Which component stands below the picture: a number, text, or values of classes, of
             which the greatest three are told.
-        mask: Which component is a label map; 0 is not shown.
-        boxes: Which component is boxes [n, 4]: x0, y0, x1, y1.
-        keypoints: Which component is points [n, 2 or more]: x, y.
+        mask, boxes, keypoints: Which components are a label map, of which 0 is not shown, boxes
+            [n, 4] (x0, y0, x1, y1), and points [n, 2 or more] (x, y).
         names: Of the classes, for labels that are whole numbers.
         rgb: The order of the colours.
         cell: Height and width of a picture in the grid.
@@ -71,19 +66,11 @@ def image_grid(
 
     Returns:
         The grid, RGB.
-
-    Raises:
-        ConfigError: There is no image, or something that cannot be drawn, or no folder for it.
     """
     if rows < 1 or cols < 1 or cell < 16:
         raise ConfigError(
             f"A grid of {rows} x {cols} cells of {cell} pixels shows nothing.",
             expected="1 or more rows and columns, of 16 or more pixels",
-        )
-    if path is not None and not Path(path).absolute().parent.is_dir():
-        raise ConfigError(
-            f"{path} cannot be written: there is no folder {Path(path).parent}.",
-            fix="make it, or choose another one",
         )
     parts = {"image": image, "label": label, "mask": mask, "boxes": boxes, "keypoints": keypoints}
     given = {name: index for name, index in parts.items() if index is not None}
@@ -204,16 +191,8 @@ def _samples(source: Any, parts: dict[str, Any], seed: int) -> Iterator[dict[str
                 continue
             sample: dict[str, Any] = {}
             for name, index in parts.items():
-                try:
-                    sample[name] = datapoint[index]
-                except (KeyError, IndexError, TypeError) as error:
-                    raise ConfigError(
-                        f"There is no component {index!r} to show as {name}.",
-                        got=describe_datapoint(datapoint),
-                        expected=choices_of(datapoint),
-                        fix=_NAME.format(name),
-                        pipeline=pipeline,
-                    ) from error
+                purpose, fix = f"show as {name}", _NAME.format(name)
+                sample[name] = component_of(datapoint, index, purpose, fix, pipeline)
             yield from _split(sample)
 
 

@@ -38,8 +38,7 @@ class ImageHeader(NamedTuple):
 
     Attributes:
         format: "jpeg", "png", "webp", "gif", "bmp" or "tiff".
-        height: In pixels, before `orientation` is applied.
-        width: In pixels, before `orientation` is applied.
+        height, width: In pixels, before `orientation` is applied.
         channels: As stored; 4 is CMYK in a JPEG. 0 where the header does not say.
         orientation: EXIF's, 1 to 8, of JPEG, PNG, WebP and TIFF; 1 is upright.
         ordinary: A JPEG of 8 bits, sequential or progressive.
@@ -64,9 +63,7 @@ class ImageHeader(NamedTuple):
 
 
 def image_header(data: Bytes, *, name: str | None = None) -> ImageHeader:
-    """Read the header of an image file, or of its first part: in microseconds, without memory.
-
-    Messages call it `name`.
+    """Read the header of an image file, or of its first part, that messages call `name`.
 
     Raises:
         FormatError: It is damaged, or of none of the formats known here.
@@ -78,7 +75,7 @@ def image_header(data: Bytes, *, name: str | None = None) -> ImageHeader:
             f"{name or 'This'} is no image file.",
             got=f"{len(data)} bytes that begin with {data[:8]!r}",
             expected="a JPEG, PNG, WebP, GIF, BMP or TIFF file",
-            fix="leave it out, or take it from its source again if it should be one",
+            fix=f"leave it out, or {_AGAIN}",
         )
     try:
         header = _PARSERS[start](data)
@@ -119,11 +116,7 @@ def check_size(header: ImageHeader, nbytes: int, max_pixels: int, name: str | No
     pixels = header.height * header.width
     what = f"{name or 'The image'} claims {header.height} x {header.width} pixels"
     if pixels > max_pixels:
-        raise FormatError(
-            f"{what}.",
-            expected=f"at most max_pixels={max_pixels:_}",
-            fix="allow more, or leave it out",
-        )
+        raise FormatError(f"{what}.", expected=f"at most max_pixels={max_pixels:_}")
     most = _MOST_PIXELS_PER_BYTE.get(header.format)
     if most is not None and pixels > most * nbytes:
         least = f"at least {pixels // most} bytes"
@@ -144,10 +137,8 @@ def check_contents(header: ImageHeader, data: bytes, name: str | None) -> None:
         return
     # There are no more than these bytes occur, whatever they mean.
     if data.count(_SCAN) > _MAX_SCANS and (scans := _count_scans(data, header.frame)) > _MAX_SCANS:
-        raise FormatError(
-            f"{name or 'The image'} is a JPEG of {scans} scans.",
-            expected=f"at most {_MAX_SCANS}; usual are 1 to 12",
-        )
+        what = f"{name or 'The image'} is a JPEG of {scans} scans."
+        raise FormatError(what, expected=f"at most {_MAX_SCANS}; usual are 1 to 12")
 
 
 def _count_scans(data: bytes, at: int) -> int:

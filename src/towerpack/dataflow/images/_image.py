@@ -67,11 +67,8 @@ def check_size(img: Any, h: int, w: int) -> None:
     """Raise `ConfigError` for an image or mask that a transform was not drawn for."""
     found = size_of(img)
     if found != (h, w):
-        raise ConfigError(
-            f"The transform is for images of {h} x {w} pixels.",
-            got=f"{found[0]} x {found[1]}",
-            fix="an image, its masks and what else belongs to it have one size",
-        )
+        what = f"The transform is for images of {h} x {w} pixels."
+        raise ConfigError(what, got=f"{found[0]} x {found[1]}")
 
 
 def mirrored(img: Image, code: int, out: Image | None = None) -> Image:
@@ -129,17 +126,13 @@ def pixel_values(value: Any, img: Image) -> NDArray[np.float64]:
     channels = math.prod(img.shape[2:])
     values = np.atleast_1d(np.asarray(value, np.float64))
     if values.shape not in ((1,), (channels,)):
-        raise ConfigError(
-            f"{value!r:.60} is no colour for an image of shape {list(img.shape)}.",
-            expected=f"one number, or {channels}",
-        )
+        what = f"{value!r:.60} is no colour for an image of shape {list(img.shape)}."
+        raise ConfigError(what, expected=f"one number, or {channels}")
     if img.dtype.kind in "iu":
         info = np.iinfo(img.dtype)
         if values.min() < info.min or values.max() > info.max:
-            raise ConfigError(
-                f"{value!r:.60} does not fit into {img.dtype}.",
-                expected=f"{info.min} to {info.max}",
-            )
+            what = f"{value!r:.60} does not fit into {img.dtype}."
+            raise ConfigError(what, expected=f"{info.min} to {info.max}")
     return np.resize(values, channels).reshape(img.shape[2:])
 
 
@@ -194,8 +187,5 @@ def luma(rgb: bool) -> Floats:
 def check_color(img: Image, who: object) -> None:
     """Raise `ConfigError` for an image without three channels."""
     if img.ndim != 3 or img.shape[2] != 3:
-        raise ConfigError(
-            f"{who!r} is for images of three colours.",
-            got=describe(img),
-            expected="[height, width, 3]",
-        )
+        what = f"{who!r} is for images of three colours."
+        raise ConfigError(what, got=describe(img), expected="[height, width, 3]")

@@ -65,9 +65,8 @@ class BatchMix(ABC):
             end (in a dict: "partner_label" and "ratio"): those of the partners, and how much,
             float32 [n], is left of the images themselves. The loss is then
             `ratio * loss(a) + (1 - ratio) * loss(b)`.
-        image: Which component is the images, [n, height, width] or [n, height, width, channels],
-            uint8 or float32.
-        label: Which component is the labels.
+        image, label: Which components are the images, uint8 or float32 [n, height, width] or
+            [n, height, width, channels], and the labels.
     """
 
     alpha: Annotated[float, number(above=0)] = 1.0
@@ -87,21 +86,14 @@ class BatchMix(ABC):
     def mix(
         self, images: Image, partners: NDArray[np.int64], ratios: Ratios, rng: RNG
     ) -> tuple[Image, Ratios]:
-        """New images, and how much is left of the original ones.
+        """New images, and how much is left of the original ones, which are not to be changed.
 
-        Args:
-            images: A batch; not to be changed.
-            partners: Which image each of them is mixed with.
-            ratios: How much should be left of each; 1 is everything.
-            rng: What else is random.
+        `partners` are the indices of the images to mix each with, and `ratios` how much should be
+        left of it; 1 is everything. What else is random is drawn from `rng`.
         """
 
     def __call__(self, batch: Datapoint, rng: RNG | None = None) -> Datapoint:
-        """Mix one batch, with the generator that `MapData(..., rng=True)` gives.
-
-        Raises:
-            ConfigError: The images or labels are not as they should be, or there is no generator.
-        """
+        """Mix one batch, with the generator that `MapData(..., rng=True)` gives."""
         if not isinstance(rng, np.random.Generator):
             raise self._refused("draws a number for each image of a batch")
         images, labels = self._parts(batch)
@@ -237,11 +229,7 @@ class MosaicLayout:
             raise ConfigError(f"A mosaic of {self.shape} is too small.", expected="4 or more")
 
     def __call__(self, datapoints: Sequence[Datapoint], rng: RNG) -> Datapoint:
-        """One datapoint made of four; components not named here are those of the first.
-
-        Raises:
-            ConfigError: The images differ in dtype or channels, or boxes and labels in number.
-        """
+        """One datapoint made of four; components not named here are those of the first."""
         images = [check_image(self._part(datapoint, self.image)) for datapoint in datapoints]
         if len({(image.dtype, image.shape[2:]) for image in images}) > 1:
             raise ConfigError(
@@ -289,10 +277,8 @@ class MosaicLayout:
         clipped, keep = clip_boxes(moved, y1 - y0, x1 - x0, min_area=self.min_visible)
         for rows in others:
             if rows.shape[:1] != keep.shape:
-                raise ConfigError(
-                    f"There are {len(keep)} boxes, and labels that are {describe(rows)}.",
-                    expected="a row for each box",
-                )
+                what = f"There are {len(keep)} boxes, and labels that are {describe(rows)}."
+                raise ConfigError(what, expected="a row for each box")
         shifted = clipped + np.array((x0, y0, x0, y0), clipped.dtype)
         return [rows[keep] for rows in (shifted, *others)]
 
@@ -336,12 +322,9 @@ class Mosaic(Wrapper):
         self.layout = MosaicLayout(shape, image, boxes, labels, min_visible)
         node = compile_flow(ds, Place(0, serial=True))
         if node is None or node.size is None:
-            raise ConfigError(
-                f"Mosaic needs random access to a finite flow, not "
-                f"{pipeline_of(sequential_part(ds))}.",
-                fix="for four datapoints in a row, MapData(BatchData(ds, 4, stack='list'), ...) "
-                "with a function that calls MosaicLayout(...)",
-            )
+            part = pipeline_of(sequential_part(ds))
+            fix = "behind BatchData(ds, 4, stack='list'), a function that calls MosaicLayout(...)"
+            raise ConfigError(f"Mosaic needs random access to a finite flow, not {part}.", fix=fix)
 
     def arguments(self) -> str:
         return "{} x {}".format(*height_and_width(self.layout.shape))

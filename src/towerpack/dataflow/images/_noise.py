@@ -54,13 +54,7 @@ class GaussianNoise(ClippingAugmentor):
 
 @dataclass(eq=False, repr=False)
 class SaltPepperNoise(PhotometricAugmentor):
-    """Makes some pixels white and some black.
-
-    Args:
-        white_prob: Which fraction becomes white.
-        black_prob: Which fraction becomes black.
-        max_value: White in float images.
-    """
+    """Makes fractions of the pixels white (`max_value` in float images) and black."""
 
     white_prob: Probability = 0.05
     black_prob: Probability = 0.05
@@ -157,8 +151,7 @@ class RandomCutout(PhotometricAugmentor):
     """Fills a rectangle at a random place (DeVries & Taylor 2017). Masks and boxes stay.
 
     Args:
-        h_range: Height of the rectangle: a number, or (least, greatest).
-        w_range: Width of the rectangle, likewise.
+        h_range, w_range: Height and width of it: a number, or (least, greatest).
         fill: What it is filled with: a number, or one for each channel.
     """
 

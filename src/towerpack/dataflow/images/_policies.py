@@ -88,10 +88,8 @@ class RandAugment(ImageAugmentor):
             raise ConfigError(f"m is {self.m}.", expected=f"at most max_m={self.max_m}")
         unknown = set(self.ops or ()) - set(self.OPS)
         if unknown or self.ops == ():
-            raise ConfigError(
-                f"There is no operation {', '.join(map(repr, sorted(unknown))) or 'to draw'}.",
-                expected=", ".join(self.OPS),
-            )
+            named = ", ".join(map(repr, sorted(unknown))) or "to draw"
+            raise ConfigError(f"There is no operation {named}.", expected=", ".join(self.OPS))
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         rng = self.generator(rng)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._datapoints import Datapoint, choices_of, describe, name_of, replaced
+from towerpack.dataflow._datapoints import Datapoint, choices_of, name_of, replaced
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._overriding import is_ours
 from towerpack.dataflow._rows import empty_row
@@ -64,12 +64,10 @@ class AugmentImageComponents(MapData):
     Contract: as `AugmentImageComponent`.
 
     Args:
-        ds: What to augment.
-        augmentors: One, or several to be applied one after the other.
+        ds, augmentors, copy, catch_exceptions: See `AugmentImageComponent`.
         index: Which components are images: an index or key, or several. The transform is drawn
             for the first of them; all must have one size.
         coords_index: Which components are coordinates (x, y) of shape [n, 2].
-        copy, catch_exceptions: See `AugmentImageComponent`.
         masks: Which components are label maps: they are moved, and never interpolated.
         boxes: Which components are boxes (x0, y0, x1, y1) of shape [n, 4]; see `clip_boxes` for
             those that leave the image.
@@ -108,10 +106,8 @@ class AugmentImageComponents(MapData):
         super()._check()
         every = [index for indices in self.kinds.values() for index in indices]
         if not self.kinds["apply_image"] or len(set(every)) < len(every):
-            raise ConfigError(
-                f"{type(self).__name__} was given the components {every}.",
-                expected="at least one image, and no component twice",
-            )
+            expected = "at least one image, and no component twice"
+            raise ConfigError(f"The components to augment are {every}.", expected=expected)
 
 
 class AugmentImageCoordinates(AugmentImageComponents):
@@ -178,18 +174,10 @@ class _AugmentTogether(_Augment):
     def _check(self, parts: dict[Hashable, Any]) -> None:
         sizes: dict[Hashable, tuple[int, int]] = {}
         for index, method in self._methods.items():
-            try:
-                if method == "apply_image":
-                    check_image(parts[index])
-                if method in ("apply_image", "apply_mask"):
-                    sizes[index] = size_of(parts[index])
-            except ConfigError as error:
-                raise ConfigError(
-                    error.what,
-                    got=f"{name_of(index)}: {describe(parts[index])}",
-                    expected=error.expected,
-                    fix="; ".join(filter(None, ["give the indices of images", error.fix])),
-                ) from error
+            if method == "apply_image":
+                check_image(parts[index])
+            if method in ("apply_image", "apply_mask"):
+                sizes[index] = size_of(parts[index])
         if len(set(sizes.values())) > 1:
             raise ConfigError(
                 "Images and masks that belong together differ in size.",
@@ -199,16 +187,19 @@ class _AugmentTogether(_Augment):
 
 
 def component_of(
-    datapoint: Datapoint, index: Hashable, purpose: str = "augment", fix: str | None = None
+    datapoint: Datapoint,
+    index: Hashable,
+    purpose: str = "augment",
+    fix: str | None = None,
+    pipeline: str | None = None,
 ) -> Any:
     """One component of a datapoint, or a `ConfigError` that says what for and what to do."""
     try:
         return datapoint[index]
     except (KeyError, IndexError, TypeError) as error:
+        what = f"There is no component {index!r} to {purpose}."
         raise ConfigError(
-            f"There is no component {index!r} to {purpose}.",
-            expected=choices_of(datapoint),
-            fix=fix,
+            what, expected=choices_of(datapoint), fix=fix, pipeline=pipeline
         ) from error
 
 

@@ -130,9 +130,7 @@ class TransformFactory(Transform):
     def __init__(self, name: str | None = None, **functions: Callable[[Any], Any]) -> None:
         for key in functions:
             if not key.startswith("apply_"):
-                raise ConfigError(
-                    f"A transform has no method {key!r}.", expected='names that begin with "apply_"'
-                )
+                raise ConfigError(f"A transform has no method {key!r}.", expected='"apply_..."')
         self._name = name
         self.__dict__.update(functions)
 

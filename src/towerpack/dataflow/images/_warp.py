@@ -51,8 +51,7 @@ class WarpAffineTransform(GeometricTransform):
         dsize: Width and height of the result, in the order of OpenCV.
         interp: How to interpolate between pixels of images; masks take the nearest one.
         border: What lies outside: "constant", "replicate", "reflect", "reflect_101" or "wrap".
-        border_value: Of a constant border: one number, or one for each channel.
-        mask_value: The label of a constant border.
+        border_value, mask_value: Of a constant border: a number, or one for each channel; a label.
     """
 
     mat: Matrix
@@ -116,8 +115,7 @@ class Shift(_Warp):
     """Shifts by whole pixels.
 
     Args:
-        horiz_frac: At most this fraction of the width, to the left or to the right.
-        vert_frac: At most this fraction of the height, up or down.
+        horiz_frac, vert_frac: At most this fraction of the width, or height, either way.
         border, border_value, mask_value: See `WarpAffineTransform`.
     """
 
