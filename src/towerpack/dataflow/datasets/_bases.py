@@ -117,8 +117,7 @@ class ImageListNode(Node):
 class ImageList(Dataset):
     """Base of data sets of labelled image files below `root`; a datapoint is `[image, label]`.
 
-    Contract: in order, or exactly shuffled; as long as the list; random if shuffled; thread- and
-    fork-safe; resumable at once.
+    Contract: as `ArrayData`; as long as the list.
     """
 
     def __init__(

@@ -42,12 +42,9 @@ Address = str | Sequence[str] | None
 
 
 def data_dir(name: str | None = None) -> Path:
-    """The directory of all data sets, or of one of them. Not created.
+    """The directory of all data sets, or of the one of a name; not created.
 
     `$TOWERPACK_DATA`, else `$TENSORPACK_DATASET`, else `~/towerpack-data`.
-
-    Args:
-        name: A data set's own directory in it.
     """
     given = next((os.environ[name] for name in _VARIABLES if os.environ.get(name)), _DEFAULT)
     root = Path(given).expanduser()
@@ -122,10 +119,8 @@ def download(
         The path.
 
     Raises:
-        ConfigError: A checksum that is none.
         DataFlowError: It cannot be had, or not be written.
         FormatError: What can be had is another file.
-        MissingExtraError: pooch is not installed.
     """
     path = Path(path).expanduser()
     if path.is_file():

@@ -31,12 +31,9 @@ def extract(archive: PathLike, folder: PathLike, *, max_bytes: int | None = None
 
     Args:
         archive: Its kind is told from its bytes.
-        folder: Where to; made if need be.
+        folder: Where to; made if need be, and returned.
         max_bytes: The most that may come out; by default 100 times the archive, and 64 MB at
             least.
-
-    Returns:
-        `folder`.
 
     Raises:
         FormatError: The archive is damaged, names a file outside of it, holds a link, a device or

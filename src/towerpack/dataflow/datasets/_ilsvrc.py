@@ -146,7 +146,6 @@ class ILSVRC12Files(ImageList):
 
     Raises:
         ConfigError: The folder, or one of the first files in the list, is not there.
-        FormatError: The list is damaged.
     """
 
     _order: ChannelOrder | None = None
@@ -210,14 +209,11 @@ class ILSVRC12(ILSVRC12Files):
     def get_training_bbox(
         bbox_dir: PathLike, imglist: Sequence[tuple[str, int]]
     ) -> list[NDArray[np.float32] | None]:
-        """The first object's box in each image, or `None` where there is no annotation.
+        """`[x0, y0, x1, y1]` of each image's first object, or `None` if there is no annotation.
 
         Args:
             bbox_dir: The folder of `n01440764/n01440764_10026.xml` and so on.
             imglist: From `ILSVRCMeta.get_image_list("train")`.
-
-        Returns:
-            `[x0, y0, x1, y1]` for each image, in pixels of the image that was annotated.
         """
         root = existing_folder(bbox_dir, "the annotations of the training images")
         paths = [(root / name).with_suffix(".xml") for name, _ in imglist]

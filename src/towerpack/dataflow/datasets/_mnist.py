@@ -155,9 +155,6 @@ class Digits(ArrayData):
         name: "train", "val" or "test".
         shuffle: Give every pass another order.
         seed: For the shuffle alone; by default the run's.
-
-    Raises:
-        MissingExtraError: scikit-learn is not installed.
     """
 
     def __init__(

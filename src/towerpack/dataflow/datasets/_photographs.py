@@ -64,10 +64,6 @@ class Places365Standard(ImageList):
         shuffle: Give every pass another order; by default for "train".
         channel_order: "bgr" or "rgb".
         seed: For the shuffle alone; by default the run's.
-
-    Raises:
-        ConfigError: There is no such folder.
-        FormatError: The list is damaged; an image's error comes when it is read.
     """
 
     def __init__(
@@ -91,14 +87,10 @@ class Places365Standard(ImageList):
             )
         self._label_names = sorted(set(classes))
         label_of = {label: number for number, label in enumerate(self._label_names)}
-        super().__init__(
-            folder,
-            inner_names(path, lines),
-            np.asarray([label_of[label] for label in classes], np.int64),
-            shuffle=name == "train" if shuffle is None else shuffle,
-            seed=seed,
-            channel_order=channel_order,
-        )
+        labels = np.asarray([label_of[label] for label in classes], np.int64)
+        shuffle = name == "train" if shuffle is None else shuffle
+        listed = folder, inner_names(path, lines), labels
+        super().__init__(*listed, shuffle=shuffle, seed=seed, channel_order=channel_order)
 
     def get_label_names(self) -> list[str]:
         """The name of each class."""
@@ -140,14 +132,9 @@ class TinyImageNet(ImageList):
         self._folder = folder
         self._ids = read_lines(folder / "wnids.txt")
         names, labels = self._train() if name == "train" else self._val()
-        super().__init__(
-            folder / name,
-            names,
-            labels,
-            shuffle=name == "train" if shuffle is None else shuffle,
-            seed=seed,
-            channel_order=channel_order,
-        )
+        shuffle = name == "train" if shuffle is None else shuffle
+        listed = folder / name, names, labels
+        super().__init__(*listed, shuffle=shuffle, seed=seed, channel_order=channel_order)
 
     def get_label_names(self) -> list[str]:
         """The words for each class, such as "goldfish, Carassius auratus"."""
@@ -157,14 +144,9 @@ class TinyImageNet(ImageList):
         return [words.get(wnid, wnid) for wnid in self._ids]
 
     def _train(self) -> tuple[Strings, NDArray[np.int64]]:
-        names: list[str] = []
-        counts: list[int] = []
-        for wnid in self._ids:
-            inner = f"{wnid}/images"
-            found = _files(self._folder / "train" / inner)
-            names.extend(f"{inner}/{file}" for file in found)
-            counts.append(len(found))
-        return Strings(names), np.repeat(np.arange(len(counts)), counts)
+        found = {wnid: _files(self._folder / "train" / wnid / "images") for wnid in self._ids}
+        names = [f"{wnid}/images/{file}" for wnid, files in found.items() for file in files]
+        return Strings(names), np.repeat(np.arange(len(found)), [*map(len, found.values())])
 
     def _val(self) -> tuple[Strings, NDArray[np.int64]]:
         path = self._folder / "val" / "val_annotations.txt"
@@ -268,7 +250,6 @@ def _lying(image: NDArray[Any], path: Path) -> NDArray[Any]:
     if image.shape[0] > image.shape[1]:
         image = np.ascontiguousarray(image.swapaxes(0, 1))
     if image.shape[:2] != _BSDS_SHAPE:
-        raise FormatError(
-            f"{path} has the shape {list(image.shape[:2])}.", expected=f"{list(_BSDS_SHAPE)}"
-        )
+        what = f"{path} has the shape {list(image.shape[:2])}."
+        raise FormatError(what, expected=f"{list(_BSDS_SHAPE)}")
     return image

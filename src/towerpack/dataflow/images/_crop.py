@@ -220,10 +220,8 @@ class CenterPaste(ImageAugmentor):
         super().__post_init__()
         filler: Any = self.background_filler
         if filler is not None and not isinstance(filler, BackgroundFiller):
-            raise ConfigError(
-                f"{filler!r:.60} is no BackgroundFiller.",
-                fix="ConstantBackgroundFiller(value) for one value everywhere",
-            )
+            fix = "ConstantBackgroundFiller(value) for one value everywhere"
+            raise ConfigError(f"{filler!r:.60} is no BackgroundFiller.", fix=fix)
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         size, shape = size_of(img), height_and_width(self.background_shape)

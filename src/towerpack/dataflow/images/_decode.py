@@ -313,11 +313,13 @@ class DecodeRandomCrop:
         if factor == 1:
             return self._decoder.decode_part(data, header, part)
         # Reduced as it is stored: blocks begin at its edges, not at those of the upright picture.
-        lying = header._replace(orientation=1)
         part = _before_turning(part, header)
-        img = self._decoder.decode(data, lying, factor)
-        if img.shape[:2] != lying.upright_size:
-            part = _reduced(part, factor, (img.shape[0], img.shape[1]))
+        img = self._decoder.decode(data, header._replace(orientation=1), factor)
+        if img.shape[:2] != (header.height, header.width):  # rounded outwards
+            y0, x0 = part.y0 // factor, part.x0 // factor
+            y1 = min(-(-(part.y0 + part.h) // factor), img.shape[0])
+            x1 = min(-(-(part.x0 + part.w) // factor), img.shape[1])
+            part = CropTransform(y0, x0, y1 - y0, x1 - x0)
         return _upright(part.apply_image(img), header.orientation)
 
 
@@ -335,9 +337,8 @@ def encode_jpeg(
     img = check_image(img)
     img = img[:, :, None] if img.ndim == 2 else img
     if img.dtype != np.uint8 or img.shape[2] not in (1, 3):
-        raise ConfigError(
-            "A JPEG is made of a uint8 image with 1 or 3 channels.", got=describe(img)
-        )
+        what = "A JPEG is made of a uint8 image with 1 or 3 channels."
+        raise ConfigError(what, got=describe(img))
     if not 1 <= integer_of(quality, "quality") <= 100 or subsampling not in _SUBSAMPLINGS:
         raise ConfigError(
             f"There is no quality={quality!r:.60} with subsampling={subsampling!r:.60}.",
@@ -399,16 +400,8 @@ def _memory_of(out: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.uin
         "out does not fit the image.",
         got=describe(out),
         expected=f"uint8 {list(shape)}, or one axis of at least {size}",
-        fix="leave out `out`, or ask image_header(data) for the size before decoding",
+        fix="leave out `out`, or ask image_header(data) for the size",
     )
-
-
-def _reduced(part: CropTransform, factor: int, size: tuple[int, int]) -> CropTransform:
-    """The part of an image at a fraction of the size, rounded outwards."""
-    y0, x0 = part.y0 // factor, part.x0 // factor
-    y1 = min(-(-(part.y0 + part.h) // factor), size[0])
-    x1 = min(-(-(part.x0 + part.w) // factor), size[1])
-    return CropTransform(y0, x0, y1 - y0, x1 - x0)
 
 
 def _simplejpeg() -> Any:

@@ -97,11 +97,8 @@ def as_bytes(data: Any) -> bytes:
     try:
         return bytes(memoryview(data))
     except TypeError as error:
-        raise ConfigError(
-            "The contents of an image file are bytes.",
-            got=describe(data),
-            fix="read the file first: Path(path).read_bytes()",
-        ) from error
+        what, fix = "The contents of an image file are bytes.", "Path(path).read_bytes()"
+        raise ConfigError(what, got=describe(data), fix=fix) from error
 
 
 def damaged(name: str | None, kind: str, why: str) -> FormatError:

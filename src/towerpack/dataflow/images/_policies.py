@@ -108,10 +108,9 @@ class RandAugment(ImageAugmentor):
         if name in _PHOTOMETRIC:
             change = partial(_changed, name, strength, self.rgb)
             return PhotometricTransform(change, f"{name}, {strength:+.2f}")
-        matrix, dsize = _GEOMETRIC[name](strength, *size), (size[1], size[0])
-        return WarpAffineTransform(
-            matrix, dsize, self.interp, "constant", self.fill, self.mask_value
-        )
+        h, w = size
+        matrix, outside = _GEOMETRIC[name](strength, h, w), (self.fill, self.mask_value)
+        return WarpAffineTransform(matrix, (w, h), self.interp, "constant", *outside)
 
 
 def _changed(name: str, strength: float, rgb: bool, img: Image) -> Image:
@@ -155,12 +154,11 @@ def _autocontrast(histogram: NDArray[np.int64]) -> NDArray[Any]:
     """The table that makes the least value 0 and the greatest 255."""
     occurring = np.flatnonzero(histogram)
     low, high = int(occurring[0]), int(occurring[-1])
-    values = np.arange(256)
     if high == low:
-        return values
+        return np.arange(256)
     scale = 255 / (high - low)
     # In this order: fractions are cut off, so that how they are rounded is seen.
-    return np.clip(values * scale - low * scale, 0, 255)
+    return np.clip(np.arange(256) * scale - low * scale, 0, 255)
 
 
 def _equalize(histogram: NDArray[np.int64]) -> NDArray[Any]:
@@ -189,14 +187,10 @@ def _solarize(img: Image, strength: float, rgb: bool) -> Image:
     return map_values(img, lambda values: np.where(values < from_, values, 255 - values), None)
 
 
-def _posterize(img: Image, strength: float, rgb: bool) -> Image:
-    return img & np.uint8(256 - (1 << round(_POSTERIZE * abs(strength))) & 255)
-
-
 _PHOTOMETRIC: dict[str, Callable[[Image, float, bool], Image]] = {
     "autocontrast": partial(_by_histogram, _autocontrast),
     "equalize": partial(_by_histogram, _equalize),
-    "posterize": _posterize,
+    "posterize": lambda img, s, _: img & np.uint8(256 - (1 << round(_POSTERIZE * abs(s))) & 255),
     "solarize": _solarize,
     **{name: partial(_enhanced, name) for name in ("color", "contrast", "brightness")},
     "sharpness": _sharpness,
