@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -114,8 +114,7 @@ class ImageListNode(Node):
 class ImageList(Dataset):
     """Base of data sets of labelled image files below `root`; a datapoint is `[image, label]`.
 
-    Contract: in order, or exactly shuffled; as long as the list; random if shuffled; thread- and
-    fork-safe; resumable at once.
+    Contract: as `ArrayData`; as long as the list.
     """
 
     def __init__(
@@ -155,6 +154,15 @@ def part_names(names: Sequence[str]) -> list[str]:
     if not listed:
         raise ConfigError("No part of the data set is named.", expected="one or more")
     return listed
+
+
+def mean_image(parts: Iterable[NDArray[np.uint8]]) -> NDArray[np.float32]:
+    """The mean of all images of some parts of a data set, of which only one is kept at a time."""
+    total, count = np.zeros((), np.int64), 0
+    for images in parts:
+        total = total + images.sum(axis=0, dtype=np.int64)
+        count += len(images)
+    return np.asarray(total / count, np.float32)
 
 
 def existing_folder(path: PathLike, what: str) -> Path:

@@ -13,6 +13,7 @@ from towerpack.dataflow.datasets._bases import (
     ArrayData,
     check_choice,
     checked_labels,
+    mean_image,
     other_content,
     part_names,
 )
@@ -65,12 +66,10 @@ class CifarBase(ArrayData):
 
     def get_per_pixel_mean(self, names: Sequence[str] = ("train", "test")) -> NDArray[np.float32]:
         """The mean image [32, 32, 3] of the parts that are named; by default of all images."""
-        parts = [
+        return mean_image(
             self.images if name == self.train_or_test else self._load(name)[0]
             for name in part_names(names)
-        ]
-        total = sum(part.sum(axis=0, dtype=np.int64) for part in parts)
-        return np.asarray(total / sum(map(len, parts)), np.float32)
+        )
 
     def get_per_channel_mean(self, names: Sequence[str] = ("train", "test")) -> NDArray[np.float32]:
         """The mean of each channel, of the parts that are named."""
@@ -109,11 +108,7 @@ class Cifar10(CifarBase):
         shuffle: Give every pass another order; by default for "train".
         dir: Where the folder `cifar-10-batches-bin` lies or shall lie; by default `cifar10_data`
             in `data_dir()`.
-        seed, base_url, verify: As for `Mnist`.
-
-    Raises:
-        DataFlowError: The files are not there and cannot be had.
-        FormatError: They are damaged.
+        seed, base_url, verify: As for `Mnist`, as are the errors.
     """
 
     _dir_name = "cifar10_data"

@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,9 @@ Address = str | Sequence[str] | None
 
 
 def data_dir(name: str | None = None) -> Path:
-    """The directory of all data sets, or of one of them. Not created.
+    """The directory of all data sets, or of the one of a name; not created.
 
     `$TOWERPACK_DATA`, else `$TENSORPACK_DATASET`, else `~/towerpack-data`.
-
-    Args:
-        name: A data set's own directory in it.
     """
     given = next((os.environ[name] for name in _VARIABLES if os.environ.get(name)), _DEFAULT)
     root = Path(given).expanduser()
@@ -121,10 +119,8 @@ def download(
         The path.
 
     Raises:
-        ConfigError: A checksum that is none.
         DataFlowError: It cannot be had, or not be written.
         FormatError: What can be had is another file.
-        MissingExtraError: pooch is not installed.
     """
     path = Path(path).expanduser()
     if path.is_file():
@@ -136,10 +132,8 @@ def download(
         )
     addresses = [urls] if isinstance(urls, str) else list(urls)
     failures: dict[str, Exception] = {}
-
-    def fetch(url: str) -> None:
-        _fetch(url, path, checksum, size, min(max_bytes, size or max_bytes), timeout_s)
-
+    most = min(max_bytes, size or max_bytes)
+    fetch = partial(_fetch, path=path, checksum=checksum, size=size, most=most, timeout_s=timeout_s)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with only_one(path):
@@ -166,7 +160,7 @@ def download(
 def _try_all(
     urls: list[str], fetch: Callable[[str], None], retries: int, backoff_s: float
 ) -> dict[str, Exception]:
-    """Try all addresses in turn, again and again. What went wrong; nothing if one did at last."""
+    """Try all addresses in turn, again and again, and tell what went wrong; nothing at success."""
     failures: dict[str, Exception] = {}
     for attempt in range(retries + 1):
         waiting = [url for url in urls if not _is_final(failures.get(url))]
@@ -193,12 +187,7 @@ def _is_final(error: Exception | None) -> bool:
 def _fetch(
     url: str, path: Path, checksum: str | None, size: int | None, most: int, timeout_s: float
 ) -> None:
-    """One attempt.
-
-    Raises:
-        ValueError: The address is none, or leads to another file.
-        OSError: With a number, from the disk; without, from the network.
-    """
+    """One attempt; an `OSError` is from the disk if it has a number, and else from the network."""
     pooch: Any = require("pooch", extra="datasets", needed_for="Downloading")
     requests: Any = require("requests", extra="datasets", needed_for="Downloading")
     pooch.get_logger().setLevel("WARNING")  # ours tells

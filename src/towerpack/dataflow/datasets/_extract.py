@@ -31,12 +31,9 @@ def extract(archive: PathLike, folder: PathLike, *, max_bytes: int | None = None
 
     Args:
         archive: Its kind is told from its bytes.
-        folder: Where to; made if need be.
+        folder: Where to; made if need be, and returned.
         max_bytes: The most that may come out; by default 100 times the archive, and 64 MB at
             least.
-
-    Returns:
-        `folder`.
 
     Raises:
         FormatError: The archive is damaged, names a file outside of it, holds a link, a device or
@@ -54,7 +51,7 @@ def extract(archive: PathLike, folder: PathLike, *, max_bytes: int | None = None
             shutil.rmtree(temporary, ignore_errors=True)  # of a process that was killed
             temporary.mkdir()
             try:
-                _unpack(archive, temporary, _Limits(max_bytes))
+                _unpack(archive, temporary, max_bytes)
                 _merge(temporary, folder)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
@@ -77,11 +74,7 @@ def extract(archive: PathLike, folder: PathLike, *, max_bytes: int | None = None
 
 
 def fetch_member(remote: RemoteFile, folder: Path, name: str) -> Path:
-    """A file or folder of an archive's, below `folder`; the archive is fetched if it is missing.
-
-    Raises:
-        FormatError: The archive does not have it.
-    """
+    """A file or folder of an archive's, below `folder`; the archive is fetched if it is missing."""
     wanted = folder / name
     if not wanted.exists():
         archive = remote.fetch(folder)
@@ -96,24 +89,24 @@ def fetch_member(remote: RemoteFile, folder: Path, name: str) -> Path:
     return wanted
 
 
-class _Limits:
-    """What may come out of an archive: `most` bytes, in files inside of a folder."""
+def _unpack(archive: Path, folder: Path, max_bytes: int) -> None:
+    left = max_bytes
 
-    def __init__(self, most: int) -> None:
-        self._most = self._left = most
-
-    def check(self, name: str, nbytes: int, *, is_file: bool = True) -> None:
+    def check(name: str, nbytes: int, is_file: bool = True) -> None:
+        nonlocal left
         path = PureWindowsPath(name)  # which takes all for a way out that POSIX does, and more
         if ".." in path.parts or path.drive or path.root or not path.parts:
             raise ValueError(f"a file named {name!r:.200}, outside of it")
         if not is_file:
             raise ValueError(f"{name!r:.200}, a link or device")
-        self._left -= nbytes
-        if self._left < 0:
-            raise ValueError(f"more than {self._most:,} bytes")
+        left -= nbytes
+        if left < 0:
+            raise ValueError(f"more than {max_bytes:,} bytes")
 
+    def checked(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
+        check(member.name, member.size, member.isfile() or member.isdir())
+        return tarfile.data_filter(member, path)
 
-def _unpack(archive: Path, folder: Path, limits: _Limits) -> None:
     with open(archive, "rb") as file:
         is_zip = file.read(4) in (b"PK\x03\x04", b"PK\x05\x06")
     if is_zip:
@@ -121,30 +114,22 @@ def _unpack(archive: Path, folder: Path, limits: _Limits) -> None:
             for info in content.infolist():
                 # Where an archive was made on Unix, the upper half holds the mode.
                 is_file = stat.S_IFMT(info.external_attr >> 16) in (0, stat.S_IFREG, stat.S_IFDIR)
-                limits.check(info.orig_filename, info.file_size, is_file=is_file)
+                check(info.orig_filename, info.file_size, is_file)
             content.extractall(folder)  # noqa: S202 - checked
     elif archive.suffix == ".gz" and not archive.stem.endswith(".tar"):
         with gzip.open(archive) as source, open(folder / archive.stem, "xb") as target:
             while part := source.read(_READ):
-                limits.check(archive.stem, len(part))
+                check(archive.stem, len(part))
                 target.write(part)
     else:
-        _unpack_tar(archive, folder, limits)
-
-
-def _unpack_tar(archive: Path, folder: Path, limits: _Limits) -> None:
-    def checked(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-        limits.check(member.name, member.size, is_file=member.isfile() or member.isdir())
-        return tarfile.data_filter(member, path)
-
-    with tarfile.open(archive) as tar:
-        tar.extractall(folder, filter=checked)  # noqa: S202 - checked
-        content: Any = tar.fileobj
-        content.seek(tar.offset)
-        if content.read(tarfile.BLOCKSIZE).strip(b"\0"):
-            raise ValueError("it is damaged within")  # where the library takes it to end
-        while content.read(_READ):  # up to the checksum
-            pass
+        with tarfile.open(archive) as tar:
+            tar.extractall(folder, filter=checked)  # noqa: S202 - checked
+            rest: Any = tar.fileobj
+            rest.seek(tar.offset)
+            if rest.read(tarfile.BLOCKSIZE).strip(b"\0"):
+                raise ValueError("it is damaged within")  # where the library takes it to end
+            while rest.read(_READ):  # up to the checksum
+                pass
 
 
 def _merge(source: Path, folder: Path) -> None:

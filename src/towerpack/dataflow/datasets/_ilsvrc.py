@@ -22,12 +22,7 @@ from towerpack.dataflow.datasets._bases import (
 )
 from towerpack.dataflow.datasets._download import Address, RemoteFile, own_dir
 from towerpack.dataflow.datasets._extract import fetch_member
-from towerpack.dataflow.datasets._formats import (
-    inner_names,
-    read_blob,
-    read_first_box,
-    read_lines,
-)
+from towerpack.dataflow.datasets._formats import inner_names, read_blob, read_first_box, read_lines
 
 log = get_logger(__name__)
 
@@ -78,9 +73,6 @@ class ILSVRCMeta:
             name: "train", "val" or "test" (whose labels are all 0).
             dir_structure: "original" if images of "val" lie in one folder, "train" if they lie in
                 folders of their synsets.
-
-        Raises:
-            FormatError: The list is damaged.
         """
         names, labels = self.image_list(name, dir_structure)
         return list(zip(names, labels.tolist(), strict=True))
@@ -107,16 +99,9 @@ class ILSVRCMeta:
         return inner_names(path, names), labels
 
     def get_per_pixel_mean(self, size: tuple[int, int] | None = None) -> NDArray[np.float32]:
-        """The mean of all training images.
-
-        Args:
-            size: (height, width) to resize it to; it is 256 x 256.
-
-        Returns:
-            [height, width, 3], BGR, from 0 to 255.
+        """The mean of all training images, BGR, from 0 to 255: [256, 256, 3], or scaled to `size`.
 
         Raises:
-            FormatError: The file is damaged.
             MissingExtraError: protobuf is not installed, or for `size` OpenCV.
         """
         path = self._file("imagenet_mean.binaryproto")
@@ -160,7 +145,6 @@ class ILSVRC12Files(ImageList):
 
     Raises:
         ConfigError: The folder, or one of the first files in the list, is not there.
-        FormatError: The list is damaged.
     """
 
     _order: ChannelOrder | None = None
@@ -189,30 +173,18 @@ class ILSVRC12Files(ImageList):
                     expected=f"the images of {name!r} in the structure {structure!r}",
                     fix="complete the folder, or give another dir_structure",
                 )
-        super().__init__(
-            self.full_dir,
-            names,
-            labels,
-            shuffle=name == "train" if shuffle is None else shuffle,
-            seed=seed,
-            channel_order=self._order,
-        )
+        shuffle = name == "train" if shuffle is None else shuffle
+        listed = self.full_dir, names, labels
+        super().__init__(*listed, shuffle=shuffle, seed=seed, channel_order=self._order)
 
 
 class ILSVRC12(ILSVRC12Files):
     """ImageNet's images: `[image uint8 [h, w, 3], label int from 0 to 999]`.
 
-    As `ILSVRC12Files`, with the same arguments, and decoded when they are read. Labels are lines of
-    Caffe's `synsets.txt`.
+    As `ILSVRC12Files`, with the same arguments and errors, and decoded when they are read, in the
+    `channel_order` "bgr" or "rgb" (`None` gives paths). Labels are lines of Caffe's `synsets.txt`.
 
     Contract: as `ImageList`.
-
-    Args:
-        channel_order: "bgr" or "rgb"; `None` gives paths.
-
-    Raises:
-        ConfigError: As for `ILSVRC12Files`.
-        FormatError: The list is damaged; an image's error comes when it is read.
     """
 
     def __init__(
@@ -236,17 +208,11 @@ class ILSVRC12(ILSVRC12Files):
     def get_training_bbox(
         bbox_dir: PathLike, imglist: Sequence[tuple[str, int]]
     ) -> list[NDArray[np.float32] | None]:
-        """The box of the first object in each image, or `None` where there is no annotation.
+        """`[x0, y0, x1, y1]` of each image's first object, or `None` if there is no annotation.
 
         Args:
             bbox_dir: The folder of `n01440764/n01440764_10026.xml` and so on.
             imglist: From `ILSVRCMeta.get_image_list("train")`.
-
-        Returns:
-            `[x0, y0, x1, y1]` for each image, in pixels of the image that was annotated.
-
-        Raises:
-            FormatError: An annotation is damaged.
         """
         root = existing_folder(bbox_dir, "the annotations of the training images")
         paths = [(root / name).with_suffix(".xml") for name, _ in imglist]

@@ -7,6 +7,7 @@ import importlib
 import random
 import threading
 from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -18,23 +19,19 @@ from towerpack.dataflow.images._image import Image, check_image, size_of
 from towerpack.dataflow.images._noise import draw_seed
 from towerpack.dataflow.images._transform import GeometricTransform, Points, Transform
 
+_COPIES = threading.local()  # of the transforms, as each thread uses its own
+
 
 class Albumentations(ImageAugmentor):
-    """Applies transforms of albumentations 2.0, the last version under the MIT licence.
+    """Applies one or several transforms of albumentations 2.0, the last under the MIT licence.
 
-    `Albumentations(A.Compose([A.HorizontalFlip(), A.RandomGamma()]))`, among other augmentors or
-    alone. What it draws comes from the generator of the pipeline, not from seeds of its own. Masks,
-    boxes, coordinates and keypoints follow; each of them costs another run. Boxes are moved by
-    their corners, and `bbox_params` have no effect. In resizes points are off by up to half a pixel
-    of the smaller image.
-
-    Points that its distortions lose become NaN, in the row where they were. A box of which they
-    lose a corner becomes the box around those of its points that they keep, or NaN.
+    What `Albumentations(A.Compose([A.HorizontalFlip(), A.RandomGamma()]))` draws comes from the
+    generator of the pipeline. Masks, boxes, coordinates and keypoints follow; each of them costs
+    another run. Boxes are moved by their corners, and `bbox_params` have no effect. In resizes
+    points are off by up to half a pixel of the smaller image. Points that distortions lose become
+    NaN, in the row where they were.
 
     Contract: as `ImageAugmentor`. Each thread uses a copy of the transforms.
-
-    Args:
-        transform: A transform, a `Compose`, or several that are applied one after the other.
 
     Raises:
         MissingExtraError: The package is not installed.
@@ -43,29 +40,21 @@ class Albumentations(ImageAugmentor):
     def __init__(self, transform: Any) -> None:
         self.transform = transform
         self._composed = _composed(transform)
-        self._copies = threading.local()
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         return AlbumentationsTransform(self, img, draw_seed(self.generator(rng)))
 
     def run(self, seed: int, img: Image, **targets: Any) -> dict[str, Any]:
         """Apply the transforms with what a seed draws."""
-        copies = self._copies.__dict__
-        name = "of_points" if "keypoints" in targets else "of_pixels"
-        composed = copies.get(name)
+        copies = _COPIES.__dict__.setdefault("of", WeakKeyDictionary()).setdefault(self, {})
+        kind = "of points" if "keypoints" in targets else "of pixels"
+        composed = copies.get(kind)
         if composed is None:
-            composed = copies[name] = copy.deepcopy(self._composed)
-            if name == "of_points":
+            composed = copies[kind] = copy.deepcopy(self._composed)
+            if kind == "of points":
                 _keep_no_reflections(composed)
         composed.set_random_state(np.random.default_rng(seed), random.Random(seed))
         return composed(image=img, **targets)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in super().__getstate__().items() if k != "_copies"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._copies = threading.local()
 
 
 class AlbumentationsTransform(GeometricTransform):

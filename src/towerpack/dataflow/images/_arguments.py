@@ -1,16 +1,13 @@
-"""Arguments of augmentors, checked where they are given: annotations say what each may be.
-
-`prob: Probability = 0.5` in a dataclass whose `__post_init__` calls `check_arguments` is all that
-an augmentor has to say.
-"""
+"""Arguments of augmentors, checked where they are given: annotations say what each may be."""
 
 from __future__ import annotations
 
 import functools
 import math
 import numbers
+import operator
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, cast, get_args, get_type_hints
+from typing import Annotated, Any, get_args, get_type_hints
 
 import numpy as np
 
@@ -49,49 +46,43 @@ def _checks(cls: type[Any]) -> list[tuple[str, Check, bool]]:
 
 def number(least: float = -math.inf, greatest: float = math.inf, above: float = -math.inf) -> Check:
     """The check for a finite number from `least` to `greatest`, and above `above`."""
-    return _within("a number", lambda value: (value,), least, greatest, above)
+    return _numbers("a number", 1, least, greatest, above)
 
 
 def pair(least: float = -math.inf) -> Check:
     """The check for two finite numbers, such as one for x and one for y."""
-    return _within("two numbers", pair_of, least)
+    return _numbers("two numbers", 2, least)
 
 
 def interval(
     least: float = -math.inf, greatest: float = math.inf, above: float = -math.inf
 ) -> Check:
     """The check for (lowest, highest), finite numbers within bounds."""
-    return _within(
-        "(lowest, highest)", pair_of, least, greatest, above, lambda two: two[0] <= two[1]
-    )
+    return _numbers("(lowest, highest)", 2, least, greatest, above, operator.le)
 
 
 def whole_interval(least: int, greatest: float = math.inf) -> Check:
     """The check for (low, high) of whole numbers, `high` being the first that is not meant."""
-    return _within(
-        "(low, high) of integers, low < high",
-        pair_of,
-        least,
-        greatest,
-        further=lambda two: two[0] < two[1] and all(isinstance(n, _WHOLE) for n in two),
-    )
+    form = "(low, high) of integers, low < high"
+    return _numbers(form, 2, least, greatest, order=operator.lt, kind=_WHOLE)
 
 
-def _within(
+def _numbers(
     form: str,
-    parts: Callable[[Any], Sequence[Any] | None],
-    least: float = -math.inf,
+    count: int,
+    least: float,
     greatest: float = math.inf,
     above: float = -math.inf,
-    further: Callable[[Sequence[Any]], bool] = lambda _: True,
+    order: Callable[[Any, Any], bool] | None = None,
+    kind: Any = numbers.Real,
 ) -> Check:
-    def fits(one: Any) -> bool:
-        real = isinstance(cast("object", one), numbers.Real) and math.isfinite(one)
-        return real and bool(least <= one <= greatest and one > above)
+    def fits(n: Any) -> bool:
+        real = isinstance(n, kind) and math.isfinite(n)
+        return real and bool(least <= n <= greatest and n > above)
 
     def check(value: Any, name: str) -> None:
-        found = parts(value)
-        if not found or not all(map(fits, found)) or not further(found):
+        found = (value,) if count == 1 else pair_of(value)
+        if not found or not all(map(fits, found)) or not (order is None or order(*found)):
             bounds = {f"above {above:g}": above, f"{least:g} or more": least}
             bounds[f"at most {greatest:g}"] = greatest
             finite = [text for text, bound in bounds.items() if math.isfinite(bound)]
@@ -152,13 +143,10 @@ def _constant(value: int | str, names: dict[str, int], what: str) -> int:
     if value in names.values():
         return int(value)
     if value not in names:
-        raise ConfigError(
-            f"There is no {what} {value!r}.",
-            expected=f"one of {', '.join(map(repr, names))}, or OpenCV's constant for it",
-        )
+        expected = f"one of {', '.join(map(repr, names))}, or OpenCV's constant for it"
+        raise ConfigError(f"There is no {what} {value!r}.", expected=expected)
     return names[str(value)]
 
 
 def _refused(value: Any, name: str, expected: str) -> ConfigError:
-    """The error for a value that an argument may not have."""
     return ConfigError(f"{name} is {given(value)}.", expected=expected)

@@ -1,9 +1,18 @@
-"""Augmentors: what draws transforms. The bases, lists, choices, and one made of functions."""
+"""Augmentors: what draws transforms. The bases, lists, choices, and one made of functions.
+
+Those in the style of the predecessor go on working: they draw from `self.rng`, in
+`_get_augment_params` or in a `get_transform(img)` that takes no generator. While one of them draws,
+a context variable holds the generator of the datapoint.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import os
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -14,39 +23,47 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow.images._arguments import Probability, check_arguments
 from towerpack.dataflow.images._image import Image, check_image
-from towerpack.dataflow.images._legacy import LegacyAugmentor, LegacyTransform, lent
 from towerpack.dataflow.images._transform import (
     NoOpTransform,
     PhotometricTransform,
     Transform,
     TransformFactory,
     TransformList,
+    as_floats,
 )
 from towerpack.dataflow.stages._mapping import function_name
 
 RNG = np.random.Generator
 
+_DRAWING: ContextVar[RNG | None] = ContextVar("towerpack_augmentor", default=None)
 
-class ImageAugmentor(LegacyAugmentor):
+
+class ImageAugmentor:
     """Draws a transform for an image. A subclass defines `get_transform`.
 
     Contract: what it draws is a function of the generator and of the image that it is given; its
     input is never changed; safe to use from several threads; pickles.
     """
 
+    _own_generator: tuple[int, RNG] | None = None
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        own = cls.__dict__.get("get_transform")
+        if inspect.isfunction(own) and "rng" not in inspect.signature(own).parameters:
+            cls.get_transform = _with_rng(own)
+
     def __post_init__(self) -> None:
         check_arguments(self)
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
-        """Draw once.
+        """Draw once for an image, of which most augmentors look only at the shape.
 
-        Args:
-            img: What the transform is for. Most augmentors look only at its shape.
-            rng: Where to draw from; by default an unseeded generator of the augmentor's own. In a
-                pipeline it is a function of (seed, epoch, position).
+        In a pipeline the generator is a function of (seed, epoch, position); by default it is an
+        unseeded one of the augmentor's own.
         """
-        with lent(self.generator(rng)):
-            return LegacyTransform(self, self._get_augment_params(img))
+        with _lent(self.generator(rng)):
+            return _LegacyTransform(self, self._get_augment_params(img))
 
     def augment(self, img: Image, rng: RNG | None = None) -> Image:
         """The image, changed at random."""
@@ -61,12 +78,101 @@ class ImageAugmentor(LegacyAugmentor):
         transform = self.get_transform(check_image(img), rng)
         return transform.apply_image(img), transform
 
+    def generator(self, rng: RNG | None = None) -> RNG:
+        """`rng`, or where there is none, the augmentor's own unseeded generator."""
+        rng = _DRAWING.get() if rng is None else rng
+        if rng is not None:
+            return rng
+        # A forked child must not draw what its parent draws.
+        if self._own_generator is None or self._own_generator[0] != os.getpid():
+            self._own_generator = (os.getpid(), np.random.default_rng())
+        return self._own_generator[1]
+
+    def reset_state(self) -> None:
+        """Draw afresh where no generator is given; pipelines need no such call."""
+        self._own_generator = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Two copies that draw the same numbers would be a trap.
+        return {key: value for key, value in self.__dict__.items() if key != "_own_generator"}
+
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(_arguments(self))})"
+
+    # What subclasses in the predecessor's style call and define
+
+    @property
+    def rng(self) -> np.random.RandomState:
+        """The generator of the datapoint that is being augmented, with the old methods."""
+        return np.random.RandomState(self.generator().bit_generator)
+
+    def _init(self, params: dict[str, Any] | None = None) -> None:
+        """Make attributes of arguments: `self._init(locals())`."""
+        for key, value in (params or {}).items():
+            if key != "self" and not key.startswith("_"):
+                setattr(self, key, value)
+
+    def _rand_range(self, low: float = 1.0, high: float | None = None, size: Any = None) -> Any:
+        """Uniform in [low, high), or in [0, low)."""
+        low, high = (0.0, low) if high is None else (low, high)
+        uniform: Any = self.generator().uniform
+        return uniform(low, high, size)
+
+    def _get_augment_params(self, img: Image) -> Any:
+        """Draw, from `self.rng`, what `_augment` needs."""
+        return None
+
+    def _augment(self, img: Image, param: Any) -> Image:
+        """The image, changed as drawn."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither get_transform nor this")
+
+    def _augment_coords(self, coords: NDArray[Any], param: Any) -> NDArray[Any]:
+        """Points (x, y) of shape [n, 2], moved as drawn."""
+        raise NotImplementedError(f"{type(self).__name__} does not move coordinates")
 
 
 Augmentor = ImageAugmentor
 """The predecessor's other name for it."""
+
+
+class _LegacyTransform(Transform):
+    """What an augmentor in the old style has drawn; it was free to change its input."""
+
+    def __init__(self, augmentor: ImageAugmentor, param: Any) -> None:
+        self._augmentor: Any = augmentor
+        self._param = param
+
+    def apply_image(self, img: Image) -> Image:
+        return self._augmentor._augment(img.copy(), self._param)
+
+    def apply_coords(self, coords: NDArray[Any]) -> NDArray[Any]:
+        coords = as_floats(coords, "coordinates", 2).copy()
+        try:
+            return self._augmentor._augment_coords(coords, self._param)
+        except NotImplementedError as error:
+            raise self._undefined("coordinates", "_augment_coords") from error
+
+    def __repr__(self) -> str:
+        return f"{self._augmentor!r}, drawn as {self._param!r:.60}"
+
+
+@contextlib.contextmanager
+def _lent(rng: RNG) -> Generator[None]:
+    """Let augmentors in the old style draw from `rng`."""
+    token = _DRAWING.set(rng)
+    try:
+        yield
+    finally:
+        _DRAWING.reset(token)
+
+
+def _with_rng(get_transform: Callable[[Any, Any], Transform]) -> Any:
+    @functools.wraps(get_transform)
+    def wrapped(self: Any, img: Any, rng: RNG | None = None) -> Transform:
+        with _lent(self.generator(rng)):
+            return get_transform(self, img)
+
+    return wrapped
 
 
 class PhotometricAugmentor(ImageAugmentor):
@@ -76,7 +182,7 @@ class PhotometricAugmentor(ImageAugmentor):
 
     def draw(self, img: Image, rng: RNG) -> Any:
         """What `change` needs to know to do the same again."""
-        with lent(rng):
+        with _lent(rng):
             return self._get_augment_params(img)
 
     def change(self, img: Image, drawn: Any) -> Image:
@@ -138,11 +244,7 @@ class CompositeAugmentor(ImageAugmentor):
 
 
 class AugmentorList(CompositeAugmentor):
-    """Augmentors one after the other. Lists can be added: `one + other`, `one + [other]`.
-
-    Args:
-        augmentors: The first is applied first.
-    """
+    """Augmentors one after the other. Lists can be added: `one + other`, `one + [other]`."""
 
     def __init__(self, augmentors: Sequence[ImageAugmentor]) -> None:
         self.augmentors = check_augmentors(augmentors)
@@ -171,12 +273,7 @@ class AugmentorList(CompositeAugmentor):
 
 @dataclass(eq=False, repr=False)
 class RandomApplyAug(CompositeAugmentor):
-    """Applies an augmentor to some of the images.
-
-    Args:
-        aug: The augmentor.
-        prob: How likely.
-    """
+    """Applies an augmentor to some of the images: to each with probability `prob`."""
 
     aug: ImageAugmentor
     prob: Probability
@@ -201,20 +298,11 @@ class RandomChooseAug(CompositeAugmentor):
 
     def __post_init__(self) -> None:
         given: Any = self.aug_lists
-        several: list[Any] = (
-            [*given] if isinstance(given, (list, tuple)) else [*check_augmentors(given)]
-        )
-        if not any(isinstance(item, (list, tuple)) for item in several):
+        several: list[Any] = [*given] if isinstance(given, Iterable) else [given]
+        if not several or not all(isinstance(item, (list, tuple)) for item in several):
             several = [(augmentor, 1 / len(several)) for augmentor in several]
-        try:
-            pairs = [(augmentor, float(prob)) for augmentor, prob in several]
-        except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"{self!r}: augmentors with and without probabilities.",
-                expected="a list of augmentors, or a list of pairs (augmentor, probability)",
-            ) from error
-        self._augmentors = check_augmentors([augmentor for augmentor, _ in pairs])
-        weights = [prob for _, prob in pairs]
+        self._augmentors = check_augmentors([augmentor for augmentor, _ in several])
+        weights = [float(prob) for _, prob in several]
         if min(weights, default=-1) < 0 or abs(sum(weights) - 1) > 1e-6:
             raise ConfigError(f"The probabilities {weights} do not sum to 1.")
         self._probabilities = np.array(weights) / sum(weights)
@@ -225,11 +313,7 @@ class RandomChooseAug(CompositeAugmentor):
 
 @dataclass(eq=False, repr=False)
 class RandomOrderAug(CompositeAugmentor):
-    """Applies augmentors in random order.
-
-    Args:
-        aug_lists: The augmentors.
-    """
+    """Applies augmentors in random order."""
 
     aug_lists: Sequence[ImageAugmentor]
 
@@ -248,8 +332,7 @@ class MapImage(ImageAugmentor):
     Args:
         func: From an image to an image. In a stage with `copy=True`, the default, it may work in
             place; elsewhere it may not.
-        coord_func: What becomes of coordinates [n, 2]; without it they are refused.
-        mask_func: What becomes of masks; without it they are refused.
+        coord_func, mask_func: What becomes of coordinates [n, 2] and masks; refused without it.
     """
 
     func: Callable[[Image], Image]
@@ -261,28 +344,24 @@ class MapImage(ImageAugmentor):
             raise ConfigError(f"MapImage needs a function, not {self.func!r:.60}.")
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
-        functions = {"mask": self.mask_func, "coords": self.coord_func, "image": self.func}
-        given = {f"apply_{key}": f for key, f in functions.items() if f is not None}
-        return TransformFactory(
-            f"MapImage({function_name(self.func)})", **cast("dict[str, Any]", given)
-        )
+        functions: dict[str, Any] = {"apply_image": self.func}
+        if self.mask_func is not None:
+            functions["apply_mask"] = self.mask_func
+        if self.coord_func is not None:
+            functions["apply_coords"] = self.coord_func
+        return TransformFactory(f"MapImage({function_name(self.func)})", **functions)
 
 
 def check_augmentors(augmentors: Any) -> list[ImageAugmentor]:
     """One or several augmentors as a list, or a `ConfigError`."""
-    alone = isinstance(augmentors, ImageAugmentor) and not isinstance(augmentors, AugmentorList)
-    several: Any = [augmentors] if alone else augmentors
-    if not isinstance(several, Iterable):
-        raise ConfigError(f"{several!r:.60} is no augmentor.", expected="one, or a list of them")
-    found: list[ImageAugmentor] = []
-    for augmentor in cast("Iterable[Any]", several):
+    several: list[Any] = [*augmentors] if isinstance(augmentors, Iterable) else [augmentors]
+    for augmentor in several:
         if not isinstance(augmentor, ImageAugmentor):
             raise ConfigError(
                 f"{augmentor!r:.60} is no augmentor.",
                 fix="MapImage(f) makes one of a function; an instance, not a class, of yours",
             )
-        found.append(augmentor)
-    return found
+    return several
 
 
 def _arguments(augmentor: object) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -15,23 +15,25 @@ from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow._randomness import ItemRNG
 from towerpack.dataflow.images._arguments import height_and_width, side_limits
 from towerpack.dataflow.images._augmentor import RNG, AugmentorList, Identity, ImageAugmentor
-from towerpack.dataflow.images._crop import CenterCrop, CenterPaste, RandomCrop, free_space
-from towerpack.dataflow.images._flip import Flip
-from towerpack.dataflow.images._image import (
-    check_color,
-    luma,
-    mirrored,
-    opencv,
-    pixel_values,
-    to_uint8,
-)
-from towerpack.dataflow.images._light import (
+from towerpack.dataflow.images._color import (
     Brightness,
     BrightnessScale,
+    ClippingAugmentor,
     Contrast,
     MeanVarianceNormalize,
     ToFloat32,
     ToUint8,
+)
+from towerpack.dataflow.images._crop import CenterCrop, CenterPaste, RandomCrop, free_space
+from towerpack.dataflow.images._geometry import Flip
+from towerpack.dataflow.images._image import (
+    check_color,
+    like,
+    luma,
+    mirrored,
+    opencv,
+    pixel_values,
+    size_of,
 )
 from towerpack.dataflow.images._noise import RandomCutout, RandomErasing
 
@@ -60,7 +62,7 @@ def _center_crop(aug: CenterCrop, images: Images, rng: ItemRNG) -> Images:
 
 def _random_crop(aug: RandomCrop, images: Images, rng: ItemRNG) -> Images:
     h, w = height_and_width(aug.crop_shape)
-    free_y, free_x = free_space((images.shape[1], images.shape[2]), (h, w))
+    free_y, free_x = free_space(size_of(images[0]), (h, w))
     y, x = rng.integers(0, free_y + 1), rng.integers(0, free_x + 1)
     images = np.ascontiguousarray(images)
     # All windows, as one view; each row of one is contiguous, so that picking them is copying.
@@ -88,10 +90,10 @@ def _contrast(aug: Contrast, images: Images, rng: Any) -> Images:
     if aug.rgb is not None:
         check_color(images[0], aug)
         mean = (mean @ luma(aug.rgb))[:, None]
-    return _linear(images, factor, mean * (1 - factor)[:, None], aug)
+    return _linear(aug, images, factor, mean * (1 - factor)[:, None])
 
 
-def _linear(images: Images, factor: Any, shift: Any, aug: Any) -> Images:
+def _linear(aug: ClippingAugmentor, images: Images, factor: Any, shift: Any) -> Images:
     """X * factor + shift, each image with its own; as `map_values` does it for one."""
     factors, shifts = (v if v is None else _per_image(v, images) for v in (factor, shift))
     changed = np.empty(images.shape, images.dtype)
@@ -103,60 +105,52 @@ def _linear(images: Images, factor: Any, shift: Any, aug: Any) -> Images:
             values *= factors[part]
         if shifts is not None:
             values += shifts[part]
-        if images.dtype == np.uint8:
-            values = to_uint8(values)
-        elif aug.clip:
-            np.clip(values, 0, aug.max_value, out=values)
-        changed[part] = values
+        changed[part] = like(values, images[part], aug.limit)
     return changed
 
 
 def _cutout(aug: RandomCutout, images: Images, rng: ItemRNG) -> Images:
-    size = (images.shape[1], images.shape[2])
     (low_h, high_h), (low_w, high_w) = side_limits(aug.h_range), side_limits(aug.w_range)
-    free_space(size, (high_h, high_w))
+    free_space(size_of(images[0]), (high_h, high_w))
     sides = rng.integers(low_h, high_h + 1), rng.integers(low_w, high_w + 1)
-    return _filled(images, sides, rng, pixel_values(aug.fill, images[0]))
+    return _filled(images, sides, rng, aug.fill)
 
 
 def _erasing(aug: RandomErasing, images: Images, rng: ItemRNG) -> Images:
     height, width = images.shape[1:3]
     wanted = rng.random() < aug.prob
     area = rng.uniform(*aug.area, size=_TRIES) * (height * width)
-    low, high = np.log(aug.aspect_ratio)
-    ratio = np.exp(rng.uniform(low, high, size=_TRIES))
+    ratio = np.exp(rng.uniform(*np.log(aug.aspect_ratio), size=_TRIES))
     h, w = np.rint(np.sqrt(area * ratio)), np.rint(np.sqrt(area / ratio))
     fits = (h > 0) & (h <= height) & (w > 0) & (w <= width)
     first = np.arange(len(images)), fits.argmax(axis=1)
     chosen = wanted & fits[first]
-    sides = tuple(np.where(chosen, side[first], 0).astype(np.int64) for side in (h, w))
-    fill = None if isinstance(aug.fill, str) else pixel_values(aug.fill, images[0])
-    return _filled(images, cast("Sides", sides), rng, fill, aug)
+    h, w = (np.where(chosen, side[first], 0).astype(np.int64) for side in (h, w))
+
+    def noise() -> Images:
+        size = images[0].size
+        if images.dtype == np.uint8:
+            words = rng.integers(0, 1 << 32, size=-(-size // 4)).astype(np.uint32)
+            return words.view(np.uint8)[:, :size].reshape(images.shape)
+        return (rng.random(size) * aug.max_value).astype(np.float32).reshape(images.shape)
+
+    return _filled(images, (h, w), rng, noise if isinstance(aug.fill, str) else aug.fill)
 
 
-def _filled(
-    images: Images, sides: Sides, rng: ItemRNG, fill: Any, noisy: RandomErasing | None = None
-) -> Images:
-    """Rectangles filled at places that are all as likely as each other; by noise without `fill`."""
+def _filled(images: Images, sides: Sides, rng: ItemRNG, fill: Any) -> Images:
+    """Rectangles filled at places that are all as likely as each other; `fill` may draw noise."""
     y, x = (
         (rng.random() * (size - side + 1)).astype(np.int64)
         for size, side in zip(images.shape[1:3], sides, strict=True)
     )
-    noise = None if noisy is None or fill is not None else _noise(noisy, images, rng)
+    noise: Any = fill() if callable(fill) else None
+    value = pixel_values(fill, images[0]) if noise is None else None
     filled = images.copy()
     for i, (y0, x0, h, w) in enumerate(np.stack([y, x, *sides], axis=1).tolist()):
         if h:
             part = i, slice(y0, y0 + h), slice(x0, x0 + w)
-            filled[part] = fill if noise is None else noise[part]
+            filled[part] = value if noise is None else noise[part]
     return filled
-
-
-def _noise(aug: RandomErasing, images: Images, rng: ItemRNG) -> Images:
-    size = images[0].size
-    if images.dtype == np.uint8:
-        words = rng.integers(0, 1 << 32, size=-(-size // 4)).astype(np.uint32)
-        return words.view(np.uint8)[:, :size].reshape(images.shape)
-    return (rng.random(size) * aug.max_value).astype(np.float32).reshape(images.shape)
 
 
 def _mean_variance(aug: MeanVarianceNormalize, images: Images, rng: ItemRNG) -> Images:
@@ -194,25 +188,13 @@ def _moments(
     return moments[:, 0], moments[:, 1]
 
 
-def _check(images: Any) -> None:
-    array: Images = np.asarray(images)
-    if array.dtype.name not in ("uint8", "float32") or array.ndim not in (3, 4) or not array.size:
-        raise ConfigError(
-            "These are not many images at once.",
-            got=describe(images),
-            expected="uint8 or float32, [n, height, width] or [n, height, width, channels]",
-            fix="MapDataComponent(ds, BatchAugment(...), batched=True, rng=True), or after "
-            "BatchData without batched=True",
-        )
-
-
 _KINDS: dict[type, Callable[[Any, Images, ItemRNG], Images]] = {
     CenterPaste: _center_paste,
     RandomCrop: _random_crop,
     CenterCrop: _center_crop,
     Flip: _flip,
-    Brightness: lambda aug, images, rng: _linear(images, None, aug.draw(images, rng), aug),
-    BrightnessScale: lambda aug, images, rng: _linear(images, aug.draw(images, rng), None, aug),
+    Brightness: lambda aug, images, rng: _linear(aug, images, None, aug.draw(images, rng)),
+    BrightnessScale: lambda aug, images, rng: _linear(aug, images, aug.draw(images, rng), None),
     Contrast: _contrast,
     RandomCutout: _cutout,
     RandomErasing: _erasing,
@@ -260,12 +242,17 @@ class BatchAugment:
                 )
 
     def __call__(self, images: Images, rng: ItemRNG | RNG) -> Images:
-        """Augment each of `images`: [n, height, width] or [n, height, width, channels].
-
-        Raises:
-            ConfigError: They are no images, or an augmentor does not fit them.
-        """
-        _check(images)
+        """Augment each of `images`: [n, height, width] or [n, height, width, channels]."""
+        array: Images = np.asarray(images)
+        right = array.dtype.name in ("uint8", "float32") and array.ndim in (3, 4) and array.size
+        if not right:
+            raise ConfigError(
+                "These are not many images at once.",
+                got=describe(images),
+                expected="uint8 or float32, [n, height, width] or [n, height, width, channels]",
+                fix="MapDataComponent(ds, BatchAugment(...), batched=True, rng=True), or after "
+                "BatchData without batched=True",
+            )
         if isinstance(rng, np.random.Generator):
             rng = ItemRNG(int(rng.integers(1 << 62)), 0, np.arange(len(images)))
         for step in self.steps:

@@ -1,10 +1,10 @@
-"""Colours: hue, saturation, the noise of AlexNet, colour spaces."""
+"""Brightness, contrast, hue and other colours; number ranges and types."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -12,7 +12,133 @@ from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow.images._arguments import interval, number
 from towerpack.dataflow.images._augmentor import RNG, PhotometricAugmentor
-from towerpack.dataflow.images._image import Image, check_color, like, luma, map_values, opencv
+from towerpack.dataflow.images._image import (
+    Floats,
+    Image,
+    channel_means,
+    check_color,
+    like,
+    luma,
+    map_values,
+    opencv,
+    to_uint8,
+)
+
+Limits = Annotated[tuple[float, float], interval()]
+
+
+class ClippingAugmentor(PhotometricAugmentor):
+    """Base of those that compute new values, and keep float images in 0..max_value if asked to."""
+
+    clip: bool
+    max_value: float
+
+    @property
+    def limit(self) -> float | None:
+        """What white is in float images that are to be clipped."""
+        return self.max_value if self.clip else None
+
+
+@dataclass(eq=False, repr=False)
+class Brightness(ClippingAugmentor):
+    """Adds one random number to all values.
+
+    Args:
+        delta: The number is uniform in -delta..delta.
+        clip: Keep float images in 0..max_value. uint8 images always stay in 0..255.
+        max_value: What white is in float images: 255 or 1.
+    """
+
+    delta: Annotated[float, number()]
+    clip: bool = True
+    max_value: float = 255.0
+
+    def draw(self, img: Image, rng: RNG) -> float:
+        return rng.uniform(-abs(self.delta), abs(self.delta))
+
+    def change(self, img: Image, drawn: float) -> Image:
+        return map_values(img, lambda values: values + drawn, self.limit)
+
+
+@dataclass(eq=False, repr=False)
+class BrightnessScale(ClippingAugmentor):
+    """Multiplies all values by one factor, uniform in `range`; the rest is as for `Brightness`."""
+
+    range: Limits
+    clip: bool = True
+    max_value: float = 255.0
+
+    def draw(self, img: Image, rng: RNG) -> float:
+        return rng.uniform(*self.range)
+
+    def change(self, img: Image, drawn: float) -> Image:
+        return map_values(img, lambda values: values * drawn, self.limit)
+
+
+@dataclass(eq=False, repr=False)
+class Contrast(ClippingAugmentor):
+    """Moves all values away from their mean, or towards it: (x - mean) * factor + mean.
+
+    Args:
+        factor_range: The factor is uniform in (lowest, highest).
+        rgb: The mean is that of each channel (`None`), or that of the grey image, the channels
+            being red, green, blue (`True`) or blue, green, red (`False`).
+        clip, max_value: See `Brightness`.
+    """
+
+    factor_range: Limits
+    rgb: bool | None = None
+    clip: bool = True
+    max_value: float = 255.0
+
+    def draw(self, img: Image, rng: RNG) -> float:
+        return rng.uniform(*self.factor_range)
+
+    def change(self, img: Image, drawn: float) -> Image:
+        mean = channel_means(img)
+        if self.rgb is not None:
+            check_color(img, self)
+            mean = mean @ luma(self.rgb)
+        return map_values(img, lambda values: values * drawn + mean * (1 - drawn), self.limit)
+
+
+@dataclass(eq=False, repr=False)
+class Gamma(PhotometricAugmentor):
+    """Raises values, as fractions of white, to the power of 1 / (1 + gamma).
+
+    Args:
+        range: gamma is uniform in (lowest, highest); above 0 is brighter, and it is above -1.
+        max_value: White in float images: 255 or 1.
+    """
+
+    range: Annotated[tuple[float, float], interval(above=-1)] = (-0.5, 0.5)
+    max_value: float = 255.0
+
+    def draw(self, img: Image, rng: RNG) -> float:
+        return rng.uniform(*self.range)
+
+    def change(self, img: Image, drawn: float) -> Image:
+        white = 255.0 if img.dtype == np.uint8 else self.max_value
+        power = 1 / (1 + drawn)
+        return map_values(
+            img, lambda values: np.clip(values / white, 0, 1) ** power * white, self.max_value
+        )
+
+
+@dataclass(eq=False, repr=False)
+class Clip(PhotometricAugmentor):
+    """Keeps values within `min` and `max`."""
+
+    min: float = 0.0
+    max: float = 255.0
+
+    def __post_init__(self) -> None:
+        # Either of them may be infinite.
+        if not self.min <= self.max:
+            raise ConfigError(f"{self!r} leaves no values.", expected="min <= max")
+
+    def change(self, img: Image, drawn: None) -> Image:
+        return map_values(img, lambda values: np.clip(values, self.min, self.max), None)
 
 
 @dataclass(eq=False, repr=False)
@@ -45,14 +171,12 @@ class Hue(PhotometricAugmentor):
 
 
 @dataclass(eq=False, repr=False)
-class Saturation(PhotometricAugmentor):
+class Saturation(ClippingAugmentor):
     """Makes colours stronger or greyer: x * factor + grey * (1 - factor).
 
     Args:
         alpha: The factor is uniform in 1 - alpha..1 + alpha.
-        rgb: The channels are red, green, blue; otherwise blue, green, red.
-        clip: See `Brightness`, as `max_value`.
-        max_value: White in float images.
+        rgb, clip, max_value: See `Hue` and `Brightness`.
     """
 
     alpha: Annotated[float, number()] = 0.4
@@ -67,11 +191,11 @@ class Saturation(PhotometricAugmentor):
         check_color(img, self)
         # As one matrix of colours; OpenCV rounds and clips for uint8.
         matrix = np.eye(3) * drawn + np.tile(luma(self.rgb), (3, 1)) * (1 - drawn)
-        return like(opencv().transform(img, matrix), img, self.max_value if self.clip else None)
+        return like(opencv().transform(img, matrix), img, self.limit)
 
 
 @dataclass(eq=False, repr=False)
-class Lighting(PhotometricAugmentor):
+class Lighting(ClippingAugmentor):
     """Adds a random colour along the principal components of the data set's colours.
 
     Krizhevsky et al. 2012, section 4.1.
@@ -80,8 +204,7 @@ class Lighting(PhotometricAugmentor):
         std: Standard deviation of the random numbers that the components are multiplied by.
         eigval: [3] eigenvalues.
         eigvec: [3, 3]; each column is an eigenvector, its rows in the order of the channels.
-        clip: See `Brightness`, as `max_value`.
-        max_value: White in float images; `eigval` is in the same unit as the image.
+        clip, max_value: See `Brightness`; `eigval` is in the same unit as the image.
     """
 
     std: Annotated[float, number(0)]
@@ -94,10 +217,8 @@ class Lighting(PhotometricAugmentor):
         super().__post_init__()
         shapes = np.shape(self.eigval), np.shape(self.eigvec)
         if shapes != ((3,), (3, 3)):
-            raise ConfigError(
-                f"The shapes of eigval and eigvec are {list(shapes[0])} and {list(shapes[1])}.",
-                expected="[3] and [3, 3]",
-            )
+            what = "The shapes of eigval and eigvec are {} and {}.".format(*shapes)
+            raise ConfigError(what, expected="(3,) and (3, 3)")
 
     def draw(self, img: Image, rng: RNG) -> list[float]:
         weights = rng.normal(0, self.std, 3) * np.asarray(self.eigval)
@@ -106,7 +227,7 @@ class Lighting(PhotometricAugmentor):
     def change(self, img: Image, drawn: list[float]) -> Image:
         check_color(img, self)
         shift = np.array(drawn, np.float32)
-        return map_values(img, lambda values: values + shift, self.max_value if self.clip else None)
+        return map_values(img, lambda values: values + shift, self.limit)
 
 
 @dataclass(eq=False, repr=False)
@@ -123,11 +244,10 @@ class ColorSpace(PhotometricAugmentor):
 
     def __post_init__(self) -> None:
         cv2 = opencv()
-        names = [name for name in dir(cv2) if name.startswith("COLOR_")]
-        if f"COLOR_{self.mode}" not in names and self.mode not in [getattr(cv2, n) for n in names]:
-            raise ConfigError(
-                f"OpenCV has no conversion {self.mode!r}.", expected='"RGB2HSV", "BGR2GRAY", ...'
-            )
+        modes = {name: getattr(cv2, name) for name in dir(cv2) if name.startswith("COLOR_")}
+        if f"COLOR_{self.mode}" not in modes and self.mode not in modes.values():
+            examples = '"RGB2HSV", "BGR2GRAY", ...'
+            raise ConfigError(f"OpenCV has no conversion {self.mode!r}.", expected=examples)
 
     def change(self, img: Image, drawn: None) -> Image:
         cv2 = opencv()
@@ -140,19 +260,15 @@ class ColorSpace(PhotometricAugmentor):
                 got=describe(img),
                 fix="a mode that fits how many channels they have, and their dtype",
             ) from error
-        if self.keepdims and img.ndim == 3 and converted.ndim == 2:
-            return converted[..., None]
-        return converted
+        keep = self.keepdims and img.ndim == 3 and converted.ndim == 2
+        return converted[..., None] if keep else converted
 
 
 @dataclass(eq=False, repr=False)
 class Grayscale(PhotometricAugmentor):
-    """Takes the colours away.
+    """Takes the colours away (for `rgb` see `Hue`).
 
-    Args:
-        keepdims: The result has one channel; otherwise it is [height, width].
-        rgb: The channels are red, green, blue; otherwise blue, green, red.
-        keepshape: The result has three equal channels.
+    The result has three equal channels with `keepshape`, else one with `keepdims`, else no axis.
     """
 
     keepdims: bool = True
@@ -166,3 +282,68 @@ class Grayscale(PhotometricAugmentor):
         if self.keepshape:
             return np.repeat(grey[..., None], 3, axis=2)
         return grey[..., None] if self.keepdims else grey
+
+
+@dataclass(eq=False, repr=False)
+class MeanVarianceNormalize(PhotometricAugmentor):
+    """Gives every image mean 0 and standard deviation 1, as float32.
+
+    The deviation counts as at least 1 / sqrt(number of values), so that even images are not blown
+    up. With `all_channel` over all channels together; otherwise each by itself.
+    """
+
+    all_channel: bool = True
+
+    def change(self, img: Image, drawn: None) -> Image:
+        values = img.astype(np.float32)
+        values -= self._means(values)
+        count = img.size if self.all_channel else img.shape[0] * img.shape[1]
+        deviation = np.sqrt(self._means(values * values))
+        return values / np.maximum(deviation, np.float32(count**-0.5))
+
+    def _means(self, values: Floats) -> Any:
+        return values.mean() if self.all_channel else channel_means(values)
+
+
+@dataclass(eq=False, repr=False)
+class MinMaxNormalize(PhotometricAugmentor):
+    """Stretches every image to min..max, as float32; an image of one value becomes `min`.
+
+    With `all_channel` over all channels together; otherwise each by itself.
+    """
+
+    min: float = 0.0
+    max: float = 255.0
+    all_channel: bool = True
+
+    def change(self, img: Image, drawn: None) -> Image:
+        values = img.astype(np.float32)
+        values -= values.min() if self.all_channel else values.min(axis=0).min(axis=0)
+        greatest = values.max() if self.all_channel else values.max(axis=0).max(axis=0)
+        values *= (self.max - self.min) / np.where(greatest > 0, greatest, np.float32(1))
+        return values + np.float32(self.min)
+
+
+@dataclass(eq=False, repr=False)
+class ToUint8(PhotometricAugmentor):
+    """Converts to uint8, rounded, and clipped to 0..255; `max_value` (255 or 1) becomes 255."""
+
+    max_value: float = 255.0
+
+    def change(self, img: Image, drawn: None) -> Image:
+        if img.dtype == np.uint8:
+            return img
+        return to_uint8(img if self.max_value == 255 else img * (255 / self.max_value))
+
+
+@dataclass(eq=False, repr=False)
+class ToFloat32(PhotometricAugmentor):
+    """Converts to float32; 255 becomes `max_value` (255 or 1)."""
+
+    max_value: float = 255.0
+
+    def change(self, img: Image, drawn: None) -> Image:
+        if img.dtype == np.float32:
+            return img
+        values = img.astype(np.float32)
+        return values if self.max_value == 255 else values * np.float32(self.max_value / 255)

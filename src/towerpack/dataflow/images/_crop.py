@@ -19,8 +19,8 @@ from towerpack.dataflow.images._arguments import (
     number,
 )
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
+from towerpack.dataflow.images._geometry import ResizeTransform, shortest_edge
 from towerpack.dataflow.images._image import Image, check_image, pixel_values, size_of
-from towerpack.dataflow.images._resize import ResizeTransform, shortest_edge
 from towerpack.dataflow.images._transform import (
     GeometricTransform,
     Points,
@@ -41,16 +41,11 @@ class CropTransform(GeometricTransform):
     w: int
 
     def check(self, height: int, width: int, name: str | None = None) -> None:
-        """Refuse an image that this does not lie in.
-
-        Raises:
-            ConfigError: It does not.
-        """
+        """Raise `ConfigError` for an image that this does not lie in."""
         fits = 0 <= self.y0 <= height - self.h and 0 <= self.x0 <= width - self.w
-        if not fits or self.h < 1 or self.w < 1:
-            raise ConfigError(
-                f"{self!r} does not lie in {name or 'an image'} of {height} x {width} pixels."
-            )
+        if not fits or min(self.h, self.w) < 1:
+            size = f"{height} x {width} pixels"
+            raise ConfigError(f"{self!r} does not lie in {name or 'an image'} of {size}.")
 
     def apply_image(self, img: Image) -> Image:
         self.check(*size_of(img))
@@ -65,11 +60,7 @@ class CropTransform(GeometricTransform):
 
 @dataclass(eq=False, repr=False)
 class RandomCrop(ImageAugmentor):
-    """Cuts a part of fixed size out of a random place.
-
-    Args:
-        crop_shape: (height, width), or one number for both.
-    """
+    """Cuts (height, width) out of a random place; one number is both."""
 
     crop_shape: Size
 
@@ -79,11 +70,7 @@ class RandomCrop(ImageAugmentor):
 
 @dataclass(eq=False, repr=False)
 class CenterCrop(ImageAugmentor):
-    """Cuts the middle out.
-
-    Args:
-        crop_shape: (height, width), or one number for both.
-    """
+    """Cuts (height, width) out of the middle; one number is both."""
 
     crop_shape: Size
 
@@ -96,10 +83,8 @@ class RandomCropRandomShape(ImageAugmentor):
     """Cuts a part of random size out of a random place.
 
     Args:
-        wmin: Least width.
-        hmin: Least height.
-        wmax: Greatest width; by default, and at most, the image's.
-        hmax: Greatest height; by default, and at most, the image's.
+        wmin, hmin: Least width and height.
+        wmax, hmax: Greatest width and height; by default, and at most, the image's.
         max_aspect_ratio: The longer side is at most this times the shorter one, where `wmin`,
             `wmax` and the image allow it.
     """
@@ -139,7 +124,7 @@ class GoogleNetRandomCropAndResize(ImageAugmentor):
         crop_area_fraction: (least, greatest) fraction of the area.
         aspect_ratio_range: (least, greatest) width / height, or height / width.
         target_shape: (height, width) that it is scaled to, or one number for both.
-        interp: How to interpolate.
+        interp: See `ResizeTransform`.
     """
 
     crop_area_fraction: Annotated[tuple[float, float], interval(greatest=1, above=0)] = (0.08, 1.0)
@@ -177,11 +162,7 @@ class BackgroundFiller(ABC):
 
 @dataclass(frozen=True)
 class ConstantBackgroundFiller(BackgroundFiller):
-    """One value everywhere.
-
-    Args:
-        value: A number, or one for each channel.
-    """
+    """One value everywhere: a number, or one for each channel."""
 
     value: Any = 0
 
@@ -196,13 +177,7 @@ class ConstantBackgroundFiller(BackgroundFiller):
 class PasteTransform(GeometricTransform):
     """Puts an image on a background of `h` by `w` pixels, its corner in row `y0` and column `x0`.
 
-    Args:
-        y0: The row.
-        x0: The column.
-        h: Height of the background.
-        w: Width of the background.
-        filler: Makes it.
-        mask_value: The background of masks.
+    The background of images is made by `filler`; that of masks is `mask_value`.
     """
 
     y0: int
@@ -231,12 +206,9 @@ class PasteTransform(GeometricTransform):
 
 @dataclass(eq=False, repr=False)
 class CenterPaste(ImageAugmentor):
-    """Puts every image in the middle of a background.
+    """Puts every image in the middle of a background of (height, width); one number is both.
 
-    Args:
-        background_shape: (height, width) of the background, or one number for both.
-        background_filler: Makes it; black by default.
-        mask_value: The background of masks.
+    `background_filler` makes it, black by default; that of masks is `mask_value`.
     """
 
     background_shape: Size
@@ -248,25 +220,23 @@ class CenterPaste(ImageAugmentor):
         super().__post_init__()
         filler: Any = self.background_filler
         if filler is not None and not isinstance(filler, BackgroundFiller):
-            raise ConfigError(
-                f"{filler!r:.60} is no BackgroundFiller.",
-                fix="ConstantBackgroundFiller(value) for one value everywhere",
-            )
+            fix = "ConstantBackgroundFiller(value) for one value everywhere"
+            raise ConfigError(f"{filler!r:.60} is no BackgroundFiller.", fix=fix)
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         size, shape = size_of(img), height_and_width(self.background_shape)
-        place = draw_place(shape, size, self._generator(rng))
+        place = draw_place(shape, size, self._rng_of_place(rng))
         filler = self.background_filler or ConstantBackgroundFiller()
         return PasteTransform(*place, *shape, filler, self.mask_value)
 
-    def _generator(self, rng: RNG | None) -> RNG | None:
+    def _rng_of_place(self, rng: RNG | None) -> RNG | None:
         return None
 
 
 class RandomPaste(CenterPaste):
     """Puts every image on a random place of a background; arguments as for `CenterPaste`."""
 
-    def _generator(self, rng: RNG | None) -> RNG | None:
+    def _rng_of_place(self, rng: RNG | None) -> RNG | None:
         return self.generator(rng)
 
 
@@ -276,11 +246,7 @@ def draw_crop(size: tuple[int, int], crop: tuple[int, int], rng: RNG | None) -> 
 
 
 def draw_place(whole: tuple[int, int], part: tuple[int, int], rng: RNG | None) -> tuple[int, int]:
-    """First row and column of a part: all places as likely as each other; the middle without `rng`.
-
-    Raises:
-        ConfigError: The part does not fit.
-    """
+    """First row and column of a part: anywhere, evenly; the middle without `rng`."""
     free = free_space(whole, part)
     if rng is None:
         return free[0] // 2, free[1] // 2
@@ -290,10 +256,9 @@ def draw_place(whole: tuple[int, int], part: tuple[int, int], rng: RNG | None) -
 def free_space(whole: tuple[int, int], part: tuple[int, int]) -> tuple[int, int]:
     """How many rows and columns a part leaves, or a `ConfigError`."""
     if part[0] > whole[0] or part[1] > whole[1]:
+        (h, w), (height, width) = part, whole
         raise ConfigError(
-            f"A part of {part[0]} x {part[1]} pixels does not fit an image of "
-            f"{whole[0]} x {whole[1]}.",
-            fix="resize before (ResizeShortestEdge), or paste it on a larger background "
-            "(CenterPaste)",
+            f"A part of {h} x {w} pixels does not fit an image of {height} x {width}.",
+            fix="resize before, or paste it on a larger background (CenterPaste)",
         )
     return whole[0] - part[0], whole[1] - part[1]

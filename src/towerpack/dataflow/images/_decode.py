@@ -1,11 +1,14 @@
-"""Image files from and to bytes: libjpeg-turbo for JPEGs, OpenCV for everything else."""
+"""Image files from and to bytes: libjpeg-turbo for JPEGs, OpenCV for everything else.
+
+`DecodeRandomCrop` decodes, crops and scales in one: what ImageNet training spends its time on.
+"""
 
 from __future__ import annotations
 
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,8 +18,16 @@ from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import describe
-from towerpack.dataflow.images._arguments import height_and_width
-from towerpack.dataflow.images._crop import CropTransform
+from towerpack.dataflow._memory import empty_row
+from towerpack.dataflow.images._arguments import (
+    INTERPOLATIONS,
+    Interpolation,
+    Size,
+    height_and_width,
+    interpolation,
+)
+from towerpack.dataflow.images._augmentor import RNG
+from towerpack.dataflow.images._crop import CropTransform, GoogleNetRandomCropAndResize
 from towerpack.dataflow.images._headers import (
     Bytes,
     ImageHeader,
@@ -27,10 +38,19 @@ from towerpack.dataflow.images._headers import (
     image_header,
     with_first_rows,
 )
-from towerpack.dataflow.images._image import Image, check_image, mirrored, opencv, transposed
+from towerpack.dataflow.images._image import (
+    Image,
+    check_image,
+    mirrored,
+    opencv,
+    resize,
+    transposed,
+)
 
 MAX_PIXELS = 100_000_000
 """How large a picture is decoded by default: 300 MB in colour."""
+
+Out = NDArray[np.uint8] | None
 
 _JPEG_COLOURS = {1: ("GRAY", "GRAY"), 3: ("BGR", "RGB"), 4: ("BGRA", "RGBA")}
 _SUBSAMPLINGS = ("444", "422", "420", "440", "411")
@@ -44,7 +64,7 @@ def decode_image(
     channels: int | None = 3,
     min_size: int | Sequence[int] | None = None,
     part: Sequence[int] | None = None,
-    out: NDArray[np.uint8] | None = None,
+    out: Out = None,
     max_pixels: int = MAX_PIXELS,
     orient: bool = True,
     strict: bool = True,
@@ -80,25 +100,27 @@ def decode_image(
     Raises:
         FormatError: No image file, or a damaged one, or one that is too large.
         ConfigError: `out` does not fit or is read-only, or the arguments make no sense.
-        MissingExtraError: The extra `image` is not installed.
     """
     data = as_bytes(data)
     decoder = Decoder(rgb, channels, orient, strict, max_pixels, name)
     header = decoder.read_header(data)
     if part is not None:
         try:
-            crop = CropTransform(*map(operator.index, part))
-            no_part = min_size is not None
+            crop = None if min_size is not None else CropTransform(*map(operator.index, part))
         except TypeError:
-            crop, no_part = CropTransform(0, 0, 0, 0), True
-        if no_part:
+            crop = None
+        if crop is None:
             raise ConfigError(
                 f"There is no part={part!r:.60} of an image, with min_size={min_size}.",
-                expected="(top, left, height, width) at full size, in whole numbers, without "
-                "min_size",
+                expected="(top, left, height, width), in whole numbers, without min_size",
             )
-        return fitted(decoder.decode_part(data, header, crop), out)
-    factor = 1 if min_size is None else decoder.factor_for(header, min_size)
+        return _fitted(decoder.decode_part(data, header, crop), out)
+    factor = 1
+    if min_size is not None:
+        least = height_and_width(min_size, "min_size")
+        height, width = header.upright_size
+        fits = (f for f in (8, 4, 2) if -(-height // f) >= least[0] and -(-width // f) >= least[1])
+        factor = next(fits, 1)
     return decoder.decode(data, header, factor, out)
 
 
@@ -118,54 +140,36 @@ class Decoder:
             raise ConfigError(f"There is no channels={self.channels}.", expected="1, 3, 4 or None")
 
     def read_header(self, data: bytes) -> ImageHeader:
-        """The header of a file that is not too large, or a `FormatError`."""
+        """The header of a file that is not too large; upright if it is not to be turned."""
         header = image_header(data, name=self.name)
         check_size(header, len(data), self.max_pixels, self.name)
-        return header
+        return header if self.orient else header._replace(orientation=1)
 
-    def factor_for(self, header: ImageHeader, min_size: int | Sequence[int]) -> int:
-        """By how much a JPEG may be reduced while it is decoded: 1, 2, 4 or 8."""
-        height, width = height_and_width(min_size, "min_size")
-        stored = header.upright_size if self.orient else (header.height, header.width)
-        sizes = ((f, -(-stored[0] // f), -(-stored[1] // f)) for f in (8, 4, 2))
-        return next((f for f, h, w in sizes if h >= height and w >= width), 1)
-
-    def decode(
-        self,
-        data: bytes,
-        header: ImageHeader,
-        factor: int = 1,
-        out: NDArray[np.uint8] | None = None,
-    ) -> Image:
+    def decode(self, data: bytes, header: ImageHeader, factor: int = 1, out: Out = None) -> Image:
         """Decode a file whose header was read; a JPEG at 1 / factor of its size."""
         check_contents(header, data, self.name)
         img = self._jpeg(data, header, factor, out) if header.ordinary else None
-        return fitted(self._opencv(data, header) if img is None else img, out)
+        return _fitted(self._opencv(data, header) if img is None else img, out)
 
     def decode_part(self, data: bytes, header: ImageHeader, part: CropTransform) -> Image:
         """As `decode`, a part of the upright picture; mostly a view, or a `ConfigError`."""
         if header.ordinary and not header.progressive and not self.strict:
-            orientation = header.orientation if self.orient else 1
-            size = header.upright_size if self.orient else (header.height, header.width)
-            part.check(*size, self.name)
-            stored = before_turning(part, size, orientation)
+            part.check(*header.upright_size, self.name)
+            stored = _before_turning(part, header)
             fewer, shown = with_first_rows(data, header, stored.y0 + stored.h)
             check_contents(shown, fewer, self.name)
             img = self._jpeg(fewer, shown._replace(orientation=1), 1, None)
             if img is not None:
-                return upright(stored.apply_image(img), orientation)
+                return _upright(stored.apply_image(img), header.orientation)
         img = self.decode(data, header)
         part.check(img.shape[0], img.shape[1], self.name)
         return part.apply_image(img)
 
-    def _jpeg(
-        self, data: bytes, header: ImageHeader, factor: int, out: NDArray[np.uint8] | None
-    ) -> Image | None:
+    def _jpeg(self, data: bytes, header: ImageHeader, factor: int, out: Out) -> Image | None:
         """Decode by libjpeg-turbo, into `out` if possible; `None` if it does not know this kind."""
         channels = self.channels or (1 if header.channels == 1 else 3)
         stored = (-(-header.height // factor), -(-header.width // factor), channels)
-        orientation = header.orientation if self.orient else 1
-        memory = None if out is None or orientation > 1 else memory_of(out, stored)
+        memory = None if out is None or header.orientation > 1 else _memory_of(out, stored)
         if memory is None or not memory.flags.c_contiguous:
             memory = np.empty(stored, np.uint8)
         try:
@@ -181,16 +185,14 @@ class Decoder:
             if "subsampling" in str(error):
                 return None
             raise damaged(self.name, "jpeg", str(error)) from error
-        return upright(memory, orientation)
+        return _upright(memory, header.orientation)
 
     def _opencv(self, data: bytes, header: ImageHeader) -> Image:
         """Decode by OpenCV, which refuses what is truncated."""
         cv2 = opencv()
         flags = {1: cv2.IMREAD_GRAYSCALE, 3: cv2.IMREAD_COLOR}.get(self.channels or 0)
-        if flags is None:
-            flags = cv2.IMREAD_UNCHANGED
-        else:  # turned below, so that there is one opinion of how: the header's
-            flags |= cv2.IMREAD_IGNORE_ORIENTATION
+        # Turned below, so that there is one opinion of how: the header's.
+        flags = cv2.IMREAD_UNCHANGED if flags is None else flags | cv2.IMREAD_IGNORE_ORIENTATION
         raw = np.frombuffer(data, np.uint8)
         try:
             img = cv2.imdecode(raw, flags)
@@ -205,12 +207,12 @@ class Decoder:
         if header.format == "jpeg" and img.shape[:2] != (header.height, header.width):
             raise damaged(self.name, "jpeg", "its pixels are not as many as its header says")
         img = img.reshape(*img.shape[:2], -1)
-        turn = self.orient and (header.format == "jpeg" or self.channels in (1, 3))
-        if header.format != "tiff":
-            img = upright(img, header.orientation if turn else 1)
-        elif not turn:  # OpenCV has turned it, whatever it was told
-            img = upright(img, _BACK.get(header.orientation, header.orientation))
-        return self._coloured(img)
+        turn = header.format == "jpeg" or self.channels in (1, 3)
+        orientation = header.orientation if turn else 1
+        if header.format == "tiff":  # OpenCV has turned it, whatever it was told
+            turned = image_header(data).orientation
+            orientation = 1 if orientation == turned else _BACK.get(turned, turned)
+        return self._coloured(_upright(img, orientation))
 
     def _check_range(self, img: Image | None) -> None:
         """Refuse what cannot be scaled to uint8: nobody knows what is white."""
@@ -235,54 +237,90 @@ class Decoder:
         return cv2.cvtColor(img, cv2.COLOR_BGR2RGB if img.shape[2] == 3 else cv2.COLOR_BGRA2RGBA)
 
 
-def before_turning(part: CropTransform, size: tuple[int, int], orientation: int) -> CropTransform:
-    """Where a part of an upright picture of some (height, width) lies in the picture as stored."""
-    y0, x0, h, w = part.y0, part.x0, part.h, part.w
-    if orientation in (2, 3, 6, 7):
-        x0 = size[1] - x0 - w
-    if orientation in (3, 4, 7, 8):
-        y0 = size[0] - y0 - h
-    return CropTransform(x0, y0, w, h) if orientation > 4 else CropTransform(y0, x0, h, w)
+@dataclass
+class DecodeRandomCrop:
+    """Decodes an image file, cuts a random part out and scales it to one size.
 
+    The part is the one that `GoogleNetRandomCropAndResize` would draw, and the pixels are those
+    that it would give, with one exception: where the part is at least 2, 4 or 8 times as large as
+    the result, a JPEG is decoded at 1/2, 1/4 or 1/8 of its size, which is faster and blurs instead
+    of leaving pixels out. The edges of the part are then rounded outwards to 2, 4 or 8 pixels.
 
-def upright(img: Image, orientation: int) -> Image:
-    """The image, turned as EXIF's orientation (1 to 8) says."""
-    if orientation > 4:
-        img = transposed(img)
-    if orientation in (2, 3, 6, 7):
-        img = mirrored(img, -1 if orientation in (3, 7) else 1)
-    elif orientation in (4, 8):
-        img = mirrored(img, 0)
-    return img
+    Usually `MapDataComponent(ds, DecodeRandomCrop(224), rng=True)`.
 
+    Contract: a function of the file and the generator; thread-safe; pickles.
 
-def fitted(img: Image, out: NDArray[np.uint8] | None) -> Image:
-    """The image in the memory that was given for it, or in its own, or a `ConfigError`."""
-    if out is None:
-        return np.ascontiguousarray(img)
-    if img.dtype != np.uint8:
-        raise ConfigError(f"The image is {img.dtype}, and out is for uint8.", fix="leave out `out`")
-    memory = memory_of(out, img.shape)
-    if not np.may_share_memory(memory, img):
-        np.copyto(memory, img)
-    return memory
+    Args:
+        target_shape: (height, width) of the result, or one number for both.
+        crop_area_fraction, aspect_ratio_range: See `GoogleNetRandomCropAndResize`.
+        interp: How to interpolate. "linear" is fast; "area" takes as long as decoding.
+        rgb, max_pixels: See `decode_image`.
+        reduce: Decode large parts at a fraction of the size.
+        strict: Refuse truncated and damaged JPEGs. `False` does not decode the rows below the part.
+    """
 
+    target_shape: Size = 224
+    crop_area_fraction: tuple[float, float] = (0.08, 1.0)
+    aspect_ratio_range: tuple[float, float] = (0.75, 1.333)
+    interp: Interpolation = "linear"
+    rgb: bool = True
+    reduce: bool = True
+    max_pixels: int = MAX_PIXELS
+    strict: bool = True
+    _crop: GoogleNetRandomCropAndResize = field(init=False, repr=False, compare=False)
 
-def memory_of(out: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.uint8]:
-    """Memory for a result with the shape of the result; `out` itself if it has that."""
-    size = math.prod(shape)
-    if out.flags.writeable and out.dtype == np.uint8:
-        if out.shape == shape:
-            return out
-        if out.ndim == 1 and out.flags.c_contiguous and out.size >= size:
-            return out[:size].reshape(shape)
-    read_only = not out.flags.writeable
-    raise ConfigError(
-        "out cannot be written." if read_only else "out does not fit the image.",
-        got=describe(out) + (", read-only" if read_only else ""),
-        expected=f"writeable uint8 {list(shape)}, or one axis of at least {size}",
-        fix="leave out `out`, or ask image_header(data) for the size before decoding",
-    )
+    def __post_init__(self) -> None:
+        self._target = height_and_width(self.target_shape, "target_shape")
+        self._interp = interpolation(self.interp)
+        self._decoder = Decoder(self.rgb, strict=self.strict, max_pixels=self.max_pixels)
+        self._crop = GoogleNetRandomCropAndResize(
+            self.crop_area_fraction, self.aspect_ratio_range, self.target_shape, self.interp
+        )
+
+    def __call__(self, data: Bytes, rng: RNG | None = None, *, out: Out = None) -> Image:
+        """The part as uint8 [height, width, 3]; `out` and errors are as for `decode_image`."""
+        data = as_bytes(data)
+        header = self._decoder.read_header(data)
+        # Only a JPEG is not decoded as a whole. Of an image the draw looks at the shape alone.
+        is_jpeg = header.format == "jpeg"
+        whole = None if is_jpeg else self._decoder.decode(data, header)
+        seen = np.empty(header.upright_size, "V0") if whole is None else whole
+        transform: Any = self._crop.get_transform(seen, rng)
+        part = next(iter(transform))
+        if not isinstance(part, CropTransform):  # no draw fitted: the middle, after scaling
+            whole = self._decoder.decode(data, header) if whole is None else whole
+            return _fitted(transform.apply_image(whole), out)
+        img = self._part(data, header, part) if whole is None else part.apply_image(whole)
+        if self._interp == INTERPOLATIONS["nearest"]:  # OpenCV's is another rule
+            return _fitted(resize(img, *self._target, self._interp), out)
+        memory = None if out is None else _memory_of(out, (*self._target, 3))
+        direct = memory if memory is not None and memory.flags.c_contiguous else None
+        size = self._target[::-1]
+        img = opencv().resize(img, size, dst=direct, interpolation=self._interp)
+        return img if direct is not None else _fitted(img, out)
+
+    def make_in_row(self, data: Bytes, rng: RNG | None = None) -> Image:
+        """As calling it, in its place in the batch: see `towerpack.dataflow.empty_row`."""
+        if type(self).__call__ is not DecodeRandomCrop.__call__:
+            return self(data, rng)
+        return self(data, rng, out=empty_row((*self._target, 3), np.uint8))
+
+    def _part(self, data: bytes, header: ImageHeader, part: CropTransform) -> Image:
+        """A part of an upright JPEG, reduced if that is good enough."""
+        height, width = self._target
+        larger = (f for f in (8, 4, 2) if part.h >= f * height and part.w >= f * width)
+        factor = next(larger, 1) if self.reduce else 1
+        if factor == 1:
+            return self._decoder.decode_part(data, header, part)
+        # Reduced as it is stored: blocks begin at its edges, not at those of the upright picture.
+        part = _before_turning(part, header)
+        img = self._decoder.decode(data, header._replace(orientation=1), factor)
+        if img.shape[:2] != (header.height, header.width):  # rounded outwards
+            y0, x0 = part.y0 // factor, part.x0 // factor
+            y1 = min(-(-(part.y0 + part.h) // factor), img.shape[0])
+            x1 = min(-(-(part.x0 + part.w) // factor), img.shape[1])
+            part = CropTransform(y0, x0, y1 - y0, x1 - x0)
+        return _upright(part.apply_image(img), header.orientation)
 
 
 def encode_jpeg(
@@ -295,17 +333,12 @@ def encode_jpeg(
         quality: 1 to 100.
         rgb: The order of the image's colours; `False` is BGR.
         subsampling: Of the colours: "444", "422", "420", "440" or "411".
-
-    Raises:
-        ConfigError: The image has another dtype or number of channels, or there is no such quality
-            or subsampling.
     """
     img = check_image(img)
     img = img[:, :, None] if img.ndim == 2 else img
     if img.dtype != np.uint8 or img.shape[2] not in (1, 3):
-        raise ConfigError(
-            "A JPEG is made of a uint8 image with 1 or 3 channels.", got=describe(img)
-        )
+        what = "A JPEG is made of a uint8 image with 1 or 3 channels."
+        raise ConfigError(what, got=describe(img))
     if not 1 <= integer_of(quality, "quality") <= 100 or subsampling not in _SUBSAMPLINGS:
         raise ConfigError(
             f"There is no quality={quality!r:.60} with subsampling={subsampling!r:.60}.",
@@ -317,6 +350,57 @@ def encode_jpeg(
         quality=quality,
         colorspace=colour,
         colorsubsampling="Gray" if colour == "GRAY" else subsampling,
+    )
+
+
+def _before_turning(part: CropTransform, header: ImageHeader) -> CropTransform:
+    """Where a part of an upright picture lies in the picture as stored."""
+    y0, x0, h, w = part.y0, part.x0, part.h, part.w
+    if header.orientation in (2, 3, 6, 7):
+        x0 = header.upright_size[1] - x0 - w
+    if header.orientation in (3, 4, 7, 8):
+        y0 = header.upright_size[0] - y0 - h
+    turned = header.orientation > 4
+    return CropTransform(x0, y0, w, h) if turned else CropTransform(y0, x0, h, w)
+
+
+def _upright(img: Image, orientation: int) -> Image:
+    """The image, turned as EXIF's orientation (1 to 8) says."""
+    if orientation > 4:
+        img = transposed(img)
+    if orientation in (2, 3, 6, 7):
+        img = mirrored(img, -1 if orientation in (3, 7) else 1)
+    elif orientation in (4, 8):
+        img = mirrored(img, 0)
+    return img
+
+
+def _fitted(img: Image, out: Out) -> Image:
+    """The image in the memory that was given for it, or in its own, or a `ConfigError`."""
+    if out is None:
+        return np.ascontiguousarray(img)
+    if img.dtype != np.uint8:
+        raise ConfigError(f"The image is {img.dtype}, and out is for uint8.", fix="leave out `out`")
+    memory = _memory_of(out, img.shape)
+    if not np.may_share_memory(memory, img):
+        np.copyto(memory, img)
+    return memory
+
+
+def _memory_of(out: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.uint8]:
+    """Memory for a result with the shape of the result; `out` itself if it has that."""
+    size = math.prod(shape)
+    if not out.flags.writeable:
+        raise ConfigError("out cannot be written.", got=f"{describe(out)}, read-only")
+    if out.dtype == np.uint8 and out.shape == shape:
+        return out
+    if out.dtype == np.uint8 and out.ndim == 1 and out.flags.c_contiguous and out.size >= size:
+        return out[:size].reshape(shape)
+    raise ConfigError(
+        "out does not fit the image.",
+        got=describe(out),
+        expected=f"uint8 {list(shape)}, or one axis of at least {size}",
+        fix="leave out `out`, or ask image_header(data) for the size",
     )
 
 

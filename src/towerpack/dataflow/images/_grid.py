@@ -14,16 +14,10 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
-from towerpack.dataflow._datapoints import (
-    Datapoint,
-    choices_of,
-    describe,
-    describe_datapoint,
-    is_datapoint,
-)
+from towerpack.dataflow._datapoints import describe, is_datapoint
 from towerpack.dataflow._flow import DataFlow
-from towerpack.dataflow.images._image import Image
-from towerpack.dataflow.images._resampling import resize_mask
+from towerpack.dataflow.images._image import Image, resize_mask
+from towerpack.dataflow.images._stages import component_of
 from towerpack.dataflow.images._transform import as_floats, as_keypoints
 
 _BACKGROUND = 32
@@ -59,14 +53,12 @@ def image_grid(
     Args:
         source: A flow of datapoints or of batches of them; or images, or datapoints.
         path: Where to write a PNG file; `None` writes none.
-        rows: At most so many; the last ones are left out if there are too few images.
-        cols: In each row.
+        rows, cols: At most so many; the last rows are left out if there are too few images.
         image: Which component is the image, where there are components.
         label: Which component stands below the picture: a number, text, or values of classes, of
             which the greatest three are told.
-        mask: Which component is a label map; 0 is not shown.
-        boxes: Which component is boxes [n, 4]: x0, y0, x1, y1.
-        keypoints: Which component is points [n, 2 or more]: x, y.
+        mask, boxes, keypoints: Which components are a label map, of which 0 is not shown, boxes
+            [n, 4] (x0, y0, x1, y1), and points [n, 2 or more] (x, y).
         names: Of the classes, for labels that are whole numbers.
         rgb: The order of the colours.
         cell: Height and width of a picture in the grid.
@@ -74,19 +66,11 @@ def image_grid(
 
     Returns:
         The grid, RGB.
-
-    Raises:
-        ConfigError: There is no image, or something that cannot be drawn, or no folder for it.
     """
     if rows < 1 or cols < 1 or cell < 16:
         raise ConfigError(
             f"A grid of {rows} x {cols} cells of {cell} pixels shows nothing.",
             expected="1 or more rows and columns, of 16 or more pixels",
-        )
-    if path is not None and not Path(path).absolute().parent.is_dir():
-        raise ConfigError(
-            f"{path} cannot be written: there is no folder {Path(path).parent}.",
-            fix="make it, or choose another one",
         )
     parts = {"image": image, "label": label, "mask": mask, "boxes": boxes, "keypoints": keypoints}
     given = {name: index for name, index in parts.items() if index is not None}
@@ -108,12 +92,11 @@ def image_grid(
 def _cell(
     sample: dict[str, Any], cell: int, text: int, rgb: bool, names: Sequence[str] | None
 ) -> Any:
-    """A picture with what belongs to it, in the middle of its cell."""
+    """One picture with what belongs to it, in its place of the grid."""
     pixels = displayable(sample["image"], rgb=rgb)
-    height, width = pixels.shape[:2]
-    scale = cell / max(height, width)
-    width, height = max(1, round(width * scale)), max(1, round(height * scale))
-    image = _pillow("Image")
+    scale = cell / max(pixels.shape[:2])
+    height, width = (max(1, round(side * scale)) for side in pixels.shape[:2])
+    image, draw_on = _pillow("Image"), _pillow("ImageDraw").Draw
     # Averages, or nearest: pixels that are enlarged stay visible.
     how = image.Resampling.BOX if scale < 1 else image.Resampling.NEAREST
     img = image.fromarray(pixels).resize((width, height), how)
@@ -122,14 +105,12 @@ def _cell(
         palette = np.array([_pillow("ImageColor").getrgb(c) for c in _COLOURS], np.uint8)
         colours = image.fromarray(palette[(labels - 1) % len(_COLOURS)])
         img = image.composite(image.blend(img, colours, 0.5), img, image.fromarray(labels != 0))
-    draw = _pillow("ImageDraw").Draw(img)
+    draw = draw_on(img)
     boxes = as_floats(sample.get("boxes", ()), "boxes", 4)
-    for box, colour in zip(_pixels(boxes * scale), itertools.cycle(_COLOURS), strict=False):
-        x0, y0, x1, y1 = box
+    for (x0, y0, x1, y1), colour in _with_colours(boxes * scale):
         draw.rectangle((x0, y0, max(x0, x1 - 1), max(y0, y1 - 1)), outline=colour, width=2)
     points = as_keypoints(sample.get("keypoints", ()))
-    points = points.reshape(-1, points.shape[-1])[:, :2]
-    for (x, y), colour in zip(_pixels(points * scale), itertools.cycle(_COLOURS), strict=False):
+    for (x, y, *_), colour in _with_colours(points.reshape(-1, points.shape[-1]) * scale):
         draw.circle((x, y), 4, fill=colour, outline=(0, 0, 0))
     framed = image.new("RGB", (cell, cell + text), (_BACKGROUND,) * 3)
     top = (cell - height) // 2
@@ -140,9 +121,14 @@ def _cell(
         while len(told) > 1 and font.getlength(told) > cell - 6:
             told = told[: -2 if told.endswith("…") else -1] + "…"
         place = (cell / 2, top + height + 2)
-        fill = (235, 235, 235)
-        _pillow("ImageDraw").Draw(framed).text(place, told, fill, font, anchor="ma")
+        draw_on(framed).text(place, told, (235, 235, 235), font, anchor="ma")
     return framed
+
+
+def _with_colours(places: NDArray[Any]) -> Iterator[tuple[list[int], str]]:
+    """Each row, in whole numbers that are not too large to draw, and a colour for it."""
+    rows = np.clip(np.nan_to_num(np.rint(places)), -(1 << 20), 1 << 20).astype(int).tolist()
+    return zip(rows, itertools.cycle(_COLOURS), strict=False)
 
 
 def displayable(img: Any, *, rgb: bool = True) -> NDArray[np.uint8]:
@@ -168,27 +154,18 @@ def displayable(img: Any, *, rgb: bool = True) -> NDArray[np.uint8]:
 
 
 def _as_mask(mask: Any) -> NDArray[Any]:
-    try:
+    with contextlib.suppress(ValueError):  # lists of different lengths
         array = np.asarray(mask)
         array = array[:, :, 0] if array.shape[2:] == (1,) else array
-    except ValueError:  # lists of different lengths
-        array = np.empty(0)
-    whole = array.dtype.kind in "uib" or (
-        array.dtype.kind == "f" and bool((np.abs(array) < _LARGEST_LABEL).all())
-    )
-    if array.ndim == 2 and array.size and whole:
-        return array
+        floats = array.dtype.kind == "f" and bool((np.abs(array) < _LARGEST_LABEL).all())
+        if array.ndim == 2 and array.size and (floats or array.dtype.kind in "uib"):
+            return array
     raise ConfigError(
         "This is no mask to show.",
         got=describe(mask),
         expected="a whole number for each pixel: [height, width] or [height, width, 1]",
         fix="name the component that is one: mask=..., or on the command line --mask ...",
     )
-
-
-def _pixels(places: NDArray[Any]) -> list[list[int]]:
-    """Whole numbers that are not too large to draw."""
-    return np.clip(np.nan_to_num(np.rint(places)), -(1 << 20), 1 << 20).astype(int).tolist()
 
 
 def _told(label: Any, names: Sequence[str] | None) -> str:
@@ -209,26 +186,14 @@ def _samples(source: Any, parts: dict[str, Any], seed: int) -> Iterator[dict[str
         if isinstance(source, DataFlow):
             source = stack.enter_context(source.iterate(seed=seed, epoch=0))
         for datapoint in cast("Iterable[Any]", source):
-            if is_datapoint(datapoint):
-                yield from _split(_named(datapoint, parts, pipeline))
-            else:
+            if not is_datapoint(datapoint):
                 yield from _split({"image": datapoint})
-
-
-def _named(datapoint: Datapoint, parts: dict[str, Any], pipeline: str | None) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, index in parts.items():
-        try:
-            found[name] = datapoint[index]
-        except (KeyError, IndexError, TypeError) as error:
-            raise ConfigError(
-                f"There is no component {index!r} to show as {name}.",
-                got=describe_datapoint(datapoint),
-                expected=choices_of(datapoint),
-                fix=_NAME.format(name),
-                pipeline=pipeline,
-            ) from error
-    return found
+                continue
+            sample: dict[str, Any] = {}
+            for name, index in parts.items():
+                purpose, fix = f"show as {name}", _NAME.format(name)
+                sample[name] = component_of(datapoint, index, purpose, fix, pipeline)
+            yield from _split(sample)
 
 
 def _split(sample: dict[str, Any]) -> list[dict[str, Any]]:

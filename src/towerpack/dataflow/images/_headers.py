@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import struct
 from collections.abc import Callable, Iterator
@@ -13,9 +14,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.dataflow._datapoints import describe
 
-_STAND_ALONE = {0x01, *range(0xD0, 0xD8)}  # markers without a length
 _FRAMES = set(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
-_ORDINARY_FRAMES = {0xC0, 0xC1, 0xC2}
 _PROGRESSIVE = {0xC2, 0xC6, 0xCA, 0xCE}
 _PNG_CHANNELS = {0: 1, 2: 3, 3: 3, 4: 2, 6: 4}
 _TIFF_NUMBERS = {1: "B", 3: "H", 4: "I"}
@@ -24,7 +23,7 @@ _HAS_EXIF = 8  # a flag of an extended WebP file
 _MAX_SCANS = 100  # a progressive JPEG has about ten; each costs time, however little it holds
 _COUNT_SCANS_FROM = 1 << 22
 _START, _END, _SCAN = b"\xff\xd8", b"\xff\xd9", b"\xff\xda"
-# Those that mean something among pixels, too: not stuffing, fill bytes or restarts.
+# Those with a length, and the end: not stuffing, fill bytes or restarts.
 _MARKER = re.compile(rb"\xff[\xc0-\xcf\xd8-\xfe]")
 # The most that a byte can hold. In a progressive JPEG of one scan, each bit may be a block of 64
 # pixels; deflate makes 1032 bytes of one, each of 8 pixels.
@@ -39,8 +38,7 @@ class ImageHeader(NamedTuple):
 
     Attributes:
         format: "jpeg", "png", "webp", "gif", "bmp" or "tiff".
-        height: In pixels, before `orientation` is applied.
-        width: In pixels, before `orientation` is applied.
+        height, width: In pixels, before `orientation` is applied.
         channels: As stored; 4 is CMYK in a JPEG. 0 where the header does not say.
         orientation: EXIF's, 1 to 8, of JPEG, PNG, WebP and TIFF; 1 is upright.
         ordinary: A JPEG of 8 bits, sequential or progressive.
@@ -64,16 +62,8 @@ class ImageHeader(NamedTuple):
         return (self.width, self.height) if turned else (self.height, self.width)
 
 
-class _DamageError(Exception):
-    """What a parser found; `image_header` says where."""
-
-
 def image_header(data: Bytes, *, name: str | None = None) -> ImageHeader:
-    """Read the header of an image file; that takes microseconds, and no memory.
-
-    Args:
-        data: The file, or its first part.
-        name: What messages call it.
+    """Read the header of an image file, or of its first part, that messages call `name`.
 
     Raises:
         FormatError: It is damaged, or of none of the formats known here.
@@ -85,13 +75,13 @@ def image_header(data: Bytes, *, name: str | None = None) -> ImageHeader:
             f"{name or 'This'} is no image file.",
             got=f"{len(data)} bytes that begin with {data[:8]!r}",
             expected="a JPEG, PNG, WebP, GIF, BMP or TIFF file",
-            fix="leave it out, or take it from its source again if it should be one",
+            fix=f"leave it out, or {_AGAIN}",
         )
     try:
         header = _PARSERS[start](data)
         if header.height < 1 or header.width < 1:
-            raise _DamageError(f"it says {header.height} rows of {header.width} pixels")
-    except (_DamageError, struct.error) as error:
+            raise ValueError(f"it says {header.height} rows of {header.width} pixels")
+    except (ValueError, struct.error) as error:
         raise FormatError(
             f"The header of {name or 'this image'} is damaged: {error}.",
             got=f"{len(data)} bytes that begin with {data[:16]!r}",
@@ -107,20 +97,15 @@ def as_bytes(data: Any) -> bytes:
     try:
         return bytes(memoryview(data))
     except TypeError as error:
-        raise ConfigError(
-            "The contents of an image file are bytes.",
-            got=describe(data),
-            fix="read the file first: Path(path).read_bytes()",
-        ) from error
+        what, fix = "The contents of an image file are bytes.", "Path(path).read_bytes()"
+        raise ConfigError(what, got=describe(data), fix=fix) from error
 
 
 def damaged(name: str | None, kind: str, why: str) -> FormatError:
     """The error for a file that cannot be decoded."""
     partly = "; decode_image(strict=False) takes what can be decoded" if kind == "jpeg" else ""
-    why = why.strip().rstrip(".")
-    return FormatError(
-        f"{name or 'The image'} is a damaged {kind.upper()} file: {why}.", fix=_AGAIN + partly
-    )
+    what = f"{name or 'The image'} is a damaged {kind.upper()} file"
+    return FormatError(f"{what}: {why.strip().rstrip('.')}.", fix=_AGAIN + partly)
 
 
 def check_size(header: ImageHeader, nbytes: int, max_pixels: int, name: str | None) -> None:
@@ -128,11 +113,7 @@ def check_size(header: ImageHeader, nbytes: int, max_pixels: int, name: str | No
     pixels = header.height * header.width
     what = f"{name or 'The image'} claims {header.height} x {header.width} pixels"
     if pixels > max_pixels:
-        raise FormatError(
-            f"{what}.",
-            expected=f"at most max_pixels={max_pixels:_}",
-            fix="allow more, or leave it out",
-        )
+        raise FormatError(f"{what}.", expected=f"at most max_pixels={max_pixels:_}")
     most = _MOST_PIXELS_PER_BYTE.get(header.format)
     if most is not None and pixels > most * nbytes:
         least = f"at least {pixels // most} bytes"
@@ -142,9 +123,8 @@ def check_size(header: ImageHeader, nbytes: int, max_pixels: int, name: str | No
 def check_contents(header: ImageHeader, data: bytes, name: str | None) -> None:
     """Refuse files made to take for ever, or to take memory that their header does not tell.
 
-    Raises:
-        FormatError: It is a JPEG of too many scans, each of which passes over all pixels, or a PNG
-            with a chunk that is longer than the file, which OpenCV would allocate first.
+    Each scan of a JPEG passes over all pixels; a chunk of a PNG that is longer than the file would
+    be allocated by OpenCV first.
     """
     if header.format == "png" and not any(kind == b"IEND" for kind, _ in _png_chunks(data)):
         raise damaged(name, "png", "it ends too early")
@@ -154,36 +134,27 @@ def check_contents(header: ImageHeader, data: bytes, name: str | None) -> None:
         return
     # There are no more than these bytes occur, whatever they mean.
     if data.count(_SCAN) > _MAX_SCANS and (scans := _count_scans(data, header.frame)) > _MAX_SCANS:
-        raise FormatError(
-            f"{name or 'The image'} is a JPEG of {scans} scans.",
-            expected=f"at most {_MAX_SCANS}; usual are 1 to 12",
-        )
+        what = f"{name or 'The image'} is a JPEG of {scans} scans."
+        raise FormatError(what, expected=f"at most {_MAX_SCANS}; usual are 1 to 12")
 
 
 def _count_scans(data: bytes, at: int) -> int:
-    """How many scans libjpeg reads, at most: from the frame header on up to the end marker.
-
-    Behind that there may be a film.
-    """
-    scans, marker = 0, None
-    while True:
-        if marker != _START:
+    """How many scans libjpeg reads, at most, up to the end marker; behind it may be a film."""
+    scans = 0
+    at += int.from_bytes(data[at : at + 2], "big")
+    while (found := _MARKER.search(data, at)) and found[0] != _END:
+        at = found.end()
+        if found[0] != _START:
             at += max(2, int.from_bytes(data[at : at + 2], "big"))
-        found = _MARKER.search(data, at)
-        if found is None or found[0] == _END:
-            return scans
-        marker, at = found[0], found.end()
-        scans += marker == _SCAN
+        scans += found[0] == _SCAN
+    return scans
 
 
 def with_first_rows(data: bytes, header: ImageHeader, rows: int) -> tuple[bytes, ImageHeader]:
-    """A JPEG that announces only its first rows, so that a decoder stops behind them.
+    """An ordinary JPEG, not progressive, that announces only its first rows, and ends behind them.
 
-    Args:
-        data: The file; ordinary and not progressive.
-        header: Its header.
-        rows: How many are needed. There are enough more that these are as in the whole picture:
-            colours are scaled up with the rows next to them, and stored in blocks.
+    There are so many more that these are as in the whole picture: colours are scaled up with the
+    rows next to them, and stored in blocks.
     """
     # Behind length, bits, height, width and channels: number, sampling and table of each channel.
     sampling = data[header.frame + 9 : header.frame + 8 + 3 * header.channels : 3]
@@ -192,44 +163,33 @@ def with_first_rows(data: bytes, header: ImageHeader, rows: int) -> tuple[bytes,
     if height >= header.height:
         return data, header
     at = header.frame + 3
-    fewer = b"".join((data[:at], height.to_bytes(2, "big"), data[at + 2 :]))
+    fewer = data[:at] + height.to_bytes(2, "big") + data[at + 2 :]
     return fewer, header._replace(height=height)
 
 
 def _jpeg(data: bytes) -> ImageHeader:
     """Walk over the segments up to the frame's, as libjpeg does: rubbish in between is skipped."""
     at, orientation = 2, 1
-    while True:
-        at = data.find(b"\xff", at)
-        while 0 <= at < len(data) and data[at] == 0xFF:
-            at += 1
-        if not 0 <= at < len(data) - 2:
-            raise _DamageError("it ends before the frame header")
-        marker = data[at]
-        at += 1
-        if marker == 0 or marker in _STAND_ALONE:
-            continue
-        size = (data[at] << 8) | data[at + 1]
+    while found := _MARKER.search(data, at):
+        marker, at = data[found.end() - 1], found.end()
+        size = int.from_bytes(data[at : at + 2], "big")
         if size < 2 or marker in (0xD8, 0xD9, 0xDA):
-            raise _DamageError(f"there is no frame header before byte {at}")
+            raise ValueError(f"there is no frame header before byte {at}")
         if marker in _FRAMES:
             bits, height, width, channels = struct.unpack_from(">BHHB", data, at + 2)
-            ordinary = marker in _ORDINARY_FRAMES and bits == 8
-            progressive = marker in _PROGRESSIVE
-            return ImageHeader(
-                "jpeg", height, width, channels, orientation, ordinary, progressive, at
-            )
+            kind = marker <= 0xC2 and bits == 8, marker in _PROGRESSIVE
+            return ImageHeader("jpeg", height, width, channels, orientation, *kind, at)
         if marker == 0xE1 and data.startswith(_EXIF, at + 2):
             orientation = _exif_orientation(data[at + 2 : at + size])
         at += size
+    raise ValueError("it ends before the frame header")
 
 
 def _exif_orientation(exif: bytes) -> int:
     """Upright if the block is damaged: a picture is not the worse for it."""
-    try:
+    with contextlib.suppress(ValueError, struct.error):
         return _orientation(_tiff_tags(exif.removeprefix(_EXIF)))
-    except (_DamageError, struct.error):
-        return 1
+    return 1
 
 
 def _orientation(tags: dict[int, int]) -> int:
@@ -240,7 +200,7 @@ def _orientation(tags: dict[int, int]) -> int:
 def _tiff_tags(data: bytes) -> dict[int, int]:
     """The first value of each whole-numbered tag in the first directory of a TIFF structure."""
     if data[:4] not in (b"II*\0", b"MM\0*"):
-        raise _DamageError("it is no TIFF structure")
+        raise ValueError("it is no TIFF structure")
     endian = "<" if data[:2] == b"II" else ">"
     (start,) = struct.unpack_from(f"{endian}I", data, 4)
     (count,) = struct.unpack_from(f"{endian}H", data, start)
@@ -261,7 +221,7 @@ def _tiff(data: bytes) -> ImageHeader:
 def _png(data: bytes) -> ImageHeader:
     kind, width, height, _, colour = struct.unpack_from(">4sIIBB", data, 12)
     if kind != b"IHDR" or colour not in _PNG_CHANNELS:
-        raise _DamageError("its first chunk is no IHDR")
+        raise ValueError("its first chunk is no IHDR")
     # The EXIF block may stand behind the pixels.
     exif = next((exif for kind, exif in _png_chunks(data) if kind == b"eXIf"), b"")
     return ImageHeader("png", height, width, _PNG_CHANNELS[colour], _exif_orientation(exif))
@@ -281,7 +241,7 @@ def _png_chunks(data: bytes) -> Iterator[tuple[bytes, bytes]]:
 def _webp(data: bytes) -> ImageHeader:
     kind, at, orientation = data[8:16], 12, 1
     if len(data) < 30:
-        raise _DamageError("it ends too early")
+        raise ValueError("it ends too early")
     if kind == b"WEBPVP8X":
         width, height = (int.from_bytes(data[at : at + 3], "little") + 1 for at in (24, 27))
         # The EXIF block stands behind the pixels.
@@ -298,7 +258,7 @@ def _webp(data: bytes) -> ImageHeader:
     elif kind == b"WEBPVP8 ":
         width, height = (n & 0x3FFF for n in struct.unpack_from("<HH", data, 26))
     else:
-        raise _DamageError("it is a RIFF file, but not of WebP")
+        raise ValueError("it is a RIFF file, but not of WebP")
     return ImageHeader("webp", height, width, 0, orientation)
 
 

@@ -1,4 +1,4 @@
-"""What an image is here, arithmetic on its pixels, and OpenCV, loaded when it is first needed.
+"""What an image is here, its size, arithmetic on its pixels, and OpenCV, loaded when first needed.
 
 An image is an array [height, width] or [height, width, channels], uint8 (0 to 255) or float32 (0 to
 1, or 0 to 255).
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
 from towerpack.dataflow._datapoints import describe
+from towerpack.dataflow.images._arguments import INTERPOLATIONS
 
 Image = NDArray[Any]
 Floats = NDArray[np.float32]
@@ -24,8 +25,8 @@ MOST_CHANNELS = 128  # that functions of OpenCV 5 take at once, where they take 
 
 _TRANSPOSABLE = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32}  # bytes of a pixel that OpenCV can move
 
+_AT_ONCE = 4  # channels that every kernel of OpenCV takes
 _LEVELS = np.arange(256, dtype=np.float32)[:, None]
-_LEVELS.flags.writeable = False
 
 
 def opencv() -> Any:
@@ -66,11 +67,8 @@ def check_size(img: Any, h: int, w: int) -> None:
     """Raise `ConfigError` for an image or mask that a transform was not drawn for."""
     found = size_of(img)
     if found != (h, w):
-        raise ConfigError(
-            f"The transform is for images of {h} x {w} pixels.",
-            got=f"{found[0]} x {found[1]}",
-            fix="an image, its masks and what else belongs to it have one size",
-        )
+        what = f"The transform is for images of {h} x {w} pixels."
+        raise ConfigError(what, got=f"{found[0]} x {found[1]}")
 
 
 def mirrored(img: Image, code: int, out: Image | None = None) -> Image:
@@ -92,29 +90,49 @@ def transposed(img: Image) -> Image:
     return opencv().transpose(img).reshape(img.shape[1], img.shape[0], *img.shape[2:])
 
 
+def resize(img: Image, height: int, width: int, interp: int) -> Image:
+    """An image scaled to another size; "nearest" takes the same pixels as `resize_mask`."""
+    if interp == INTERPOLATIONS["nearest"]:
+        # Not by OpenCV, which takes the pixel at a corner, and not the one at the centre.
+        return resize_mask(check_image(img), height, width)
+    cv2 = opencv()
+    return in_parts(
+        check_image(img), lambda part, _: cv2.resize(part, (width, height), interpolation=interp)
+    )
+
+
+def resize_mask(mask: Image, height: int, width: int) -> Image:
+    """A mask scaled to another size: each pixel takes the label at its centre."""
+    rows, columns = (
+        # In integers: (i + 0.5) * old / new, rounded down.
+        (np.arange(new, dtype=np.int64) * 2 + 1) * old // (2 * new)
+        for old, new in zip(mask.shape, (height, width), strict=False)
+    )
+    # One axis after the other: both at once take five times as long.
+    return mask.take(rows, axis=0).take(columns, axis=1)
+
+
+def in_parts(img: Image, f: Callable[[Image, slice], Image]) -> Image:
+    """Apply a function of OpenCV to four channels at a time, of which it is told which they are."""
+    if img.ndim == 2 or img.shape[2] <= _AT_ONCE:
+        done = f(img, slice(None))
+        return done.reshape(*done.shape[:2], *img.shape[2:])
+    parts = [slice(first, first + _AT_ONCE) for first in range(0, img.shape[2], _AT_ONCE)]
+    return np.dstack([f(img[..., part], part) for part in parts])
+
+
 def pixel_values(value: Any, img: Image) -> NDArray[np.float64]:
-    """A colour for an image, or a label for a mask: one number, or one for each channel.
-
-    Returns:
-        The numbers for all channels, shaped like one pixel of `img`.
-
-    Raises:
-        ConfigError: There are not as many as there are channels, or one is out of range.
-    """
+    """A colour or label (one number, or one for each channel), shaped like one pixel of `img`."""
     channels = math.prod(img.shape[2:])
     values = np.atleast_1d(np.asarray(value, np.float64))
     if values.shape not in ((1,), (channels,)):
-        raise ConfigError(
-            f"{value!r:.60} is no colour for an image of shape {list(img.shape)}.",
-            expected=f"one number, or {channels}",
-        )
+        what = f"{value!r:.60} is no colour for an image of shape {list(img.shape)}."
+        raise ConfigError(what, expected=f"one number, or {channels}")
     if img.dtype.kind in "iu":
         info = np.iinfo(img.dtype)
         if values.min() < info.min or values.max() > info.max:
-            raise ConfigError(
-                f"{value!r:.60} does not fit into {img.dtype}.",
-                expected=f"{info.min} to {info.max}",
-            )
+            what = f"{value!r:.60} does not fit into {img.dtype}."
+            raise ConfigError(what, expected=f"{info.min} to {info.max}")
     return np.resize(values, channels).reshape(img.shape[2:])
 
 
@@ -122,12 +140,9 @@ def pixel_values(value: Any, img: Image) -> NDArray[np.float64]:
 
 
 def map_values(img: Image, f: Callable[[Floats], NDArray[Any]], limit: float | None) -> Image:
-    """Apply a function of single values; uint8 images are looked up in a table of 256.
+    """Apply a function of values [..., channels or 1]; uint8 images are looked up in a table.
 
-    Args:
-        img: An image.
-        f: Elementwise along all axes but the last, which has one entry for each channel (or one).
-        limit: Float images are clipped to 0..limit; `None` lets them be.
+    Float images are clipped to 0..limit, if there is one.
     """
     if img.dtype == np.uint8:
         return look_up(img, to_uint8(f(_LEVELS)))
@@ -172,8 +187,5 @@ def luma(rgb: bool) -> Floats:
 def check_color(img: Image, who: object) -> None:
     """Raise `ConfigError` for an image without three channels."""
     if img.ndim != 3 or img.shape[2] != 3:
-        raise ConfigError(
-            f"{who!r} is for images of three colours.",
-            got=describe(img),
-            expected="[height, width, 3]",
-        )
+        what = f"{who!r} is for images of three colours."
+        raise ConfigError(what, got=describe(img), expected="[height, width, 3]")

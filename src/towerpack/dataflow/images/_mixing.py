@@ -1,10 +1,10 @@
-"""MixUp and CutMix: maps of batches in which images, and their labels, are mixed by pairs."""
+"""MixUp and CutMix, which mix the images of a batch by pairs; Mosaic, four images in one."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
-from dataclasses import KW_ONLY, dataclass
+from collections.abc import Hashable, Sequence
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Annotated, Any, Literal, cast
 
 import numpy as np
@@ -12,13 +12,35 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._datapoints import Datapoint, describe, replaced
-from towerpack.dataflow.images._arguments import Probability, check_arguments, number
+from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints, describe, replaced
+from towerpack.dataflow._flow import (
+    DataFlow,
+    Place,
+    Wrapper,
+    compile_flow,
+    pipeline_of,
+    sequential_part,
+)
+from towerpack.dataflow._plan import Node
+from towerpack.dataflow._randomness import position_rng
+from towerpack.dataflow.images._arguments import (
+    Probability,
+    Size,
+    check_arguments,
+    height_and_width,
+    number,
+)
 from towerpack.dataflow.images._augmentor import RNG
-from towerpack.dataflow.images._image import Image, opencv
+from towerpack.dataflow.images._crop import draw_crop
+from towerpack.dataflow.images._geometry import ResizeTransform
+from towerpack.dataflow.images._image import Image, check_image, opencv
 from towerpack.dataflow.images._stages import component_of
+from towerpack.dataflow.images._transform import TransformList, clip_boxes
+from towerpack.dataflow.stages._mapping import Mapper
 
 Ratios = NDArray[np.float32]
+
+_MIDDLE = (0.25, 0.75)  # where the images of a mosaic may meet, in fractions of the sides
 
 
 @dataclass(eq=False, repr=False)
@@ -38,13 +60,12 @@ class BatchMix(ABC):
             [n, classes] already need none.
         prob: How likely an image is to be mixed at all.
         labels: "soft" for labels mixed as the images are, [n, classes], float32 if they were whole
-            numbers and else of the dtype that they had; "pair" for
-            whole-numbered labels as they are, and two more components at the end (in a dict:
-            "partner_label" and "ratio"): those of the partners, and how much, float32 [n], is left
-            of the images themselves. The loss is then `ratio * loss(a) + (1 - ratio) * loss(b)`.
-        image: Which component is the images, [n, height, width] or [n, height, width, channels],
-            uint8 or float32.
-        label: Which component is the labels.
+            numbers; "pair" for whole-numbered labels as they are, and two more components at the
+            end (in a dict: "partner_label" and "ratio"): those of the partners, and how much,
+            float32 [n], is left of the images themselves. The loss is then
+            `ratio * loss(a) + (1 - ratio) * loss(b)`.
+        image, label: Which components are the images, uint8 or float32 [n, height, width] or
+            [n, height, width, channels], and the labels.
     """
 
     alpha: Annotated[float, number(above=0)] = 1.0
@@ -64,28 +85,16 @@ class BatchMix(ABC):
     def mix(
         self, images: Image, partners: NDArray[np.int64], ratios: Ratios, rng: RNG
     ) -> tuple[Image, Ratios]:
-        """New images, and how much is left of the original ones.
+        """New images, and how much is left of the original ones, which are not to be changed.
 
-        Args:
-            images: A batch; not to be changed.
-            partners: Which image each of them is mixed with.
-            ratios: How much should be left of each; 1 is everything.
-            rng: What else is random.
+        `partners` are the indices of the images to mix each with, and `ratios` how much should be
+        left of it; 1 is everything. What else is random is drawn from `rng`.
         """
 
     def __call__(self, batch: Datapoint, rng: RNG | None = None) -> Datapoint:
-        """Mix one batch.
-
-        Args:
-            batch: Of images and labels.
-            rng: What draws; `MapData(..., rng=True)` gives it.
-
-        Raises:
-            ConfigError: The images or labels are not as they should be, or there is no generator.
-        """
-        if rng is None or not isinstance(cast("object", rng), np.random.Generator):
-            fix = None if rng is not None else f"MapData(ds, {type(self).__name__}(...), rng=True)"
-            raise self._refused("draws a number for each image of a batch", fix=fix)
+        """Mix one batch, with the generator that `MapData(..., rng=True)` gives."""
+        if not isinstance(rng, np.random.Generator):
+            raise self._refused("draws a number for each image of a batch")
         images, labels = self._parts(batch)
         count = len(images)
         partners = rng.permutation(count)
@@ -109,7 +118,7 @@ class BatchMix(ABC):
             try:
                 arrays.append(np.asarray(part))
             except ValueError as error:  # a list of different shapes
-                kinds = " and ".join(dict.fromkeys(describe(item) for item in part))
+                kinds = " and ".join(dict.fromkeys(map(describe, part)))
                 raise self._refused("mixes nothing that differs in shape", kinds) from error
         images, labels = arrays
         if (
@@ -123,23 +132,22 @@ class BatchMix(ABC):
             )
         return images, labels
 
-    def _refused(self, why: str, got: str | None = None, fix: str | None = None) -> ConfigError:
+    def _refused(self, why: str, got: str | None = None) -> ConfigError:
         after = f"MapData(BatchData(ds, n), {type(self).__name__}(...), rng=True)"
         return ConfigError(
             f"{type(self).__name__} {why}.",
             got=got,
             expected="images [n, height, width] or [n, height, width, channels], uint8 or float32, "
             "and n labels",
-            fix=fix or f"{after}; image=..., label=... say which components they are",
+            fix=f"{after}; image=..., label=... say which components they are",
         )
 
     def _put(self, batch: Datapoint, images: Image, labels: Any, *more: Any) -> Datapoint:
         changed = {self.image: images, self.label: labels}
         if isinstance(batch, dict):
             changed |= zip(("partner_label", "ratio"), more, strict=False)
-            return replaced(cast("Any", batch), changed)
-        mixed = replaced(batch, changed)
-        if not more:
+        mixed: Any = replaced(cast("Any", batch), changed)
+        if not more or isinstance(batch, dict):
             return mixed
         return [*mixed, *more] if isinstance(batch, list) else (*mixed, *more)
 
@@ -161,8 +169,8 @@ class MixUp(BatchMix):
         mixed = np.empty(images.shape, images.dtype)
         rows = images.reshape(len(images), images.shape[1], -1)
         out = mixed.reshape(rows.shape)
+        # One by one: NumPy would make floats of the whole batch, three times.
         for i, (partner, ratio) in enumerate(zip(partners.tolist(), ratios.tolist(), strict=True)):
-            # Row by row: NumPy would make floats of the whole batch, three times.
             cv2.addWeighted(rows[i], ratio, rows[partner], 1 - ratio, 0, dst=out[i])
         return mixed, ratios
 
@@ -192,12 +200,167 @@ class CutMix(BatchMix):
         return mixed, (1 - cut / (height * width)).astype(np.float32)
 
 
-def soft_labels(labels: NDArray[Any], num_classes: int | None) -> NDArray[Any]:
-    """Labels as float [n, classes]: whole numbers become 1 in their column.
+@dataclass(frozen=True)
+class MosaicLayout:
+    """Puts four datapoints together into one.
+
+    The canvas is cut into four parts that meet at a random point in its middle half. Each image is
+    scaled, with its aspect ratio, until it covers its part, and a random section that fits is
+    shown. Boxes are moved, clipped to what is shown, and left out where little of them is.
+
+    Args:
+        shape: (height, width) of the canvas, or one number for both.
+        image: Which component is the image.
+        boxes: Which component is the boxes, [n, 4]: x0, y0, x1, y1. `None`: there are none.
+        labels: Which component, or components, have a row for each box.
+        min_visible: Boxes of which less than this fraction is shown are left out.
+    """
+
+    shape: Size = 640
+    image: Hashable = 0
+    boxes: Hashable | None = 1
+    labels: Hashable | tuple[Hashable, ...] | None = 2
+    min_visible: Annotated[float, number(0, 1)] = 0.1
+
+    def __post_init__(self) -> None:
+        check_arguments(self)
+        if min(height_and_width(self.shape)) < 4:
+            raise ConfigError(f"A mosaic of {self.shape} is too small.", expected="4 or more")
+
+    def __call__(self, datapoints: Sequence[Datapoint], rng: RNG) -> Datapoint:
+        """One datapoint made of four; components not named here are those of the first."""
+        images = [check_image(self._part(datapoint, self.image)) for datapoint in datapoints]
+        if len({(image.dtype, image.shape[2:]) for image in images}) > 1:
+            raise ConfigError(
+                "The images of a mosaic differ in kind.",
+                got=", ".join(map(describe, images)),
+                expected="one dtype and number of channels",
+            )
+        height, width = height_and_width(self.shape)
+        canvas = np.empty((height, width, *images[0].shape[2:]), images[0].dtype)
+        y, x = (int(size * rng.uniform(*_MIDDLE)) for size in (height, width))
+        corners = [(0, y, 0, x), (0, y, x, width), (y, height, 0, x), (y, height, x, width)]
+        rows = [
+            self._show(datapoint, canvas, corner, rng)
+            for datapoint, corner in zip(datapoints, corners, strict=True)
+        ]
+        changed: dict[Any, Any] = {self.image: canvas}
+        for index, parts in zip(self._per_box(), zip(*rows, strict=True), strict=True):
+            changed[index] = np.concatenate(parts)
+        return replaced(datapoints[0], changed)
+
+    def _per_box(self) -> list[Any]:
+        """The components with a row for each box: the boxes, and labels."""
+        if self.boxes is None:
+            return []
+        several = isinstance(self.labels, tuple)
+        labels = cast("tuple[Any, ...]", self.labels if several else (self.labels,))
+        return [self.boxes, *(index for index in labels if index is not None)]
+
+    def _show(
+        self, datapoint: Datapoint, canvas: Image, corner: tuple[int, int, int, int], rng: RNG
+    ) -> list[NDArray[Any]]:
+        """Draw one image into its part; tell what of boxes and labels is seen there."""
+        y0, y1, x0, x1 = corner
+        image = datapoint[self.image]
+        h, w = image.shape[:2]
+        factor = max((y1 - y0) / h, (x1 - x0) / w)
+        size = (max(y1 - y0, round(h * factor)), max(x1 - x0, round(w * factor)))
+        section = draw_crop(size, (y1 - y0, x1 - x0), rng)
+        transform = TransformList([ResizeTransform(h, w, *size), section])
+        canvas[y0:y1, x0:x1] = transform.apply_image(image)
+        if self.boxes is None:
+            return []
+        boxes, *others = (np.asarray(self._part(datapoint, index)) for index in self._per_box())
+        moved = transform.apply_boxes(boxes)
+        clipped, keep = clip_boxes(moved, y1 - y0, x1 - x0, min_area=self.min_visible)
+        for rows in others:
+            if rows.shape[:1] != keep.shape:
+                what = f"There are {len(keep)} boxes, and labels that are {describe(rows)}."
+                raise ConfigError(what, expected="a row for each box")
+        shifted = clipped + np.array((x0, y0, x0, y0), clipped.dtype)
+        return [rows[keep] for rows in (shifted, *others)]
+
+    def _part(self, datapoint: Datapoint, index: Hashable) -> Any:
+        fix = "image=..., boxes=..., labels=... say which are; labels=None if boxes have none"
+        return component_of(datapoint, index, "put together", fix)
+
+
+class Mosaic(Wrapper):
+    """Puts every datapoint together with three others of the pass, drawn at random, into one.
+
+    Bochkovskiy et al. 2020 (YOLOv4), https://arxiv.org/abs/2004.10934, section 3.3. See
+    `MosaicLayout` for how. Each datapoint is read four times on average, so decoding comes to four
+    times the work; `CacheData` below helps where memory allows.
+
+    Contract: in order; length of `ds`; random; thread- and fork-safe as `ds` is; resumable at once.
+
+    Args:
+        ds: Over an indexable source.
+        shape, image, boxes, labels, min_visible: See `MosaicLayout`.
 
     Raises:
-        ConfigError: They are whole numbers, and `num_classes` is missing or too small.
+        ConfigError: `ds` can only be read in order, or is infinite.
+        MapError: Four datapoints do not go together; raised while iterating.
     """
+
+    random = True
+    lifts = True
+
+    def __init__(
+        self,
+        ds: DataFlow,
+        shape: int | tuple[int, int] = 640,
+        *,
+        image: Hashable = 0,
+        boxes: Hashable | None = 1,
+        labels: Hashable | tuple[Hashable, ...] | None = 2,
+        min_visible: float = 0.1,
+    ) -> None:
+        super().__init__(ds)
+        self.layout = MosaicLayout(shape, image, boxes, labels, min_visible)
+        node = compile_flow(ds, Place(0, serial=True))
+        if node is None or node.size is None:
+            part = pipeline_of(sequential_part(ds))
+            fix = "behind BatchData(ds, 4, stack='list'), a function that calls MosaicLayout(...)"
+            raise ConfigError(f"Mosaic needs random access to a finite flow, not {part}.", fix=fix)
+
+    def arguments(self) -> str:
+        return "{} x {}".format(*height_and_width(self.layout.shape))
+
+    def compile(self, place: Place) -> Node | None:
+        inner = compile_flow(self.ds, replace(place, serial=True))
+        if inner is None or inner.size is None:
+            return None
+        mapper = Mapper(self.layout, f"Mosaic({self.arguments()})", None)
+        return MosaicNode(inner, inner.size, mapper, place.key(self))
+
+
+class MosaicNode(Node):
+    """Reads four positions of another plan for each of its own."""
+
+    def __init__(self, inner: Node, size: int, mapper: Mapper, key: int) -> None:
+        self.inner = inner
+        self.size = self._count = size
+        self._mapper = mapper
+        self._key = key
+
+    def read(self, epoch: int, positions: Positions) -> Block:
+        return [self.get(epoch, position) for position in as_ints(positions)]
+
+    def get(self, epoch: int, position: int) -> Datapoint:
+        rng = position_rng(self._key, epoch, position)
+        others: list[int] = rng.integers(self._count, size=3).tolist()
+        datapoints = [self.inner.get(epoch, p) for p in (position, *others)]
+        try:
+            return self._mapper.f(datapoints, rng)
+        except Exception as error:
+            where = f"datapoints {position}, {', '.join(map(str, others))} of epoch {epoch}"
+            raise self._mapper.failure(error, where, datapoints[0]) from error
+
+
+def soft_labels(labels: NDArray[Any], num_classes: int | None) -> NDArray[Any]:
+    """Labels as float [n, classes]: whole numbers become 1 in their column, or a `ConfigError`."""
     if labels.dtype.kind == "f" and labels.ndim == 2:
         return labels
     if labels.dtype.kind not in "iu" or labels.ndim != 1 or num_classes is None:

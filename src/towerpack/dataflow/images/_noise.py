@@ -1,4 +1,4 @@
-"""Noise, and rectangles cut out."""
+"""Noise, blur, and rectangles cut out."""
 
 from __future__ import annotations
 
@@ -17,20 +17,26 @@ from towerpack.dataflow.images._arguments import (
     whole_interval,
 )
 from towerpack.dataflow.images._augmentor import RNG, PhotometricAugmentor
+from towerpack.dataflow.images._color import ClippingAugmentor
 from towerpack.dataflow.images._crop import draw_place
-from towerpack.dataflow.images._image import Image, like, opencv, pixel_values, size_of, to_uint8
+from towerpack.dataflow.images._image import (
+    Image,
+    in_parts,
+    like,
+    opencv,
+    pixel_values,
+    size_of,
+    to_uint8,
+)
 
 _TRIES = 100
 
 
 @dataclass(eq=False, repr=False)
-class GaussianNoise(PhotometricAugmentor):
-    """Adds a normal random number to every value.
+class GaussianNoise(ClippingAugmentor):
+    """Adds a normal random number to every value, of the standard deviation `sigma`.
 
-    Args:
-        sigma: Its standard deviation.
-        clip: See `Brightness`, as `max_value`.
-        max_value: White in float images.
+    For `clip` and `max_value` see `Brightness`.
     """
 
     sigma: Annotated[float, number(0)] = 1.0
@@ -43,18 +49,12 @@ class GaussianNoise(PhotometricAugmentor):
     def change(self, img: Image, drawn: int) -> Image:
         noise = np.random.default_rng(drawn).standard_normal(img.shape, np.float32)
         noisy = img + noise * np.float32(self.sigma)
-        return like(noisy, img, self.max_value if self.clip else None)
+        return like(noisy, img, self.limit)
 
 
 @dataclass(eq=False, repr=False)
 class SaltPepperNoise(PhotometricAugmentor):
-    """Makes some pixels white and some black.
-
-    Args:
-        white_prob: Which fraction becomes white.
-        black_prob: Which fraction becomes black.
-        max_value: White in float images.
-    """
+    """Makes fractions of the pixels white (`max_value` in float images) and black."""
 
     white_prob: Probability = 0.05
     black_prob: Probability = 0.05
@@ -108,12 +108,50 @@ class JpegNoise(PhotometricAugmentor):
 
 
 @dataclass(eq=False, repr=False)
+class GaussianBlur(PhotometricAugmentor):
+    """Blurs with a Gaussian window of random size.
+
+    Args:
+        size_range: The window has 2 * n + 1 pixels, n uniform in low..high-1.
+        sigma_range: Its standard deviation is uniform in (lowest, highest), in pixels; 0 follows
+            from the size.
+        symmetric: The same for x and y.
+        max_size: The predecessor's name for the `high` of `size_range`.
+    """
+
+    size_range: Annotated[tuple[int, int], whole_interval(0)] = (0, 3)
+    sigma_range: Annotated[tuple[float, float], interval(0)] = (0.0, 0.0)
+    symmetric: bool = True
+    max_size: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.max_size is not None:
+            self.size_range = (0, self.max_size)
+        super().__post_init__()
+
+    def draw(self, img: Image, rng: RNG) -> tuple[list[int], list[float]]:
+        count = 1 if self.symmetric else 2
+        sizes = rng.integers(*self.size_range, count) * 2 + 1
+        sigmas = rng.uniform(*self.sigma_range, count)
+        return np.resize(sizes, 2).tolist(), np.resize(sigmas, 2).tolist()
+
+    def change(self, img: Image, drawn: tuple[list[int], list[float]]) -> Image:
+        cv2 = opencv()
+        sizes, (sigma_x, sigma_y) = drawn
+        return in_parts(
+            img,
+            lambda part, _: cv2.GaussianBlur(
+                part, sizes, sigmaX=sigma_x, sigmaY=sigma_y, borderType=cv2.BORDER_REPLICATE
+            ),
+        )
+
+
+@dataclass(eq=False, repr=False)
 class RandomCutout(PhotometricAugmentor):
     """Fills a rectangle at a random place (DeVries & Taylor 2017). Masks and boxes stay.
 
     Args:
-        h_range: Height of the rectangle: a number, or (least, greatest).
-        w_range: Width of the rectangle, likewise.
+        h_range, w_range: Height and width of it: a number, or (least, greatest).
         fill: What it is filled with: a number, or one for each channel.
     """
 
@@ -122,10 +160,9 @@ class RandomCutout(PhotometricAugmentor):
     fill: Any = 0
 
     def draw(self, img: Image, rng: RNG) -> tuple[int, int, int, int]:
-        low_h, high_h = side_limits(self.h_range)
-        low_w, high_w = side_limits(self.w_range)
-        sides = int(rng.integers(low_h, high_h + 1)), int(rng.integers(low_w, high_w + 1))
-        return *draw_place(size_of(img), sides, rng), *sides
+        limits = side_limits(self.h_range), side_limits(self.w_range)
+        h, w = (int(rng.integers(low, high + 1)) for low, high in limits)
+        return *draw_place(size_of(img), (h, w), rng), h, w
 
     def change(self, img: Image, drawn: tuple[int, int, int, int]) -> Image:
         y, x, h, w = drawn
@@ -178,18 +215,15 @@ class RandomErasing(PhotometricAugmentor):
         if drawn is None:
             return img
         y, x, h, w, seed = drawn
-        erased = img.copy()
-        erased[y : y + h, x : x + w] = self._values(img, (h, w), seed)
-        return erased
-
-    def _values(self, img: Image, size: tuple[int, int], seed: int) -> Any:
+        erased, rng = img.copy(), np.random.default_rng(seed)
+        part = erased[y : y + h, x : x + w]
         if not isinstance(self.fill, str):
-            return pixel_values(self.fill, img)
-        rng = np.random.default_rng(seed)
-        shape = (*size, *img.shape[2:])
-        if img.dtype == np.uint8:
-            return rng.integers(256, size=shape, dtype=np.uint8)
-        return rng.random(shape, np.float32) * np.float32(self.max_value)
+            part[:] = pixel_values(self.fill, img)
+        elif img.dtype == np.uint8:
+            part[:] = rng.integers(256, size=part.shape, dtype=np.uint8)
+        else:
+            part[:] = rng.random(part.shape, np.float32) * np.float32(self.max_value)
+        return erased
 
 
 def draw_seed(rng: RNG) -> int:

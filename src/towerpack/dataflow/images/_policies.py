@@ -15,7 +15,7 @@ from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow.images._arguments import Interpolation, number
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
-from towerpack.dataflow.images._color import Saturation
+from towerpack.dataflow.images._color import BrightnessScale, Contrast, Saturation
 from towerpack.dataflow.images._image import (
     Image,
     check_image,
@@ -24,7 +24,6 @@ from towerpack.dataflow.images._image import (
     opencv,
     size_of,
 )
-from towerpack.dataflow.images._light import BrightnessScale, Contrast
 from towerpack.dataflow.images._transform import (
     NoOpTransform,
     PhotometricTransform,
@@ -45,9 +44,8 @@ _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 class RandAugment(ImageAugmentor):
     """Applies `n` operations drawn from fourteen, with replacement, all of strength `m`.
 
-    Cubuk et al. 2019, https://arxiv.org/abs/1909.13719, with the operations of table 2 there and
-    strengths that grow with `m`; those that have a direction (shears, shifts, rotations, more or
-    less of colour, contrast, brightness and sharpness) draw it:
+    Cubuk et al. 2019, https://arxiv.org/abs/1909.13719, with the operations of table 2 there.
+    Strengths grow with `m`; operations that have a direction draw it:
 
     | operation | at full strength |
     |---|---|
@@ -56,8 +54,7 @@ class RandAugment(ImageAugmentor):
     | translate x, translate y | by 150/331 of the side |
     | rotate | by 30 degrees |
     | color, contrast, brightness, sharpness | by a factor of 1 ± 0.9 |
-    | posterize | to 4 bits |
-    | solarize | all values inverted |
+    | posterize; solarize | to 4 bits; all values inverted |
 
     Masks, boxes and coordinates follow the geometric operations.
 
@@ -65,11 +62,10 @@ class RandAugment(ImageAugmentor):
         n: How many operations.
         m: How strong, from 0 to `max_m`. The paper takes (2, 9) for ResNet-50 on ImageNet.
         max_m: What full strength is called: 10 in the paper; torchvision counts to 30.
-        fill: What comes in from outside: a number, or one for each channel.
+        fill, mask_value: What comes in from outside: a number, or one for each channel; a label.
         interp: Of the geometric operations.
         rgb: The channels are red, green, blue; otherwise blue, green, red.
         ops: Names of those to draw from, as in `RandAugment.OPS`; by default all.
-        mask_value: The label of what comes in from outside.
     """
 
     n: Annotated[int, integer_of, number(0)] = 2
@@ -92,10 +88,8 @@ class RandAugment(ImageAugmentor):
             raise ConfigError(f"m is {self.m}.", expected=f"at most max_m={self.max_m}")
         unknown = set(self.ops or ()) - set(self.OPS)
         if unknown or self.ops == ():
-            raise ConfigError(
-                f"There is no operation {', '.join(map(repr, sorted(unknown))) or 'to draw'}.",
-                expected=", ".join(self.OPS),
-            )
+            named = ", ".join(map(repr, sorted(unknown))) or "to draw"
+            raise ConfigError(f"There is no operation {named}.", expected=", ".join(self.OPS))
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         rng = self.generator(rng)
@@ -108,22 +102,15 @@ class RandAugment(ImageAugmentor):
         )
 
     def operation(self, name: str, strength: float, size: tuple[int, int]) -> Transform:
-        """One operation on an image of a size (height, width).
-
-        Args:
-            name: One of `OPS`.
-            strength: -1 to 1; operations without a direction take its size.
-            size: Of the image.
-        """
+        """An operation of a strength from -1 to 1, for an image of a size (height, width)."""
         if name == "identity":
             return NoOpTransform()
         if name in _PHOTOMETRIC:
             change = partial(_changed, name, strength, self.rgb)
             return PhotometricTransform(change, f"{name}, {strength:+.2f}")
-        matrix, dsize = _GEOMETRIC[name](strength, *size), (size[1], size[0])
-        return WarpAffineTransform(
-            matrix, dsize, self.interp, "constant", self.fill, self.mask_value
-        )
+        h, w = size
+        matrix, outside = _GEOMETRIC[name](strength, h, w), (self.fill, self.mask_value)
+        return WarpAffineTransform(matrix, (w, h), self.interp, "constant", *outside)
 
 
 def _changed(name: str, strength: float, rgb: bool, img: Image) -> Image:
@@ -167,12 +154,11 @@ def _autocontrast(histogram: NDArray[np.int64]) -> NDArray[Any]:
     """The table that makes the least value 0 and the greatest 255."""
     occurring = np.flatnonzero(histogram)
     low, high = int(occurring[0]), int(occurring[-1])
-    values = np.arange(256)
     if high == low:
-        return values
+        return np.arange(256)
     scale = 255 / (high - low)
     # In this order: fractions are cut off, so that how they are rounded is seen.
-    return np.clip(values * scale - low * scale, 0, 255)
+    return np.clip(np.arange(256) * scale - low * scale, 0, 255)
 
 
 def _equalize(histogram: NDArray[np.int64]) -> NDArray[Any]:
@@ -201,14 +187,10 @@ def _solarize(img: Image, strength: float, rgb: bool) -> Image:
     return map_values(img, lambda values: np.where(values < from_, values, 255 - values), None)
 
 
-def _posterize(img: Image, strength: float, rgb: bool) -> Image:
-    return img & np.uint8(256 - (1 << round(_POSTERIZE * abs(strength))) & 255)
-
-
 _PHOTOMETRIC: dict[str, Callable[[Image, float, bool], Image]] = {
     "autocontrast": partial(_by_histogram, _autocontrast),
     "equalize": partial(_by_histogram, _equalize),
-    "posterize": _posterize,
+    "posterize": lambda img, s, _: img & np.uint8(256 - (1 << round(_POSTERIZE * abs(s))) & 255),
     "solarize": _solarize,
     **{name: partial(_enhanced, name) for name in ("color", "contrast", "brightness")},
     "sharpness": _sharpness,

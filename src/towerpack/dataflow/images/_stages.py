@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._datapoints import Datapoint, choices_of, describe, name_of, replaced
+from towerpack.dataflow._datapoints import Datapoint, choices_of, name_of, replaced
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._memory import empty_row
 from towerpack.dataflow._user_code import is_ours
@@ -50,13 +50,9 @@ class AugmentImageComponent(MapDataComponent):
         catch_exceptions: bool = False,
     ) -> None:
         self.augmentors = _as_one(augmentors)
-        super().__init__(
-            ds,
-            _AugmentOne(self.augmentors, copy),
-            index,
-            rng=True,
-            on_error="skip" if catch_exceptions else "raise",
-        )
+        on_error = "skip" if catch_exceptions else "raise"
+        f = _AugmentOne(self.augmentors, copy)
+        super().__init__(ds, f, index, rng=True, on_error=on_error)
 
     def arguments(self) -> str:
         return f"{_names_of(self.augmentors)}, {self.index!r}"
@@ -68,13 +64,10 @@ class AugmentImageComponents(MapData):
     Contract: as `AugmentImageComponent`.
 
     Args:
-        ds: What to augment.
-        augmentors: One, or several to be applied one after the other.
+        ds, augmentors, copy, catch_exceptions: See `AugmentImageComponent`.
         index: Which components are images: an index or key, or several. The transform is drawn
             for the first of them; all must have one size.
         coords_index: Which components are coordinates (x, y) of shape [n, 2].
-        copy: See `AugmentImageComponent`.
-        catch_exceptions: See `AugmentImageComponent`.
         masks: Which components are label maps: they are moved, and never interpolated.
         boxes: Which components are boxes (x0, y0, x1, y1) of shape [n, 4]; see `clip_boxes` for
             those that leave the image.
@@ -95,20 +88,16 @@ class AugmentImageComponents(MapData):
         keypoints: Indices = (),
     ) -> None:
         self.augmentors = _as_one(augmentors)
-        kinds = {
-            "apply_image": index,
-            "apply_mask": masks,
-            "apply_coords": coords_index,
-            "apply_boxes": boxes,
-            "apply_keypoints": keypoints,
+        self.kinds = {
+            "apply_image": _as_list(index),
+            "apply_mask": _as_list(masks),
+            "apply_coords": _as_list(coords_index),
+            "apply_boxes": _as_list(boxes),
+            "apply_keypoints": _as_list(keypoints),
         }
-        self.kinds = {method: _as_list(indices) for method, indices in kinds.items()}
-        super().__init__(
-            ds,
-            _AugmentTogether(self.augmentors, self.kinds, copy),
-            rng=True,
-            on_error="skip" if catch_exceptions else "raise",
-        )
+        on_error = "skip" if catch_exceptions else "raise"
+        f = _AugmentTogether(self.augmentors, self.kinds, copy)
+        super().__init__(ds, f, rng=True, on_error=on_error)
 
     def arguments(self) -> str:
         return _names_of(self.augmentors)
@@ -117,24 +106,14 @@ class AugmentImageComponents(MapData):
         super()._check()
         every = [index for indices in self.kinds.values() for index in indices]
         if not self.kinds["apply_image"] or len(set(every)) < len(every):
-            raise ConfigError(
-                f"{type(self).__name__} was given the components {every}.",
-                expected="at least one image, and no component twice",
-            )
+            expected = "at least one image, and no component twice"
+            raise ConfigError(f"The components to augment are {every}.", expected=expected)
 
 
 class AugmentImageCoordinates(AugmentImageComponents):
-    """Augments an image, and coordinates in it.
+    """Augments an image, and coordinates in it: `AugmentImageComponents` with one of each.
 
     Contract: as `AugmentImageComponent`.
-
-    Args:
-        ds: What to augment.
-        augmentors: One, or several to be applied one after the other.
-        img_index: Which component is the image.
-        coords_index: Which component is the coordinates (x, y), of shape [n, 2].
-        copy: See `AugmentImageComponent`.
-        catch_exceptions: See `AugmentImageComponent`.
     """
 
     def __init__(
@@ -149,52 +128,56 @@ class AugmentImageCoordinates(AugmentImageComponents):
         super().__init__(ds, augmentors, (img_index,), (coords_index,), copy, catch_exceptions)
 
 
-class _AugmentOne:
+class _Augment:
+    """What both have in common: what they lend to augmentors, and what becomes of their results."""
+
     def __init__(self, augmentors: ImageAugmentor, copy: bool) -> None:
         self._augmentors = augmentors
         self._copy = copy
-        self._lend = not (copy and _may_change_input(augmentors))
+        self._copy_first = copy and _may_change_input(augmentors)
 
+    def _lent(self, value: Any) -> Any:
+        """What augmentors may write to; what is no array is refused elsewhere."""
+        changeable = isinstance(cast("object", value), (np.ndarray, list))
+        return copies.deepcopy(value) if changeable and self._copy_first else value
+
+    def _owned(self, result: Image, given: Any) -> Image:
+        if not self._copy or not np.may_share_memory(result, given):
+            return result
+        own = empty_row(result.shape, result.dtype)
+        np.copyto(own, result)
+        return own
+
+
+class _AugmentOne(_Augment):
     def __call__(self, img: Image, rng: RNG) -> Image:
-        given = img if self._lend else _copied(img)
-        return _owned(self._augmentors.augment(given, rng), img, self._copy)
+        return self._owned(self._augmentors.augment(self._lent(img), rng), img)
 
 
-class _AugmentTogether:
+class _AugmentTogether(_Augment):
     def __init__(self, augmentors: ImageAugmentor, kinds: dict[str, list[Any]], copy: bool) -> None:
-        self._augmentors = augmentors
+        super().__init__(augmentors, copy)
         # An image comes first: for it the transform is drawn.
         self._methods = {i: method for method, indices in kinds.items() for i in indices}
-        self._copy = copy
-        self._lend = not (copy and _may_change_input(augmentors))
 
     def __call__(self, datapoint: Datapoint, rng: RNG) -> Datapoint:
         parts = {index: component_of(datapoint, index) for index in self._methods}
         self._check(parts)
-        given = parts if self._lend else {i: _copied(part) for i, part in parts.items()}
+        lent = {index: self._lent(part) for index, part in parts.items()}
         first, *others = self._methods
-        image, transform = self._augmentors.augment_with_transform(given[first], rng)
+        image, transform = self._augmentors.augment_with_transform(lent[first], rng)
         changed = {first: image}
         for index in others:
-            changed[index] = getattr(transform, self._methods[index])(given[index])
-        owned = {i: _owned(value, parts[i], self._copy) for i, value in changed.items()}
-        return replaced(datapoint, owned)
+            changed[index] = getattr(transform, self._methods[index])(lent[index])
+        return replaced(datapoint, {i: self._owned(new, parts[i]) for i, new in changed.items()})
 
     def _check(self, parts: dict[Hashable, Any]) -> None:
         sizes: dict[Hashable, tuple[int, int]] = {}
         for index, method in self._methods.items():
-            try:
-                if method == "apply_image":
-                    check_image(parts[index])
-                if method in ("apply_image", "apply_mask"):
-                    sizes[index] = size_of(parts[index])
-            except ConfigError as error:
-                raise ConfigError(
-                    error.what,
-                    got=f"{name_of(index)}: {describe(parts[index])}",
-                    expected=error.expected,
-                    fix="; ".join(filter(None, ["give the indices of images", error.fix])),
-                ) from error
+            if method == "apply_image":
+                check_image(parts[index])
+            if method in ("apply_image", "apply_mask"):
+                sizes[index] = size_of(parts[index])
         if len(set(sizes.values())) > 1:
             raise ConfigError(
                 "Images and masks that belong together differ in size.",
@@ -204,20 +187,19 @@ class _AugmentTogether:
 
 
 def component_of(
-    datapoint: Datapoint, index: Hashable, purpose: str = "augment", fix: str | None = None
+    datapoint: Datapoint,
+    index: Hashable,
+    purpose: str = "augment",
+    fix: str | None = None,
+    pipeline: str | None = None,
 ) -> Any:
-    """One component of a datapoint.
-
-    Raises:
-        ConfigError: There is none of that index; `purpose` says what for, and `fix` what to do.
-    """
+    """One component of a datapoint, or a `ConfigError` that says what for and what to do."""
     try:
         return datapoint[index]
     except (KeyError, IndexError, TypeError) as error:
+        what = f"There is no component {index!r} to {purpose}."
         raise ConfigError(
-            f"There is no component {index!r} to {purpose}.",
-            expected=choices_of(datapoint),
-            fix=fix,
+            what, expected=choices_of(datapoint), fix=fix, pipeline=pipeline
         ) from error
 
 
@@ -244,17 +226,3 @@ def _may_change_input(part: object) -> bool:
 def _as_list(indices: Indices) -> list[Any]:
     several = isinstance(indices, (list, tuple))
     return list(cast("Sequence[Hashable]", indices)) if several else [indices]
-
-
-def _copied(value: Any) -> Any:
-    """What code of the user's may write to; what is no array is refused elsewhere."""
-    changeable = isinstance(value, (np.ndarray, list))
-    return copies.deepcopy(cast("Any", value)) if changeable else value
-
-
-def _owned(result: Image, given: Any, copy: bool) -> Image:
-    if not copy or not np.may_share_memory(result, given):
-        return result
-    own = empty_row(result.shape, result.dtype)
-    np.copyto(own, result)
-    return own

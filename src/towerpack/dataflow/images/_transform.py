@@ -91,12 +91,7 @@ class GeometricTransform(Transform):
 
 
 class PhotometricTransform(Transform):
-    """Changes pixels where they are; masks, coordinates and boxes stay the same.
-
-    Args:
-        func: From an image to an image of the same height and width.
-        name: What messages call it.
-    """
+    """Changes pixels where they are by a function; masks, coordinates and boxes stay the same."""
 
     def __init__(self, func: Callable[[Image], Image], name: str | None = None) -> None:
         self._func = func
@@ -130,19 +125,12 @@ class NoOpTransform(PhotometricTransform):
 
 
 class TransformFactory(Transform):
-    """A transform made of functions.
-
-    Args:
-        name: What messages call it.
-        functions: `apply_image=`, `apply_mask=`, `apply_coords=`, or any other `apply_...`.
-    """
+    """A transform made of functions: `apply_image=`, `apply_mask=`, or any other `apply_...`."""
 
     def __init__(self, name: str | None = None, **functions: Callable[[Any], Any]) -> None:
         for key in functions:
             if not key.startswith("apply_"):
-                raise ConfigError(
-                    f"A transform has no method {key!r}.", expected='names that begin with "apply_"'
-                )
+                raise ConfigError(f"A transform has no method {key!r}.", expected='"apply_..."')
         self._name = name
         self.__dict__.update(functions)
 
@@ -156,9 +144,6 @@ class TransformList(Transform):
 
     Boxes are moved by their corners, through all transforms at once; only those transforms that
     define `apply_boxes` themselves get the boxes around them.
-
-    Args:
-        tfms: The first is applied first.
     """
 
     def __init__(self, tfms: Iterable[Transform]) -> None:
@@ -224,8 +209,7 @@ def clip_boxes(
 
     Args:
         boxes: [n, 4]: x0, y0, x1, y1.
-        height: Of the image.
-        width: Of the image.
+        height, width: Of the image.
         min_area: A box is worth keeping if it has an area inside, and at least this fraction of
             its whole area.
 
@@ -243,11 +227,7 @@ def clip_boxes(
 
 
 def as_floats(values: Any, what: str, columns: int) -> NDArray[Any]:
-    """Rows of coordinates as an array of floats; float16, float32 and float64 stay what they are.
-
-    Raises:
-        ConfigError: The shape is not [n, columns].
-    """
+    """Rows [n, columns] as an array of floats, whose dtype stays as it is, or a `ConfigError`."""
     array: NDArray[Any] = np.asarray(values)
     if array.shape == (0,):
         array = array.reshape(0, columns)  # np.array([]): no rows

@@ -1,8 +1,9 @@
-"""Rotations, shifts and what else a matrix can do."""
+"""Rotations, shifts and what else a matrix can do; elastic deformation."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -20,11 +21,23 @@ from towerpack.dataflow.images._arguments import (
     pair,
 )
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
-from towerpack.dataflow.images._image import Image, size_of
-from towerpack.dataflow.images._resampling import warp_affine, warp_mask
+from towerpack.dataflow.images._image import (
+    Image,
+    check_image,
+    check_size,
+    in_parts,
+    opencv,
+    pixel_values,
+    size_of,
+)
 from towerpack.dataflow.images._transform import GeometricTransform, Points, Transform
 
 Matrix = NDArray[np.float64]
+
+_LONGEST = 32766  # pixels along a side that OpenCV's warps take
+_STEPS = 60
+_STRIDE = 2.0  # times what is missing: where an image is almost folded, Newton goes far astray
+_PRECISION = 1e-4  # of a pixel
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +51,7 @@ class WarpAffineTransform(GeometricTransform):
         dsize: Width and height of the result, in the order of OpenCV.
         interp: How to interpolate between pixels of images; masks take the nearest one.
         border: What lies outside: "constant", "replicate", "reflect", "reflect_101" or "wrap".
-        border_value: Of a constant border: one number, or one for each channel.
-        mask_value: The label of a constant border.
+        border_value, mask_value: Of a constant border: a number, or one for each channel; a label.
     """
 
     mat: Matrix
@@ -56,13 +68,24 @@ class WarpAffineTransform(GeometricTransform):
         object.__setattr__(self, "mat", mat)
 
     def apply_image(self, img: Image) -> Image:
-        interp, border = interpolation(self.interp), border_mode(self.border)
-        return warp_affine(img, self.mat, self.dsize, interp, border, self.border_value)
+        _check_sides(check_image(img).shape[:2], self.dsize)
+        values = np.atleast_1d(pixel_values(self.border_value, img))
+        return in_parts(
+            img,
+            lambda part, channels: self._warp(
+                part, interpolation(self.interp), values[channels].tolist()
+            ),
+        )
 
     def apply_mask(self, mask: Image) -> Image:
-        size_of(mask)
-        border = border_mode(self.border)
-        return warp_mask(mask, self.mat, self.dsize, border, self.mask_value)
+        _check_sides(size_of(mask), self.dsize)
+        # Which pixel is shown is asked by their numbers, so that labels may be of any dtype.
+        numbers = np.arange(math.prod(mask.shape[:2]), dtype=np.int32).reshape(mask.shape[:2])
+        return _pick(mask, self._warp(numbers, 0, -1), self.mask_value)
+
+    def _warp(self, img: Image, interp: int, value: Any) -> Image:
+        warp, border = opencv().warpAffine, border_mode(self.border)
+        return warp(img, self.mat, self.dsize, flags=interp, borderMode=border, borderValue=value)
 
     def move(self, points: Points) -> Points:
         return (points - 0.5) @ self.mat[:, :2].T + self.mat[:, 2] + 0.5
@@ -82,14 +105,9 @@ class _Warp(ImageAugmentor):
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         h, w = size_of(img)
-        return WarpAffineTransform(
-            self.matrix(h, w, self.generator(rng)),
-            (w, h),
-            self.interp,
-            self.border,
-            self.border_value,
-            self.mask_value,
-        )
+        matrix = self.matrix(h, w, self.generator(rng))
+        outside = self.border, self.border_value, self.mask_value
+        return WarpAffineTransform(matrix, (w, h), self.interp, *outside)
 
 
 @dataclass(eq=False, repr=False)
@@ -97,11 +115,8 @@ class Shift(_Warp):
     """Shifts by whole pixels.
 
     Args:
-        horiz_frac: At most this fraction of the width, to the left or to the right.
-        vert_frac: At most this fraction of the height, up or down.
-        border: See `WarpAffineTransform`, as all that follow.
-        border_value: Of a constant border.
-        mask_value: Of a constant border.
+        horiz_frac, vert_frac: At most this fraction of the width, or height, either way.
+        border, border_value, mask_value: See `WarpAffineTransform`.
     """
 
     horiz_frac: Annotated[float, number(0, 1)] = 0.0
@@ -122,11 +137,8 @@ class Rotation(_Warp):
     Args:
         max_deg: The angle is uniform in -max_deg..max_deg; positive is counter-clockwise.
         center_range: The centre is uniform in this range of the width, and of the height.
-        interp: See `WarpAffineTransform`, as `border` and the values.
-        border: What fills the corners.
+        interp, border, border_value, mask_value: See `WarpAffineTransform`.
         step_deg: Only multiples of it, each as likely as the others.
-        border_value: Of a constant border.
-        mask_value: Of a constant border.
     """
 
     max_deg: Annotated[float, number(0)]
@@ -148,9 +160,7 @@ class RotationAndCropValid(ImageAugmentor):
     """Rotates by a random angle and keeps the largest upright rectangle that lies in the image.
 
     Args:
-        max_deg: The angle is uniform in -max_deg..max_deg; positive is counter-clockwise.
-        interp: How to interpolate.
-        step_deg: Only multiples of it, each as likely as the others.
+        max_deg, interp, step_deg: See `Rotation`.
     """
 
     max_deg: Annotated[float, number(0)]
@@ -176,10 +186,7 @@ class Affine(_Warp):
             pixels, either way; `None` is none.
         rotate_max_deg: The angle is uniform in -rotate_max_deg..rotate_max_deg.
         shear: The angle by which vertical lines lean is uniform in -shear..shear, in degrees.
-        interp: See `WarpAffineTransform`, as `border` and the values.
-        border: What fills the corners.
-        border_value: Of a constant border.
-        mask_value: Of a constant border.
+        interp, border, border_value, mask_value: See `WarpAffineTransform`.
     """
 
     scale: Annotated[tuple[float, float] | None, interval(above=0)] = None
@@ -201,6 +208,116 @@ class Affine(_Warp):
         return affine(factor * rotation(degrees) @ sheared, (w / 2, h / 2), shift)
 
 
+@dataclass(frozen=True, eq=False)
+class DeformTransform(GeometricTransform):
+    """Shows at each point of an image of `h` by `w` what was there plus a weighted sum of pulls.
+
+    Args:
+        anchors: [n, 2], (x, y) as fractions of the width and height: where pulls are strongest.
+        pulls: [n, 2], in pixels.
+        sigma: The weight of a pull is exp(-d * d / (2 * sigma * sigma)), d being the distance from
+            its anchor in fractions.
+    """
+
+    h: int
+    w: int
+    anchors: Points
+    pulls: Points
+    sigma: float
+
+    def apply_image(self, img: Image) -> Image:
+        check_size(check_image(img), self.h, self.w)
+        x, y = (source.astype(np.float32) - np.float32(0.5) for source in self._sources())
+        cv2 = opencv()
+        _check_sides(img.shape[:2])
+        return in_parts(
+            img, lambda part, _: cv2.remap(part, x, y, cv2.INTER_LINEAR, None, cv2.BORDER_REPLICATE)
+        )
+
+    def apply_mask(self, mask: Image) -> Image:
+        check_size(mask, self.h, self.w)
+        x, y = (np.floor(source).astype(np.int64) for source in self._sources())
+        return _pick(mask, y.clip(0, self.h - 1) * self.w + x.clip(0, self.w - 1), 0)
+
+    def move(self, points: Points) -> Points:
+        """Newton's method: a point moves to where the deformed image shows it.
+
+        Raises:
+            ConfigError: The image is folded there, so that there is no such place, or several.
+        """
+        moved = points.copy()
+        for _ in range(_STEPS):
+            pull, slope = self._pull(moved)
+            missing = moved + pull - points
+            # Asked this way round, points that are not a number stay what they are.
+            if not (np.abs(missing) > _PRECISION).any():
+                return moved
+            (a, b), (c, d) = np.moveaxis(np.eye(2) + slope, 0, -1)
+            determinant = a * d - b * c
+            determinant[determinant == 0] = _PRECISION
+            x, y = missing.T
+            step = np.stack([d * x - b * y, a * y - c * x], axis=1) / determinant[:, None]
+            far = np.abs(step).max(axis=1) / np.abs(missing).max(axis=1).clip(_PRECISION)
+            moved -= step / (far / _STRIDE).clip(1)[:, None]
+        raise ConfigError(
+            "The deformation folds the image, so that points have no place in it.",
+            fix="a smaller randrange, or a larger sigma",
+        )
+
+    def _sources(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """For each pixel, x and y of what its centre shows."""
+        x, y = np.arange(self.w) + 0.5, np.arange(self.h) + 0.5
+        # A weight is the product of one for x and one for y: all are found by matrix products.
+        along = self._weights(x[:, None] / self.w, self.anchors[:, :1])
+        down = self._weights(y[:, None] / self.h, self.anchors[:, 1:])
+        pulls_x, pulls_y = ((down * pulls) @ along.T for pulls in self.pulls.T)
+        return x + pulls_x, y[:, None] + pulls_y
+
+    def _weights(self, places: Points, anchors: Points) -> NDArray[np.float64]:
+        away = places[:, None] - anchors
+        return np.exp((away * away).sum(axis=-1) / (-2 * self.sigma**2))
+
+    def _pull(self, points: Points) -> tuple[Points, NDArray[np.float64]]:
+        """The sum of pulls at points [n, 2], and its derivatives [n, 2, 2]."""
+        away = (points[:, None] / (self.w, self.h) - self.anchors) / (self.w, self.h)
+        weights = self._weights(points / (self.w, self.h), self.anchors)
+        slopes = weights[..., None] * away / -(self.sigma**2)
+        return weights @ self.pulls, np.einsum("nkj,ki->nij", slopes, self.pulls)
+
+
+@dataclass(eq=False, repr=False)
+class GaussianDeform(ImageAugmentor):
+    """Pulls an image at some points by random distances, and everything around them with it.
+
+    Args:
+        anchors: The points, (y, x) as fractions of height and width.
+        shape: (height, width) that images must have; `None` for any.
+        sigma: How far a pull reaches: the standard deviation of its weight, as a fraction.
+        randrange: Greatest pull in x and in y, in pixels; by default an eighth of the width, and of
+            the height. Where pulls fold the image, coordinates are refused.
+    """
+
+    anchors: Sequence[tuple[float, float]]
+    shape: tuple[int, int] | None = None
+    sigma: Annotated[float, number(above=0)] = 0.5
+    randrange: Annotated[float | None, number(0)] = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        shape = np.shape(self.anchors)
+        if len(shape) != 2 or shape[1] != 2:
+            raise ConfigError(f"The shape of anchors is {list(shape)}.", expected="[n, 2]")
+
+    def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
+        h, w = size_of(img)
+        if self.shape is not None:
+            check_size(img, self.shape[0], self.shape[1])
+        reach = np.array((w / 8, h / 8) if self.randrange is None else (self.randrange,) * 2)
+        pulls = self.generator(rng).uniform(-reach, reach, (len(self.anchors), 2))
+        anchors = np.asarray(self.anchors, np.float64)[:, ::-1]
+        return DeformTransform(h, w, anchors, pulls, self.sigma)
+
+
 def rotation(degrees: float) -> Matrix:
     """[2, 2]; counter-clockwise as one sees it, y pointing down."""
     cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
@@ -216,7 +333,6 @@ def affine(
 
 
 def _draw_shift(size: tuple[int, int], fractions: tuple[float, float], rng: RNG) -> tuple[int, int]:
-    """Whole pixels (x, y), each at most a fraction of the side either way."""
     # A little more, so that 0.29 of 100 is 29.
     limits = np.floor(np.array(fractions) * size[::-1] + 1e-9).astype(int)
     x, y = rng.integers(-limits, limits, endpoint=True).tolist()
@@ -224,7 +340,6 @@ def _draw_shift(size: tuple[int, int], fractions: tuple[float, float], rng: RNG)
 
 
 def _draw_degrees(max_deg: float, step_deg: float | None, rng: RNG) -> float:
-    """An angle in -max_deg..max_deg."""
     if step_deg is None:
         return rng.uniform(-max_deg, max_deg)
     steps = math.floor(max_deg / step_deg + 1e-9)
@@ -243,3 +358,22 @@ def _largest_rectangle(h: int, w: int, degrees: float) -> tuple[int, int]:
         double = cos * cos - sin * sin
         new_w, new_h = (w * cos - h * sin) / double, (h * cos - w * sin) / double
     return max(1, math.floor(new_h + 1e-6)), max(1, math.floor(new_w + 1e-6))
+
+
+def _pick(mask: Image, numbers: NDArray[Any], value: Any) -> Image:
+    """Pixels of a mask by their numbers; `value` for negative ones."""
+    picked = mask.reshape(-1, *mask.shape[2:])[numbers]
+    outside = numbers < 0
+    if outside.any():
+        picked[outside] = pixel_values(value, mask)
+    return picked
+
+
+def _check_sides(*sizes: tuple[int, ...]) -> None:
+    largest = max(sizes, key=max)
+    if max(largest) > _LONGEST:
+        raise ConfigError(
+            f"{' x '.join(map(str, largest))} pixels cannot be warped.",
+            expected=f"at most {_LONGEST} pixels a side",
+            fix="crop or resize it before",
+        )

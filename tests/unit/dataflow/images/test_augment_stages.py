@@ -271,11 +271,7 @@ def test_errors_tell_which_component() -> None:
     datapoint = {"img": np.zeros((9, 9, 3), np.uint8), "label": 3}
     ds = DataFromList([datapoint])
     for index, expected in (
-        (
-            ("img", "label"),
-            "not of type int.\n  got       label: int\n            in {img: uint8 [9",
-        ),
-        (("img", "label"), "fix    give the indices of images; decode it first"),
+        (("img", "label"), "not of type int.\n  got       {img: uint8 [9"),
         ("absent", "no component 'absent' to augment.\n"),
         ("absent", "  expected  'img' or 'label'\n"),
         (0, "no component 0 to augment.\n"),

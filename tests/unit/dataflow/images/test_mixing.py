@@ -284,9 +284,8 @@ MIXES = [MixUp(1.0, 10), CutMix(1.0, 10), MixUp(labels="pair")]
 @pytest.mark.parametrize("mix", MIXES, ids=repr)
 def test_without_a_generator(mix: BatchMix) -> None:
     batches = BatchData(DataFromArrays(*flat_batch(8)), 4)
-    with pytest.raises(MapError, match="rng=True") as caught:
+    with pytest.raises(MapError, match="rng=True"):
         list(MapData(batches, mix))
-    assert (caught.value.fix or "").startswith(f"MapData(ds, {type(mix).__name__}(...), rng=True)")
     with pytest.raises(ConfigError, match="rng=True"):
         mix(flat_batch(8))
     assert len(list(MapData(batches, mix, rng=True))) == 2

@@ -1,4 +1,4 @@
-"""Augmentors that change the size of an image."""
+"""Flips, transposes and resizes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import numpy as np
 
 from towerpack._core.errors import ConfigError
-from towerpack._core.logs import get_logger
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow.images._arguments import (
     Interpolation,
+    Probability,
     Size,
     height_and_width,
     interpolation,
@@ -22,26 +22,102 @@ from towerpack.dataflow.images._arguments import (
     pair_of,
 )
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
-from towerpack.dataflow.images._image import Image, check_size, size_of
-from towerpack.dataflow.images._resampling import resize, resize_mask
-from towerpack.dataflow.images._transform import GeometricTransform, Points, Transform
-
-log = get_logger(__name__)
+from towerpack.dataflow.images._image import (
+    Image,
+    check_image,
+    check_size,
+    mirrored,
+    resize,
+    resize_mask,
+    size_of,
+    transposed,
+)
+from towerpack.dataflow.images._transform import (
+    GeometricTransform,
+    NoOpTransform,
+    Points,
+    Transform,
+)
 
 _TRIES = 50
+
+
+@dataclass(frozen=True)
+class FlipTransform(GeometricTransform):
+    """Swaps left and right (`horiz`) of an image of `h` by `w` pixels, or top and bottom."""
+
+    h: int
+    w: int
+    horiz: bool = True
+
+    def apply_image(self, img: Image) -> Image:
+        check_size(img, self.h, self.w)
+        return mirrored(check_image(img), 1 if self.horiz else 0)
+
+    def apply_mask(self, mask: Image) -> Image:
+        check_size(mask, self.h, self.w)
+        return mask[:, ::-1] if self.horiz else mask[::-1]
+
+    def move(self, points: Points) -> Points:
+        axis, side = (0, self.w) if self.horiz else (1, self.h)
+        moved = points.copy()
+        moved[:, axis] = side - points[:, axis]
+        return moved
+
+
+@dataclass(frozen=True)
+class TransposeTransform(GeometricTransform):
+    """Swaps x and y."""
+
+    def apply_image(self, img: Image) -> Image:
+        return transposed(check_image(img))
+
+    def apply_mask(self, mask: Image) -> Image:
+        size_of(mask)
+        return mask.swapaxes(0, 1)
+
+    def move(self, points: Points) -> Points:
+        return points[:, ::-1]
+
+
+@dataclass(eq=False, repr=False)
+class Flip(ImageAugmentor):
+    """Swaps left and right (`horiz`), or top and bottom (`vert`), with probability `prob`."""
+
+    horiz: bool = False
+    vert: bool = False
+    prob: Probability = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.horiz) == bool(self.vert):
+            raise ConfigError(
+                f"Flip(horiz={self.horiz}, vert={self.vert}) does not say which way.",
+                expected="one of horiz=True, vert=True; for both take two of them",
+            )
+
+    def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
+        if self.generator(rng).random() < self.prob:
+            return FlipTransform(*size_of(img), bool(self.horiz))
+        return NoOpTransform()
+
+
+@dataclass(eq=False, repr=False)
+class Transpose(ImageAugmentor):
+    """Swaps rows and columns of some of the images: of each with probability `prob`."""
+
+    prob: Probability = 0.5
+
+    def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
+        return TransposeTransform() if self.generator(rng).random() < self.prob else NoOpTransform()
 
 
 @dataclass(frozen=True)
 class ResizeTransform(GeometricTransform):
     """Scales an image of `h` by `w` pixels to `new_h` by `new_w`.
 
-    Args:
-        h: Height of the image.
-        w: Width of the image.
-        new_h: Height that it gets.
-        new_w: Width that it gets.
-        interp: "linear" is fast; "area" looks better where much is taken away, and takes about
-            seven times as long.
+    `interp="linear"` is fast; "area" looks better where much is taken away, and takes about seven
+    times as long.
     """
 
     h: int
@@ -71,11 +147,9 @@ class ResizeTransform(GeometricTransform):
 
 @dataclass(eq=False, repr=False)
 class Resize(ImageAugmentor):
-    """Scales every image to one size.
+    """Scales every image to `shape`: (height, width), or one number for both.
 
-    Args:
-        shape: (height, width), or one number for both.
-        interp: See `ResizeTransform`.
+    For `interp` see `ResizeTransform`.
     """
 
     shape: Size
@@ -87,11 +161,9 @@ class Resize(ImageAugmentor):
 
 @dataclass(eq=False, repr=False)
 class ResizeShortestEdge(ImageAugmentor):
-    """Scales an image so that its shorter edge gets a given length; the aspect ratio stays.
+    """Scales an image so that its shorter edge gets the length `size`; the aspect ratio stays.
 
-    Args:
-        size: Length of the shorter edge.
-        interp: See `ResizeTransform`.
+    For `interp` see `ResizeTransform`.
     """
 
     size: Annotated[int, integer_of, number(1)]
@@ -128,9 +200,8 @@ class RandomResize(ImageAugmentor):
         self._least: tuple[Any, Any] = pair_of(self.minimum) or (self.minimum, self.minimum)
         pair(least=0)(self._least, "minimum")
         if self.aspect_ratio_thres == 0 and self.yrange is not None:
-            raise ConfigError(
-                "With aspect_ratio_thres=0 the width decides the height.", fix="leave yrange out"
-            )
+            what = "With aspect_ratio_thres=0 the width decides the height."
+            raise ConfigError(what, fix="leave yrange out")
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         rng = self.generator(rng)
@@ -140,7 +211,6 @@ class RandomResize(ImageAugmentor):
             change = abs(new_w / new_h - w / h) / (w / h)
             if self.aspect_ratio_thres == 0 or change <= self.aspect_ratio_thres + 1e-5:
                 return ResizeTransform(h, w, new_h, new_w, self.interp)
-        log.debug("%r found no size for %d x %d pixels in %d tries", self, h, w, _TRIES)
         factor = max(1, self._least[0] / w, self._least[1] / h)
         return ResizeTransform(h, w, _whole(factor * h), _whole(factor * w), self.interp)
 
