@@ -173,17 +173,9 @@ class Callbacks(Callback):
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self.callbacks: list[Callback] = []
-        for callback in callbacks:
-            if isinstance(callback, Callbacks):
-                self.callbacks.extend(callback.callbacks)
-            elif isinstance(callback, Callback):
-                self.callbacks.append(callback)
-            else:
-                raise CallbackError(
-                    f"{callback!r} is not a callback.",
-                    expected="instances of Callback",
-                    fix="call the class: ModelSaver()" if isinstance(callback, type) else None,
-                )
+        for callback in map(check_callback, callbacks):
+            many = callback.callbacks if isinstance(callback, Callbacks) else [callback]
+            self.callbacks.extend(many)
 
     def keys(self) -> list[str]:
         """A name for each callback that stays the same over restarts: its class and number."""
@@ -266,6 +258,21 @@ class Callbacks(Callback):
         for key, callback in zip(self.keys(), self.callbacks, strict=True):
             if key in state:
                 callback.restore(state[key])
+
+
+def check_callback(callback: Any) -> Callback:
+    """The argument, if it is a callback.
+
+    Raises:
+        CallbackError: It is not.
+    """
+    if not isinstance(callback, Callback):
+        raise CallbackError(
+            f"{callback!r} is not a callback.",
+            expected="instances of Callback",
+            fix="call the class: ModelSaver()" if isinstance(callback, type) else None,
+        )
+    return callback
 
 
 def _collide(one: Collection[int] | None, other: Collection[int] | None) -> bool:
