@@ -1,4 +1,4 @@
-"""What happens every so often in a training: saving, evaluation, schedules, displays.
+"""Callbacks of a training: saving, evaluation, schedules, displays.
 
 Nothing here loads TensorFlow on its own.
 """

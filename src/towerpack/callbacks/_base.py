@@ -1,4 +1,4 @@
-"""What a callback is: everything besides the iterations."""
+"""The base of callbacks, and a list of them as one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NO_HOOKS = {
 
 
 class Callback:
-    """Acts at certain points of a training. Override what you need.
+    """Base of callbacks, which act at certain points of a training. Override what you need.
 
     Order in which the hooks fire (in the order of registration each):
 
@@ -63,17 +63,17 @@ class Callback:
 
     @property
     def epoch_num(self) -> int:
-        """The trainer's `epoch`."""
+        """Number of the current epoch, from 1."""
         return self.trainer.epoch
 
     @property
     def global_step(self) -> int:
-        """The trainer's."""
+        """Steps done since the very start."""
         return self.trainer.global_step
 
     @property
     def local_step(self) -> int:
-        """The trainer's."""
+        """Steps done in the current epoch."""
         return self.trainer.local_step
 
     def produces(self) -> Sequence[str]:
@@ -188,7 +188,7 @@ class Callbacks(Callback):
         return keys
 
     def check_order(self, known: Sequence[str]) -> None:
-        """Every need must be met by an earlier callback, or by what is there without one.
+        """Check that every need is met by an earlier callback, or by the trainer.
 
         Args:
             known: What the trainer itself puts, the model's summaries included.

@@ -62,26 +62,26 @@ class CheckNumerics(Callback):
             look = f"look at your data (the batch could not be saved in {path}: {error})"
         gradients = self.trainer.nonfinite_gradients()
         what = "cost" if not gradients else f"gradient of {', '.join(gradients)}"
-        if not odd and not self.trainer.is_alone:
-            raise NumericsError(
-                f"The {what} is NaN or infinite at step {step}, over all workers.",
-                got="finite inputs in this one",
-                expected="finite numbers; the step was not applied",
-                fix="see which worker says that its inputs are not finite; if none does, lower the "
-                f"learning rate or clip gradients; {look}",
-            )
+        fix = (
+            "lower the learning rate, clip gradients (global_clipnorm=), or guard log(), sqrt() "
+            "and divisions near zero"
+        )
+        got = "finite inputs: the model's own numbers overflow"
+        if odd:
+            got, fix = "; ".join(odd), "clean the data"
+        elif not self.trainer.is_alone:
+            got = "finite inputs in this worker"
+            fix = f"see which worker has inputs that are not finite; if none has, {fix}"
         raise NumericsError(
             f"The {what} is NaN or infinite at step {step}.",
-            got="; ".join(odd) if odd else "finite inputs: the model's own numbers overflow",
+            got=got,
             expected="finite numbers; the step was not applied, the weights are those before it",
-            fix="clean the data; " + look
-            if odd
-            else "lower the learning rate, clip gradients (global_clipnorm=), or guard log(), "
-            "sqrt() and divisions near zero; " + look,
+            fix=f"{fix}; {look}",
         )
 
 
 def _nonfinite(arrays: Mapping[str, np.ndarray]) -> dict[str, int]:
+    """How many values of an array are NaN or infinite, where some are."""
     floats = {n: a for n, a in arrays.items() if a.dtype.kind in "fcV"}  # V: bfloat16
     found = {name: int((~np.isfinite(a)).sum()) for name, a in floats.items()}
     return {name: count for name, count in found.items() if count}
@@ -154,10 +154,8 @@ class NaNWatch(Callback):
         Raises:
             NumericsError: One is not finite.
         """
-        weights = self.trainer.get_weights().items()
-        floats = {n: np.asarray(w, np.float64) for n, w in weights if w.dtype.kind in "fV"}
-        odd = {name: int((~np.isfinite(values)).sum()) for name, values in floats.items()}
-        told = [f"{name}: {n} of {floats[name].size}" for name, n in odd.items() if n]
+        weights = self.trainer.get_weights()
+        told = [f"{name}: {n} of {weights[name].size}" for name, n in _nonfinite(weights).items()]
         if told:
             raise NumericsError(
                 f"{len(told)} variables hold NaN or infinite values at step {self.global_step}.",

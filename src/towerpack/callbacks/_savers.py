@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from towerpack._core.errors import ConfigError
 from towerpack._core.logs import ONLY_FILE, get_logger
 from towerpack.callbacks._base import Callback
 from towerpack.callbacks._watch import Mode, Watch
@@ -32,12 +31,7 @@ class ModelSaver(Callback):
     """
 
     def __init__(self, keep: int | None = 10) -> None:
-        if keep is not None and keep < 1:
-            raise ConfigError(
-                f"ModelSaver(keep={keep}) would keep no checkpoint.",
-                expected="at least 1, or None for all",
-            )
-        self._keep = None if keep is None else integer_of(keep, "keep")
+        self._keep = None if keep is None else integer_of(keep, "ModelSaver: keep", least=1)
 
     def setup(self, trainer: TrainerHost) -> None:
         """Have the end saved too."""
@@ -117,22 +111,14 @@ class BestSaver(Callback):
 
 
 class MinSaver(BestSaver):
-    """`BestSaver` where smaller is better.
-
-    Args:
-        name: The monitored name.
-    """
+    """`BestSaver` where smaller is better."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, "min")
 
 
 class MaxSaver(BestSaver):
-    """`BestSaver` where larger is better.
-
-    Args:
-        name: The monitored name.
-    """
+    """`BestSaver` where larger is better."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, "max")

@@ -98,7 +98,7 @@ class ScheduledHyperParamSetter(HyperParamSetter):
             trainer.schedule(self.param_name, self._on_the_line)
 
     def sets(self) -> Mapping[str, Collection[int] | None]:
-        """It, at the table's places."""
+        """The hyper-parameter, at the table's places."""
         first, last = self._places[0], self._places[-1]
         every = range(first, max(last, first + 1))  # beyond the last, another may set it
         places = every if self._linear else self._places

@@ -113,17 +113,14 @@ class StopAfter(Callback):
     def before_train(self) -> None:
         """Start the clock; a run that had ended here does not start again."""
         self._started = self._clock()
-        self._stop_if_due()
+        self.trigger()
 
     def after_call(self) -> None:
-        """Look at the clock."""
-        self._stop_if_due()
+        """Stop if it is time."""
+        self.trigger()
 
     def trigger(self) -> None:
-        """Look at the clock after what other callbacks did, too."""
-        self._stop_if_due()
-
-    def _stop_if_due(self) -> None:
+        """Stop if it is time, after what other callbacks did."""
         if self._steps is not None and self.trainer.global_step >= self._steps:
             self.trainer.request_stop(f"{self.trainer.global_step} steps are done")
         elif self._time is not None and self._seconds() >= self._time:

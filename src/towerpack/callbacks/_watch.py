@@ -17,7 +17,7 @@ Mode = Literal["min", "max"]
 
 
 class Watch:
-    """Tells whether a monitored name has a value that was not there before, and which is better.
+    """A monitored name, its values that were not there before, and which of them is better.
 
     Args:
         name: The monitored name.

@@ -255,9 +255,7 @@ class PeriodicCallback(ProxyCallback):
 
 
 def _period(who: str, name: str, k: Any) -> int | None:
-    if k is not None and k < 1:
-        raise ConfigError(f"{who}: {name}={k} makes no sense.", expected="at least 1")
-    return None if k is None else integer_of(k, name)
+    return None if k is None else integer_of(k, f"{who}: {name}", least=1)
 
 
 def _nearer(wanted: int | None, period: int | None, step: int) -> int | None:

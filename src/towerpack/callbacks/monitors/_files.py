@@ -19,15 +19,13 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from towerpack._core.files import append_whole, csv_of, open_lines, replace_file
 from towerpack._core.logs import get_logger
 from towerpack.callbacks.monitors._base import Monitor, Scalar
 
 _logger = get_logger(__name__)
-
-_STRINGS: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
 
 @dataclass(frozen=True)
@@ -115,14 +113,9 @@ class JSONLMonitor(Monitor):
         if not self._scalars:
             return
         scalars, self._scalars = self._scalars, {}
-        self._append(
-            {
-                "step": self._step,
-                "epoch": self._epoch,
-                "time": self._clock(),
-                "scalars": {name: _to_json(value) for name, value in scalars.items()},
-            }
-        )
+        found = {n: v if math.isfinite(v) else repr(v) for n, v in scalars.items()}
+        place = {"step": self._step, "epoch": self._epoch, "time": self._clock()}
+        self._append({**place, "scalars": found})
 
     def _append(self, tree: dict[str, Any]) -> None:
         if self._fd is None:
@@ -163,16 +156,8 @@ def _parse(line: bytes) -> Record | int:
     fields = cast("dict[str, Any]", tree)
     if "resumed_at" in fields:
         return int(fields["resumed_at"])
-    scalars = {str(name): _from_json(value) for name, value in dict(fields["scalars"]).items()}
+    scalars = {str(name): float(value) for name, value in dict(fields["scalars"]).items()}
     return Record(int(fields["step"]), int(fields["epoch"]), float(fields["time"]), scalars)
-
-
-def _to_json(value: float) -> float | str:
-    return value if math.isfinite(value) else repr(value)
-
-
-def _from_json(value: Any) -> float:
-    return _STRINGS[value] if isinstance(value, str) else float(value)
 
 
 class CSVMonitor(Monitor):
