@@ -17,7 +17,7 @@ from towerpack._core.errors import FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._opening import check_expansion, reading
 from towerpack.dataflow._strings import Strings
-from towerpack.dataflow.formats._messages import message_class
+from towerpack.dataflow.formats._protobuf import message_class
 
 _UINT8 = 8
 _LARGEST_BLOB = 64 << 20

@@ -79,11 +79,7 @@ class Packer:
         return len(self._values)
 
     def add(self, datapoint: Datapoint) -> None:
-        """Take the next one.
-
-        Raises:
-            ConfigError: Something in it is of a type that `pack` does not take.
-        """
+        """Take the next one."""
         self._values.append(_packed(datapoint, None))
         self.nbytes += len(self._values[-1])
 
