@@ -39,11 +39,7 @@ class CaffeLMDB(LMDBDataDecoder):
 
 
 def decode_datum(key: bytes, value: bytes) -> list[Any]:
-    """Image and label of a Caffe `Datum`.
-
-    Args:
-        key: For messages.
-        value: The message.
+    """Image and label of the Caffe `Datum` in `value`; `key` is for messages.
 
     Raises:
         FormatError: It is none, or its image is damaged.

@@ -38,8 +38,6 @@ from towerpack.dataflow.formats._wire import pack, unpack
 
 log = get_logger(__name__)
 
-Identity = dict[str, Any]
-
 
 class DiskCacheData(Wrapper):
     """Keeps datapoints in a directory, so that what is below runs once, also in later runs.
@@ -48,12 +46,11 @@ class DiskCacheData(Wrapper):
     are not. A datapoint is kept when it is first read, by whichever process reads it; a run that is
     stopped loses nothing, and what it was just writing is computed again.
 
-    The directory remembers what it was made of: the stages, the names of functions, the data, and,
-    if something below is random, the seed. Of files it knows where they lie, their size and when
-    they were written; of arrays, and of lists of numbers, strings, bytes and arrays, every value,
-    for which they are read once. What it cannot see is that a function does something else than it
-    did, what a generator or a flow of your own gives, and other objects in lists: when these
-    change, delete the directory, or change `version`.
+    The directory records what it was made of, and is refused for anything else: the stages, the
+    names of functions, if something below is random the seed; paths, sizes and times of files;
+    every value of arrays, and of lists of numbers, strings, bytes and arrays. It does not see what
+    a function does, what a generator or a flow of your own gives, and other objects in lists: when
+    these change, delete the directory, or change `version`.
 
     Contract: in order; length of `ds`; not random; thread-safe, and processes may share it;
     resumable as `ds` is.
@@ -102,7 +99,7 @@ class DiskCacheData(Wrapper):
     def _store(self, place: Place) -> PerProcess[DiskStore]:
         seed = place.seed if is_random(self.ds) else -1
         if seed not in self._stores:
-            identity: Identity = {"pipeline": content_of(self.ds), "version": self.version}
+            identity: dict[str, Any] = {"pipeline": content_of(self.ds), "version": self.version}
             if seed >= 0:
                 identity |= {"seed": seed, "branch": place.branch}
             self._stores[seed] = PerProcess(partial(DiskStore, self.path, identity))
@@ -201,18 +198,21 @@ _SETUP: Final = (
 
 
 class DiskStore:
-    """Datapoints by position. Safe to use from several threads; each process opens its own.
+    """Datapoints by position in a directory; thread-safe, and each process opens its own.
 
-    Args:
-        path: The directory; made if it is not there.
-        identity: What the datapoints are a function of; a directory that has another is refused.
+    A directory of another `identity`, of which the datapoints are a function, is refused.
     """
 
     def __init__(self, path: Path, identity: dict[str, Any]) -> None:
         self.path = path
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
-        _make(path)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"The directory {path} cannot be made: {error.strerror}.") from error
+        if any(not name.startswith(_NAME) for name in os.listdir(path)):
+            raise ConfigError(f"{path} holds something else than a cache.")
         with self._open() as db:
             for statement in _SETUP:
                 db.execute(statement)
@@ -282,18 +282,6 @@ def _row(position: int, datapoint: Datapoint) -> tuple[int, bytes]:
 
 def _crc(position: int, content: bytes | memoryview) -> bytes:
     return zlib.crc32(content, position & 0xFFFFFFFF).to_bytes(_CRC_BYTES, "little")
-
-
-def _make(path: Path) -> None:
-    """Make the directory, or see that it is a cache."""
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(
-            f"The directory {path} cannot be made: {error.strerror}.", fix="give another one"
-        ) from error
-    if any(not name.startswith(_NAME) for name in os.listdir(path)):
-        raise ConfigError(f"{path} holds something else than a cache.", fix="give a new directory")
 
 
 def _damaged(path: Path, what: str) -> FormatError:

@@ -17,12 +17,7 @@ from towerpack._core.extras import require
 from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._blocks import Block, Columns, Positions
 from towerpack.dataflow._content import content_of_files
-from towerpack.dataflow._datapoints import (
-    describe,
-    describe_datapoint,
-    is_datapoint,
-    values_of,
-)
+from towerpack.dataflow._datapoints import describe, describe_datapoint, is_datapoint, values_of
 from towerpack.dataflow._flow import DataFlow, length_of
 from towerpack.dataflow._opening import PathLike, PerProcess, check_expansion, file_of, reading
 from towerpack.dataflow._plan import Node
@@ -30,8 +25,6 @@ from towerpack.dataflow.formats._writing import (
     RAGGED,
     check_finite,
     is_utf8,
-    no_datapoints,
-    row_of,
     stack_for_file,
     whole_file,
 )
@@ -182,14 +175,9 @@ def data_sets_of(path: PathLike) -> list[str]:
 
 
 def _names(h5py: Any, file: Any) -> list[str]:
-    found: list[str] = []
-
-    def visit(name: str, thing: Any) -> None:
-        if isinstance(thing, h5py.Dataset) and getattr(thing, "shape", None):
-            found.append(name)
-
-    file.visititems(visit)
-    return found
+    found: dict[str, Any] = {}
+    file.visititems(found.__setitem__)
+    return [name for name, it in found.items() if isinstance(it, h5py.Dataset) and it.shape]
 
 
 class HDF5Serializer:
@@ -209,9 +197,8 @@ class HDF5Serializer:
 
         Raises:
             BatchError: Datapoints do not stack.
-            ConfigError: There are no datapoints or no end of them, or more or fewer components
-                than `data_paths`, or these exclude each other, or components are of a type that
-                HDF5 does not give back as it was.
+            ConfigError: There are no datapoints, no end of them, components of a type that HDF5
+                does not give back as it was, or other `data_paths` than components.
         """
         h5py: Any = require("h5py", extra="formats", needed_for="HDF5Serializer.save")
         check_finite(df)
@@ -226,7 +213,7 @@ class HDF5Serializer:
                 _append(file, names, columns, written)
                 written += len(columns[0])
             if not written:
-                raise no_datapoints(df)
+                raise ConfigError(f"{df} has no datapoints, and so no components to store.")
 
     @staticmethod
     def load(path: PathLike, data_paths: Sequence[str], shuffle: bool = True) -> DataFlow:
@@ -287,9 +274,9 @@ def _in_hdf5(h5py: Any, column: Any, first: int) -> NDArray[Any]:
     items: list[Any] = array.ravel().tolist() if array.size else []
     for place, item in enumerate(items):
         if not isinstance(item, str) or not is_utf8(item):
+            row = first + place // (array.size // len(array))
             raise ConfigError(
-                f"Datapoint {first + row_of(array, place)} holds {describe(item)}, which "
-                "HDF5 does not store.",
+                f"Datapoint {row} holds {describe(item)}, which HDF5 does not store.",
                 got=f"{item!r:.80}",
                 expected="numbers, booleans, and strings without NUL",
                 fix="LMDBSerializer, which keeps any of these; or convert them: dates with "

@@ -23,15 +23,7 @@ Version = tuple[int, int]
 
 
 class IndexedFiles(Stage):
-    """Base of sources over files that an index makes readable at random, unless compressed.
-
-    Contract: in order of the files and of what is in them; length known unless compressed; not
-    random; thread- and fork-safe; resumable at once, compressed files by reading again.
-
-    Args:
-        paths: The files.
-        in_order_only: One of them is compressed.
-    """
+    """Base of sources over files that an index makes readable at random, unless compressed."""
 
     def __init__(self, paths: list[Path], *, in_order_only: bool = False) -> None:
         self.paths = paths
@@ -81,9 +73,7 @@ def version_of(path: Path) -> Version:
 class FilePool:
     """Open files of a process, those that were opened longest ago closed again; thread-safe.
 
-    Args:
-        paths: The files.
-        versions: Their versions when they were indexed, which must not have changed.
+    A file of which the version is no longer that of when it was indexed is an error.
     """
 
     def __init__(self, paths: Sequence[Path], versions: Sequence[Version]) -> None:

@@ -121,13 +121,11 @@ class LMDBNode(Node):
 class LMDBDataDecoder(MapData):
     """Makes datapoints of the records of an `LMDBData`.
 
-    Contract: as `MapData`.
+    Contract, `on_error` and `max_errors` as of `MapData`.
 
     Args:
         lmdb_data: Yields `[key, value]`.
         decoder: Called as `decoder(key, value)`; returns a datapoint.
-        on_error: As for `MapData`.
-        max_errors: As for `MapData`.
     """
 
     def __init__(
@@ -236,7 +234,7 @@ class LMDBSerializer:
             format: "pickle" writes anything, which only you should read.
 
         Raises:
-            ConfigError: A datapoint is nothing that can be written, or there are 100 million.
+            ConfigError: A datapoint cannot be written, or there are more than 100 million.
             DataFlowError: The file cannot be written; the disk is full.
         """
         lmdb: Any = require("lmdb", extra="formats", needed_for="LMDBSerializer.save")

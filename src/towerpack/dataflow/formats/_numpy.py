@@ -7,9 +7,8 @@ import math
 import struct
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, Literal
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -26,15 +25,11 @@ from towerpack.dataflow.formats._writing import (
     RAGGED,
     check_finite,
     is_utf8,
-    no_datapoints,
-    row_of,
     stack_for_file,
     whole_file,
 )
 from towerpack.dataflow.sources._memory import DataFromArrays
 from towerpack.dataflow.stages._shuffle import ShuffleData
-
-_LENGTHS: Final = struct.Struct("<HH")
 
 
 class NumpyData(DataFromArrays):
@@ -119,7 +114,7 @@ def _member(
             header = _read_header(member, info.file_size, path, what)
         # The local header may be longer than the directory says.
         file.seek(info.header_offset + 26)
-        name, extra = _LENGTHS.unpack(file.read(_LENGTHS.size))
+        name, extra = struct.unpack("<HH", file.read(4))
         return _mapped(path, header, info.header_offset + 30 + name + extra)
 
 
@@ -137,8 +132,7 @@ def parse_npy(data: bytes, path: PathLike, what: str = "an npy file") -> NDArray
         return np.ndarray(header.shape, header.dtype, data, header.offset, order=header.order)
 
 
-@dataclass(frozen=True)
-class _Header:
+class _Header(NamedTuple):
     """Header of a `.npy` file; its numbers begin at `offset`."""
 
     dtype: np.dtype[Any]
@@ -151,7 +145,10 @@ def _read_header(file: IO[bytes], nbytes: int, path: PathLike, what: str) -> _He
     """Read a header, and check that header and numbers add up to `nbytes`."""
     with reading(path, what):
         try:
-            first = npy_format.read_magic(file) == (1, 0)
+            version = npy_format.read_magic(file)
+            if version > (2, 0):
+                raise ValueError(f"it is of version {version}, for names beyond Latin-1")
+            first = version == (1, 0)
             read = npy_format.read_array_header_1_0 if first else npy_format.read_array_header_2_0
             shape, fortran_order, dtype = read(file)
         except MemoryError as error:  # of a parser of Python that is nested too deep
@@ -195,7 +192,7 @@ class NumpySerializer:
         with whole_file(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
             rows = list(df)
             if not rows:
-                raise no_datapoints(df)
+                raise ConfigError(f"{df} has no datapoints, and so no components to store.")
             stacked = stack_for_file(rows)
             for name, column in zip(_member_names(stacked), values_of(stacked), strict=True):
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
@@ -231,10 +228,10 @@ def _fixed(column: Any) -> NDArray[Any]:
     fixed: NDArray[Any] = np.array(items) if texts else array
     for place, (item, other) in enumerate(zip(items, fixed.ravel().tolist(), strict=True)):
         if not texts or item != other:
+            row = place // (array.size // len(array))
             raise ConfigError(
-                f"Datapoint {row_of(array, place)} holds {describe(item)} that NumPy would not "
-                "give back without pickle: an object, a mixture, or strings and bytes that end in "
-                "NUL.",
+                f"Datapoint {row} holds {describe(item)} that NumPy would not give back without "
+                "pickle: an object, a mixture, or strings and bytes that end in NUL.",
                 fix=RAGGED,
             )
     return fixed.reshape(array.shape)

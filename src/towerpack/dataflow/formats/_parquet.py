@@ -18,8 +18,6 @@ from towerpack.dataflow._opening import PathLike, PerProcess, check_expansion, f
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow.formats._indexed_files import IndexedFiles
 
-_CHUNK = 256
-
 
 class ParquetData(IndexedFiles):
     """Datapoint i is row i of the table that one or several Parquet files make.
@@ -67,7 +65,8 @@ class ParquetNode(Node):
     """Reads rows of decoded row groups as columns."""
 
     def __init__(self, paths: list[Path], columns: list[str] | None, cache_bytes: int) -> None:
-        schema, rows_of = _footer(paths[0])
+        footers = [_footer(path) for path in paths]
+        schema = footers[0][0]
         found: list[str] = list(schema.names)
         self._as_dict = columns is None
         self._columns = found if columns is None else columns
@@ -80,23 +79,20 @@ class ParquetNode(Node):
                     got=", ".join(found),
                     expected="one",
                 )
-        rows_in = [rows_of]
-        for path in paths[1:]:
-            other, rows_of = _footer(path)
+        self._groups: list[tuple[Path, int]] = []
+        rows: list[int] = []
+        for path, (other, rows_in) in zip(paths, footers, strict=True):
             if not other.equals(schema):
                 raise FormatError(
                     f"{path} does not have the columns of {paths[0]}.",
                     got=", ".join(f"{field.name}: {field.type}" for field in other),
                     expected=", ".join(f"{field.name}: {field.type}" for field in schema),
                 )
-            rows_in.append(rows_of)
-        self._paths = paths
-        # Row groups of all files: which file, which group of it, and where its rows begin.
-        self._groups = [(i, g) for i, rows in enumerate(rows_in) for g in range(len(rows))]
-        rows = [rows_in[i][g] for i, g in self._groups]
+            self._groups += [(path, index) for index in range(len(rows_in))]
+            rows += rows_in
         self._starts = np.concatenate(([0], np.cumsum(rows))).astype(np.int64)
         self.size = int(self._starts[-1])
-        self.chunk = _CHUNK
+        self.chunk = 256
         self._cache_bytes = cache_bytes
         self._cache = PerProcess(_new_cache)
 
@@ -106,11 +102,9 @@ class ParquetNode(Node):
         return read_groups(groups, where - self._starts[groups], self._read_group)
 
     def _read_group(self, group: int, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Block:
-        columns = self._kept(group)
-        path = self._paths[self._groups[group][0]]
         taken: list[Any] = []
-        for name, column in zip(self._columns, columns, strict=True):
-            with reading(path, f"a Parquet file (column {name!r})"):
+        for name, column in zip(self._columns, self._kept(group), strict=True):
+            with reading(self._groups[group][0], f"a Parquet file (column {name!r})"):
                 taken.append(column[rows])
         as_dict = dict(zip(self._columns, taken, strict=True))
         return Columns(as_dict if self._as_dict else tuple(taken), len(rows))
@@ -133,8 +127,7 @@ class ParquetNode(Node):
         return columns
 
     def _decode(self, group: int) -> list[Any]:
-        file, index = self._groups[group]
-        path = self._paths[file]
+        path, index = self._groups[group]
         expected = int(self._starts[group + 1] - self._starts[group])
         pq = _pyarrow()
         with reading(path, f"a Parquet file (row group {index})"):

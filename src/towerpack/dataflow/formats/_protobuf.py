@@ -180,7 +180,7 @@ def _sizes(shape: Any) -> tuple[int, ...]:
 
 
 def checked_features(features: Any) -> dict[str, Feature]:
-    """What features to make of records, as a dict of its own."""
+    """Features to make of records, as a dict of its own."""
     wanted = dict(cast("Mapping[Any, Any]", features))
     for name, feature in wanted.items():
         if not isinstance(feature, Feature):
@@ -281,7 +281,11 @@ def _fill(feature: Any, value: Any) -> None:
 def _as_array(values: Values, dtype: DTypeLike) -> NDArray[Any]:
     """Values as the dtype that was asked for, if they are of its kind and fit it."""
     if dtype is bytes or dtype is str:
-        return _strings(values, dtype is str)
+        if not isinstance(values, list):
+            raise ValueError(f"it holds {values.dtype}, not {dtype.__name__}")
+        strings = np.empty(len(values), object)
+        strings[:] = values if dtype is bytes else [value.decode() for value in values]
+        return strings
     wanted = np.dtype(dtype)
     if isinstance(values, list):
         if values:
@@ -292,14 +296,6 @@ def _as_array(values: Values, dtype: DTypeLike) -> NDArray[Any]:
     array = values.astype(wanted, copy=False)
     if wanted.kind in "biu" and (array != values).any():
         raise ValueError(f"its values do not fit {wanted}")
-    return array
-
-
-def _strings(values: Values, text: bool) -> NDArray[Any]:
-    if not isinstance(values, list):
-        raise ValueError(f"it holds {values.dtype}, not {'str' if text else 'bytes'}")
-    array = np.empty(len(values), object)
-    array[:] = [value.decode() for value in values] if text else values
     return array
 
 

@@ -132,7 +132,11 @@ class TarSerializer:
         pattern = str(path_of(path))
         if datapoints_per_file is not None:
             integer_of(datapoints_per_file, "datapoints_per_file", least=1)
-            if not _numbers(pattern):
+            try:
+                numbered = pattern % 0 != pattern % 1
+            except (TypeError, ValueError):
+                numbered = False
+            if not numbered:
                 raise ConfigError(
                     f"{pattern!r} is no pattern for the names of archives.",
                     expected="one with a number, such as train-%05d.tar",
@@ -160,10 +164,3 @@ class TarSerializer:
         """The flow that was saved, its contents decoded; a pattern may name several archives."""
         ds = TarData(path, decode=True)
         return ShuffleData(ds) if shuffle else ds
-
-
-def _numbers(pattern: str) -> bool:
-    try:
-        return pattern % 0 != pattern % 1
-    except (TypeError, ValueError):
-        return False

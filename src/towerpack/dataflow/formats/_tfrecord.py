@@ -25,7 +25,6 @@ from towerpack.dataflow.formats._protobuf import (
 from towerpack.dataflow.formats._tfrecord_format import (
     Compression,
     RecordIndex,
-    damaged,
     framed,
     index_files,
     is_compressed,
@@ -107,8 +106,6 @@ class TFRecordNode(Node):
         file, start, stop = self._index.find(position)
         path = self._paths[file]
         raw = self._pool.get().get(file).read_at(start, stop - start)
-        if len(raw) != stop - start:
-            raise damaged(path, start, "it is cut off")
         return _datapoint(unframed(raw, path, start), self._features, path, f"byte {start:,}")
 
 
@@ -215,11 +212,7 @@ class TFRecordSerializer:
             path: The file, or a pattern for several.
             size: Datapoints in a pass, for programs of the predecessor, which could not count them.
             format: As for `save`; "pickle" runs whatever code a file names.
-            features: What to make of examples, as for `TFRecordData`.
-
-        Raises:
-            ConfigError: There is no such file or format, or `features` are for another one.
-            FormatError: The file or a checksum is damaged; raised while iterating.
+            features: Of examples; these and errors as for `TFRecordData`.
         """
         decode = codec_of(format, example=_EXAMPLES).decode
         if features is not None:

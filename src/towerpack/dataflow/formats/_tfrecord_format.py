@@ -49,9 +49,8 @@ def masked_crc(data: bytes | memoryview) -> int:
 def framed(record: bytes) -> bytes:
     """A record as it is written."""
     length = struct.pack("<Q", len(record))
-    return b"".join(
-        (length, FOOTER.pack(masked_crc(length)), record, FOOTER.pack(masked_crc(record)))
-    )
+    parts = (length, FOOTER.pack(masked_crc(length)), record, FOOTER.pack(masked_crc(record)))
+    return b"".join(parts)
 
 
 def unframed(raw: bytes, path: Path, offset: int) -> bytes:

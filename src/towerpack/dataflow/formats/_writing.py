@@ -9,9 +9,7 @@ import pickle
 import secrets
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple
-
-from numpy.typing import NDArray
+from typing import Final, Literal, NamedTuple
 
 from towerpack._core.errors import BatchError, ConfigError, FormatError
 from towerpack.dataflow._datapoints import Datapoint, describe_datapoint
@@ -94,16 +92,6 @@ def stack_for_file(rows: list[Datapoint]) -> Datapoint:
         if "batching" in (error.fix or ""):
             error.fix = f"convert components, or leave some out, before saving; or {RAGGED}"
         raise
-
-
-def no_datapoints(df: DataFlow) -> ConfigError:
-    """The error for a flow from whose datapoints the columns of a file cannot be known."""
-    return ConfigError(f"{df} has no datapoints, and so no components to store.")
-
-
-def row_of(array: NDArray[Any], place: int) -> int:
-    """The datapoint that an item of a flat column belongs to."""
-    return place // (array.size // len(array))
 
 
 def is_utf8(text: str, errors: str = "strict") -> bool:
