@@ -40,8 +40,8 @@ class Callback:
     in `next_stop`.
 
     Hooks by Tensorpack's names (`_trigger_epoch`, …) are called where they have a successor. A
-    class that has others (`_before_run`, `_after_run`), or both names of one hook, has no
-    instances.
+    class that has others (`_before_run`, `_after_run`), or both names of one hook, cannot be
+    instantiated.
 
     Attributes:
         acts_between_steps: True forces one step per call.
