@@ -1,1 +1,1 @@
-"""Ground floor: errors, names, randomness, paths, timing. Standard library and NumPy only."""
+"""For all layers: errors, names, randomness, paths, timing. Standard library and NumPy only."""

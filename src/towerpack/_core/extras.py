@@ -1,4 +1,4 @@
-"""Optional dependencies: one sentence where one is missing."""
+"""Optional dependencies, and the error where one is missing."""
 
 from __future__ import annotations
 

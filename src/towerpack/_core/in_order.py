@@ -1,4 +1,4 @@
-"""Work that is shared among threads, and comes back in its order."""
+"""A map over threads whose results come in order."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def quiet_start() -> Generator[None]:
     which might write or start processes meanwhile, nothing is turned aside; nor on Windows.
     """
     with ExitStack() as stack:
-        file = _turned_aside(stack)
+        file = _stderr_redirected(stack)
         yield
         if file is not None:
             lines = file.read_text(errors="replace").splitlines(keepends=True)
@@ -58,8 +58,8 @@ def quiet_start() -> Generator[None]:
             file.write_text("".join(line for line in lines if not _USUAL.match(line)))
 
 
-def _turned_aside(stack: ExitStack) -> Path | None:
-    """Let descriptor 2 lead to a file until the stack unwinds, which prints what the file holds.
+def _stderr_redirected(stack: ExitStack) -> Path | None:
+    """Redirect descriptor 2 to a file until the stack unwinds, which prints what the file holds.
 
     None where that cannot be done.
     """

@@ -1,4 +1,4 @@
-"""Hooks by the names that they had in Tensorpack: taken for ours, or refused."""
+"""Hooks by the names that they had in Tensorpack, called as ours or refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from towerpack._core.errors import CallbackError
 def adopt(
     cls: type, renamed: Mapping[str, tuple[str, int]], refused: Mapping[str, str] | None = None
 ) -> None:
-    """Have hooks by old names called; a class with one that has no successor has no instances.
+    """Call hooks by their old names; refuse instances of a class with one that has no successor.
 
     Args:
         cls: A new subclass.

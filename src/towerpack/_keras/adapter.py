@@ -165,7 +165,7 @@ def stateless(model: keras.Model) -> Iterator[None]:
 
 
 @contextmanager
-def read_as(ways: Any) -> Iterator[None]:
+def transformed_variables(ways: Any) -> Iterator[None]:
     """Let this thread read trainable Keras variables in some `ways`; None: as they are.
 
     Keras has no hook for it that leaves layers free to make variables and to change them. Its
@@ -183,7 +183,7 @@ def read_as(ways: Any) -> Iterator[None]:
         reading.reset(token)
 
 
-def in_these_ways(variable: tf.Variable, ways: Any) -> Any:
+def transformed_value(variable: tf.Variable, ways: Any) -> Any:
     """Value of a variable after all the functions, in turn."""
     value: Any = variable
     for way in ways if ways and variable.trainable else ():
@@ -195,11 +195,11 @@ def _read(variable: Any) -> Any:
     ways, value = reading.get(), variable._value
     if not ways or value is None or in_stateless_scope():
         return _plain.fget(variable)
-    with read_as(None):  # What the functions read themselves.
-        return variable._maybe_autocast(in_these_ways(value, ways))
+    with transformed_variables(None):  # What the functions read themselves.
+        return variable._maybe_autocast(transformed_value(value, ways))
 
 
-def batch_norms_ask(is_frozen: Callable[[keras.layers.Layer], bool]) -> None:
+def freezable_batch_norms(is_frozen: Callable[[keras.layers.Layer], bool]) -> None:
     """Let each call of a batch normalisation in training ask first whether it is frozen.
 
     Keras has no hook for it: `trainable=False` would also be that of `gamma` and `beta`, and would
@@ -250,7 +250,7 @@ def is_fresh(generator: keras.random.SeedGenerator) -> bool:
     return generator._initial_seed is None and int(state.numpy()[1]) == 0
 
 
-def give_seed(drawing: Any, seed: int) -> None:
+def set_seed(drawing: Any, seed: int) -> None:
     """Give an initializer or a seed generator a seed in place of the one that Keras drew."""
     if isinstance(drawing, keras.random.SeedGenerator):
         drawing._initial_seed = seed

@@ -1,4 +1,4 @@
-"""Finds Keras layers and variables that a user made outside of the tower function.
+"""Search for Keras layers and variables that a user made outside of the tower function.
 
 They hang on the model object (`self.backbone = keras.Sequential(…)`), on its class, in lists, dicts
 and plain objects there, or in what the function and its helpers refer to by name. Their names start

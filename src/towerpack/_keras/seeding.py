@@ -24,10 +24,10 @@ from towerpack._core.naming import unique
 from towerpack._core.randomness import derive_seed
 from towerpack._keras import owned
 from towerpack._keras.adapter import (
-    give_seed,
     is_fresh,
     own_variables,
     seed_generators,
+    set_seed,
     unseeded_initializers,
 )
 
@@ -64,9 +64,9 @@ def seed_layers(owners: Mapping[str, object], seed: int) -> tuple[list[str], lis
     for name, layer in layers.items():
         for role, initializer in unseeded_initializers(layer).items():
             new = derive_seed(seed, "init", name, role) >> 32
-            give_seed(initializer, seeds.setdefault(initializer.seed, new))
+            set_seed(initializer, seeds.setdefault(initializer.seed, new))
     for name, generator in _generators(owners, layers).items():
-        give_seed(generator, derive_seed(seed, "init", name) >> 32)
+        set_seed(generator, derive_seed(seed, "init", name) >> 32)
     for draw in redrawn:
         draw.variable.assign(draw.anew())
     done = {id(d.variable) for d in redrawn}

@@ -1,4 +1,4 @@
-"""What a callback is: everything besides the iterations."""
+"""The base of callbacks, and a list of them as one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _NO_HOOKS = {
 
 
 class Callback:
-    """Acts at certain points of a training. Override what you need.
+    """Base of callbacks, which act at certain points of a training. Override what you need.
 
     Order in which the hooks fire (in the order of registration each):
 
@@ -40,8 +40,8 @@ class Callback:
     in `next_stop`.
 
     Hooks by Tensorpack's names (`_trigger_epoch`, …) are called where they have a successor. A
-    class that has others (`_before_run`, `_after_run`), or both names of one hook, has no
-    instances.
+    class that has others (`_before_run`, `_after_run`), or both names of one hook, cannot be
+    instantiated.
 
     Attributes:
         acts_between_steps: True forces one step per call.
@@ -63,17 +63,17 @@ class Callback:
 
     @property
     def epoch_num(self) -> int:
-        """The trainer's `epoch`."""
+        """Number of the current epoch, from 1."""
         return self.trainer.epoch
 
     @property
     def global_step(self) -> int:
-        """The trainer's."""
+        """Steps done since the very start."""
         return self.trainer.global_step
 
     @property
     def local_step(self) -> int:
-        """The trainer's."""
+        """Steps done in the current epoch."""
         return self.trainer.local_step
 
     def produces(self) -> Sequence[str]:
@@ -173,17 +173,9 @@ class Callbacks(Callback):
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self.callbacks: list[Callback] = []
-        for callback in callbacks:
-            if isinstance(callback, Callbacks):
-                self.callbacks.extend(callback.callbacks)
-            elif isinstance(callback, Callback):
-                self.callbacks.append(callback)
-            else:
-                raise CallbackError(
-                    f"{callback!r} is not a callback.",
-                    expected="instances of Callback",
-                    fix="call the class: ModelSaver()" if isinstance(callback, type) else None,
-                )
+        for callback in map(check_callback, callbacks):
+            many = callback.callbacks if isinstance(callback, Callbacks) else [callback]
+            self.callbacks.extend(many)
 
     def keys(self) -> list[str]:
         """A name for each callback that stays the same over restarts: its class and number."""
@@ -196,7 +188,7 @@ class Callbacks(Callback):
         return keys
 
     def check_order(self, known: Sequence[str]) -> None:
-        """Every need must be met by an earlier callback, or by what is there without one.
+        """Check that every need is met by an earlier callback, or by the trainer.
 
         Args:
             known: What the trainer itself puts, the model's summaries included.
@@ -266,6 +258,21 @@ class Callbacks(Callback):
         for key, callback in zip(self.keys(), self.callbacks, strict=True):
             if key in state:
                 callback.restore(state[key])
+
+
+def check_callback(callback: Any) -> Callback:
+    """The argument, if it is a callback.
+
+    Raises:
+        CallbackError: It is not.
+    """
+    if not isinstance(callback, Callback):
+        raise CallbackError(
+            f"{callback!r} is not a callback.",
+            expected="instances of Callback",
+            fix="call the class: ModelSaver()" if isinstance(callback, type) else None,
+        )
+    return callback
 
 
 def _collide(one: Collection[int] | None, other: Collection[int] | None) -> bool:

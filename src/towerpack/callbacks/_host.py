@@ -1,4 +1,4 @@
-"""What callbacks may rely on of the trainer they hang on: a small protocol, not a class."""
+"""Protocols of the trainer and its hyper-parameters, as callbacks see them."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class HumanHyperParamSetter(Callback):
         self.changes: list[list[Any]] = []
         self._params = None if param is None else [param] if isinstance(param, str) else [*param]
         self._file = file
-        self._last_read: bytes | str | None = None
+        self._last_read: bytes | None = None
         self._warned: set[str] = set()
         self._held: set[str] = set()
 
@@ -83,44 +83,40 @@ class HumanHyperParamSetter(Callback):
 
     def _numbers(self) -> dict[str, float]:
         """The known names and finite numbers of the file; warns of everything else."""
-        content = self._content()
-        if content is None:
-            return {}
         try:
-            parsed = yaml.safe_load(content)
+            parsed = yaml.safe_load(self._content()) or {}
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             self._warn(f"no YAML: {' '.join(str(error).split())[:300]}")
             return {}
-        if parsed is None:
-            return {}
         if not isinstance(parsed, dict):
-            self._warn(f"expected lines such as 'learning_rate: 0.001', got {_short(parsed)}")
+            self._warn(
+                f"expected lines such as 'learning_rate: 0.001', got {reprlib.repr(parsed)[:60]}"
+            )
             return {}
         known = self.trainer.hyper_param_names()
         found: dict[str, float] = {}
         for name, raw in parsed.items():
             if name not in known:
-                near = did_you_mean(_short(name, quoted=False), known)
-                self._warn(f"no hyper-parameter is named {_short(name)}. {near}")
+                near = did_you_mean(str(name)[:60], known)
+                self._warn(f"no hyper-parameter is named {reprlib.repr(name)[:60]}. {near}")
             elif (value := _number(raw)) is None:
-                self._warn(f"'{name}' must be a finite number, got {_short(raw)}")
+                # Short: a few lines of YAML aliases can describe billions of items.
+                self._warn(f"'{name}' must be a finite number, got {reprlib.repr(raw)[:60]}")
             else:
                 found[name] = value
         return found
 
-    def _content(self) -> bytes | None:
-        content = None
+    def _content(self) -> bytes:
         try:
-            version = content = (self.trainer.run_dir / self._file).read_bytes()
+            content = (self.trainer.run_dir / self._file).read_bytes()
         except FileNotFoundError:
-            return None
+            return b""
         except OSError as error:
-            version = f"it cannot be read: {error}"
-        if version != self._last_read:
-            self._last_read = version
+            self._warn(f"it cannot be read: {error}")
+            return b""
+        if content != self._last_read:
+            self._last_read = content
             self._warned.clear()
-        if isinstance(version, str):
-            self._warn(version)
         return content
 
     def _warn(self, problem: str) -> None:
@@ -146,9 +142,3 @@ def _number(raw: Any) -> float | None:
     except (ValueError, OverflowError):
         return None
     return value if math.isfinite(value) else None
-
-
-def _short(value: Any, *, quoted: bool = True) -> str:
-    # Bounded in depth and width: a few lines of YAML aliases can describe billions of items.
-    text = value if isinstance(value, str) and not quoted else reprlib.repr(value)
-    return text if len(text) <= 60 else f"{text[:60]}…"

@@ -51,7 +51,7 @@ class HyperParamSetter(Callback):
         return self._given
 
     def sets(self) -> Mapping[str, Collection[int] | None]:
-        """It, at any step."""
+        """The hyper-parameter, at any step."""
         return {self._given: None} if isinstance(self._given, str) else {}
 
     def before_train(self) -> None:

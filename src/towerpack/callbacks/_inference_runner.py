@@ -21,7 +21,6 @@ from towerpack.dataflow import DataFlow
 from towerpack.dataflow.stages._repeat import tell_if_short
 
 if TYPE_CHECKING:
-    from towerpack.callbacks._host import TrainerHost
     from towerpack.inputs._feeder import FedBatch, Feeder
 
 
@@ -46,7 +45,6 @@ class InferenceRunner(Callback):
     Raises:
         ConfigError: `dataflow` can be iterated only once, or not at all, or there are no
             inferencers.
-        CallbackError: Two results have the same name.
     """
 
     def __init__(
@@ -79,16 +77,6 @@ class InferenceRunner(Callback):
     def produces(self) -> Sequence[str]:
         """The inferencers' names with the prefix."""
         return [f"{self._prefix}/{n}" for i in self.inferencers for n in i.names()]
-
-    def setup(self, trainer: TrainerHost) -> None:
-        """Check that no result overwrites another."""
-        names = self.produces()
-        for name in names:
-            if names.count(name) > 1:
-                raise CallbackError(
-                    f"{self!r}: two inferencers both give '{name}'.",
-                    fix="give one of them another name or prefix",
-                )
 
     def before_train(self) -> None:
         """Cut the tower to the outputs now, so that a wrong name does not wait for an epoch."""
@@ -220,13 +208,9 @@ class DataParallelInferenceRunner(InferenceRunner):
 
 
 def _check_flow(dataflow: Any, who: str) -> None:
-    if not isinstance(dataflow, Iterable):
+    if not isinstance(dataflow, Iterable) or isinstance(dataflow, Iterator):
         raise ConfigError(
-            f"{who}: {type(dataflow).__name__} cannot be iterated.", expected="a DataFlow"
-        )
-    if isinstance(dataflow, Iterator):
-        raise ConfigError(
-            f"{who}: {type(dataflow).__name__} can be iterated only once.",
+            f"{who}: {type(dataflow).__name__} cannot be iterated, or only once.",
             expected="a DataFlow, or a list of batches: every evaluation reads it from its start",
         )
 

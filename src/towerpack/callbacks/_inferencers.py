@@ -1,4 +1,4 @@
-"""What is made of a model's outputs over a whole dataset."""
+"""Base of inferencers, which make numbers of outputs over a whole dataset, and the usual ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from towerpack._core import old_hooks
-from towerpack._core.errors import CallbackError, ConfigError
+from towerpack._core.errors import CallbackError
 
 if TYPE_CHECKING:
     from towerpack.callbacks._host import TrainerHost
@@ -163,16 +163,11 @@ class BinaryClassificationStats(Inferencer):
         label: Name of an output of shape [batch]: what is true, as 0 and 1. An input of the model
             becomes an output by `expose('label', label)`.
         prefix: Put before `precision` and `recall`, with a slash.
-
-    Raises:
-        ConfigError: Both outputs are the same.
     """
 
     def __init__(
         self, prediction: str = "prediction", label: str = "label", prefix: str | None = None
     ) -> None:
-        if prediction == label:
-            raise ConfigError(f"BinaryClassificationStats would compare '{label}' with itself.")
         self._prediction = prediction
         self._label = label
         self._prefix = f"{prefix}/" if prefix else ""

@@ -100,13 +100,7 @@ class LearningRateFinder(Callback):
 
     def before_step(self) -> None:
         """Set the next learning rate."""
-        param, rate = self.trainer.hyper_param("learning_rate"), self._rate(len(self.costs))
-        param.set(rate)
-        if not math.isclose(param.get(), rate, rel_tol=0.01):
-            raise ConfigError(
-                f"LearningRateFinder cannot set the learning rate: it is held at {param.get():g}.",
-                fix=f"take it out of the file in {self.trainer.run_dir} that is edited by hand",
-            )
+        self.trainer.hyper_param("learning_rate").set(self._rate(len(self.costs)))
 
     def after_step(self, outputs: Mapping[str, Any]) -> None:
         """Keep the cost, and end the run where enough is known."""

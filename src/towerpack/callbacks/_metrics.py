@@ -118,7 +118,7 @@ class KerasMetric(Inferencer):
         name: Of the result; None for the metric's own.
 
     Raises:
-        ConfigError: It is no metric, or there are no outputs.
+        ConfigError: It is no metric.
     """
 
     def __init__(
@@ -136,8 +136,6 @@ class KerasMetric(Inferencer):
                 f"KerasMetric: {metric!r} is no metric.",
                 expected="an object such as keras.metrics.AUC()",
             )
-        if not self._outputs:
-            raise ConfigError(f"KerasMetric({metric!r}) is given no outputs.")
         self._metric, self._weight = metric, weight
         self._name = name or str(metric.name)
 

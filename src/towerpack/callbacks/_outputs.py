@@ -116,9 +116,7 @@ class DumpTensorAsImage(_OfSteps):
         Raises:
             ConfigError: The value is no picture.
         """
-        if self._value is None:
-            # Where a run was interrupted among its triggers.
-            _log.warning("%r: no step since the run was continued, so no picture.", self)
+        if self._value is None:  # a run that is continued among its triggers
             return
         value = np.asarray(self._value if self._map is None else self._map(self._value))
         label = self._name.replace("/", "_")

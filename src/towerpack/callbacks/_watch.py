@@ -17,17 +17,25 @@ Mode = Literal["min", "max"]
 
 
 class Watch:
-    """Tells whether a monitored name has a value that was not there before.
+    """A monitored name, its values that were not there before, and which of them is better.
 
     Args:
         name: The monitored name.
-        owner: Who watches, for log messages.
+        owner: The callback that watches, for log messages.
+        mode: 'min' if smaller is better, 'max' if larger is.
+
+    Raises:
+        ConfigError: The mode is neither.
     """
 
-    def __init__(self, name: str, owner: str) -> None:
-        self.name = name
-        self.seen_step = -1
-        self._owner = owner
+    def __init__(self, name: str, owner: str, mode: Mode = "min") -> None:
+        if mode not in ("min", "max"):
+            raise ConfigError(
+                f"{owner}: mode={mode!r} makes no sense.",
+                expected="'min' if smaller is better, 'max' if larger is",
+            )
+        self.name, self.seen_step = name, -1
+        self._owner, self._mode = owner, mode
 
     def fresh(self, monitors: Monitors) -> tuple[int, float] | None:
         """The newest (step, value) if it is newer than the last one given; NaN is logged."""
@@ -40,24 +48,8 @@ class Watch:
             _log.warning("%s: %s is NaN at step %d.", self._owner, self.name, step)
         return self.seen_step, float(value)
 
-
-def check_mode(mode: str, owner: str) -> None:
-    """A mode must be 'min' or 'max'.
-
-    Raises:
-        ConfigError: It is neither.
-    """
-    if mode not in ("min", "max"):
-        raise ConfigError(
-            f"{owner}: mode={mode!r} makes no sense.",
-            expected="'min' if smaller is better, 'max' if larger is",
-        )
-
-
-def is_better(value: float, best: float | None, mode: Mode, min_delta: float = 0.0) -> bool:
-    """Whether `value` beats `best` by more than `min_delta`. NaN beats nothing."""
-    if math.isnan(value):
-        return False
-    if best is None:
-        return True
-    return value < best - min_delta if mode == "min" else value > best + min_delta
+    def improves(self, value: float, best: float | None, min_delta: float = 0.0) -> bool:
+        """Whether `value` beats `best` by more than `min_delta`. NaN beats nothing."""
+        if best is None or math.isnan(value):
+            return not math.isnan(value)
+        return value < best - min_delta if self._mode == "min" else value > best + min_delta

@@ -1,4 +1,4 @@
-"""Checkpoints on disk: written whole, checked before they are believed, read without a framework.
+"""Checkpoints on disk: written whole, verified before use, read without a framework.
 
 A checkpoint is a directory with one safetensors file per group of tensors, `state.json` (anything
 that JSON can be made to hold) and `manifest.json` (sizes, checksums, versions). `_layout` draws the

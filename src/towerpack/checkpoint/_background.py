@@ -1,4 +1,4 @@
-"""One thing at a time, in another thread, with its failure told in this one."""
+"""Jobs that run one after another in a thread, and whose failures are raised in the caller's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does what was found fit what is expected? Every difference at once, with near misses."""
+"""Comparison of named tensors with those expected: every difference at once, near misses."""
 
 from __future__ import annotations
 

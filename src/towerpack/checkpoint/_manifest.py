@@ -28,7 +28,7 @@ Specs = dict[str, tuple[tuple[int, ...], str]]
 """Name to (shape, dtype name), for the tensors of one group."""
 
 
-class FormatError(Exception):
+class InvalidCheckpointError(Exception):
     """Why something is not a valid checkpoint: one phrase. Internal; readers collect these."""
 
 
@@ -105,40 +105,42 @@ def parse_manifest(data: bytes) -> Manifest:
     """Read and check a manifest; nothing else is opened.
 
     Raises:
-        FormatError: It is damaged, of another format or of a newer version.
+        InvalidCheckpointError: It is damaged, of another format or of a newer version.
     """
     try:
         tree = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise FormatError(f"manifest.json is not JSON ({error})") from error
+        raise InvalidCheckpointError(f"manifest.json is not JSON ({error})") from error
     if not isinstance(tree, dict):
-        raise FormatError("manifest.json is not an object")
+        raise InvalidCheckpointError("manifest.json is not an object")
     fields = cast("dict[str, Any]", tree)
     if fields.get("format") != FORMAT:
-        raise FormatError(f"manifest.json has the format {fields.get('format')!r:.40}")
+        raise InvalidCheckpointError(f"manifest.json has the format {fields.get('format')!r:.40}")
     if fields.get("version") != VERSION:
-        raise FormatError(
+        raise InvalidCheckpointError(
             f"manifest.json has the format version {fields.get('version')!r:.40}; "
             f"this Towerpack reads version {VERSION}"
         )
     claimed = fields.pop("checksum", None)
     if _canonical(fields) != data:
-        raise FormatError(f"manifest.json is damaged (its checksum {claimed!r:.20} does not fit)")
+        raise InvalidCheckpointError(
+            f"manifest.json is damaged (its checksum {claimed!r:.20} does not fit)"
+        )
     try:
         return _from_fields(fields)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise FormatError(f"manifest.json lacks or misuses {error}") from error
+        raise InvalidCheckpointError(f"manifest.json lacks or misuses {error}") from error
 
 
 def _from_fields(fields: dict[str, Any]) -> Manifest:
     files = {name: _file_record(name, record) for name, record in fields["files"].items()}
     if STATE not in files:
-        raise FormatError(f"manifest.json does not list {STATE}")
+        raise InvalidCheckpointError(f"manifest.json does not list {STATE}")
     step, tag = fields["step"], fields["tag"]
     if type(step) is not int or step < 0:
-        raise FormatError(f"the step is {step!r:.40}")
+        raise InvalidCheckpointError(f"the step is {step!r:.40}")
     if tag is not None and type(tag) is not str:
-        raise FormatError(f"the tag is {tag!r:.40}")
+        raise InvalidCheckpointError(f"the tag is {tag!r:.40}")
     return Manifest(
         step=step,
         tag=tag,
@@ -153,12 +155,14 @@ def _from_fields(fields: dict[str, Any]) -> Manifest:
 def _file_record(name: str, record: dict[str, Any]) -> FileRecord:
     # The name is joined to a path later: only names that we could have written pass.
     if name != STATE and not (name.endswith(_SUFFIX) and is_group(name.removesuffix(_SUFFIX))):
-        raise FormatError(f"manifest.json names a file {name!r:.60}, which no checkpoint has")
+        raise InvalidCheckpointError(
+            f"manifest.json names a file {name!r:.60}, which no checkpoint has"
+        )
     nbytes, sha256 = record["nbytes"], record["sha256"]
     if type(nbytes) is not int or nbytes < 0:
-        raise FormatError(f"{name} is declared with {nbytes!r:.40} bytes")
+        raise InvalidCheckpointError(f"{name} is declared with {nbytes!r:.40} bytes")
     if type(sha256) is not str or not _SHA256.fullmatch(sha256):
-        raise FormatError(f"{name} is declared with the checksum {sha256!r:.40}")
+        raise InvalidCheckpointError(f"{name} is declared with the checksum {sha256!r:.40}")
     return FileRecord(nbytes, sha256)
 
 

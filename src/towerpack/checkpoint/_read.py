@@ -31,7 +31,7 @@ from towerpack.checkpoint._layout import (
 )
 from towerpack.checkpoint._manifest import (
     MAX_MANIFEST_BYTES,
-    FormatError,
+    InvalidCheckpointError,
     Manifest,
     fingerprint,
     group_file,
@@ -165,11 +165,11 @@ def load_checkpoint(path: str | os.PathLike[str], *, tag: str | None = None) -> 
     directory = find_directory(where)
     give_up_at = time.monotonic() + _PATIENCE_S
     while True:
-        before = _look(directory)
+        before = _directory_version(directory)
         checkpoint, passed_over = _newest_valid(directory, tag)
         # A writer may have removed or replaced what was listed: then look again, for what was
         # passed over may be whole, and what was not listed may be there.
-        settled = _look(directory) == before or time.monotonic() > give_up_at
+        settled = _directory_version(directory) == before or time.monotonic() > give_up_at
         if checkpoint is not None and (settled or not passed_over):
             _warn(passed_over)
             return checkpoint
@@ -222,7 +222,7 @@ def check(path: Path, *, checksums: bool, expected: Place | None = None) -> Mani
     """Check one checkpoint directory without keeping anything of it but the manifest.
 
     Raises:
-        FormatError: It is not valid.
+        InvalidCheckpointError: It is not valid.
     """
     manifest, _ = _open(path, checksums=checksums, expected=expected)
     return manifest
@@ -233,7 +233,7 @@ def _open(
 ) -> tuple[Manifest, dict[str, Tensors]]:
     manifest = parse_manifest(read_plain(path / MANIFEST, limit=MAX_MANIFEST_BYTES))
     if expected is not None and manifest.step != expected.step:
-        raise FormatError(f"its manifest is of step {manifest.step}")
+        raise InvalidCheckpointError(f"its manifest is of step {manifest.step}")
     # Opened first: what is checked then is what will be read.
     for name, record in manifest.files.items():
         check_file(path / name, record, checksum=False)
@@ -242,7 +242,7 @@ def _open(
         for name, record in manifest.files.items():
             check_file(path / name, record, checksum=True)
     if fingerprint({group: held.specs for group, held in tensors.items()}) != manifest.fingerprint:
-        raise FormatError("its tensors are not those that the manifest was made for")
+        raise InvalidCheckpointError("its tensors are not those that the manifest was made for")
     return manifest, tensors
 
 
@@ -250,7 +250,9 @@ def _tensors(path: Path) -> Tensors:
     try:
         return Tensors(path)
     except OSError as error:
-        raise FormatError(f"{path.name} cannot be read ({error.strerror or error})") from error
+        raise InvalidCheckpointError(
+            f"{path.name} cannot be read ({error.strerror or error})"
+        ) from error
 
 
 def _read(path: Path, *, expected: Place | None) -> Checkpoint:
@@ -258,14 +260,14 @@ def _read(path: Path, *, expected: Place | None) -> Checkpoint:
     try:
         state = decode_state(read_plain(path / STATE, limit=MAX_STATE_BYTES))
     except StateError as error:
-        raise FormatError(f"{STATE}: {error.what}") from error
+        raise InvalidCheckpointError(f"{STATE}: {error.what}") from error
     return Checkpoint(path, manifest, tensors, state)
 
 
 def _load_one(path: Path) -> Checkpoint:
     try:
         return _read(path, expected=None)
-    except FormatError as problem:
+    except InvalidCheckpointError as problem:
         raise CheckpointError(
             f"{path} is not a valid checkpoint: {problem}.",
             fix="give the run directory instead, to load its newest valid checkpoint",
@@ -280,13 +282,13 @@ def _newest_valid(
     for candidate in _candidates(directory, tag):
         try:
             return _read(candidate.path, expected=candidate), passed_over
-        except FormatError as problem:
+        except InvalidCheckpointError as problem:
             passed_over.append((candidate, str(problem)))
     return None, passed_over
 
 
-def _look(directory: Path) -> tuple[int, list[str]]:
-    """What changes when a writer does something in the directory."""
+def _directory_version(directory: Path) -> tuple[int, list[str]]:
+    """Time of change and names of a directory, one of which changes when a writer acts in it."""
     return directory.stat().st_mtime_ns, sorted(os.listdir(directory))
 
 
@@ -326,7 +328,7 @@ def _row(one: Place, checksums: bool) -> CheckpointRow | None:
     manifest, problem = None, None
     try:
         manifest = check(one.path, checksums=checksums, expected=one)
-    except FormatError as error:
+    except InvalidCheckpointError as error:
         problem = str(error)
     try:
         nbytes = sum(entry.lstat().st_size for entry in one.path.iterdir())

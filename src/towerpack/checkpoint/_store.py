@@ -19,7 +19,7 @@ from towerpack._core.logs import get_logger
 from towerpack.checkpoint._background import Background
 from towerpack.checkpoint._codec import encode_state
 from towerpack.checkpoint._layout import ABANDONED, LOCK, Place, directory_name, places, tag_name
-from towerpack.checkpoint._manifest import FormatError, is_group
+from towerpack.checkpoint._manifest import InvalidCheckpointError, is_group
 from towerpack.checkpoint._read import MAX_STATE_BYTES, check
 from towerpack.checkpoint._tensors import specs_of
 from towerpack.checkpoint._write import (
@@ -299,7 +299,7 @@ class CheckpointStore:
             manifest = check(source, checksums=False)
             if not _whole(self.directory / directory_name(step, tag)):
                 link_checkpoint(source, manifest, tag, info)
-        except (FormatError, OSError) as error:
+        except (InvalidCheckpointError, OSError) as error:
             what = f"The checkpoint of step {step} was not kept as {tag!r}"
             raise self._failure(what, error) from error
         self._prune(step, tag)
@@ -375,7 +375,7 @@ class CheckpointStore:
 def _whole(path: Path) -> bool:
     try:
         check(path, checksums=False)
-    except (FormatError, OSError):
+    except (InvalidCheckpointError, OSError):
         return False
     return True
 

@@ -22,7 +22,7 @@ from safetensors import SafetensorError, safe_open
 
 from towerpack._core.errors import CheckpointError
 from towerpack._core.extras import require
-from towerpack.checkpoint._manifest import FileRecord, FormatError, Specs
+from towerpack.checkpoint._manifest import FileRecord, InvalidCheckpointError, Specs
 
 if sys.platform == "linux":
     import fcntl
@@ -60,7 +60,9 @@ class Tensors(Mapping[str, np.ndarray]):
             names: list[str] = self._file.keys()
             self._specs: Specs = {name: _spec(self._file, name) for name in names}
         except SafetensorError as error:
-            raise FormatError(f"{path.name} is not a safetensors file ({error})") from error
+            raise InvalidCheckpointError(
+                f"{path.name} is not a safetensors file ({error})"
+            ) from error
 
     @property
     def specs(self) -> Specs:
@@ -89,7 +91,7 @@ def _spec(file: Any, name: str) -> tuple[tuple[int, ...], str]:
     view = file.get_slice(name)
     dtype = view.get_dtype()
     if dtype not in _DTYPES:
-        raise FormatError(f"tensor {name!r:.80} has the dtype {dtype}")
+        raise InvalidCheckpointError(f"tensor {name!r:.80} has the dtype {dtype}")
     return tuple(view.get_shape()), _DTYPES[dtype]
 
 
@@ -224,15 +226,15 @@ def check_file(path: Path, record: FileRecord, *, checksum: bool) -> None:
     """Check that a file is what the manifest says, reading it only where its size fits.
 
     Raises:
-        FormatError: It is missing, not a plain file, or of another size or content.
+        InvalidCheckpointError: It is missing, not a plain file, or of another size or content.
     """
     fd = open_plain(path)
     try:
         size = os.fstat(fd).st_size
         if size != record.nbytes:
-            raise FormatError(f"{path.name} has {size} bytes instead of {record.nbytes}")
+            raise InvalidCheckpointError(f"{path.name} has {size} bytes instead of {record.nbytes}")
         if checksum and _sha256(fd) != record.sha256:
-            raise FormatError(f"{path.name} is damaged (its checksum does not fit)")
+            raise InvalidCheckpointError(f"{path.name} is damaged (its checksum does not fit)")
     finally:
         os.close(fd)
 
@@ -241,18 +243,18 @@ def open_plain(path: Path) -> int:
     """A descriptor of a plain file: not of a link out of the checkpoint, a pipe or a device.
 
     Raises:
-        FormatError: There is no such file, or it is something else, or it cannot be read.
+        InvalidCheckpointError: There is no such file, it is no file, or it cannot be read.
     """
     flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     try:
         fd = os.open(path, flags | getattr(os, "O_CLOEXEC", 0))
     except FileNotFoundError:
-        raise FormatError(f"{path.name} is missing") from None
+        raise InvalidCheckpointError(f"{path.name} is missing") from None
     except OSError as error:
-        raise FormatError(f"{path.name} cannot be read ({error.strerror})") from error
+        raise InvalidCheckpointError(f"{path.name} cannot be read ({error.strerror})") from error
     if not stat.S_ISREG(os.fstat(fd).st_mode):
         os.close(fd)
-        raise FormatError(f"{path.name} is not a plain file")
+        raise InvalidCheckpointError(f"{path.name} is not a plain file")
     return fd
 
 
@@ -260,12 +262,12 @@ def read_plain(path: Path, *, limit: int) -> bytes:
     """The content of a plain file of at most `limit` bytes.
 
     Raises:
-        FormatError: As `open_plain`, or it is larger.
+        InvalidCheckpointError: As `open_plain`, or it is larger.
     """
     with os.fdopen(open_plain(path), "rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:
-        raise FormatError(f"{path.name} is larger than {limit} bytes")
+        raise InvalidCheckpointError(f"{path.name} is larger than {limit} bytes")
     return data
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from towerpack._core.errors import CheckpointError
-from towerpack.checkpoint._manifest import FormatError
+from towerpack.checkpoint._manifest import InvalidCheckpointError
 from towerpack.checkpoint._read import Checkpoint, load_checkpoint
 from towerpack.checkpoint._tensors import Tensors
 
@@ -39,7 +39,7 @@ def read_weights(source: Any) -> tuple[str, Mapping[str, np.ndarray]]:
     if path.suffix == ".safetensors":
         try:
             return str(path), Tensors(path)
-        except (OSError, FormatError) as error:
+        except (OSError, InvalidCheckpointError) as error:
             raise CheckpointError(f"{path} cannot be read: {error}.") from error
     if path.suffix == ".npz":
         return str(path), _named(_read_npz(path))

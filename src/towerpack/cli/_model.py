@@ -14,7 +14,7 @@ from towerpack._core.extras import explain_missing
 from towerpack._core.naming import did_you_mean
 from towerpack.cli._apps import open_run
 from towerpack.cli._machine import size_text
-from towerpack.cli._recipe import load_module, run_theirs
+from towerpack.cli._recipe import load_module, run_user_code
 
 model_app = typer.Typer(help="Look at models.", no_args_is_help=True)
 _FORMS = "path/to/file.py, file.py:Name, module:Name, or a run directory"
@@ -51,7 +51,7 @@ def show(
     with explain_missing("towerpack model"):
         from towerpack.describe import model_summary
     model = open_run(target, None, None)[0].modeler if of_recipe else model_of(target)
-    summary: Any = run_theirs(
+    summary: Any = run_user_code(
         lambda: model_summary(model, is_training=training),
         f"building the model of {target} raised",
     )
@@ -94,7 +94,7 @@ def model_of(target: str) -> Any:
         raise ConfigError(f"{where} has no {name!r}.", fix=did_you_mean(name, vars(module)))
     value = getattr(module, name)
     made = callable(value) and not is_model(value)
-    return run_theirs(value, f"{where}:{name} raised") if made else value
+    return run_user_code(value, f"{where}:{name} raised") if made else value
 
 
 def _show_run(run: Path) -> None:

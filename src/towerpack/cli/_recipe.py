@@ -1,4 +1,4 @@
-"""Code of the user's that is named on the command line; recipes, which return a data flow."""
+"""User code that is named on the command line; recipes, which return a data flow."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def load_recipe(spec: str) -> DataFlow:
             got=_alike(module, name),
             expected="a function without arguments that returns a DataFlow",
         )
-    flow = run_theirs(function, f"{spec} raised")
+    flow = run_user_code(function, f"{spec} raised")
     if not isinstance(flow, DataFlow):
         raise ConfigError(
             f"{spec} returned a {type(flow).__name__}.",
@@ -81,7 +81,7 @@ def load_module(where: str) -> ModuleType:
             expected=_FORM,
             fix="run it in the directory that holds the module, or name the file",
         )
-    return run_theirs(lambda: importlib.import_module(where), f"importing {where} raised")
+    return run_user_code(lambda: importlib.import_module(where), f"importing {where} raised")
 
 
 def _module_of_file(path: Path) -> ModuleType:
@@ -95,7 +95,7 @@ def _module_of_file(path: Path) -> ModuleType:
     # It may import its neighbours, as when it is run as a script.
     sys.path.insert(0, str(path.parent.resolve()))
     sys.modules[name] = module
-    run_theirs(lambda: _execute(spec.loader, module), f"importing {path} raised")
+    run_user_code(lambda: _execute(spec.loader, module), f"importing {path} raised")
     # Worker processes cannot import it by name: its functions travel whole.
     cloudpickle: Any = importlib.import_module("cloudpickle")
     cloudpickle.register_pickle_by_value(module)
@@ -106,7 +106,7 @@ def _execute(loader: Any, module: ModuleType) -> None:
     loader.exec_module(module)
 
 
-def run_theirs(function: Any, what: str) -> Any:
+def run_user_code(function: Any, what: str) -> Any:
     """Call the user's code; its errors are told with the traceback that leads into it."""
     try:
         return function()

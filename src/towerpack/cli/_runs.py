@@ -95,7 +95,7 @@ def record_of(run: Path) -> dict[str, Any]:
 
 
 def state_of(run: Path) -> str:
-    """How it goes, or how it ended."""
+    """State of a run: how it goes, or how it ended."""
     lives = _lives(run)
     return "running" if is_held(run / ".lock") else (lives[-1].ending or "killed") if lives else ""
 

@@ -114,7 +114,7 @@ def _parameters(layer: Any) -> frozenset[str]:
     if isinstance(layer, RegisteredLayer):
         return layer.parameters
     if _is_keras(layer):
-        return _asking(layer)
+        return _with_defaults(layer)
     raise LayerError(
         f"argscope got {layer!r}, which is not a layer.",
         expected="registered layers such as Conv2D, or Keras classes such as keras.layers.Conv2D",
@@ -123,7 +123,7 @@ def _parameters(layer: Any) -> frozenset[str]:
 
 
 @functools.cache
-def _asking(layer: type[keras.layers.Layer]) -> frozenset[str]:
+def _with_defaults(layer: type[keras.layers.Layer]) -> frozenset[str]:
     """Make the class ask for its defaults when it is called; gives its arguments."""
     construct = layer.__init__
     signature = inspect.signature(construct)

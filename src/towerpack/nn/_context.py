@@ -1,4 +1,4 @@
-"""What a tower function can ask about the tower that is being built."""
+"""Context of the tower that is being built, for its tower function."""
 
 from __future__ import annotations
 

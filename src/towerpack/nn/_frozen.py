@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
-from towerpack._keras.adapter import batch_norms_ask, moving_mean_of
+from towerpack._keras.adapter import freezable_batch_norms, moving_mean_of
 from towerpack.nn._context import get_current_tower_context
 
 
@@ -37,7 +37,7 @@ def frozen_statistics(regexes: str | Sequence[str]) -> Iterator[None]:
         name = names.get(id(mean), "")
         return any(re.fullmatch(pattern, name) for pattern in patterns)
 
-    batch_norms_ask(is_frozen)
+    freezable_batch_norms(is_frozen)
     token = _around.set((*_around.get(), matches))
     try:
         yield

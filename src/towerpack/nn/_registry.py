@@ -1,4 +1,4 @@
-"""What a registered layer is, and the table in which `LinearWrap` finds it by name."""
+"""Registered layers, and the table in which `LinearWrap` finds them by name."""
 
 from __future__ import annotations
 

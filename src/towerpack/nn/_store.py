@@ -30,8 +30,8 @@ from towerpack._keras import owned
 from towerpack._keras.adapter import (
     forget_losses,
     layers_being_built,
-    read_as,
     seeded_initializers,
+    transformed_variables,
     variable_path,
 )
 from towerpack._keras.seeding import seed_layers
@@ -96,7 +96,7 @@ class VariableStore:
 
     # ---------------------------------------------------------------- names
 
-    @read_as(None)
+    @transformed_variables(None)
     def named_variables(self) -> dict[str, tf.Variable]:
         """Every variable known so far, by name, in an order that each process repeats."""
         found: dict[str, tf.Variable] = {}
@@ -113,7 +113,7 @@ class VariableStore:
                     found[unique(name, found) if name in found else name] = variable
         return found
 
-    @read_as(None)
+    @transformed_variables(None)
     def trainable(self) -> dict[str, tf.Variable]:
         """The trainable ones among `named_variables`; frozen Keras layers are honoured."""
         frozen = self.skipped.keys() | owned.frozen_ids(self._holders())

@@ -1,4 +1,4 @@
-"""Variables in other ways: layers compute with a function of them, or do not train them."""
+"""Replacement of variables: layers compute with a function of them, or do not train them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from towerpack._core.errors import LayerError
 from towerpack._core.naming import did_you_mean
-from towerpack._keras.adapter import in_these_ways, read_as, reading
+from towerpack._keras.adapter import reading, transformed_value, transformed_variables
 from towerpack.nn._context import get_current_tower_context
 
 # Of the innermost `remap_variables`, then of each `freeze_variables`: variable, value -> value.
@@ -92,10 +92,10 @@ def _opened(ways: _Ways) -> Iterator[None]:
     def get(getter: Callable[..., tf.Variable], *args: Any, **kwargs: Any) -> Any:
         # Getters of scopes around this one find nothing to do: `ways` has theirs.
         ways = reading.get()
-        with read_as(None):
-            return in_these_ways(getter(*args, **kwargs), ways)
+        with transformed_variables(None):
+            return transformed_value(getter(*args, **kwargs), ways)
 
     get_current_tower_context()
     around = tf.compat.v1.get_variable_scope()
-    with read_as(ways), tf.compat.v1.variable_scope(around, custom_getter=get):
+    with transformed_variables(ways), tf.compat.v1.variable_scope(around, custom_getter=get):
         yield

@@ -80,7 +80,7 @@ def refuse_deterministic(config: TrainConfig, trainer: str) -> None:
 
 
 class AsyncExecutor:
-    """Hands the steps of a call out over devices, and waits for the last of them.
+    """Executor that distributes the steps of a call over devices, and waits for the last of them.
 
     Each device has an `Executor` of its own and takes a share of what is left, again and again, so
     that a slow one takes fewer steps. Has the face of `Executor`.
@@ -218,7 +218,7 @@ class SharedCall:
 
 
 class Work:
-    """Steps that are left to do, for several threads."""
+    """Queue of the steps that are left to do, for several threads."""
 
     def __init__(self, after: int, steps: int, parts: int) -> None:
         self.after = self._next = after

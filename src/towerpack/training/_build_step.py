@@ -70,7 +70,7 @@ def build_step(
     known = trace.result.outputs
     names = [n for n in known if not n.endswith("/output")] if outputs is None else list(outputs)
     check_outputs("build_step(outputs=)", names, known)
-    source = _Handed()
+    source = _GivenBatches()
     executor = Executor(
         step=step,
         trained=setup.trained,
@@ -100,7 +100,7 @@ class BuiltStep:
         tower: TowerFunction,
         setup: StepSetup,
         executor: Executor,
-        source: _Handed,
+        source: _GivenBatches,
         names: Sequence[str],
         replicas: int,
     ) -> None:
@@ -150,7 +150,7 @@ class BuiltStep:
         return {"model": self.tower.store.named_variables(), **slots, **step}
 
 
-class _Handed(InputSource):
+class _GivenBatches(InputSource):
     """Gives the replicas what a call was given."""
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:

@@ -1,4 +1,4 @@
-"""Where the time of a training goes: each moment belongs to exactly one part."""
+"""Accounting of a training's time: each moment belongs to exactly one part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a training is made of."""
+"""Configuration of a training."""
 
 from __future__ import annotations
 

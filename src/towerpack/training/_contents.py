@@ -1,4 +1,4 @@
-"""What a checkpoint of a run holds: taken from the parts of the run, and put back."""
+"""Contents of a run's checkpoint: captured from the parts of the run, and restored."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ from towerpack.training._graph_checks import check_summaries
 from towerpack.training._hyper import VariableParam
 from towerpack.training._hyper_params import HyperParams
 from towerpack.training._optimizer import OptimizerAdapter
-from towerpack.training._run_state import RunState, ShowsState
+from towerpack.training._run_state import RunState, RunStateView
 from towerpack.training._saves import Saves
 from towerpack.training._schedules import Schedule
 from towerpack.training._snapshot import arrays_of
 
 
-class RunContext(ShowsState):
+class RunContext(RunStateView):
     """The run, for its callbacks.
 
     Args:

@@ -25,7 +25,7 @@ def step_error(
     path: Path,
     read_again: Callable[[], Mapping[str, np.ndarray] | None],
 ) -> StepError:
-    """What to raise in place of TensorFlow's error, whose text is mostly its own call stack.
+    """Error in place of TensorFlow's, whose text is mostly its own call stack.
 
     Args:
         error: TensorFlow's.

@@ -1,4 +1,4 @@
-"""A step whose cost, or a gradient that is checked, is not finite is not applied."""
+"""Guard against steps whose cost, or a checked gradient, is not finite."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starting from weights of elsewhere: by name, and with a word about each."""
+"""Initial weights from elsewhere, matched by name; the log says what became of each."""
 
 from __future__ import annotations
 

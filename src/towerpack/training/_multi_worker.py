@@ -22,7 +22,7 @@ from towerpack.training._kept import variables_kept
 from towerpack.training._mirrored import Mirrored
 from towerpack.training._peers import (
     leave_at_once_at_exit,
-    not_there,
+    missing_peers,
     resolver_of,
     silent_peers,
     wait_for_peers,
@@ -199,8 +199,8 @@ class Workers(Team):
         leave_at_once_at_exit(1)
         silent = silent_peers(peers, _ANSWER_S)
         if silent:
-            return not_there(silent, "does not answer")
-        return not_there(peers, "ended the step")
+            return missing_peers(silent, "does not answer")
+        return missing_peers(peers, "ended the step")
 
     def _all(self, row: np.ndarray) -> np.ndarray:
         """The rows of all processes, [processes, …]."""

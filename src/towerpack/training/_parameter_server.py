@@ -38,7 +38,7 @@ from towerpack.training._kept import variables_kept
 from towerpack.training._peers import (
     end_process,
     leave_at_once_at_exit,
-    not_there,
+    missing_peers,
     resolver_of,
     silent_peers,
     wait_for_peers,
@@ -129,7 +129,7 @@ class ParameterServerTrainer(Trainer):
             failed_inside = isinstance(error, tf.errors.OpError | StepError)
             silent = silent_peers(servers, _PROBE_S) if failed_inside else {}
             if silent:
-                raise not_there(silent, "has died") from None
+                raise missing_peers(silent, "has died") from None
             raise
         finally:
             over.set()
@@ -187,7 +187,7 @@ def _watch(peers: Mapping[str, str], seconds: float, over: threading.Event) -> N
             return
         silent = silent_peers(peers, seconds / 6)
         misses = misses + 1 if silent else 0
-    _LOG.error("%s", not_there(silent, f"has not answered for {seconds:g} s"))
+    _LOG.error("%s", missing_peers(silent, f"has not answered for {seconds:g} s"))
     end_process(1)
 
 
@@ -384,7 +384,7 @@ class _RemoteExecutor(Executor):
             except queue.Empty:
                 silent = silent_peers(self._peers, self._seconds / 2)
                 if silent:
-                    return not_there(silent, f"has not answered for {self._seconds:g} s")
+                    return missing_peers(silent, f"has not answered for {self._seconds:g} s")
 
     def _nothing(self) -> CallResult:
         nothing = np.empty(0)

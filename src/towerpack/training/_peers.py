@@ -52,7 +52,7 @@ def wait_for_peers(
             if not missing:
                 return
             if time.monotonic() > deadline:
-                raise not_there(missing, f"have not come within {seconds:g} s")
+                raise missing_peers(missing, f"have not come within {seconds:g} s")
             time.sleep(_TRY_S / 5)
 
 
@@ -71,7 +71,7 @@ def silent_peers(addresses: Mapping[str, str], seconds: float) -> dict[str, str]
     return silent
 
 
-def not_there(peers: Mapping[str, str], what: str) -> PeerError:
+def missing_peers(peers: Mapping[str, str], what: str) -> PeerError:
     """The error that names peers."""
     named = " and ".join(f"{name} ({address})" for name, address in peers.items())
     return PeerError(

@@ -1,4 +1,4 @@
-"""Runs that try a program out: a few steps of everything, or a few batches for ever."""
+"""Trial runs: a few steps of everything, or the same few batches again and again."""
 
 from __future__ import annotations
 

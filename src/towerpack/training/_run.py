@@ -1,4 +1,4 @@
-"""One life of a run: opened, built, restored, trained, ended."""
+"""A run from its start to its end: opened, built, restored, trained, closed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Run:
         self._ending = "Stopped"
         self.complete = self.was_complete = False
 
-    def live(self, stack: ExitStack) -> None:
+    def execute(self, stack: ExitStack) -> None:
         """From the start to the end; `stack` closes what has been opened.
 
         Raises:
@@ -148,7 +148,7 @@ class Run:
             )
 
     def _after_train(self, failure: BaseException | None) -> BaseException | None:
-        """Each callback gets its turn, whatever the others do; gives what ended the training."""
+        """Call each callback's `after_train`, even if others fail; gives what ended training."""
         for callback in self._of.callbacks.callbacks:
             try:
                 callback.after_train()

@@ -1,4 +1,4 @@
-"""Where a training stands: moved by the loop, kept by checkpoints, read by everybody else."""
+"""Counters of a training: moved by the loop, kept by checkpoints, read by everything else."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ class RunState:
         self.max_epoch = self.epoch + max(0, -(-(steps - rest) // self.steps_per_epoch))
 
 
-class ShowsState:
-    """Where a run stands, for those who may only look."""
+class RunStateView:
+    """Read-only properties over the counters of a run."""
 
     _state: RunState
 

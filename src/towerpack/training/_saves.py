@@ -1,4 +1,4 @@
-"""When checkpoints are written, and what a save that fails means."""
+"""Saves of a run: when checkpoints are written, and what follows where one fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Between a running training and its checkpoints."""
+"""Copies of a running training for its checkpoints, and their way back."""
 
 from __future__ import annotations
 

@@ -28,14 +28,14 @@ from towerpack.training._hyper_params import HyperParams
 from towerpack.training._interrupt import Interrupted, InterruptFlag
 from towerpack.training._practice import as_practice
 from towerpack.training._run import Run
-from towerpack.training._run_state import RunState, ShowsState
+from towerpack.training._run_state import RunState, RunStateView
 from towerpack.training._saves import Saves
 from towerpack.training._starting import callbacks_of, steps_of_one_pass
 from towerpack.training._step import SupervisedStep, TrainStep
 from towerpack.training._team import Agreement
 
 
-class Trainer(ShowsState):
+class Trainer(RunStateView):
     """Trains a model as a `TrainConfig` says. Use `SimpleTrainer` or another one by name.
 
     Args:
@@ -204,7 +204,7 @@ class Trainer(ShowsState):
                 stack.enter_context(self._interrupt.listening())
                 with quiet_start():
                     tf.config.list_logical_devices()
-                run.live(stack)
+                run.execute(stack)
             # It may have come after the last step: the run is complete, but the program is to end.
             self._interrupt.check()
         except Interrupted:

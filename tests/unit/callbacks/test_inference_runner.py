@@ -205,7 +205,7 @@ def test_two_runners_need_two_prefixes(tmp_path: Path) -> None:
     with pytest.raises(CallbackError, match="both produce 'val/cost'"):
         host_for(tmp_path, runner("val"), runner("val")).setup()
     twice = [ScalarStats("cost"), ClassificationError(name="cost")]
-    with pytest.raises(CallbackError, match="two inferencers both give 'val/cost'"):
+    with pytest.raises(CallbackError, match="both produce 'val/cost'"):
         host_for(tmp_path, InferenceRunner(batches(4), twice)).setup()
 
 
@@ -226,7 +226,7 @@ def test_a_wrong_output_is_found_before_training(tmp_path: Path) -> None:
 def test_arguments_are_checked() -> None:
     with pytest.raises(ConfigError, match="only once"):
         InferenceRunner((b for b in batches(4)), ScalarStats("cost"))
-    with pytest.raises(ConfigError, match="int cannot be iterated"):
+    with pytest.raises(ConfigError, match="int cannot be iterated, or only once"):
         InferenceRunner(3, ScalarStats("cost"))  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="has no inferencers"):
         InferenceRunner(batches(4), [])

@@ -164,7 +164,6 @@ def test_outputs_that_do_not_fit(inferencer: Inferencer, wrong: dict[str, Any]) 
         lambda: ConfusionMatrix(1),
         lambda: MeanIoU(3, "label", "label"),
         lambda: KerasMetric(keras.metrics.AUC),
-        lambda: KerasMetric(keras.metrics.AUC(), []),
     ],
 )
 def test_what_makes_no_sense(make: Any) -> None:

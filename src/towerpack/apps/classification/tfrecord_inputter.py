@@ -14,7 +14,7 @@ from towerpack.apps.classification._image_inputter import Found, ImageInputter, 
 from towerpack.dataflow import TFRecordData
 from towerpack.dataflow.formats import FixedFeature
 from towerpack.dataflow.formats._tfrecord import TFRecordNode
-from towerpack.dataflow.formats._tfrecord_index import index_files
+from towerpack.dataflow.formats._tfrecord_format import index_files
 from towerpack.dataflow.images import decode_image
 
 _IMAGE, _LABEL = "image/encoded", "image/class/label"

@@ -1,4 +1,4 @@
-"""One that receives values, and the one that hands them out and remembers them."""
+"""The base of monitors, and the list of them that hands out values and keeps their history."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from towerpack._core import old_hooks
 from towerpack._core.errors import ConfigError
 from towerpack._core.naming import did_you_mean
 from towerpack._core.pictures import as_picture
-from towerpack.callbacks.monitors._outlet import Outlet
+from towerpack.callbacks.monitors._retry import RetryingMonitor
 
 HISTORY_LENGTH: Final = 100_000
 
@@ -130,7 +130,7 @@ class Monitors:
                 )
         if history_length < 1:
             raise ConfigError(f"history_length={history_length}.", expected="at least 1")
-        self._outlets = [Outlet(monitor, clock) for monitor in monitors]
+        self._monitors = [RetryingMonitor(monitor, clock) for monitor in monitors]
         self._length = history_length
         self._history: dict[str, deque[tuple[int, float]]] = {}
         self._step = 0
@@ -206,7 +206,7 @@ class Monitors:
 
     def remark(self, text: str) -> bool:
         """Have a few words shown with the epoch's values; False if no monitor does that."""
-        return any([outlet.call("remark", text) for outlet in self._outlets])
+        return any([monitor.call("remark", text) for monitor in self._monitors])
 
     get_history, get_latest = history, latest  # the predecessor's names
 
@@ -219,16 +219,16 @@ class Monitors:
         """Go on from the end of `step`: later values are void, earlier ones are remembered."""
         self._step = step
         self._history.clear()
-        for outlet in self._outlets:
-            remembered = outlet.call("resume", step) or ()
+        for monitor in self._monitors:
+            remembered = monitor.call("resume", step) or ()
             if not self._history:
                 for scalar in remembered:
                     self._remember(scalar)
 
     def flush(self) -> None:
         """Flush every monitor; do it before a checkpoint, which relies on what came before it."""
-        for outlet in self._outlets:
-            outlet.flush()
+        for monitor in self._monitors:
+            monitor.flush()
 
     def close(self) -> None:
         """Close every monitor, the last first, even if one fails.
@@ -237,13 +237,13 @@ class Monitors:
             CallbackError: One failed.
         """
         with contextlib.ExitStack() as stack:
-            for outlet in self._outlets:
-                stack.callback(outlet.close)
-        self._outlets = []
+            for monitor in self._monitors:
+                stack.callback(monitor.close)
+        self._monitors = []
 
     def _each(self, method: str, *args: Any, name: str | None = None) -> None:
-        for outlet in self._outlets:
-            outlet.call(method, *args, name=name)
+        for monitor in self._monitors:
+            monitor.call(method, *args, name=name)
 
     def _remember(self, scalar: Scalar) -> None:
         values = self._history.get(scalar.name)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._opening import Strings, check_expansion, reading
-from towerpack.dataflow.formats._messages import message_class
+from towerpack.dataflow.formats._protobuf import message_class
 
 _UINT8 = 8
 _LARGEST_BLOB = 64 << 20
@@ -24,7 +24,11 @@ _LARGEST_XML = 1 << 20
 
 
 def read_idx(path: Path, *, num_axes: int) -> NDArray[np.uint8]:
-    """The array in an IDX file of uint8, the format of MNIST, gzipped or not."""
+    """The array in an IDX file of uint8, the format of MNIST, gzipped or not.
+
+    Raises:
+        FormatError: The file is damaged, or holds something else.
+    """
     with open(path, "rb") as file:
         compressed = file.read(2) == b"\x1f\x8b"
     with (gzip.open if compressed else open)(path, "rb") as content, reading(path, "an IDX file"):
@@ -38,7 +42,17 @@ def read_idx(path: Path, *, num_axes: int) -> NDArray[np.uint8]:
 
 
 def read_mat(path: Path, names: Sequence[str], *, kinds: str = "biuf") -> list[NDArray[Any]]:
-    """Variables of a MAT-file up to version 7, of some kinds of dtypes, or a `FormatError`."""
+    """Variables of a MAT-file up to version 7, as `scipy.io.loadmat` gives them.
+
+    Args:
+        path: The file.
+        names: Which variables.
+        kinds: Of their types: those of NumPy's `dtype.kind`.
+
+    Raises:
+        FormatError: The file is damaged, or does not have them.
+        MissingExtraError: SciPy is not installed.
+    """
     io: Any = require("scipy.io", extra="datasets", needed_for=path.name)
     with open(path, "rb") as file, reading(path, "a MAT-file"):
         try:
@@ -52,7 +66,12 @@ def read_mat(path: Path, names: Sequence[str], *, kinds: str = "biuf") -> list[N
 
 
 def read_blob(path: Path, *, channels: int) -> NDArray[np.float32]:
-    """The array [channels, height, width] in a file of Caffe's, or a `FormatError`."""
+    """The array [channels, height, width] in a file of Caffe's, a `BlobProto`.
+
+    Raises:
+        FormatError: The file is damaged, or has another number of channels.
+        MissingExtraError: protobuf is not installed.
+    """
     blob_class = message_class("BlobProto")
     with reading(path, "a mean image of Caffe's"), open(path, "rb") as file:
         blob = blob_class.FromString(file.read(_LARGEST_BLOB))
@@ -62,7 +81,12 @@ def read_blob(path: Path, *, channels: int) -> NDArray[np.float32]:
 
 
 def read_first_box(path: Path) -> NDArray[np.float32]:
-    """`[x0, y0, x1, y1]` of the first object in XML of PASCAL VOC, in pixels."""
+    """`[x0, y0, x1, y1]` of the first object in XML of PASCAL VOC, in pixels.
+
+    Raises:
+        FormatError: The file is damaged, has no object, or declares entities.
+        OSError: It cannot be read.
+    """
     with open(path, "rb") as file:
         data = file.read(_LARGEST_XML)
     with reading(path, "an annotation"):

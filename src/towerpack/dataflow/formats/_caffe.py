@@ -9,7 +9,7 @@ import numpy as np
 from towerpack._core.errors import FormatError
 from towerpack.dataflow._opening import PathLike, reading
 from towerpack.dataflow.formats._lmdb import Keys, LMDBData, LMDBDataDecoder
-from towerpack.dataflow.formats._messages import message_class
+from towerpack.dataflow.formats._protobuf import message_class
 from towerpack.dataflow.stages._mapping import Limit, OnError
 
 
@@ -20,19 +20,8 @@ class CaffeLMDB(LMDBDataDecoder):
     which they are stored, which with Caffe is BGR; and an `int`. JPEGs and PNGs (`encoded` records)
     are decoded. Records of floats give float32.
 
-    Contract: order, length, randomness and resuming as `LMDBData`; thread- and fork-safe.
-
-    Args:
-        path: The file, or the directory that has it as `data.mdb`.
-        shuffle: Give every pass another order.
-        keys: As for `LMDBData`.
-        seed: For the shuffle alone; by default the run's.
-        on_error: What a record does that is no image: "raise" a `MapError`, or "skip" it.
-        max_errors: As for `MapData`.
-
-    Raises:
-        ConfigError: There is no such file.
-        FormatError: It is no LMDB file, or it was cut off.
+    Arguments, contract and errors are those of `LMDBData`, and for a record that is no image
+    `on_error` and `max_errors` those of `MapData`.
     """
 
     def __init__(
@@ -50,11 +39,7 @@ class CaffeLMDB(LMDBDataDecoder):
 
 
 def decode_datum(key: bytes, value: bytes) -> list[Any]:
-    """Image and label of a Caffe `Datum`.
-
-    Args:
-        key: For messages.
-        value: The message.
+    """Image and label of the Caffe `Datum` in `value`; `key` is for messages.
 
     Raises:
         FormatError: It is none, or its image is damaged.
@@ -75,6 +60,5 @@ def decode_datum(key: bytes, value: bytes) -> list[Any]:
             f"{name} is no image: its size does not fit its content.",
             got=f"{len(flat):,} values",
             expected=f"{shape[0]} channels x {shape[1]} x {shape[2]}",
-            fix="the record was written wrongly or damaged; write it again",
         )
     return [flat.reshape(shape).transpose(1, 2, 0).copy(), datum.label]

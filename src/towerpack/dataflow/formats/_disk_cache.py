@@ -1,14 +1,22 @@
-"""Datapoints kept on disk."""
+"""Datapoints kept on disk, in an SQLite database that several processes share."""
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sqlite3
+import threading
+import zlib
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
-from towerpack._core.errors import ConfigError
+from towerpack._core.errors import ConfigError, DataFlowError, FormatError
+from towerpack._core.logs import get_logger
 from towerpack.dataflow._content import content_of
 from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints, to_rows
 from towerpack.dataflow._flow import (
@@ -25,9 +33,9 @@ from towerpack.dataflow._flow import (
 from towerpack.dataflow._opening import PathLike, PerProcess, path_of
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream, check_count, ended_early
-from towerpack.dataflow.formats._disk_store import END, MISSING, DiskStore
+from towerpack.dataflow.formats._wire import pack, unpack
 
-Identity = dict[str, Any]
+log = get_logger(__name__)
 
 
 class DiskCacheData(Wrapper):
@@ -37,12 +45,11 @@ class DiskCacheData(Wrapper):
     are not. A datapoint is kept when it is first read, by whichever process reads it; a run that is
     stopped loses nothing, and what it was just writing is computed again.
 
-    The directory remembers what it was made of: the stages, the names of functions, the data, and,
-    if something below is random, the seed. Of files it knows where they lie, their size and when
-    they were written; of arrays, and of lists of numbers, strings, bytes and arrays, every value,
-    for which they are read once. What it cannot see is that a function does something else than it
-    did, what a generator or a flow of your own gives, and other objects in lists: when these
-    change, delete the directory, or change `version`.
+    The directory records what it was made of, and is refused for anything else: the stages, the
+    names of functions, if something below is random the seed; paths, sizes and times of files;
+    every value of arrays, and of lists of numbers, strings, bytes and arrays. It does not see what
+    a function does, what a generator or a flow of your own gives, and other objects in lists: when
+    these change, delete the directory, or change `version`.
 
     Contract: in order; length of `ds`; not random; thread-safe, and processes may share it;
     resumable as `ds` is.
@@ -91,7 +98,7 @@ class DiskCacheData(Wrapper):
     def _store(self, place: Place) -> PerProcess[DiskStore]:
         seed = place.seed if is_random(self.ds) else -1
         if seed not in self._stores:
-            identity: Identity = {"pipeline": content_of(self.ds), "version": self.version}
+            identity: dict[str, Any] = {"pipeline": content_of(self.ds), "version": self.version}
             if seed >= 0:
                 identity |= {"seed": seed, "branch": place.branch}
             self._stores[seed] = PerProcess(partial(DiskStore, self.path, identity))
@@ -121,12 +128,10 @@ class DiskCacheNode(Node):
 
 
 class DiskCacheStream(Stream):
-    """Gives what is kept, and goes on with what can only be read in order."""
+    """Stream of what is kept, and then of what can only be read in order."""
 
     def __init__(self, ds: DataFlow, place: Place, store: DiskStore, state: State) -> None:
-        self._ds = ds
-        self._place = place
-        self._store = store
+        self._ds, self._place, self._store = ds, place, store
         self._position = check_count(None if state is None else state["position"], 1 << 62)
         self._saved = None if state is None else state["inner"]
         self._inner: Stream | None = None
@@ -160,8 +165,12 @@ class DiskCacheStream(Stream):
     def _computed(self) -> Datapoint:
         if self._inner is None:
             self._inner = open_flow(self._ds, self._place, 0, self._saved)
-            if self._saved is None:
-                self._catch_up(self._inner)
+            for position in range(self._position if self._saved is None else 0):
+                try:
+                    self._store.write([(position, next(self._inner))])
+                except StopIteration:
+                    origin = "the cache or the state was made of"
+                    raise ended_early(self._ds, position, self._position, origin) from None
         try:
             datapoint = next(self._inner)
         except StopIteration:
@@ -170,11 +179,109 @@ class DiskCacheStream(Stream):
         self._store.write([(self._position, datapoint)])
         return datapoint
 
-    def _catch_up(self, inner: Stream) -> None:
-        for position in range(self._position):
-            try:
-                datapoint = next(inner)
-            except StopIteration:
-                origin = "the cache or the state was made of"
-                raise ended_early(self._ds, position, self._position, origin) from None
-            self._store.write([(position, datapoint)])
+
+MISSING: Final = object()  # what is read where nothing is
+END: Final = -1  # the position of the length of a pass, which is known when one has ended
+_IDENTITY: Final = -2
+_NAME: Final = "datapoints.sqlite"
+_BUSY_S: Final = 600.0
+_CRC_BYTES: Final = 4
+# Killed processes lose nothing that they wrote. What a power failure damages is found. A log beside
+# the database would be faster, but a forked child believes in locks that only its parent holds.
+_SETUP: Final = (
+    "PRAGMA page_size=16384",
+    "PRAGMA journal_mode=TRUNCATE",
+    "PRAGMA synchronous=OFF",
+    "CREATE TABLE IF NOT EXISTS datapoints (position INTEGER PRIMARY KEY, data BLOB NOT NULL)",
+)
+
+
+class DiskStore:
+    """Datapoints by position in a directory; thread-safe, and each process opens its own.
+
+    A directory of another `identity`, of which the datapoints are a function, is refused.
+    """
+
+    def __init__(self, path: Path, identity: dict[str, Any]) -> None:
+        self.path = path
+        self._lock = threading.Lock()
+        self._db: sqlite3.Connection | None = None
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"The directory {path} cannot be made: {error.strerror}.") from error
+        if any(not name.startswith(_NAME) for name in os.listdir(path)):
+            raise ConfigError(f"{path} holds something else than a cache.")
+        with self._open() as db:
+            for statement in _SETUP:
+                db.execute(statement)
+            db.execute("INSERT OR IGNORE INTO datapoints VALUES (?, ?)", _row(_IDENTITY, identity))
+        (found,) = self.read([_IDENTITY])
+        if found is MISSING:
+            raise _damaged(path, "nothing says whose it is")
+        if found != identity:
+            raise ConfigError(
+                f"{path} is the cache of another pipeline.",
+                got=", ".join(f"{name}={value!r}" for name, value in dict(found).items()),
+                expected=", ".join(f"{name}={value!r}" for name, value in identity.items()),
+                fix="delete the directory, or give another one",
+            )
+
+    def read(self, positions: Sequence[int]) -> list[Datapoint]:
+        """Datapoints, or `MISSING` in their places."""
+        select = "SELECT data FROM datapoints WHERE position = ?"
+        with self._open() as db:
+            rows = [db.execute(select, (position,)).fetchone() for position in positions]
+        return [self._unpacked(*pair) for pair in zip(positions, rows, strict=True)]
+
+    def write(self, datapoints: Iterable[tuple[int, Datapoint]]) -> None:
+        """Keep datapoints of some positions."""
+        rows = [_row(position, datapoint) for position, datapoint in datapoints]
+        with self._open() as db:
+            db.executemany("INSERT OR REPLACE INTO datapoints VALUES (?, ?)", rows)
+
+    def _unpacked(self, position: int, row: tuple[Any] | None) -> Datapoint:
+        if row is None:
+            return MISSING
+        (data,) = row
+        if isinstance(data, bytes):
+            content = memoryview(data)[_CRC_BYTES:]
+            if data[:_CRC_BYTES] == _crc(position, content):
+                return unpack(content, copy=True)
+        log.warning("%s has a damaged record; datapoint %d is computed again", self.path, position)
+        return MISSING
+
+    @contextlib.contextmanager
+    def _open(self) -> Generator[sqlite3.Connection]:
+        """The database in one transaction."""
+        try:
+            with self._lock:
+                if self._db is None:
+                    options: Any = {"timeout": _BUSY_S, "check_same_thread": False}
+                    self._db = sqlite3.connect(self.path / _NAME, **options)
+                with self._db:
+                    yield self._db
+        except sqlite3.OperationalError as error:
+            raise DataFlowError(
+                f"{self.path / _NAME}: {error}.",
+                fix="see that there is room, and that it may be written to",
+            ) from error
+        except sqlite3.DatabaseError as error:
+            raise _damaged(self.path, str(error)) from error
+
+    def __del__(self) -> None:
+        if self._db is not None:
+            self._db.close()
+
+
+def _row(position: int, datapoint: Datapoint) -> tuple[int, bytes]:
+    content = pack(datapoint)
+    return position, _crc(position, content) + content
+
+
+def _crc(position: int, content: bytes | memoryview) -> bytes:
+    return zlib.crc32(content, position & 0xFFFFFFFF).to_bytes(_CRC_BYTES, "little")
+
+
+def _damaged(path: Path, what: str) -> FormatError:
+    return FormatError(f"The cache {path} is damaged: {what}.", fix=f"delete {path}")

@@ -1,30 +1,47 @@
-"""HDF5 files."""
+"""HDF5 files, read by rows, and flows written to them."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack._core.errors import ConfigError, FormatError
+from towerpack._core.errors import BatchError, ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._content import content_of_files
-from towerpack.dataflow._datapoints import Block, Columns, Positions
+from towerpack.dataflow._datapoints import (
+    Block,
+    Columns,
+    Positions,
+    describe,
+    describe_datapoint,
+    is_datapoint,
+    values_of,
+)
+from towerpack.dataflow._flow import DataFlow, length_of
 from towerpack.dataflow._opening import PathLike, PerProcess, check_expansion, file_of, reading
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow.formats._writing import (
+    RAGGED,
+    check_finite,
+    is_utf8,
+    stack_for_file,
+    whole_file,
+)
 from towerpack.dataflow.sources._memory import PlannedSource
 
-_CHUNK = 256
-_CHUNK_BYTES = 1 << 20
+_CHUNK: Final = 256
+_CHUNK_BYTES: Final = 1 << 20
 # Rows are read one by one or in runs, so a chunk that does not fit in HDF5's cache (1 MB by
 # default) would be decompressed again for each of them.
-_CACHE_BYTES = 32 << 20
+_CACHE_BYTES: Final = 32 << 20
 
 
 class HDF5Data(PlannedSource[Node]):
@@ -95,7 +112,7 @@ class HDF5Node(Node):
         return Columns(columns, len(positions))
 
 
-class DataSet:
+class _DataSet:
     """One data set of an open file; its strings are decoded."""
 
     def __init__(self, h5py: Any, data: Any) -> None:
@@ -117,7 +134,7 @@ class DataSet:
         return out[back]
 
 
-def _open(path: Path, names: list[str], trusted: bool) -> list[DataSet]:
+def _open(path: Path, names: list[str], trusted: bool) -> list[_DataSet]:
     h5py: Any = require("h5py", extra="formats", needed_for="HDF5Data")
     with reading(path, "an HDF5 file"):
         file: Any = h5py.File(path, "r", rdcc_nbytes=_CACHE_BYTES)
@@ -138,19 +155,15 @@ def _open(path: Path, names: list[str], trusted: bool) -> list[DataSet]:
     return data_sets
 
 
-def _data_set(h5py: Any, file: Any, path: Path, name: str, trusted: bool) -> DataSet:
+def _data_set(h5py: Any, file: Any, path: Path, name: str, trusted: bool) -> _DataSet:
     if name not in file:
-        names = _names(h5py, file)
-        raise ConfigError(
-            f"{path} has no data set {name!r}.", got=", ".join(names[:20]) or "a file without any"
-        )
+        names = ", ".join(_names(h5py, file)[:20])
+        raise ConfigError(f"{path} has no data set {name!r}.", got=names or "a file without any")
     data = file[name]
     if not isinstance(data, h5py.Dataset) or not data.shape:
         raise ConfigError(
             f"{name!r} of {path} has no rows.", got=f"{data}", expected="a data set with rows"
         )
-    if h5py.check_ref_dtype(data.dtype) is not None:
-        raise ConfigError(f"{name!r} of {path} holds references, not data.")
     if not trusted:
         if data.file.filename != file.filename or data.external or data.is_virtual:
             raise FormatError(
@@ -158,26 +171,122 @@ def _data_set(h5py: Any, file: Any, path: Path, name: str, trusted: bool) -> Dat
                 fix="trusted=True if you know where the file comes from",
             )
         check_expansion(data.nbytes, path.stat().st_size, f"the data set {name!r}", path)
-    return DataSet(h5py, data)
+    return _DataSet(h5py, data)
 
 
 def data_sets_of(path: PathLike) -> list[str]:
-    """The paths of the data sets in a file that have rows.
-
-    Raises:
-        FormatError: The file is damaged.
-    """
+    """The paths of the data sets in a file that have rows."""
     h5py: Any = require("h5py", extra="formats", needed_for="HDF5Data")
     with reading(path, "an HDF5 file"), h5py.File(path, "r") as file:
         return _names(h5py, file)
 
 
 def _names(h5py: Any, file: Any) -> list[str]:
-    found: list[str] = []
+    found: dict[str, Any] = {}
+    file.visititems(found.__setitem__)
+    return [name for name, it in found.items() if isinstance(it, h5py.Dataset) and it.shape]
 
-    def visit(name: str, thing: Any) -> None:
-        if isinstance(thing, h5py.Dataset) and getattr(thing, "shape", None):
-            found.append(name)
 
-    file.visititems(visit)
-    return found
+class HDF5Serializer:
+    """Writes a flow to an HDF5 file of stacked components, and reads it again.
+
+    Strings are stored with their lengths. Bytes are refused: HDF5's would come back as `str`.
+    """
+
+    @staticmethod
+    def save(df: DataFlow, path: PathLike, data_paths: Sequence[str]) -> None:
+        """Write one pass of a flow, a few datapoints at a time.
+
+        Args:
+            df: Its datapoints have components that stack.
+            path: The file; it appears, or replaces an older one, when it is whole.
+            data_paths: Where each component goes, such as `["images", "labels"]`.
+
+        Raises:
+            BatchError: Datapoints do not stack.
+            ConfigError: There are no datapoints, no end of them, components of a type that HDF5
+                does not give back as it was, or other `data_paths` than components.
+        """
+        h5py: Any = require("h5py", extra="formats", needed_for="HDF5Serializer.save")
+        check_finite(df)
+        names = names_of(data_paths)
+        size = length_of(df)
+        with whole_file(path) as temporary, h5py.File(temporary, "w") as file:
+            written = 0
+            for stacked in _blocks(df, len(names)):
+                columns = [_in_hdf5(h5py, column, written) for column in stacked]
+                if not written:
+                    _create(file, names, columns, size if isinstance(size, int) else None)
+                _append(file, names, columns, written)
+                written += len(columns[0])
+            if not written:
+                raise ConfigError(f"{df} has no datapoints, and so no components to store.")
+
+    @staticmethod
+    def load(path: PathLike, data_paths: Sequence[str], shuffle: bool = True) -> DataFlow:
+        """The flow that was saved; datapoints are lists. As `HDF5Data`."""
+        return HDF5Data(path, data_paths, shuffle)
+
+
+def _blocks(ds: DataFlow, components: int) -> Iterator[list[Any]]:
+    """The components of a pass, stacked some datapoints at a time."""
+    iterator = iter(ds)
+    while rows := list(islice(iterator, _CHUNK)):
+        for row in rows:
+            if not is_datapoint(row) or len(cast("Sequence[Any]", row)) != components:
+                raise ConfigError(
+                    f"Datapoints do not have {components} components, as data_paths has names.",
+                    got=describe_datapoint(row),
+                )
+        yield values_of(stack_for_file(rows))
+
+
+def _create(file: Any, names: Sequence[str], columns: list[NDArray[Any]], size: int | None) -> None:
+    for name, column in zip(names, columns, strict=True):
+        rest = column.shape[1:]
+        # Of unknown length it grows, in chunks.
+        options = {} if size is not None else {"maxshape": (None, *rest), "chunks": True}
+        try:
+            if not name.strip("/."):
+                raise ValueError(f"{name!r} is no name")
+            file.create_dataset(name, (size or 0, *rest), column.dtype, **options)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(
+                f"HDF5 does not store {name!r} of data_paths, of dtype {column.dtype}: {error}.",
+                expected="numbers, booleans and strings, under names none of which is in another",
+                fix=f"rename it, or use {RAGGED}",
+            ) from error
+
+
+def _append(file: Any, names: Sequence[str], columns: list[NDArray[Any]], written: int) -> None:
+    for name, column in zip(names, columns, strict=True):
+        data_set = file[name]
+        if data_set.dtype != column.dtype or data_set.shape[1:] != column.shape[1:]:
+            raise BatchError(
+                f"{name!r} changes from datapoint {written} on.",
+                got=f"{column.dtype} {list(column.shape[1:])}",
+                expected=f"{data_set.dtype} {list(data_set.shape[1:])}, as before",
+                fix=RAGGED,
+            )
+        if len(data_set) < written + len(column):
+            data_set.resize(written + len(column), axis=0)
+        data_set[written : written + len(column)] = column
+
+
+def _in_hdf5(h5py: Any, column: Any, first: int) -> NDArray[Any]:
+    """A column of datapoints from number `first` on, if HDF5 gives it back as it is."""
+    array: NDArray[Any] = np.asarray(column)
+    if array.dtype.kind in "biufc":
+        return array
+    items: list[Any] = array.ravel().tolist() if array.size else []
+    for place, item in enumerate(items):
+        if not isinstance(item, str) or not is_utf8(item):
+            row = first + place // (array.size // len(array))
+            raise ConfigError(
+                f"Datapoint {row} holds {describe(item)}, which HDF5 does not store.",
+                got=f"{item!r:.80}",
+                expected="numbers, booleans, and strings without NUL",
+                fix="LMDBSerializer, which keeps any of these; or convert them: dates with "
+                ".astype('i8')",
+            )
+    return array.astype(h5py.string_dtype())

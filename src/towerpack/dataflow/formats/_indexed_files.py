@@ -1,10 +1,9 @@
-"""Sources over several files: an index and a few open ones, or reading in order if compressed."""
+"""Base of sources over several files: an index and a few open ones, or in order if compressed."""
 
 from __future__ import annotations
 
 import os
 import threading
-from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -24,28 +23,20 @@ Version = tuple[int, int]
 
 
 class IndexedFiles(Stage):
-    """Base of sources over files that an index makes readable at random, unless compressed.
+    """Base of sources over files that an index makes readable at random, unless compressed."""
 
-    Contract: in order of the files and of what is in them; length known unless compressed; not
-    random; thread- and fork-safe; resumable at once, compressed files by reading again.
-
-    Args:
-        paths: The files.
-        in_order_only: One of them is compressed.
-    """
-
-    def __init__(self, paths: list[Path], *, in_order_only: bool) -> None:
+    def __init__(self, paths: list[Path], *, in_order_only: bool = False) -> None:
         self.paths = paths
         self.in_order_only = in_order_only
         self._node: Node | None = None
 
-    @abstractmethod
     def _index(self) -> Node:
         """Look through the files, which are not compressed."""
+        raise NotImplementedError
 
-    @abstractmethod
     def _in_order(self) -> Iterator[Datapoint]:
         """Read the files from the beginning."""
+        raise NotImplementedError
 
     def length(self) -> Length:
         return None if self.in_order_only else self._indexed().size
@@ -74,33 +65,24 @@ class IndexedFiles(Stage):
 
 
 def version_of(path: Path) -> Version:
-    """What changes when a file does: its size, and when it was written."""
+    """Size of a file and when it was written, one of which changes when the file does."""
     found = os.stat(path)
     return found.st_size, found.st_mtime_ns
 
 
 class FilePool:
-    """Opens files when they are read, and closes those that were opened longest ago.
+    """Open files of a process, those that were opened longest ago closed again; thread-safe.
 
-    Safe to use from several threads; each process needs its own.
-
-    Args:
-        paths: The files.
-        versions: What they were when they were looked at first; they must not have changed.
+    A file of which the version is no longer that of when it was indexed is an error.
     """
 
     def __init__(self, paths: Sequence[Path], versions: Sequence[Version]) -> None:
-        self._paths = paths
-        self._versions = versions
+        self._paths, self._versions = paths, versions
         self._open: dict[int, OpenFile] = {}
         self._lock = threading.Lock()
 
     def get(self, index: int) -> OpenFile:
-        """One of the files.
-
-        Raises:
-            FormatError: It was changed.
-        """
+        """One of the files, open."""
         file = self._open.get(index)
         if file is not None:
             return file

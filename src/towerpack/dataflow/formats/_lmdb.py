@@ -1,32 +1,38 @@
-"""LMDB databases of records."""
+"""LMDB databases of records, and of datapoints."""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import threading
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any, Final, cast
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from towerpack._core.errors import ConfigError
+from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.extras import require
-from towerpack.dataflow._arguments import given
+from towerpack.dataflow._arguments import given, integer_of
 from towerpack.dataflow._content import content_of_files, content_of_values
 from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._opening import PathLike, PerProcess, file_of, path_of, reading
 from towerpack.dataflow._plan import Node
+from towerpack.dataflow.formats._writing import Codec, Format, codec_of, encoded, whole_file
 from towerpack.dataflow.sources._memory import PlannedSource
 from towerpack.dataflow.stages._map import MapData
 from towerpack.dataflow.stages._mapping import Limit, OnError
 
 _LIST_OF_KEYS: Final = b"__keys__"  # the predecessor's, which is no datapoint
-_READ_KEYS: Final = 1 << 16
+_KEY: Final = "%08d"  # of what is written
+_MOST_RECORDS: Final = 10**8  # keys of more digits would not be in order
+_COMMIT_BYTES: Final = 64 << 20
+_FIRST_MAP_BYTES: Final = 1 << 30
 
 Keys = Sequence[str | bytes] | str
 
@@ -78,12 +84,7 @@ class LMDBData(PlannedSource[Node]):
 
 
 class LMDBNode(Node):
-    """Reads records by the keys of positions.
-
-    Args:
-        path: The file.
-        keys: One for each position, or a format of the position; by default those of the file.
-    """
+    """Plan of records, read by the keys of their positions, or by a format of the position."""
 
     def __init__(self, path: Path, keys: _FlatKeys | str | None) -> None:
         self._path = path
@@ -119,13 +120,11 @@ class LMDBNode(Node):
 class LMDBDataDecoder(MapData):
     """Makes datapoints of the records of an `LMDBData`.
 
-    Contract: as `MapData`.
+    Contract, `on_error` and `max_errors` as of `MapData`.
 
     Args:
         lmdb_data: Yields `[key, value]`.
         decoder: Called as `decoder(key, value)`; returns a datapoint.
-        on_error: As for `MapData`.
-        max_errors: As for `MapData`.
     """
 
     def __init__(
@@ -150,13 +149,11 @@ class _FlatKeys:
     """Keys in two arrays, without an object for each."""
 
     def __init__(self, keys: Iterable[bytes]) -> None:
-        parts: list[bytes] = []
-        sizes: list[int] = []
-        iterator = iter(keys)
-        while some := list(islice(iterator, _READ_KEYS)):
-            parts.append(b"".join(some))
-            sizes.extend(map(len, some))
-        self.flat = b"".join(parts), np.cumsum([0, *sizes], dtype=np.int64)
+        buffer, ends = bytearray(), array("q", [0])
+        for key in keys:
+            buffer += key
+            ends.append(len(buffer))
+        self.flat = bytes(buffer), np.frombuffer(ends, np.int64)
 
     def __len__(self) -> int:
         return len(self.flat[1]) - 1
@@ -173,15 +170,7 @@ _OPENING: Final = threading.Lock()
 
 
 def _environment(path: Path, transaction: int | None = None) -> Any:
-    """The open database, which lives as long as somebody keeps it.
-
-    Args:
-        path: The file.
-        transaction: The last one when it was opened first; it must not have changed since.
-
-    Raises:
-        FormatError: It is no LMDB file, or it was cut off or changed.
-    """
+    """The open database, in which `transaction` must still be the last one if it is given."""
     lmdb: Any = require("lmdb", extra="formats", needed_for="LMDBData")
     with _OPENING, reading(path, "an LMDB database"):
         found = os.stat(path)
@@ -213,16 +202,100 @@ def _checked_keys(keys: Any) -> _FlatKeys | str:
                 expected='for example "%08d" or "{:0>8d}", or a list of keys',
             )
         return keys
-    listed: list[Any] = list(cast("Iterable[Any]", keys)) if isinstance(keys, Iterable) else [keys]
+    listed = [*cast("Iterable[Any]", keys)] if isinstance(keys, Iterable) else [keys]
     for key in listed:
         if not isinstance(key, (str, bytes)):
             raise ConfigError(
-                "keys= lists what is no key.",
-                got=given(key),
-                expected='str or bytes, or a format for the number of a record such as "%08d"',
+                "keys= lists what is no key.", got=given(key), expected="str or bytes"
             )
     return _FlatKeys(key if isinstance(key, bytes) else key.encode() for key in listed)
 
 
 def _key(pattern: str, position: int) -> bytes:
     return (pattern % position if "%" in pattern else pattern.format(position)).encode()
+
+
+class LMDBSerializer:
+    """Writes a flow to an LMDB database, and reads it again."""
+
+    @staticmethod
+    def save(
+        df: DataFlow, path: PathLike, write_frequency: int = 5000, *, format: Format = "wire"
+    ) -> None:
+        """Write one pass of a flow, under the keys `00000000`, `00000001`, ...
+
+        The file appears, or replaces an older one, when it is whole.
+
+        Args:
+            df: Finite; its datapoints are what `pack` takes.
+            path: The file; in a directory that is there, `data.mdb`.
+            write_frequency: How many records to hold in memory at most; 64 MB are enough to write.
+            format: "pickle" writes anything, which only you should read.
+
+        Raises:
+            ConfigError: A datapoint cannot be written, or there are more than 100 million.
+            DataFlowError: The file cannot be written; the disk is full.
+        """
+        lmdb: Any = require("lmdb", extra="formats", needed_for="LMDBSerializer.save")
+        records = encoded(df, codec_of(format))
+        integer_of(write_frequency, "write_frequency", least=1)
+        target = path_of(path)
+        target = target / "data.mdb" if target.is_dir() else target
+        with whole_file(target) as temporary, _writing(target, lmdb.Error):
+            # No lock file: nobody else knows this one.
+            options = {"lock": False, "sync": False, "meminit": False, "subdir": False}
+            env = lmdb.open(str(temporary), map_size=_FIRST_MAP_BYTES, **options)
+            with contextlib.closing(env):
+                batch, nbytes = list[tuple[bytes, bytes]](), 0
+                for count, record in enumerate(records):
+                    if count >= _MOST_RECORDS:
+                        raise ConfigError(f"One file holds {_MOST_RECORDS:,} records at most.")
+                    batch.append(((_KEY % count).encode(), record))
+                    nbytes += len(record)
+                    if len(batch) >= write_frequency or nbytes >= _COMMIT_BYTES:
+                        _append(env, batch, lmdb.MapFullError)
+                        batch, nbytes = [], 0
+                _append(env, batch, lmdb.MapFullError)
+                env.sync(True)
+
+    @staticmethod
+    def load(path: PathLike, shuffle: bool = True, *, format: Format = "wire") -> DataFlow:
+        """The flow that was saved; arguments and errors as of `save` and `LMDBData`.
+
+        Format "pickle" also reads the predecessor's files, and runs whatever code a file names.
+
+        Raises:
+            MapError: A record is damaged; raised where it is read.
+        """
+        ds = LMDBDataDecoder(LMDBData(path, shuffle), partial(_decoded_value, codec_of(format)))
+        ds.skipping = None  # which is an argument of the decoder, and not of this
+        return ds
+
+
+def _decoded_value(codec: Codec, key: bytes, value: bytes) -> Any:
+    return codec.decode(value)
+
+
+def _append(env: Any, batch: list[tuple[bytes, bytes]], map_full: type[Exception]) -> None:
+    """Write records in one transaction, again in a larger map where they do not fit."""
+    while True:
+        try:
+            with env.begin(write=True) as txn:
+                txn.cursor().putmulti(batch, append=True)
+        except map_full:
+            env.set_mapsize(2 * env.info()["map_size"])
+        else:
+            return
+
+
+@contextlib.contextmanager
+def _writing(path: Path, failure: type[Exception]) -> Any:
+    """Turn the library's errors into one that names the file."""
+    try:
+        yield
+    except failure as error:
+        raise DataFlowError(
+            f"{path} cannot be written: {error}.",
+            got=f"{shutil.disk_usage(path.parent).free:,} bytes free in {path.parent}",
+            fix="the disk is probably full, or a quota or limit is reached: make room",
+        ) from error

@@ -3,33 +3,23 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._arguments import names_of
-from towerpack.dataflow._content import content_of_files
-from towerpack.dataflow._datapoints import (
-    Block,
-    Columns,
-    Datapoint,
-    Positions,
-    as_array,
-    read_groups,
-)
-from towerpack.dataflow._flow import Length, Place, Stage
+from towerpack.dataflow._datapoints import Block, Columns, Positions, as_array, read_groups
 from towerpack.dataflow._opening import PathLike, PerProcess, check_expansion, files_of, reading
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow.formats._arrow import column_of
-
-_CHUNK = 256
+from towerpack.dataflow.formats._indexed_files import IndexedFiles
 
 
-class ParquetData(Stage):
+class ParquetData(IndexedFiles):
     """Datapoint i is row i of the table that one or several Parquet files make.
 
     Files are read by row groups, and decoded groups are kept for as long as they fit into
@@ -63,32 +53,20 @@ class ParquetData(Stage):
         *,
         cache_bytes: int = 256 << 20,
     ) -> None:
-        self.paths = files_of(paths)
+        super().__init__(files_of(paths))
         self.columns = None if columns is None else names_of(columns)
         self._node = ParquetNode(self.paths, self.columns, cache_bytes)
 
-    def length(self) -> Length:
-        return self._node.size
-
     def content(self) -> str:
-        return f"{super().content()}, {self.columns}, {content_of_files(self.paths)}"
-
-    def arguments(self) -> str:
-        more = len(self.paths) - 1
-        return self.paths[0].name + (f" and {more} more" if more else "")
-
-    def identity(self) -> str:
-        return str(self._node.size)
-
-    def compile(self, place: Place) -> Node | None:
-        return self._node
+        return f"{super().content()}, {self.columns}"
 
 
 class ParquetNode(Node):
     """Reads rows of decoded row groups as columns."""
 
     def __init__(self, paths: list[Path], columns: list[str] | None, cache_bytes: int) -> None:
-        schema, rows_of = _footer(paths[0])
+        footers = [_footer(path) for path in paths]
+        schema = footers[0][0]
         found: list[str] = list(schema.names)
         self._as_dict = columns is None
         self._columns = found if columns is None else columns
@@ -101,23 +79,20 @@ class ParquetNode(Node):
                     got=", ".join(found),
                     expected="one",
                 )
-        rows_in = [rows_of]
-        for path in paths[1:]:
-            other, rows_of = _footer(path)
+        self._groups: list[tuple[Path, int]] = []
+        rows: list[int] = []
+        for path, (other, rows_in) in zip(paths, footers, strict=True):
             if not other.equals(schema):
                 raise FormatError(
                     f"{path} does not have the columns of {paths[0]}.",
                     got=", ".join(f"{field.name}: {field.type}" for field in other),
                     expected=", ".join(f"{field.name}: {field.type}" for field in schema),
                 )
-            rows_in.append(rows_of)
-        self._paths = paths
-        # Row groups of all files: which file, which group of it, and where its rows begin.
-        self._groups = [(i, g) for i, rows in enumerate(rows_in) for g in range(len(rows))]
-        rows = [rows_in[i][g] for i, g in self._groups]
+            self._groups += [(path, index) for index in range(len(rows_in))]
+            rows += rows_in
         self._starts = np.concatenate(([0], np.cumsum(rows))).astype(np.int64)
         self.size = int(self._starts[-1])
-        self.chunk = _CHUNK
+        self.chunk = 256
         self._cache_bytes = cache_bytes
         self._cache = PerProcess(_new_cache)
 
@@ -127,16 +102,12 @@ class ParquetNode(Node):
         return read_groups(groups, where - self._starts[groups], self._read_group)
 
     def _read_group(self, group: int, rows: np.ndarray[Any, np.dtype[np.int64]]) -> Block:
-        columns = self._kept(group)
-        path = self._paths[self._groups[group][0]]
         taken: list[Any] = []
-        for name, column in zip(self._columns, columns, strict=True):
-            with reading(path, f"a Parquet file (column {name!r})"):
+        for name, column in zip(self._columns, self._kept(group), strict=True):
+            with reading(self._groups[group][0], f"a Parquet file (column {name!r})"):
                 taken.append(column[rows])
-        data: Datapoint = tuple(taken)
-        if self._as_dict:
-            data = dict(zip(self._columns, taken, strict=True))
-        return Columns(data, len(rows))
+        as_dict = dict(zip(self._columns, taken, strict=True))
+        return Columns(as_dict if self._as_dict else tuple(taken), len(rows))
 
     def _kept(self, group: int) -> list[Any]:
         """The columns of a row group; the longest unused ones are given up first."""
@@ -149,13 +120,14 @@ class ParquetNode(Node):
         columns = self._decode(group)
         with lock:
             cache[group] = columns
-            while len(cache) > 1 and sum(map(_nbytes, cache.values())) > self._cache_bytes:
+            while len(cache) > 1 and self._cache_bytes < sum(
+                int(column.nbytes) for kept in cache.values() for column in kept
+            ):
                 del cache[next(iter(cache))]
         return columns
 
     def _decode(self, group: int) -> list[Any]:
-        file, index = self._groups[group]
-        path = self._paths[file]
+        path, index = self._groups[group]
         expected = int(self._starts[group + 1] - self._starts[group])
         pq = _pyarrow()
         with reading(path, f"a Parquet file (row group {index})"):
@@ -165,7 +137,7 @@ class ParquetNode(Node):
             if table.num_rows != expected:
                 raise ValueError(f"it has {table.num_rows} rows and had {expected}")
             table.validate(full=True)
-            return [column_of(table.column(name)) for name in self._columns]
+            return [_column_of(table.column(name)) for name in self._columns]
 
 
 def _footer(path: Path) -> tuple[Any, list[int]]:
@@ -183,9 +155,56 @@ def _new_cache() -> tuple[dict[int, list[Any]], threading.Lock]:
     return {}, threading.Lock()
 
 
-def _nbytes(columns: list[Any]) -> int:
-    return sum(int(column.nbytes) for column in columns)
-
-
 def _pyarrow() -> Any:
     return require("pyarrow.parquet", extra="formats", needed_for="ParquetData")
+
+
+def _column_of(chunked: Any) -> ColumnLike:
+    """A column of a table, which gives an array where it is indexed with an array of rows.
+
+    Numbers are an array of their dtype, fixed-size lists of numbers one of more axes; everything
+    else, and columns with nulls, an array of Python objects. But dates and durations, and times of
+    day in nanoseconds, which Python has no type for, are NumPy's, and their nulls NaT.
+    """
+    pa: Any = require("pyarrow", extra="formats", needed_for="ParquetData")
+    if pa.types.is_dictionary(chunked.type):
+        chunked = chunked.cast(chunked.type.value_type)
+    column = chunked.combine_chunks()
+    kind = column.type
+    if kind == pa.time64("ns"):
+        return column.cast(pa.int64()).cast(pa.duration("ns")).to_numpy(zero_copy_only=False)
+    if _is_plain(pa, column):
+        return column.to_numpy(zero_copy_only=False)
+    fixed = pa.types.is_fixed_size_list(kind)
+    lists = fixed or pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    if not lists or column.null_count or not _is_plain(pa, column.flatten()):
+        return _ObjectColumn(column, lambda scalar: scalar.as_py())
+    if fixed:
+        return column.flatten().to_numpy(zero_copy_only=False).reshape(len(column), kind.list_size)
+    return _ObjectColumn(column, lambda row: row.values.to_numpy(zero_copy_only=False).copy())
+
+
+class _ObjectColumn:
+    """Objects that `convert` makes of an Arrow array's scalars, anew whenever they are read."""
+
+    def __init__(self, column: Any, convert: Callable[[Any], Any]) -> None:
+        self._column, self._convert = column, convert
+        self.nbytes = int(column.nbytes)
+
+    def __getitem__(self, rows: NDArray[np.int64]) -> NDArray[Any]:
+        out = np.empty(len(rows), object)
+        for i, row in enumerate(rows.tolist()):
+            out[i] = self._convert(self._column[row])
+        return out
+
+
+ColumnLike = NDArray[Any] | _ObjectColumn
+
+
+def _is_plain(pa: Any, column: Any) -> bool:
+    """Whether it holds dates, or numbers without nulls."""
+    types, kind = pa.types, column.type
+    if types.is_timestamp(kind) or types.is_date(kind) or types.is_duration(kind):
+        return True
+    numbers = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
+    return numbers and column.null_count == 0

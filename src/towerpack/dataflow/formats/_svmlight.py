@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
-from towerpack.dataflow._arguments import given, integer_of
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._content import content_of_files
 from towerpack.dataflow._datapoints import Block, Columns, Positions, as_array
 from towerpack.dataflow._opening import PathLike, check_expansion, file_of, reading
@@ -51,11 +52,9 @@ class SVMLightData(PlannedSource["SparseNode"]):
         seed: int | None = None,
     ) -> None:
         self.path = file_of(path)
-        if num_features is not None and integer_of(num_features, "num_features") < 0:
-            raise ConfigError(
-                f"There are no rows of {num_features} features.", expected="0 or more"
-            )
-        node = SparseNode(*self._load(num_features, dtype))
+        if num_features is not None:
+            integer_of(num_features, "num_features", least=0)
+        node = SparseNode(*_load(self.path, num_features, dtype))
         super().__init__(node, shuffle=shuffle, seed=seed)
 
     @property
@@ -70,27 +69,22 @@ class SVMLightData(PlannedSource["SparseNode"]):
     def arguments(self) -> str:
         return self.path.name
 
-    def _load(self, num_features: int | None, dtype: DTypeLike) -> tuple[Any, NDArray[Any]]:
-        datasets: Any = require("sklearn.datasets", extra="formats", needed_for="SVMLightData")
-        try:
-            kind = np.dtype(dtype)
-        except TypeError as error:
-            raise ConfigError("NumPy knows no such dtype.", got=given(dtype)) from error
-        with reading(self.path, "an SVMLight file"):
-            sparse, labels = datasets.load_svmlight_file(
-                str(self.path), dtype=kind, zero_based="auto"
-            )
-        found = int(sparse.shape[1])
-        if num_features is not None and found > num_features:
-            raise ConfigError(
-                f"{self.path} has {found} features.",
-                expected=f"at most num_features={num_features}",
-            )
-        sparse.resize(len(labels), found if num_features is None else num_features)
-        if num_features is None:
-            row = found * sparse.dtype.itemsize
-            check_expansion(row, self.path.stat().st_size, "the largest index", self.path)
-        return sparse, labels
+
+def _load(path: Path, num_features: int | None, dtype: DTypeLike) -> tuple[Any, NDArray[Any]]:
+    datasets: Any = require("sklearn.datasets", extra="formats", needed_for="SVMLightData")
+    kind = np.dtype(dtype)
+    with reading(path, "an SVMLight file"):
+        sparse, labels = datasets.load_svmlight_file(str(path), dtype=kind, zero_based="auto")
+    found = int(sparse.shape[1])
+    if num_features is None:
+        row = found * sparse.dtype.itemsize
+        check_expansion(row, path.stat().st_size, "the largest index", path)
+    elif found > num_features:
+        raise ConfigError(
+            f"{path} has {found} features.", expected=f"at most num_features={num_features}"
+        )
+    sparse.resize(len(labels), found if num_features is None else num_features)
+    return sparse, labels
 
 
 class SparseNode(Node):

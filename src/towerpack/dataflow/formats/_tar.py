@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import bisect
+import io
+import json
 import re
+import tarfile
 from array import array
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from tarfile import BLOCKSIZE, HeaderError, ReadError, TarFile, TarInfo
+from typing import Any, Final, NamedTuple, Self, cast
 
 import numpy as np
 
-from towerpack._core.errors import FormatError
+from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
 from towerpack.dataflow._opening import (
@@ -25,18 +29,24 @@ from towerpack.dataflow._opening import (
 )
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow.formats._indexed_files import FilePool, IndexedFiles, version_of
-from towerpack.dataflow.formats._tar_archive import compression_of, tar_members
-from towerpack.dataflow.formats._tar_codec import decode_file
+from towerpack.dataflow.formats._numpy import parse_npy
+from towerpack.dataflow.images._decode import decode_image
 
 log = get_logger(__name__)
 
-KEY = "__key__"
+KEY: Final = "__key__"
 # The key ends at the first dot of the file's name, so `7.seg.png` belongs to `7.png`.
-NAME = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
+NAME: Final = re.compile(r"((?:.*/)?[^./][^./]*)\.([^/]+)", re.DOTALL)
+
+_INTEGERS: Final = ("cls", "index", "id")
+_IMAGES: Final = ("jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff")
+_COMPRESSIONS: Final = {b"\x1f\x8b": "gz", b"BZ": "bz2", b"\xfd7": "xz"}
+_MOST_PADDING: Final = 1 << 16
+_LIBRARY: Any = tarfile  # whose types lack one of its errors
 
 
-class Member(NamedTuple):
-    """A file in an archive: where its bytes are, and they themselves if they were loaded."""
+class _Member(NamedTuple):
+    """A file in an archive: where its bytes are, and the bytes if they were loaded."""
 
     name: str
     offset: int
@@ -71,7 +81,7 @@ class TarData(IndexedFiles):
 
     def __init__(self, paths: PathLike | Sequence[PathLike], *, decode: bool = False) -> None:
         files = files_of(paths)
-        super().__init__(files, in_order_only=any(map(compression_of, files)))
+        super().__init__(files, in_order_only=any(map(_compression_of, files)))
         self.decode = decode
 
     def content(self) -> str:
@@ -86,19 +96,14 @@ class TarData(IndexedFiles):
     def _in_order(self) -> Iterator[Datapoint]:
         for path in self.paths:
             for key, files in _grouped(_members(path, load=True), path, []):
-                contents = {
-                    extension: _content(path, self.decode, extension, member.name, member.data)
-                    for extension, member in files.items()
-                }
-                yield {KEY: key, **contents}
+                datapoint: dict[str, Any] = {KEY: key}
+                for extension, (name, _, _, data) in files.items():
+                    datapoint[extension] = _content(path, self.decode, extension, name, data)
+                yield datapoint
 
 
 class TarNode(Node):
-    """Reads plain archives through an index of their files.
-
-    Attributes:
-        left_out: How many members are no part of a datapoint.
-    """
+    """Plan of plain archives, read through an index of their files; `left_out` are no samples."""
 
     def __init__(self, paths: list[Path], decode: bool) -> None:
         self._paths = paths
@@ -149,30 +154,29 @@ def _content(path: Path, decode: bool, extension: str, name: str, data: bytes) -
     return decode_file(extension, data, f"{path}: {name}") if decode else data
 
 
-def _members(path: Path, *, load: bool = False) -> Generator[Member]:
-    """The regular files of an archive, in order; their bytes too if asked for.
-
-    Raises:
-        FormatError: The archive is damaged, cut off, or holds sparse files.
-    """
-    stored = path.stat().st_size
-    for tar, info in tar_members(path):
-        if info.isreg():
-            data = b""
-            if load:
-                check_expansion(info.size, stored, repr(info.name), path)
-                file: Any = tar.extractfile(info)
-                with reading(path, "a tar archive"):
-                    data = file.read()
-            yield Member(info.name, info.offset_data, info.size, data)
+def _members(path: Path, *, load: bool = False) -> Generator[_Member]:
+    """The regular files of an archive, in order; their bytes too if asked for."""
+    stored, mode = path.stat().st_size, f"r:{_compression_of(path)}"
+    with (
+        reading(path, "a tar archive"),
+        _LIBRARY.open(path, mode, tarinfo=_Header, encoding="utf-8") as tar,
+    ):
+        while (info := tar.next()) is not None:
+            tar.members.clear()  # or it would keep all of them
+            if info.isreg():
+                data = b""
+                if load:
+                    check_expansion(info.size, stored, repr(info.name), path)
+                    data = tar.extractfile(info).read()
+                yield _Member(info.name, info.offset_data, info.size, data)
 
 
 def _grouped(
-    members: Iterable[Member], path: Path, left_out: list[str]
-) -> Generator[tuple[str, dict[str, Member]]]:
+    members: Iterable[_Member], path: Path, left_out: list[str]
+) -> Generator[tuple[str, dict[str, _Member]]]:
     """The files of one key together: key, and extension → file."""
     current: str | None = None
-    files: dict[str, Member] = {}
+    files: dict[str, _Member] = {}
     for member in members:
         match = NAME.fullmatch(member.name)
         if match is None:
@@ -191,3 +195,79 @@ def _grouped(
         files[extension] = member
     if current is not None:
         yield current, files
+
+
+def _compression_of(path: Path) -> str:
+    """How an archive is compressed, by its first bytes, as `tarfile` calls it; "" if it is not."""
+    with open(path, "rb") as file:
+        return _COMPRESSIONS.get(file.read(2), "")
+
+
+class _Header(TarInfo):
+    """A member; what the base takes for the end of the archive is an error if it is not."""
+
+    @classmethod
+    def fromtarfile(cls, tarfile: TarFile) -> Self:
+        file: Any = tarfile.fileobj
+        try:
+            found = super().fromtarfile(tarfile)
+        except _LIBRARY.EOFHeaderError:
+            rest = file.read(_MOST_PADDING)
+            if len(rest) < BLOCKSIZE or any(rest):
+                raise ReadError("its end mark is not whole, or it goes on after its end") from None
+            raise
+        except HeaderError as error:
+            raise ReadError(f"{error} at byte {tarfile.offset:,}") from error
+        if found.size < 0 or found.issparse():
+            raise ReadError(f"{found.name!r} is sparse, or its size is wrong")
+        return found
+
+
+def decode_file(extension: str, data: bytes, where: str) -> Any:
+    """The content of one file, by the last part of its extension; unknown ones stay bytes."""
+    kind = extension.rpartition(".")[2].lower()
+    with reading(where, f"{kind} content"):
+        if kind in _IMAGES:
+            return decode_image(data, name=where)
+        if kind == "npy":
+            return parse_npy(data, where).copy()
+        if kind in _INTEGERS:
+            return int(data)
+        if kind == "json":
+            return json.loads(data)
+        return data.decode("utf-8") if kind == "txt" else data
+
+
+def encode_file(extension: str, value: Any) -> bytes:
+    """The bytes of one file: `decode_file` gives the value back."""
+    kind = extension.rpartition(".")[2].lower()
+    reason = None
+    try:
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return bytes(cast("bytes", value))
+        if kind == "npy":
+            buffer = io.BytesIO()
+            np.save(buffer, np.asarray(value), allow_pickle=False)
+            return buffer.getvalue()
+        if kind == "json":
+            return json.dumps(value, default=_plain).encode()
+        if kind in _INTEGERS and isinstance(value, (int, np.integer)):
+            return str(int(cast("int", value))).encode()
+        if kind == "txt" and isinstance(value, str):
+            return value.encode()
+    # Of json also what refers to itself (ValueError) or is too deep (RecursionError).
+    except (TypeError, ValueError, RecursionError) as error:
+        reason = error
+    raise ConfigError(
+        f"A {type(cast('object', value)).__name__} cannot be written as a .{extension} file.",
+        got=None if reason is None else f"{type(reason).__name__}: {reason}",
+        expected="bytes; str for txt; int for cls, index, id; arrays for npy; what json takes",
+        fix="encode it first (images: cv2.imencode), or use another extension",
+    ) from reason
+
+
+def _plain(value: Any) -> Any:
+    """A NumPy scalar as Python's."""
+    if isinstance(value, np.generic):
+        return cast("Any", value).item()
+    raise TypeError(f"{type(value).__name__} is nothing that json takes")

@@ -11,14 +11,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._arguments import given
+from towerpack.dataflow._arguments import given, integer_of
 from towerpack.dataflow._datapoints import describe_datapoint
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._opening import PathLike, path_of
-from towerpack.dataflow.formats._codecs import check_finite
-from towerpack.dataflow.formats._tar import KEY, NAME, TarData
-from towerpack.dataflow.formats._tar_codec import encode_file
-from towerpack.dataflow.formats._whole_file import whole_file
+from towerpack.dataflow.formats._tar import KEY, NAME, TarData, encode_file
+from towerpack.dataflow.formats._writing import check_finite, is_utf8, whole_file
 from towerpack.dataflow.stages._shuffle import ShuffleData
 
 
@@ -96,7 +94,11 @@ class TarWriter:
         for extension in extensions:
             name = f"{key}.{extension}"
             match = NAME.fullmatch(name)
-            if match is None or match.groups() != (key, extension) or not _is_file_name(name):
+            if (
+                match is None
+                or match.groups() != (key, extension)
+                or not is_utf8(name, "surrogateescape")
+            ):
                 raise ConfigError(
                     f"The file {name!r} would not be read back under its key.",
                     got=f"the key {given(key)}",
@@ -128,11 +130,17 @@ class TarSerializer:
         """
         check_finite(ds)
         pattern = str(path_of(path))
-        if datapoints_per_file is not None and (datapoints_per_file < 1 or not _numbers(pattern)):
-            raise ConfigError(
-                f"{pattern!r} cannot name archives of {datapoints_per_file} datapoints each.",
-                expected="a pattern with a number, such as train-%05d.tar, and 1 or more",
-            )
+        if datapoints_per_file is not None:
+            integer_of(datapoints_per_file, "datapoints_per_file", least=1)
+            try:
+                numbered = pattern % 0 != pattern % 1
+            except (TypeError, ValueError):
+                numbered = False
+            if not numbered:
+                raise ConfigError(
+                    f"{pattern!r} is no pattern for the names of archives.",
+                    expected="one with a number, such as train-%05d.tar",
+                )
         written: list[Path] = []
         datapoints = enumerate(ds)
         ahead: list[tuple[int, Any]] = []
@@ -141,7 +149,11 @@ class TarSerializer:
             rest = None if datapoints_per_file is None else datapoints_per_file - len(ahead)
             with TarWriter(target) as writer:
                 for index, datapoint in chain(ahead, islice(datapoints, rest)):
-                    _write(writer, datapoint, f"{ds}, datapoint {index}")
+                    try:
+                        writer.write(datapoint)
+                    except ConfigError as error:
+                        error.pipeline = f"{ds}, datapoint {index}"
+                        raise
             written.append(target)
             # An archive is begun if there is something for it.
             ahead = list(islice(datapoints, 1))
@@ -152,26 +164,3 @@ class TarSerializer:
         """The flow that was saved, its contents decoded; a pattern may name several archives."""
         ds = TarData(path, decode=True)
         return ShuffleData(ds) if shuffle else ds
-
-
-def _write(writer: TarWriter, datapoint: Any, where: str) -> None:
-    try:
-        writer.write(datapoint)
-    except ConfigError as error:
-        error.pipeline = where
-        raise
-
-
-def _is_file_name(name: str) -> bool:
-    try:
-        name.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return False
-    return "\0" not in name
-
-
-def _numbers(pattern: str) -> bool:
-    try:
-        return pattern % 0 != pattern % 1
-    except (TypeError, ValueError):
-        return False

@@ -1,25 +1,44 @@
-"""TFRecord files, without TensorFlow."""
+"""TFRecord files, read and written without TensorFlow."""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
+from typing import IO, Any, Final, Literal, cast
 
+from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
+from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._opening import PathLike, PerProcess, files_of, path_of, reading
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow.formats._example import Feature, checked_features, parse_example
 from towerpack.dataflow.formats._indexed_files import FilePool, IndexedFiles
-from towerpack.dataflow.formats._tfrecord_file import (
-    damaged,
+from towerpack.dataflow.formats._protobuf import (
+    Feature,
+    checked_features,
+    encode_example,
+    parse_example,
+)
+from towerpack.dataflow.formats._tfrecord_format import (
+    Compression,
+    RecordIndex,
+    framed,
+    index_files,
     is_compressed,
     records_in_order,
     unframed,
 )
-from towerpack.dataflow.formats._tfrecord_index import RecordIndex, index_files
+from towerpack.dataflow.formats._writing import Codec, codec_of, encoded, whole_file
+from towerpack.dataflow.stages._map import MapData
+from towerpack.dataflow.stages._repeat import FixedSizeData
 
 Features = Mapping[str, Feature]
+RecordFormat = Literal["wire", "example", "pickle"]
+
+_WBITS: Final[dict[Compression, int]] = {"zlib": 15, "gzip": 31}  # as zlib calls its formats
+_EXAMPLES: Final = Codec(encode_example, parse_example)
 
 
 class TFRecordData(IndexedFiles):
@@ -86,8 +105,6 @@ class TFRecordNode(Node):
         file, start, stop = self._index.find(position)
         path = self._paths[file]
         raw = self._pool.get().get(file).read_at(start, stop - start)
-        if len(raw) != stop - start:
-            raise damaged(path, start, "it is cut off")
         return _datapoint(unframed(raw, path, start), self._features, path, f"byte {start:,}")
 
 
@@ -96,3 +113,118 @@ def _datapoint(record: bytes, features: Features | None, path: Path, where: str)
         return [record]
     with reading(path, f"a file of tf.train.Example ({where})"):
         return parse_example(record, features)
+
+
+class TFRecordWriter:
+    """Writes one file of records, which appears under its name when it is whole.
+
+        with TFRecordWriter("train.tfrecord") as writer:
+            writer.write(encode_example({"image": jpeg_bytes, "label": 3}))
+
+    A block that raises leaves nothing behind.
+
+    Args:
+        path: Overwritten if it exists.
+        compression: "gzip" or "zlib"; what is compressed can only be read in order.
+
+    Raises:
+        ConfigError: There is no such compression.
+    """
+
+    def __init__(self, path: PathLike, *, compression: Compression | None = None) -> None:
+        if compression not in (None, "gzip", "zlib"):
+            raise ConfigError(
+                f"There is no compression={compression!r}.", expected='"gzip", "zlib" or None'
+            )
+        self.path = path_of(path)
+        self.compression: Compression | None = compression
+        self.written = 0
+        self._file: IO[bytes] | None = None
+        # Without a name or time in it: equal content gives an equal file.
+        self._deflater = zlib.compressobj(wbits=_WBITS[compression]) if compression else None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> TFRecordWriter:
+        temporary = self._stack.enter_context(whole_file(self.path))
+        self._file = self._stack.enter_context(open(temporary, "wb"))
+        return self
+
+    def write(self, record: bytes) -> None:
+        """Append one record, as bytes."""
+        if not isinstance(cast("object", record), (bytes, bytearray, memoryview)):
+            raise ConfigError(
+                f"A record is bytes, not a {type(record).__name__}.",
+                fix="encode_example(...) or pack(...) makes bytes of a datapoint",
+            )
+        if self._file is None:
+            raise ConfigError("The file is not open.", fix="with TFRecordWriter(path) as writer:")
+        data = framed(record)
+        self._file.write(self._deflater.compress(data) if self._deflater else data)
+        self.written += 1
+
+    def __exit__(self, *exc: Any) -> None:
+        if self._file and self._deflater:
+            self._file.write(self._deflater.flush())
+        self._file = None
+        self._stack.__exit__(*exc)
+
+
+class TFRecordSerializer:
+    """Writes a flow to a TFRecord file, and reads it again."""
+
+    @staticmethod
+    def save(
+        df: DataFlow,
+        path: PathLike,
+        *,
+        format: RecordFormat = "wire",
+        compression: Compression | None = None,
+    ) -> None:
+        """Write one pass of a flow.
+
+        Args:
+            df: Finite; its datapoints are what `pack` takes.
+            path: The file; it appears, or replaces an older one, when it is whole.
+            format: "example" writes dicts as `tf.train.Example`, which other programs read;
+                "pickle" writes anything, which only you should read.
+            compression: As for `TFRecordWriter`.
+
+        Raises:
+            ConfigError: A datapoint is nothing that can be written.
+        """
+        records = encoded(df, codec_of(format, example=_EXAMPLES))
+        with TFRecordWriter(path, compression=compression) as writer:
+            for record in records:
+                writer.write(record)
+
+    @staticmethod
+    def load(
+        path: PathLike,
+        size: int | None = None,
+        *,
+        format: RecordFormat = "wire",
+        features: Mapping[str, Feature] | None = None,
+    ) -> DataFlow:
+        """The flow that was saved, in order; resumable at once if it is not compressed.
+
+        Args:
+            path: The file, or a pattern for several.
+            size: Datapoints in a pass, for programs of the predecessor, which could not count them.
+            format: As for `save`; "pickle" runs whatever code a file names.
+            features: Of examples; these and errors as for `TFRecordData`.
+        """
+        decode = codec_of(format, example=_EXAMPLES).decode
+        if features is not None:
+            if format != "example":
+                raise ConfigError(
+                    f"features= describes examples, and not format={format!r}.",
+                    fix='format="example", or leave out features=',
+                )
+            decode = partial(parse_example, features=checked_features(features))
+        ds = MapData(TFRecordData(path), partial(_decoded, decode))
+        ds.skipping = None  # which is an argument of the map, and not of this
+        return ds if size is None else FixedSizeData(ds, size)
+
+
+def _decoded(decode: Any, datapoint: list[bytes]) -> Any:
+    return decode(datapoint[0])

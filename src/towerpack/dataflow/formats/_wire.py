@@ -56,18 +56,14 @@ def pack(datapoint: Datapoint) -> bytes:
 
 
 def pack_frames(datapoint: Datapoint) -> list[Buffer]:
-    """A datapoint as a header and the raw memory of its larger arrays, which is not copied.
-
-    Raises:
-        ConfigError: Something in it is of a type that `pack` does not take.
-    """
+    """`pack` as a header and the raw memory of the larger arrays, which is not copied."""
     frames: list[Buffer] = []
     values = _packed(datapoint, frames)
     return [_PREFIX.pack(_MAGIC, len(values)) + values, *frames]
 
 
 class Packer:
-    """Makes `pack` of a list of datapoints, which come one after another and may change later."""
+    """Packer of a list of datapoints, which come one after another and may change later."""
 
     def __init__(self) -> None:
         self._values: list[bytes] = []
@@ -79,11 +75,7 @@ class Packer:
         return len(self._values)
 
     def add(self, datapoint: Datapoint) -> None:
-        """Take the next one.
-
-        Raises:
-            ConfigError: Something in it is of a type that `pack` does not take.
-        """
+        """Take the next one."""
         self._values.append(_packed(datapoint, None))
         self.nbytes += len(self._values[-1])
 
@@ -231,8 +223,7 @@ def _values_in(header: Buffer) -> int:
     """How many bytes of values follow the prefix."""
     magic, nbytes = _PREFIX.unpack_from(header)
     if magic != _MAGIC:
-        same = magic[:3] == _MAGIC[:3]
-        raise ValueError(f"version {magic[3]} is not known" if same else "it does not begin as one")
+        raise ValueError("it does not begin as one, or is of another version")
     return nbytes
 
 

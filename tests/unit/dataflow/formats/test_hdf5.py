@@ -109,7 +109,6 @@ def test_wrong_arguments(path: Path, tmp_path: Path) -> None:
         (["packed"], "has no rows"),
         (["scalar"], "has no rows"),
         (["x", "short"], "x: 100, short: 5"),
-        (["references"], "references"),
         ([], "no data_paths"),
     ):
         with pytest.raises(ConfigError, match=told):

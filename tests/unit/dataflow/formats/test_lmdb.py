@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from towerpack import ConfigError, DataFlowError, FormatError
 from towerpack.dataflow import DataFromList, MapData
-from towerpack.dataflow.formats import LMDBData, LMDBDataDecoder, LMDBSerializer, _lmdb_writer
+from towerpack.dataflow.formats import LMDBData, LMDBDataDecoder, LMDBSerializer, _lmdb
 from towerpack.dataflow.testing import check_flow
 
 PAGE = 4096
@@ -237,8 +237,8 @@ def test_pickle_only_by_name(tmp_path: Path) -> None:
 
 
 def test_maps_grow_with_what_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_lmdb_writer, "_FIRST_MAP_BYTES", 1 << 17)
-    monkeypatch.setattr(_lmdb_writer, "_COMMIT_BYTES", 1 << 16)
+    monkeypatch.setattr(_lmdb, "_FIRST_MAP_BYTES", 1 << 17)
+    monkeypatch.setattr(_lmdb, "_COMMIT_BYTES", 1 << 16)
     sizes = [i * 997 % 5000 for i in range(500)] + [1 << 20] + [2035] * 500 + [0] * 500
     for frequency in (1, 5000):
         ds = DataFromList([bytes([i % 256]) * size for i, size in enumerate(sizes)])

@@ -190,7 +190,7 @@ NESTED = b"TPW\x02" + struct.pack("<I", 1000) + b"\xdd\x00\x00\x03\xe8" * 200
     ("message", "reason"),
     [
         (b"", "8 bytes"),
-        (b"TPW\x01" + bytes(8), "version 1"),
+        (b"TPW\x01" + bytes(8), "another version"),
         (b"PK\x03\x04" + bytes(8), "does not begin"),
         (b"TPW\x02" + struct.pack("<I", 1 << 31), "."),
         (NESTED, "."),

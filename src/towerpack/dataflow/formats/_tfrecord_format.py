@@ -5,11 +5,14 @@ length (uint64) | masked CRC of the length (uint32) | data | masked CRC of the d
 
 from __future__ import annotations
 
+import hashlib
 import io
+import os
 import struct
 import zlib
 from array import array
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final, Literal
@@ -19,7 +22,10 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import FormatError
 from towerpack._core.extras import require
-from towerpack.dataflow._opening import OpenFile, check_expansion, reading
+from towerpack.dataflow._opening import OpenFile, PathLike, check_expansion, reading
+from towerpack.dataflow.formats._indexed_files import Version, version_of
+from towerpack.dataflow.formats._numpy import parse_npy
+from towerpack.dataflow.formats._writing import whole_file
 
 Compression = Literal["gzip", "zlib"]
 
@@ -43,17 +49,12 @@ def masked_crc(data: bytes | memoryview) -> int:
 def framed(record: bytes) -> bytes:
     """A record as it is written."""
     length = struct.pack("<Q", len(record))
-    return b"".join(
-        (length, FOOTER.pack(masked_crc(length)), record, FOOTER.pack(masked_crc(record)))
-    )
+    parts = (length, FOOTER.pack(masked_crc(length)), record, FOOTER.pack(masked_crc(record)))
+    return b"".join(parts)
 
 
 def unframed(raw: bytes, path: Path, offset: int) -> bytes:
-    """The record in the bytes that hold it; `offset` is for messages.
-
-    Raises:
-        FormatError: A checksum is wrong.
-    """
+    """The record in the bytes that hold it, its checksums compared; `offset` is for messages."""
     if len(raw) < OVERHEAD or _length(raw, 0, path, offset) != len(raw) - OVERHEAD:
         raise damaged(path, offset, "its length is not what it was")
     view = memoryview(raw)[HEADER.size : -FOOTER.size]
@@ -63,11 +64,7 @@ def unframed(raw: bytes, path: Path, offset: int) -> bytes:
 
 
 def record_offsets(path: Path) -> NDArray[np.int64]:
-    """Where each record of a plain file begins, and the last one ends.
-
-    Raises:
-        FormatError: The file was cut off, or a length is wrong.
-    """
+    """Where each record of a plain file begins, and the last one ends."""
     file, size = OpenFile(path), path.stat().st_size
     offsets = array("q", [0])
     at = begin = 0
@@ -87,12 +84,10 @@ def record_offsets(path: Path) -> NDArray[np.int64]:
 
 
 def is_compressed(path: Path) -> bool:
-    """Whether a file is compressed with gzip or zlib, by its first bytes.
-
-    A plain file may begin like a compressed one, but then not with the right checksum.
-    """
+    """Whether a file is compressed with gzip or zlib, by its first bytes."""
     with open(path, "rb") as file:
         start = file.read(HEADER.size)
+    # A plain file may begin like a compressed one, but then with the right checksum.
     if len(start) == HEADER.size and HEADER.unpack(start)[1] == masked_crc(start[:8]):
         return False
     zlibs = len(start) > 1 and start[0] & 15 == 8 and int.from_bytes(start[:2], "big") % 31 == 0
@@ -100,11 +95,7 @@ def is_compressed(path: Path) -> bool:
 
 
 def records_in_order(path: Path) -> Generator[bytes]:
-    """The records of a file, which may be compressed.
-
-    Raises:
-        FormatError: It is damaged, or was cut off.
-    """
+    """The records of a file, which may be compressed."""
     stored, compressed = path.stat().st_size, is_compressed(path)
     with reading(path, "a TFRecord file"), open(path, "rb") as file:
         stream = io.BufferedReader(_Inflated(file)) if compressed else file
@@ -167,3 +158,53 @@ class _Inflated(io.RawIOBase):
 def _crc32c() -> Callable[[bytes | memoryview], int]:
     module: Any = require("crc32c", extra="formats", needed_for="TFRecord files")
     return module.crc32c
+
+
+@dataclass(frozen=True)
+class RecordIndex:
+    """Flat arrays over all records of some files."""
+
+    offsets: NDArray[np.int64]  # for each file where its records begin, and the last one ends
+    ends: NDArray[np.int64]  # for each file how many records there are up to its end
+    versions: list[Version]  # when they were indexed
+
+    def find(self, position: int) -> tuple[int, int, int]:
+        """Which file holds a record, where it begins, and where it ends."""
+        file = int(self.ends.searchsorted(position, "right"))
+        # Each file before this one has an offset more than records.
+        start, stop = self.offsets[position + file : position + file + 2].tolist()
+        return file, start, stop
+
+
+def index_files(paths: Sequence[Path], index_dir: PathLike | None) -> RecordIndex:
+    """Index files, or read what was kept in `index_dir` about them."""
+    versions = [version_of(path) for path in paths]
+    parts = [_indexed(*pair, index_dir) for pair in zip(paths, versions, strict=True)]
+    ends = np.cumsum([len(part) - 1 for part in parts], dtype=np.int64)
+    return RecordIndex(np.concatenate(parts), ends, versions)
+
+
+def _indexed(path: Path, version: Version, index_dir: PathLike | None) -> NDArray[np.int64]:
+    if index_dir is None:
+        return record_offsets(path)
+    name = hashlib.blake2b(os.fsencode(path.resolve()), digest_size=8).hexdigest()
+    kept = Path(index_dir, f"{path.name}.{name}.npy")
+    offsets = _kept(kept, version)
+    if offsets is None:
+        offsets = record_offsets(path)
+        with whole_file(kept) as temporary, open(temporary, "wb") as file:
+            np.save(file, np.concatenate((np.array(version, np.int64), offsets)))
+    return offsets
+
+
+def _kept(path: Path, version: Version) -> NDArray[np.int64] | None:
+    """An index of this version of the file; `None` if there is none that is whole."""
+    try:
+        content = parse_npy(path.read_bytes(), path)
+    except (FileNotFoundError, FormatError):
+        return None
+    if content.dtype != np.int64 or content.shape < (3,):
+        return None
+    offsets = content[2:]
+    fits = (*content[:2].tolist(), offsets[0], offsets[-1]) == (*version, 0, version[0])
+    return offsets if fits and (np.diff(offsets) >= OVERHEAD).all() else None

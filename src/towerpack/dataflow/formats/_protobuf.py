@@ -1,4 +1,4 @@
-"""`tf.train.Example`, without TensorFlow: named lists of bytes, floats or integers."""
+"""`tf.train.Example` and Caffe's messages as protocol buffers, without TensorFlow or Caffe."""
 
 from __future__ import annotations
 
@@ -6,15 +6,70 @@ import math
 import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
+from towerpack._core.extras import require
 from towerpack.dataflow._arguments import given
 from towerpack.dataflow._datapoints import describe
-from towerpack.dataflow.formats._messages import message_class
+
+# Message: its fields in the order of their numbers. A star repeats, a capital names a message.
+_MESSAGES: Final = {
+    "BytesList": "*bytes value",
+    "FloatList": "*float value",
+    "Int64List": "*int64 value",
+    "Feature": "BytesList bytes_list, FloatList float_list, Int64List int64_list",
+    "Features": "*Features.FeatureEntry feature",
+    "Example": "Features features",
+    "Datum": "int32 channels, int32 height, int32 width, bytes data, int32 label, "
+    "*float float_data, bool encoded",
+    "BlobProto": "int32 num, int32 channels, int32 height, int32 width, *float data",
+}
+_ENTRY: Final = "string key, Feature value"  # of the map in Features
+_TYPES: Final = {"float": 2, "int64": 3, "int32": 5, "bool": 8, "string": 9, "bytes": 12}
+_MESSAGE: Final = 11
+
+
+@cache
+def message_class(name: str) -> Any:
+    """The class of `tf.train.Example` ("Example") or of Caffe's "Datum" or "BlobProto".
+
+    A pool of its own keeps them apart from those that TensorFlow brings.
+    """
+    pb2, pools, factory = (
+        require(f"google.protobuf.{module}", extra="formats", needed_for="tf.train.Example")
+        for module in ("descriptor_pb2", "descriptor_pool", "message_factory")
+    )
+    file = pb2.FileDescriptorProto(name="towerpack.proto", package="towerpack", syntax="proto3")
+    for message_name, fields in _MESSAGES.items():
+        message = file.message_type.add(name=message_name)
+        _add_fields(message, fields)
+        if message_name == "Features":
+            entry = message.nested_type.add(name="FeatureEntry")
+            entry.options.map_entry = True
+            _add_fields(entry, _ENTRY)
+        elif message_name == "Feature":
+            message.oneof_decl.add(name="kind")
+            for field in message.field:
+                field.oneof_index = 0
+    pool = pools.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return factory.GetMessageClass(pool.FindMessageTypeByName(f"towerpack.{name}"))
+
+
+def _add_fields(message: Any, fields: str) -> None:
+    for number, text in enumerate(fields.split(", "), 1):
+        kind, name = text.removeprefix("*").split()
+        label = 3 if text.startswith("*") else 1
+        field = message.field.add(name=name, number=number, label=label)
+        field.type = _TYPES.get(kind, _MESSAGE)
+        if kind not in _TYPES:
+            field.type_name = f".towerpack.{kind}"
+
 
 _STRINGS: Final = (bytes, str, bytearray, memoryview)
 _FEATURES: Final = '{"image": FixedFeature((), bytes), "ids": VariableFeature(int)}'
@@ -125,13 +180,7 @@ def _sizes(shape: Any) -> tuple[int, ...]:
 
 
 def checked_features(features: Any) -> dict[str, Feature]:
-    """What features to make of records, as a dict of its own.
-
-    Raises:
-        ConfigError: It is no mapping from names to features.
-    """
-    if not isinstance(features, Mapping):
-        raise ConfigError("features is no dict.", got=given(features), expected=_FEATURES)
+    """Features to make of records, as a dict of its own."""
     wanted = dict(cast("Mapping[Any, Any]", features))
     for name, feature in wanted.items():
         if not isinstance(feature, Feature):
@@ -166,10 +215,9 @@ def parse_example(record: bytes, features: Mapping[str, Feature] | None = None) 
         try:
             parsed[name] = feature.make(_values(stored[name]) if name in stored else None)
         except ValueError as error:
-            found = ", ".join(
-                f"{one}: {_told(_values(stored[one]))}" for one in sorted(stored)[:20]
-            )
-            raise _not_parsed(f"{name!r} is not as described: {error}", found) from error
+            found = [f"{one}: {_summary(_values(stored[one]))}" for one in sorted(stored)[:20]]
+            what = f"{name!r} is not as described: {error}"
+            raise _not_parsed(what, ", ".join(found)) from error
     return parsed
 
 
@@ -193,18 +241,13 @@ def encode_example(datapoint: Mapping[str, Any]) -> bytes:
     example = message_class("Example")()
     for name, value in datapoint.items():
         try:
-            feature = example.features.feature[name]
-        except (TypeError, ValueError) as error:
-            raise ConfigError(
-                "This is no name of a feature.", got=given(name), expected="a str of UTF-8"
-            ) from error
-        try:
-            _fill(feature, value)
+            _fill(example.features.feature[name], value)
         except (TypeError, ValueError, OverflowError) as error:
             raise ConfigError(
                 f"The feature {name!r} cannot be written.",
                 got=f"{describe(cast('object', value))}; {error}",
-                expected="bytes, str, integers of 64 bits, floats, or a list or array of one",
+                expected="a name of UTF-8; bytes, str, integers of 64 bits, floats, or a list or "
+                "array of one",
             ) from error
     return example.SerializeToString(deterministic=True)
 
@@ -238,7 +281,11 @@ def _fill(feature: Any, value: Any) -> None:
 def _as_array(values: Values, dtype: DTypeLike) -> NDArray[Any]:
     """Values as the dtype that was asked for, if they are of its kind and fit it."""
     if dtype is bytes or dtype is str:
-        return _strings(values, dtype is str)
+        if not isinstance(values, list):
+            raise ValueError(f"it holds {values.dtype}, not {dtype.__name__}")
+        strings = np.empty(len(values), object)
+        strings[:] = values if dtype is bytes else [value.decode() for value in values]
+        return strings
     wanted = np.dtype(dtype)
     if isinstance(values, list):
         if values:
@@ -252,14 +299,6 @@ def _as_array(values: Values, dtype: DTypeLike) -> NDArray[Any]:
     return array
 
 
-def _strings(values: Values, text: bool) -> NDArray[Any]:
-    if not isinstance(values, list):
-        raise ValueError(f"it holds {values.dtype}, not {'str' if text else 'bytes'}")
-    array = np.empty(len(values), object)
-    array[:] = [value.decode() for value in values] if text else values
-    return array
-
-
 def _not_parsed(what: str, got: str) -> FormatError:
     return FormatError(
         f"A tf.train.Example cannot be parsed: {what}.",
@@ -268,7 +307,7 @@ def _not_parsed(what: str, got: str) -> FormatError:
     )
 
 
-def _told(values: Values | None) -> str:
+def _summary(values: Values | None) -> str:
     if values is None:
         return "nothing"
     return f"{len(values):,} {'bytes' if isinstance(values, list) else values.dtype}"

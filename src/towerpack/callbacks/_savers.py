@@ -1,4 +1,4 @@
-"""The best checkpoint by a monitored value."""
+"""Checkpoints: every so often, and the best by a monitored value."""
 
 from __future__ import annotations
 
@@ -6,12 +6,40 @@ from typing import TYPE_CHECKING, Any
 
 from towerpack._core.logs import ONLY_FILE, get_logger
 from towerpack.callbacks._base import Callback
-from towerpack.callbacks._watch import Mode, Watch, check_mode, is_better
+from towerpack.callbacks._watch import Mode, Watch
+from towerpack.dataflow._arguments import integer_of
 
 if TYPE_CHECKING:
     from towerpack.callbacks._host import TrainerHost
 
 _log = get_logger(__name__)
+
+
+class ModelSaver(Callback):
+    """Saves a checkpoint when triggered: after each epoch, or as `PeriodicTrigger` says.
+
+    The checkpoint is written in the background once all callbacks of the same moment have acted, so
+    it holds their state too, and the place in the list does not matter. The end of training is
+    saved as well, however it comes and whether or not a save is due there.
+
+    Args:
+        keep: How many of the newest to keep; None for all. The best ones that `BestSaver` keeps do
+            not count.
+
+    Raises:
+        ConfigError: `keep` is less than 1.
+    """
+
+    def __init__(self, keep: int | None = 10) -> None:
+        self._keep = None if keep is None else integer_of(keep, "ModelSaver: keep", least=1)
+
+    def setup(self, trainer: TrainerHost) -> None:
+        """Have the end saved too."""
+        trainer.will_save()
+
+    def trigger(self) -> None:
+        """Save."""
+        self.trainer.save(keep=self._keep)
 
 
 class BestSaver(Callback):
@@ -35,13 +63,11 @@ class BestSaver(Callback):
     """
 
     def __init__(self, name: str, mode: Mode) -> None:
-        check_mode(mode, f"{type(self).__name__}({name!r})")
         self.best: float | None = None
         self.best_step: int | None = None
         self.needs = (name,)
-        self._name = name
-        self._mode: Mode = mode
-        self._watch = Watch(name, repr(self))
+        self._name, self._mode = name, mode
+        self._watch = Watch(name, repr(self), mode)
 
     def setup(self, trainer: TrainerHost) -> None:
         """Have the end saved too."""
@@ -50,7 +76,7 @@ class BestSaver(Callback):
     def trigger(self) -> None:
         """Save if there is a new value and it is the best."""
         fresh = self._watch.fresh(self.trainer.monitors)
-        if fresh is None or not is_better(fresh[1], self.best, self._mode):
+        if fresh is None or not self._watch.improves(fresh[1], self.best):
             return
         if fresh[0] != self.global_step:
             _log.warning(
@@ -85,22 +111,14 @@ class BestSaver(Callback):
 
 
 class MinSaver(BestSaver):
-    """`BestSaver` where smaller is better.
-
-    Args:
-        name: The monitored name.
-    """
+    """`BestSaver` where smaller is better."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, "min")
 
 
 class MaxSaver(BestSaver):
-    """`BestSaver` where larger is better.
-
-    Args:
-        name: The monitored name.
-    """
+    """`BestSaver` where larger is better."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, "max")

@@ -1,4 +1,4 @@
-"""The way to one monitor: what it cannot take for now is kept, and handed over later."""
+"""Calls of a monitor that has failed for now, kept and made again later."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ _LONGEST_WAIT_S: Final = 300.0
 _logger = get_logger(__name__)
 
 
-class Outlet:
-    """Calls a monitor. An `OSError` (no connection, a full disk) ends nothing, unless it must.
+class RetryingMonitor:
+    """A monitor whose calls are kept and made again after an `OSError` (no connection, full disk).
 
     One warning is logged. Calls are kept, 20,000 or 64 MiB of pictures at most, the newest; they
     are tried again, in order, when the monitor is flushed, after 1, 2, 4, … 300 seconds.
@@ -99,12 +99,8 @@ class Outlet:
 
     def _failed(self, error: OSError) -> None:
         if not self._down:
-            _logger.warning(
-                "%r failed (%s: %s). Training goes on; what it should get is kept for it.",
-                self.monitor,
-                type(error).__name__,
-                error,
-            )
+            text = "%r failed (%s: %s). Training goes on; what it should get is kept for it."
+            _logger.warning(text, self.monitor, type(error).__name__, error)
         self._down = True
         self._wait_s = min(max(1.0, 2 * self._wait_s), _LONGEST_WAIT_S)
         self._due = self._clock() + self._wait_s

@@ -1,15 +1,17 @@
-r"""Numbers in a file that survives kills: one JSON object a line, only ever appended to.
+"""Numbers in files: JSON lines, which survive kills, and CSV for spreadsheets.
 
     {"step": 500, "epoch": 1, "time": 1700000000.0, "scalars": {"cost": 0.5, "lr": 0.1}}
     {"resumed_at": 300, "time": 1700000100.0}
 
-After a resume at step 300 the records of later steps before that line are void; `read_stats` leaves
-them out, so that a reader sees the run as if it had never been disturbed. nan and the infinities,
-which JSON lacks, are the strings "nan", "inf" and "-inf"; no other value is a string.
+JSON lines are only ever appended to. After a resume at step 300 the records of later steps before
+that line are void; `read_stats` leaves them out, so that a reader sees the run as if it had never
+been disturbed. nan and the infinities, which JSON lacks, are the strings "nan", "inf" and "-inf".
 """
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import math
 import os
@@ -17,13 +19,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, cast
 
-from towerpack._core.files import append_whole, open_lines
+from towerpack._core.files import append_whole, csv_of, open_lines, replace_file
 from towerpack._core.logs import get_logger
 from towerpack.callbacks.monitors._base import Monitor, Scalar
 
-_STRINGS: Final = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 _logger = get_logger(__name__)
 
 
@@ -112,14 +113,9 @@ class JSONLMonitor(Monitor):
         if not self._scalars:
             return
         scalars, self._scalars = self._scalars, {}
-        self._append(
-            {
-                "step": self._step,
-                "epoch": self._epoch,
-                "time": self._clock(),
-                "scalars": {name: _to_json(value) for name, value in scalars.items()},
-            }
-        )
+        found = {n: v if math.isfinite(v) else repr(v) for n, v in scalars.items()}
+        place = {"step": self._step, "epoch": self._epoch, "time": self._clock()}
+        self._append({**place, "scalars": found})
 
     def _append(self, tree: dict[str, Any]) -> None:
         if self._fd is None:
@@ -160,13 +156,67 @@ def _parse(line: bytes) -> Record | int:
     fields = cast("dict[str, Any]", tree)
     if "resumed_at" in fields:
         return int(fields["resumed_at"])
-    scalars = {str(name): _from_json(value) for name, value in dict(fields["scalars"]).items()}
+    scalars = {str(name): float(value) for name, value in dict(fields["scalars"]).items()}
     return Record(int(fields["step"]), int(fields["epoch"]), float(fields["time"]), scalars)
 
 
-def _to_json(value: float) -> float | str:
-    return value if math.isfinite(value) else repr(value)
+class CSVMonitor(Monitor):
+    """Writes each epoch's newest numbers as a line of a CSV file, after its step and epoch.
 
+    A number that comes for the first time gets a new column, and the file is written anew. After a
+    resume, lines of later steps are gone.
 
-def _from_json(value: Any) -> float:
-    return _STRINGS[value] if isinstance(value, str) else float(value)
+    Args:
+        path: The file; made if absent.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._now: dict[str, str] = {}
+        self._columns: list[str] = []
+
+    def at(self, step: int, epoch: int) -> None:
+        """Note where we are."""
+        self._now |= {"step": str(step), "epoch": str(epoch)}
+
+    def put_scalar(self, name: str, value: float, step: int) -> None:
+        """Keep the newest value."""
+        self._now[name] = repr(value)
+
+    def end_epoch(self) -> None:
+        """Write the epoch's line."""
+        new = [name for name in self._now if name not in self._columns]
+        if new or not self.path.exists():
+            columns = self._columns + new
+            rows = [*self._rows(), self._now]
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            replace_file(
+                self.path, csv_of([columns, *([r.get(c, "") for c in columns] for r in rows)])
+            )
+            self._columns = columns
+        else:
+            with open(self.path, "ab") as file:
+                line = csv_of([[self._now.get(c, "") for c in self._columns]])
+                append_whole(file.fileno(), line)
+        self._now = {}
+
+    def resume(self, step: int) -> Iterable[Scalar]:
+        """Drop lines of later steps."""
+        self._columns = []
+        rows = [row for row in self._rows() if int(row["step"]) <= step]
+        if rows:
+            self._columns = list(rows[0])
+            replace_file(self.path, csv_of([self._columns, *(row.values() for row in rows)]))
+        else:
+            self.path.unlink(missing_ok=True)
+        return ()
+
+    def __repr__(self) -> str:
+        return f"CSVMonitor({str(self.path)!r})"
+
+    def _rows(self) -> list[dict[str, str]]:
+        """The lines that are whole."""
+        if not self.path.exists():
+            return []
+        whole = self.path.read_text().rpartition("\n")[0]
+        return [row for row in csv.DictReader(io.StringIO(whole)) if row.get("step", "").isdigit()]

@@ -1,0 +1,139 @@
+"""The end of a training before its last epoch."""
+
+from __future__ import annotations
+
+import time as _time
+from collections.abc import Callable
+from typing import Any
+
+from towerpack._core.errors import ConfigError
+from towerpack.callbacks._base import Callback
+from towerpack.callbacks._watch import Mode, Watch
+
+
+class EarlyStopping(Callback):
+    """Ends training normally once a monitored value has not improved for a while.
+
+    Args:
+        name: The monitored name. What produces it must stand earlier in the list of callbacks.
+        patience: How many values in a row may bring no improvement; at that many training ends.
+            NaN is no improvement.
+        mode: 'min' if smaller is better, 'max' if larger is.
+        min_delta: An improvement must be larger than this.
+
+    Raises:
+        ConfigError: An argument that makes no sense.
+    """
+
+    def __init__(
+        self, name: str, patience: int = 5, mode: Mode = "min", min_delta: float = 0.0
+    ) -> None:
+        if patience < 1 or not min_delta >= 0:
+            raise ConfigError(
+                f"EarlyStopping({name!r}, patience={patience}, min_delta={min_delta}) makes no "
+                "sense.",
+                expected="patience of at least 1, and min_delta of at least 0",
+            )
+        self.needs = (name,)
+        self._name, self._patience, self._min_delta = name, patience, min_delta
+        self._best: float | None = None
+        self._best_step: int | None = None
+        self._waited = 0
+        self._watch = Watch(name, repr(self), mode)
+
+    def before_train(self) -> None:
+        """A run that had ended here does not start again."""
+        self._stop_if_due()
+
+    def trigger(self) -> None:
+        """Look at the new value, if there is one."""
+        fresh = self._watch.fresh(self.trainer.monitors)
+        if fresh is None:
+            return
+        if self._watch.improves(fresh[1], self._best, self._min_delta):
+            self._best_step, self._best = fresh
+            self._waited = 0
+        else:
+            self._waited += 1
+            self._stop_if_due()
+
+    def _stop_if_due(self) -> None:
+        if self._waited < self._patience:
+            return
+        best = "" if self._best is None else f" than {self._best:.6g} at step {self._best_step}"
+        self.trainer.request_stop(f"{self._name} got no better{best}, {self._waited} times")
+
+    def state(self) -> dict[str, Any]:
+        """Best value and how long it has stood."""
+        best = {"best": self._best, "step": self._best_step}
+        return {**best, "waited": self._waited, "seen": self._watch.seen_step}
+
+    def restore(self, state: Any) -> None:
+        """Take them back."""
+        self._best, self._best_step = state["best"], state["step"]
+        self._waited, self._watch.seen_step = state["waited"], state["seen"]
+
+    def __repr__(self) -> str:
+        return f"EarlyStopping({self._name!r})"
+
+
+class StopAfter(Callback):
+    """Ends training normally after a time, or a number of steps, whichever comes first.
+
+    Args:
+        time: Seconds from the first step on, evaluation and saving included. A run that was
+            interrupted goes on with what it had used when it was saved.
+        steps: Global steps.
+        clock: Gives seconds.
+
+    Raises:
+        ConfigError: Neither is given, or one is not positive.
+    """
+
+    def __init__(
+        self,
+        time: float | None = None,
+        steps: int | None = None,
+        *,
+        clock: Callable[[], float] = _time.monotonic,
+    ) -> None:
+        limits = [limit for limit in (time, steps) if limit is not None]
+        if not limits or not min(limits) > 0:
+            raise ConfigError(
+                f"StopAfter(time={time}, steps={steps}) makes no sense.",
+                expected="seconds or steps, more than 0",
+            )
+        self._time, self._steps, self._clock = time, steps, clock
+        self._used = 0.0
+        self._started: float | None = None
+
+    def _seconds(self) -> float:
+        return self._used + (0.0 if self._started is None else self._clock() - self._started)
+
+    def before_train(self) -> None:
+        """Start the clock; a run that had ended here does not start again."""
+        self._started = self._clock()
+        self.trigger()
+
+    def after_call(self) -> None:
+        """Stop if it is time."""
+        self.trigger()
+
+    def trigger(self) -> None:
+        """Stop if it is time, after what other callbacks did."""
+        if self._steps is not None and self.trainer.global_step >= self._steps:
+            self.trainer.request_stop(f"{self.trainer.global_step} steps are done")
+        elif self._time is not None and self._seconds() >= self._time:
+            self.trainer.request_stop(f"{self._seconds():.0f} s have passed")
+
+    def next_stop(self, step: int) -> int | None:
+        """The last step."""
+        return self._steps if self._steps is not None and step < self._steps else None
+
+    def state(self) -> dict[str, Any]:
+        """Seconds used."""
+        return {"seconds": self._seconds()}
+
+    def restore(self, state: Any) -> None:
+        """Take them back."""
+        self._used = float(state["seconds"])

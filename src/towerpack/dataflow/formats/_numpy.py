@@ -1,0 +1,236 @@
+"""NumPy's files, mapped into memory, and flows written to them."""
+
+from __future__ import annotations
+
+import io
+import math
+import struct
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.lib import format as npy_format
+from numpy.typing import NDArray
+
+from towerpack._core.errors import ConfigError, FormatError
+from towerpack.dataflow._arguments import names_of
+from towerpack.dataflow._content import content_of_files
+from towerpack.dataflow._datapoints import Datapoint, describe, keys_of, values_of
+from towerpack.dataflow._flow import DataFlow
+from towerpack.dataflow._opening import PathLike, check_expansion, file_of, reading
+from towerpack.dataflow.formats._writing import (
+    RAGGED,
+    check_finite,
+    is_utf8,
+    stack_for_file,
+    whole_file,
+)
+from towerpack.dataflow.sources._memory import DataFromArrays, HeldArrays
+from towerpack.dataflow.stages._shuffle import ShuffleData
+
+
+class NumpyData(DataFromArrays):
+    """Datapoint i is row i of each array in an `.npz` or `.npy` file.
+
+    What is stored uncompressed (`numpy.savez`, `numpy.save`) stays in the file and is mapped into
+    memory, so that only what is read takes any, and worker processes share it. Compressed arrays
+    are loaded. Nothing is ever unpickled. A file that is mapped must not be cut short while in use:
+    the system ends programs that read beyond the end.
+
+    Contract: in order; as long as the arrays; not random; thread- and fork-safe; resumable at once.
+    Checksums of compressed arrays are compared, those of mapped ones are not.
+
+    Args:
+        path: The file.
+        names: Which arrays of an `.npz`, in this order; datapoints are then tuples. By default all
+            of them, and datapoints are dicts. An `.npy` file gives tuples of one component.
+
+    Raises:
+        ConfigError: There is no such file or array, or arrays differ in length.
+        FormatError: The file is damaged, or holds Python objects.
+    """
+
+    def __init__(self, path: PathLike, names: Sequence[str] | None = None) -> None:
+        self.path = file_of(path)
+        self.names = None if names is None else names_of(names)
+        super().__init__(_load(self.path, self.names))
+
+    def content(self) -> str:
+        # The base would read all of the arrays.
+        return f"{self.arguments()}, {self.names}, {content_of_files([self.path])}"
+
+    def arguments(self) -> str:
+        return self.path.name
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_held"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._held = HeldArrays(_load(self.path, self.names))
+
+
+def _load(path: Path, names: list[str] | None) -> Datapoint:
+    with open(path, "rb") as file:
+        if file.read(4) == b"PK\x03\x04" or path.suffix == ".npz":
+            return _load_npz(path, file, names)
+        if names is not None:
+            raise ConfigError(
+                f"{path} is an npy file: it holds one array without a name.",
+                got=f"names={names!r:.80}",
+                fix="leave out names=",
+            )
+        file.seek(0)
+        header = _read_header(file, path.stat().st_size, path, "an npy file")
+    return (_mapped(path, header, 0),)
+
+
+def _load_npz(path: Path, file: IO[bytes], names: list[str] | None) -> Datapoint:
+    with reading(path, "an npz file"), zipfile.ZipFile(file) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        wanted = list(members) if names is None else names
+        for name in wanted:
+            if name not in members:
+                raise ConfigError(
+                    f"{path} has no array {name!r}.", got=f"arrays {', '.join(members)}"
+                )
+        arrays = [_member(path, file, archive, members[name]) for name in wanted]
+    return dict(zip(wanted, arrays, strict=True)) if names is None else tuple(arrays)
+
+
+def _member(
+    path: Path, file: IO[bytes], archive: zipfile.ZipFile, info: zipfile.ZipInfo
+) -> NDArray[Any]:
+    what = f"an npz file, array {info.filename!r}"
+    with reading(path, what):
+        check_expansion(info.file_size, info.compress_size, info.filename, path)
+        if info.compress_type != zipfile.ZIP_STORED:
+            return parse_npy(archive.read(info), path, what)
+        # Opening it checks that the local header agrees with the directory.
+        with archive.open(info) as member:
+            header = _read_header(member, info.file_size, path, what)
+        # The local header may be longer than the directory says.
+        file.seek(info.header_offset + 26)
+        name, extra = struct.unpack("<HH", file.read(4))
+        return _mapped(path, header, info.header_offset + 30 + name + extra)
+
+
+def _mapped(path: Path, header: _Header, start: int) -> NDArray[Any]:
+    if math.prod(header.shape) == 0:
+        return np.empty(header.shape, header.dtype, header.order)
+    offset = start + header.offset
+    return np.memmap(path, header.dtype, "r", offset, header.shape, header.order)
+
+
+def parse_npy(data: bytes, path: PathLike, what: str = "an npy file") -> NDArray[Any]:
+    """The array in the whole content of a `.npy` file; a view that cannot be written to."""
+    header = _read_header(io.BytesIO(data), len(data), path, what)
+    with reading(path, what):
+        return np.ndarray(header.shape, header.dtype, data, header.offset, order=header.order)
+
+
+class _Header(NamedTuple):
+    """Header of a `.npy` file; its numbers begin at `offset`."""
+
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+    order: Literal["C", "F"]
+    offset: int
+
+
+def _read_header(file: IO[bytes], nbytes: int, path: PathLike, what: str) -> _Header:
+    """Read a header, and check that header and numbers add up to `nbytes`."""
+    with reading(path, what):
+        try:
+            version = npy_format.read_magic(file)
+            if version > (2, 0):
+                raise ValueError(f"it is of version {version}, for names beyond Latin-1")
+            first = version == (1, 0)
+            read = npy_format.read_array_header_1_0 if first else npy_format.read_array_header_2_0
+            shape, fortran_order, dtype = read(file)
+        except MemoryError as error:  # of a parser of Python that is nested too deep
+            raise ValueError("the header cannot be parsed") from error
+        if dtype.hasobject:
+            raise FormatError(
+                f"{path} holds Python objects, which only pickle could read, and that runs code.",
+                got=f"{what} of dtype {dtype}",
+                expected="numbers, booleans, fixed-size strings",
+                fix="store lists of arrays as one array and an array of offsets; or read it with "
+                "np.load(..., allow_pickle=True), if you trust the file as you trust a program",
+            )
+        rest, claimed = nbytes - file.tell(), dtype.itemsize * math.prod(shape)
+        if min(shape, default=0) < 0 or dtype.itemsize == 0 or claimed != rest:
+            raise ValueError(f"{rest:,} bytes of numbers for {dtype} {list(shape)}")
+        return _Header(dtype, shape, "F" if fortran_order else "C", file.tell())
+
+
+class NumpySerializer:
+    """Writes a flow to an `.npz` file of stacked components, and reads it again.
+
+    All of it is held in memory while it is written, not while it is read.
+    """
+
+    @staticmethod
+    def save(df: DataFlow, path: PathLike) -> None:
+        """Write one pass of a flow.
+
+        Args:
+            df: Its datapoints are dicts, lists or tuples, with components that stack. Those of
+                dicts are stored under their names, others as `arr_0`, `arr_1`, ...
+            path: The file; it appears, or replaces an older one, when it is whole.
+
+        Raises:
+            BatchError: They do not stack.
+            ConfigError: There are no datapoints, or no end of them, or they hold what `.npz` cannot
+                without pickle, or strings that end in NUL, which NumPy would cut off.
+        """
+        check_finite(df)
+        # `numpy.savez` takes names as keywords, and so none that are parameters of its own.
+        with whole_file(path) as temporary, zipfile.ZipFile(temporary, "w") as archive:
+            rows = list(df)
+            if not rows:
+                raise ConfigError(f"{df} has no datapoints, and so no components to store.")
+            stacked = stack_for_file(rows)
+            for name, column in zip(_member_names(stacked), values_of(stacked), strict=True):
+                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                    npy_format.write_array(member, _fixed(column), allow_pickle=False)
+
+    @staticmethod
+    def load(path: PathLike, shuffle: bool = True) -> DataFlow:
+        """The flow that was saved, as `NumpyData`, or shuffled; lists come back as tuples."""
+        ds = NumpyData(path)
+        names = list(ds[0]) if len(ds) else []
+        ds = NumpyData(path, names) if names[:1] == ["arr_0"] else ds
+        return ShuffleData(ds) if shuffle else ds
+
+
+def _member_names(stacked: Datapoint) -> list[str]:
+    """Names of the arrays of an `.npz` file."""
+    names = [name if isinstance(name, str) else f"arr_{name}" for name in keys_of(stacked)]
+    for name in names:
+        if names.count(name) > 1 or not is_utf8(name):
+            raise ConfigError(
+                f"No array, or two, can be called {name!r}.", fix="rename the component"
+            )
+    return names
+
+
+def _fixed(column: Any) -> NDArray[Any]:
+    """A column for `.npz`: strings as NumPy's, which are of one length, filled up with NULs."""
+    array: NDArray[Any] = np.asarray(column)
+    if not array.dtype.hasobject:
+        return array
+    items: list[Any] = array.ravel().tolist()
+    texts = all(isinstance(item, (str, bytes)) for item in items)
+    fixed: NDArray[Any] = np.array(items) if texts else array
+    for place, (item, other) in enumerate(zip(items, fixed.ravel().tolist(), strict=True)):
+        if not texts or item != other:
+            row = place // (array.size // len(array))
+            raise ConfigError(
+                f"Datapoint {row} holds {describe(item)} that NumPy would not give back without "
+                "pickle: an object, a mixture, or strings and bytes that end in NUL.",
+                fix=RAGGED,
+            )
+    return fixed.reshape(array.shape)

@@ -1,0 +1,125 @@
+"""What writers of files share: whole files, codecs of datapoints, checks."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import pickle
+import secrets
+from collections.abc import Callable, Generator, Iterable
+from pathlib import Path
+from typing import Final, Literal, NamedTuple
+
+from towerpack._core.errors import BatchError, ConfigError, FormatError
+from towerpack.dataflow._datapoints import Datapoint, describe_datapoint
+from towerpack.dataflow._flow import DataFlow, length_of
+from towerpack.dataflow._opening import PathLike, path_of
+from towerpack.dataflow._stacking import stack_rows
+from towerpack.dataflow.formats._wire import pack, unpack
+
+RAGGED: Final = "LMDBSerializer or TFRecordSerializer, which take datapoints of any shapes"
+
+Format = Literal["wire", "pickle"]
+
+
+@contextlib.contextmanager
+def whole_file(path: PathLike) -> Generator[Path]:
+    """Where to write a file; it takes its name, or that of an older one, at the end of the block.
+
+    A block that raises leaves nothing behind, and an older file as it was.
+    """
+    target = path_of(path)
+    if target.is_dir():
+        raise ConfigError(f"{str(target)!r} is a directory.", expected="a file")
+    if not target.parent.is_dir():
+        raise ConfigError(
+            f"There is no directory {str(target.parent)!r} to write {target.name!r} to.",
+            fix="make it first, or check the path",
+        )
+    temporary = target.with_name(f".{target.name}.{os.getpid()}-{secrets.token_hex(4)}.tmp")
+    try:
+        yield temporary
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+class Codec(NamedTuple):
+    """From a datapoint to bytes and back."""
+
+    encode: Callable[[Datapoint], bytes]
+    decode: Callable[[bytes], Datapoint]
+
+
+def codec_of(format: str, **others: Codec) -> Codec:
+    """The codec of a name: "wire", "pickle", which runs whatever code the bytes name, or others."""
+    codecs = {**_CODECS, **others}
+    if format not in codecs:
+        raise ConfigError(f"There is no format={format!r}.", expected=" or ".join(codecs))
+    return codecs[format]
+
+
+def check_finite(ds: Iterable[Datapoint]) -> None:
+    """Refuse to save a flow that never ends."""
+    if isinstance(ds, DataFlow) and length_of(ds) == math.inf:
+        raise ConfigError(
+            "An endless flow cannot be saved.",
+            fix="save one pass: the flow inside of RepeatedData; or FixedSizeData(ds, n)",
+            pipeline=str(ds),
+        )
+
+
+def encoded(ds: Iterable[Datapoint], codec: Codec) -> Generator[bytes]:
+    """The records of one pass; the error for one that cannot be written says which it is."""
+    check_finite(ds)
+    for index, datapoint in enumerate(ds):
+        try:
+            record = codec.encode(datapoint)
+        except ConfigError as error:
+            error.pipeline = error.pipeline or f"{ds}, datapoint {index}"
+            raise
+        yield record
+
+
+def stack_for_file(rows: list[Datapoint]) -> Datapoint:
+    """Stack datapoints as `stack_rows`, whose errors are about batches."""
+    try:
+        return stack_rows(rows)
+    except BatchError as error:
+        if "batching" in (error.fix or ""):
+            error.fix = f"convert components, or leave some out, before saving; or {RAGGED}"
+        raise
+
+
+def is_utf8(text: str, errors: str = "strict") -> bool:
+    """Whether a text can be encoded, without lone surrogates, and holds no NUL."""
+    try:
+        return b"\0" not in text.encode("utf-8", errors)
+    except UnicodeEncodeError:
+        return False
+
+
+def _unpacked(record: bytes) -> Datapoint:
+    if record[:1] == pickle.PROTO:
+        raise FormatError(
+            "The record is a pickle: to read it runs the code that it names.",
+            fix='format="pickle", if you trust the file as you trust a program',
+        )
+    return unpack(record, copy=True)
+
+
+def _pickled(datapoint: Datapoint) -> bytes:
+    try:
+        return pickle.dumps(datapoint, protocol=5)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ConfigError(
+            f"A {type(datapoint).__name__} cannot be pickled: {type(error).__name__}: {error}.",
+            got=describe_datapoint(datapoint),
+            fix="leave out what cannot: functions made in functions, open files, locks",
+        ) from error
+
+
+_CODECS: Final = {"wire": Codec(pack, _unpacked), "pickle": Codec(_pickled, pickle.loads)}
