@@ -235,6 +235,15 @@ STAGES: dict[str, Case] = {
         BatchData,
         _=lambda source: BatchData(source(11), 3),
         remainder=lambda source: BatchData(source(11), 4, remainder=True),
+        of_skipping=lambda source: BatchData(
+            MapData(
+                LocallyShuffleData(MapData(source(13), refuse_thirds, on_error="skip"), 5),
+                noisy,
+                rng=True,
+            ),
+            3,
+            remainder=True,
+        ),
         lists=lambda source: BatchData(MapData(source(11), ragged), 4, stack="list"),
         padded=lambda source: BatchData(MapData(source(11), shaped), 4, pad=-1.0),
         mapped=lambda source: MapData(
@@ -255,6 +264,9 @@ STAGES: dict[str, Case] = {
         RepeatedData,
         _=lambda source: RepeatedData(source(7), 2),
         for_ever=lambda source: RepeatedData(source(7), -1),
+        batches=lambda source: RepeatedData(
+            BatchData(MapData(source(7), noisy, rng=True), 3, remainder=True), 2
+        ),
     ),
     **_stage(
         FixedSizeData,
