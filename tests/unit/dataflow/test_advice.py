@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import cv2
 import lmdb
 import numpy as np
 import pytest
@@ -94,11 +93,6 @@ def damaged_picture(folder: Path) -> Path:
     return path
 
 
-def float_picture(folder: Path) -> Path:
-    cv2.imwrite(str(folder / "a.tiff"), np.zeros((4, 4), np.float32))
-    return folder / "a.tiff"
-
-
 def csv_of(picture: Path) -> Path:
     path = picture.parent / "list.csv"
     path.write_text(f"{picture},1\n")
@@ -139,9 +133,6 @@ FILES: dict[str, tuple[Callable[[Path], DataFlow], Callable[..., Any], str | Non
         lambda d: TFRecordData(tfrecords(d), {"a": FixedFeature((), np.int64)}), TFRecordData, None
     ),
     "ImageFromFile": (lambda d: ImageFromFile([str(damaged_picture(d))]), ImageFromFile, None),
-    "ImageFromFile, floats": (
-        lambda d: ImageFromFile([str(float_picture(d))]), ImageFromFile, None
-    ),
     "ImageFromFile, many pixels": (
         lambda d: ImageFromFile([str(damaged_picture(d))], max_pixels=9), ImageFromFile, None
     ),
@@ -195,11 +186,3 @@ def test_stacking(case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(TowerpackError) as caught:
         STACKING[case]()
     check(caught.value, list, None)
-
-
-def test_decoding_advises_to_skip_once(tmp_path: Path) -> None:
-    data = damaged_picture(tmp_path).read_bytes()
-    for bad in (data, data[:12]):
-        with pytest.raises(MapError) as caught:
-            list(MapDataComponent(DataFromList([(bad,)]), imgaug.decode_image))
-        assert (caught.value.fix or "").count("leaves out") == 1

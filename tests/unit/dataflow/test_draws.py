@@ -131,12 +131,6 @@ def test_nothing_is_drawn_beyond_a_pass(monkeypatch: pytest.MonkeyPatch) -> None
     assert max(hashed) == 150
 
 
-def test_single_positions_draw_little_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
-    rngs, hashed = ItemRNGs(9), hashed_rows(monkeypatch)
-    rngs(0, range(5, 6)).random()
-    assert max(hashed) <= 16
-
-
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     rngs, hashed = ItemRNGs(9), hashed_rows(monkeypatch)
     drawing = rngs(0, range(100))

@@ -21,7 +21,6 @@ from towerpack.dataflow import (
     BatchData,
     DataFlow,
     DataFromGenerator,
-    DataFromList,
     LocallyShuffleData,
     MapData,
     MultiProcessMapAndBatchData,
@@ -97,18 +96,6 @@ def test_workers_make_batches_where_the_consumer_gets_them(backend: Any) -> None
             assert threads[0] != threading.get_ident()
             # The first ones show how large slots have to be, and threads have none to grow.
             assert is_lent(images) or (backend == "thread" and labels[0] < 160)
-
-
-def test_what_is_kept_never_changes() -> None:
-    flow = PrefetchData(BatchData(MapData(numbers(400), large), 4), 3, 2)
-    kept: list[Any] = []
-    for index, (images, labels) in enumerate(flow.iterate(seed=0)):
-        assert (images[:, 0, 0] == labels % 251).all()
-        if index % 3 == 0:
-            kept.append((images[1:3, ::2], labels[1:3]))
-        images[:] = 255
-    assert index == 99
-    assert not any((images != 255).any() for images, _ in kept)
 
 
 def test_maps_get_no_memory_that_is_used_again() -> None:
@@ -350,28 +337,6 @@ def test_a_map_that_fails_names_the_datapoint(backend: Any, tmp_path: Path) -> N
 
 
 @BACKENDS
-def test_a_map_of_batches_that_fails_names_the_batch(backend: Any, tmp_path: Path) -> None:
-    mended = tmp_path / "mended"
-
-    def fails(dp: Any) -> Any:
-        if dp[0][0] == 16 and not mended.exists():
-            raise KeyError("no such thing")
-        return dp
-
-    flow = MapData(BatchData(MapData(numbers(50), noisy, rng=True), 8, remainder=True), fails)
-    iterators = [ds.iterate(seed=0) for ds in (flow, PrefetchData(flow, 6, 2, backend=backend))]
-    for iterator in iterators:
-        assert [next(iterator)[0][0] for _ in range(2)] == [0, 8]
-        for _ in range(2):
-            with pytest.raises(MapError, match="datapoint 2 of epoch 0"):
-                next(iterator)
-    serial, ahead = iterators
-    assert ahead.state() == serial.state()
-    mended.touch()
-    assert same_datapoints(list(ahead), list(serial))
-
-
-@BACKENDS
 def test_datapoints_that_do_not_stack(backend: Any) -> None:
     def ragged(dp: Any) -> Any:
         return (np.zeros(3 if dp[0] == 9 else 2), dp[0])
@@ -463,20 +428,6 @@ def test_a_batch_does_not_wait_for_what_comes_after_it() -> None:
     assert [next(iterator)[0].tolist() for _ in range(2)] == [[0, 2, 4, 6], [8, 10, 12, 14]]
     gate.set()
     assert [dp[0].tolist() for dp in iterator] == [[16, 18, 20, 22]]
-
-
-def test_the_predecessors_stage_leaves_out_bad_ones() -> None:
-    def even(dp: Any) -> Any:
-        if dp[0] % 2:
-            raise ValueError("odd")
-        return dp
-
-    ten = DataFromList([(i,) for i in range(10)])
-    flow = MultiProcessMapAndBatchData(ten, 1, even, 2, on_error="skip", remainder=True)
-    assert [dp[0].tolist() for dp in flow] == [[0, 2], [4, 6], [8]]
-    flow = MultiProcessMapAndBatchData(ten, 1, even, 2, on_error="skip", max_errors=3)
-    with pytest.raises(DataFlowError, match="4"):
-        list(flow)
 
 
 @BACKENDS

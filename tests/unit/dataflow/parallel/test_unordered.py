@@ -49,12 +49,6 @@ def saved(at: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("continued", CONTINUED.values(), ids=CONTINUED)
-def test_what_is_left_comes_in_order(continued: Callable[[DataFlow], DataFlow]) -> None:
-    with continued(numbers()).iterate(state=saved(AT)) as iterator:
-        assert [dp[0] for dp in iterator] == LEFT
-
-
-@pytest.mark.parametrize("continued", CONTINUED.values(), ids=CONTINUED)
 def test_it_can_be_stopped_again_anywhere(continued: Callable[[DataFlow], DataFlow]) -> None:
     with continued(numbers()).iterate(state=saved(AT)) as iterator:
         for taken in range(len(LEFT)):
