@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import pkgutil
 import tempfile
@@ -528,7 +529,7 @@ def _write_records(folder: Path) -> None:
 def _write_array_sets(folder: Path) -> None:
     rng = np.random.default_rng(0)
     digits = rng.integers(0, 256, (10, 28, 28), np.uint8)
-    _write(folder / "mnist/train-images-idx3-ubyte.gz", idx_bytes(digits))
+    _write(folder / "mnist/train-images-idx3-ubyte", gzip.decompress(idx_bytes(digits)))
     _write(folder / "mnist/train-labels-idx1-ubyte.gz", idx_bytes(np.arange(10, dtype=np.uint8)))
     rows = rng.integers(0, 10, (7, 3074), np.uint8)
     _write(folder / "cifar/cifar-10-batches-bin/test_batch.bin", rows[:, 1:].tobytes())

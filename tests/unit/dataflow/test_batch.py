@@ -79,7 +79,9 @@ def test_remainder() -> None:
         assert [len(b[0]) for b in BatchData(ds, 5, remainder=True)] == [5, 5]
         assert list(BatchData(ds, 11)) == []
     assert len(BatchData(ten, 4)) == 2
-    assert len(BatchData(ten, 4, remainder=True)) == 3
+    assert len(BatchData(ten, 4, True)) == 3
+    with pytest.raises(TypeError):
+        BatchData(ten, 3, True, True)  # type: ignore[misc]  # use_list: taken for nothing else
     assert len(BatchData(ten, 5, remainder=True)) == 2
 
 

@@ -7,9 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaling import scaled
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow import ItemRNG, _draws
 from towerpack.dataflow._draws import ItemRNGs, position_rng
@@ -79,6 +80,7 @@ READS = st.tuples(
 )
 
 
+@settings(max_examples=scaled(1000, at_least=30))
 @given(reads=st.lists(READS, max_size=8), size=st.sampled_from([None, 800, 1000]))
 def test_drawing_ahead_changes_nothing(
     reads: list[tuple[int, int, int, list[tuple[int, ...]]]], size: int | None

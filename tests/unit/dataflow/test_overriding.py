@@ -25,7 +25,6 @@ from towerpack.dataflow import (
     PrefetchData,
     ProxyDataFlow,
     ShuffleData,
-    profile,
 )
 from towerpack.dataflow._overriding import with_method
 from towerpack.dataflow.testing import check_flow
@@ -172,14 +171,6 @@ def test_by_number_needs_no_iter_of_its_own() -> None:
             ds.plan(seed=0)
         with pytest.raises(ConfigError, match="no __iter__"):
             ShuffleData(ds).iterate()
-
-
-@pytest.mark.parametrize("make", OVERRIDING)
-def test_profiling_changes_nothing(make: Callable[[], DataFlow]) -> None:
-    seen = []
-    ds = MapData(make(), lambda dp: seen.append(int(dp[0])) or dp)
-    profile(ds, seconds=0.05)
-    assert set(seen) == set(range(100, 108))
 
 
 # ---------------------------------------------------------------------------- reset_state

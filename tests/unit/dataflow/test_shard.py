@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from small_flows import generated, numbers
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow import (
     BatchData,
     DataFlow,
-    DataFromArrays,
-    DataFromGenerator,
     DataFromList,
     FilterData,
     LocallyShuffleData,
@@ -29,14 +28,6 @@ from towerpack.dataflow import (
 )
 
 Make = Callable[[int], DataFlow]
-
-
-def numbers(n: int) -> DataFlow:
-    return DataFromArrays(np.arange(n))
-
-
-def generated(n: int) -> DataFlow:
-    return DataFromGenerator(lambda: ((i,) for i in range(n)))
 
 
 def values(ds: DataFlow, **options: Any) -> list[Any]:

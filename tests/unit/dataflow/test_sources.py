@@ -170,12 +170,9 @@ class TestDataFromIterable:
 
 class TestFakeData:
     def test_shapes_dtypes_domains(self) -> None:
-        ds = FakeData(
-            [[2, 3], [], [4], [5]],
-            100,
-            dtype=["float32", "int64", "uint8", bool],
-            domain=[(-2, -1), (5, 8), (0, 256), (0, 1)],
-        )
+        dtypes = ["float32", "int64", "uint8", bool]
+        domains = [(-2, -1), (5, 8), (0, 256), (0, 1)]
+        ds = FakeData([[2, 3], [], [4], [5]], 100, True, dtypes, domains)  # as the predecessor's
         assert len(ds) == len(list(ds)) == 100
         f, i, u, b = next(iter(BatchData(ds, 100)))
         assert f.dtype == np.float32 and f.shape == (100, 2, 3)

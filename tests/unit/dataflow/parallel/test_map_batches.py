@@ -16,6 +16,7 @@ import pytest
 
 from processes import wait_until
 from shared_workers import shared_workers
+from small_flows import generated as numbers
 from towerpack import BatchError, DataFlowError, MapError, StateError
 from towerpack.dataflow import (
     BatchData,
@@ -44,10 +45,6 @@ def _shared_workers() -> Iterator[None]:
 
 BACKENDS = pytest.mark.parametrize("backend", ["process", "thread"])
 REMAINDERS = pytest.mark.parametrize("remainder", [False, True])
-
-
-def numbers(size: int) -> DataFlow:
-    return DataFromGenerator(lambda: ((i,) for i in range(size)))
 
 
 def noisy(dp: Any, rng: np.random.Generator) -> Any:
