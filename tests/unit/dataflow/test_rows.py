@@ -261,6 +261,37 @@ def test_a_batch_is_freed_with_its_last_array() -> None:
     assert [array() for array in arrays] == [None, None]
 
 
+def test_no_row_is_handed_out_twice_however_many_are_made() -> None:
+    maker = RowMaker()
+    key = (0, SHAPE, np.dtype(np.int16))
+    lender = RowLender(3, np.zeros, [maker], frozenset([key]))
+    with lender.offered():
+        rows = [row for _ in range(2) for row in maker.make(empty_row, [(SHAPE, np.int16)] * 2)]
+    for number, row in enumerate(rows):
+        row[...] = number
+    assert [row.max() for row in rows] == [0, 1, 2, 3]
+    for wrong in ([], rows[:2], rows[1:], rows[::-1], [rows[0], rows[2], rows[1]], rows):
+        assert not wrong or lender.whole(wrong) is None
+    whole = lender.whole(rows[:3])
+    assert whole is not None and whole[:, 0, 0].tolist() == [0, 1, 2]
+    assert lender.used == {key} and lender.whole(rows[:3]) is None
+
+
+def test_a_view_of_a_row_is_as_good() -> None:
+    make = Maker()
+    flow = BatchData(MapData(numbers(), lambda dp: [make(dp)[0][:]]), SIZE)
+    for number, batch in enumerate(flow):
+        assert np.shares_memory(batch[0], make.rows[-1]) is (number > 0)
+
+
+def test_rows_of_a_batch_that_came_out_smaller_are_no_batch() -> None:
+    maker = RowMaker()
+    lender = RowLender(3, np.zeros, [maker], frozenset([(0, SHAPE, np.dtype(np.int16))]))
+    with lender.offered():
+        rows = maker.make(empty_row, [(SHAPE, np.int16)] * 2)
+    assert lender.whole(rows) is None
+
+
 def test_no_memory_is_made_that_could_not_be_a_whole_batch() -> None:
     asked: list[Any] = []
     maker = RowMaker()
