@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import logging
+import random
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dataset_files import damaged
 from every_flow import SOURCES, STAGES, in_order, planned, random_pairs, write_files
 from scaling import scaled
 from small_flows import Counting, Indexed, Noise, noisy, noisy_rows, pair, shift
+from towerpack._core.errors import ConfigError, DataFlowError, FormatError
 from towerpack.dataflow import (
     BatchData,
     DataFlow,
@@ -28,7 +34,7 @@ from towerpack.dataflow import (
     SelectComponent,
     ShuffleData,
 )
-from towerpack.dataflow.testing import FlowLaws, LawError, check_flow
+from towerpack.dataflow.testing import FlowLaws, LawError, check_flow, same_datapoints
 
 Make = Callable[[], DataFlow]
 
@@ -53,6 +59,43 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("name", SOURCES)
 def test_sources(name: str, folder: Path) -> None:
     check_flow(lambda: SOURCES[name][1](folder), limit=12)
+
+
+@pytest.mark.parametrize("name", [*SOURCES, *STAGES])
+def test_threads_read_a_plan_at_once(name: str, folder: Path) -> None:
+    flow = SOURCES[name][1](folder) if name in SOURCES else STAGES[name].plain(planned)
+    try:
+        plan = flow.plan(seed=1)
+        expected = plan.read(range(min(plan.size or 30, 30)))
+    except ConfigError:
+        return  # it can only be read in order
+
+    def read(seed: int) -> bool:
+        order = np.random.default_rng(seed).permutation(len(expected)).tolist()
+        return all(same_datapoints(plan.get(i), expected[i]) for i in order)
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(read, range(40)))
+
+
+# Their libraries crash over some damaged files; each has a test in a process of its own.
+CRASHING = ("HDF5", "Parquet", "LMDB", "CaffeLMDB")
+
+
+@pytest.mark.parametrize("seed", range(scaled(200)))
+def test_damage_of_files_is_an_error_or_harmless(seed: int, folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    draw = random.Random(seed)
+    for path in sorted(copy.rglob("*")):
+        if path.is_file() and path.stat().st_size and draw.random() < 0.7:
+            path.write_bytes(damaged(path.read_bytes(), draw.randrange))
+    for name, (_, make) in SOURCES.items():
+        if not name.startswith(CRASHING):
+            try:
+                list(islice(make(copy), 30))
+            except (FormatError, ConfigError, DataFlowError) as error:
+                assert str(copy) in str(error), name
 
 
 def in_list(n: int) -> DataFlow:

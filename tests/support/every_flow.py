@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import pkgutil
 import tempfile
@@ -235,6 +236,15 @@ STAGES: dict[str, Case] = {
         BatchData,
         _=lambda source: BatchData(source(11), 3),
         remainder=lambda source: BatchData(source(11), 4, remainder=True),
+        of_skipping=lambda source: BatchData(
+            MapData(
+                LocallyShuffleData(MapData(source(13), refuse_thirds, on_error="skip"), 5),
+                noisy,
+                rng=True,
+            ),
+            3,
+            remainder=True,
+        ),
         lists=lambda source: BatchData(MapData(source(11), ragged), 4, stack="list"),
         padded=lambda source: BatchData(MapData(source(11), shaped), 4, pad=-1.0),
         mapped=lambda source: MapData(
@@ -255,6 +265,9 @@ STAGES: dict[str, Case] = {
         RepeatedData,
         _=lambda source: RepeatedData(source(7), 2),
         for_ever=lambda source: RepeatedData(source(7), -1),
+        batches=lambda source: RepeatedData(
+            BatchData(MapData(source(7), noisy, rng=True), 3, remainder=True), 2
+        ),
     ),
     **_stage(
         FixedSizeData,
@@ -516,7 +529,7 @@ def _write_records(folder: Path) -> None:
 def _write_array_sets(folder: Path) -> None:
     rng = np.random.default_rng(0)
     digits = rng.integers(0, 256, (10, 28, 28), np.uint8)
-    _write(folder / "mnist/train-images-idx3-ubyte.gz", idx_bytes(digits))
+    _write(folder / "mnist/train-images-idx3-ubyte", gzip.decompress(idx_bytes(digits)))
     _write(folder / "mnist/train-labels-idx1-ubyte.gz", idx_bytes(np.arange(10, dtype=np.uint8)))
     rows = rng.integers(0, 10, (7, 3074), np.uint8)
     _write(folder / "cifar/cifar-10-batches-bin/test_batch.bin", rows[:, 1:].tobytes())

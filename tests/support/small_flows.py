@@ -7,7 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from towerpack.dataflow import DataFlow, ItemRNG, ProxyDataFlow, RNGDataFlow
+from towerpack.dataflow import (
+    DataFlow,
+    DataFromArrays,
+    DataFromGenerator,
+    ItemRNG,
+    ProxyDataFlow,
+    RNGDataFlow,
+)
 
 # Flows of a user's own.
 
@@ -61,6 +68,16 @@ class Twice(ProxyDataFlow):
 
     def __len__(self) -> int:
         return 2 * len(self.ds)
+
+
+def numbers(n: int) -> DataFlow:
+    """(0,), (1,), …, with a plan."""
+    return DataFromArrays(np.arange(n))
+
+
+def generated(n: int) -> DataFlow:
+    """The same, which can only be read in order; of unknown length."""
+    return DataFromGenerator(lambda: ((i,) for i in range(n)))
 
 
 # Functions that work on datapoints, batches and stacked columns alike.

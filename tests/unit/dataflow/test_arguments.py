@@ -39,7 +39,6 @@ from towerpack.dataflow import (
     NumpyData,
     NumpySerializer,
     ParquetData,
-    PrefetchData,
     PrintData,
     RandomChooseData,
     RandomMixData,
@@ -121,10 +120,6 @@ def test_negative_counts(name: str) -> None:
         COUNTS[name](-2)
 
 
-def test_numpy_counts_become_integers() -> None:
-    assert type(BatchData(ten(), any_(np.int64(3))).batch_size) is int
-
-
 @pytest.mark.parametrize("stage", [ConcatData, JoinData, MixData, RandomMixData, RandomChooseData])
 def test_flows_that_are_no_list(stage: Any) -> None:
     # An endless flow must not be read, either.
@@ -147,19 +142,16 @@ def test_weights() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: PrefetchData(ten(), num_proc=any_("2")),
-        lambda: PrefetchData(ten(), num_proc=any_(1.5)),
-        lambda: PrefetchData(ten(), any_(2.5)),
-        lambda: PrefetchData(ten(), max_restarts=any_(1.5)),
-        lambda: PrefetchData(ten(), stall_s=any_("x")),
         lambda: MultiProcessMapData(ten(), 2, bool, any_("5")),
         lambda: MultiProcessMapAndBatchData(ten(), 2, bool, 0, 5),
         lambda: MultiThreadRunner(any_(3)),
         lambda: MixData([ten(), ten()], any_([True, True])),
         lambda: MixData([ten(), ten()], any_(np.array([[1.0], [2.0]]))),
+        lambda: BatchByLength(ten(), 2, any_("ab")),
+        lambda: BatchDataByShape(ten(), 2, 0, max_waiting=3, remainder=False),
     ],
 )
-def test_of_workers_and_weights(make: Callable[[], DataFlow]) -> None:
+def test_of_workers_weights_and_batches(make: Callable[[], DataFlow]) -> None:
     with pytest.raises(ConfigError):
         make()
 
@@ -169,12 +161,6 @@ def test_max_errors() -> None:
         FilterData(ten(), bool, on_error="skip", max_errors=any_(taken))
     with pytest.raises(ConfigError, match="max_errors='3' is no limit"):
         FilterData(ten(), bool, on_error="skip", max_errors=any_("3"))
-
-
-@pytest.mark.parametrize("wrong", [3, "ab"])
-def test_boundaries(wrong: Any) -> None:
-    with pytest.raises(ConfigError, match="boundaries"):
-        BatchByLength(ten(), 2, wrong)
 
 
 @pytest.mark.parametrize(

@@ -10,19 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from towerpack._core.errors import BatchError, ConfigError, DataFlowError
+from towerpack._core.errors import BatchError, ConfigError
 from towerpack.dataflow import (
     BatchData,
-    ConcatData,
     DataFlow,
     DataFromArrays,
     DataFromGenerator,
     DataFromList,
-    FixedSizeData,
     MapData,
     PrefetchData,
     RepeatedData,
-    ShardRows,
     ShuffleData,
 )
 
@@ -82,7 +79,9 @@ def test_remainder() -> None:
         assert [len(b[0]) for b in BatchData(ds, 5, remainder=True)] == [5, 5]
         assert list(BatchData(ds, 11)) == []
     assert len(BatchData(ten, 4)) == 2
-    assert len(BatchData(ten, 4, remainder=True)) == 3
+    assert len(BatchData(ten, 4, True)) == 3
+    with pytest.raises(TypeError):
+        BatchData(ten, 3, True, True)  # type: ignore[misc]  # use_list: taken for nothing else
     assert len(BatchData(ten, 5, remainder=True)) == 2
 
 
@@ -116,22 +115,6 @@ class TestBatchesLargerThanAPass:
         assert message.startswith(f"{ds} gives no batch: a pass has 3 datapoints, and a batch 8.")
         assert "remainder=True" in message
         assert caplog.records[0].levelname == "WARNING"
-
-    @pytest.mark.parametrize("name", THREE)
-    def test_rows_of_a_shard(self, name: str, caplog: pytest.LogCaptureFixture) -> None:
-        ds = ShardRows(BatchData(THREE[name](), 8), 2, 0)
-        assert list(ds) == list(ds) == []
-        assert len(caplog.messages) == 1
-
-    @pytest.mark.parametrize("name", THREE)
-    def test_repeated_for_ever_it_is_an_error(self, name: str) -> None:
-        for ds in (
-            RepeatedData(BatchData(THREE[name](), 8)),
-            FixedSizeData(BatchData(THREE[name](), 8), 2),
-            RepeatedData(ConcatData([BatchData(THREE[name](), 8)] * 2)),
-        ):
-            with pytest.raises(DataFlowError, match="has no datapoints"):
-                next(iter(ds))
 
     @pytest.mark.parametrize("name", THREE)
     def test_workers_say_nothing_of_their_own(
@@ -181,39 +164,26 @@ def test_ragged_items_show_both_shapes() -> None:
     ("rows", "message"),
     [
         ([(np.zeros(2),), (np.zeros(2, "f4"),)], "float32"),
-        ([(1,), (True,)], "component 0 bool"),
         ([(True,), (1,)], "component 0 int"),
         ([(1,), ("1",)], "str of length 1"),
-        ([("1",), (b"1",)], "bytes of length 1"),
-        ([(np.int32(1),), (1,)], "got       component 0 int\n  expected  component 0 int32"),
         ([(1,), (np.int32(1),)], "got       component 0 int32 .*\n  expected  component 0 int, as"),
         ([(1,), (np.int64(1),), (np.uint8(1),)], "item 2 .*\n  got       component 0 uint8"),
-        (
-            [(np.float64(1),), (1.0,)],
-            "got       component 0 float\n  expected  component 0 float64",
-        ),
-        ([(1.0,), (np.float64(1),)], "component 0 float64"),
+        ([(np.float64(1),), (1.0,)], "component 0 float\n  expected  component 0 float64"),
         ([(np.int64(1),), (1.0,)], "component 0 float"),
-        ([(1,), (np.float32(1),)], "component 0 float32"),
-        ([(1,), (np.True_,)], "component 0 bool"),
         ([(np.True_,), (1,)], "component 0 int"),
-        ([(True,), (1,), (np.int64(1),)], "item 1 .*\n  got       component 0 int"),
         ([(np.int64(1),), (1 << 70,)], "beyond 64 bits"),
         ([(np.int64(1),), ("1",)], "str of length 1"),
         ([(1,), (np.int64(1),), (None,)], "item 2 .*\n  got       component 0 None"),
-        ([(1,), (np.str_("1"),)], "component 0 <U1"),
-        ([(1,), (np.zeros(1, np.int64),)], r"component 0 int64 \[1\]"),
         ([(np.int64(1),), (1,), (np.zeros(1, np.int64),)], r"component 0 int64 \[1\]"),
         ([(1, 2), (1,)], "tuple of 1 components"),
         ([(1,), [1]], "list of 1 components"),
         ([{"a": 1}, {"b": 1}], "dict with 'b'"),
         ([(object(),), (object(),)], "object"),
-        ([(None,), (None,)], "NoneType"),
         ([5, 6], "yield \\(x,\\) rather than x"),
         ([(1 << 70,), (1,)], "beyond 64 bits"),
         ([([[1], [2, 3]],), ([1],)], "ragged list"),
-        ([(["a"],), (["b"],)], "list of what does not stack"),
         ([([1],), (3,)], "component 0 int"),
+        ([(np.zeros(1),), (np.zeros((1, 1)),)], "item 1"),
     ],
 )
 def test_what_does_not_stack(rows: list[Any], message: str) -> None:
@@ -246,13 +216,6 @@ def test_pad_of_what_is_not_there() -> None:
         assert caught.value.expected == choices
 
 
-def test_pad_must_fit_the_dtype_and_rank() -> None:
-    with pytest.raises(BatchError, match="cannot be padded with -1"):
-        batch((np.zeros(1, np.uint8),), (np.zeros(2, np.uint8),), pad=-1)
-    with pytest.raises(BatchError, match="item 1 does not stack"):
-        batch((np.zeros(1),), (np.zeros((1, 1)),), pad=0)
-
-
 @pytest.mark.parametrize(
     ("component", "pad"),
     [
@@ -261,6 +224,7 @@ def test_pad_must_fit_the_dtype_and_rank() -> None:
         (np.zeros(2, np.int64), np.nan),
         (np.zeros(2, np.float16), 1e6),
         (np.array(["ab", "c"]), -12345),
+        (np.zeros(2, np.uint8), -1),
     ],
 )
 @pytest.mark.filterwarnings("error")
@@ -325,10 +289,7 @@ def test_fast_path_gives_what_the_slow_path_gives(array: np.ndarray) -> None:
 
 
 def test_arguments() -> None:
-    ds = DataFromList([(1,)])
-    with pytest.raises(ConfigError, match="batch_size is 0"):
-        BatchData(ds, 0)
     with pytest.raises(ConfigError, match="stack='lists'"):
-        BatchData(ds, 1, stack="lists")  # type: ignore[arg-type]
+        BatchData(DataFromList([(1,)]), 1, stack="lists")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="BatchData wraps a DataFlow, not a list"):
         BatchData([(1,)], 1)  # type: ignore[arg-type]

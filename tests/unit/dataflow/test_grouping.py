@@ -20,9 +20,7 @@ from towerpack.dataflow import (
     DataFlow,
     DataFromGenerator,
     DataFromList,
-    LocallyShuffleData,
     MapData,
-    RepeatedData,
     ShuffleData,
 )
 from towerpack.dataflow.testing import check_flow, same_datapoints
@@ -55,12 +53,6 @@ class TestByShape:
         with pytest.raises(TypeError):
             len(ds)
 
-    def test_nothing_stays_for_the_next_pass(self, make: Make) -> None:
-        ds = BatchDataByShape(make(pictures("aab")), 2, 0)
-        assert members(ds) == members(ds) == [[0, 1], [2]]
-        whole = BatchDataByShape(make(pictures("aab")), 2, 0, remainder=False)
-        assert members(whole) == members(whole) == [[0, 1]]
-
     def test_a_limit_for_what_waits(self, make: Make) -> None:
         ds = BatchDataByShape(make(pictures("abcdefa")), 2, 0, max_waiting=3)
         assert members(ds) == [[0], [1], [2], [3], [4], [5], [6]]
@@ -82,11 +74,6 @@ class TestByShape:
         for _ in range(2):
             with pytest.raises(DataFlowError, match="cannot group datapoint 1: IndexError"):
                 next(iterator)
-        iterator = BatchDataByShape(make([(1,)]), 2, 1).iterate(seed=0)
-        for _ in range(2):
-            with pytest.raises(DataFlowError, match="cannot group datapoint 0"):
-                next(iterator)
-            iterator = BatchDataByShape(make([(1,)]), 2, 1).iterate(state=iterator.state())
         odd = [(np.zeros(2), 0), (np.zeros(2, np.int8), 1), (np.zeros(3), 2)]
         iterator = BatchDataByShape(make(odd), 2, 0).iterate(seed=0)
         for _ in range(2):
@@ -95,16 +82,6 @@ class TestByShape:
         again = BatchDataByShape(make(odd), 2, 0).iterate(state=iterator.state())
         with pytest.raises(BatchError, match="item 1 does not stack"):
             next(again)
-
-    def test_laws(self, make: Make) -> None:
-        shapes = "abcabcaabbbccad" * 3
-        for options in ({}, {"max_waiting": 4}, {"remainder": False}):
-            check_flow(
-                lambda options=options: BatchDataByShape(
-                    LocallyShuffleData(make(pictures(shapes)), 7), 3, 0, **options
-                )
-            )
-        check_flow(lambda: BatchDataByShape(RepeatedData(make(pictures("abac"))), 3, 0), limit=30)
 
 
 def test_a_resume_reads_just_what_waits() -> None:
@@ -133,15 +110,6 @@ def test_other_data_than_those_of_the_state() -> None:
     next(iterator), next(iterator)
     with pytest.raises(StateError, match="finds 3 datapoints where it is to continue"):
         BatchDataByShape(generated(pictures("aab")), 2, 0).iterate(state=iterator.state())
-
-
-def test_arguments() -> None:
-    ds = DataFromList([])
-    with pytest.raises(ConfigError, match="batch_size is 0"):
-        BatchDataByShape(ds, 0, 0)
-    for options in ({"max_waiting": -1}, {"max_waiting": 3, "remainder": False}):
-        with pytest.raises(ConfigError, match="max_waiting"):
-            BatchDataByShape(ds, 2, 0, **options)  # type: ignore[arg-type]
 
 
 def words(lengths: Sequence[int]) -> list[Any]:
@@ -272,7 +240,6 @@ class TestKnownLengths:
         ({"batch_size": 2, "max_tokens": 5}, "Give a batch_size, or max_tokens"),
         ({"batch_size": 2, "boundaries": [3, 3]}, "make no buckets"),
         ({"batch_size": 2, "boundaries": [0]}, "make no buckets"),
-        ({"batch_size": 0, "boundaries": [3, 4]}, "do not fit boundaries"),
         ({"batch_size": [1, 0, 2], "boundaries": [3, 4]}, "do not fit boundaries"),
         ({"batch_size": [1, 2], "boundaries": [3, 4]}, "do not fit boundaries"),
         ({"max_tokens": 10}, "do not fit boundaries"),

@@ -36,13 +36,6 @@ def test_speed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "first       after 4 s" in captured.out and captured.err == ""
 
 
-def test_speed_without_warm_up_counts_the_first_datapoint() -> None:
-    ticks = itertools.count()
-    ds = DataFromList([(1,), (2,)])
-    report = TestDataSpeed(ds, 3, clock=lambda: float(next(ticks))).start()
-    assert report.datapoints == 3 and report.seconds == 2 and report.nbytes == 24
-
-
 def test_speed_of_datapoints_of_different_sizes() -> None:
     ds = DataFromList([(np.zeros(i, np.uint8),) for i in range(1000)])
     assert 450_000 < TestDataSpeed(ds, 1000).start().nbytes < 550_000
@@ -65,12 +58,6 @@ def test_speed_of_nothing() -> None:
         TestDataSpeed(DataFromList([])).start()
     with pytest.raises(ConfigError):
         TestDataSpeed(DataFromList([]), 0)
-
-
-def test_speed_passes_everything_on(capsys: pytest.CaptureFixture[str]) -> None:
-    ds = TestDataSpeed(DataFromList([(1,), (2,)]))
-    assert list(ds) == [(1,), (2,)] and len(ds) == 2
-    assert capsys.readouterr().out == ""
 
 
 DATA = [{"image": np.zeros((2, 3), np.uint8), "boxes": list(range(9)), "name": "x" * 90}] * 5
@@ -118,3 +105,16 @@ def test_print_says_it_once_per_iterator(capsys: pytest.CaptureFixture[str]) -> 
     capsys.readouterr()
     assert list(resumed.iterate(state=iterator.state())) == [(2,)]
     assert capsys.readouterr().out == ""
+
+
+def test_print_by_position_as_programs_for_the_predecessor_do(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    nested = DataFromList([([[1, 2, 3, 4]],)])
+    list(PrintData(nested, 1, "train", 2, 1))
+    out = capsys.readouterr().out
+    assert out.startswith("train: datapoint 0") and "list of 4" not in out.split("list of 1")[0]
+    list(PrintData(nested, 1, "train", 3, 1))
+    assert "and 3 more" in capsys.readouterr().out
+    list(PrintData(nested, 1, None))
+    assert capsys.readouterr().out.startswith("datapoint 0")

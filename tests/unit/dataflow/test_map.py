@@ -14,7 +14,6 @@ from towerpack.dataflow import (
     DataFromArrays,
     DataFromGenerator,
     DataFromList,
-    ItemRNG,
     MapData,
     MapDataComponent,
     RepeatedData,
@@ -32,12 +31,6 @@ def arrays() -> DataFromArrays:
 
 def stream() -> DataFromGenerator:
     return DataFromGenerator(lambda: ((X[i], int(Y[i])) for i in range(12)))
-
-
-def test_map() -> None:
-    for ds in (arrays(), stream()):
-        out = list(MapData(ds, lambda dp: [dp[1] * 2]))
-        assert out == [[2 * i] for i in range(12)]
 
 
 def test_changing_the_container_changes_no_one_elses() -> None:
@@ -153,23 +146,6 @@ def test_rng_depends_on_seed_epoch_position_and_place() -> None:
     assert len(seen) == 2 * 2 * 12 * 2
 
 
-def test_rng_is_the_same_in_plan_and_stream_and_for_any_block() -> None:
-    def draw(dp: Any, rng: np.random.Generator) -> Any:
-        return dp[1], rng.random()
-
-    def draw_many(dp: Any, rng: ItemRNG) -> Any:
-        return dp[1], rng.random()
-
-    for f, batched, kind in ((draw, False, np.float32), (draw_many, True, np.float64)):
-        flows = [MapData(ds, f, rng=True, batched=batched) for ds in (arrays(), stream())]
-        one, other = (list(ds.iterate(seed=3)) for ds in flows)
-        assert one == other
-        plan = flows[0].plan(seed=3)
-        assert plan.read([7, 2, 7]) == [one[7], one[2], one[7]]
-        batches = BatchData(flows[0], 5).iterate(seed=3)
-        assert np.array_equal(next(batches)[1], np.array([value for _, value in one[:5]], kind))
-
-
 def explode(dp: Any) -> Any:
     if dp[1] == 5:
         raise ValueError("bad picture")
@@ -256,16 +232,6 @@ def test_nothing_but_bad_datapoints_does_not_hang() -> None:
     with pytest.raises(MapError, match="left out 10000 datapoints in a row") as caught:
         next(bad.iterate())
     assert "returned None for datapoint 9999" in str(caught.value)
-
-
-def test_skips_are_counted_over_a_resume() -> None:
-    ds = MapData(arrays(), explode, on_error="skip")
-    iterator = ds.iterate()
-    for _ in range(8):
-        next(iterator)
-    resumed = MapData(arrays(), explode, on_error="skip").iterate(state=iterator.state())
-    assert resumed.skipped == 1
-    assert len(list(resumed)) == 3
 
 
 def test_select() -> None:

@@ -23,8 +23,6 @@ from towerpack.dataflow import (
     DataFromGenerator,
     LocallyShuffleData,
     MapData,
-    MapDataComponent,
-    Plan,
     PrefetchData,
     RepeatedData,
     SelectComponent,
@@ -228,23 +226,6 @@ def test_an_error_ends_the_lending() -> None:
     assert all(np.shares_memory(second[0], row) for row in make.rows[-SIZE:])
 
 
-def test_an_error_in_a_worker_comes_after_all_before_it() -> None:
-    def f(dp: Any) -> Any:
-        row = filled(empty_row(SHAPE, np.float32), dp[0])
-        if dp[0] == 29:
-            raise ValueError("bad")
-        return [row]
-
-    flow = BatchData(MapData(numbers(), f), SIZE)
-    iterator = PrefetchData(flow, num_proc=1).iterate(seed=0)
-    assert [next(iterator)[0][:, 0, 0].tolist() for _ in range(3)] == [
-        list(range(i, i + 8)) for i in (0, 8, 16)
-    ]
-    with pytest.raises(MapError, match="bad"):
-        next(iterator)
-    iterator.close()
-
-
 def test_what_does_not_end_in_the_batch_is_not_lent() -> None:
     asked: list[Any] = []
 
@@ -295,13 +276,19 @@ def test_no_row_is_handed_out_twice_however_many_are_made() -> None:
     assert lender.used == {key} and lender.whole(rows[:3]) is None
 
 
-def test_rows_are_lent_while_a_batch_is_read() -> None:
+def test_a_view_of_a_row_is_as_good() -> None:
+    make = Maker()
+    flow = BatchData(MapData(numbers(), lambda dp: [make(dp)[0][:]]), SIZE)
+    for number, batch in enumerate(flow):
+        assert np.shares_memory(batch[0], make.rows[-1]) is (number > 0)
+
+
+def test_rows_of_a_batch_that_came_out_smaller_are_no_batch() -> None:
     maker = RowMaker()
     lender = RowLender(3, np.zeros, [maker], frozenset([(0, SHAPE, np.dtype(np.int16))]))
     with lender.offered():
-        pass
-    (row,) = maker.make(empty_row, [(SHAPE, np.int16)])
-    assert row.base is None
+        rows = maker.make(empty_row, [(SHAPE, np.int16)] * 2)
+    assert lender.whole(rows) is None
 
 
 def test_no_memory_is_made_that_could_not_be_a_whole_batch() -> None:
@@ -321,59 +308,12 @@ def test_no_memory_is_made_that_could_not_be_a_whole_batch() -> None:
     assert asked == [] and rows[1].base is rows[2].base is None
 
 
-def test_a_view_of_a_row_is_as_good() -> None:
-    make = Maker()
-    flow = BatchData(MapData(numbers(), lambda dp: [make(dp)[0][:]]), SIZE)
-    for number, batch in enumerate(flow):
-        assert np.shares_memory(batch[0], make.rows[-1]) is (number > 0)
-
-
-def test_rows_of_a_batch_that_came_out_smaller_are_no_batch() -> None:
-    maker = RowMaker()
-    lender = RowLender(3, np.zeros, [maker], frozenset([(0, SHAPE, np.dtype(np.int16))]))
-    with lender.offered():
-        rows = maker.make(empty_row, [(SHAPE, np.int16)] * 2)
-    assert lender.whole(rows) is None
-
-
-def test_a_component_of_one_map_on_another() -> None:
-    """The top map hands a row of nobody's: it did not ask."""
-    below = Maker()
-    flow = MapDataComponent(MapData(numbers(), below), lambda number: number + 1, 1)
-    for batch in BatchData(flow, SIZE):
-        assert (batch[0][:, 0, 0] + 1 == batch[1]).all()
-    assert not any(below.lent)
-
-
 def once(position: int, empty: Empty) -> Any:
     return [filled(empty(SHAPE, np.int32), position)]
 
 
-def twice_the_same(position: int, empty: Empty) -> Any:
-    row = filled(empty(SHAPE, np.int32), position)
-    return row, row
-
-
-def two(position: int, empty: Empty) -> Any:
-    return [filled(empty(SHAPE, np.int32), position), filled(empty(SHAPE, np.int32), -position)]
-
-
-def two_that_change_places(position: int, empty: Empty) -> Any:
-    a, b = two(position, empty)
-    return (a, b) if position % 3 else (b, a)
-
-
-def second_of_two(position: int, empty: Empty) -> Any:
-    empty(SHAPE, np.int32)[...] = 77
-    return once(position, empty)
-
-
 def not_always(position: int, empty: Empty) -> Any:
     return once(position, empty if position % 3 else np.empty)
-
-
-def not_at_first(position: int, empty: Empty) -> Any:
-    return once(position, empty if position % SIZE else np.empty)
 
 
 def two_in_one(position: int, empty: Empty) -> Any:
@@ -402,13 +342,6 @@ def other_shape(position: int, empty: Empty) -> Any:
 
 def other_dtype(position: int, empty: Empty) -> Any:
     return [once(position, empty)[0].view(np.float32)]
-
-
-def shape_of_its_own(position: int, empty: Empty) -> Any:
-    (row,) = once(position, empty)
-    row[0, 0] = -1
-    row.shape = (3, 5)
-    return [row]
 
 
 def neighbours(position: int, empty: Empty) -> Any:
@@ -480,9 +413,8 @@ ODD: list[Callable[[], Make]] = [
     *(
         lambda f=f: f
         for f in (
-            *(once, twice_the_same, two, two_that_change_places, second_of_two, not_always),
-            *(not_at_first, two_in_one, a_view, a_part, turned, other_shape, other_dtype),
-            *(shape_of_its_own, neighbours, read_only, scalars, integers, objects, structured),
+            *(not_always, two_in_one, a_view, a_part, turned, other_shape, other_dtype),
+            *(neighbours, read_only, scalars, integers, objects, structured),
         )
     ),
     Swapping,
@@ -495,7 +427,6 @@ def values(batch: Any) -> list[Any]:
     return list(batch.values() if isinstance(batch, dict) else batch)
 
 
-@pytest.mark.filterwarnings("ignore:Setting the shape:DeprecationWarning")
 @pytest.mark.parametrize("new", ODD, ids=lambda new: getattr(new(), "__name__", new.__name__))
 def test_what_a_function_does_with_rows_never_shows(new: Callable[[], Make]) -> None:
     lent, plain = new(), new()
@@ -514,13 +445,6 @@ def test_what_a_function_does_with_rows_never_shows(new: Callable[[], Make]) -> 
     assert not any(
         np.shares_memory(arrays[i], arrays[j]) for i in range(len(arrays)) for j in range(i)
     )
-
-
-def test_batches_are_the_callers_to_change() -> None:
-    flow = BatchData(MapData(numbers(), Maker()), SIZE)
-    for number, batch in enumerate(flow):
-        assert (batch[0][:, 0, 0] == range(number * SIZE, number * SIZE + SIZE)).all()
-        batch[0][...] = -1
 
 
 def test_ragged_rows() -> None:
@@ -611,25 +535,16 @@ def mixed(dp: Any) -> Any:
 
 
 @pytest.mark.parametrize("backend", ["process", "thread"])
-@pytest.mark.parametrize("workers", [0, 1, 2])
-def test_workers_give_the_same(workers: int, backend: Any) -> None:
+def test_workers_give_the_same(backend: Any) -> None:
     shape = (40, 40, 20)  # large enough for slots to be lent
 
     def f(dp: Any) -> Any:
         return [*mixed(dp), filled(empty_row(shape, np.float32), dp[0])]
 
-    flow = BatchData(ShuffleData(MapData(numbers(512), f)), SIZE)
+    flow = BatchData(ShuffleData(MapData(numbers(256), f)), SIZE)
     serial = [[np.array(x) for x in batch] for batch in flow.iterate(seed=3)]
-    ahead = PrefetchData(flow, num_proc=workers, backend=backend)
+    ahead = PrefetchData(flow, num_proc=2, backend=backend)
     assert equal(list(ahead.iterate(seed=3)), serial)
-
-
-def test_positions_may_be_read_in_any_order() -> None:
-    plan: Plan = BatchData(MapData(numbers(), Maker()), SIZE).plan(seed=0)
-    order = [3, 1, 1, 0, 4, 2, 2, 2]
-    for position, batch in zip(order, plan.read(order), strict=True):
-        assert batch[1].tolist() == list(range(position * SIZE, position * SIZE + SIZE))
-        assert (batch[0][:, 0, 0] == batch[1]).all()
 
 
 def test_one_plan_read_by_several_threads() -> None:

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from small_flows import generated, numbers
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow import (
     BatchData,
     DataFlow,
-    DataFromArrays,
-    DataFromGenerator,
     DataFromList,
     FilterData,
     LocallyShuffleData,
@@ -29,14 +28,6 @@ from towerpack.dataflow import (
 )
 
 Make = Callable[[int], DataFlow]
-
-
-def numbers(n: int) -> DataFlow:
-    return DataFromArrays(np.arange(n))
-
-
-def generated(n: int) -> DataFlow:
-    return DataFromGenerator(lambda: ((i,) for i in range(n)))
 
 
 def values(ds: DataFlow, **options: Any) -> list[Any]:
@@ -200,17 +191,6 @@ class TestRepeatedDataPoint:
         next(iterator)
         resumed = list(ds.iterate(state=iterator.state()))
         assert str(resumed) == str(whole[1:])
-
-    def test_scattered_reads(self) -> None:
-        ds = ShuffleData(RepeatedDataPoint(numbers(50), 4))
-        found = values(ds)
-        assert sorted(found) == sorted(list(range(50)) * 4)
-        assert [int(dp[0]) for dp in ds.plan(seed=0).read([9, 3, 150, 3])] == [
-            found[i] for i in (9, 3, 150, 3)
-        ]
-        rows = RepeatedDataPoint(DataFromList([(np.zeros(1),)]), 3).plan(seed=0).read([0, 2])
-        rows[0][0][0] = 1
-        assert rows[1][0][0] == 0
 
     @BOTH
     def test_reuse_in_a_local_shuffle(self, make: Make) -> None:

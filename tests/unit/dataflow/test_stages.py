@@ -105,22 +105,6 @@ class TestLocallyShuffle:
             assert sorted(found[begin : begin + 10]) == list(range(begin, min(begin + 10, 25)))
         assert [x - 10 for x in found[10:20]] != found[:10]
 
-    def test_plan_and_stream_agree(self) -> None:
-        one = LocallyShuffleData(numbers(25), 10)
-        other = LocallyShuffleData(generated(25), 10)
-        for epoch in (0, 1):
-            assert values(one, seed=3, epoch=epoch) == values(other, seed=3, epoch=epoch)
-        assert values(one, seed=3, epoch=0) != values(one, seed=3, epoch=1)
-
-    def test_infinite(self) -> None:
-        iterator = LocallyShuffleData(RepeatedData(generated(3)), 4).iterate(seed=0)
-        found = [next(iterator)[0] for _ in range(12)]
-        assert sorted(found) == sorted([0, 1, 2] * 4)
-
-    def test_arguments(self) -> None:
-        with pytest.raises(ConfigError):
-            LocallyShuffleData(numbers(3), 0)
-
 
 class TestRepeat:
     @BOTH
@@ -133,13 +117,6 @@ class TestRepeat:
         iterator = RepeatedData(inner).iterate(seed=1)
         endless = [int(next(iterator)[0]) for _ in range(24)]
         assert endless == [x for one in epochs for x in one]
-
-    def test_batches_across_passes(self) -> None:
-        ds = BatchData(RepeatedData(ShuffleData(numbers(5)), 3), 4)
-        flat = values(RepeatedData(ShuffleData(numbers(5)), 3), seed=2)
-        assert [b[0].tolist() for b in ds.iterate(seed=2)] == [
-            flat[i : i + 4] for i in range(0, 12, 4)
-        ]
 
     def test_lengths(self) -> None:
         assert len(RepeatedData(numbers(5), 3)) == 15
@@ -182,13 +159,10 @@ class TestFixedSize:
         assert values(RepeatedData(ds, 3), seed=1) == endless[:21]
         assert len(ds) == 7
 
-    @BOTH
-    def test_begins_again(self, make: Any) -> None:
-        ds = FixedSizeData(LocallyShuffleData(make(5), 5), 7, keep_state=False)
-        first, second = values(ds, seed=1), values(ds, seed=1)
-        for one in (first, second):
-            assert sorted(one[:5]) == list(range(5))
-        assert first[:5] != second[:5]
+    def test_by_position_as_programs_for_the_predecessor_say_it(self) -> None:
+        for keep_state, second in ((True, [5, 6, 0, 1, 2]), (False, [0, 1, 2, 3, 4])):
+            ds = FixedSizeData(numbers(7), 5, keep_state)
+            assert (values(ds), values(ds)) == ([0, 1, 2, 3, 4], second)
 
     def test_of_endless(self) -> None:
         for inner in (RepeatedData(numbers(3)), RepeatedData(generated(3))):
@@ -242,11 +216,6 @@ class TestConcat:
         assert len(ConcatData([numbers(3), numbers(2)])) == 5
         with pytest.raises(ConfigError):
             ConcatData([])
-
-    def test_shuffled_and_batched(self) -> None:
-        ds = ShuffleData(ConcatData([numbers(30), numbers(20, 30)]))
-        found = [x for batch in BatchData(ds, 8, remainder=True) for x in batch[0].tolist()]
-        assert sorted(found) == list(range(50)) != found
 
     def test_of_different_kinds(self) -> None:
         ds = ConcatData([DataFromArrays(np.zeros((2, 3))), DataFromArrays(np.zeros((2, 4)))])
@@ -401,11 +370,6 @@ class TestCache:
         ds.plan(seed=2)
         values(ShuffleData(ds), seed=1)
         assert len(reads) == 6
-
-    def test_another_seed_is_read_anew(self) -> None:
-        ds = CacheData(ShuffleData(numbers(20)))
-        assert values(ds, seed=1) != values(ds, seed=2)
-        assert values(ds, seed=1) == values(CacheData(ShuffleData(numbers(20))), seed=1)
 
     def test_arrays_are_read_only_and_the_source_stays_writable(self) -> None:
         mine = np.zeros(3)

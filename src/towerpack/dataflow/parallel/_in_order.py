@@ -57,7 +57,7 @@ class Levels:
     def __init__(self, flow: DataFlow) -> None:
         stages, flow = _maps_above(flow, may_skip=True)
         self.group, self.remainder = 1, True
-        if isinstance(flow, BatchData) and is_exact(flow) and type(flow).open is BatchData.open:
+        if is_exact(flow) and isinstance(flow, BatchData) and type(flow).open is BatchData.open:
             below, source = _maps_above(flow.ds, may_skip=False)
             if below:
                 self.group, self.remainder = flow.batch_size, flow.remainder

@@ -6,7 +6,6 @@ import hashlib
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Generator
 from pathlib import Path
@@ -149,16 +148,6 @@ class TestProcesses:
             assert process.returncode == 0 and errors == "", "quiet where there is no terminal"
         assert len(served.requests) == 1 and (tmp_path / "a").read_bytes() == DATA
 
-    def test_threads_too(self, served: Served, tmp_path: Path) -> None:
-        served.pause_s = 0.01
-        url = f"{served.url}/a.bin"
-        threads = [threading.Thread(target=download, args=(url, tmp_path / "a")) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(served.requests) == 1 and (tmp_path / "a").read_bytes() == DATA
-
 
 def test_a_full_disk(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*args: object) -> None:
@@ -168,12 +157,6 @@ def test_a_full_disk(served: Served, tmp_path: Path, monkeypatch: pytest.MonkeyP
     with pytest.raises(DataFlowError, match=r"(?s)cannot be written.*No space.*free some"):
         download(f"{served.url}/a.bin", tmp_path / "a")
     assert names(tmp_path) == set() and len(served.requests) == 1
-
-
-def test_a_folder_that_cannot_be(served: Served, tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(DataFlowError, match="cannot be written"):
-        download(f"{served.url}/a.bin", tmp_path / "file" / "a")
 
 
 def test_data_dir(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -214,26 +213,6 @@ def test_a_damaged_datapoint_is_computed_again(tmp_path: Path) -> None:
     for _ in range(2):
         assert list(DiskCacheData(ds.ds, tmp_path / "c")) == ["x" * 50, "y" * 50]
     assert b"z" * 50 not in kept.read_bytes()
-
-
-def test_threads_share_a_cache(tmp_path: Path) -> None:
-    ds = DiskCacheData(indexable(Counted(), 300), tmp_path / "c")
-    expected = list(indexable(Counted(), 300))
-    plan = ds.plan(seed=0)
-    found: list[list[Any]] = [[] for _ in range(4)]
-
-    def read(index: int) -> None:
-        order = np.random.default_rng(index).permutation(300)
-        rows = dict(zip(order.tolist(), plan.read(order), strict=True))
-        found[index] = [rows[i] for i in range(300)]
-
-    threads = [threading.Thread(target=read, args=(i,)) for i in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for rows in found:
-        np.testing.assert_equal(rows, expected)
 
 
 SCRIPT = """

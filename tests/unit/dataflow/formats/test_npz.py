@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import io
 import struct
 import zipfile
 from pathlib import Path
@@ -9,13 +8,10 @@ from typing import Any
 import cloudpickle
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from towerpack import ConfigError, FormatError
 from towerpack.dataflow import BatchData, ShuffleData
 from towerpack.dataflow.formats import NumpyData
-from towerpack.dataflow.testing import check_flow
 
 X = np.arange(60, dtype=np.float32).reshape(10, 3, 2)
 Y = np.arange(10)
@@ -34,7 +30,6 @@ def test_rows(path: Path) -> None:
     assert y == 3 and np.array_equal(x, X[3])
     for batch in BatchData(ShuffleData(ds), 5):
         assert np.array_equal(X[batch[0]], batch[1])
-    check_flow(lambda: ShuffleData(NumpyData(path, ["x", "y"])))
     assert str(ds) == "NumpyData(data.npz)"
     assert list(NumpyData(path, ["none"])) == []
 
@@ -147,26 +142,6 @@ def test_zip_bomb(tmp_path: Path) -> None:
         archive.writestr("x.npy", header + bytes(100_000_000))
     with pytest.raises(FormatError, match="claims 100,0"):
         NumpyData(tmp_path / "x.npz")
-
-
-@given(st.data())
-def test_damaged_archives(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
-    path = tmp_path_factory.getbasetemp() / "fuzz.npz"
-    for save in (np.savez, np.savez_compressed):
-        buffer = io.BytesIO()
-        save(buffer, x=X, y=Y)
-        content = bytearray(buffer.getvalue())
-        for _ in range(data.draw(st.integers(0, 3))):
-            position = data.draw(st.integers(0, len(content) - 1))
-            content[position] ^= 1 << data.draw(st.integers(0, 7))
-        cut = data.draw(st.integers(0, len(content)) | st.just(len(content)))
-        path.write_bytes(content[:cut])
-        try:
-            list(NumpyData(path))
-        except FormatError as error:
-            assert "fuzz.npz" in str(error)
-        except ConfigError:
-            pass  # a flipped bit in a name or a shape
 
 
 def test_checksums_of_compressed_arrays(tmp_path: Path) -> None:

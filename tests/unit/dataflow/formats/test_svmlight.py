@@ -4,7 +4,6 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pytest
 from hypothesis import given
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 from towerpack import ConfigError, FormatError
 from towerpack.dataflow import BatchData
 from towerpack.dataflow.formats import SVMLightData
-from towerpack.dataflow.testing import check_flow
 
 datasets: Any = pytest.importorskip("sklearn.datasets")
 
@@ -56,13 +54,6 @@ def test_against_a_dense_matrix(tmp_path: Path) -> None:
     datasets.dump_svmlight_file(x, np.arange(50), str(tmp_path / "x.svm"), zero_based=False)
     for features, label in BatchData(SVMLightData(tmp_path / "x.svm", dtype=np.float64), 10):
         np.testing.assert_allclose(features, x[label.astype(int)], rtol=1e-12)
-
-
-def test_laws(path: Path) -> None:
-    check_flow(lambda: SVMLightData(path))
-    ds = SVMLightData(path, seed=3)
-    copy = cloudpickle.loads(cloudpickle.dumps(ds))
-    np.testing.assert_equal(list(copy.iterate(seed=1)), list(ds.iterate(seed=1)))
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from towerpack import ConfigError, FormatError
-from towerpack.dataflow import BatchData, DataFromList, ShuffleData
+from towerpack.dataflow import DataFromList, ShuffleData
 from towerpack.dataflow.formats import TarData, TarSerializer, TarWriter
 from towerpack.dataflow.testing import check_flow
 
@@ -92,25 +89,20 @@ def signed(header: bytes, size: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
-def test_laws(tmp_path: Path, mode: str) -> None:
-    paths = [
-        archive(tmp_path / "0.tar", samples(7), mode),
-        archive(tmp_path / "1.tar", {}),
-        archive(tmp_path / "2.tar", samples(5, 7)),
-    ]
-    check_flow(lambda: TarData(paths))
-    found = list(TarData(str(tmp_path / "?.tar"), decode=True))
-    assert [dp["cls"] for dp in found] == list(range(12))
-    ds = TarData(paths)
+def test_several_archives(tmp_path: Path, mode: str) -> None:
+    archive(tmp_path / "0.tar", samples(7), mode)
+    archive(tmp_path / "1.tar", {})
+    archive(tmp_path / "2.tar", samples(5, 7))
+    ds = TarData(str(tmp_path / "?.tar"), decode=True)
+    assert [dp["cls"] for dp in ds] == list(range(12))
+    check_flow(lambda: TarData(str(tmp_path / "?.tar")), epochs=1, stops=[0, 8])
     if mode == "w":
-        check_flow(lambda: BatchData(ShuffleData(TarData(paths)), 2, stack="list"))
         assert len(ds) == 12
-    else:
-        with pytest.raises(TypeError, match="not known"):
-            len(ds)
-        with pytest.raises(ConfigError, match="random access"):
-            ShuffleData(ds)
-    assert list(cloudpickle.loads(cloudpickle.dumps(ds))) == list(ds)
+        return
+    with pytest.raises(TypeError, match="not known"):
+        len(ds)
+    with pytest.raises(ConfigError, match="random access"):
+        ShuffleData(ds)
 
 
 def test_many_archives_are_not_all_open(tmp_path: Path) -> None:
@@ -278,22 +270,6 @@ class TestDamage:
         path = archive(tmp_path / "bomb.tar", {"1.bin": bytes(100 << 20)}, "w:bz2")
         with pytest.raises(FormatError, match=r"claims 104,857,600 bytes"):
             list(TarData(path))
-
-    @given(st.data())
-    def test_flipped_bits(
-        self, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-    ) -> None:
-        tmp_path = tmp_path_factory.getbasetemp()
-        for mode in ("w", "w:gz"):
-            whole = bytearray(archive(tmp_path / "fuzz.tar", samples(4), mode).read_bytes())
-            for _ in range(data.draw(st.integers(1, 4))):
-                position = data.draw(st.integers(0, len(whole) - 1))
-                whole[position] ^= 1 << data.draw(st.integers(0, 7))
-            try:
-                for datapoint in self.read(tmp_path / "fuzzed.tar", bytes(whole)):
-                    assert isinstance(datapoint["__key__"], str)
-            except FormatError:
-                pass
 
 
 def test_json_takes_numpys_numbers(tmp_path: Path) -> None:

@@ -8,14 +8,13 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from towerpack import ConfigError, DataFlowError, FormatError
-from towerpack.dataflow import BatchData, DataFromList, ShuffleData
+from towerpack.dataflow import DataFromList, ShuffleData
 from towerpack.dataflow.formats import (
     FixedFeature,
     TFRecordData,
@@ -56,24 +55,20 @@ def test_records(tmp_path: Path, compression: Any) -> None:
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)
-def test_laws(tmp_path: Path, compression: Any) -> None:
-    paths = [
-        written(tmp_path / "0", small(7)),
-        written(tmp_path / "1", [], compression),
-        written(tmp_path / "2", small(5, 7), compression),
-    ]
-    check_flow(lambda: TFRecordData(paths))
-    assert list(TFRecordData(str(tmp_path / "?"))) == [[record] for record in small(12)]
-    ds = TFRecordData(paths)
-    assert list(cloudpickle.loads(cloudpickle.dumps(ds))) == list(ds)
+def test_several_files(tmp_path: Path, compression: Any) -> None:
+    written(tmp_path / "0", small(7))
+    written(tmp_path / "1", [], compression)
+    written(tmp_path / "2", small(5, 7), compression)
+    ds = TFRecordData(str(tmp_path / "?"))
+    assert list(ds) == [[record] for record in small(12)]
+    check_flow(lambda: TFRecordData(str(tmp_path / "?")), epochs=1, stops=[0, 8])
     if compression is None:
-        check_flow(lambda: BatchData(ShuffleData(TFRecordData(paths)), 5, stack="list"))
         assert ds.plan(seed=0).read(np.array([11, 0, 7])) == [[small(12)[i]] for i in (11, 0, 7)]
-    else:
-        with pytest.raises(TypeError, match="not known"):
-            len(ds)
-        with pytest.raises(ConfigError, match="random access"):
-            ShuffleData(ds)
+        return
+    with pytest.raises(TypeError, match="not known"):
+        len(ds)
+    with pytest.raises(ConfigError, match="random access"):
+        ShuffleData(ds)
 
 
 def test_no_records_and_no_files(tmp_path: Path) -> None:
@@ -225,7 +220,6 @@ def test_examples(tmp_path: Path, compression: Any) -> None:
     for one, other in zip(found, datapoints, strict=True):
         assert list(one) == list(FEATURES) and one["name"].tolist() == other["name"]
         np.testing.assert_equal({**one, "name": None}, {**other, "name": None})
-    check_flow(lambda: TFRecordData(path, FEATURES), epochs=1)
     written(path, [*records, b"\xff", encode_example({"id": 1})], compression)
     with pytest.raises(FormatError, match=r"t cannot be read(.|\n)*damaged|damaged(.|\n)*t"):
         list(TFRecordData(path, FEATURES))
@@ -242,7 +236,6 @@ def test_serializer(tmp_path: Path, compression: Any) -> None:
     path = tmp_path / "t"
     TFRecordSerializer.save(DataFromList(DATAPOINTS), path, compression=compression)
     np.testing.assert_equal(list(TFRecordSerializer.load(path)), DATAPOINTS)
-    check_flow(lambda: TFRecordSerializer.load(path), epochs=1)
     assert len(TFRecordSerializer.load(path, size=5)) == 5
     assert len(list(TFRecordSerializer.load(path, 5))) == 5
     first = list(TFRecordSerializer.load(path))[3]

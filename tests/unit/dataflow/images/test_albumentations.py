@@ -11,14 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from augmentors import rng
 from towerpack._core.errors import MissingExtraError
 from towerpack.dataflow import DataFromArrays
 from towerpack.dataflow.images import (
     Albumentations,
     AugmentImageComponents,
-    AugmentorList,
-    Flip,
-    Resize,
     TransformList,
     WarpAffineTransform,
     clip_boxes,
@@ -29,10 +27,6 @@ os.environ["NO_ALBUMENTATIONS_UPDATE"] = "1"  # it looks for a newer version on 
 A: Any = pytest.importorskip("albumentations")
 
 IMG = np.random.default_rng(0).integers(0, 256, (40, 60, 3), np.uint8)
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def lively() -> Albumentations:
@@ -96,17 +90,6 @@ def test_points_outside_are_kept() -> None:
     )
 
 
-def test_among_other_augmentors() -> None:
-    both = AugmentorList([Resize((20, 30)), lively_small(), Flip(horiz=True)])
-    assert both.augment(IMG, rng()).shape == (10, 12, 3)
-    _, transform = both.augment_with_transform(IMG, rng(1))
-    assert transform.apply_mask(IMG[:, :, 0]).shape == (10, 12)
-
-
-def lively_small() -> Albumentations:
-    return Albumentations([A.RandomCrop(10, 12), A.GaussNoise(p=1)])
-
-
 def test_in_a_pipeline() -> None:
     images = np.stack([np.roll(IMG, i) for i in range(5)])
     boxes = np.tile(np.array([[[5.0, 6.0, 20.0, 30.0]]]), (5, 1, 1))
@@ -132,18 +115,16 @@ LOSING = {
     "GridDistortion": {},
     "ElasticTransform": {},
     "OpticalDistortion": {},
-    "PiecewiseAffine": {},
     "ThinPlateSpline": {"scale_range": (0.05, 0.1)},
 }
 
 
 @pytest.mark.parametrize("name", LOSING)
-@pytest.mark.filterwarnings("ignore:This augmenter is very slow")
 def test_points_that_are_lost_keep_their_rows(name: str) -> None:
     """Those inside stay with their labels; nothing else is told about the others than NaN."""
     aug = Albumentations(getattr(A, name)(**LOSING[name], p=1))
     lost = 0
-    for seed in range(5):
+    for seed in range(3):
         transform = aug.get_transform(LARGE, rng(seed))
         moved = transform.apply_coords(PLACES)
         assert moved.shape == PLACES.shape

@@ -82,15 +82,6 @@ def test_right(call: str) -> None:
         assert aug.augment(PICTURE, rng(seed)).size
 
 
-def test_what_is_wrong_is_told() -> None:
-    with pytest.raises(ConfigError) as caught:
-        imgaug.RandomErasing(1, area=(0.5, 2))
-    assert str(caught.value).splitlines() == [
-        "area is (0.5, 2) (tuple).",
-        "  expected  (lowest, highest), above 0, at most 1",
-    ]
-
-
 @pytest.mark.parametrize("channels", [None, 1, 3])
 @pytest.mark.parametrize("fill", [(1, 2), (1, 2, 3, 4), 256, -1])
 def test_what_is_filled_with_does_not_fit(channels: int | None, fill: Any) -> None:

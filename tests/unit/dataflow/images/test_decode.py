@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 import tracemalloc
 import zlib
-from functools import partial
 from io import BytesIO
 from typing import Any
 
@@ -16,8 +15,7 @@ from hypothesis import strategies as st
 
 from picture_files import IMG, close, pillow, png_chunk, saved, smooth
 from scaling import scaled
-from towerpack._core.errors import ConfigError, FormatError, MapError
-from towerpack.dataflow import DataFromList, MapDataComponent
+from towerpack._core.errors import ConfigError, FormatError
 from towerpack.dataflow.images import DecodeRandomCrop, decode_image, encode_jpeg, image_header
 
 cv2 = pytest.importorskip("cv2")
@@ -275,13 +273,6 @@ def test_encode() -> None:
         for img in (IMG, IMG[:, :, 0]):
             with pytest.raises(ConfigError, match=next(iter(options))):
                 encode_jpeg(img, **options)
-
-
-def test_in_a_pipeline() -> None:
-    ds = MapDataComponent(DataFromList([(saved(), 1)]), partial(decode_image, rgb=False))
-    assert np.array_equal(next(iter(ds))[0], decode_image(saved())[:, :, ::-1])
-    with pytest.raises(MapError, match="damaged"):
-        list(MapDataComponent(DataFromList([(saved()[:-300], 1)]), decode_image))
 
 
 # Damaged, and hostile

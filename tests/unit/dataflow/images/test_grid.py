@@ -109,17 +109,6 @@ def test_labels(label: Any) -> None:
     assert not np.array_equal(grid, other)
 
 
-@pytest.mark.parametrize("size", [(10, 100), (40, 40), (1, 900)])
-def test_labels_stand_right_below_their_pictures(size: tuple[int, int]) -> None:
-    datapoint = (np.full(size, 60, np.uint8), "Mpg")
-    grid = image_grid([datapoint], label=1, cell=100)
-    assert np.array_equal(grid[:100] == 60, image_grid([datapoint], cell=100) == 60)
-    picture, text = np.argwhere(grid[..., 0] == 60), np.argwhere(grid[..., 0] > 100)
-    end = picture[:, 0].max()
-    assert end < text[:, 0].min() <= end + 9 and text[:, 0].max() <= end + 18
-    assert abs(text[:, 1].min() + text[:, 1].max() - 99) <= 4  # in the middle, as the picture
-
-
 def test_soft_labels_tell_the_greatest() -> None:
     img = np.zeros((16, 16), np.uint8)
     soft = np.array([0.04, 0.3, 0.003, 0.5, 0.157])
@@ -163,13 +152,6 @@ def test_a_component_that_is_not_there() -> None:
         assert caught.value.pipeline == str(source)
 
 
-def test_no_points_to_draw() -> None:
-    bare = image_grid(DataFromList([(IMAGES[0],)]))
-    flow = DataFromList([(IMAGES[0], np.array([]))])
-    for grid in (image_grid(flow, keypoints=1), image_grid(flow, boxes=1)):
-        assert np.array_equal(grid, bare)
-
-
 def test_what_is_no_mask() -> None:
     shapes = [(20,), (1, 20, 20, 1), (0, 0), (20, 0), (20, 20, 0), (20, 20, 3)]
     masks: list[Any] = [3, None, "a mask", {"x": 1}, [[1, 2], [3]], np.zeros((20, 20), complex)]
@@ -203,10 +185,3 @@ def test_parts_that_are_not_of_the_batch(part: str, value: Any) -> None:
     with pytest.raises(ConfigError, match=f"5 images, and not as many .*{part}") as caught:
         image_grid(source, **{part: 1})
     assert f"{part}=..." in str(caught.value)
-
-
-def test_parts_of_a_batch_need_not_be_alike() -> None:
-    datapoints = [(IMAGES[n], np.full((n, 4), n)) for n in range(5)]
-    batches = BatchData(DataFromList(datapoints), 5, stack="list")
-    grids = [image_grid(ds, boxes=1) for ds in (DataFromList(datapoints), batches)]
-    assert np.array_equal(*grids)

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from augmentors import rng
 from picture_files import close, noise, saved, smooth
 from scaling import scaled
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack.dataflow import DataFromList, MapDataComponent
 from towerpack.dataflow.images import (
     DecodeRandomCrop,
     GoogleNetRandomCropAndResize,
@@ -22,17 +22,13 @@ from towerpack.dataflow.images import (
     encode_jpeg,
 )
 from towerpack.dataflow.images import _decode as decode
-from towerpack.dataflow.testing import check_flow
+from towerpack.dataflow.images import _headers as headers
 
 pytest.importorskip("cv2")
 pytest.importorskip("simplejpeg")
 
 PICTURE = encode_jpeg(noise(200, 300), quality=90)
 PART = (20, 130, 90, 100)
-
-
-def rng(seed: int) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 @pytest.fixture
@@ -210,19 +206,9 @@ def test_crops_without_the_rows_below(heights: list[int]) -> None:
     assert set(heights[::2]) == {200} and min(heights) < 130
 
 
-def test_in_a_pipeline() -> None:
-    def make() -> MapDataComponent:
-        ds = DataFromList([(FILES["jpeg"], i) for i in range(5)])
-        return MapDataComponent(ds, DecodeRandomCrop(16), rng=True)
-
-    check_flow(make)
-    one, other = list(make().iterate(seed=1))[:2]
-    assert not np.array_equal(one[0], other[0])
-
-
 # How many scans are read: a guard that good files do not run into
 
-MOVIE = 300 * b"\xff\xda" + bytes(1000)
+MOVIE = b"\0\2" + 300 * b"\xff\xda\0\2" + bytes(1000)
 PROGRESSIVE = saved(progressive=True)
 SCANS = [at for at in range(len(PROGRESSIVE)) if PROGRESSIVE.startswith(b"\xff\xda", at)]
 
@@ -246,6 +232,7 @@ def test_what_is_no_scan_does_not_count() -> None:
         b"\xff\0\xff\xd7\xff\0",
         b"\xff\xff\xff",
         b"\xff\x01",
+        b"\xff\xd8",  # a start has no length
         b"rubbish",
         b"\xff\xfe\0\x04\xff\xd9",  # an end, but in a comment
         b"\xff\xe1\0\x06\xff\xd9\xff\xd9",
@@ -261,6 +248,21 @@ def test_bombs(between: bytes) -> None:
             decode_image(data, strict=False)
 
 
+def test_a_bomb_of_many_pixels_that_is_not_progressive() -> None:
+    data = encode_jpeg(np.zeros((2100, 2100, 3), np.uint8))
+    scan = data.index(b"\xff\xda")
+    with pytest.raises(FormatError, match="201 scans"):
+        decode_image(data[:scan] + 200 * data[scan : scan + 14] + data[scan:], strict=False)
+
+
+def test_just_as_many_scans_as_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(headers, "_MAX_SCANS", len(SCANS))
+    assert decode_image(PROGRESSIVE).shape == (48, 67, 3)
+    monkeypatch.setattr(headers, "_MAX_SCANS", len(SCANS) - 1)
+    with pytest.raises(FormatError, match=f"{len(SCANS)} scans"):
+        decode_image(PROGRESSIVE)
+
+
 def test_scans_that_libjpeg_reads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever stands before them: `alphabet` is what has a meaning."""
     alphabet = [b"\xff", b"\xff", b"\0", b"\x01", b"\x02", b"\xd9", b"\xd8", b"\xd0", b"\xd7"]
@@ -273,8 +275,6 @@ def test_scans_that_libjpeg_reads_are_counted(monkeypatch: pytest.MonkeyPatch) -
         with contextlib.suppress(ValueError):
             library.decode_jpeg(data, strict=False, buffer=img)
         return img
-
-    from towerpack.dataflow.images import _headers as headers
 
     read_on = stopped = 0
     for seed in range(scaled(40_000, at_least=1000)):

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from augmentors import rng
 from scaling import scaled
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow.images import (
@@ -37,10 +38,6 @@ from towerpack.dataflow.images import (
 )
 
 Array = np.ndarray[Any, Any]
-
-
-def rng(seed: int = 0) -> np.random.Generator:
-    return np.random.default_rng(seed)
 
 
 def picture(*shape: int) -> Array:

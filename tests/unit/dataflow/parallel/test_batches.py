@@ -165,7 +165,7 @@ def test_slots_come_back_from_what_failed(
 
     flow = BatchData(MapData(DataFromArrays(np.arange(64)), fails), batch_size)
     ahead = PrefetchData(flow, num_proc=2, backend=backend)
-    for times in (1, 2, 3):
+    for times in (1, 3):
         iterator = ahead.iterate(seed=0, epoch=0)
         for _ in range(times):
             with pytest.raises((MapError, WorkerError)):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from shared_workers import shared_workers
 from towerpack import DataFlowError
 from towerpack.dataflow import (
     BatchData,
@@ -23,7 +24,6 @@ from towerpack.dataflow import (
     FixedSizeData,
     MapData,
     MultiProcessMapAndBatchData,
-    MultiProcessMapData,
     MultiThreadMapData,
     PrefetchData,
     ProxyDataFlow,
@@ -34,6 +34,12 @@ from towerpack.dataflow.parallel._reader import may_write_over, own_copy
 
 COUNT = 40
 BACKENDS = pytest.mark.parametrize("backend", ["process", "thread"])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _shared_workers() -> Iterator[None]:
+    with shared_workers():
+        yield
 
 
 def shots() -> Iterator[Any]:
@@ -73,15 +79,10 @@ def numbers(flow: DataFlow) -> list[int]:
 
 
 RUNNERS: dict[str, Callable[[DataFlow], DataFlow]] = {
-    "no worker": lambda ds: PrefetchData(MapData(ds, kept), num_proc=0),
-    "one worker": lambda ds: PrefetchData(MapData(ds, kept), num_proc=1),
     "workers": lambda ds: PrefetchData(MapData(ds, kept), num_proc=2),
-    "one thread": lambda ds: PrefetchData(MapData(ds, kept), num_proc=1, backend="thread"),
     "threads": lambda ds: PrefetchData(MapData(ds, kept), num_proc=2, backend="thread"),
     "any order": lambda ds: PrefetchData(MapData(ds, kept), num_proc=2, ordered=False),
     "two maps": lambda ds: PrefetchData(MapData(MapData(ds, same), kept), num_proc=2),
-    "MultiProcessMapData": lambda ds: MultiProcessMapData(ds, 2, kept),
-    "MultiThreadMapData": lambda ds: MultiThreadMapData(ds, 2, kept),
     "MultiProcessMapAndBatchData": lambda ds: MultiProcessMapAndBatchData(ds, 2, kept, 4),
     "batches": lambda ds: PrefetchData(BatchData(MapData(ds, kept), 4), num_proc=2),
     "threads' batches": lambda ds: PrefetchData(
@@ -107,11 +108,8 @@ def test_all_runners(runner: str) -> None:
 )
 def test_without_maps_it_is_the_serial_pipeline(serial: Any, backend: Any) -> None:
     expected = numbers(serial(Camera()))
-    for workers in (1, 2):
-        parallel = PrefetchData(serial(Camera()), num_proc=workers, backend=backend)
-        assert numbers(parallel) == expected
-        parallel = serial(PrefetchData(Camera(), num_proc=workers, backend=backend))
-        assert numbers(parallel) == expected
+    assert numbers(PrefetchData(serial(Camera()), num_proc=2, backend=backend)) == expected
+    assert numbers(serial(PrefetchData(Camera(), num_proc=2, backend=backend))) == expected
 
 
 class OneList(ProxyDataFlow):
@@ -211,17 +209,6 @@ def test_all_kinds_of_datapoints(kind: str, backend: Any) -> None:
     flow = MapData(DataFromGenerator(generate), lambda dp: (int(np.max(unmake(dp))),))
     flow = PrefetchData(flow, num_proc=1, backend=backend)
     assert [number for (number,) in flow] == list(range(COUNT))
-
-
-def test_objects_of_the_users_in_processes() -> None:
-    def generate() -> Iterator[Any]:
-        one = Mine(np.zeros(3))
-        for i in range(COUNT):
-            one.frame[:] = i
-            yield (i, one)
-
-    flow = MapData(DataFromGenerator(generate), lambda dp: (dp[0], dp[1].frame.sum()))
-    assert list(PrefetchData(flow, num_proc=2)) == [(i, 3.0 * i) for i in range(COUNT)]
 
 
 def test_what_does_not_pickle_is_still_an_error_in_its_turn() -> None:

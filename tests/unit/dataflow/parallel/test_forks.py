@@ -68,14 +68,6 @@ for _ in range(4):
 """)
 
 
-def test_side_by_side() -> None:
-    run("""
-flow = MapData(DataFromGenerator(lambda: ((i,) for i in range(300))), lambda dp: (dp[0] * 2,))
-one, other = (PrefetchData(flow, num_proc=1, start="fork") for _ in range(2))
-assert list(zip(one, other, strict=True)) == [((2 * i,), (2 * i,)) for i in range(300)]
-""")
-
-
 def test_one_that_dies_is_replaced_while_a_thread_reads() -> None:
     run("""
 import tempfile

@@ -16,12 +16,12 @@ import pytest
 
 from processes import wait_until
 from shared_workers import shared_workers
+from small_flows import generated as numbers
 from towerpack import BatchError, DataFlowError, MapError, StateError
 from towerpack.dataflow import (
     BatchData,
     DataFlow,
     DataFromGenerator,
-    DataFromList,
     LocallyShuffleData,
     MapData,
     MultiProcessMapAndBatchData,
@@ -46,10 +46,6 @@ def _shared_workers() -> Iterator[None]:
 
 BACKENDS = pytest.mark.parametrize("backend", ["process", "thread"])
 REMAINDERS = pytest.mark.parametrize("remainder", [False, True])
-
-
-def numbers(size: int) -> DataFlow:
-    return DataFromGenerator(lambda: ((i,) for i in range(size)))
 
 
 def noisy(dp: Any, rng: np.random.Generator) -> Any:
@@ -100,18 +96,6 @@ def test_workers_make_batches_where_the_consumer_gets_them(backend: Any) -> None
             assert is_lent(images) or (backend == "thread" and labels[0] < 160)
 
 
-def test_what_is_kept_never_changes() -> None:
-    flow = PrefetchData(BatchData(MapData(numbers(400), large), 4), 3, 2)
-    kept: list[Any] = []
-    for index, (images, labels) in enumerate(flow.iterate(seed=0)):
-        assert (images[:, 0, 0] == labels % 251).all()
-        if index % 3 == 0:
-            kept.append((images[1:3, ::2], labels[1:3]))
-        images[:] = 255
-    assert index == 99
-    assert not any((images != 255).any() for images, _ in kept)
-
-
 def test_maps_get_no_memory_that_is_used_again() -> None:
     """What a map keeps of its own results stays as it is."""
     kept: list[Any] = []
@@ -157,17 +141,12 @@ def test_maps_of_batches_run_in_workers_too() -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda ds: BatchData(MapData(ds, lambda dp: dp, on_error="skip"), 4),
         lambda ds: BatchData(MapData(MapData(ds, noisy, rng=True), refuses, on_error="skip"), 4),
         lambda ds: BatchData(MapData(MapData(ds, refuses, on_error="skip"), noisy, rng=True), 4),
         lambda ds: BatchData(BatchData(MapData(ds, noisy, rng=True), 3), 2),
         lambda ds: Reversed(MapData(ds, noisy, rng=True), 4),
-        lambda ds: BatchData(ds, 4),
-        lambda ds: MapData(BatchData(MapData(ds, noisy, rng=True), 4), noisy, rng=True),
         lambda ds: MapData(BatchData(MapData(ds, noisy, rng=True), 4), odd, on_error="skip"),
         lambda ds: MapData(BatchData(MapData(ds, refuses, on_error="skip"), 4), noisy, rng=True),
-        lambda ds: BatchData(MapData(ds, lambda dp: ([1] * dp[0], "x")), 4, stack="list"),
-        lambda ds: BatchData(MapData(ds, lambda dp: (np.ones(dp[0] % 3),)), 4, pad=2.0),
         lambda ds: BatchData(MapData(ds, lambda dp: {"a": dp[0], "b": b"x" * dp[0]}), 4),
     ],
 )
@@ -208,10 +187,10 @@ class Reversed(BatchData):
 # ------------------------------------------------------------------ states
 
 
-@pytest.mark.parametrize("above", [0, 1, 2])
+@pytest.mark.parametrize("above", [0, 2])
 @REMAINDERS
 @BACKENDS
-@pytest.mark.parametrize(("size", "batch"), [(0, 3), (2, 3), (12, 3), (23, 4), (9, 1), (600, 300)])
+@pytest.mark.parametrize(("size", "batch"), [(2, 3), (12, 3), (23, 4), (600, 300)])
 def test_states_are_those_of_the_serial_stages(
     size: int, batch: int, backend: Any, remainder: bool, above: int
 ) -> None:
@@ -239,41 +218,37 @@ def test_a_state_within_a_batch(backend: Any) -> None:
     assert same_datapoints(steps(ahead, state=state), steps(flow, state=state))
 
 
+DAMAGE: list[tuple[list[str], Any]] = [
+    (["window"], -1), (["window"], "x"), (["inner", "count"], 9.5), (["inner"], {}),
+    (["inner", "inner", "count"], 7), (["inner", "bad"], 1), (["inner", "inner"], 5),
+    (["inner", "count"], 5),
+]  # fmt: skip
+DAMAGE_ABOVE: list[tuple[list[str], Any]] = [(["count"], 5), (["bad"], 1), (["inner"], 5)]
+
+
 @pytest.mark.parametrize(
-    ("path", "value"),
-    [(["window"], -1), (["window"], "x"), (["inner", "count"], 9.5), (["inner"], {}),
-     (["inner", "inner", "count"], 7), (["inner", "bad"], 1), (["inner", "inner"], 5),
-     (["inner", "count"], 5)],
-)  # fmt: skip
-def test_damaged_states_are_refused(path: list[str], value: Any) -> None:
-    flow = PrefetchData(batches(20, 4), num_proc=1, backend="thread")
-    damage(flow, path, value)
-
-
-@pytest.mark.parametrize(("path", "value"), [(["count"], 5), (["bad"], 1), (["inner"], 5)])
-def test_damaged_states_of_maps_of_batches_are_refused(path: list[str], value: Any) -> None:
-    mapped = MapData(batches(20, 4), noisy, rng=True)
-    damage(PrefetchData(mapped, num_proc=1, backend="thread"), path, value)
-
-
-def damage(flow: DataFlow, path: list[str], value: Any) -> None:
-    """Restore a state after one batch with another value in it."""
-    iterator = flow.iterate(seed=0)
-    next(iterator)
-    state = iterator.state()
-    iterator.close()
+    ("mapped", "path", "value"),
+    [*((False, *one) for one in DAMAGE), *((True, *one) for one in DAMAGE_ABOVE)],
+)
+def test_damaged_states_are_refused(mapped: bool, path: list[str], value: Any) -> None:
+    """A state after one batch, with another value in it."""
+    flow: DataFlow = batches(20, 4)
+    flow = MapData(flow, noisy, rng=True) if mapped else flow
+    with PrefetchData(flow, num_proc=1, backend="thread").iterate(seed=0) as iterator:
+        next(iterator)
+        state = iterator.state()
     *way, last = path
     part = state["at"]
     for key in way:
         part = part[key]
     part[last] = value
     with pytest.raises(StateError):
-        next(flow.iterate(state=state))
+        next(PrefetchData(flow, num_proc=1, backend="thread").iterate(state=state))
 
 
 @REMAINDERS
 @BACKENDS
-@pytest.mark.parametrize("bad", [{0}, {5, 6}, {21, 22}, {21}, {8, 20}, set(range(23))])
+@pytest.mark.parametrize("bad", [{0, 8}, {21, 22}, set(range(23))])
 def test_what_the_source_left_out_is_counted(bad: set[int], backend: Any, remainder: bool) -> None:
     def good(dp: Any) -> Any:
         if dp[0] in bad:
@@ -328,43 +303,24 @@ def test_a_source_that_fails_within_a_batch(backend: Any, broken_at: int) -> Non
 
 
 @BACKENDS
-def test_a_map_that_fails_names_the_datapoint(backend: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("of_batches", [False, True])
+def test_a_map_that_fails_names_the_datapoint(
+    backend: Any, of_batches: bool, tmp_path: Path
+) -> None:
     mended = tmp_path / "mended"
 
     def fails(dp: Any) -> Any:
-        if dp[0] == 31 and not mended.exists():
+        if np.ravel(dp[0])[0] == (16 if of_batches else 19) and not mended.exists():
             raise KeyError("no such thing")
         return dp
 
-    flow = BatchData(MapData(numbers(50), fails), 8, remainder=True)
-    iterators = [ds.iterate(seed=0) for ds in (flow, PrefetchData(flow, 6, 2, backend=backend))]
-    for iterator in iterators:
-        assert [next(iterator)[0][0] for _ in range(3)] == [0, 8, 16]
-        for _ in range(2):
-            with pytest.raises(MapError, match="datapoint 31 of epoch 0") as caught:
-                next(iterator)
-            assert isinstance(caught.value.__cause__, KeyError)
-    serial, ahead = iterators
-    assert ahead.state() == serial.state()
-    mended.touch()
-    assert same_datapoints(list(ahead), list(serial))
-
-
-@BACKENDS
-def test_a_map_of_batches_that_fails_names_the_batch(backend: Any, tmp_path: Path) -> None:
-    mended = tmp_path / "mended"
-
-    def fails(dp: Any) -> Any:
-        if dp[0][0] == 16 and not mended.exists():
-            raise KeyError("no such thing")
-        return dp
-
-    flow = MapData(BatchData(MapData(numbers(50), noisy, rng=True), 8, remainder=True), fails)
-    iterators = [ds.iterate(seed=0) for ds in (flow, PrefetchData(flow, 6, 2, backend=backend))]
+    flow = BatchData(MapData(numbers(50), noisy if of_batches else fails, rng=of_batches), 8)
+    ds = MapData(flow, fails) if of_batches else flow
+    iterators = [one.iterate(seed=0) for one in (ds, PrefetchData(ds, 6, 2, backend=backend))]
     for iterator in iterators:
         assert [next(iterator)[0][0] for _ in range(2)] == [0, 8]
         for _ in range(2):
-            with pytest.raises(MapError, match="datapoint 2 of epoch 0"):
+            with pytest.raises(MapError, match=f"datapoint {2 if of_batches else 19} of epoch 0"):
                 next(iterator)
     serial, ahead = iterators
     assert ahead.state() == serial.state()
@@ -464,20 +420,6 @@ def test_a_batch_does_not_wait_for_what_comes_after_it() -> None:
     assert [next(iterator)[0].tolist() for _ in range(2)] == [[0, 2, 4, 6], [8, 10, 12, 14]]
     gate.set()
     assert [dp[0].tolist() for dp in iterator] == [[16, 18, 20, 22]]
-
-
-def test_the_predecessors_stage_leaves_out_bad_ones() -> None:
-    def even(dp: Any) -> Any:
-        if dp[0] % 2:
-            raise ValueError("odd")
-        return dp
-
-    ten = DataFromList([(i,) for i in range(10)])
-    flow = MultiProcessMapAndBatchData(ten, 1, even, 2, on_error="skip", remainder=True)
-    assert [dp[0].tolist() for dp in flow] == [[0, 2], [4, 6], [8]]
-    flow = MultiProcessMapAndBatchData(ten, 1, even, 2, on_error="skip", max_errors=3)
-    with pytest.raises(DataFlowError, match="4"):
-        list(flow)
 
 
 @BACKENDS

@@ -7,10 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from scaling import scaled
 from towerpack.dataflow._datapoints import Columns
 from towerpack.dataflow._memory import Arena, lend, lent_empty
 from towerpack.dataflow.parallel._packing import Packed, bundle, unbundle, unpack
@@ -49,6 +50,7 @@ def test_every_value(value: Any, copy: bool) -> None:
     assert same_datapoints(through(value, copy=copy), value)
 
 
+@settings(max_examples=scaled(1000, at_least=30))
 @given(st.lists(hnp.arrays(hnp.scalar_dtypes(), hnp.array_shapes(max_side=40)), max_size=5))
 def test_any_arrays(arrays: list[Any]) -> None:
     found = through(arrays, copy=False)

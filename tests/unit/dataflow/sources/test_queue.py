@@ -15,7 +15,7 @@ import pytest
 
 from processes import communicate
 from towerpack import ConfigError
-from towerpack.dataflow import BatchData, DataFromQueue, MapData
+from towerpack.dataflow import DataFromQueue
 
 
 def filled(*items: Any) -> queue.Queue[Any]:
@@ -44,21 +44,6 @@ def test_other_sentinels() -> None:
     assert len(list(DataFromQueue(filled(*items, stop), sentinel=stop))) == 5
     # An array is compared with nothing, and 0 is not False.
     assert len(list(DataFromQueue(filled(*items), sentinel=False))) == 4
-
-
-def test_stages_and_producers_in_threads() -> None:
-    source: queue.Queue[Any] = queue.Queue(2)
-
-    def produce() -> None:
-        for i in range(10):
-            source.put((np.full(3, i),))
-        source.put(None)
-
-    thread = threading.Thread(target=produce)
-    thread.start()
-    ds = BatchData(MapData(DataFromQueue(source), lambda dp: (dp[0] + 1,)), 5)
-    assert [batch[:, 0].tolist() for (batch,) in ds] == [[1, 2, 3, 4, 5], [6, 7, 8, 9, 10]]
-    thread.join()
 
 
 def test_a_state_counts_and_a_resume_takes_what_is_there() -> None:
