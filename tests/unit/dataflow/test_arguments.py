@@ -225,7 +225,7 @@ def test_what_python_iterates_without_iter() -> None:
         ({"shapes": [["a"]]}, "no integer"),
         ({"shapes": [[2]], "size": -1}, "size is -1"),
         ({"shapes": [[2]], "dtype": "nope"}, "one dtype and one domain"),
-        ({"shapes": [[2]], "domain": (1, 2, 3)}, "one dtype and one domain"),
+        ({"shapes": [[2]], "domain": 3}, "one dtype and one domain"),
     ],
 )
 def test_fake_data(arguments: dict[str, Any], told: str) -> None:

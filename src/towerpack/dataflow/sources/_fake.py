@@ -53,7 +53,8 @@ class FakeData(Stage):
             self.shapes = [tuple(integer_of(n, side, 0) for n in shape) for shape in shapes]
             each: Any = dtype if isinstance(dtype, (list, tuple)) else [dtype] * len(self.shapes)
             self.dtypes = [np.dtype(one) for one, _ in zip(each, self.shapes, strict=True)]
-            bounds = np.broadcast_to(np.asarray(domain, np.float64), (len(self.shapes), 2))
+            pairs = np.asarray(domain, np.float64).reshape(-1, 2)
+            bounds = np.broadcast_to(pairs, (len(self.shapes), 2))
         except ConfigError:
             raise
         except (TypeError, ValueError) as error:
