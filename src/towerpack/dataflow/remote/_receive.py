@@ -343,14 +343,11 @@ def _owned(frame: Any) -> Any:
 
 
 def _checked_producers(producers: int | Sequence[str] | None) -> int | tuple[str, ...] | None:
-    if producers is None:
-        return None
-    if isinstance(producers, int) and not isinstance(producers, bool) and producers > 0:
+    if producers is None or (type(producers) is int and producers > 0):
         return producers
-    if isinstance(producers, Sequence) and not isinstance(producers, str):
-        names = tuple(producers)
-        if names and len(set(names)) == len(names):
-            return names
+    names = tuple(producers) if isinstance(producers, Sequence) else ()
+    if names and len(set(names)) == len(names) and not isinstance(producers, str):
+        return names
     raise ConfigError(
         f"producers={producers!r} says neither how many there are nor who.",
         expected="a number from 1 on, or different names in a list",
