@@ -21,8 +21,13 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import DataFlowError
 from towerpack.dataflow._flow import DataFlow, inputs_of, pipeline_of
-from towerpack.dataflow._memory import aligned
-from towerpack.dataflow.parallel._memory import buffer_address, memory_file, reserve, whole_pages
+from towerpack.dataflow.parallel._memory import (
+    bases_of,
+    buffer_address,
+    memory_file,
+    reserve,
+    whole_pages,
+)
 from towerpack.dataflow.parallel._messages import dump_code, dump_each, load
 from towerpack.dataflow.sources._memory import SENDER, Sender
 
@@ -58,17 +63,13 @@ class SharedMap(mmap.mmap):
 
 def owner_of(array: object) -> np.memmap[Any, Any] | SharedMap | None:
     """The mapped file that the memory of an array belongs to, if any."""
-    while array is not None:
-        if isinstance(array, SharedMap):
-            return array
-        if isinstance(array, np.memmap):
-            mapped = cast("np.memmap[Any, Any]", array)
+    for one in bases_of(array):
+        if isinstance(one, SharedMap):
+            return one
+        if isinstance(one, np.memmap):
+            mapped = cast("np.memmap[Any, Any]", one)
             # A private mapping may differ from its file.
             return mapped if mapped.filename is not None and mapped.mode != "c" else None
-        if isinstance(array, memoryview):
-            array = array.obj
-        else:
-            array = getattr(array, "base", None)
     return None
 
 
@@ -117,57 +118,55 @@ class JobImage:
 
     def __init__(self, job: object) -> None:
         self.pieces: list[Piece] = []
+        """Of the memory of its arrays, and last of the pickle."""
         self.fds: list[int] = []
         self._keep_alive: list[object] = []
         self._loose: list[tuple[int, memoryview]] = []
+        self._end = 0
         token = SENDER.set(ToShared())
         try:
             data = dump_code(job, self._keep)
         finally:
             SENDER.reset(token)
-        self._write(data)
+        self._put(memoryview(data).toreadonly())
+        own = SharedMap.make(self._end)
+        for start, view in self._loose:
+            own[start : start + view.nbytes] = view
+        self._loose.clear()
+        self._keep_alive.append(own)
+        self.fds.insert(0, own.fd)
+
+    def _put(self, view: memoryview) -> None:
+        """Give a buffer a place in the job's own file."""
+        start = aligned(self._end, view.nbytes)
+        self._end = start + view.nbytes
+        self._loose.append((start, view))
+        self.pieces.append(Piece(0, start, view.nbytes, view.readonly))
 
     def _keep(self, buffer: pickle.PickleBuffer) -> bool:
         view = buffer.raw()
         if view.nbytes < _IN_MEMORY:
             return True
         owner = owner_of(memoryview(buffer))
+        if owner is None:
+            self._put(view)
+            return False
         # Descriptors are closed with their memory: workers that start later need them too.
         self._keep_alive.append(owner)
-        if owner is None:
-            self._loose.append((len(self.pieces), view))
-            self.pieces.append(Piece(0, 0, view.nbytes, view.readonly))
-        elif isinstance(owner, SharedMap):
+        if isinstance(owner, SharedMap):
             if owner.fd not in self.fds:
                 self.fds.append(owner.fd)
+            file = 1 + self.fds.index(owner.fd)
             start = buffer_address(view) - buffer_address(owner)
-            place = 1 + self.fds.index(owner.fd)
-            self.pieces.append(Piece(place, start, view.nbytes, view.readonly))
         else:
+            file = os.path.abspath(str(owner.filename))
             start = buffer_address(view) - buffer_address(owner._mmap)  # pyright: ignore
             start += owner.offset - owner.offset % mmap.ALLOCATIONGRANULARITY
-            path = os.path.abspath(str(owner.filename))
-            self.pieces.append(Piece(path, start, view.nbytes, view.readonly))
+        self.pieces.append(Piece(file, start, view.nbytes, view.readonly))
         return False
 
-    def _write(self, data: bytes) -> None:
-        end = len(data)
-        for number, view in self._loose:
-            start = aligned(end, view.nbytes)
-            self.pieces[number] = self.pieces[number]._replace(start=start)
-            end = start + view.nbytes
-        own = SharedMap.make(end)
-        own[: len(data)] = data
-        for number, view in self._loose:
-            start = self.pieces[number].start
-            own[start : start + view.nbytes] = view
-        self._keep_alive.append(own)
-        self._loose.clear()
-        self.fds.insert(0, own.fd)
-        self.message = (len(data), self.pieces)
 
-
-def load_image(nbytes: int, pieces: Sequence[Piece], fds: Sequence[int]) -> Any:
+def load_image(pieces: Sequence[Piece], fds: Sequence[int]) -> Any:
     """The job, in a worker.
 
     Raises:
@@ -175,12 +174,11 @@ def load_image(nbytes: int, pieces: Sequence[Piece], fds: Sequence[int]) -> Any:
     """
     maps: dict[str | int, mmap.mmap] = {}
     try:
-        views = [_view(piece, maps, fds) for piece in pieces]
-        own = memoryview(mmap.mmap(fds[0], 0, access=mmap.ACCESS_READ))
+        *views, data = [_view(piece, maps, fds) for piece in pieces]
     finally:
         for fd in fds:
             os.close(fd)
-    return load(own[:nbytes], views)
+    return load(data, views)
 
 
 def _view(piece: Piece, maps: dict[str | int, mmap.mmap], fds: Sequence[int]) -> memoryview:

@@ -44,9 +44,6 @@ class Levels:
     Only the topmost may leave out datapoints: how many come out of it is not known beforehand, and
     so neither are the positions from which maps above it draw, or what is in a batch.
 
-    Args:
-        flow: The topmost stage.
-
     Attributes:
         stages: From the lowest to the topmost.
         source: What the lowest one wraps.
@@ -204,14 +201,7 @@ class ReadStream(Stream):
     """What workers make of a source that a thread reads. Its states are the source's.
 
     There is one datapoint for each of the source: the first of a group is what was made of it, and
-    the others are `None`.
-
-    Args:
-        levels: What workers do.
-        place: Where the topmost of these stages stands.
-        epoch: The pass.
-        state: Of the topmost stream.
-        begin: Starts a pass over the plan of these stages.
+    the others are `None`. Place and state are those of the topmost stage.
     """
 
     _buffer: Buffer

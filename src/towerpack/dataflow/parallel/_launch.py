@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from collections.abc import Generator
-from typing import Protocol
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow.parallel._reader import readers_at_rest
@@ -36,18 +35,7 @@ _ONE_THREAD = (
 _REST_S = 10.0
 
 
-class Process(Protocol):
-    """What is used of `subprocess.Popen`."""
-
-    pid: int
-    returncode: int | None
-
-    def poll(self) -> int | None: ...
-    def wait(self, timeout: float | None = None) -> int: ...
-    def kill(self) -> None: ...
-
-
-def start_fresh(fds: Fds) -> Process:
+def start_fresh(fds: Fds) -> subprocess.Popen[bytes]:
     """A fresh interpreter that finds the modules which this one finds."""
     arguments = [*fds, os.getpid(), *sys.path]
     # A child inherits the mask of the thread that starts it; the worker unblocks them when it has
@@ -64,8 +52,8 @@ def start_fresh(fds: Fds) -> Process:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class _Forked:
-    """A forked process with the face of `subprocess.Popen`."""
+class Forked:
+    """A forked process, with what is used of `subprocess.Popen`."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
@@ -91,7 +79,10 @@ class _Forked:
             os.kill(self.pid, signal.SIGKILL)
 
 
-def start_fork(fds: Fds, number: int, job: Job) -> Process:
+Process = subprocess.Popen[bytes] | Forked
+
+
+def start_fork(fds: Fds, number: int, job: Job) -> Forked:
     """A copy of this process, which knows the job already."""
     with safe_to_fork():
         for stream in (sys.stdout, sys.stderr):
@@ -100,7 +91,7 @@ def start_fork(fds: Fds, number: int, job: Job) -> Process:
         parent = os.getpid()
         pid = os.fork()
         if pid:
-            return _Forked(pid)
+            return Forked(pid)
         try:
             from towerpack.dataflow.parallel._worker import main
 

@@ -12,6 +12,7 @@ import os
 import tempfile
 import weakref
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,14 +71,19 @@ def map_shared(fd: int, nbytes: int, offset: int = 0) -> SlotMemory:
     return SlotMemory(fd, nbytes, offset=offset)
 
 
+def bases_of(array: Any) -> Iterator[object]:
+    """An array, and one after another what its memory is of."""
+    while array is not None:
+        yield array
+        array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
+
+
 def is_lent(array: object) -> bool:
     """Whether the memory of an array is a slot of a parallel stage, and so its holder's alone.
 
     It may then be handed on without a copy, as long as what it is handed to keeps the array.
     """
-    while array is not None and not isinstance(array, SlotMemory):
-        array = array.obj if isinstance(array, memoryview) else getattr(array, "base", None)
-    return array is not None
+    return any(isinstance(one, SlotMemory) for one in bases_of(array))
 
 
 @dataclass(eq=False)

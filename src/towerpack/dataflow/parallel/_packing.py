@@ -29,22 +29,16 @@ WORTH_LENDING = 1 << 16
 
 
 class Extents(NamedTuple):
-    """Where in a slot a value lies.
-
-    Attributes:
-        start: Of its pickle.
-        nbytes: Of its pickle.
-        buffers: Start and size of each array's memory.
-    """
+    """Where in a slot a value lies: its pickle, and start and size of each array's memory."""
 
     start: int
     nbytes: int
     buffers: list[tuple[int, int]]
 
     @property
-    def total(self) -> int:
-        """Bytes in all."""
-        return self.nbytes + self.bulk
+    def end(self) -> int:
+        """The first byte that is free."""
+        return max(start + size for start, size in ((self.start, self.nbytes), *self.buffers))
 
     @property
     def bulk(self) -> int:
@@ -53,13 +47,10 @@ class Extents(NamedTuple):
 
 
 class Packed:
-    """A value that is ready to be put into a slot: its arrays are not copied yet.
-
-    Args:
-        value: What to pickle; cloudpickle helps with what pickle cannot.
+    """A pickled value that is ready to be put into a slot: its arrays are not copied yet.
 
     Raises:
-        Exception: Whatever a member raises that does not pickle.
+        Exception: Whatever a member raises that does not pickle, not even by cloudpickle.
     """
 
     def __init__(self, value: Any) -> None:
@@ -98,13 +89,7 @@ class Packed:
 
 
 def unpack(extents: Extents, memory: Bytes, *, copy: bool) -> Any:
-    """The value that lies in a slot.
-
-    Args:
-        extents: As `Packed.put` returned it.
-        memory: The slot.
-        copy: Give arrays memory of their own; otherwise they lie in `memory`, and keep it alive.
-    """
+    """The value that lies in a slot; without `copy` its arrays lie there, and keep it alive."""
     view = memoryview(cast("Any", memory))
     parts: list[Any] = [view[start : start + size] for start, size in extents.buffers]
     if copy:
@@ -151,14 +136,14 @@ def _column(values: Sequence[Any]) -> NDArray[Any] | list[Any]:
     if type(first) is np.ndarray:
         shape, dtype = first.shape, first.dtype
         if shape and 0 not in shape and not dtype.hasobject and dtype.isnative:
-            for value in values:
-                if (
-                    type(value) is not np.ndarray
-                    or value.shape != shape
-                    or value.dtype != dtype
-                    or not value.flags.c_contiguous
-                ):
-                    return list(values)
+            if not all(
+                type(value) is np.ndarray
+                and value.shape == shape
+                and value.dtype == dtype
+                and value.flags.c_contiguous
+                for value in values
+            ):
+                return list(values)
             out = lent_empty((len(values), *shape), dtype)
             np.concatenate(values, out=out.reshape(len(values) * shape[0], *shape[1:]))
             return out

@@ -59,10 +59,8 @@ class Options:
     def with_workers(self, count: int, *, gathering: bool) -> Options:
         """The same with another number of workers, and a backend.
 
-        Args:
-            count: How many.
-            gathering: They only move rows of arrays. Threads are then as parallel as processes are,
-                start at once, and take from the consumer's GIL no more than messages would.
+        Where they only gather rows of arrays, threads are as parallel as processes are, start at
+        once, and take from the consumer's GIL no more than messages would.
         """
         own = self.start == "fresh" and self.on_worker_death == "raise"
         backend = self.backend or ("thread" if gathering and own else "process")
@@ -120,12 +118,7 @@ class Member(ABC):
 
 
 class Pool(ABC):
-    """Workers, what they work on, and their memory.
-
-    Args:
-        options: How many, and what to do when one dies.
-        slots: The memory.
-    """
+    """Workers, what they work on, and their memory."""
 
     def __init__(self, options: Options, slots: SlotPool) -> None:
         self.options = options

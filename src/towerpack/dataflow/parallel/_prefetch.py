@@ -36,12 +36,6 @@ from towerpack.dataflow.parallel._work import Job, SentNode, WorkSource
 from towerpack.dataflow.stages._batch import BatchData
 from towerpack.dataflow.stages._map import MapData
 
-_KINDS: dict[Backend | None, tuple[str, str]] = {
-    None: ("worker", "workers"),
-    "process": ("process", "processes"),
-    "thread": ("thread", "threads"),
-}
-
 
 class PrefetchData(ParallelStage):
     """Reads what it wraps ahead, with workers: the same datapoints in the same order, sooner.
@@ -112,9 +106,9 @@ class PrefetchData(ParallelStage):
         self._open_idle()
 
     def arguments(self) -> str:
-        count = self.options.workers
-        one, more = _KINDS[self.options.backend]
-        return f"{count} {one if count == 1 else more}"
+        count, kind = self.options.workers, self.options.backend or "worker"
+        plural = "" if count == 1 else "es" if kind == "process" else "s"
+        return f"{count} {kind}{plural}"
 
     def read_ahead(self, flow: DataFlow, node: Node, place: Place) -> Node | None:
         if not self.options.ordered and not place.in_order:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import os
 import selectors
 import signal
 import socket
 import subprocess
 import time
+from io import RawIOBase
 from typing import Any, cast
 
 from towerpack._core.errors import DataFlowError, TowerpackError, WorkerError
@@ -48,15 +48,15 @@ class ProcessMember(Member):
     """A worker process.
 
     Args:
-        number: Names it.
+        number: Its name.
         channel: To it.
-        process: The process.
-        words_fd: The file for its last words.
-        life_fd: The writing end of its pipe: it is killed when that is closed.
+        process: Its handle.
+        words: The file for its last words.
+        life: The writing end of its pipe: it is killed when that is closed.
     """
 
     def __init__(
-        self, number: int, channel: Channel, process: Process, words_fd: int, life_fd: int
+        self, number: int, channel: Channel, process: Process, words: RawIOBase, life: RawIOBase
     ) -> None:
         super().__init__(number)
         self.channel = channel
@@ -64,9 +64,9 @@ class ProcessMember(Member):
         self.knows = 0
         """The number of the last job that was sent to it."""
         self.ready = False
-        self._words_fd = words_fd
+        self.let_live = life.close  # in a process that is not its parent
+        self._words = words
         self._words_read = 0
-        self._life_fd = life_fd
 
     def stacks(self) -> str:
         if not self.ready:  # the signal would end it
@@ -81,7 +81,7 @@ class ProcessMember(Member):
 
     def words(self) -> str:
         """What it has written about its end, or about its stacks, since the last time."""
-        words = os.pread(self._words_fd, _MOST_WORDS, self._words_read)
+        words = os.pread(self._words.fileno(), _MOST_WORDS, self._words_read)
         self._words_read += len(words)
         return words.decode(errors="replace")
 
@@ -92,23 +92,11 @@ class ProcessMember(Member):
         self.process.kill()
         self.process.wait()
 
-    def dismiss(self) -> None:
-        """Close the channel: an idle worker ends."""
-        self.channel.close()
-        if self._words_fd >= 0:
-            os.close(self._words_fd)
-            self._words_fd = -1
-
     def close(self) -> None:
         """Close what there is between us. Were it not over, that would end it at once."""
-        self.dismiss()
+        self.channel.close()
+        self._words.close()
         self.let_live()
-
-    def let_live(self) -> None:
-        """Close the pipe by which it notices our end, in a process that is not its parent."""
-        if self._life_fd >= 0:
-            os.close(self._life_fd)
-            self._life_fd = -1
 
 
 class ProcessPool(Pool):
@@ -125,10 +113,6 @@ class ProcessPool(Pool):
         self._selector.register(self._bell[0], selectors.EVENT_READ, None)
         self._image: JobImage | None = None
         self._count = 0
-        if not _POOLS:
-            atexit.unregister(close_all)
-            atexit.register(close_all)
-        _look_after_forks()
         _POOLS.add(self)
 
     @property
@@ -157,21 +141,20 @@ class ProcessPool(Pool):
             return
         member.knows = self.job_number
         with contextlib.suppress(OSError):  # it died: that shows when it is waited for
-            message = ("job", self.job_number, *image.message, len(image.fds))
+            message = ("job", self.job_number, image.pieces, len(image.fds))
             member.channel.send(message, tuple(image.fds))
 
     def _start(self) -> ProcessMember:
         with contextlib.ExitStack() as failed, contextlib.ExitStack() as handed_over:
             ours, theirs = socket.socketpair()
-            failed.callback(ours.close)
-            handed_over.callback(theirs.close)
-            words = memory_file("words")
-            failed.callback(os.close, words)
+            failed.enter_context(ours)
+            handed_over.enter_context(theirs)
+            words = failed.enter_context(open(memory_file("words"), "rb", 0))
             # A pipe for each: of one that they shared, the kernel would tell only one of them.
-            lives, life = os.pipe()
-            failed.callback(os.close, life)
-            handed_over.callback(os.close, lives)
-            fds = (theirs.fileno(), self.slots.fd, lives, words)
+            lives_fd, life_fd = os.pipe()
+            handed_over.callback(os.close, lives_fd)
+            life = failed.enter_context(open(life_fd, "wb", 0))
+            fds = (theirs.fileno(), self.slots.fd, lives_fd, words.fileno())
             if self.options.start == "fresh" or self.job is None:
                 process = start_fresh(fds)
             else:
@@ -232,20 +215,18 @@ class ProcessPool(Pool):
 
     def _grow(self, member: ProcessMember, seq: int, nbytes: int) -> None:
         unit = member.queue[0]
-        if unit.abandoned:
-            member.channel.send(("grown", seq, None))
-            return
-        self.release_outgrown(unit)
-        try:
-            # Some more, so that units which differ a little fit at once.
-            slot = self.take_slot(nbytes + nbytes // 8)
-        except TowerpackError as error:
-            unit.error = error
-            member.channel.send(("grown", seq, None))
-            return
-        # What the worker has made so far lies in the old one.
-        unit.outgrown, unit.slot = unit.slot, slot
-        member.channel.send(("grown", seq, slot.place))
+        slot = None
+        if not unit.abandoned:
+            self.release_outgrown(unit)
+            try:
+                # Some more, so that units which differ a little fit at once.
+                slot = self.take_slot(nbytes + nbytes // 8)
+            except TowerpackError as error:
+                unit.error = error
+            else:
+                # What the worker has made so far lies in the old one.
+                unit.outgrown, unit.slot = unit.slot, slot
+        member.channel.send(("grown", seq, None if slot is None else slot.place))
 
     def take_slot(self, nbytes: int = 0) -> Slot:
         """A slot, after telling workers which are gone."""
@@ -352,7 +333,7 @@ class ProcessPool(Pool):
         self.members.clear()
         for member in members:
             self._selector.unregister(member.channel)
-            member.dismiss()
+            member.channel.close()  # an idle worker ends
         end = time.monotonic() + _EXIT_S
         for member in members:
             if member.queue:  # it is at work, and would not hear of the end until it is done
@@ -361,11 +342,6 @@ class ProcessPool(Pool):
             member.close()
             for unit in member.queue:
                 self.release(unit)
-
-    def let_live(self) -> None:
-        """In a fork of the workers' parent: they are to end with that, and not with the fork."""
-        for member in self.members:
-            member.let_live()
 
 
 def _obituary(member: ProcessMember, unit: Unit | None) -> WorkerError:
@@ -400,18 +376,18 @@ def _not_sent(error: Exception) -> DataFlowError:
 _POOLS: set[ProcessPool] = set()
 
 
+@atexit.register
 def close_all() -> None:
     """End all workers of this process."""
     for pool in list(_POOLS):
         pool.close()
 
 
-@functools.cache
-def _look_after_forks() -> None:
-    """Have forks of this process let go of the pipes by which workers notice its end."""
-    os.register_at_fork(after_in_child=_forked)
-
-
-def _forked() -> None:
+def _let_live() -> None:
+    """Let go, in a fork, of the pipes by which workers notice the end of their parent."""
     for pool in _POOLS:
-        pool.let_live()
+        for member in pool.members:
+            member.let_live()
+
+
+os.register_at_fork(after_in_child=_let_live)

@@ -40,13 +40,7 @@ _CONTAINERS: Final = (list, dict, OrderedDict, defaultdict)
 
 
 class Entry(NamedTuple):
-    """What was read.
-
-    Attributes:
-        datapoint: The next one.
-        state: Of the source after it.
-        skipped: How many bad datapoints the source left out before it.
-    """
+    """What was read, the state after it, and how many bad datapoints were left out before it."""
 
     datapoint: Datapoint
     state: State
@@ -63,11 +57,6 @@ class Buffer(WorkSource):
         epoch: The pass.
         start: How many groups were done before.
         remainder: Whether work is made of a smaller last group.
-
-    Attributes:
-        reads: For each datapoint that was taken as work and is not handed on: the state of the
-            source after it, and how many bad datapoints it left out before it.
-        last: The same of the source at its end.
     """
 
     def __init__(
@@ -84,7 +73,10 @@ class Buffer(WorkSource):
         self.group = group
         self.limit = limit
         self.reads: deque[tuple[State, int]] = deque()
+        """For each datapoint that was taken as work and is not handed on: the state of the source
+        after it, and how many bad datapoints it left out before it."""
         self.last: tuple[State, int] = (None, 0)
+        """The same of the source at its end."""
         self._wake = wake
         self._epoch = epoch
         self._next = start
@@ -205,13 +197,9 @@ _BUFFERS: weakref.WeakKeyDictionary[threading.Thread, Buffer] = weakref.WeakKeyD
 
 
 def read_ahead(stream: Stream, tally: Tally, buffer: Buffer, keep: Keep | None = None) -> None:
-    """Start the thread.
+    """Start the thread; it closes the stream, which counts in `tally` what it leaves out.
 
-    Args:
-        stream: What is read; the thread closes it.
-        tally: Where the stream counts what it leaves out.
-        buffer: Where to.
-        keep: Makes of a datapoint what is kept of it while the stream goes on.
+    `keep` makes of a datapoint what is kept of it while the stream goes on.
     """
     thread = threading.Thread(
         target=_read, args=(stream, tally, buffer, keep), name="towerpack-data-reader", daemon=True
@@ -224,11 +212,7 @@ def read_ahead(stream: Stream, tally: Tally, buffer: Buffer, keep: Keep | None =
 def readers_at_rest(timeout_s: float) -> Generator[int]:
     """Keep the other threads of this module out of their sources, where they may hold any lock.
 
-    Args:
-        timeout_s: How long to wait for those that are in one.
-
-    Yields:
-        How many are kept; those that ended meanwhile do not count.
+    Yields how many are kept; those that ended meanwhile do not count.
     """
     end = time.monotonic() + timeout_s
     # A fork has its parent's table, but not its threads.
@@ -286,61 +270,53 @@ def may_write_over(flow: DataFlow) -> bool:
 
 def own_copy(datapoint: Datapoint, others: Others) -> Datapoint:
     """A datapoint in memory of its own: arrays, and what holds them, are copied."""
-    if type(datapoint) is tuple:
-        copied = _copies_of_arrays(cast("tuple[Any, ...]", datapoint))
-        if copied is not None:
-            return tuple(copied)
-    return _copy(datapoint, others, {})
-
-
-def _copies_of_arrays(values: tuple[Any, ...]) -> list[Any] | None:
-    """The same with copies of arrays, if there is nothing else to copy: in half the time."""
+    if type(datapoint) is not tuple:
+        return _copy(datapoint, others, {})
     made: list[Any] = []
     arrays: set[int] = set()
-    for value in values:
+    for value in cast("tuple[Any, ...]", datapoint):  # different arrays only: in half the time
         kind = cast("type[Any]", type(value))
-        if kind in _UNCHANGING:
-            made.append(value)
-        elif kind is np.ndarray and not value.dtype.hasobject and id(value) not in arrays:
+        if kind is np.ndarray and not value.dtype.hasobject and id(value) not in arrays:
             arrays.add(id(value))
             made.append(value.copy(order="K"))
+        elif kind in _UNCHANGING:
+            made.append(value)
         else:
-            return None
-    return made
+            return _copy(datapoint, others, {})
+    return tuple(made)
 
 
 def _copy(value: Any, others: Others, done: dict[int, Any]) -> Any:
-    if type(value) in _UNCHANGING:
+    kind = cast("type[Any]", type(value))
+    if kind in _UNCHANGING:
         return value
     made = done.get(id(value))  # what is one object stays one
-    if made is None:
-        made = done[id(value)] = _new(value, others, done)
+    if made is not None:
+        return made
+    if kind is np.ndarray and not value.dtype.hasobject:
+        made = value.copy(order="K")
+    elif kind is tuple:
+        made = tuple([_copy(one, others, done) for one in value])
+    elif kind in _CONTAINERS:
+        made = done[id(value)] = value.copy()  # which it may hold itself
+        pairs: Any = value.items() if issubclass(kind, dict) else enumerate(value)
+        for key, one in pairs:
+            made[key] = _copy(one, others, done)
+    elif tuple in kind.__mro__ and hasattr(kind, "_make"):
+        made = rebuild(value, [_copy(one, others, done) for one in value])
+    else:
+        made = _copy_of_other(value, others)
+    done[id(value)] = made
     return made
 
 
-def _new(value: Any, others: Others, done: dict[int, Any]) -> Any:
-    kind = cast("type[Any]", type(value))
-    if kind is tuple or (tuple in kind.__mro__ and hasattr(kind, "_make")):
-        return rebuild(value, [_copy(one, others, done) for one in value])
-    if kind in _CONTAINERS:
-        return _fill(value.copy(), value, others, done)
-    if kind is np.ndarray and not value.dtype.hasobject:
-        return value.copy(order="K")
+def _copy_of_other(value: Any, others: Others) -> Any:
     with contextlib.suppress(Exception):  # it holds what cannot be copied
         if isinstance(value, (np.ndarray, np.void, bytearray)):
             return copy.deepcopy(cast("Any", value))
         if isinstance(value, memoryview):
             return np.array(cast("Any", value)).data
     return others(value)
-
-
-def _fill(made: Any, value: Any, others: Others, done: dict[int, Any]) -> Any:
-    done[id(value)] = made  # which it may hold itself
-    is_dict = isinstance(made, dict)
-    for key, one in value.items() if is_dict else enumerate(value):
-        if type(one) not in _UNCHANGING:
-            made[key] = _copy(one, others, done)
-    return made
 
 
 class _Pickled:

@@ -28,15 +28,9 @@ _MOST_JUMPS = 4
 
 
 class Run:
-    """The engine of one pass.
+    """The engine of one pass, with a pool that it borrows.
 
-    Args:
-        pools: Lends a pool, and takes it back when the pass is over.
-        options: Of the pool.
-        job: What workers do.
-        key: Equal for equal jobs, which are sent only once.
-        source: Makes what is to be done; it may depend on the pool.
-        pipeline: How messages name it.
+    Jobs with equal keys are equal, and sent only once. What is to be done may depend on the pool.
     """
 
     closed = True  # or interrupted, or not begun
@@ -236,10 +230,6 @@ class AheadNode(Node):
     """Reads a plan in order, ahead, with workers.
 
     What is not asked for in order is read directly, by the caller. Not for several threads.
-
-    Args:
-        inner: The plan.
-        begin: Starts a pass over it.
     """
 
     def __init__(self, inner: Node, begin: Begin) -> None:
@@ -290,14 +280,7 @@ class AheadNode(Node):
 
 
 class UnorderedStream(Stream):
-    """Hands on what is ready.
-
-    Args:
-        node: The plan.
-        epoch: The pass.
-        state: As `state()` gave it, or that of the ordered stream.
-        begin: Starts a pass over work.
-    """
+    """Hands on what is ready of a plan. Its state may also be that of the ordered stream."""
 
     def __init__(self, node: Node, epoch: int, state: State, begin: Begin) -> None:
         size = sys.maxsize if node.size is None else node.size

@@ -10,15 +10,14 @@ import time
 import traceback
 from typing import Any
 
-from towerpack._core.errors import InternalError
 from towerpack.dataflow._datapoints import Datapoint, to_rows
 from towerpack.dataflow._memory import Arena, lend
 from towerpack.dataflow.parallel._memory import Bytes, SlotPool
 from towerpack.dataflow.parallel._packing import WORTH_LENDING
 from towerpack.dataflow.parallel._pool import Member, Options, Pool
-from towerpack.dataflow.parallel._work import Inputs, Job, Result, Unit, Work
+from towerpack.dataflow.parallel._work import Inputs, Result, Unit, Work
 
-_Task = tuple[int, Work, Inputs | None, Job, Bytes | None]
+_Task = tuple[int, Work, Inputs | None, Any, Bytes | None]
 _Done = tuple[int, int, Result, int, float]
 
 
@@ -51,23 +50,17 @@ def _serve(
         seq, work, inputs, job, memory = task
         begin = time.perf_counter()
         arena = None if memory is None else Arena(memory)
-        if seq <= cancelled[0]:
-            result = Result([], 0)
-        else:
-            result = _run(job, work, inputs, arena)
+        result = Result([], 0)
+        if seq > cancelled[0]:
+            try:
+                with lend(arena):
+                    result = job.run(work, inputs)
+            except BaseException as error:  # noqa: BLE001  the consumer waits for an answer
+                result = Result([], 0, error)
         needed = 0 if arena is None else max(1, arena.needed)
         results.put((number, seq, result, needed, time.perf_counter() - begin))
         # Not to be kept alive while waiting.
         del task, work, inputs, job, memory, arena, result
-
-
-def _run(job: Job, work: Work, inputs: Inputs | None, arena: Arena | None) -> Result:
-    """Whatever is raised goes to the consumer, who would wait for ever for a thread that ended."""
-    try:
-        with lend(arena):
-            return job.run(work, inputs)
-    except BaseException as error:  # noqa: BLE001
-        return Result([], 0, error)
 
 
 class ThreadPool(Pool):
@@ -90,17 +83,14 @@ class ThreadPool(Pool):
             self.members.append(ThreadMember(len(self.members), self._results))
 
     def submit(self, unit: Unit, member: Member) -> None:
-        if self.job is None:
-            raise InternalError("a unit was issued before a job was taken up")
         member.assign(unit)
-        task = (unit.seq, unit.work, unit.inputs, self.job, self._memory())
-        self.members[member.number].tasks.put(task)
-
-    def _memory(self) -> Bytes | None:
+        memory = None
         # Small results are cheaper in memory of their own.
-        if self.options.copy or 0 < self._needed < WORTH_LENDING or self.keeps_too_much():
-            return None
-        return self.slots.lend(self.slots.take())
+        small = 0 < self._needed < WORTH_LENDING
+        if not (small or self.options.copy or self.keeps_too_much()):
+            memory = self.slots.lend(self.slots.take())
+        task = (unit.seq, unit.work, unit.inputs, self.job, memory)
+        self.members[member.number].tasks.put(task)
 
     def wait(self, timeout_s: float) -> None:
         with contextlib.suppress(queue.Empty):

@@ -29,13 +29,7 @@ Inputs = tuple[int, Sequence[Datapoint]]
 
 @dataclass
 class Result:
-    """What became of a piece of work.
-
-    Attributes:
-        block: The datapoints up to the first that failed.
-        count: How many.
-        error: Of the one that failed.
-    """
+    """What became of a piece of work: so many datapoints, and the error of the next one."""
 
     block: Block
     count: int
@@ -67,12 +61,7 @@ class SentNode(Node):
 
 
 class Job:
-    """What workers do in a pass: they read positions of a plan. Pickles by cloudpickle.
-
-    Args:
-        node: The plan.
-        key: What the global generators are seeded from.
-    """
+    """What workers do in a pass: they read positions of a plan. Pickles by cloudpickle."""
 
     def __init__(self, node: Node, key: int) -> None:
         self._node = node
@@ -120,38 +109,23 @@ def place_of(work: Work) -> str:
 
 @dataclass(eq=False)
 class Unit:
-    """What a worker does at a time, from when it is issued until its datapoints are handed on.
+    """What a worker does at a time, from when it is issued until its datapoints are handed on."""
 
-    Attributes:
-        seq: Names it; grows.
-        work: For the job.
-        inputs: What the work is done on, where workers cannot read it themselves.
-        sent: Where in the slot `inputs` lie.
-        slot: Where its result goes.
-        outgrown: The slot that was too small, from which a worker still copies.
-        done: Whether it is finished.
-        value: The result, or where in the slot it lies.
-        finished: How many datapoints of it are in `value`.
-        error: What ended it early.
-        seconds: What it took.
-        nbytes: What it took of a slot.
-        deaths: How many workers died of it.
-        abandoned: Nobody waits for it any more.
-    """
-
-    seq: int
+    seq: int  # its name; grows
     work: Work
-    inputs: Inputs | None = None
-    sent: Extents | None = None
-    slot: Slot | None = None
-    outgrown: Slot | None = None
+    inputs: Inputs | None = (
+        None  # what the work is done on, where workers cannot read it themselves
+    )
+    sent: Extents | None = None  # where in the slot `inputs` lie
+    slot: Slot | None = None  # where its result goes
+    outgrown: Slot | None = None  # the slot that was too small, from which a worker still copies
     done: bool = False
-    value: Any = None
-    finished: int = 0
-    error: BaseException | None = None
+    value: Any = None  # the result, or where in the slot it lies
+    finished: int = 0  # how many datapoints of it are in `value`
+    error: BaseException | None = None  # what ended it early
     seconds: float = 0.0
-    nbytes: int = 0
-    deaths: int = 0
+    nbytes: int = 0  # of a slot
+    deaths: int = 0  # of workers at it
     abandoned: bool = False
 
     @property
@@ -182,10 +156,7 @@ class Unit:
 class WorkSource(ABC):
     """What is to be done, in order.
 
-    Args:
-        size: How many datapoints make a unit, to begin with: later so many that the work outweighs
-            the handing over.
-        most: Never more.
+    `size` datapoints make a unit: with time so many that the work outweighs the handing over.
     """
 
     group: int = 1
@@ -219,14 +190,7 @@ class WorkSource(ABC):
 
 
 class PlanWork(WorkSource):
-    """Runs of positions in what is left of a pass.
-
-    Args:
-        epoch: The pass.
-        gaps: What is left: the first position, and the one after the last.
-        chunk: How many positions to begin with.
-        workers: Who shares the pass: all have work until its end.
-    """
+    """Runs of positions in the gaps left of a pass; all workers have some until its end."""
 
     def __init__(self, epoch: int, gaps: list[tuple[int, int]], chunk: int, workers: int) -> None:
         left = sum(stop - start for start, stop in gaps)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import fcntl
 import os
 import random
 import signal
@@ -19,7 +20,7 @@ import numpy as np
 
 from towerpack._core.errors import DataFlowError
 from towerpack.dataflow._memory import Arena, lend
-from towerpack.dataflow.parallel._image import load_image
+from towerpack.dataflow.parallel._image import Piece, load_image
 from towerpack.dataflow.parallel._memory import MappedSlots
 from towerpack.dataflow.parallel._messages import Channel, Failure, Message, describe_failure
 from towerpack.dataflow.parallel._packing import Extents, Packed, bundle, unpack
@@ -38,26 +39,19 @@ def main(
 ) -> None:
     """Run until the consumer closes its end. Does not return.
 
-    Args:
-        channel_fd: The socket to the consumer.
-        slots_fd: The file with the slots.
-        life_fd: The pipe that ends with the parent, of this worker alone.
-        words_fd: The file for last words.
-        parent: The process that started this one.
-        known: A job that need not be sent, after a fork.
+    The descriptors are those of `Fds`. A fork knows a job already, and its number.
     """
     die_with_parent(life_fd, parent)
     leave_signals_to_parent()
     faulthandler.enable(words_fd)
-    if hasattr(faulthandler, "register"):
-        faulthandler.register(signal.SIGUSR1, words_fd)
+    faulthandler.register(signal.SIGUSR1, words_fd)
     channel = Channel(socket.socket(fileno=channel_fd))
     status = 0
     try:
         channel.send(("ready",))
         Worker(channel, MappedSlots(slots_fd), known).serve()
-    except (EOFError, OSError):
-        status = 0  # the consumer closed its end, or is gone
+    except (EOFError, OSError):  # the consumer closed its end, or is gone
+        pass
     except BaseException:  # noqa: BLE001  nobody is left to raise it to
         traceback.print_exc()
         status = 1
@@ -75,18 +69,20 @@ def die_with_parent(life_fd: int, parent: int) -> None:
     each pipe. Not all systems do, and a process that the parent forked in C may hold the pipe open
     too: hence the thread.
     """
-    fcntl: Any = None
-    with contextlib.suppress(ImportError):
-        import fcntl
-    if fcntl is not None and hasattr(os, "O_ASYNC"):
-        signal.signal(signal.SIGIO, signal.SIG_DFL)  # a fork has its parent's handlers
-        fcntl.fcntl(life_fd, fcntl.F_SETOWN, os.getpid())
-        flags = fcntl.fcntl(life_fd, fcntl.F_GETFL)
-        fcntl.fcntl(life_fd, fcntl.F_SETFL, flags | os.O_ASYNC | os.O_NONBLOCK)
-        with contextlib.suppress(BlockingIOError):
-            if os.read(life_fd, 1) == b"":  # it ended before we watched
-                os._exit(1)
-    threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    signal.signal(signal.SIGIO, signal.SIG_DFL)  # a fork has its parent's handlers
+    fcntl.fcntl(life_fd, fcntl.F_SETOWN, os.getpid())
+    flags = fcntl.fcntl(life_fd, fcntl.F_GETFL)
+    fcntl.fcntl(life_fd, fcntl.F_SETFL, flags | os.O_ASYNC | os.O_NONBLOCK)
+    with contextlib.suppress(BlockingIOError):
+        if os.read(life_fd, 1) == b"":  # it ended before we watched
+            os._exit(1)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(_WATCH_S)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def leave_signals_to_parent() -> None:
@@ -101,20 +97,8 @@ def leave_signals_to_parent() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
-def _watch(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_WATCH_S)
-    os._exit(1)
-
-
 class Worker:
-    """Serves one consumer.
-
-    Args:
-        channel: To the consumer.
-        slots: Where results go.
-        known: The number of a job, and the job.
-    """
+    """Serves one consumer."""
 
     def __init__(self, channel: Channel, slots: MappedSlots, known: tuple[int, Job] | None) -> None:
         self._channel = channel
@@ -132,7 +116,11 @@ class Worker:
         """
         while True:
             kind, *fields = self._next()
-            self._quiet_cv2()
+            # Before work: it may be there since the fork, or since the job was loaded. What imports
+            # it within a unit is told by the environment.
+            if not self._cv2_told and "cv2" in sys.modules:
+                self._cv2_told = True
+                sys.modules["cv2"].setNumThreads(0)
             if kind == "unit":
                 self._unit(*fields)
             elif kind == "job":
@@ -154,11 +142,11 @@ class Worker:
         else:
             self._backlog.append(message)
 
-    def _load(self, number: int, nbytes: int, pieces: list[Any], fd_count: int) -> None:
+    def _load(self, number: int, pieces: list[Piece], fd_count: int) -> None:
         fds = [self._channel.fds.popleft() for _ in range(fd_count)]
         self._jobs.clear()  # one consumer has one job at a time: free what the last one held
         try:
-            self._jobs[number] = load_image(nbytes, pieces, fds)
+            self._jobs[number] = load_image(pieces, fds)
         except BaseException as error:  # noqa: BLE001  it is raised in the consumer
             failure = DataFlowError(
                 f"A worker cannot load the pipeline: {type(error).__name__}: {error}",
@@ -178,12 +166,13 @@ class Worker:
         if sent is not None:
             extents = Extents(*sent)
             inputs = unpack(extents, memory, copy=False)
-            used = max(
-                start + size for start, size in ((extents.start, extents.nbytes), *extents[2])
-            )
+            used = extents.end
         arena = Arena(memory, used)
         with lend(arena):
-            _seed_globals(known.seed_of(work))
+            # Lest all workers draw the same from the global generators.
+            seed = known.seed_of(work)
+            random.seed(seed)
+            np.random.seed(seed & 0xFFFFFFFF)
             result = known.run(work, inputs)
             result.block = bundle(result.block)
         try:
@@ -218,13 +207,6 @@ class Worker:
                 return message[2]
             self._sort_in(message)
 
-    def _quiet_cv2(self) -> None:
-        # Before work: it may be there since the fork, or since the job was loaded. What imports it
-        # within a unit is told by the environment.
-        if not self._cv2_told and "cv2" in sys.modules:
-            self._cv2_told = True
-            sys.modules["cv2"].setNumThreads(0)
-
 
 def _not_packed(error: Exception, place: str) -> DataFlowError:
     failure = DataFlowError(
@@ -235,9 +217,3 @@ def _not_packed(error: Exception, place: str) -> DataFlowError:
     )
     failure.__cause__ = error
     return failure
-
-
-def _seed_globals(seed: int) -> None:
-    """Seed the generators of `random` and NumPy, lest all workers draw the same from them."""
-    random.seed(seed)
-    np.random.seed(seed & 0xFFFFFFFF)

@@ -76,12 +76,7 @@ def generate_keys(path: str | os.PathLike[str], clients: Sequence[str] = ("clien
 def give_keys(socket: Any, keys: Keys, *, bind: bool) -> Any:
     """Make a socket, not yet bound or connected, use keys.
 
-    Returns:
-        What lets clients in, to `stop()` after the socket was closed; None on the side that
-        connects.
-
-    Raises:
-        ConfigError: A file is missing, damaged, or readable by others; or it is not clear which.
+    Returns what lets clients in, to `stop()` after the socket was closed.
     """
     path = Path(keys or "")
     folder = path if path.is_dir() else path.parent

@@ -1,4 +1,8 @@
-"""Messages between producers and a consumer.
+"""Messages between producers and a consumer, and the sockets that they pass through.
+
+Producers have DEALER sockets and the consumer a ROUTER: they do what PUSH and PULL do, each
+producer waiting when its own messages are too many, and the consumer can answer that it has heard
+an end.
 
 A message has a header, then what a kind needs. Nothing is pickled or evaluated, and no length is
 believed: what does not fit is a `FormatError`.
@@ -14,18 +18,39 @@ from 0 on, so that a consumer knows what is missing.
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import ipaddress
+import os
+import re
+import stat
 import struct
+import time
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
-from towerpack._core.errors import FormatError
+from towerpack._core.errors import ConfigError, DataFlowError, FormatError
+from towerpack._core.extras import require
+from towerpack.dataflow._arguments import given
+from towerpack.dataflow.remote._keys import Keys, give_keys
 
 LONGEST_NAME: Final = 200
 _MAGIC: Final = b"TPDF"
 _VERSION: Final = 3
 _HEADER: Final = struct.Struct("<4sBBxx8sQ")
 _FRAMES: Final = 1 << 16
+
+SLICE_S: Final = 0.1
+"""How long one wait lasts, after which signals are handled and other threads heard."""
+REPORT_S: Final = 30.0
+"""How often whoever waits says so."""
+_TCP: Final = re.compile(r"(?P<host>\[[^\[\]]+\]|[^\[\]:;]+):(?P<port>\d+)")
+# libzmq notices by its own heartbeats that a machine is gone without a word.
+_HEARTBEAT_MS: Final = 2_000
+_RECONNECT_MS, _RECONNECT_MAX_MS = 50, 1_000
+_LINGER_MS: Final = 1_000
+# The address of a process that was killed is free when the kernel has cleaned up after it.
+_BIND_PATIENCE_S: Final = 2.0
 
 
 class Kind(enum.IntEnum):
@@ -53,17 +78,11 @@ def header(kind: Kind, run: bytes, number: int, name: bytes) -> bytes:
 
 
 def parse(frames: Sequence[Any]) -> Message:
-    """Read the frames of a message, which may come from anybody.
-
-    Raises:
-        FormatError: It is no message of this protocol.
-    """
+    """Read the frames of a message, which may come from anybody."""
     head = bytes(frames[0][: _HEADER.size + LONGEST_NAME + 1])
-    if len(head) <= _HEADER.size or len(frames) > _FRAMES:
+    if len(head) <= _HEADER.size or len(frames) > _FRAMES or not head.startswith(_MAGIC):
         raise FormatError("This is no message of remote data.")
-    magic, version, kind, run, number = _HEADER.unpack_from(head)
-    if magic != _MAGIC:
-        raise FormatError("This is no message of remote data.")
+    _, version, kind, run, number = _HEADER.unpack_from(head)
     if version != _VERSION:
         raise FormatError(
             f"The other side speaks version {version} of the protocol.",
@@ -75,3 +94,112 @@ def parse(frames: Sequence[Any]) -> Message:
         return Message(Kind(kind), run, number, name, frames[1:])
     except ValueError as error:
         raise FormatError(f"A damaged message of remote data: {error}.") from error
+
+
+class Socket:
+    """One end of a connection; `raw` is ZeroMQ's. For one thread at a time, in one process.
+
+    `hwm` messages may wait, for each peer; one that announces a longer frame than `max_nbytes` is
+    disconnected.
+    """
+
+    def __init__(
+        self, kind: str, address: str, *, bind: bool, keys: Keys, hwm: int, max_nbytes: int = -1
+    ) -> None:
+        check_address(address, keys)
+        self._zmq: Any = require("zmq", extra="remote", needed_for="Remote data")
+        self._pid = os.getpid()
+        # `inproc://` addresses exist within a context.
+        shared = address.startswith("inproc://")
+        self._own = None if shared else self._zmq.Context()
+        context = self._zmq.Context.instance() if self._own is None else self._own
+        self.raw: Any = context.socket(getattr(self._zmq, kind))
+        self._door: Any = None
+        self.raw.linger = 0
+        self.raw.set_hwm(hwm)
+        self.raw.maxmsgsize = max_nbytes
+        self.raw.heartbeat_ivl = _HEARTBEAT_MS
+        self.raw.reconnect_ivl = _RECONNECT_MS
+        self.raw.reconnect_ivl_max = _RECONNECT_MAX_MS
+        self.raw.ipv6 = "[" in address
+        try:
+            if keys is not None:
+                self._door = give_keys(self.raw, keys, bind=bind)
+            if bind:
+                self._bind(address)
+            else:
+                self.raw.connect(address)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close it; what was sent last has a second to leave."""
+        if os.getpid() != self._pid or self.raw.closed:  # a fork's sockets are its parent's
+            return
+        self.raw.close(linger=_LINGER_MS)
+        if self._door is not None:
+            self._door.stop()
+        if self._own is not None:
+            self._own.term()
+
+    def _bind(self, address: str) -> None:
+        _check_free(address)
+        until = time.monotonic() + _BIND_PATIENCE_S
+        while True:
+            try:
+                self.raw.bind(address)
+                return
+            except self._zmq.ZMQError as error:
+                if error.errno == self._zmq.EADDRINUSE and time.monotonic() < until:
+                    time.sleep(SLICE_S)
+                    continue
+                raise DataFlowError(
+                    f"Nobody can listen at {address}: {error.strerror}.",
+                    expected="an address of this machine where nothing listens yet, or a path that "
+                    "can be written",
+                ) from error
+
+
+def check_address(address: str, keys: Keys) -> None:
+    """Refuse malformed addresses, and without keys those that other machines can reach."""
+    if not isinstance(cast("object", address), str):
+        raise ConfigError("This is no address.", got=given(address), expected="tcp://host:port")
+    scheme, _, rest = address.partition("://")
+    if scheme not in ("tcp", "ipc", "inproc") or not rest:
+        raise ConfigError(
+            f"{address!r} is not an address of remote data.",
+            expected="tcp://host:port, ipc://path or inproc://name",
+        )
+    if scheme != "tcp":
+        return
+    match = _TCP.fullmatch(rest)
+    if match is None or not 0 < int(match["port"]) < 1 << 16:
+        raise ConfigError(
+            f"{address!r} does not name a host and a port.",
+            expected="tcp://host:port with a port in 1..65535, e.g. tcp://127.0.0.1:5555",
+        )
+    if keys is None and not _is_loopback(match["host"]):
+        raise ConfigError(
+            f"{address} can be reached from other machines, and there are no keys.",
+            expected="keys for everything but ipc://, inproc:// and tcp://127.0.0.1",
+            fix="make keys (towerpack data keys FOLDER), copy them to both sides, and pass "
+            "keys=FOLDER; or use tcp://127.0.0.1",
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    return host == "localhost"
+
+
+def _check_free(address: str) -> None:
+    """Refuse a path where a file is: ZeroMQ would delete it."""
+    scheme, _, path = address.partition("://")
+    is_path = scheme == "ipc" and not path.startswith("@") and os.path.exists(path)
+    if is_path and not stat.S_ISSOCK(os.stat(path).st_mode):
+        raise ConfigError(
+            f"{address} is a file or folder, and no socket.",
+            fix="give a path where nothing is; it is made, and deleted, with the socket",
+        )

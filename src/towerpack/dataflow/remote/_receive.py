@@ -15,13 +15,21 @@ from typing import Any, Final, cast
 
 from towerpack._core.errors import ConfigError, DataFlowError, FormatError, StateError, WorkerError
 from towerpack._core.logs import get_logger
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Place, Stage
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow.formats._wire import unpack, unpack_frames
 from towerpack.dataflow.remote._keys import Keys
-from towerpack.dataflow.remote._protocol import Kind, Message, parse
-from towerpack.dataflow.remote._socket import REPORT_S, SLICE_S, Socket, check_address
+from towerpack.dataflow.remote._protocol import (
+    REPORT_S,
+    SLICE_S,
+    Kind,
+    Message,
+    Socket,
+    check_address,
+    parse,
+)
 
 log = get_logger(__name__)
 
@@ -48,6 +56,10 @@ class ProducerCounts:
     nbytes: int = 0
     lost: int = 0
     starts: int = 0
+
+
+Found = tuple[dict[str, ProducerCounts], Counter[str]]
+"""By producer, and how many messages were dropped, by reason."""
 
 
 class RemoteDataZMQ(Stage):
@@ -92,19 +104,15 @@ class RemoteDataZMQ(Stage):
         max_nbytes: int = 1 << 30,
     ) -> None:
         self.addresses = (addr1,) if addr2 is None else (addr1, addr2)
-        self.hwm = hwm
+        self.hwm = integer_of(hwm, "hwm", 1)
         self.bind = bind
         self.keys = keys
         self.producers = _checked_producers(producers)
         self.timeout_s = timeout_s
-        self.max_nbytes = max_nbytes
-        self._latest: tuple[dict[str, ProducerCounts], Counter[str]] = {}, Counter()
+        self.max_nbytes = integer_of(max_nbytes, "max_nbytes", 1024)
+        self._latest: Found = {}, Counter()
         for address in self.addresses:
             check_address(address, keys)
-        if hwm < 1:
-            raise ConfigError(f"hwm={hwm} would let nothing through.", expected="1 or more")
-        if max_nbytes < 1024:
-            raise ConfigError(f"max_nbytes={max_nbytes} is too small.", expected="1024 or more")
 
     def arguments(self) -> str:
         return ", ".join(self.addresses)
@@ -117,7 +125,7 @@ class RemoteDataZMQ(Stage):
         if state is not None and not isinstance(state, int):
             raise StateError(f"{state!r:.200} is no state of remote data.", expected="a number")
         self._latest = {}, Counter()
-        return RemoteStream(self, *self._latest, handed=state or 0)
+        return RemoteStream(self, self._latest, state or 0)
 
     @property
     def counts(self) -> dict[str, ProducerCounts]:
@@ -136,14 +144,9 @@ class RemoteDataZMQ(Stage):
 class RemoteStream(Stream):
     """One pass. The sockets are opened by the first `next`."""
 
-    def __init__(
-        self,
-        flow: RemoteDataZMQ,
-        counts: dict[str, ProducerCounts],
-        dropped: Counter[str],
-        handed: int,
-    ) -> None:
-        self._flow, self._counts, self._dropped, self._handed = flow, counts, dropped, handed
+    def __init__(self, flow: RemoteDataZMQ, found: Found, handed: int) -> None:
+        self._flow, self._handed = flow, handed
+        self._counts, self._dropped = found
         # Of each producer its run, and the number of the message that comes next.
         self._next: dict[str, tuple[bytes, int]] = {}
         self._ended: set[str] = set()
@@ -340,14 +343,11 @@ def _owned(frame: Any) -> Any:
 
 
 def _checked_producers(producers: int | Sequence[str] | None) -> int | tuple[str, ...] | None:
-    if producers is None:
-        return None
-    if isinstance(producers, int) and not isinstance(producers, bool) and producers > 0:
+    if producers is None or (type(producers) is int and producers > 0):
         return producers
-    if isinstance(producers, Sequence) and not isinstance(producers, str):
-        names = tuple(producers)
-        if names and len(set(names)) == len(names):
-            return names
+    names = tuple(producers) if isinstance(producers, Sequence) else ()
+    if names and len(set(names)) == len(names) and not isinstance(producers, str):
+        return names
     raise ConfigError(
         f"producers={producers!r} says neither how many there are nor who.",
         expected="a number from 1 on, or different names in a list",

@@ -19,12 +19,19 @@ from typing import Any, Final
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Datapoint, values_of
 from towerpack.dataflow._flow import DataFlow, check_seed
 from towerpack.dataflow.formats._wire import Packer, pack_frames
 from towerpack.dataflow.remote._keys import Keys
-from towerpack.dataflow.remote._protocol import LONGEST_NAME, Kind, header
-from towerpack.dataflow.remote._socket import REPORT_S, SLICE_S, Socket
+from towerpack.dataflow.remote._protocol import (
+    LONGEST_NAME,
+    REPORT_S,
+    SLICE_S,
+    Kind,
+    Socket,
+    header,
+)
 from towerpack.dataflow.stages._repeat import RepeatedData
 
 log = get_logger(__name__)
@@ -82,8 +89,7 @@ def send_dataflow_zmq(
             expected="None: datapoints travel as raw arrays, and never as pickles",
             fix="leave it out; the consumer is RemoteDataZMQ",
         )
-    if hwm < 1:
-        raise ConfigError(f"hwm={hwm} would let nothing through.", expected="1 or more")
+    hwm = integer_of(hwm, "hwm", 1)
     name = f"{socket.gethostname()[:100]}-{os.getpid()}" if name is None else name
     if not 0 < len(name.encode()) <= LONGEST_NAME:
         what = f"The name of a producer has 1 to {LONGEST_NAME} bytes."
@@ -121,9 +127,8 @@ class _Sender:
         self._name = name.encode()
         self._run = os.urandom(8)
         self.number = 0
-        self._nbytes = 0
         self._waited_s = 0.0
-        self._last = (time.monotonic(), 0, 0, 0.0)
+        self._begun = self._drawn = time.monotonic()
         self._zmq: Any = importlib.import_module("zmq")
 
     def add(self, datapoint: Datapoint) -> None:
@@ -157,7 +162,6 @@ class _Sender:
             self._link.raw.send_multipart(message)
         self.number += count
         if self._shown:
-            self._nbytes += sum(memoryview(frame).nbytes for frame in frames)
             self._show(last=count == 0)
 
     def end(self, kind: Kind, frames: Sequence[Any], limit_s: float) -> None:
@@ -189,26 +193,19 @@ class _Sender:
 
     def _show(self, last: bool) -> None:
         now = time.monotonic()
-        begin, number, nbytes, waited_s = self._last
-        if now - begin < _SHOW_S and not last:
+        if now - self._drawn < _SHOW_S and not last:
             return
-        seconds = max(now - begin, 1e-3)
-        line = (
-            f"\r{self.number:,} sent, {(self.number - number) / seconds:,.1f} /s, "
-            f"{(self._nbytes - nbytes) / seconds / 1e6:,.1f} MB/s, "
-            f"{min(1.0, (self._waited_s - waited_s) / seconds):4.0%} of the time waiting"
-        )
+        self._drawn, seconds = now, max(now - self._begun, 1e-3)
+        line = f"\r{self.number:,} sent, {self.number / seconds:,.1f} /s, "
+        line += f"{min(1.0, self._waited_s / seconds):4.0%} of the time waiting"
         sys.stderr.write(line + ("\n" if last else ""))
         sys.stderr.flush()
-        self._last = (now, self.number, self._nbytes, self._waited_s)
 
 
 def _size(datapoint: Datapoint) -> int:
     """Bytes of the larger components, about."""
-    total = 0
-    for value in values_of(datapoint):
-        total += len(value) if isinstance(value, str | bytes) else getattr(value, "nbytes", 0)
-    return total
+    values = values_of(datapoint)
+    return sum(len(v) if isinstance(v, str | bytes) else getattr(v, "nbytes", 0) for v in values)
 
 
 def _told(error: Exception) -> bytes:

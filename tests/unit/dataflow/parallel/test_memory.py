@@ -64,7 +64,7 @@ def test_both_sides_see_the_same_bytes() -> None:
 
 def sent(value: Any) -> Any:
     image = JobImage(value)
-    return load_image(*image.message, [os.dup(fd) for fd in image.fds]), image
+    return load_image(image.pieces, [os.dup(fd) for fd in image.fds]), image
 
 
 def test_large_arrays_travel_beside_the_pickle() -> None:
@@ -75,13 +75,13 @@ def test_large_arrays_travel_beside_the_pickle() -> None:
     assert np.array_equal(here, small)
     assert not there.flags.writeable
     assert here.flags.writeable
-    assert image.message[0] < 2000
+    assert image.pieces[-1].nbytes < 2000
 
 
 def test_what_a_worker_writes_is_its_own() -> None:
     array = np.zeros(1 << 16, np.uint8)
     image = JobImage([array])
-    one, other = (load_image(*image.message, [os.dup(fd) for fd in image.fds])[0] for _ in range(2))
+    one, other = (load_image(image.pieces, [os.dup(fd) for fd in image.fds])[0] for _ in range(2))
     one[:] = 1
     assert not other.any()
     assert not array.any()
@@ -96,18 +96,18 @@ def test_mapped_files_travel_by_name(tmp_path: Path, rows: slice) -> None:
     there, image = sent(node)
     assert np.array_equal(there.get(0, 7)[0], mapped[7])
     if mapped.flags.c_contiguous:
-        assert [piece.file for piece in image.message[1]] == [str(path)]
+        assert [piece.file for piece in image.pieces] == [str(path), 0]
 
 
 def test_a_file_that_shrank_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "data.npy"
     np.save(path, np.zeros(100_000))
     image = JobImage(np.load(path, mmap_mode="r"))
-    if not any(piece.file == str(path) for piece in image.message[1]):
+    if not any(piece.file == str(path) for piece in image.pieces):
         image = JobImage(np.asarray(np.load(path, mmap_mode="r")))
     os.truncate(path, 5000)
     with pytest.raises(Exception, match="shrunk"):
-        load_image(*image.message, [os.dup(fd) for fd in image.fds])
+        load_image(image.pieces, [os.dup(fd) for fd in image.fds])
 
 
 def test_arrays_in_memory_are_there_once() -> None:
@@ -120,7 +120,7 @@ def test_arrays_in_memory_are_there_once() -> None:
     assert np.array_equal(flow[7][0], expected[0])
     assert not np.shares_memory(flow.arrays[0], array)
     again = JobImage(compile_flow(flow, Place(1)))
-    assert again.message[0] + sum(p.nbytes for p in again.message[1] if p.file == 0) < 50_000
+    assert sum(p.nbytes for p in again.pieces if p.file == 0) < 50_000
 
 
 def test_long_lists_travel_flat() -> None:

@@ -300,14 +300,14 @@ def test_keys_let_in_who_has_them(run: Run, tmp_path: Path) -> None:
         (lambda: RemoteDataZMQ(5555), "no address"),  # type: ignore[arg-type]
         (lambda: RemoteDataZMQ("tcp://0.0.0.0:5555"), "there are no keys"),
         (lambda: RemoteDataZMQ("ipc://x", "tcp://localhost.example.org:1"), "there are no keys"),
-        (lambda: RemoteDataZMQ("ipc://x", hwm=0), "let nothing through"),
+        (lambda: RemoteDataZMQ("ipc://x", hwm=0), "hwm is 0"),
         (lambda: RemoteDataZMQ("ipc://x", producers=0), "neither how many"),
         (lambda: RemoteDataZMQ("ipc://x", producers=["a", "a"]), "neither how many"),
-        (lambda: RemoteDataZMQ("ipc://x", max_nbytes=5), "too small"),
+        (lambda: RemoteDataZMQ("ipc://x", max_nbytes=5), "max_nbytes is 5"),
         (lambda: RemoteDataZMQ("ipc://x").iterate(state={"inner": 3}), "state"),
         (lambda: send_dataflow_zmq(numbers(1), "tcp://eth0:5555"), "there are no keys"),
         (lambda: send_dataflow_zmq(numbers(1), "ipc://x", format="zmq_ops"), "format"),
-        (lambda: send_dataflow_zmq(numbers(1), "ipc://x", hwm=0), "let nothing through"),
+        (lambda: send_dataflow_zmq(numbers(1), "ipc://x", hwm=0), "hwm is 0"),
         (lambda: send_dataflow_zmq(numbers(1), "ipc://x", name="a" * 300), "1 to 200 bytes"),
     ],
 )
