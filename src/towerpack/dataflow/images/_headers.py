@@ -81,7 +81,7 @@ def image_header(data: Bytes, *, name: str | None = None) -> ImageHeader:
         header = _PARSERS[start](data)
         if header.height < 1 or header.width < 1:
             raise ValueError(f"it says {header.height} rows of {header.width} pixels")
-    except (ValueError, struct.error) as error:
+    except (ValueError, IndexError, struct.error) as error:
         raise FormatError(
             f"The header of {name or 'this image'} is damaged: {error}.",
             got=f"{len(data)} bytes that begin with {data[:16]!r}",
@@ -172,7 +172,7 @@ def _jpeg(data: bytes) -> ImageHeader:
     at, orientation = 2, 1
     while found := _MARKER.search(data, at):
         marker, at = data[found.end() - 1], found.end()
-        size = int.from_bytes(data[at : at + 2], "big")
+        size = (data[at] << 8) | data[at + 1]
         if size < 2 or marker in (0xD8, 0xD9, 0xDA):
             raise ValueError(f"there is no frame header before byte {at}")
         if marker in _FRAMES:

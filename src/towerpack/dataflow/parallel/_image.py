@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import DataFlowError
 from towerpack.dataflow._flow import DataFlow, inputs_of, pipeline_of
+from towerpack.dataflow._memory import aligned
 from towerpack.dataflow.parallel._memory import (
     bases_of,
     buffer_address,
