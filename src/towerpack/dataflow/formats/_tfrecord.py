@@ -140,13 +140,14 @@ class TFRecordWriter:
         self.compression: Compression | None = compression
         self.written = 0
         self._file: IO[bytes] | None = None
-        # Without a name or time in it: equal content gives an equal file.
-        self._deflater = zlib.compressobj(wbits=_WBITS[compression]) if compression else None
+        self._deflater: Any = None
         self._stack = ExitStack()
 
     def __enter__(self) -> TFRecordWriter:
         temporary = self._stack.enter_context(whole_file(self.path))
         self._file = self._stack.enter_context(open(temporary, "wb"))
+        if self.compression:  # without a name or time in it: equal content gives an equal file
+            self._deflater = zlib.compressobj(wbits=_WBITS[self.compression])
         return self
 
     def write(self, record: bytes) -> None:

@@ -124,9 +124,8 @@ def unpack_frames(frames: Sequence[Buffer], *, copy: bool = False) -> Datapoint:
         header = b"".join(views[:1])
         if _PREFIX.size + _values_in(header) != len(header):
             raise ValueError("the first frame is of another length")
-        datapoint = _unpacked(
-            memoryview(header)[_PREFIX.size :], lambda nbytes: next(rest, b""), copy
-        )
+        values = memoryview(header)[_PREFIX.size :]
+        datapoint = _unpacked(values, lambda nbytes: next(rest, b""), copy)
         if next(rest, None) is not None:
             raise ValueError("frames are left over")
     return datapoint
