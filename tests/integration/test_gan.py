@@ -19,7 +19,7 @@ PROGRAM = Path(__file__).with_name("gan_program.py")
 EXAMPLES = Path(__file__).parents[2] / "examples" / "gan"
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def nothing_is_left() -> Iterator[None]:
     yield
     gc.collect()  # Whole models and environments, which else a thread of a later test would free.

@@ -20,7 +20,7 @@ BOTH = ["gen/", "discrim/"]
 FOUR = ["gen/ab/", "gen/ba/", "discrim/a/", "discrim/b/"]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def nothing_is_left() -> Iterator[None]:
     yield
     gc.collect()  # Whole models and environments, which else a thread of a later test would free.

@@ -23,7 +23,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples" / "rl"
 BOX = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture(autouse=True, scope="module")
 def nothing_is_left() -> Iterator[None]:
     yield
     gc.collect()  # Whole models and environments, which else a thread of a later test would free.

@@ -17,12 +17,14 @@ import socket
 import sys
 from typing import Any
 
-_FORWARDED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1)
+_FORWARDED = (
+    signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGCONT,
+)  # fmt: skip
 _server: Any = None
 
 
 def warm_python() -> list[str]:
-    """The beginning of a command, in place of `[sys.executable]`: a file, -c or -m follows."""
+    """The beginning of a command, in place of `[sys.executable]`: a file, -, -c or -m follows."""
     global _server
     if _server is None:
         import subprocess
@@ -53,6 +55,8 @@ def _start(address: str, arguments: list[str]) -> None:
         process = int.from_bytes(server.recv(8)) or sys.exit("the server of warm_python has ended")
         for number in _FORWARDED:
             signal.signal(number, lambda number, _: os.kill(process, number))
+        # The kernel lets no terminal stop a group that leads a session.
+        signal.signal(signal.SIGTSTP, lambda *_: os.kill(process, signal.SIGSTOP))
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
         # Whoever reads a stream to its end waits for the program alone.
         os.closerange(0, 3)
@@ -146,6 +150,10 @@ def _run(arguments: list[str]) -> None:
         sys.argv = ["-c", *rest[1:]]
         sys.path[0] = ""
         code = compile(rest[0], "<string>", "exec")
+    elif option == "-":
+        sys.argv = arguments
+        sys.path[0] = ""
+        code = compile(sys.stdin.read(), "<stdin>", "exec")
     else:
         sys.argv = arguments
         sys.path[0] = os.path.dirname(os.path.abspath(option))

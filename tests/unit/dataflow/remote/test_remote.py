@@ -107,6 +107,8 @@ def test_several_producers_and_addresses(ipc: str) -> None:
         assert [dp for dp in found if dp[0] == name] == [(name, i) for i in range(9)]
         assert ds.counts[name].datapoints == 9
     assert ds.counts.keys() == {"a", "b"}
+    # It would complain in the logs of later tests.
+    assert len(list(RemoteDataZMQ(ipc, producers=["other"], timeout_s=30))) == 9
 
 
 def test_a_producer_is_no_further_ahead_than_both_sides_allow(ipc: str) -> None:
