@@ -180,8 +180,14 @@ def settled(flow: DataFlow, workers: Workers, pools: Pools) -> DataFlow:
     """A flow whose parallel stages have so many workers, which they share with other flows."""
     for stage in parallel_stages(flow):
         stage.options = replace(stage.options, workers=workers.count or 0)
-        stage._idle = pools  # type: ignore[assignment]
+        share_pools(stage, pools)
     return flow
+
+
+def share_pools(stage: Any, pools: Pools) -> None:
+    """Has a stage take its workers from `pools`."""
+    assert hasattr(stage, "_idle")  # or each flow would start its own, without a word
+    stage._idle = pools
 
 
 def passes(flow: DataFlow) -> list[list[Any]]:
@@ -464,7 +470,7 @@ def composed(
         except ConfigError:
             return None
     for stage in parallel_stages(flow):
-        stage._idle = pools  # type: ignore[assignment]
+        share_pools(stage, pools)
     return flow
 
 
