@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -78,9 +80,14 @@ def assert_same(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]
 
 
 def threads() -> list[str]:
-    """Names of threads of ours."""
+    """Names of threads of ours, and where they are."""
     ours = ("QueueInput", "ReadAhead", "towerpack")
-    return [t.name for t in threading.enumerate() if t.name.startswith(ours)]
+    frames = sys._current_frames()
+    return [
+        f"{t.name}:\n{''.join(traceback.format_stack(frames.get(t.ident or 0)))}"
+        for t in threading.enumerate()
+        if t.name.startswith(ours)
+    ]
 
 
 class PacedBy(Pace):

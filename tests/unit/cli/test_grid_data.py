@@ -71,7 +71,6 @@ def test_a_component_that_is_not_there_is_told(
         main()
     assert capsys.readouterr().err.splitlines() == [
         "ConfigError: There is no component 'nope' to show as image.",
-        "  got       {pic: float32 [20, 30], box: int64 [1, 4]}",
         "  expected  'pic' or 'box'",
         "  to fix    name it with image=..., or on the command line with --image ...",
         "  pipeline  DataFromList(1)",

@@ -141,15 +141,9 @@ class TextInputter(Inputter):
         return str(source)
 
     def prepare(self, sample: Any) -> tuple[NDArray[np.int32]]:
-        """(int32 [max_length],), 0 where the text has ended.
-
-        Raises:
-            FormatError: The text has no words.
-        """
+        """(int32 [max_length],), 0 where the text has ended."""
         length = self.config.max_length
-        (ids,), _, empty = self.vocabulary.encoded([sample], length)
-        if empty:
-            raise FormatError("The text has no words.", got=repr(sample[:40]))
+        (ids,), _, _ = self.vocabulary.encoded([sample], length)
         return (np.pad(ids, (0, length - len(ids))),)
 
     def keep(self, run_dir: Path) -> None:

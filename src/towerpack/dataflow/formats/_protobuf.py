@@ -181,6 +181,8 @@ def _sizes(shape: Any) -> tuple[int, ...]:
 
 def checked_features(features: Any) -> dict[str, Feature]:
     """Features to make of records, as a dict of its own."""
+    if not isinstance(features, Mapping):
+        raise ConfigError("features is no dict.", got=given(features), expected=_FEATURES)
     wanted = dict(cast("Mapping[Any, Any]", features))
     for name, feature in wanted.items():
         if not isinstance(feature, Feature):
