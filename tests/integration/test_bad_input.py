@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import subprocess
@@ -14,6 +15,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from processes import wait_until
 from small_training import SPECS, Model, PacedBy, Recorded, X, Y, assert_same, threads, train
 from towerpack import (
     CheckpointError,
@@ -43,10 +45,16 @@ pytestmark = pytest.mark.timeout(120)
 STEPS, EPOCHS = 6, 3
 
 
+@pytest.fixture(autouse=True, scope="module")
+def nothing_to_collect() -> None:
+    """Frees whole networks of tests before: else a thread of ours might, for half a minute."""
+    gc.collect()
+
+
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
     yield
-    assert threads() == []
+    assert wait_until(lambda: not threads(), 60), threads()
 
 
 def batches(x: np.ndarray = X, y: np.ndarray = Y) -> list[tuple[np.ndarray, np.ndarray]]:

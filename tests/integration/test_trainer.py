@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import shutil
@@ -17,7 +18,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from processes import stopwatch
+from processes import stopwatch, wait_until
 from scaling import sample
 from small_training import (
     SPECS,
@@ -77,10 +78,16 @@ def paced(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
     return pace
 
 
+@pytest.fixture(autouse=True, scope="module")
+def nothing_to_collect() -> None:
+    """Frees whole networks of tests before: else a thread of ours might, for half a minute."""
+    gc.collect()
+
+
 @pytest.fixture(autouse=True)
 def no_thread_is_left() -> Iterator[None]:
     yield
-    assert threads() == []
+    assert wait_until(lambda: not threads(), 60), threads()
 
 
 # ---------------------------------------------------------------------- hooks
