@@ -8,6 +8,7 @@ from collections.abc import Callable
 import keras
 import numpy as np
 import tensorflow as tf
+from _fitting import fit, train_ours
 from _measure import Gate
 
 from towerpack.ops.anchors import AnchorLevel
@@ -120,10 +121,6 @@ def ssd() -> None:
 
 
 def ssd_ours(image: np.ndarray, true: np.ndarray, ids: np.ndarray, loss: Callable) -> None:
-    import tempfile
-
-    from towerpack import Callback, SimpleTrainer, TrainConfig
-    from towerpack.dataflow import DataFromList, RepeatedData
     from towerpack.nn import BNReLU, Conv2D
     from towerpack.zoo.ssd import predictions
 
@@ -142,27 +139,7 @@ def ssd_ours(image: np.ndarray, true: np.ndarray, ids: np.ndarray, loss: Callabl
         found = predictions(image, maps, LEVELS, CLASSES, Conv2D)
         return loss(found.logits, found.offsets, true, ids)
 
-    class Turns(Callback):
-        def before_train(self) -> None:
-            self.fetch("cost")
-            self.gate = Gate(STEPS)
-            self.gate.open()
-
-        def trigger_epoch(self) -> None:
-            if not self.gate.epoch_done(lambda: self.trainer.monitors.latest("cost")):
-                raise SystemExit
-
-    with tempfile.TemporaryDirectory() as folder:
-        SimpleTrainer(
-            TrainConfig(
-                model=(inputs, build, lambda: keras.optimizers.SGD(1e-3, momentum=0.9)),
-                dataflow=RepeatedData(DataFromList([(image, true, ids)], shuffle=False)),
-                callbacks=[Turns()],
-                steps_per_epoch=STEPS,
-                max_epoch=10**6,
-                run_dir=folder,
-            )
-        ).train()
+    train_ours(inputs, build, 1e-3, (image, true, ids), STEPS)
 
 
 def ssd_keras(image: np.ndarray, true: np.ndarray, ids: np.ndarray, loss: Callable) -> None:
@@ -188,15 +165,7 @@ def ssd_keras(image: np.ndarray, true: np.ndarray, ids: np.ndarray, loss: Callab
     truth = np.concatenate([true, ids[..., None]], -1).astype(np.float32)
     model.compile(optimizer=keras.optimizers.SGD(1e-3, momentum=0.9), loss=packed)
     data = tf.data.Dataset.from_tensors((image, truth)).repeat()
-    gate = Gate(STEPS)
-
-    class Turns(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-            if not gate.epoch_done(lambda: (logs or {})["loss"]):
-                self.model.stop_training = True
-
-    if gate.open():
-        model.fit(data, epochs=10**6, steps_per_epoch=STEPS, verbose=0, callbacks=[Turns()])
+    fit(model, data, STEPS, steps_per_epoch=STEPS)
 
 
 {"matching": matching, "suppression": suppression, "ssd": ssd}[PART]()

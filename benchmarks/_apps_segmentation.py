@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-import tempfile
 
 import keras
 import numpy as np
 import tensorflow as tf
-from _measure import Gate
+from _fitting import fit, train_ours
 
 SIZE, BATCH, CLASSES, STEPS = 96, 8, 12, 3
 WIDTHS = (32, 64, 128, 256)
@@ -18,8 +17,6 @@ LABEL = RNG.integers(0, CLASSES, (BATCH, SIZE, SIZE)).astype(np.int32)
 
 
 def ours() -> None:
-    from towerpack import Callback, SimpleTrainer, TrainConfig
-    from towerpack.dataflow import DataFromList, RepeatedData
     from towerpack.zoo.unet import net
 
     def inputs() -> list[tf.TensorSpec]:
@@ -32,27 +29,7 @@ def ours() -> None:
         logits = net(image, CLASSES)
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(label, logits))
 
-    class Turns(Callback):
-        def before_train(self) -> None:
-            self.fetch("cost")
-            self.gate = Gate(STEPS)
-            self.gate.open()
-
-        def trigger_epoch(self) -> None:
-            if not self.gate.epoch_done(lambda: self.trainer.monitors.latest("cost")):
-                raise SystemExit
-
-    with tempfile.TemporaryDirectory() as folder:
-        SimpleTrainer(
-            TrainConfig(
-                model=(inputs, build, lambda: keras.optimizers.SGD(1e-2, momentum=0.9)),
-                dataflow=RepeatedData(DataFromList([(IMAGE, LABEL)], shuffle=False)),
-                callbacks=[Turns()],
-                steps_per_epoch=STEPS,
-                max_epoch=10**6,
-                run_dir=folder,
-            )
-        ).train()
+    train_ours(inputs, build, 1e-2, (IMAGE, LABEL), STEPS)
 
 
 def theirs() -> None:
@@ -72,15 +49,7 @@ def theirs() -> None:
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
     data = tf.data.Dataset.from_tensors((IMAGE, LABEL)).repeat()
-    gate = Gate(STEPS)
-
-    class Turns(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch: int, logs: dict | None = None) -> None:
-            if not gate.epoch_done(lambda: (logs or {})["loss"]):
-                self.model.stop_training = True
-
-    if gate.open():
-        model.fit(data, epochs=10**6, steps_per_epoch=STEPS, verbose=0, callbacks=[Turns()])
+    fit(model, data, STEPS, steps_per_epoch=STEPS)
 
 
 {"unet-ours": ours, "unet-theirs": theirs}[sys.argv[1]]()

@@ -11,6 +11,7 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from _fitting import fit
 from _measure import Gate
 
 from towerpack.apps.text_generation import TextGenerationConfig, TextGenerationModeler, TextInputter
@@ -72,13 +73,6 @@ def train_ours(folder: Path) -> None:
 
 def train_theirs(folder: Path) -> None:
     del folder
-    gate = Gate(STEPS)
-
-    class Turns(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-            if not gate.epoch_done(lambda: (logs or {})["loss"]):
-                self.model.stop_training = True
-
     token = keras.Input(batch_shape=(STREAMS, TIME), dtype="int32")
     x = keras.layers.Embedding(VOCABULARY, UNITS)(token)
     for _ in range(2):
@@ -87,8 +81,7 @@ def train_theirs(folder: Path) -> None:
     net.compile(keras.optimizers.Adam(1e-3), keras.losses.SparseCategoricalCrossentropy(True))
     ids = batch()
     data = tf.data.Dataset.from_tensors((ids[:, :-1], ids[:, 1:])).repeat(STEPS).prefetch(2)
-    if gate.open():
-        net.fit(data, epochs=10**9, verbose=0, callbacks=[Turns()])
+    fit(net, data, STEPS)
 
 
 def sample(folder: Path, text: Callable[[TextGenerationModeler], Callable[[], float]]) -> None:

@@ -16,6 +16,7 @@ import math
 import os
 import platform
 import resource
+import shlex
 import signal
 import statistics
 import subprocess
@@ -282,14 +283,58 @@ def circumstances(packages: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def parts_report(head: Sequence[str], parts: Iterable[str], found: Mapping[str, Any]) -> str:
-    """A report of those parts that were found, each with its command and circumstances."""
-    text = [*head]
-    for name in parts:
-        if name in found:
-            own = found[name]
-            text += [own["text"], f"`{own['command']}`, {described(own['circumstances'])}"]
-    return "\n\n".join(text) + "\n"
+class PartsReport:
+    """The report of a benchmark whose parts may be measured one by one: `NAME.json`, `NAME.md`.
+
+    Args:
+        script: File name of the benchmark.
+        folder: Where the report lies; parts that it has stay until they are measured anew.
+        head: Its first paragraphs.
+        parts: Names of all parts, in order.
+    """
+
+    def __init__(
+        self, script: str, folder: Path, head: Sequence[str], parts: Iterable[str]
+    ) -> None:
+        self._script, self._head, self._parts = script, head, list(parts)
+        self._file = folder / Path(script).with_suffix(".json")
+        self._found = json.loads(self._file.read_text()) if self._file.exists() else {}
+
+    def add(
+        self, part: str, turns: Mapping[str, Sequence[Turn]], text: str, about: Mapping[str, Any]
+    ) -> None:
+        """Print a part's text, and write the report with it; `about` are its circumstances."""
+        self._found[part] = {
+            "command": shlex.join(["python", f"benchmarks/{self._script}", *sys.argv[1:]]),
+            "circumstances": about,
+            "turns": {name: [asdict(turn) for turn in own] for name, own in turns.items()},
+            "text": text,
+        }
+        print(text, flush=True)
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        self._file.write_text(json.dumps(self._found, indent=1) + "\n")
+        lines = [*self._head]
+        for name in self._parts:
+            if name in self._found:
+                own = self._found[name]
+                lines += [own["text"], f"`{own['command']}`, {described(own['circumstances'])}"]
+        self._file.with_suffix(".md").write_text("\n\n".join(lines) + "\n")
+
+
+def result_rows(
+    turns: Mapping[str, Sequence[Turn]],
+    titles: Mapping[str, str],
+    values: Sequence[Callable[[Turn], float]],
+) -> list[list[str]]:
+    """A row for each contender: its title, medians of the values, and its last result."""
+    return [
+        [
+            title,
+            *(digits(median(turns[name], value)) for value in values),
+            f"{turns[name][-1].loss:,.6g}",
+        ]
+        for name, title in titles.items()
+    ]
 
 
 def described(found: dict[str, Any]) -> str:

@@ -9,10 +9,8 @@ The report keeps of earlier runs what a run with --only leaves out.
 from __future__ import annotations
 
 import argparse
-import json
-import shlex
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import _measure as measure
@@ -56,14 +54,7 @@ def section(part: str, turns: dict[str, list[Turn]]) -> str:
     about = PARTS[part]
     rate, cpu = (lambda turn: turn.rate), (lambda turn: turn.cpu_us / 1000)
     ratio = measure.paired(turns["towerpack"], turns["keras"], rate)
-    rows = [
-        [
-            title,
-            *(measure.digits(measure.median(turns[name], value)) for value in (rate, cpu)),
-            f"{turns[name][-1].loss:,.6g}",
-        ]
-        for name, title in CONTENDERS.items()
-    ]
+    rows = measure.result_rows(turns, CONTENDERS, (rate, cpu))
     last = "loss" if part == "steps" else "numbers in variables"
     header = ["", f"{about.unit}/s", f"CPU ms/{about.unit[:-1]}", last]
     verdict = "met" if ratio.median >= about.aim else "**not met**"
@@ -72,14 +63,11 @@ def section(part: str, turns: dict[str, list[Turn]]) -> str:
     return "\n\n".join([f"## {about.title}", text, measure.table(header, rows), aim])
 
 
-def report(found: dict) -> str:
-    """All parts, each with its circumstances."""
-    head = [
-        "# What layers by name cost",
-        "Contenders are processes that take turns. Medians over rounds; ratios are taken within a "
-        "round and given as median (lowest–highest).",
-    ]
-    return measure.parts_report(head, PARTS, found)
+HEAD = [
+    "# What layers by name cost",
+    "Contenders are processes that take turns. Medians over rounds; ratios are taken within a "
+    "round and given as median (lowest–highest).",
+]
 
 
 def main() -> None:
@@ -90,8 +78,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="of a turn, at least")
     parser.add_argument("--out", type=Path, default=HERE / "reports", help="for the report")
     options = parser.parse_args()
-    file = options.out / "layers.json"
-    found = json.loads(file.read_text()) if file.exists() else {}
+    report = measure.PartsReport("layers.py", options.out, HEAD, PARTS)
     quick = ["--quick"] if options.quick else []
     for part in options.only:
         circumstances = measure.circumstances(["tensorflow", "keras", "numpy"])
@@ -102,16 +89,7 @@ def main() -> None:
             rounds=1 if quick else options.rounds,
             seconds=0 if quick else options.seconds,
         )
-        found[part] = {
-            "command": shlex.join(["python", "benchmarks/layers.py", *sys.argv[1:]]),
-            "circumstances": circumstances,
-            "turns": {name: [asdict(turn) for turn in own] for name, own in turns.items()},
-            "text": section(part, turns),
-        }
-        print(found[part]["text"], flush=True)
-        options.out.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(found, indent=1) + "\n")
-        file.with_suffix(".md").write_text(report(found))
+        report.add(part, turns, section(part, turns), circumstances)
 
 
 if __name__ == "__main__":

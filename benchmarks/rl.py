@@ -13,12 +13,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shlex
 import statistics
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import _measure as measure
@@ -187,14 +186,11 @@ def million(options: argparse.Namespace) -> str:
 COLUMNS = ("disk_gb", "grown_mb", "append_us", "sample_us")
 
 
-def report(found: dict) -> str:
-    """All parts, each with its circumstances."""
-    head = [
-        "# Reinforcement learning beside Stable-Baselines3",
-        "Contenders are processes that take turns. Medians over rounds; ratios are taken within a "
-        "round and given as median (lowest–highest). CPU time is that of all threads.",
-    ]
-    return measure.parts_report(head, [*PARTS, SOLVE, MILLION], found)
+HEAD = [
+    "# Reinforcement learning beside Stable-Baselines3",
+    "Contenders are processes that take turns. Medians over rounds; ratios are taken within a "
+    "round and given as median (lowest–highest). CPU time is that of all threads.",
+]
 
 
 def peers_python(options: argparse.Namespace, directory: str) -> Path:
@@ -246,8 +242,7 @@ def parsed() -> argparse.Namespace:
 
 def main() -> None:
     options = parsed()
-    file = options.out / "rl.json"
-    found = json.loads(file.read_text()) if file.exists() else {}
+    report = measure.PartsReport("rl.py", options.out, HEAD, [*PARTS, SOLVE, MILLION])
     for part in options.only:
         circumstances = measure.circumstances(["tensorflow", "gymnasium", "ale-py", "numpy"])
         with tempfile.TemporaryDirectory(dir=options.scratch) as directory:
@@ -260,16 +255,7 @@ def main() -> None:
                 text = section(part, turns, missing)
         if "sb3" in turns or part == SOLVE:
             circumstances |= dict(pin.split("==") for pin in PINS)
-        found[part] = {
-            "command": shlex.join(["python", "benchmarks/rl.py", *sys.argv[1:]]),
-            "circumstances": circumstances,
-            "turns": {name: [asdict(turn) for turn in own] for name, own in turns.items()},
-            "text": text,
-        }
-        print(found[part]["text"], flush=True)
-        options.out.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(found, indent=1) + "\n")
-        file.with_suffix(".md").write_text(report(found))
+        report.add(part, turns, text, circumstances)
 
 
 if __name__ == "__main__":

@@ -16,11 +16,10 @@ from __future__ import annotations
 import argparse
 import json
 import resource
-import shlex
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import _measure as measure
@@ -179,15 +178,12 @@ def section(part: str, turns: Turns, missing: dict[str, str]) -> str:
     return "\n\n".join([f"## {about.title}", text, measure.table(header, rows), "\n".join(aims)])
 
 
-def report(found: dict) -> str:
-    """All parts, each with its circumstances."""
-    head = [
-        "# What trainers cost",
-        "Contenders are processes that take turns. Medians over rounds; ratios are taken within a "
-        "round and given as median (lowest–highest). CPU time is that of all processes of a "
-        "contender.",
-    ]
-    return measure.parts_report(head, PARTS, found)
+HEAD = [
+    "# What trainers cost",
+    "Contenders are processes that take turns. Medians over rounds; ratios are taken within a "
+    "round and given as median (lowest–highest). CPU time is that of all processes of a "
+    "contender.",
+]
 
 
 def lightning(options: argparse.Namespace, directory: str) -> Path:
@@ -242,24 +238,14 @@ def run(part: str, options: argparse.Namespace, directory: str) -> tuple[Turns, 
 
 def main() -> None:
     options = parsed()
-    file = options.out / "trainers.json"
-    found = json.loads(file.read_text()) if file.exists() else {}
+    report = measure.PartsReport("trainers.py", options.out, HEAD, PARTS)
     for part in options.only:
         circumstances = measure.circumstances(["tensorflow", "keras", "numpy"])
         with tempfile.TemporaryDirectory() as directory:
             turns, missing = run(part, options, directory)
         if "lightning" in turns:
             circumstances |= dict(pin.split("==") for pin in PINS)
-        found[part] = {
-            "command": shlex.join(["python", "benchmarks/trainers.py", *sys.argv[1:]]),
-            "circumstances": circumstances,
-            "turns": {name: [asdict(turn) for turn in own] for name, own in turns.items()},
-            "text": section(part, turns, missing),
-        }
-        print(found[part]["text"], flush=True)
-        options.out.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(found, indent=1) + "\n")
-        file.with_suffix(".md").write_text(report(found))
+        report.add(part, turns, section(part, turns, missing), circumstances)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ def lazy(
 
     Args:
         package: Its `__name__`.
-        names: Public names, by the module that each lives in.
+        names: Public names, by the module that each lives in; `.module` is one of the package.
         modules: Modules in the package that are public as a whole; `import *` leaves them out.
     """
     homes = {name: module for module, listed in names.items() for name in listed}
@@ -29,7 +29,7 @@ def lazy(
         with explain_missing(f"{package}.{name}"):
             if name in modules:
                 return importlib.import_module(f"{package}.{name}")
-            value = getattr(importlib.import_module(homes[name]), name)
+            value = getattr(importlib.import_module(homes[name], package), name)
         setattr(sys.modules[package], name, value)
         return value
 

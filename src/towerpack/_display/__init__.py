@@ -1,1 +1,1 @@
-"""What people look at: rows of the terminal (Rich), figures (Matplotlib)."""
+"""Output for people: rows of the terminal (Rich), figures (Matplotlib)."""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from towerpack.apps._tune import search as search
 
 _NAMES = {
-    "_application": (
+    "._application": (
         "APPLICATIONS",
         "RECIPE",
         "Application",
@@ -37,15 +37,13 @@ _NAMES = {
         "find_recipe",
         "recipe_names",
     ),
-    "_config": ("AppConfig",),
-    "_files": ("write_picture",),
-    "_infer": ("Inference", "infer"),
-    "_inputter": ("Inputter",),
-    "_modeler": ("Display", "Modeler", "Reporting"),
-    "_runner": ("CALLBACKS", "TRAINERS", "Evaluation", "Runner"),
-    "_tune": ("Search", "search"),
+    "._config": ("AppConfig",),
+    "._files": ("write_picture",),
+    "._infer": ("Inference", "infer"),
+    "._inputter": ("Inputter",),
+    "._modeler": ("Display", "Modeler", "Reporting"),
+    "._runner": ("CALLBACKS", "TRAINERS", "Evaluation", "Runner"),
+    "._tune": ("Search", "search"),
 }
 
-__getattr__, __dir__, __all__ = lazy(
-    __name__, {f"{__name__}.{module}": names for module, names in _NAMES.items()}, ()
-)
+__getattr__, __dir__, __all__ = lazy(__name__, _NAMES, ())

@@ -164,7 +164,7 @@ class Vocabulary:
 
     @property
     def rules(self) -> Literal["word", "wordpiece"] | None:
-        """What `towerpack.ops.text` can do as this tokenizer does; None for another kind."""
+        """Kind of tokenizer in `towerpack.ops.text` with the same rules; None if there is none."""
         told = json.loads(self.tokenizer.to_str())
         kinds = tuple((told[part] or {}).get("type") for part in _RULES)
         return {
@@ -174,7 +174,7 @@ class Vocabulary:
 
     @cached_property
     def characters(self) -> dict[str, str]:
-        """What becomes of characters before words are looked up: spaces divide words.
+        """Replacements of characters before words are looked up: spaces divide words.
 
         Those that stay as they are, and divide nothing, are left out. It says all of a tokenizer
         of words or their parts, whose rules see one character at a time.
@@ -192,7 +192,7 @@ class Vocabulary:
         return {c: result for c, result in new.items() if result != c}
 
     def operations(self, length: int) -> tuple[Sequence[Any], Callable[[Any], Any]]:
-        """What `encoded` does, in TensorFlow: for tokenizers that have `rules`.
+        """`encoded` as operations of TensorFlow, for tokenizers that have `rules`.
 
         Returns:
             Lookup tables, to be saved with a model; and from strings [n] to int32 [n, longest].

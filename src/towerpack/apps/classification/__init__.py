@@ -23,9 +23,10 @@ if TYPE_CHECKING:
     )
 
 _NAMES = {
-    "_display": ("ClassificationDisplay",),
-    "_image_inputter": ("ImageInputter", "Pictures", "make_inputter"),
-    "_modeler": ("ClassificationModeler",),
+    "._display": ("ClassificationDisplay",),
+    "._image_inputter": ("ImageInputter", "Pictures", "make_inputter"),
+    "._modeler": ("ClassificationModeler",),
+    "towerpack.apps._class_report": ("ClassificationReport",),
 }
 
 APPLICATION = Application(
@@ -35,11 +36,4 @@ APPLICATION = Application(
     display=f"{__name__}:ClassificationDisplay",
 )
 
-__getattr__, __dir__, __all__ = lazy(
-    __name__,
-    {
-        **{f"{__name__}.{module}": names for module, names in _NAMES.items()},
-        "towerpack.apps._class_report": ("ClassificationReport",),
-    },
-    (),
-)
+__getattr__, __dir__, __all__ = lazy(__name__, _NAMES, ())

@@ -1,4 +1,4 @@
-"""What a recipe of image classification says."""
+"""Settings of a recipe of image classification."""
 
 from __future__ import annotations
 

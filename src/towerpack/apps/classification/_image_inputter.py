@@ -151,7 +151,7 @@ class ImageInputter(PictureInputter):
 
     @property
     def num_classes(self) -> int:
-        """How many."""
+        """Number of classes."""
         return len(self.class_names)
 
     @property

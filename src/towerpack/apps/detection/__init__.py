@@ -19,10 +19,11 @@ if TYPE_CHECKING:
     from towerpack.apps.detection._report import DetectionReport as DetectionReport
 
 _NAMES = {
-    "_display": ("DetectionDisplay",),
-    "_inputter": ("DetectionInputter", "make_inputter"),
-    "_modeler": ("DetectionModeler",),
-    "_report": ("DetectionReport",),
+    "._display": ("DetectionDisplay",),
+    "._inputter": ("DetectionInputter", "make_inputter"),
+    "._modeler": ("DetectionModeler",),
+    "._report": ("DetectionReport",),
+    "towerpack.apps._box_files": ("Annotated",),
 }
 
 APPLICATION = Application(
@@ -32,11 +33,4 @@ APPLICATION = Application(
     display=f"{__name__}:DetectionDisplay",
 )
 
-__getattr__, __dir__, __all__ = lazy(
-    __name__,
-    {
-        "towerpack.apps._box_files": ("Annotated",),
-        **{f"{__name__}.{module}": names for module, names in _NAMES.items()},
-    },
-    (),
-)
+__getattr__, __dir__, __all__ = lazy(__name__, _NAMES, ())

@@ -1,4 +1,4 @@
-"""What a recipe of detection says."""
+"""Settings of a recipe of detection."""
 
 from __future__ import annotations
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from towerpack.apps.segmentation._report import SegmentationReport as SegmentationReport
 
 _NAMES = {
-    "_display": ("SegmentationDisplay",),
-    "_classes": ("Classes",),
-    "_inputter": ("SceneInputter", "make_inputter"),
-    "_modeler": ("SegmentationModeler",),
-    "_report": ("SegmentationReport",),
+    "._display": ("SegmentationDisplay",),
+    "._classes": ("Classes",),
+    "._inputter": ("SceneInputter", "make_inputter"),
+    "._modeler": ("SegmentationModeler",),
+    "._report": ("SegmentationReport",),
 }
 
 APPLICATION = Application(
@@ -33,6 +33,4 @@ APPLICATION = Application(
     display=f"{__name__}:SegmentationDisplay",
 )
 
-__getattr__, __dir__, __all__ = lazy(
-    __name__, {f"{__name__}.{module}": names for module, names in _NAMES.items()}, ()
-)
+__getattr__, __dir__, __all__ = lazy(__name__, _NAMES, ())

@@ -1,4 +1,4 @@
-"""What a recipe of segmentation says."""
+"""Settings of a recipe of segmentation."""
 
 from __future__ import annotations
 

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
     from towerpack.apps.style_transfer._modeler import StyleModeler as StyleModeler
 
 _NAMES = {
-    "_display": ("StyleDisplay",),
-    "_features": ("FeatureNetwork",),
-    "_inputter": ("PhotoInputter", "make_inputter"),
-    "_modeler": ("StyleModeler",),
+    "._display": ("StyleDisplay",),
+    "._features": ("FeatureNetwork",),
+    "._inputter": ("PhotoInputter", "make_inputter"),
+    "._modeler": ("StyleModeler",),
 }
 
 APPLICATION = Application(
@@ -31,6 +31,4 @@ APPLICATION = Application(
     display=f"{__name__}:StyleDisplay",
 )
 
-__getattr__, __dir__, __all__ = lazy(
-    __name__, {f"{__name__}.{module}": names for module, names in _NAMES.items()}, ()
-)
+__getattr__, __dir__, __all__ = lazy(__name__, _NAMES, ())

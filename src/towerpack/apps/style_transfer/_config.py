@@ -1,4 +1,4 @@
-"""What a recipe of style transfer says."""
+"""Settings of a recipe of style transfer."""
 
 from __future__ import annotations
 

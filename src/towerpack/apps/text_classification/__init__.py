@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     )
 
 _NAMES = {
-    "_display": ("TextClassificationDisplay",),
-    "_inputter": ("TextInputter", "make_inputter"),
-    "_modeler": ("TextClassificationModeler",),
+    "._display": ("TextClassificationDisplay",),
+    "._inputter": ("TextInputter", "make_inputter"),
+    "._modeler": ("TextClassificationModeler",),
 }
 
 APPLICATION = Application(
@@ -35,6 +35,4 @@ APPLICATION = Application(
     display=f"{__name__}:TextClassificationDisplay",
 )
 
-__getattr__, __dir__, __all__ = lazy(
-    __name__, {f"{__name__}.{module}": names for module, names in _NAMES.items()}, ()
-)
+__getattr__, __dir__, __all__ = lazy(__name__, _NAMES, ())

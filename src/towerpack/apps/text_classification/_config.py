@@ -1,4 +1,4 @@
-"""What a recipe of text classification says."""
+"""Settings of a recipe of text classification."""
 
 from __future__ import annotations
 

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from towerpack.apps.text_generation._sampler import Sampler as Sampler
 
 _NAMES = {
-    "_display": ("TextGenerationDisplay",),
-    "_inputter": ("TextInputter",),
-    "_modeler": ("TextGenerationModeler",),
-    "_report": ("TextReport",),
-    "_sampler": ("Sampler",),
+    "._display": ("TextGenerationDisplay",),
+    "._inputter": ("TextInputter",),
+    "._modeler": ("TextGenerationModeler",),
+    "._report": ("TextReport",),
+    "._sampler": ("Sampler",),
 }
 
 APPLICATION = Application(
@@ -37,6 +37,4 @@ APPLICATION = Application(
     display=f"{__name__}:TextGenerationDisplay",
 )
 
-__getattr__, __dir__, __all__ = lazy(
-    __name__, {f"{__name__}.{module}": names for module, names in _NAMES.items()}, ()
-)
+__getattr__, __dir__, __all__ = lazy(__name__, _NAMES, ())

@@ -1,4 +1,4 @@
-"""What a recipe of text generation says."""
+"""Settings of a recipe of text generation."""
 
 from __future__ import annotations
 
