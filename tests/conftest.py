@@ -15,6 +15,7 @@ os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "1")
 import pytest
 from hypothesis import HealthCheck, settings
 
+from own_threads import forget_threads
 from scaling import SCALE
 
 # A shell ignores it for what it starts in the background, and everything below inherits that; the
@@ -35,6 +36,7 @@ def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    forget_threads()
     if item.get_closest_marker("gpu") is not None:
         import tensorflow as tf
 

@@ -24,7 +24,8 @@ tf.config.set_logical_device_configuration(
 )
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-from small_training import Do, Recorded, assert_same, config, threads
+from own_threads import threads
+from small_training import Do, Recorded, assert_same, config
 from towerpack import ConfigError, NumericsError, StepError
 from towerpack.callbacks import Callback, ModelSaver
 from towerpack.checkpoint import load_checkpoint

@@ -15,8 +15,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from own_threads import threads
 from processes import wait_until
-from small_training import SPECS, Model, PacedBy, Recorded, X, Y, assert_same, threads, train
+from small_training import SPECS, Model, PacedBy, Recorded, X, Y, assert_same, train
 from towerpack import (
     CheckpointError,
     CheckpointMismatchError,

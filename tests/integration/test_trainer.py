@@ -18,6 +18,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from own_threads import threads
 from processes import stopwatch, wait_until
 from scaling import sample
 from small_training import (
@@ -31,7 +32,6 @@ from small_training import (
     assert_same,
     config,
     flow,
-    threads,
     train,
 )
 from towerpack import ConfigError, LayerError, NumericsError, StepError

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-import threading
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -77,17 +74,6 @@ def assert_same(ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray]
     """Bit for bit."""
     assert ours.keys() == theirs.keys()
     assert not [n for n in ours if np.asarray(ours[n]).tobytes() != np.asarray(theirs[n]).tobytes()]
-
-
-def threads() -> list[str]:
-    """Names of threads of ours, and where they are."""
-    ours = ("QueueInput", "ReadAhead", "towerpack")
-    frames = sys._current_frames()
-    return [
-        f"{t.name}:\n{''.join(traceback.format_stack(frames.get(t.ident or 0)))}"
-        for t in threading.enumerate()
-        if t.name.startswith(ours)
-    ]
 
 
 class PacedBy(Pace):

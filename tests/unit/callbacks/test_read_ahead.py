@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from own_threads import threads
 from processes import stopwatch
 from towerpack._core.read_ahead import ReadAhead
 
@@ -18,14 +19,10 @@ def nothing() -> None:
     pass
 
 
-def threads() -> int:
-    return sum(t.name == "ReadAhead" for t in threading.enumerate())
-
-
 def test_items_come_in_order_and_once() -> None:
     with ReadAhead(lambda: iter(range(7, 12)), pair) as reader:
         assert list(reader.items(nothing)) == [(7, 0), (8, 1), (9, 2), (10, 3), (11, 4)]
-    assert threads() == 0
+    assert threads() == []
 
 
 def test_one_is_read_ahead_and_no_more() -> None:
@@ -42,7 +39,7 @@ def test_one_is_read_ahead_and_no_more() -> None:
         time.sleep(0.1)
         # One taken, one waiting, one that waits for its place.
         assert read == [0, 1, 2]
-    assert threads() == 0
+    assert threads() == []
 
 
 def test_an_exception_comes_after_the_items_before_it() -> None:
@@ -93,7 +90,7 @@ def test_a_wait_can_be_interrupted() -> None:
     assert watch.seconds < 10
     release.set()
     reader._thread.join(10)
-    assert threads() == 0
+    assert threads() == []
 
 
 @pytest.mark.parametrize("taken", [1, 5])
@@ -121,4 +118,4 @@ def test_the_iterator_is_closed(taken: int) -> None:
         for _ in range(taken):
             next(items)
     assert source.closed
-    assert threads() == 0
+    assert threads() == []

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from own_threads import threads
 from small_host import SmallHost
-from small_training import threads
 from towerpack import ConfigError, NumericsError
 from towerpack.callbacks import (
     CallbackFactory,

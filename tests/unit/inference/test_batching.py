@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from small_training import SPECS, Do, Model, X, Y, config, threads, train
+from own_threads import threads
+from small_training import SPECS, Do, Model, X, Y, config, train
 from towerpack import CheckpointMismatchError, ConfigError, SpecError
 from towerpack.callbacks import ModelSaver
 from towerpack.checkpoint import load_checkpoint

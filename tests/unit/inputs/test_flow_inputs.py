@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from own_threads import own_threads, threads
 from processes import stopwatch, wait_until
 from towerpack import DataFlowError, SpecError
 from towerpack.dataflow import (
@@ -35,10 +36,6 @@ SCALAR = [tf.TensorSpec([], tf.int64, "n")]
 
 def nothing() -> None:
     pass
-
-
-def threads() -> list[threading.Thread]:
-    return [t for t in threading.enumerate() if t.name == "QueueInput"]
 
 
 @pytest.fixture(autouse=True)
@@ -388,7 +385,7 @@ def test_stop_does_not_wait_for_ever_for_a_flow_that_hangs(
         assert take(source, 1) == [7]
     assert watch.seconds < 5
     # The old thread wakes up in the middle of a later pass, and must not meet it.
-    hung = threads()
+    hung = own_threads()
     assert len(hung) == 1
     source.setup(SCALAR, seed=0)
     source.start()
