@@ -39,7 +39,7 @@ def console(level: int = logging.INFO) -> None:
 
 
 class LogFile:
-    """Appends the library's log to a file while open. Use as a context manager.
+    """Append the library's log to a file while open. Use as a context manager.
 
     What TensorFlow has said while it started is written first.
     """

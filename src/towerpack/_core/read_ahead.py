@@ -19,7 +19,7 @@ _JOIN_S = 2.0
 
 
 class ReadAhead(Generic[T]):
-    """Reads one item ahead while the caller works on another. Use as a context manager.
+    """Read one item ahead while the caller works on another. Use as a context manager.
 
     No wait is longer than a fraction of a second without `poll`, so an interrupted run leaves it at
     once. The thread is a daemon and holds nothing but the iterator, which it closes itself.

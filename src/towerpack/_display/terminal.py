@@ -158,7 +158,7 @@ class Screen:
 
 
 class _Above:
-    """Stands for a stream to the terminal, and prints its lines above the rows.
+    """Stand-in for a stream to the terminal: prints its lines above the rows.
 
     Rich has such a proxy too, but breaks long lines for good where the terminal ends, which spoils
     paths and tracebacks that are copied from it later.

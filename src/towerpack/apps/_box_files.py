@@ -79,7 +79,7 @@ Found = tuple[Sequence[str], Mapping[str, Sequence[Annotated]]]
 
 @dataclass
 class _Reader:
-    """Checks boxes, and counts those that have no area within their picture."""
+    """Check boxes, and count those that have no area within their picture."""
 
     bad_boxes: str
     skipped: list[str] = field(default_factory=list)
@@ -293,7 +293,7 @@ def _size_of(picture: Path) -> tuple[float, float]:
 
 
 class _opened:  # noqa: N801 - a context manager
-    """Says in which file, and where in it, something was wrong."""
+    """Say in which file, and where in it, something was wrong."""
 
     def __init__(self, where: str | Path) -> None:
         self._where = where

@@ -101,7 +101,7 @@ class Reporting(Inferencer):
 
 
 class Display(ABC):
-    """Shows what inference makes of a datapoint.
+    """Show what inference makes of a datapoint.
 
     Args:
         config: Of the application.

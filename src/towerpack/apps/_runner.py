@@ -90,7 +90,7 @@ class Evaluation:
 
 
 class Runner:
-    """Puts an inputter and a modeler on a trainer, a predictor, an exporter.
+    """Put an inputter and a modeler on a trainer, a predictor, an exporter.
 
     Args:
         config: The recipe's.
@@ -340,7 +340,7 @@ class Runner:
 
 
 class _KeepRecipe(Callback):
-    """Writes the configuration into the run, for all commands that come after."""
+    """Write the configuration into the run, for all commands that come after."""
 
     def __init__(self, config: AppConfig, inputter: Inputter) -> None:
         self._config = config

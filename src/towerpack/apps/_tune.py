@@ -92,7 +92,7 @@ def search(recipe: Recipe, folder: Path, *, trials: int, seed: int = 0) -> Searc
 
 
 class _Watch(Callback):
-    """Reports the number to a trial, and ends it where the others were better."""
+    """Report the number to a trial, and end it where the others were better."""
 
     def __init__(self, trial: Any, number: str, mode: str) -> None:
         self._trial, self._number = trial, number

@@ -24,7 +24,7 @@ _log = get_logger(__name__)
 
 
 class CheckNumerics(Callback):
-    """Ends training with an error at the first step whose cost is not finite.
+    """End training with an error at the first step whose cost is not finite.
 
     That step is not applied: weights, optimizer and checkpoints stay as they were before it. Its
     inputs are saved in the run directory as `nonfinite-step-XXXXXXXX.npz`, by their names; read it
@@ -142,7 +142,7 @@ class GraphProfiler(Callback):
 
 
 class NaNWatch(Callback):
-    """Ends the run once a variable of the model is NaN or infinite.
+    """End the run once a variable of the model is NaN or infinite.
 
     `CheckNumerics` looks at the cost of each step; statistics and parts that do not reach the cost
     are seen here. Put it first, so that nothing broken is evaluated. (Checkpoints hold no NaN.)
@@ -170,7 +170,7 @@ Shell = Literal["python", "pdb"]
 
 
 class InjectShell(Callback):
-    """Opens a shell at the next trigger once there is a certain file in the run directory.
+    """Open a shell at the next trigger once there is a certain file in the run directory.
 
     `touch RUN_DIR/shell` stops the training at the end of the epoch; in the shell `self` is this
     callback and `trainer` the trainer. The file is removed; training goes on when the shell is

@@ -18,7 +18,7 @@ _log = get_logger(__name__)
 
 
 class HumanHyperParamSetter(Callback):
-    """Reads hyper-parameters from a file in the run directory, before training and each epoch.
+    """Read hyper-parameters from a file in the run directory, before training and each epoch.
 
     The file is YAML with a number for each name:
 

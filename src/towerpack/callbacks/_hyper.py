@@ -86,7 +86,7 @@ class HyperParamSetter(Callback):
 
 
 class HyperParamSetterWithFunc(HyperParamSetter):
-    """Sets a hyper-parameter to what a function gives, before the first epoch and after each.
+    """Set a hyper-parameter to what a function gives, before the first epoch and after each.
 
     Args:
         param: Name or object.
@@ -125,7 +125,7 @@ class HyperParamSetterWithFunc(HyperParamSetter):
 
 
 class StatMonitorParamSetter(HyperParamSetter):
-    """Changes a hyper-parameter when a monitored value stops getting better.
+    """Change a hyper-parameter when a monitored value stops getting better.
 
     After each new value it looks at the last `last_k` values and the one before them: unless one of
     the `last_k` is smaller than that one by more than `threshold`, the hyper-parameter is changed

@@ -23,7 +23,7 @@ _NO_HOOKS = {
 
 
 class Inferencer(ABC):
-    """Gathers outputs of the tower over all batches of an evaluation, and gives numbers at its end.
+    """Gather outputs of the tower over all batches of an evaluation, and give numbers at its end.
 
     Subclass it with `outputs`, `names`, `begin`, `update` and `finish`, and hand it to
     `InferenceRunner`.

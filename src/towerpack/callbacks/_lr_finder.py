@@ -25,7 +25,7 @@ _FIRST: Final = 10
 
 
 class LearningRateFinder(Callback):
-    """Raises the learning rate from step to step, and draws the cost over it.
+    """Raise the learning rate from step to step, and draw the cost over it.
 
     Smith 2017, "Cyclical learning rates", section 3.3. The weights are worth nothing afterwards, so
     it is a run of its own, without `ModelSaver`, which it ends: after `steps`, or once the cost

@@ -49,7 +49,7 @@ class _OfSteps(Callback):
 
 
 class ProcessOutputs(_OfSteps):
-    """Calls a function with outputs of steps.
+    """Call a function with outputs of steps.
 
     Args:
         names: Name or names of outputs of the training tower.
@@ -71,7 +71,7 @@ class ProcessOutputs(_OfSteps):
 
 
 class DumpTensors(_OfSteps):
-    """Writes outputs of steps to `dump/step-00000012.npz`; arguments as of `ProcessOutputs`."""
+    """Write outputs of steps to `dump/step-00000012.npz`; arguments as of `ProcessOutputs`."""
 
     def _process(self, outputs: Mapping[str, Any]) -> None:
         path = self.trainer.run_dir / "dump" / f"step-{self.global_step:08d}.npz"
@@ -79,7 +79,7 @@ class DumpTensors(_OfSteps):
 
 
 class TensorPrinter(_OfSteps):
-    """Logs outputs of steps, long ones shortened; arguments as of `ProcessOutputs`."""
+    """Log outputs of steps, long ones shortened; arguments as of `ProcessOutputs`."""
 
     def _process(self, outputs: Mapping[str, Any]) -> None:
         for name in self._names:
@@ -89,7 +89,7 @@ class TensorPrinter(_OfSteps):
 
 
 class DumpTensorAsImage(_OfSteps):
-    """Writes an output of the last step as pictures, and gives them to the monitors.
+    """Write an output of the last step as pictures, and give them to the monitors.
 
     Files are `images/<name>-00000012-0.png` in the run directory.
 

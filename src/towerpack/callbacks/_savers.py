@@ -16,7 +16,7 @@ _log = get_logger(__name__)
 
 
 class ModelSaver(Callback):
-    """Saves a checkpoint when triggered: after each epoch, or as `PeriodicTrigger` says.
+    """Save a checkpoint when triggered: after each epoch, or as `PeriodicTrigger` says.
 
     The checkpoint is written in the background once all callbacks of the same moment have acted, so
     it holds their state too, and the place in the list does not matter. The end of training is
@@ -43,7 +43,7 @@ class ModelSaver(Callback):
 
 
 class BestSaver(Callback):
-    """Keeps the checkpoint at which a monitored value was best, besides the ordinary ones.
+    """Keep the checkpoint at which a monitored value was best, besides the ordinary ones.
 
     It needs no `ModelSaver`: it saves on its own, the end of training included. The best score so
     far is part of each checkpoint, so a resumed run does not take its first score for the best. NaN

@@ -32,7 +32,7 @@ _LR: Final = "learning_rate"
 
 
 class ScheduledHyperParamSetter(HyperParamSetter):
-    """Sets a hyper-parameter by a table of points.
+    """Set a hyper-parameter by a table of points.
 
     A point `(e, value)` means: from the end of epoch e on; 0 is before the first. Before the first
     point and after the last nothing is set. A run that starts in the middle is given the value due

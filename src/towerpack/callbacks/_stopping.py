@@ -12,7 +12,7 @@ from towerpack.callbacks._watch import Mode, Watch
 
 
 class EarlyStopping(Callback):
-    """Ends training normally once a monitored value has not improved for a while.
+    """End training normally once a monitored value has not improved for a while.
 
     Args:
         name: The monitored name. What produces it must stand earlier in the list of callbacks.
@@ -78,7 +78,7 @@ class EarlyStopping(Callback):
 
 
 class StopAfter(Callback):
-    """Ends training normally after a time, or a number of steps, whichever comes first.
+    """End training normally after a time, or a number of steps, whichever comes first.
 
     Args:
         time: Seconds from the first step on, evaluation and saving included. A run that was

@@ -104,7 +104,7 @@ class ProxyCallback(Callback):
 
 
 class EnableCallbackIf(ProxyCallback):
-    """Lets a callback act only while a condition holds.
+    """Let a callback act only while a condition holds.
 
     The condition is asked in every hook of epochs, steps and calls, and decides about that one;
     `setup`, `before_train` and `after_train` always reach the callback.
@@ -129,7 +129,7 @@ class EnableCallbackIf(ProxyCallback):
 
 
 class PeriodicTrigger(ProxyCallback):
-    """Triggers a callback every so many steps or epochs *instead of* after each epoch.
+    """Trigger a callback every so many steps or epochs *instead of* after each epoch.
 
     All other hooks of the callback work as if it stood in the list itself, and so does its state: a
     run can be resumed with or without the wrapper.
@@ -210,7 +210,7 @@ class PeriodicTrigger(ProxyCallback):
 
 
 class PeriodicCallback(ProxyCallback):
-    """Lets a callback act only in every so many-th step or epoch; it can only make it rarer.
+    """Let a callback act only in every so many-th step or epoch; it can only make it rarer.
 
     `PeriodicTrigger` changes when a callback is triggered; this one passes its hooks over.
 

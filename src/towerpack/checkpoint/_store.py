@@ -34,7 +34,7 @@ _logger = get_logger(__name__)
 
 
 class CheckpointStore:
-    """Writes checkpoints into one directory, which it alone may write to while it is open.
+    """Write checkpoints into one directory, which it alone may write to while it is open.
 
     At most one save is in flight. It is written by a thread of its own, from arrays that nobody may
     change meanwhile: hand in copies. The thread is no daemon, so a program that ends finishes its

@@ -149,7 +149,7 @@ def _little_endian(array: np.ndarray) -> np.ndarray:
 
 
 class _Writer:
-    """Writes a file in pieces that are aligned in memory and on the disk; synced when it ends."""
+    """Write a file in pieces that are aligned in memory and on the disk; synced when it ends."""
 
     def __init__(self, path: Path) -> None:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_CLOEXEC", 0)

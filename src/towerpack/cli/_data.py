@@ -115,7 +115,7 @@ def speed(
 
 
 class _Watch:
-    """Moves a progress bar, and says when the time is over."""
+    """Move a progress bar, and say when the time is over."""
 
     def __init__(self, bar: Progress, num: int, seconds: float) -> None:
         self._bar = bar

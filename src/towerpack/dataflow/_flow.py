@@ -175,7 +175,7 @@ class DataFlow:
 
 
 class ProxyDataFlow(DataFlow):
-    """Wraps another flow: derive from it and override `__iter__`.
+    """Wrap another flow: derive from it and override `__iter__`.
 
     Seed and epoch reach `self.ds` by themselves, so `for dp in self.ds` is all it takes.
 

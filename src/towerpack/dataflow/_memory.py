@@ -37,7 +37,7 @@ _LARGE = 1 << 16
 
 
 class Arena:
-    """Lays arrays into given memory, aligned to a page, of which the first bytes may be `used`.
+    """Lay arrays into given memory, aligned to a page, of which the first bytes may be `used`.
 
     What is laid into the memory keeps it alive.
     """

@@ -171,7 +171,7 @@ class WordsAhead(Words):
 
 
 class ItemRNG:
-    """Draws random numbers for a block of datapoints: each call gives every one its own.
+    """Draw random numbers for a block of datapoints: each call gives every one its own.
 
     What a datapoint gets depends on its position and on which call it is (the first, the second
     ...), never on the block it is read in. So a vectorised map must make the same calls for every
@@ -238,7 +238,7 @@ class BlockRNG(ItemRNG):
 
 
 class ItemRNGs:
-    """Makes the `ItemRNG` of each block of a stage, drawing ahead for blocks that follow.
+    """Make the `ItemRNG` of each block of a stage, drawing ahead for blocks that follow.
 
     Safe to use from several threads. `size` is that of a pass, where it is known and finite.
     """

@@ -76,7 +76,7 @@ class InnerStream(Stream):
 
 
 class PlanStream(Stream):
-    """Reads a plan from one position on. Its state is that position."""
+    """Read a plan from one position on. Its state is that position."""
 
     def __init__(self, node: Node, epoch: int, state: State) -> None:
         self._node = node

@@ -157,7 +157,7 @@ class IndexNode(Node):
 
 
 class ItemsNode(IndexNode):
-    """Reads a flow by `flow[i]`, when its `reset_state` has run in this process."""
+    """Read a flow by `flow[i]`, when its `reset_state` has run in this process."""
 
     _ready_in: int | None = None
 

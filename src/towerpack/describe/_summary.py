@@ -173,7 +173,7 @@ class _Keras(ModelDesc):
 
 
 class _Reading:
-    """Follows what flows through a graph, operation by operation, in the order of their making."""
+    """Follow what flows through a graph, operation by operation, in the order of their making."""
 
     def __init__(self, trace: TowerTrace, inputs: Sequence[str], layers: Mapping[str, str]) -> None:
         self._parts: dict[str, LayerSummary] = {}

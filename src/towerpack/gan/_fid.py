@@ -41,7 +41,7 @@ def frechet_distance(features_a: np.ndarray, features_b: np.ndarray) -> float:
 
 
 class FID(Callback):
-    """Monitors the Fréchet distance between real images and generated ones.
+    """Monitor the Fréchet distance between real images and generated ones.
 
     With Inception-v3 over 50,000 images it is the FID of papers; with any other network it compares
     runs with the same one.

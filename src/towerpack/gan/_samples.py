@@ -15,7 +15,7 @@ from towerpack.dataflow.images import image_grid
 
 
 class SampleGrid(Callback):
-    """Draws a grid of generated pictures: `RUN_DIR/samples/epoch-0001.png`, and for the monitors.
+    """Draw a grid of generated pictures: `RUN_DIR/samples/epoch-0001.png`, and for the monitors.
 
         SampleGrid("gen/fake", RandomZData([64, 100]))
         SampleGrid(["image_a", "gen/fake_b"], pairs)  # side by side

@@ -96,7 +96,7 @@ class SeparateGANStep(GANStep):
 
 
 class GANTrainer(Trainer):
-    """Trains a `GANModelDesc`.
+    """Train a `GANModelDesc`.
 
     Args:
         config: What to train; None to leave that to `launch_train_with_config`.

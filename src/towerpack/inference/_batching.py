@@ -54,7 +54,7 @@ class _Request(NamedTuple):
 
 
 class BatchingPredictor:
-    """Predicts single datapoints, for any number of threads, in batches.
+    """Predict single datapoints, for any number of threads, in batches.
 
         with BatchingPredictor(predictor, max_batch=32) as predict:
             future = predict.submit(image)      # from any thread; without the batch's dimension

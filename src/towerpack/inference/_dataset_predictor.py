@@ -12,7 +12,7 @@ from towerpack.inference._predictor import Predictor
 
 
 class DatasetPredictor:
-    """Predicts every datapoint of a flow; results come in its order.
+    """Predict every datapoint of a flow; results come in its order.
 
         for prob in DatasetPredictor(predictor, ds, devices=['GPU:0', 'GPU:1']):
             ...

@@ -23,7 +23,7 @@ from towerpack.tower import TowerFunction, TowerTrace
 
 
 class WeightsSource(Protocol):
-    """Sets variables by name, as `towerpack.training.SmartInit` does."""
+    """Set variables by name, as `towerpack.training.SmartInit` does."""
 
     def load(self, variables: Mapping[str, Any]) -> Collection[str]:
         """Set variables; gives the names of those that were set."""

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 
 class InputSource(ABC):
-    """Gives each step of each replica its own batch.
+    """Give each step of each replica its own batch.
 
     The loop asks, on the host, how many steps have their inputs ready (`reserve`); then runs that
     many in one call, in which the graph takes batches by `get`; then says how many were consumed.

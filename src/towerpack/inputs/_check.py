@@ -16,7 +16,7 @@ _LOG = get_logger(__name__)
 
 
 class SpecChecker:
-    """Turns datapoints into lists of arrays that fit the specs.
+    """Turn datapoints into lists of arrays that fit the specs.
 
     Integers become other integers or floats where every value stays what it is, and floats other
     floats; where these have fewer digits, that is logged once.

@@ -93,7 +93,7 @@ class _Anchor(NamedTuple):
 
 
 class _DatasetInput(InputSource):
-    """Moves as many batches as were reserved from the iterator into a queue.
+    """Move as many batches as were reserved from the iterator into a queue.
 
     Never more, so that between two calls the iterator stands behind the last consumed batch. Where
     it does not (in the midst of waiting, after a step that was not applied, under a source that

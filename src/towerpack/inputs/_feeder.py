@@ -27,7 +27,7 @@ class FedBatch:
 
 
 class Feeder:
-    """Turns datapoints into the arrays that a cut tower wants.
+    """Turn datapoints into the arrays that a cut tower wants.
 
     Args:
         specs: The model's inputs.

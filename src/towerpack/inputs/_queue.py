@@ -168,7 +168,7 @@ class _FlowInput(InputSource):
 
 
 class FeedInput(_FlowInput):
-    """Takes batches from a flow when a step needs them, without a thread.
+    """Take batches from a flow when a step needs them, without a thread.
 
     The simplest source: the flow's work and the model's alternate. `QueueInput` overlaps them.
 

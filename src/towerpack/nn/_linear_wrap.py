@@ -15,7 +15,7 @@ from towerpack.nn._register import explained
 
 
 class LinearWrap:
-    """Wraps a tensor so that layers can be chained on it.
+    """Wrap a tensor so that layers can be chained on it.
 
         logits = (LinearWrap(image)
                   .Conv2D('conv0', 32, 3)
@@ -77,7 +77,7 @@ class LinearWrap:
 
 
 class _TensorFlowChain:
-    """Looks names up in TensorFlow's modules and applies the function found."""
+    """Look names up in TensorFlow's modules and apply the function found."""
 
     def __init__(self, wrap: LinearWrap, place: Any) -> None:
         self._wrap = wrap

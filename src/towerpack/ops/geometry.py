@@ -142,7 +142,7 @@ def shortest_edge(size: Size, edge: int) -> Size:
 
 
 def colours(channels: int) -> ImageAugmentor:
-    """Makes pictures [h, w] or [h, w, 1 or 3] be of so many channels."""
+    """Make pictures [h, w] or [h, w, 1 or 3] be of so many channels."""
     return MapImage(partial(_with_channels, channels=channels))
 
 

@@ -27,7 +27,7 @@ class _Waiting(NamedTuple):
 
 
 class Batcher:
-    """Computes what waits together: a queue, one task, one thread.
+    """Compute together what waits: a queue, one task, one thread.
 
     Nothing waits for company. While the thread computes, calls gather, and are taken next: under
     load batches fill, and a lone call is computed at once. `observe` is told the rows of each.

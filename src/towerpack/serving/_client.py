@@ -18,7 +18,7 @@ _DTYPES = {"DT_FLOAT": "f4", "DT_DOUBLE": "f8", "DT_HALF": "f2", "DT_BFLOAT16": 
 
 
 class Client(AbstractContextManager["Client"]):
-    """Asks a server for predictions. As a context manager, it closes its connections.
+    """Ask a server for predictions. As a context manager, it closes its connections.
 
     Args:
         url: Of the server: http://127.0.0.1:8501

@@ -25,7 +25,7 @@ from towerpack.training._step import TrainStep
 
 
 class AsyncMultiGPUTrainer(MultiGPUTrainer):
-    """Trains on several devices, each of which moves the shared variables as soon as it can.
+    """Train on several devices, each of which moves the shared variables as soon as it can.
 
     A step is one batch, computed and applied by one device, whatever the others have done to the
     weights in the meantime. Numbers of summaries come from all devices.

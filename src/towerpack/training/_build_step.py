@@ -151,7 +151,7 @@ class BuiltStep:
 
 
 class _GivenBatches(InputSource):
-    """Gives the replicas what a call was given."""
+    """Give the replicas what a call was given."""
 
     def setup(self, specs: Sequence[tf.TensorSpec], *, seed: int, replicas: int = 1) -> None:
         """Nothing."""

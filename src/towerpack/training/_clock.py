@@ -15,7 +15,7 @@ PARTS: Final = (PRODUCTIVE, COMPILE, DATA_WAIT, SAVE, CALLBACKS)
 
 
 class Clock:
-    """Adds up the seconds of each part, from now on.
+    """Add up the seconds of each part, from now on.
 
     What lies in no `with clock.during(part)` is `compile` until the first step is done, and
     `callbacks` afterwards. The first call of a life is `compile` as well: TensorFlow optimises the

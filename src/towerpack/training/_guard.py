@@ -10,7 +10,7 @@ from towerpack.nn import components_of
 
 
 class Guard:
-    """Applies a step's update only if that is to be, and takes back what the model has moved.
+    """Apply a step's update only if that is to be, and take back what the model has moved.
 
     Args:
         moved: Variables that the model itself changes, before the cost is known.

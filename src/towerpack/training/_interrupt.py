@@ -37,7 +37,7 @@ class StopTraining(Exception):  # noqa: N818 - no error; the name is the predece
 
 
 class InterruptFlag:
-    """Remembers that SIGTERM or Ctrl-C came."""
+    """Remember that SIGTERM or Ctrl-C came."""
 
     def __init__(self) -> None:
         self._signal: int | None = None

@@ -87,7 +87,7 @@ def goodput_of(totals: Mapping[str, float]) -> float:
 
 
 class Ledger:
-    """Writes the ledger of this life. Use as a context manager.
+    """Write the ledger of this life. Use as a context manager.
 
     It never waits for the disk, and one that cannot be written to is told once: it is no reason to
     end a training.

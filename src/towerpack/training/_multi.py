@@ -46,7 +46,7 @@ class MultiGPUTrainer(Trainer):
 
 
 class SyncMultiGPUTrainer(MultiGPUTrainer):
-    """Trains one replica on each device; gradients are averaged, then applied to each copy.
+    """Train one replica on each device; gradients are averaged, then applied to each copy.
 
     Every replica takes its own batch, so that a step sees batch size × replicas, and keeps its own
     copy of the variables, equal at every step (`tf.distribute.MirroredStrategy`). Moving averages
@@ -73,7 +73,7 @@ SyncMultiGPUTrainerReplicated = SyncMultiGPUTrainer
 
 
 class SyncMultiGPUTrainerParameterServer(MultiGPUTrainer):
-    """Trains one replica on each device, all over the same variables.
+    """Train one replica on each device, all over the same variables.
 
     These lie where TensorFlow puts them (the first GPU if there is one), and are read from there in
     each step: less memory than a copy for each replica, more traffic. Moving averages of batch

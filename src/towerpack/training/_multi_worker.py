@@ -48,7 +48,7 @@ class _LongCalls(Executor):
 
 
 class MultiWorkerTrainer(Trainer):
-    """Trains one replica on each device of several processes; gradients are averaged over all.
+    """Train one replica on each device of several processes; gradients are averaged over all.
 
     Each process runs the same program. What they are is taken from `TF_CONFIG` or from SLURM
     (`towerpack launch --workers 2 -- train.py` starts some on this machine); without either, this

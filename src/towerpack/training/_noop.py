@@ -19,7 +19,7 @@ from towerpack.training._trainer import Trainer
 
 
 class NoOpTrainer(Trainer):
-    """Builds the model and runs the callbacks; its steps compute nothing and take no data.
+    """Build the model and run the callbacks; its steps compute nothing and take no data.
 
     For callbacks that evaluate, predict or play with a model that is restored (`resume=`) or
     loaded (`init=`). Steps and epochs are counted and all hooks fire. A run that is continued in
@@ -45,7 +45,7 @@ class NoOpTrainer(Trainer):
 
 
 class _Unread(InputSource):
-    """Stays where it is."""
+    """Stay where it is."""
 
     def __init__(self, source: InputSource) -> None:
         self.dataflow = getattr(source, "dataflow", None)

@@ -20,7 +20,7 @@ _SECONDS = {part: f"time/{part}_s" for part in ALL_PARTS}
 
 
 class Numbers:
-    """Takes in what each call reports, and hands the monitors what an epoch has given.
+    """Take in what each call reports, and hand the monitors what an epoch has given.
 
     Args:
         summaries: Of the training tower.

@@ -7,7 +7,7 @@ _MOST_STEPS = 4096
 
 
 class Pace:
-    """Chooses the number of steps so that a call lasts about `budget_s`.
+    """Choose the number of steps so that a call lasts about `budget_s`.
 
     Long enough that the cost of a call vanishes, short enough that signals, displays and callbacks
     are served in time. It starts with one step and at most doubles.

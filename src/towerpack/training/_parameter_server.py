@@ -55,7 +55,7 @@ _PROBE_S = 1.0
 
 
 class ParameterServerTrainer(Trainer):
-    """Trains on several machines, each of which moves the shared variables as soon as it can.
+    """Train on several machines, each of which moves the shared variables as soon as it can.
 
     The same program runs in every process; `towerpack launch` or a scheduler says by `TF_CONFIG`
     which one it is. Variables lie on the parameter servers (`ps`), workers compute steps, and the
@@ -237,7 +237,7 @@ class _OnServers(SharedVariables):
 
 
 class _RemoteExecutor(Executor):
-    """Sends the workers shares of a call's steps, each with its batches.
+    """Send the workers shares of a call's steps, each with its batches.
 
     Args:
         coordinator: TensorFlow's, of the cluster.

@@ -18,7 +18,7 @@ RATES = (LEARNING_RATE, f"scheduled_{LEARNING_RATE}")
 
 
 class RateFunction:
-    """Calls the function once a step, in the graph, and keeps what it gave.
+    """Call the function once a step, in the graph, and keep what it gave.
 
     Args:
         function: Takes nothing and gives the rate. A `tf.compat.v1.train` schedule is one.

@@ -26,7 +26,7 @@ _LOG = get_logger(__name__)
 
 
 class Run:
-    """Takes a training from its configuration to its end.
+    """Take a training from its configuration to its end.
 
     Args:
         of: What it is made of.

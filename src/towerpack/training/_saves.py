@@ -20,7 +20,7 @@ _BEST = "best"  # what a checkpoint is the best of, in its manifest
 
 
 class Saves:
-    """Collects what callbacks want saved, and saves it when all of them have acted.
+    """Collect what callbacks want saved, and save it when all of them have acted.
 
     Args:
         latest: Gives the newest value of a monitored name.
@@ -41,7 +41,7 @@ class Saves:
 
     @property
     def store(self) -> CheckpointStore:
-        """Writes the files, from `open` on."""
+        """Store of checkpoints, from `open` on."""
         if self._store is None:
             raise InternalError("a checkpoint was to be saved before the run's directory was open")
         return self._store
@@ -55,7 +55,7 @@ class Saves:
 
     @property
     def ledger(self) -> Ledger:
-        """Takes down what saving costs, from `open` on."""
+        """Notes of what saving costs, from `open` on."""
         if self._ledger is None:
             raise InternalError("a checkpoint was to be saved before the run had a ledger")
         return self._ledger

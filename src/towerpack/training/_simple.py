@@ -8,7 +8,7 @@ from towerpack.training._trainer import Trainer
 
 
 class SimpleTrainer(Trainer):
-    """Trains one replica of the model, on the device that TensorFlow chooses.
+    """Train one replica of the model, on the device that TensorFlow chooses.
 
     Args:
         config: What to train; None to leave that to `launch_train_with_config`.

@@ -36,7 +36,7 @@ from towerpack.training._team import Agreement
 
 
 class Trainer(RunStateView):
-    """Trains a model as a `TrainConfig` says. Use `SimpleTrainer` or another one by name.
+    """Train a model as a `TrainConfig` says. Use `SimpleTrainer` or another one by name.
 
     Args:
         config: What to train; None to leave that to `launch_train_with_config`.
@@ -110,7 +110,7 @@ class Trainer(RunStateView):
 
     @property
     def monitors(self) -> Monitors:
-        """Takes numbers and pictures; keeps their history."""
+        """Take numbers and pictures; keep their history."""
         return self._opened("monitors").monitors
 
     @property

@@ -62,7 +62,7 @@ class Augmenter:
 
 @dataclass(eq=False, repr=False)
 class RandomShortestEdge(ImageAugmentor):
-    """Scales a picture so that its shorter side gets a length in low..high, its shape kept."""
+    """Scale a picture so that its shorter side gets a length in low..high, its shape kept."""
 
     low: int
     high: int

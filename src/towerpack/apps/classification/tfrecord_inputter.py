@@ -54,7 +54,7 @@ class TFRecordInputter(ImageInputter):
 
 
 class _RecordReader:
-    """Reads records of several files by their number."""
+    """Read records of several files by their number."""
 
     def __init__(self, patterns: Sequence[str], num_classes: int) -> None:
         self.paths = [path for pattern in patterns for path in TFRecordData(pattern).paths]

@@ -29,7 +29,7 @@ _SCALES: Final = (0.75, 1.5)
 
 @dataclass(eq=False, repr=False)
 class RandomScaleCrop(ImageAugmentor):
-    """Stretches a picture to a size times a random factor, and takes a random part of that size.
+    """Stretch a picture to a size times a random factor, and take a random part of that size.
 
     What is too small is put in a random place, on black; labels around it are void.
 

@@ -24,7 +24,7 @@ _PREFIX: Final = "state_"
 
 
 class Sampler(ModelDesc):
-    """Continues texts token by token, each drawn from what the network expects.
+    """Continue texts token by token, each drawn from what the network expects.
 
     Which number is drawn for the k-th new token of a text depends on the seed, the text's place in
     the call and k alone: in several calls, each with the state that the one before gave, a text

@@ -39,7 +39,7 @@ class Scalar(NamedTuple):
 
 
 class Monitor:
-    """Receives values. Override what you need; what is not overridden does nothing.
+    """Receive values. Override what you need; what is not overridden does nothing.
 
     Values of one step come between two calls of `at`. An exception goes up and ends training; but
     an `OSError` (a server that is down, a full disk) does not: one warning is logged, and calls are
@@ -99,7 +99,7 @@ class Monitor:
 
 
 class Monitors:
-    """Hands every value to each monitor, in order, and keeps the history of numbers.
+    """Hand every value to each monitor, in order, and keep the history of numbers.
 
     The history holds the newest `history_length` values of each name, about 100 bytes each; older
     ones are still in `stats.jsonl`. A second value for the same name and step replaces the first.

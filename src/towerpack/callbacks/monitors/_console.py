@@ -20,7 +20,7 @@ _logger = get_logger(__name__)
 
 
 class ConsoleMonitor(Monitor):
-    """Shows the newest numbers at the end of each epoch, with their change since the last.
+    """Show the newest numbers at the end of each epoch, with their change since the last.
 
     A table on a terminal, and a line in the run's log; elsewhere one line of log per epoch.
 

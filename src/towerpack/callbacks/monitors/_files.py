@@ -46,7 +46,7 @@ class Record:
 
 
 class JSONLMonitor(Monitor):
-    """Appends numbers to a file. Pictures and histograms are not for it.
+    """Append numbers to a file. Pictures and histograms are not for it.
 
     A record is written when its step is over, and at each `flush`, which also syncs the file. A
     last line that a kill has torn is cut off before the file is appended to.
@@ -161,7 +161,7 @@ def _parse(line: bytes) -> Record | int:
 
 
 class CSVMonitor(Monitor):
-    """Writes each epoch's newest numbers as a line of a CSV file, after its step and epoch.
+    """Write each epoch's newest numbers as a line of a CSV file, after its step and epoch.
 
     A number that comes for the first time gets a new column, and the file is written anew. After a
     resume, lines of later steps are gone.

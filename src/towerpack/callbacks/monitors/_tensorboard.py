@@ -32,7 +32,7 @@ _logger = get_logger(__name__)
 
 
 class TensorBoardMonitor(Monitor):
-    """Writes numbers, pictures, histograms, settings and the graph for `tensorboard --logdir`.
+    """Write numbers, pictures, histograms, settings and the graph for `tensorboard --logdir`.
 
     Without the package it says so once, as a warning, and does nothing. After a resume readers of
     events forget the later steps of earlier starts, TensorBoard itself once a step comes anew.

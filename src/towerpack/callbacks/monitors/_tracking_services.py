@@ -29,7 +29,7 @@ _LONGEST_PARAM: Final = 6000
 
 
 class MLflowMonitor(Monitor):
-    """Logs numbers, pictures and settings to an MLflow run.
+    """Log numbers, pictures and settings to an MLflow run.
 
         monitors=[JSONLMonitor('runs/x/stats.jsonl'), MLflowMonitor('runs/x', name='x')]
 
@@ -169,7 +169,7 @@ def _squeezed(image: np.ndarray) -> np.ndarray:
 
 
 class WandbMonitor(Monitor):
-    """Logs numbers, pictures, histograms and settings to a run of Weights & Biases.
+    """Log numbers, pictures, histograms and settings to a run of Weights & Biases.
 
         monitors=[JSONLMonitor('runs/x/stats.jsonl'), WandbMonitor('runs/x', project='digits')]
 

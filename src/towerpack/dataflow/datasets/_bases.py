@@ -69,7 +69,7 @@ class ArrayData(Dataset):
 
 
 class UnitNode(Node):
-    """Makes float32 of uint8 images, a block at a time; `white` becomes 1."""
+    """Make float32 of uint8 images, a block at a time; `white` becomes 1."""
 
     def __init__(self, inner: ArraysNode, white: int) -> None:
         self.inner = inner
@@ -85,7 +85,7 @@ class UnitNode(Node):
 
 
 class ImageListNode(Node):
-    """Reads one image file, or its path, and a label for each datapoint."""
+    """Read one image file, or its path, and a label for each datapoint."""
 
     def __init__(
         self,

@@ -217,7 +217,7 @@ class BSDS500(ImageList):
 
 
 class _OutlineNode(Node):
-    """Reads a photograph and what was drawn on it."""
+    """Read a photograph and what was drawn on it."""
 
     def __init__(self, photographs: ImageListNode, outlines: Path) -> None:
         self.size = photographs.size

@@ -39,7 +39,7 @@ log = get_logger(__name__)
 
 
 class DiskCacheData(Wrapper):
-    """Keeps datapoints in a directory, so that what is below runs once, also in later runs.
+    """Keep datapoints in a directory, so that what is below runs once, also in later runs.
 
     Every pass gives what epoch 0 of `ds` gives: random stages below it are frozen, those above
     are not. A datapoint is kept when it is first read, by whichever process reads it; a run that is
@@ -106,7 +106,7 @@ class DiskCacheData(Wrapper):
 
 
 class DiskCacheNode(Node):
-    """Reads another plan's epoch 0, each position once."""
+    """Read another plan's epoch 0, each position once."""
 
     def __init__(self, inner: Node, store: PerProcess[DiskStore]) -> None:
         self.inner = inner

@@ -92,7 +92,7 @@ class HDF5Data(PlannedSource[Node]):
 
 
 class HDF5Node(Node):
-    """Reads rows as columns."""
+    """Read rows as columns."""
 
     def __init__(self, path: Path, names: list[str], trusted: bool) -> None:
         self._path = path
@@ -188,7 +188,7 @@ def _names(h5py: Any, file: Any) -> list[str]:
 
 
 class HDF5Serializer:
-    """Writes a flow to an HDF5 file of stacked components, and reads it again.
+    """Write a flow to an HDF5 file of stacked components, and read it again.
 
     Strings are stored with their lengths. Bytes are refused: HDF5's would come back as `str`.
     """

@@ -118,7 +118,7 @@ class LMDBNode(Node):
 
 
 class LMDBDataDecoder(MapData):
-    """Makes datapoints of the records of an `LMDBData`.
+    """Make datapoints of the records of an `LMDBData`.
 
     Contract, `on_error` and `max_errors` as of `MapData`.
 
@@ -216,7 +216,7 @@ def _key(pattern: str, position: int) -> bytes:
 
 
 class LMDBSerializer:
-    """Writes a flow to an LMDB database, and reads it again."""
+    """Write a flow to an LMDB database, and read it again."""
 
     @staticmethod
     def save(

@@ -167,7 +167,7 @@ def _read_header(file: IO[bytes], nbytes: int, path: PathLike, what: str) -> _He
 
 
 class NumpySerializer:
-    """Writes a flow to an `.npz` file of stacked components, and reads it again.
+    """Write a flow to an `.npz` file of stacked components, and read it again.
 
     All of it is held in memory while it is written, not while it is read.
     """

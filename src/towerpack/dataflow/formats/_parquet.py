@@ -62,7 +62,7 @@ class ParquetData(IndexedFiles):
 
 
 class ParquetNode(Node):
-    """Reads rows of decoded row groups as columns."""
+    """Read rows of decoded row groups as columns."""
 
     def __init__(self, paths: list[Path], columns: list[str] | None, cache_bytes: int) -> None:
         footers = [_footer(path) for path in paths]

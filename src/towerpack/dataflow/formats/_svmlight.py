@@ -88,7 +88,7 @@ def _load(path: Path, num_features: int | None, dtype: DTypeLike) -> tuple[Any, 
 
 
 class SparseNode(Node):
-    """Reads rows of a SciPy matrix as dense columns."""
+    """Read rows of a SciPy matrix as dense columns."""
 
     def __init__(self, sparse: Any, labels: NDArray[Any]) -> None:
         self.size = len(labels)

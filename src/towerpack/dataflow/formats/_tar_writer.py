@@ -21,7 +21,7 @@ from towerpack.dataflow.stages._shuffle import ShuffleData
 
 
 class TarWriter:
-    """Writes one archive of samples, which appears under its name when it is whole.
+    """Write one archive of samples, which appears under its name when it is whole.
 
         with TarWriter("train.tar") as writer:
             writer.write({"__key__": "cat/7", "jpg": jpeg_bytes, "cls": 3})
@@ -110,7 +110,7 @@ class TarWriter:
 
 
 class TarSerializer:
-    """Writes a flow of dicts to tar archives, and reads them again."""
+    """Write a flow of dicts to tar archives, and read them again."""
 
     @staticmethod
     def save(ds: DataFlow, path: PathLike, *, datapoints_per_file: int | None = None) -> list[Path]:

@@ -89,7 +89,7 @@ class TFRecordData(IndexedFiles):
 
 
 class TFRecordNode(Node):
-    """Reads records of plain files through an index."""
+    """Read records of plain files through an index."""
 
     def __init__(self, paths: list[Path], index: RecordIndex, features: Features | None) -> None:
         self.size = int(index.ends[-1])
@@ -116,7 +116,7 @@ def _datapoint(record: bytes, features: Features | None, path: Path, where: str)
 
 
 class TFRecordWriter:
-    """Writes one file of records, which appears under its name when it is whole.
+    """Write one file of records, which appears under its name when it is whole.
 
         with TFRecordWriter("train.tfrecord") as writer:
             writer.write(encode_example({"image": jpeg_bytes, "label": 3}))
@@ -171,7 +171,7 @@ class TFRecordWriter:
 
 
 class TFRecordSerializer:
-    """Writes a flow to a TFRecord file, and reads it again."""
+    """Write a flow to a TFRecord file, and read it again."""
 
     @staticmethod
     def save(

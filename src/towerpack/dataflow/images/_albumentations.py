@@ -23,7 +23,7 @@ _COPIES = threading.local()  # of the transforms, as each thread uses its own
 
 
 class Albumentations(ImageAugmentor):
-    """Applies one or several transforms of albumentations 2.0, the last under the MIT licence.
+    """Apply one or several transforms of albumentations 2.0, the last under the MIT licence.
 
     What `Albumentations(A.Compose([A.HorizontalFlip(), A.RandomGamma()]))` draws comes from the
     generator of the pipeline. Masks, boxes, coordinates and keypoints follow; each of them costs

@@ -39,7 +39,7 @@ _DRAWING: ContextVar[RNG | None] = ContextVar("towerpack_augmentor", default=Non
 
 
 class ImageAugmentor:
-    """Draws a transform for an image. A subclass defines `get_transform`.
+    """Draw a transform for an image. A subclass defines `get_transform`.
 
     Contract: what it draws is a function of the generator and of the image that it is given; its
     input is never changed; safe to use from several threads; pickles.
@@ -209,7 +209,7 @@ class _DrawnTransform(PhotometricTransform):
 
 
 class Identity(ImageAugmentor):
-    """Changes nothing."""
+    """Change nothing."""
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         return NoOpTransform()
@@ -273,7 +273,7 @@ class AugmentorList(CompositeAugmentor):
 
 @dataclass(eq=False, repr=False)
 class RandomApplyAug(CompositeAugmentor):
-    """Applies an augmentor to some of the images: to each with probability `prob`."""
+    """Apply an augmentor to some of the images: to each with probability `prob`."""
 
     aug: ImageAugmentor
     prob: Probability
@@ -288,7 +288,7 @@ class RandomApplyAug(CompositeAugmentor):
 
 @dataclass(eq=False, repr=False)
 class RandomChooseAug(CompositeAugmentor):
-    """Applies one of several augmentors.
+    """Apply one of several augmentors.
 
     Args:
         aug_lists: Augmentors, all as likely as each other, or pairs (augmentor, probability).
@@ -313,7 +313,7 @@ class RandomChooseAug(CompositeAugmentor):
 
 @dataclass(eq=False, repr=False)
 class RandomOrderAug(CompositeAugmentor):
-    """Applies augmentors in random order."""
+    """Apply augmentors in random order."""
 
     aug_lists: Sequence[ImageAugmentor]
 

@@ -206,7 +206,7 @@ _KINDS: dict[type, Callable[[Any, Images, ItemRNG], Images]] = {
 
 
 class BatchAugment:
-    """Augments small images many at a time: five times as fast as one by one, or more.
+    """Augment small images many at a time: five times as fast as one by one, or more.
 
     With `batched=True`, before `BatchData`, what an image gets does not depend on the block that
     it is read in; behind `BatchData` it is a function of the batch's position. Both draw other

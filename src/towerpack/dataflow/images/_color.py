@@ -41,7 +41,7 @@ class ClippingAugmentor(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class Brightness(ClippingAugmentor):
-    """Adds one random number to all values.
+    """Add one random number to all values.
 
     Args:
         delta: The number is uniform in -delta..delta.
@@ -62,7 +62,7 @@ class Brightness(ClippingAugmentor):
 
 @dataclass(eq=False, repr=False)
 class BrightnessScale(ClippingAugmentor):
-    """Multiplies all values by one factor, uniform in `range`; the rest is as for `Brightness`."""
+    """Multiply all values by one factor, uniform in `range`; the rest is as for `Brightness`."""
 
     range: Limits
     clip: bool = True
@@ -77,7 +77,7 @@ class BrightnessScale(ClippingAugmentor):
 
 @dataclass(eq=False, repr=False)
 class Contrast(ClippingAugmentor):
-    """Moves all values away from their mean, or towards it: (x - mean) * factor + mean.
+    """Move all values away from their mean, or towards it: (x - mean) * factor + mean.
 
     Args:
         factor_range: The factor is uniform in (lowest, highest).
@@ -104,7 +104,7 @@ class Contrast(ClippingAugmentor):
 
 @dataclass(eq=False, repr=False)
 class Gamma(PhotometricAugmentor):
-    """Raises values, as fractions of white, to the power of 1 / (1 + gamma).
+    """Raise values, as fractions of white, to the power of 1 / (1 + gamma).
 
     Args:
         range: gamma is uniform in (lowest, highest); above 0 is brighter, and it is above -1.
@@ -127,7 +127,7 @@ class Gamma(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class Clip(PhotometricAugmentor):
-    """Keeps values within `min` and `max`."""
+    """Keep values within `min` and `max`."""
 
     min: float = 0.0
     max: float = 255.0
@@ -143,7 +143,7 @@ class Clip(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class Hue(PhotometricAugmentor):
-    """Turns the circle of colours by a random angle.
+    """Turn the circle of colours by a random angle.
 
     Args:
         range: The angle is uniform in (lowest, highest), in units of two degrees, as OpenCV counts
@@ -172,7 +172,7 @@ class Hue(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class Saturation(ClippingAugmentor):
-    """Makes colours stronger or greyer: x * factor + grey * (1 - factor).
+    """Make colours stronger or greyer: x * factor + grey * (1 - factor).
 
     Args:
         alpha: The factor is uniform in 1 - alpha..1 + alpha.
@@ -196,7 +196,7 @@ class Saturation(ClippingAugmentor):
 
 @dataclass(eq=False, repr=False)
 class Lighting(ClippingAugmentor):
-    """Adds a random colour along the principal components of the data set's colours.
+    """Add a random colour along the principal components of the data set's colours.
 
     Krizhevsky et al. 2012, section 4.1.
 
@@ -232,7 +232,7 @@ class Lighting(ClippingAugmentor):
 
 @dataclass(eq=False, repr=False)
 class ColorSpace(PhotometricAugmentor):
-    """Converts to another colour space.
+    """Convert to another colour space.
 
     Args:
         mode: A constant of OpenCV such as `cv2.COLOR_RGB2HSV`, or its name: "RGB2HSV".
@@ -266,7 +266,7 @@ class ColorSpace(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class Grayscale(PhotometricAugmentor):
-    """Takes the colours away (for `rgb` see `Hue`).
+    """Take the colours away (for `rgb` see `Hue`).
 
     The result has three equal channels with `keepshape`, else one with `keepdims`, else no axis.
     """
@@ -286,7 +286,7 @@ class Grayscale(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class MeanVarianceNormalize(PhotometricAugmentor):
-    """Gives every image mean 0 and standard deviation 1, as float32.
+    """Give every image mean 0 and standard deviation 1, as float32.
 
     The deviation counts as at least 1 / sqrt(number of values), so that even images are not blown
     up. With `all_channel` over all channels together; otherwise each by itself.
@@ -307,7 +307,7 @@ class MeanVarianceNormalize(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class MinMaxNormalize(PhotometricAugmentor):
-    """Stretches every image to min..max, as float32; an image of one value becomes `min`.
+    """Stretch every image to min..max, as float32; an image of one value becomes `min`.
 
     With `all_channel` over all channels together; otherwise each by itself.
     """
@@ -326,7 +326,7 @@ class MinMaxNormalize(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class ToUint8(PhotometricAugmentor):
-    """Converts to uint8, rounded, and clipped to 0..255; `max_value` (255 or 1) becomes 255."""
+    """Convert to uint8, rounded, and clipped to 0..255; `max_value` (255 or 1) becomes 255."""
 
     max_value: float = 255.0
 
@@ -338,7 +338,7 @@ class ToUint8(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class ToFloat32(PhotometricAugmentor):
-    """Converts to float32; 255 becomes `max_value` (255 or 1)."""
+    """Convert to float32; 255 becomes `max_value` (255 or 1)."""
 
     max_value: float = 255.0
 

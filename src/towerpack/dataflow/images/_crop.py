@@ -33,7 +33,7 @@ _TRIES = 10
 
 @dataclass(frozen=True)
 class CropTransform(GeometricTransform):
-    """Cuts `h` by `w` pixels out, of which the first is in row `y0` and column `x0`. A view."""
+    """Cut `h` by `w` pixels out, of which the first is in row `y0` and column `x0`. A view."""
 
     y0: int
     x0: int
@@ -60,7 +60,7 @@ class CropTransform(GeometricTransform):
 
 @dataclass(eq=False, repr=False)
 class RandomCrop(ImageAugmentor):
-    """Cuts (height, width) out of a random place; one number is both."""
+    """Cut (height, width) out of a random place; one number is both."""
 
     crop_shape: Size
 
@@ -70,7 +70,7 @@ class RandomCrop(ImageAugmentor):
 
 @dataclass(eq=False, repr=False)
 class CenterCrop(ImageAugmentor):
-    """Cuts (height, width) out of the middle; one number is both."""
+    """Cut (height, width) out of the middle; one number is both."""
 
     crop_shape: Size
 
@@ -80,7 +80,7 @@ class CenterCrop(ImageAugmentor):
 
 @dataclass(eq=False, repr=False)
 class RandomCropRandomShape(ImageAugmentor):
-    """Cuts a part of random size out of a random place.
+    """Cut a part of random size out of a random place.
 
     Args:
         wmin, hmin: Least width and height.
@@ -115,7 +115,7 @@ class RandomCropRandomShape(ImageAugmentor):
 
 @dataclass(eq=False, repr=False)
 class GoogleNetRandomCropAndResize(ImageAugmentor):
-    """Cuts out a part of random area and aspect ratio, and scales it to one size.
+    """Cut out a part of random area and aspect ratio, and scale it to one size.
 
     "Inception" cropping, as ImageNet models are trained with (Szegedy et al. 2015, section 6). If
     ten draws find no part that lies in the image, the middle is taken after `ResizeShortestEdge`.
@@ -153,7 +153,7 @@ class GoogleNetRandomCropAndResize(ImageAugmentor):
 
 
 class BackgroundFiller(ABC):
-    """Makes backgrounds. Derive from it and define `fill`, a function of its arguments alone."""
+    """Make backgrounds. Derive from it and define `fill`, a function of its arguments alone."""
 
     @abstractmethod
     def fill(self, background_shape: tuple[int, int], img: Image) -> Image:
@@ -175,7 +175,7 @@ class ConstantBackgroundFiller(BackgroundFiller):
 
 @dataclass(frozen=True)
 class PasteTransform(GeometricTransform):
-    """Puts an image on a background of `h` by `w` pixels, its corner in row `y0` and column `x0`.
+    """Put an image on a background of `h` by `w` pixels, its corner in row `y0` and column `x0`.
 
     The background of images is made by `filler`; that of masks is `mask_value`.
     """
@@ -206,7 +206,7 @@ class PasteTransform(GeometricTransform):
 
 @dataclass(eq=False, repr=False)
 class CenterPaste(ImageAugmentor):
-    """Puts every image in the middle of a background of (height, width); one number is both.
+    """Put every image in the middle of a background of (height, width); one number is both.
 
     `background_filler` makes it, black by default; that of masks is `mask_value`.
     """
@@ -234,7 +234,7 @@ class CenterPaste(ImageAugmentor):
 
 
 class RandomPaste(CenterPaste):
-    """Puts every image on a random place of a background; arguments as for `CenterPaste`."""
+    """Put every image on a random place of a background; arguments as for `CenterPaste`."""
 
     def _rng_of_place(self, rng: RNG | None) -> RNG | None:
         return self.generator(rng)

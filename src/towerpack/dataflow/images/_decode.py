@@ -239,7 +239,7 @@ class Decoder:
 
 @dataclass
 class DecodeRandomCrop:
-    """Decodes an image file, cuts a random part out and scales it to one size.
+    """Decode an image file, cut a random part out and scale it to one size.
 
     The part is the one that `GoogleNetRandomCropAndResize` would draw, and the pixels are those
     that it would give, with one exception: where the part is at least 2, 4 or 8 times as large as

@@ -44,7 +44,7 @@ _TRIES = 50
 
 @dataclass(frozen=True)
 class FlipTransform(GeometricTransform):
-    """Swaps left and right (`horiz`) of an image of `h` by `w` pixels, or top and bottom."""
+    """Swap left and right (`horiz`) of an image of `h` by `w` pixels, or top and bottom."""
 
     h: int
     w: int
@@ -67,7 +67,7 @@ class FlipTransform(GeometricTransform):
 
 @dataclass(frozen=True)
 class TransposeTransform(GeometricTransform):
-    """Swaps x and y."""
+    """Swap x and y."""
 
     def apply_image(self, img: Image) -> Image:
         return transposed(check_image(img))
@@ -82,7 +82,7 @@ class TransposeTransform(GeometricTransform):
 
 @dataclass(eq=False, repr=False)
 class Flip(ImageAugmentor):
-    """Swaps left and right (`horiz`), or top and bottom (`vert`), with probability `prob`."""
+    """Swap left and right (`horiz`), or top and bottom (`vert`), with probability `prob`."""
 
     horiz: bool = False
     vert: bool = False
@@ -104,7 +104,7 @@ class Flip(ImageAugmentor):
 
 @dataclass(eq=False, repr=False)
 class Transpose(ImageAugmentor):
-    """Swaps rows and columns of some of the images: of each with probability `prob`."""
+    """Swap rows and columns of some of the images: of each with probability `prob`."""
 
     prob: Probability = 0.5
 
@@ -114,7 +114,7 @@ class Transpose(ImageAugmentor):
 
 @dataclass(frozen=True)
 class ResizeTransform(GeometricTransform):
-    """Scales an image of `h` by `w` pixels to `new_h` by `new_w`.
+    """Scale an image of `h` by `w` pixels to `new_h` by `new_w`.
 
     `interp="linear"` is fast; "area" looks better where much is taken away, and takes about seven
     times as long.
@@ -147,7 +147,7 @@ class ResizeTransform(GeometricTransform):
 
 @dataclass(eq=False, repr=False)
 class Resize(ImageAugmentor):
-    """Scales every image to `shape`: (height, width), or one number for both.
+    """Scale every image to `shape`: (height, width), or one number for both.
 
     For `interp` see `ResizeTransform`.
     """
@@ -161,7 +161,7 @@ class Resize(ImageAugmentor):
 
 @dataclass(eq=False, repr=False)
 class ResizeShortestEdge(ImageAugmentor):
-    """Scales an image so that its shorter edge gets the length `size`; the aspect ratio stays.
+    """Scale an image so that its shorter edge gets the length `size`; the aspect ratio stays.
 
     For `interp` see `ResizeTransform`.
     """
@@ -176,7 +176,7 @@ class ResizeShortestEdge(ImageAugmentor):
 
 @dataclass(eq=False, repr=False)
 class RandomResize(ImageAugmentor):
-    """Scales an image by random factors, or to a random size.
+    """Scale an image by random factors, or to a random size.
 
     Args:
         xrange: (lowest, highest) factor for the width, as floats; as integers, the width itself in

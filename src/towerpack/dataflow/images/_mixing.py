@@ -153,7 +153,7 @@ class BatchMix(ABC):
 
 
 class MixUp(BatchMix):
-    """Blends every image of a batch with another one, and their labels.
+    """Blend every image of a batch with another one, and their labels.
 
     Zhang et al. 2017, https://arxiv.org/abs/1710.09412; 0.2 is their alpha for ImageNet.
 
@@ -176,7 +176,7 @@ class MixUp(BatchMix):
 
 
 class CutMix(BatchMix):
-    """Pastes a rectangle of another image into every image of a batch, and mixes their labels.
+    """Paste a rectangle of another image into every image of a batch, and mix their labels.
 
     Yun et al. 2019, https://arxiv.org/abs/1905.04899. The rectangle has the image's shape, and its
     centre is anywhere in the image. Labels are mixed by the pixels that are really left, which are
@@ -202,7 +202,7 @@ class CutMix(BatchMix):
 
 @dataclass(frozen=True)
 class MosaicLayout:
-    """Puts four datapoints together into one.
+    """Put four datapoints together into one.
 
     The canvas is cut into four parts that meet at a random point in its middle half. Each image is
     scaled, with its aspect ratio, until it covers its part, and a random section that fits is
@@ -287,7 +287,7 @@ class MosaicLayout:
 
 
 class Mosaic(Wrapper):
-    """Puts every datapoint together with three others of the pass, drawn at random, into one.
+    """Put every datapoint together with three others of the pass, drawn at random, into one.
 
     Bochkovskiy et al. 2020 (YOLOv4), https://arxiv.org/abs/2004.10934, section 3.3. See
     `MosaicLayout` for how. Each datapoint is read four times on average, so decoding comes to four
@@ -337,7 +337,7 @@ class Mosaic(Wrapper):
 
 
 class MosaicNode(Node):
-    """Reads four positions of another plan for each of its own."""
+    """Read four positions of another plan for each of its own."""
 
     def __init__(self, inner: Node, size: int, mapper: Mapper, key: int) -> None:
         self.inner = inner

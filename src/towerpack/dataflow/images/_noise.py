@@ -34,7 +34,7 @@ _TRIES = 100
 
 @dataclass(eq=False, repr=False)
 class GaussianNoise(ClippingAugmentor):
-    """Adds a normal random number to every value, of the standard deviation `sigma`.
+    """Add a normal random number to every value, of the standard deviation `sigma`.
 
     For `clip` and `max_value` see `Brightness`.
     """
@@ -54,7 +54,7 @@ class GaussianNoise(ClippingAugmentor):
 
 @dataclass(eq=False, repr=False)
 class SaltPepperNoise(PhotometricAugmentor):
-    """Makes fractions of the pixels white (`max_value` in float images) and black."""
+    """Make fractions of the pixels white (`max_value` in float images) and black."""
 
     white_prob: Probability = 0.05
     black_prob: Probability = 0.05
@@ -78,7 +78,7 @@ class SaltPepperNoise(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class JpegNoise(PhotometricAugmentor):
-    """Leaves the traces of JPEG compression: encodes and decodes.
+    """Leave the traces of JPEG compression: encode and decode.
 
     Args:
         quality_range: The quality is uniform in low..high-1, of 0 to 100.
@@ -109,7 +109,7 @@ class JpegNoise(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class GaussianBlur(PhotometricAugmentor):
-    """Blurs with a Gaussian window of random size.
+    """Blur with a Gaussian window of random size.
 
     Args:
         size_range: The window has 2 * n + 1 pixels, n uniform in low..high-1.
@@ -148,7 +148,7 @@ class GaussianBlur(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class RandomCutout(PhotometricAugmentor):
-    """Fills a rectangle at a random place (DeVries & Taylor 2017). Masks and boxes stay.
+    """Fill a rectangle at a random place (DeVries & Taylor 2017). Masks and boxes stay.
 
     Args:
         h_range, w_range: Height and width of it: a number, or (least, greatest).
@@ -173,7 +173,7 @@ class RandomCutout(PhotometricAugmentor):
 
 @dataclass(eq=False, repr=False)
 class RandomErasing(PhotometricAugmentor):
-    """Fills a rectangle of random area, shape and place in some of the images. Masks stay.
+    """Fill a rectangle of random area, shape and place in some of the images. Masks stay.
 
     Zhong et al. 2017, https://arxiv.org/abs/1708.04896, algorithm 1. An image in which a hundred
     draws find no place for a rectangle stays as it is.

@@ -42,7 +42,7 @@ _SMOOTH = np.array([[1, 1, 1], [1, 5, 1], [1, 1, 1]], np.float32) / 13
 
 @dataclass(eq=False, repr=False)
 class RandAugment(ImageAugmentor):
-    """Applies `n` operations drawn from fourteen, with replacement, all of strength `m`.
+    """Apply `n` operations drawn from fourteen, with replacement, all of strength `m`.
 
     Cubuk et al. 2019, https://arxiv.org/abs/1909.13719, with the operations of table 2 there.
     Strengths grow with `m`; operations that have a direction draw it:

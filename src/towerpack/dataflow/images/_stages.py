@@ -24,7 +24,7 @@ Indices = Hashable | Sequence[Hashable]
 
 
 class AugmentImageComponent(MapDataComponent):
-    """Augments one image of every datapoint.
+    """Augment one image of every datapoint.
 
     Contract: as `MapData` with `rng=True`: in order; length of `ds`, unknown with
     `catch_exceptions`; what is drawn is a function of (seed, epoch, position); thread- and
@@ -59,7 +59,7 @@ class AugmentImageComponent(MapDataComponent):
 
 
 class AugmentImageComponents(MapData):
-    """Draws one transform for each datapoint, and applies it to all that belongs together.
+    """Draw one transform for each datapoint, and apply it to all that belongs together.
 
     Contract: as `AugmentImageComponent`.
 
@@ -111,7 +111,7 @@ class AugmentImageComponents(MapData):
 
 
 class AugmentImageCoordinates(AugmentImageComponents):
-    """Augments an image, and coordinates in it: `AugmentImageComponents` with one of each.
+    """Augment an image, and coordinates in it: `AugmentImageComponents` with one of each.
 
     Contract: as `AugmentImageComponent`.
     """

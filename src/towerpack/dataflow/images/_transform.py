@@ -91,7 +91,7 @@ class GeometricTransform(Transform):
 
 
 class PhotometricTransform(Transform):
-    """Changes pixels where they are by a function; masks, coordinates and boxes stay the same."""
+    """Change pixels where they are by a function; masks, coordinates and boxes stay the same."""
 
     def __init__(self, func: Callable[[Image], Image], name: str | None = None) -> None:
         self._func = func
@@ -112,7 +112,7 @@ class PhotometricTransform(Transform):
 
 
 class NoOpTransform(PhotometricTransform):
-    """Changes nothing."""
+    """Change nothing."""
 
     def __init__(self) -> None:
         pass
@@ -140,7 +140,7 @@ class TransformFactory(Transform):
 
 
 class TransformList(Transform):
-    """Transforms one after the other; any `apply_...` that all of them have works.
+    """Transforms, one after the other; any `apply_...` that all of them have works.
 
     Boxes are moved by their corners, through all transforms at once; only those transforms that
     define `apply_boxes` themselves get the boxes around them.

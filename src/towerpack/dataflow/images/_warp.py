@@ -42,7 +42,7 @@ _PRECISION = 1e-4  # of a pixel
 
 @dataclass(frozen=True, eq=False)
 class WarpAffineTransform(GeometricTransform):
-    """Moves pixels by a matrix.
+    """Move pixels by a matrix.
 
     Args:
         mat: [2, 3], from pixel indices (x, y) of the image to those of the result, as in
@@ -112,7 +112,7 @@ class _Warp(ImageAugmentor):
 
 @dataclass(eq=False, repr=False)
 class Shift(_Warp):
-    """Shifts by whole pixels.
+    """Shift by whole pixels.
 
     Args:
         horiz_frac, vert_frac: At most this fraction of the width, or height, either way.
@@ -132,7 +132,7 @@ class Shift(_Warp):
 
 @dataclass(eq=False, repr=False)
 class Rotation(_Warp):
-    """Rotates by a random angle about a random centre. The image keeps its size.
+    """Rotate by a random angle about a random centre. The image keeps its size.
 
     Args:
         max_deg: The angle is uniform in -max_deg..max_deg; positive is counter-clockwise.
@@ -157,7 +157,7 @@ class Rotation(_Warp):
 
 @dataclass(eq=False, repr=False)
 class RotationAndCropValid(ImageAugmentor):
-    """Rotates by a random angle and keeps the largest upright rectangle that lies in the image.
+    """Rotate by a random angle and keep the largest upright rectangle that lies in the image.
 
     Args:
         max_deg, interp, step_deg: See `Rotation`.
@@ -210,7 +210,7 @@ class Affine(_Warp):
 
 @dataclass(frozen=True, eq=False)
 class DeformTransform(GeometricTransform):
-    """Shows at each point of an image of `h` by `w` what was there plus a weighted sum of pulls.
+    """Show at each point of an image of `h` by `w` what was there plus a weighted sum of pulls.
 
     Args:
         anchors: [n, 2], (x, y) as fractions of the width and height: where pulls are strongest.
@@ -287,7 +287,7 @@ class DeformTransform(GeometricTransform):
 
 @dataclass(eq=False, repr=False)
 class GaussianDeform(ImageAugmentor):
-    """Pulls an image at some points by random distances, and everything around them with it.
+    """Pull an image at some points by random distances, and everything around them with it.
 
     Args:
         anchors: The points, (y, x) as fractions of height and width.

@@ -75,7 +75,7 @@ def owner_of(array: object) -> np.memmap[Any, Any] | SharedMap | None:
 
 
 class ToShared(Sender):
-    """Puts data where workers can map them."""
+    """Put data where workers can map them."""
 
     def shared(self, array: NDArray[Any]) -> NDArray[Any]:
         if array.nbytes < _IN_MEMORY or array.dtype.hasobject or owner_of(array) is not None:

@@ -169,7 +169,7 @@ class Skipping(Mapper):
 
 
 class Mapped(Mapper):
-    """Stands for a map function in the consumer: workers have called it."""
+    """Stand-in for a map function in the consumer: workers have called it."""
 
     def __call__(self, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
         if isinstance(datapoint, Skipped):
@@ -178,7 +178,7 @@ class Mapped(Mapper):
 
 
 class MappedStream(Stream):
-    """Stands for a `MapStream` that leaves out nothing, where workers have mapped."""
+    """Stand-in for a `MapStream` that leaves out nothing, where workers have mapped."""
 
     def __init__(self, inner: Stream, state: State) -> None:
         self._inner = inner

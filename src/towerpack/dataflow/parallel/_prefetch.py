@@ -38,7 +38,7 @@ from towerpack.dataflow.stages._map import MapData
 
 
 class PrefetchData(ParallelStage):
-    """Reads what it wraps ahead, with workers: the same datapoints in the same order, sooner.
+    """Read what it wraps ahead, with workers: the same datapoints in the same order, sooner.
 
     Put it at the end of a pipeline. Workers then do everything below, and the stages directly
     above that only restructure (`BatchData`, `RepeatedData`, `ShuffleData`). A map above it runs

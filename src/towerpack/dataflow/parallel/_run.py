@@ -227,7 +227,7 @@ def _positions(node: Node, epoch: int, gaps: list[tuple[int, int]], pool: Pool) 
 
 
 class AheadNode(Node):
-    """Reads a plan in order, ahead, with workers.
+    """Read a plan in order, ahead, with workers.
 
     What is not asked for in order is read directly, by the caller. Not for several threads.
     """
@@ -280,7 +280,7 @@ class AheadNode(Node):
 
 
 class UnorderedStream(Stream):
-    """Hands on what is ready of a plan. Its state may also be that of the ordered stream."""
+    """Hand on what is ready of a plan. Its state may also be that of the ordered stream."""
 
     def __init__(self, node: Node, epoch: int, state: State, begin: Begin) -> None:
         size = sys.maxsize if node.size is None else node.size

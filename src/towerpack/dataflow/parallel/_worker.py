@@ -98,7 +98,7 @@ def leave_signals_to_parent() -> None:
 
 
 class Worker:
-    """Serves one consumer."""
+    """Serve one consumer."""
 
     def __init__(self, channel: Channel, slots: MappedSlots, known: tuple[int, Job] | None) -> None:
         self._channel = channel

@@ -117,7 +117,7 @@ def send_dataflow_zmq(
 
 
 class _Sender:
-    """Groups small datapoints, numbers them, and shows how many."""
+    """Group small datapoints, number them, and show how many."""
 
     def __init__(self, link: Socket, address: str, name: str, group: int, shown: bool) -> None:
         self._link, self._address, self._group, self._shown = link, address, group, shown

@@ -80,7 +80,7 @@ class FakeData(Stage):
 
 
 class FakeNode(Node):
-    """Draws datapoints by position."""
+    """Draw datapoints by position."""
 
     def __init__(self, flow: FakeData, key: int) -> None:
         self.size = flow.size

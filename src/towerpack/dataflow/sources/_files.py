@@ -80,7 +80,7 @@ class ImageFromFile(FilesStage):
 
 
 class ImageReader:
-    """Reads an image file; `rgb=False` is BGR, OpenCV's order."""
+    """Read an image file; `rgb=False` is BGR, OpenCV's order."""
 
     def __init__(
         self,
@@ -148,7 +148,7 @@ def _opened(file: str, flags: int) -> int:
 
 
 class FilesNode(RowMaker, Node):
-    """Reads one file for each datapoint; without a `reader`, gives its name.
+    """Read one file for each datapoint; without a `reader`, give its name.
 
     With labels, datapoints are tuples of image and label, otherwise lists without.
     """

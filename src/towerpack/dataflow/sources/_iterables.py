@@ -141,7 +141,7 @@ class DataFromQueue(Stage):
 
 
 class QueueStream(Stream):
-    """Takes from a queue until a sentinel comes."""
+    """Take from a queue until a sentinel comes."""
 
     def __init__(self, queue: Any, sentinel: object, state: State) -> None:
         self._get = _getter(queue)

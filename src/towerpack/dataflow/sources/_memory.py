@@ -38,7 +38,7 @@ N = TypeVar("N", bound=Node)
 
 
 class Sender(ABC):
-    """Finds data a place where all processes can read them."""
+    """Find data a place where all processes can read them."""
 
     @abstractmethod
     def shared(self, array: Array) -> Array:
@@ -74,7 +74,7 @@ class HeldArrays:
 
 
 def items_of(source: Stage) -> Node | None:
-    """Reads a source by an `__getitem__` that a class outside the library has given it."""
+    """Read a source by an `__getitem__` that a class outside the library has given it."""
     owner = next((cls for cls in type(source).__mro__ if "__getitem__" in vars(cls)), Stage)
     return None if is_ours(owner) else ItemsNode(source)
 
@@ -89,7 +89,7 @@ class OrderedSource(Stage):
 
     @abstractmethod
     def in_order(self) -> Node:
-        """Reads the datapoints in their own order."""
+        """Read the datapoints in their own order."""
 
     def identity(self) -> str:
         return f"{self.length()}, shuffled" if self.shuffle else str(self.length())
@@ -192,7 +192,7 @@ class DataFromArrays(Stage):
 
 
 class ArraysNode(Node):
-    """Reads blocks as columns, which are copied to where `allocate` says."""
+    """Read blocks as columns, which are copied to where `allocate` says."""
 
     def __init__(self, data: HeldArrays | Datapoint, size: int) -> None:
         held = data if isinstance(data, HeldArrays) else HeldArrays(data)
@@ -281,7 +281,7 @@ class DataFromList(OrderedSource):
 
 
 class ListNode(IndexNode):
-    """Reads elements of a sequence."""
+    """Read elements of a sequence."""
 
     def read(self, epoch: int, positions: Positions) -> Block:
         lst = self._source

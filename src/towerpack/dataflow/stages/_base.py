@@ -58,7 +58,7 @@ class WindowStage(PlannedStage):
 
 
 class WindowStream(InnerStream):
-    """Takes datapoints in windows, and makes a list of datapoints of each.
+    """Take datapoints in windows, and make a list of datapoints of each.
 
     Its state is where the current window began, and how much of what it gave is used up; a resume
     reads that window again.

@@ -24,7 +24,7 @@ Stack = Literal["array", "list"]
 
 
 class BatchData(WindowStage):
-    """Stacks every `batch_size` datapoints into one, component by component.
+    """Stack every `batch_size` datapoints into one, component by component.
 
     Dtypes are kept: arrays and NumPy scalars keep theirs, bool stays bool, Python ints become
     int64, Python floats float32. Strings and bytes become object arrays, which cut nothing off. The
@@ -121,7 +121,7 @@ class BatchData(WindowStage):
 
 @dataclass(frozen=True)
 class Collate:
-    """Makes one datapoint of a block of them."""
+    """Make one datapoint of a block of them."""
 
     stack: Stack
     pad: Pad | None
@@ -140,7 +140,7 @@ class Collate:
 
 
 class BatchNode(Node):
-    """Reads batches of another plan."""
+    """Read batches of another plan."""
 
     def __init__(
         self, inner: Node, batch_size: int, size: int | None, collate: Collate, rows: slice

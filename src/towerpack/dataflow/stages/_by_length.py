@@ -33,7 +33,7 @@ Array = NDArray[np.int64]
 
 
 class BatchByLength(Wrapper):
-    """Pads datapoints of similar length into batches ("bucketing").
+    """Pad datapoints of similar length into batches ("bucketing").
 
     `boundaries=[10, 20]` makes three buckets: lengths up to 10, from 11 to 20, and longer. A batch
     is handed on as soon as its bucket is full; what is left in them at the end of a pass follows in
@@ -230,7 +230,7 @@ class LengthOf:
 
 @dataclass
 class PaddedBatch:
-    """Makes a batch of one bucket; padded to its width, if there are any."""
+    """Make a batch of one bucket; padded to its width, if there are any."""
 
     length_of: LengthOf
     pad: Pad
@@ -256,7 +256,7 @@ class PaddedBatch:
 
 @dataclass(eq=False)
 class BucketNode(Node):
-    """Reads batches of another plan, whose datapoints have known `lengths`.
+    """Read batches of another plan, whose datapoints have known `lengths`.
 
     `key` is that of the shuffle; `None` leaves them in order.
     """

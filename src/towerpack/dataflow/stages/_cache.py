@@ -31,7 +31,7 @@ Key = tuple[int, str]
 
 
 class CacheData(PlannedStage):
-    """Keeps datapoints in memory, so that what is below runs once.
+    """Keep datapoints in memory, so that what is below runs once.
 
     Every pass gives what epoch 0 of `ds` gives: random stages below it are frozen, those above
     are not. Over an indexable source each datapoint is kept when it is first read. Otherwise a
@@ -108,7 +108,7 @@ def _last_only(cache: dict[Key, Any], key: Key) -> dict[Key, Any]:
 
 
 class CacheNode(Node):
-    """Reads another plan's epoch 0, each position once; adds to what the flow keeps.
+    """Read another plan's epoch 0, each position once; add to what the flow keeps.
 
     It has not the flow and its place: workers, to which it is sent, have no use for them.
     """
@@ -139,7 +139,7 @@ class CacheNode(Node):
 
 
 class CacheStream(Stream):
-    """Gives the complete pass, or reads one, and hands it in if it saw the beginning."""
+    """Give the complete pass, or read one, and hand it in if it saw the beginning."""
 
     def __init__(self, flow: CacheData, place: Place, state: State) -> None:
         self._flow = flow

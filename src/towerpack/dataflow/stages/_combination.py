@@ -101,7 +101,7 @@ class CombinedStream(Stream):
 
 
 class LocatedNode(Node):
-    """Reads each position from the plan that holds it; each plan is read in its own order."""
+    """Read each position from the plan that holds it; each plan is read in its own order."""
 
     def __init__(self, nodes: list[Node], size: int | None, locate: Locate) -> None:
         self.inputs = nodes
@@ -166,7 +166,7 @@ class ConcatData(Combination):
 
 
 class ConcatStream(InnerStream):
-    """Opens one flow after another; stays at the end of one until asked for more."""
+    """Open one flow after another; stay at the end of one until asked for more."""
 
     def __init__(self, flow: ConcatData, place: Place, epoch: int, state: State) -> None:
         self._flow = flow
@@ -189,7 +189,7 @@ class ConcatStream(InnerStream):
 
 
 class JoinData(Combination):
-    """Joins the i-th datapoints of all flows into one.
+    """Join the i-th datapoints of all flows into one.
 
     Tuples and lists are concatenated (a list if any is a list), dicts are merged, the later
     winning. It ends with the shortest flow. A flow may occur twice, but then its two places have
@@ -255,7 +255,7 @@ def join(parts: Sequence[Datapoint]) -> Datapoint:
 
 
 class JoinNode(Node):
-    """Reads the same positions of several plans."""
+    """Read the same positions of several plans."""
 
     def __init__(self, nodes: list[Node]) -> None:
         self.inputs = nodes
@@ -274,7 +274,7 @@ class JoinNode(Node):
 
 
 class JoinStream(CombinedStream):
-    """Takes one datapoint from each stream. Its state is theirs, before the first was asked."""
+    """Take one datapoint from each stream. Its state is theirs, before the first was asked."""
 
     def __init__(self, streams: list[Stream], *, strict: bool) -> None:
         super().__init__(streams)

@@ -61,7 +61,7 @@ class Waiting(NamedTuple):
 
 
 class GroupStream(InnerStream):
-    """Gathers datapoints in groups, and hands on a batch whenever one is full.
+    """Gather datapoints in groups, and hand on a batch whenever one is full.
 
     Its state holds no datapoints but the positions of those that wait. A resume reads them again:
     just them over an indexable source, otherwise all from the first of them on.
@@ -166,7 +166,7 @@ class GroupStream(InnerStream):
 
 
 class BatchDataByShape(Wrapper):
-    """Stacks datapoints into batches in which one component has the same shape throughout.
+    """Stack datapoints into batches in which one component has the same shape throughout.
 
     A batch is handed on as soon as `batch_size` datapoints of its shape have come by. Those that
     still wait at the end of a pass follow in smaller batches: left out, as `BatchData` does with

@@ -34,7 +34,7 @@ _TEXT = 40
 
 
 class PrintData(PlannedStage):
-    """Writes the structure of the first datapoints to standard output, and passes everything on.
+    """Write the structure of the first datapoints to standard output, and pass everything on.
 
     An iterator writes about the datapoints at positions 0 to num - 1 of the first pass that it
     reads; a resumed one does not write about them again.
@@ -85,7 +85,7 @@ class PrintData(PlannedStage):
 
 
 class PrintNode(Node):
-    """Writes about datapoints that are read from another plan."""
+    """Write about datapoints that are read from another plan."""
 
     def __init__(self, inner: Node, flow: PrintData) -> None:
         self.inner = inner
@@ -118,7 +118,7 @@ class PrintNode(Node):
 
 
 class PrintStream(InnerStream):
-    """Writes about datapoints that another stream gives."""
+    """Write about datapoints that another stream gives."""
 
     def __init__(self, inner: Stream, flow: PrintData, position: int) -> None:
         self._inner = inner
@@ -212,7 +212,7 @@ class SpeedReport:
 
 
 class TestDataSpeed(PlannedStage):
-    """Measures how fast a flow is, by `start()`. Iterated, it is the flow itself.
+    """Measure how fast a flow is, by `start()`. Iterated, it is the flow itself.
 
     `profile` tells which stage takes the time.
 

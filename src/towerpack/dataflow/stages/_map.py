@@ -54,7 +54,7 @@ _STREAM_BLOCK = 32
 
 
 class MapData(Wrapper):
-    """Applies a function to every datapoint.
+    """Apply a function to every datapoint.
 
     With `batched=True` the function is *vectorised*: it gets many datapoints at once, as one
     datapoint whose components are stacked along a first axis, and returns the same for its
@@ -162,7 +162,7 @@ class MapData(Wrapper):
 
 
 class MapDataComponent(MapData):
-    """Applies a function to one component of every datapoint.
+    """Apply a function to one component of every datapoint.
 
     Contract: as `MapData`.
 
@@ -230,7 +230,7 @@ class OnComponent:
 
 
 class SelectComponent(PlannedStage):
-    """Keeps some components, in the order asked for. Tuples stay tuples, dicts stay dicts.
+    """Keep some components, in the order asked for. Tuples stay tuples, dicts stay dicts.
 
     Contract: in order; length of `ds`; not random; thread- and fork-safe as `ds` is; resumable as
     `ds` is.
@@ -278,7 +278,7 @@ class Selection:
 
 
 class MapNode(RowMaker, Node):
-    """Maps datapoints of another plan one by one."""
+    """Map datapoints of another plan one by one."""
 
     def __init__(self, inner: Node, mapper: Mapper) -> None:
         self.inner = inner
@@ -296,7 +296,7 @@ class MapNode(RowMaker, Node):
 
 
 class BatchedMapNode(Node):
-    """Maps blocks of another plan."""
+    """Map blocks of another plan."""
 
     def __init__(self, inner: Node, mapper: Mapper) -> None:
         self.inner = inner
@@ -309,7 +309,7 @@ class BatchedMapNode(Node):
 
 
 class SelectNode(Node):
-    """Selects from another plan."""
+    """Select from another plan."""
 
     def __init__(self, inner: Node, mapper: Mapper) -> None:
         self.inner = inner

@@ -123,7 +123,7 @@ class Mapper:
 
 
 class MapStream(InnerStream):
-    """Maps what another stream gives.
+    """Map what another stream gives.
 
     Datapoints that raise are left out and counted in `skipped`; if that is `None`, they raise.
     """
@@ -226,7 +226,7 @@ def function_name(f: Callable[..., Any]) -> str:
 
 
 class FilterData(Wrapper):
-    """Keeps the datapoints for which `predicate` is true.
+    """Keep the datapoints for which `predicate` is true.
 
     How many are kept is not known beforehand, so what stands above can only be read in order: do
     costly maps below it that need not see everything, above it.
@@ -284,7 +284,7 @@ class FilterData(Wrapper):
 
 
 class FilterStream(MapStream):
-    """Hands on what passed; see `MapStream`."""
+    """Hand on what passed; see `MapStream`."""
 
     def __init__(self, inner: Stream, mapper: Mapper, epoch: int, state: State, *rest: Any) -> None:
         super().__init__(inner, mapper, epoch, state, *rest)

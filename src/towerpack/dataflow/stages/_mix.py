@@ -173,7 +173,7 @@ class EvenMix:
 
 
 class MixData(Combination):
-    """Takes turns between flows, so that each has its share of every stretch of the mix.
+    """Take turns between flows, so that each has its share of every stretch of the mix.
 
     The order of turns is fixed, and as even as can be: of the first n datapoints, for any n, a flow
     with share w has given w * n, to within one. Shuffle the flows, not the mix. Shares are exact
@@ -261,7 +261,7 @@ class RandomChooseData(MixData):
 
 
 class MixStream(CombinedStream):
-    """Takes turns between streams, in chosen shares."""
+    """Take turns between streams, in chosen shares."""
 
     def __init__(self, flow: MixData, place: Place, epoch: int, state: State) -> None:
         super().__init__(flow.open_inputs(place, epoch, inner_state(state)))
@@ -379,7 +379,7 @@ class RandomMix:
 
 
 class RandomMixStream(CombinedStream):
-    """Takes turns between streams of known lengths, in a random order."""
+    """Take turns between streams of known lengths, in a random order."""
 
     def __init__(self, flow: RandomMixData, place: Place, epoch: int, state: State) -> None:
         super().__init__(flow.open_inputs(place, epoch, inner_state(state)))

@@ -158,7 +158,7 @@ def _begin_fixed(size: int, keep_state: bool, epoch: int) -> Beginning:
 
 
 class PassesNode(Node):
-    """Reads passes of another plan, one after another, as one long pass."""
+    """Read passes of another plan, one after another, as one long pass."""
 
     def __init__(self, inner: Node, size: int | None, begin: Begin) -> None:
         self.inner = inner
@@ -193,7 +193,7 @@ class PassesNode(Node):
 
 
 class PassesStream(InnerStream):
-    """Opens one pass after another; stays at the end of a pass until asked for more.
+    """Open one pass after another; stay at the end of a pass until asked for more.
 
     There are `n` passes, -1 for ever; `turn` is the one to begin with.
     """
@@ -248,7 +248,7 @@ class Waiting(NamedTuple):
 
 
 class FixedStream(Stream):
-    """Takes a fixed number of datapoints from passes that can only be read in order."""
+    """Take a fixed number of datapoints from passes that can only be read in order."""
 
     def __init__(self, flow: FixedSizeData, place: Place, epoch: int, state: State) -> None:
         self._flow = flow
@@ -342,7 +342,7 @@ def tell_if_short(ds: DataFlow, datapoints: int) -> bool:
 
 
 class RepeatedDataPoint(WindowStage):
-    """Gives every datapoint `n` times before the next one.
+    """Give every datapoint `n` times before the next one.
 
     What stands below runs once for all of them, and their arrays are their own. So
     `MapData(RepeatedDataPoint(MapData(ds, decode), 4), augment, rng=True)` decodes a picture once
@@ -378,7 +378,7 @@ class RepeatedDataPoint(WindowStage):
 
 
 class RepeatPointNode(Node):
-    """Reads position p as position p // n of another plan."""
+    """Read position p as position p // n of another plan."""
 
     def __init__(self, inner: Node, n: int) -> None:
         self.inner = inner

@@ -87,7 +87,7 @@ class ShardData(WindowStage):
 
 
 class ShardNode(Node):
-    """Reads every `num_shards`-th position of another plan."""
+    """Read every `num_shards`-th position of another plan."""
 
     def __init__(self, inner: Node, num_shards: int, index: int, size: int | None) -> None:
         self.inner = inner

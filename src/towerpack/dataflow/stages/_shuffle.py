@@ -78,7 +78,7 @@ class ShuffleData(PlannedStage):
 
 
 class LocallyShuffleData(WindowStage):
-    """Reads windows of `buffer_size` datapoints and gives each in a random order.
+    """Read windows of `buffer_size` datapoints and give each in a random order.
 
     Nothing leaves its window, so that a state is small (where the window began) and a resume reads
     at most one window again. Over an indexable source it compiles to a plan, with the same result;
@@ -200,7 +200,7 @@ class PermutedNode(Node):
 
 
 class ShuffleNode(PermutedNode):
-    """Reads another plan in permuted order, computed for 65,536 positions at a time."""
+    """Read another plan in permuted order, computed for 65,536 positions at a time."""
 
     def __init__(self, inner: Node, key: int) -> None:
         super().__init__(inner, key, 1 << 16)
@@ -213,7 +213,7 @@ class ShuffleNode(PermutedNode):
 
 
 class WindowShuffleNode(PermutedNode):
-    """Reads another plan in an order that is permuted within windows."""
+    """Read another plan in an order that is permuted within windows."""
 
     def __init__(self, inner: Node, window_size: int, key: int) -> None:
         super().__init__(inner, key, window_size)

@@ -28,7 +28,7 @@ Gradients = Mapping[str, Any]
 
 
 class GradientProcessor:
-    """Changes gradients, or looks at them, before an optimizer takes them. It does neither itself.
+    """Change gradients, or look at them, before an optimizer takes them. It does neither itself.
 
     Gradients are tensors or `tf.IndexedSlices` by the names of the variables. Those on which the
     cost does not depend are not there.
@@ -83,7 +83,7 @@ class GradientProcessor:
 
 
 class FilterNoneGrad(GradientProcessor):
-    """Does nothing: variables without a gradient are left out, with a warning, in any case.
+    """Do nothing: variables without a gradient are left out, with a warning, in any case.
 
     Args:
         verbose: Has no effect.
@@ -94,7 +94,7 @@ class FilterNoneGrad(GradientProcessor):
 
 
 class GlobalNormClip(GradientProcessor):
-    """Scales all gradients together, so that their global norm is at most a threshold.
+    """Scale all gradients together, so that their global norm is at most a threshold.
 
     Args:
         global_norm: The threshold, for the root of the sum of all squares.
@@ -121,7 +121,7 @@ class _Matching(GradientProcessor):
 
 
 class MapGradient(_Matching):
-    """Applies a function to the gradients of some variables, and leaves the others as they are.
+    """Apply a function to the gradients of some variables, and leave the others as they are.
 
     Args:
         func: Takes a dense gradient, or gradient and variable. With None from it the variable is
@@ -158,7 +158,7 @@ class MapGradient(_Matching):
 
 
 class ValueClip(MapGradient):
-    """Clips each number of the gradients.
+    """Clip each number of the gradients.
 
     Args:
         max_value: To between this and its negative.
@@ -171,7 +171,7 @@ class ValueClip(MapGradient):
 
 
 class ScaleGradient(GradientProcessor):
-    """Multiplies gradients by factors; a factor of 0 leaves the variables out of the update.
+    """Multiply gradients by factors; a factor of 0 leaves the variables out of the update.
 
         ScaleGradient([("conv.*", 0.1), (".*/bias", 2.0)])
 
@@ -212,7 +212,7 @@ class ScaleGradient(GradientProcessor):
 
 
 class CheckGradient(GradientProcessor):
-    """Ends training at a gradient that is NaN or infinite, with an error that names its variables.
+    """End training at a gradient that is NaN or infinite, with an error that names its variables.
 
     The step is not applied and its inputs are saved, as with a cost that is not finite; it needs
     the callback `CheckNumerics`, which is there by default. It looks at the gradients as they come,
@@ -238,7 +238,7 @@ class CheckGradient(GradientProcessor):
 
 
 class SummaryGradient(_Matching):
-    """Reports gradients: a moving average of their RMS, and a histogram at the end of each epoch.
+    """Report gradients: a moving average of their RMS, and a histogram at the end of each epoch.
 
     They are called `'gradient-summary/NAME-rms'` and `'gradient-summary/NAME-histogram'`.
 
@@ -284,7 +284,7 @@ class SummaryGradient(_Matching):
 
 
 class PrintGradient(_Matching):
-    """Prints shape, mean and RMS of gradients to stderr, at every step.
+    """Print shape, mean and RMS of gradients to stderr, at every step.
 
     Args:
         regex: As for `MapGradient`.

@@ -21,7 +21,7 @@ from towerpack.training.optim._wrapping import ProxyOptimizer
 
 
 class ProcessGradients(ProxyOptimizer):
-    """Processes gradients before an optimizer takes them, once they are averaged over replicas.
+    """Process gradients before an optimizer takes them, once they are averaged over replicas.
 
     Args:
         optimizer: The optimizer.
@@ -98,7 +98,7 @@ def apply_grad_processors(
 
 
 class AccumulateGradients(ProxyOptimizer):
-    """Gives an optimizer the average gradient of several steps, at each last one of them.
+    """Give an optimizer the average gradient of several steps, at each last one of them.
 
     It is as one step on a batch that is as many times larger: the wrapped optimizer, its count of
     steps, its schedule and its weight decay move only then. What is computed for a batch as a whole
@@ -160,7 +160,7 @@ class AccumulateGradients(ProxyOptimizer):
 
 
 class PostProcess(ProxyOptimizer):
-    """Calls a function on each variable after the update.
+    """Call a function on each variable after the update.
 
     Args:
         optimizer: The optimizer.
@@ -193,7 +193,7 @@ class PostProcess(ProxyOptimizer):
 
 
 class VariableAssignment(PostProcess):
-    """Sets each variable to a function of it after the update, for example to clip or quantize it.
+    """Set each variable to a function of it after the update, for example to clip or quantize it.
 
     Args:
         optimizer: The optimizer.
@@ -209,7 +209,7 @@ class VariableAssignment(PostProcess):
 
 
 class WeightEMA(ProxyOptimizer):
-    """Keeps exponential moving averages of the weights beside them.
+    """Keep exponential moving averages of the weights beside them.
 
     Training goes on with the weights themselves, and checkpoints hold both. The averages are used
     where they are asked for: `InferenceRunner(…, ema=True)`, `trainer.get_weights(ema=True)`,

@@ -132,7 +132,7 @@ class ProxyOptimizer(OptimizerAdapter):
 
 
 class LossScale(ProxyOptimizer):
-    """Scales the loss so that small gradients do not vanish in float16; a power of two.
+    """Scale the loss so that small gradients do not vanish in float16; a power of two.
 
     Steps whose gradients overflow are left out, and halve the scale. It is around all other
     wrappers, where Keras's `LossScaleOptimizer` cannot be; that refuses cross-replica context too.
