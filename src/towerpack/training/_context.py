@@ -94,11 +94,11 @@ class RunContext(RunStateView):
             keep: How many ordinary checkpoints to keep; None for all.
             best: Keep it as the best by this monitored name instead.
         """
-        self._saves.want(keep=keep, best=best)
+        self._saves.request(keep=keep, best=best)
 
     def will_save(self) -> None:
         """Save the end of this run, even if no save is ever due."""
-        self._saves.expect()
+        self._saves.save_end()
 
     def hyper_param(self, name: str) -> VariableParam:
         """A number that the running graph reads; see `HyperParams.get`."""

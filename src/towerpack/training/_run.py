@@ -110,7 +110,7 @@ class Run:
             self.complete = state.at_the_end
         except Interrupted:
             of.agreement.leave()
-            of.saves.at_last()
+            of.saves.save_now()
             if of.distribution.team.is_chief:
                 _LOG.warning("Saved at step %d in %s.", state.step, self.opened.run_dir)
             raise

@@ -30,7 +30,7 @@ class Saves:
     def __init__(self, latest: Callable[[str], float], *, writes: bool = True) -> None:
         self._latest = latest
         self._writes = writes
-        self._expected = False
+        self._saves_end = False
         self._ordinary = False
         self._keep: int | None = None
         self._best: list[str] = []
@@ -83,11 +83,11 @@ class Saves:
         for info in checkpoint.manifest.info.get(_BEST, ()) if self._writes else ():
             self.store.keep_as(checkpoint.step, f"best-{info['name']}", info=info, blocking=True)
 
-    def expect(self) -> None:
+    def save_end(self) -> None:
         """This run is to be saved, even if no save is ever due."""
-        self._expected = True
+        self._saves_end = True
 
-    def want(self, *, keep: int | None, best: str | None) -> None:
+    def request(self, *, keep: int | None, best: str | None) -> None:
         """Save once all callbacks of this moment have acted; see `RunContext.save`."""
         if best is None:
             self._ordinary, self._keep = True, keep
@@ -95,7 +95,7 @@ class Saves:
             self._best.append(best)
 
     def write(self) -> None:
-        """Save what was wanted since the last time."""
+        """Save what was requested since the last time."""
         ordinary, best = self._ordinary, self._best
         self._ordinary, self._best = False, []
         if not self._writes:
@@ -130,7 +130,7 @@ class Saves:
         else:
             self.contents.check()
 
-    def at_last(self) -> None:
+    def save_now(self) -> None:
         """Save, and wait until it is on disk: the process is about to end."""
         if not self._writes:
             self.ledger.saved()
@@ -159,7 +159,7 @@ class Saves:
             return
         self.store.keep = None
         try:
-            self.at_last()
+            self.save_now()
         except NumericsError:
             _LOG.warning("The state before the failure is not saved, as its weights are NaN.")
         except Exception:  # noqa: BLE001 - what ended the training is raised by the caller
@@ -168,7 +168,7 @@ class Saves:
             _LOG.warning("Saved at step %d, before the failure.", place[0])
 
     def _unsaved(self, place: tuple[Any, ...]) -> bool:
-        return (self._expected or self._saved is not None) and self._saved != place
+        return (self._saves_end or self._saved is not None) and self._saved != place
 
     def _save(self, tag: str | None = None, info: Mapping[str, Any] | None = None) -> int:
         with self.ledger.clock.during(SAVE):
