@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -89,7 +88,7 @@ class FixedFeature:
             stored; by default that is an error.
 
     Raises:
-        ConfigError: There is no such shape or dtype, or `default` is not of it.
+        ConfigError: There is no such shape or dtype.
     """
 
     shape: int | Sequence[int]
@@ -98,35 +97,21 @@ class FixedFeature:
 
     def __post_init__(self) -> None:
         _check_dtype(self.dtype)
-        sizes = _sizes(self.shape)
-        object.__setattr__(self, "shape", sizes)
-        try:
-            if self.default is not None:
-                self._filled(sizes)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ConfigError(
-                f"The default does not fit the feature: {error}.",
-                got=given(self.default),
-                expected=f"{self.dtype} {list(sizes)}",
-            ) from error
+        object.__setattr__(self, "shape", _sizes(self.shape))
 
     def make(self, values: Values | None) -> Any:
         """The component of a datapoint."""
         sizes = cast("tuple[int, ...]", self.shape)
         if values is None and self.default is not None:
-            return self._filled(sizes)
+            dtype = object if self.dtype is bytes or self.dtype is str else self.dtype
+            return np.full(sizes, self.default, dtype)[()]
         count = math.prod(sizes)
         if values is None and count:
             raise ValueError("it is not there")
         values = [] if values is None else values
         if len(values) != count:
             raise ValueError(f"it has {len(values):,} values instead of {count:,}")
-        array = _as_array(values, self.dtype)
-        return array[0] if len(sizes) == 0 else array.reshape(sizes)
-
-    def _filled(self, sizes: tuple[int, ...]) -> Any:
-        strings = self.dtype is bytes or self.dtype is str
-        return np.full(sizes, self.default, object if strings else self.dtype)[()]
+        return _as_array(values, self.dtype).reshape(sizes)[()]
 
 
 @dataclass(frozen=True)
@@ -152,8 +137,8 @@ Feature = FixedFeature | VariableFeature
 
 def _check_dtype(dtype: Any) -> None:
     try:
-        kind = "b" if dtype is bytes or dtype is str else np.dtype(dtype).kind
-        known = dtype is not None and kind in "biuf"
+        texts = dtype is bytes or dtype is str
+        known = texts or (dtype is not None and np.dtype(dtype).kind in "biuf")
     except TypeError:
         known = False
     if not known:
@@ -165,31 +150,25 @@ def _check_dtype(dtype: Any) -> None:
 
 
 def _sizes(shape: Any) -> tuple[int, ...]:
-    try:
-        sizes = tuple(map(operator.index, cast("Any", np.atleast_1d(shape))))
-    except TypeError:
-        sizes = (-1,)
-    if min(sizes, default=0) < 0:
+    sizes = np.atleast_1d(shape)
+    if sizes.size and (sizes.dtype.kind != "i" or sizes.min() < 0):
         raise ConfigError(
             "There are no features of this shape.",
             got=given(shape),
             expected="sizes that are known, such as (3,), or () for a single value",
             fix="VariableFeature, if their number differs",
         )
-    return sizes
+    return tuple(sizes.tolist())
 
 
 def checked_features(features: Any) -> dict[str, Feature]:
     """Features to make of records, as a dict of its own."""
-    if not isinstance(features, Mapping):
-        raise ConfigError("features is no dict.", got=given(features), expected=_FEATURES)
-    wanted = dict(cast("Mapping[Any, Any]", features))
-    for name, feature in wanted.items():
-        if not isinstance(feature, Feature):
-            raise ConfigError(
-                f"The feature {name!r} is not described.", got=given(feature), expected=_FEATURES
-            )
-    return wanted
+    wanted = cast("Mapping[str, Any]", features)
+    if not isinstance(features, Mapping) or not all(
+        isinstance(feature, Feature) for feature in wanted.values()
+    ):
+        raise ConfigError("features= describes none.", got=given(features), expected=_FEATURES)
+    return dict(wanted)
 
 
 def parse_example(record: bytes, features: Mapping[str, Feature] | None = None) -> dict[str, Any]:
@@ -210,16 +189,16 @@ def parse_example(record: bytes, features: Mapping[str, Feature] | None = None) 
         raise _not_parsed(f"it is damaged: {error}", "the record") from error
     stored = example.features.feature
     if features is None:
-        names: list[str] = sorted(stored)
-        return {name: [] if (got := _values(stored[name])) is None else got for name in names}
+        found = {name: _values(stored[name]) for name in sorted(stored)}
+        return {name: [] if values is None else values for name, values in found.items()}
     parsed: dict[str, Any] = {}
     for name, feature in features.items():
         try:
             parsed[name] = feature.make(_values(stored[name]) if name in stored else None)
         except ValueError as error:
-            found = [f"{one}: {_summary(_values(stored[one]))}" for one in sorted(stored)[:20]]
+            kinds = [f"{one}: {_summary(_values(stored[one]))}" for one in sorted(stored)[:20]]
             what = f"{name!r} is not as described: {error}"
-            raise _not_parsed(what, ", ".join(found)) from error
+            raise _not_parsed(what, ", ".join(kinds)) from error
     return parsed
 
 
