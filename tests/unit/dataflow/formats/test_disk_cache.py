@@ -14,10 +14,11 @@ import cloudpickle
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from every_flow import SOURCES, write_files
+from scaling import scaled
 from towerpack import ConfigError, DataFlowError, FormatError
 from towerpack.dataflow import (
     DataFlow,
@@ -159,6 +160,7 @@ def test_errors_below_pass_and_are_tried_again(tmp_path: Path) -> None:
 
 
 @KINDS
+@settings(max_examples=scaled(200))
 @given(data=st.data())
 def test_what_is_damaged_is_computed_again_or_an_error(
     tmp_path_factory: pytest.TempPathFactory, source: Any, data: st.DataObject

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -27,6 +27,7 @@ features = st.dictionaries(
 )
 
 
+@settings(max_examples=15)
 @given(features)
 def test_what_comes_out_is_what_went_in(datapoint: dict[str, Any]) -> None:
     found = parse_example(encode_example(datapoint))
