@@ -15,6 +15,7 @@ from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._arguments import given
 from towerpack.dataflow._datapoints import describe
+from towerpack.dataflow._opening import reading
 
 # Message: its fields in the order of their numbers. A star repeats, a capital names a message.
 _MESSAGES: Final = {
@@ -182,12 +183,8 @@ def parse_example(record: bytes, features: Mapping[str, Feature] | None = None) 
     Raises:
         FormatError: It is no example, or its features are others.
     """
-    example = message_class("Example")()
-    try:
-        example.ParseFromString(record)
-    except Exception as error:  # protobuf's DecodeError, which is imported late
-        raise _not_parsed(f"it is damaged: {error}", "the record") from error
-    stored = example.features.feature
+    with reading("The record", "a tf.train.Example"):
+        stored = message_class("Example").FromString(record).features.feature
     if features is None:
         found = {name: _values(stored[name]) for name in sorted(stored)}
         return {name: [] if values is None else values for name, values in found.items()}
@@ -197,8 +194,11 @@ def parse_example(record: bytes, features: Mapping[str, Feature] | None = None) 
             parsed[name] = feature.make(_values(stored[name]) if name in stored else None)
         except ValueError as error:
             kinds = [f"{one}: {_summary(_values(stored[one]))}" for one in sorted(stored)[:20]]
-            what = f"{name!r} is not as described: {error}"
-            raise _not_parsed(what, ", ".join(kinds)) from error
+            raise FormatError(
+                f"A tf.train.Example cannot be parsed: {name!r} is not as described: {error}.",
+                got=", ".join(kinds) or "no features",
+                fix="describe the features as they are; parse_example(record) shows them",
+            ) from error
     return parsed
 
 
@@ -278,14 +278,6 @@ def _as_array(values: Values, dtype: DTypeLike) -> NDArray[Any]:
     if wanted.kind in "biu" and (array != values).any():
         raise ValueError(f"its values do not fit {wanted}")
     return array
-
-
-def _not_parsed(what: str, got: str) -> FormatError:
-    return FormatError(
-        f"A tf.train.Example cannot be parsed: {what}.",
-        got=got or "no features",
-        fix="describe the features as they are; parse_example(record) shows them",
-    )
 
 
 def _summary(values: Values | None) -> str:

@@ -159,21 +159,13 @@ def test_targets_and_flows_that_cannot_be(tmp_path: Path, save: Callable[[Any, P
     ],
     ids=["None", "ragged", "dicts"],
 )
-@pytest.mark.parametrize("to", ["numpy", "hdf5"])
-def test_what_does_not_stack_can_be_stored_as_it_is_told(
-    tmp_path: Path, rows: list[Any], to: str
-) -> None:
+def test_what_does_not_stack_can_be_stored_as_it_is_told(tmp_path: Path, rows: list[Any]) -> None:
     ds = DataFromList(rows)
-    with pytest.raises(BatchError) as caught:
-        if to == "numpy":
-            NumpySerializer.save(ds, tmp_path / "x")
-        else:
-            HDF5Serializer.save(ds, tmp_path / "x", ["a", "b"])
-    fix = caught.value.fix or ""
-    assert "stack=" not in fix and "pad=" not in fix and "batch" not in fix.lower()
-    for serializer in (LMDBSerializer, TFRecordSerializer):
-        assert serializer.__name__ in fix
-        path = tmp_path / f"{serializer.__name__}.lmdb"
-        serializer.save(ds, path)
-        order = {"shuffle": False} if serializer is LMDBSerializer else {}
-        np.testing.assert_equal(list(serializer.load(path, **order)), rows)
+    for save in (NumpySerializer.save, lambda *to: HDF5Serializer.save(*to, ["a", "b"])):
+        with pytest.raises(BatchError) as caught:
+            save(ds, tmp_path / "x")
+        fix = caught.value.fix or ""
+        assert "LMDBSerializer or TFRecordSerializer" in fix
+        assert "stack=" not in fix and "pad=" not in fix and "batch" not in fix.lower()
+    LMDBSerializer.save(ds, tmp_path / "l")
+    np.testing.assert_equal(list(LMDBSerializer.load(tmp_path / "l", shuffle=False)), rows)

@@ -14,13 +14,9 @@ from towerpack import ConfigError, FormatError
 from towerpack.dataflow import DataFromList, ShuffleData, _opening
 from towerpack.dataflow.formats import TarData, TarSerializer, TarWriter
 
-LONG = "a-long-directory/" * 20 + "ä" * 60
 
-
-def archive(
-    path: Path, files: Mapping[str, bytes], mode: str = "w", format: int = tarfile.PAX_FORMAT
-) -> Path:
-    with tarfile.open(path, mode, format=format) as tar:
+def archive(path: Path, files: Mapping[str, bytes], mode: str = "w") -> Path:
+    with tarfile.open(path, mode) as tar:
         for name, content in files.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
@@ -64,12 +60,10 @@ def test_what_is_no_sample_is_left_out_and_told(
     assert "left out 3 files" in caplog.text
 
 
-@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_kinds_of_headers(tmp_path: Path, format: int) -> None:
-    files = {"plain.txt": b"p" * 600, "d" * 90 + "/" + "e" * 90 + ".txt": b""}
-    if format != tarfile.USTAR_FORMAT:
-        files |= {LONG + ".txt": b"long", b"caf\xe9.txt".decode("utf-8", "surrogateescape"): b"x"}
-    ds = TarData(archive(tmp_path / "t.tar", files, format=format))
+def test_any_names(tmp_path: Path) -> None:
+    name = b"caf\xe9.txt".decode("utf-8", "surrogateescape")
+    files = {"a-long-directory/" * 20 + "ä" * 60 + ".txt": b"long", name: b"", "x.txt": b"p" * 600}
+    ds = TarData(archive(tmp_path / "t.tar", files))
     assert {f"{dp['__key__']}.txt": dp["txt"] for dp in ds} == files
 
 

@@ -103,7 +103,7 @@ def test_indexes_can_be_kept(tmp_path: Path) -> None:
         lengths()
     path.write_bytes(content)
     # Damaged, or of another file, it is made anew.
-    for wrong in (b"", whole[:-8], whole[:-8] + bytes(8), whole[:200] + bytes(len(whole) - 200)):
+    for wrong in (whole[:-8], whole[:-8] + bytes(8), whole[:200] + bytes(len(whole) - 200)):
         index.write_bytes(wrong)
         assert lengths() == expected
     written(path, small(9))
