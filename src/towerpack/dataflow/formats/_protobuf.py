@@ -15,7 +15,6 @@ from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._arguments import given
 from towerpack.dataflow._datapoints import describe
-from towerpack.dataflow._opening import reading
 
 # Message: its fields in the order of their numbers. A star repeats, a capital names a message.
 _MESSAGES: Final = {
@@ -112,7 +111,8 @@ class FixedFeature:
         values = [] if values is None else values
         if len(values) != count:
             raise ValueError(f"it has {len(values):,} values instead of {count:,}")
-        return _as_array(values, self.dtype).reshape(sizes)[()]
+        array = _as_array(values, self.dtype)
+        return array.reshape(sizes) if sizes else array[0]
 
 
 @dataclass(frozen=True)
@@ -183,11 +183,13 @@ def parse_example(record: bytes, features: Mapping[str, Feature] | None = None) 
     Raises:
         FormatError: It is no example, or its features are others.
     """
-    with reading("The record", "a tf.train.Example"):
+    try:
         stored = message_class("Example").FromString(record).features.feature
+    except Exception as error:  # protobuf's DecodeError, which is imported late
+        raise FormatError(f"The record is no tf.train.Example, or damaged: {error}.") from error
     if features is None:
-        found = {name: _values(stored[name]) for name in sorted(stored)}
-        return {name: [] if values is None else values for name, values in found.items()}
+        names: list[str] = sorted(stored)
+        return {name: [] if (got := _values(stored[name])) is None else got for name in names}
     parsed: dict[str, Any] = {}
     for name, feature in features.items():
         try:
