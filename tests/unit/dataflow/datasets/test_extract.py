@@ -108,9 +108,7 @@ def without_end(data: bytes, at: int) -> bytes:
     return data[:at] + b"x" * 512 + data[at + 512 :]
 
 
-EVIL_NAMES = [
-    *("../evil", "a/../../evil", "/tmp/evil", "..", "C:evil", "..\\evil"),
-]
+EVIL_NAMES = ["../evil", "a/../../evil", "/tmp/evil", "..", "C:evil", "..\\evil"]
 HOSTILE = {
     **{f"tar {n}": ("a.tar", tar_bytes({"good": b"", n: b"e"}, "w")) for n in EVIL_NAMES},
     **{f"zip {n}": ("a.zip", zip_bytes({"good": b"", n: b"e"})) for n in EVIL_NAMES},
