@@ -91,7 +91,7 @@ class ParquetNode(Node):
         self.size = int(self._starts[-1])
         self.chunk = 256
         self._cache_bytes = cache_bytes
-        self._cache = PerProcess[tuple[dict[int, list[Any]], Any]](lambda: ({}, threading.Lock()))
+        self._cache = PerProcess(_new_cache)
 
     def read(self, epoch: int, positions: Positions) -> Block:
         where = as_array(positions)
@@ -146,6 +146,10 @@ def _footer(path: Path) -> tuple[Any, list[int]]:
     for index, count in enumerate(rows):
         check_expansion(count * 8, path.stat().st_size, f"row group {index}", path)
     return schema, rows
+
+
+def _new_cache() -> tuple[dict[int, list[Any]], threading.Lock]:
+    return {}, threading.Lock()
 
 
 def _pyarrow() -> Any:
