@@ -250,9 +250,10 @@ def test_a_dataset_that_hangs(
 
 def test_large_batches_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_dataset, "_MOST_S", 60.0)
-    data = range_of(4000).map(lambda x: tf.fill([1 << 20], tf.cast(x, tf.float32)))
+    monkeypatch.setattr(_dataset, "_MOST_BYTES", 1 << 20)
+    data = range_of(4000).map(lambda x: tf.fill([1 << 14], tf.cast(x, tf.float32)))
     source = started(data, [tf.TensorSpec([None], tf.float32, "x")], replicas=2)
-    assert source.reserve(1000, nothing) * 2 * 4 == 64
+    assert source.reserve(1000, nothing) * 2 * (4 << 14) == 1 << 20
     source.stop()
 
 

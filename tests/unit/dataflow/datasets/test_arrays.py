@@ -155,13 +155,10 @@ class TestMnist:
     @pytest.mark.parametrize(
         ("images", "labels", "told"),
         [
-            (idx_bytes(IMAGES[:2]), idx_bytes(LABELS), "does not hold"),
             (idx_bytes(IMAGES[:, :, :27]), idx_bytes(LABELS), "does not hold"),
             (idx_bytes(IMAGES), idx_bytes(LABELS + 10), "label 0 is 10"),
             (idx_bytes(IMAGES), idx_bytes(IMAGES), "not one of uint8 with 1 axes"),
-            (gzip.decompress(idx_bytes(IMAGES))[:-1], idx_bytes(LABELS), "cannot reshape"),
             (gzip.decompress(idx_bytes(IMAGES)) + b"0", idx_bytes(LABELS), "cannot reshape"),
-            (idx_bytes(IMAGES)[:-9], idx_bytes(LABELS), "cannot be read"),
             (gzip.compress(b"\0\0\x08\3" + b"\xff" * 4 + bytes([0, 0, 0, 28] * 2)), b"", "claims"),
         ],
     )
@@ -228,10 +225,7 @@ class TestSVHN:
             {"X": np.zeros((32, 32, 3, 2), np.uint8)},
             {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.ones((3, 1))},
             {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.full((2, 1), 11)},
-            {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.full((2, 1), 1.5)},
             {"X": np.zeros((32, 32, 3, 2), np.float32), "y": np.ones((2, 1))},
-            {"X": np.zeros((32, 32), np.uint8), "y": np.ones((2, 1))},
-            {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array(["a", "b"])},
             b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM" + bytes(500),
         ],
     )

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dataset_files import mat_bytes, picture, serving, tar_bytes, zip_bytes
-from towerpack._core.errors import ConfigError, DataFlowError, FormatError
+from towerpack._core.errors import ConfigError, FormatError
 from towerpack.dataflow import DataFlow
 from towerpack.dataflow.datasets import (
     BSDS500,
@@ -336,21 +336,3 @@ def test_order_of_channels(tmp_path: Path, case: str) -> None:
         make(tmp_path, channel_order="RGB")
     with pytest.raises(ConfigError, match="'train'"):
         make(tmp_path, "everything")
-
-
-@pytest.mark.parametrize(
-    ("make", "name", "size"),
-    [
-        (lambda f, url: TinyImageNet(f, base_url=url), "tiny-imagenet-200.zip", "248,100,043"),
-        (lambda f, url: BSDS500("val", f, base_url=url), "BSR_bsds500.tgz", "70,763,455"),
-        (
-            lambda f, url: ILSVRCMeta(f, base_url=url).get_synset_1000(),
-            "caffe_ilsvrc12.tar.gz",
-            "17,858,008",
-        ),
-    ],
-)
-def test_another_archive_is_refused(tmp_path: Path, make: Any, name: str, size: str) -> None:
-    with serving({name: b"other"}) as served:
-        with pytest.raises(DataFlowError, match=f"instead of {size}"):
-            make(tmp_path, served.url)
