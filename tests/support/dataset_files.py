@@ -115,12 +115,12 @@ def idx_bytes(array: np.ndarray) -> bytes:
     return gzip.compress(header + array.tobytes())
 
 
-def mat_bytes(variables: Mapping[str, Any], *, compress: bool = True) -> bytes:
+def mat_bytes(variables: Mapping[str, Any]) -> bytes:
     """A MAT-file, written by SciPy."""
     from scipy.io import savemat
 
     out = io.BytesIO()
-    savemat(out, dict(variables), do_compression=compress)
+    savemat(out, dict(variables), do_compression=True)
     return out.getvalue()
 
 

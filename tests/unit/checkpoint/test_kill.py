@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scaling import scaled
+from scaling import sample, scaled
 from towerpack.checkpoint import CheckpointStore, list_checkpoints, load_checkpoint
 
 # Saves, keeps as best, removes and replaces as fast as it can, from where it was killed.
@@ -69,7 +69,7 @@ def test_killed_while_saving(tmp_path: Path) -> None:
         store.save(0, {"model": {"kernel": np.full(20_000, 0, np.float32)},
                        "optimizer": {"iterations": np.array(0)}}, {"step": 0})  # fmt: skip
     last, leftovers = 0, 0
-    kills = scaled(200, at_least=20)
+    kills = scaled(200)
     command = [sys.executable, "-c", textwrap.dedent(PROGRAM), str(tmp_path)]
     for _ in range(kills):
         child = subprocess.Popen(command, stdout=subprocess.PIPE)
@@ -116,7 +116,7 @@ STOPPED_REMOVAL = """
 """
 
 
-@pytest.mark.parametrize("file", range(4))
+@pytest.mark.parametrize("file", sample(range(4)))
 def test_killed_while_removing(tmp_path: Path, file: int) -> None:
     command = [sys.executable, "-c", textwrap.dedent(STOPPED_REMOVAL), str(tmp_path), str(file)]
     done = subprocess.run(command, capture_output=True, timeout=60)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
+from scaling import scaled
 from towerpack import CheckpointError, ConfigError, StateError
 from towerpack.checkpoint import CheckpointStore, _store, list_checkpoints, load_checkpoint
 
@@ -380,7 +381,7 @@ def test_a_reader_beside_a_writer_that_keeps_one(
         store.save(0, arrays(0), 0, blocking=True)
         reader = threading.Thread(target=read)
         reader.start()
-        for step in range(1, 60):
+        for step in range(1, scaled(200, at_least=15)):
             store.save(step, arrays(step), step)
         store.wait()
         done.set()
@@ -388,16 +389,6 @@ def test_a_reader_beside_a_writer_that_keeps_one(
     assert not failures
     assert seen == sorted(seen)
     assert caplog.text == ""
-
-
-def test_importing_loads_no_framework() -> None:
-    program = (
-        "import sys, towerpack.checkpoint; print({'tensorflow', 'keras'} & sys.modules.keys())"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "set()\n"
 
 
 def test_all_files_have_the_mode_that_files_of_the_process_have(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from processes import communicate
+from scaling import only_in_full
 from towerpack import ConfigError
 from towerpack.cli import app
 from towerpack.dataflow import RemoteDataZMQ
@@ -32,7 +33,7 @@ def command(*arguments: str, cwd: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(program, cwd=cwd, stderr=subprocess.PIPE, text=True)
 
 
-@pytest.mark.parametrize("bind", [False, True])
+@pytest.mark.parametrize("bind", [pytest.param(False, marks=only_in_full), True])
 def test_a_recipe_is_served(tmp_path: Path, bind: bool) -> None:
     (tmp_path / "recipes.py").write_text(RECIPE)
     address = f"ipc://{tmp_path}/s"
@@ -45,7 +46,10 @@ def test_a_recipe_is_served(tmp_path: Path, bind: bool) -> None:
     assert "Traceback" not in text
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(signal.SIGINT, 130), pytest.param(signal.SIGTERM, 143, marks=only_in_full)],
+)
 def test_it_ends_by_signals(tmp_path: Path, number: signal.Signals, code: int) -> None:
     (tmp_path / "recipes.py").write_text(RECIPE)
     address = f"ipc://{tmp_path}/s"

@@ -1,4 +1,4 @@
-"""FeedInput and QueueInput: order, content, state, failures, ends, memory, threads."""
+"""FeedInput and QueueInput: what the law in tests/property/test_input_state.py does not say."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from own_threads import own_threads, threads
 from processes import stopwatch, wait_until
+from scaling import only_in_full
 from towerpack import DataFlowError, SpecError
 from towerpack.dataflow import (
     BatchData,
@@ -52,7 +53,7 @@ class Staged(StagingInput):
         super().__init__(QueueInput(flow, *args, **kwargs), device="CPU:0")
 
 
-@pytest.fixture(params=[FeedInput, QueueInput, Staged])
+@pytest.fixture(params=[FeedInput, QueueInput, pytest.param(Staged, marks=only_in_full)])
 def kind(request: pytest.FixtureRequest) -> type[FeedInput | QueueInput]:
     return request.param
 
@@ -101,12 +102,6 @@ def count(n: int) -> DataFlow:
 # ------------------------------------------------------------------ order and content
 
 
-def test_order_and_content_over_passes(kind) -> None:
-    with running(kind(count(10))) as source:
-        assert len(source) == 10
-        assert take_all(source, 35)[:35] == [i % 10 for i in range(35)]
-
-
 def test_every_dtype_arrives_as_it_was_sent(kind) -> None:
     dtypes = ["bool", "uint8", "int32", "int64", "float16", "bfloat16", "float32", "complex64"]
     specs = [tf.TensorSpec([None, 2], tf.as_dtype(d), d) for d in dtypes]
@@ -127,11 +122,15 @@ def test_every_dtype_arrives_as_it_was_sent(kind) -> None:
             assert tensor.numpy().tolist() == np.asarray(component, object).tolist()
 
 
-@pytest.mark.parametrize("given", [np.array(["a", "bc"]), np.array([b"a", b"bc"]), ["a", "bc"]])
-def test_strings_in_any_form(kind, given: Any) -> None:
-    specs = [tf.TensorSpec([2], tf.string, "s")]
-    with running(kind(DataFromList([(given,)] * 3, shuffle=False)), specs) as source:
-        assert [t.tolist() for t in take(source, 2)] == [[b"a", b"bc"]] * 2
+def test_strings_and_numbers_in_any_form(kind) -> None:
+    specs = [tf.TensorSpec([2], tf.string, "s"), tf.TensorSpec([2], tf.float32, "x")]
+    rows = [(text, np.array([1, 2], ">f4")) for text in (np.array(["a", "bc"]), [b"a", b"bc"])]
+    with running(kind(DataFromList(rows, shuffle=False)), specs) as source:
+        assert source.reserve(2, nothing) == 2
+        for _ in range(2):
+            text, x = source.get(tf.constant(0, tf.int64))
+            assert (text.numpy().tolist(), x.numpy().tolist()) == ([b"a", b"bc"], [1, 2])
+        source.consumed(2)
 
 
 def test_dicts_go_by_name_and_may_hold_more(kind) -> None:
@@ -139,13 +138,6 @@ def test_dicts_go_by_name_and_may_hold_more(kind) -> None:
     specs = [tf.TensorSpec([], tf.int64, "a"), tf.TensorSpec([], tf.float32, "b")]
     with running(kind(DataFromList(points, shuffle=False)), specs) as source:
         assert take(source, 1) == [0]
-
-
-def test_foreign_byte_order_is_converted(kind) -> None:
-    specs = [tf.TensorSpec([2], tf.float32, "x")]
-    flow = DataFromList([(np.array([1, 2], ">f4"),)], shuffle=False)
-    with running(kind(flow), specs) as source:
-        assert take(source, 1)[0].tolist() == [1, 2]
 
 
 def test_steps_of_one_call_have_equal_shapes(kind) -> None:
@@ -165,43 +157,26 @@ def test_steps_of_one_call_have_equal_shapes(kind) -> None:
 def test_the_graph_knows_the_shapes_of_the_specs(kind) -> None:
     specs = [tf.TensorSpec([None, 4], tf.float32, "x")]
     with running(kind(DataFromList([(np.zeros([3, 4], "f4"),)])), specs) as source:
-        seen = []
-        function = tf.function(lambda: seen.append(source.get(tf.constant(0))[0].shape))
-        function.get_concrete_function()
-    assert seen[0].as_list() == [None, 4]
+        get = tf.function(source.get, autograph=False)
+        seen = get.get_concrete_function(tf.constant(0)).structured_outputs[0].shape
+    assert seen.as_list() == [None, 4]
 
 
 # ------------------------------------------------------------------ ends
 
 
-@pytest.mark.parametrize("n", [0, 1, 8, 200])
+@pytest.mark.parametrize("n", [0, 8])
 def test_the_end_of_the_data_is_zero_for_ever(kind, n: int) -> None:
     with running(kind(count(n), infinite=False)) as source:
+        assert source.state() is None and len(source) == n
         assert take_all(source, n + 1) == list(range(n))
         assert take(source, 3) == take(source, 3) == []
 
 
 def test_an_empty_flow_that_repeats_is_an_error(kind) -> None:
-    with pytest.raises(DataFlowError, match="no datapoints"), running(kind(count(0))) as source:
-        take(source, 1)
-
-
-def test_an_empty_generator_that_repeats_is_an_error(kind) -> None:
-    flow = DataFromGenerator(lambda: iter(()))
-    with pytest.raises(DataFlowError, match="no datapoints"), running(kind(flow)) as source:
-        take(source, 1)
-
-
-@pytest.mark.parametrize("n", [4, 5, 1])
-def test_two_replicas_leave_an_odd_batch(kind, n: int) -> None:
-    with running(kind(count(n), infinite=False), replicas=2) as source:
-        assert take_all(source, 10, replicas=2) == list(range(n - n % 2))
-        assert take(source, 1, replicas=2) == []
-
-
-def test_two_replicas_run_over_the_end_of_a_pass(kind) -> None:
-    with running(kind(count(3)), replicas=2) as source:
-        assert take_all(source, 12, replicas=2)[:12] == [0, 1, 2] * 4
+    for flow in (count(0), DataFromGenerator(lambda: iter(()))):
+        with pytest.raises(DataFlowError, match="no datapoints"), running(kind(flow)) as source:
+            take(source, 1)
 
 
 def test_replicas_with_unlike_batches_run_alone(kind) -> None:
@@ -220,22 +195,6 @@ def shuffled() -> DataFlow:
     return BatchData(ShuffleData(count(11)), 2, remainder=True)
 
 
-def test_state_is_that_of_the_last_consumed_batch(kind) -> None:
-    specs = [tf.TensorSpec([None], tf.int64, "n")]
-    with running(kind(shuffled()), specs) as source:
-        assert source.state() is None
-        head = take_all(source, 9)
-        state = source.state()
-        source.reserve(5, nothing)  # reserved and prefetched, but not consumed
-        assert source.state() == state
-        tail = take_all(source, 20)
-    with running(kind(shuffled()), specs, state=state, seed=99) as source:
-        assert source.state() == state
-        again = take_all(source, 20)
-    assert [x.tolist() for x in again[:20]] == [x.tolist() for x in tail[:20]]
-    assert sorted(n for x in head[:6] for n in x.tolist()) == list(range(11))
-
-
 @pytest.mark.parametrize("infinite", [True, False])
 def test_start_after_stop_begins_again(kind, infinite: bool) -> None:
     source = kind(shuffled(), infinite=infinite)
@@ -247,20 +206,6 @@ def test_start_after_stop_begins_again(kind, infinite: bool) -> None:
     assert runs[0] == runs[1]
     with running(kind(shuffled()), specs, seed=4) as other:
         assert [x.tolist() for x in take_all(other, 6)[:6]] != runs[0]
-
-
-def test_start_after_stop_continues_from_a_state(kind) -> None:
-    source = kind(count(10))
-    source.setup(SCALAR, seed=0)
-    source.start()
-    found = take(source, 4)
-    state = source.state()
-    source.stop()
-    source.start(state)
-    found += take(source, 4)
-    source.stop()
-    source.stop()
-    assert found == list(range(len(found)))
 
 
 # ------------------------------------------------------------------ failures
@@ -298,7 +243,7 @@ class Own(DataFlow):
         raise self.error
 
 
-@pytest.mark.parametrize("error", [KeyError("k"), SystemExit(3), KeyboardInterrupt()])
+@pytest.mark.parametrize("error", [KeyError("k"), KeyboardInterrupt()])
 def test_it_is_the_same_exception(kind, error: BaseException) -> None:
     with running(kind(Own(error))) as source:
         with pytest.raises((DataFlowError, SystemExit, KeyboardInterrupt)) as caught:
@@ -320,7 +265,7 @@ def test_poll_is_called_while_waiting_and_may_raise() -> None:
 
     def poll() -> None:
         calls.append(time.monotonic())
-        if len(calls) == 4:
+        if len(calls) == 2:
             raise InterruptedError("SIGTERM, say")
 
     with running(QueueInput(DataFromGenerator(slow))) as source:
@@ -333,16 +278,17 @@ def test_poll_is_called_while_waiting_and_may_raise() -> None:
 
 def test_a_batch_does_not_wait_for_the_next_one() -> None:
     """A flow may wait for the model, as simulators do: what it has given must reach the step."""
-    gate = threading.Event()
+    asked, gate = threading.Event(), threading.Event()
 
     def answers() -> Iterator[Any]:
         for i in range(3):
             yield (np.int64(i),)
+            asked.set()
             gate.wait(20)
             gate.clear()
 
     with running(QueueInput(DataFromGenerator(answers), infinite=False)) as source:
-        time.sleep(0.2)  # the thread has the first batch, and asks for the second
+        asked.wait(20)  # the thread has the first batch, and asks for the second
         with stopwatch() as watch:
             for i in range(3):
                 assert take(source, 5) == [i]
@@ -427,7 +373,7 @@ def test_the_queue_keeps_its_limit(nbytes: int, most: int) -> None:
             before = -1
             while before != flow.given:
                 before = flow.given
-                time.sleep(0.15)
+                time.sleep(0.05)
             assert flow.given - consumed <= most
             if consumed < 3:
                 taken = len(take(source, 1 + consumed))
@@ -445,15 +391,11 @@ def test_strings_count_as_their_bytes() -> None:
     specs = [tf.TensorSpec([None], tf.string, "jpeg")]
     with running(QueueInput(DataFromGenerator(images), 3), specs) as source:
         take(source, 1)
-        time.sleep(0.5)
-        assert len(given) < 16
-
-
-def test_a_long_queue_of_small_batches() -> None:
-    with running(QueueInput(count(10_000), 3000)) as source:
-        wait_until(lambda: source.fill() >= 0.9, 20)
-        assert 0.9 <= source.fill() <= 1
-        assert take_all(source, 9_000)[:9_000] == list(range(9_000))
+        before = -1
+        while before != len(given):
+            before = len(given)
+            time.sleep(0.05)
+        assert before < 16
 
 
 def test_looking_at_the_queue_while_the_thread_fills_it() -> None:
@@ -461,7 +403,7 @@ def test_looking_at_the_queue_while_the_thread_fills_it() -> None:
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        for _ in range(5):
+        for _ in range(2):
             with running(QueueInput(count(4000), 4000)) as source:
                 while (source.fill() or 0) < 0.9:
                     assert source.reserve(4000, lambda: None) >= 1
@@ -471,16 +413,11 @@ def test_looking_at_the_queue_while_the_thread_fills_it() -> None:
 
 
 def test_a_large_reservation_of_tiny_batches_does_not_block(kind) -> None:
-    with running(kind(count(10))) as source:
-        found = take_all_of(source, 2000)
-    assert found == [i % 10 for i in range(2000)]
-
-
-def take_all_of(source: InputSource, number: int) -> list[Any]:
     found: list[Any] = []
-    while len(found) < number:
-        found += take(source, number - len(found))
-    return found
+    with running(kind(count(10))) as source:
+        while len(found) < 2000:
+            found += take(source, 2000 - len(found))
+    assert found == [i % 10 for i in range(2000)]
 
 
 def test_fill_tells_the_bottleneck() -> None:
@@ -498,7 +435,6 @@ PAIR = [tf.TensorSpec([None, 2], tf.float32, "x"), tf.TensorSpec([None], tf.int6
 GOOD = (np.zeros([3, 2], "f4"), np.zeros(3, "i8"))
 WRONG: dict[str, tuple[Any, str]] = {
     "too few": ((GOOD[0],), "one component for each input.*\n.*tuple of 1\n.*2 components"),
-    "too many": ((*GOOD, 1), "tuple of 3"),
     "no datapoint": (GOOD[0], "got       ndarray"),
     "missing name": (
         {"x": GOOD[0], "labels": GOOD[1]},
@@ -511,20 +447,17 @@ WRONG: dict[str, tuple[Any, str]] = {
     ),
     "unsigned integers": ((GOOD[0], np.full(3, 2**63, "u8")), "values that int64 cannot hold"),
     "unbatched": ((GOOD[0][0], GOOD[1]), "wrong shape.*\n.*\n.*\n.*BatchData"),
-    "size": ((np.zeros([3, 4], "f4"), GOOD[1]), r"got       float32 \[3, 4\]"),
     "rank": ((GOOD[0][None], GOOD[1]), r"expected  float32 \[None, 2\]"),
     "ragged": (([[1.0], [1.0, 2.0]], GOOD[1]), "component 0 .* is no array"),
-    "strings": ((np.array([["a", "b"]]), GOOD[1]), "wrong dtype"),
-    "objects": ((np.array([[None, 2]]), GOOD[1]), "wrong dtype"),
     "None": ((GOOD[0], None), "wrong dtype"),
 }
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_datapoint_that_does_not_fit(kind, case: str) -> None:
+def test_a_datapoint_that_does_not_fit(case: str) -> None:
     wrong, message = WRONG[case]
-    flow = DataFromList([GOOD, wrong], shuffle=False)
-    with running(kind(flow), PAIR) as source:
+    kind = FeedInput if len(case) % 2 else QueueInput
+    with running(kind(DataFromList([GOOD, wrong], shuffle=False)), PAIR) as source:
         with pytest.raises(SpecError, match=message) as caught:
             for _ in range(3):
                 take(source, 1)
@@ -549,30 +482,31 @@ TO_FLOATS = [tf.TensorSpec([None], tf.float32, "x")]
     ],
 )
 def test_what_loses_nothing_is_converted(
-    kind, given: Any, specs: Any, caplog: pytest.LogCaptureFixture
+    given: Any, specs: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with running(kind(DataFromList([(given,)] * 3, shuffle=False)), specs) as source:
+    with running(FeedInput(DataFromList([(given,)] * 3, shuffle=False)), specs) as source:
         got = take_all(source, 3)
     assert got[0].dtype == specs[0].dtype.as_numpy_dtype
     assert [x.tolist() for x in got[:3]] == [np.asarray(given).tolist()] * 3
     assert caplog.records == []
 
 
-def test_what_does_not_fit_int32_is_no_int32(kind) -> None:
-    flow = DataFromList([(np.array([2**31]),)], shuffle=False)
-    with pytest.raises(SpecError, match="values that int32 cannot hold"):
-        with running(kind(flow), TO_INT32) as source:
+@pytest.mark.parametrize(
+    ("given", "dtype", "message"),
+    [
+        (np.array([2**31]), tf.int32, "values that int32 cannot hold"),
+        (np.array([-1]), tf.uint64, "values that uint64 cannot hold"),
+        (np.array(["a"], object), tf.int32, "wrong dtype"),
+        (np.array([3, "a"], object), tf.string, "wrong dtype"),
+    ],
+)
+def test_what_would_lose_something_is_not(given: Any, dtype: tf.DType, message: str) -> None:
+    with running(FeedInput(DataFromList([(given,)])), [tf.TensorSpec([None], dtype)]) as source:
+        with pytest.raises(SpecError, match=message):
             take(source, 1)
 
 
-def test_negative_integers_are_no_unsigned_ones(kind) -> None:
-    flow = DataFromList([(np.array([-1]),)], shuffle=False)
-    with pytest.raises(SpecError, match="values that uint64 cannot hold"):
-        with running(kind(flow), [tf.TensorSpec([None], tf.uint64, "n")]) as source:
-            take(source, 1)
-
-
-@pytest.mark.parametrize("dtype", [tf.float32, tf.float16, tf.bfloat16])
+@pytest.mark.parametrize("dtype", [tf.float32, tf.bfloat16])
 def test_floats_become_shorter_ones_and_that_is_told_once(
     kind, dtype: tf.DType, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -624,13 +558,6 @@ def test_lengths_that_hold_and_passes_that_are_gone_on_with_are_not_told(
     assert caplog.records == []
 
 
-def test_objects_that_are_no_strings(kind) -> None:
-    flow = DataFromList([(np.array(["a", 3], object),)], shuffle=False)
-    with pytest.raises(SpecError, match="wrong dtype"):
-        with running(kind(flow), [tf.TensorSpec([2], tf.string, "s")]) as source:
-            take(source, 1)
-
-
 # ------------------------------------------------------------------ as_input
 
 
@@ -647,9 +574,6 @@ def test_as_input() -> None:
 def test_length_of_a_flow_without_one(kind) -> None:
     with pytest.raises(TypeError):
         len(kind(DataFromGenerator(lambda: iter([]))))
-
-
-Take = Callable[[InputSource, int], list[Any]]
 
 
 def test_arrays_in_batches(kind) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.dataflow._arguments import given, integer_of, names_of
 from towerpack.dataflow._content import content_of_files, content_of_values
-from towerpack.dataflow._datapoints import Block, Columns, Datapoint, Positions, as_ints
+from towerpack.dataflow._datapoints import Block, Columns, Datapoint, Positions
 from towerpack.dataflow._opening import PathLike, Strings
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow.sources._files import ImageReader
@@ -97,9 +97,6 @@ class ImageListNode(Node):
         self.size = len(names)
         self._root, self._names, self._labels = os.fspath(root), names, labels
         self._reader = None if channel_order is None else ImageReader(rgb=channel_order == "rgb")
-
-    def read(self, epoch: int, positions: Positions) -> Block:
-        return [self.get(epoch, position) for position in as_ints(positions)]
 
     def get(self, epoch: int, position: int) -> Datapoint:
         path = self.path(position)

@@ -44,7 +44,6 @@ _FASHION = (
     (5_148, "sha256:67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"),
 )
 
-_SVHN_SHAPE = (32, 32, 3)
 _TEN = 10  # the class of the digit 0
 
 # The authors serve no https; the checksums, which TensorFlow Datasets lists, make up for that.
@@ -240,12 +239,7 @@ def _read_svhn(
     remote = RemoteFile(f"{name}_32x32.mat", _SVHN_MIRRORS, size, f"sha256:{sha256}")
     path = remote.at(base_url, verify=verify).fetch(own_dir(data_dir, "svhn_data"))
     images, labels = read_mat(path, ["X", "y"])
-    if (
-        images.dtype != np.uint8
-        or images.shape[:3] != _SVHN_SHAPE
-        or images.ndim != len(_SVHN_SHAPE) + 1
-        or labels.size != images.shape[3]
-    ):
+    if images.dtype != np.uint8 or images.shape != (32, 32, 3, labels.size):
         got = f"X {images.dtype} {list(images.shape)}, y {list(labels.shape)}"
         raise other_content(path, got, "X uint8 [32, 32, 3, n], y [n, 1]")
     labels = np.where(labels.ravel() == _TEN, 0, labels.ravel())
@@ -279,11 +273,7 @@ class Caltech101Silhouettes(ArrayData):
         check_choice("name", name, _THREE_PARTS)
         path = _SILHOUETTES.at(base_url).fetch(own_dir(dir, "caltech101_data"))
         data, labels = read_mat(path, [f"{name}_data", f"{name}_labels"])
-        if (
-            data.ndim != 2
-            or data.shape != (labels.size, _SIDE * _SIDE)
-            or not np.isin(data, (0, 1)).all()
-        ):
+        if data.shape != (labels.size, _SIDE * _SIDE) or not np.isin(data, (0, 1)).all():
             got = f"data {list(data.shape)}, labels {list(labels.shape)}"
             raise other_content(path, got, f"data [n, {_SIDE**2}] of 0 and 1, labels [n, 1]")
         columns = data.astype(np.uint8).reshape(-1, _SIDE, _SIDE)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import FormatError
 from towerpack.dataflow._content import content_of_files
-from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
+from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._opening import PathLike, Strings, reading
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow.datasets._bases import (
@@ -200,7 +200,6 @@ class BSDS500(ImageList):
         verify: bool = True,
     ) -> None:
         self.name = check_choice("name", name, ("train", "val", "test"))
-        check_choice("channel_order", channel_order, ("bgr", "rgb"))
         remote = _BSDS_ARCHIVE.at(base_url, verify=verify)
         root = own_dir(data_dir, "bsds500_data")
         images = fetch_member(remote, root, f"{_BSDS}/images/{name}")
@@ -223,9 +222,6 @@ class _OutlineNode(Node):
         self.size = photographs.size
         self._photographs = photographs
         self._outlines = outlines
-
-    def read(self, epoch: int, positions: Positions) -> Block:
-        return [self.get(epoch, position) for position in as_ints(positions)]
 
     def get(self, epoch: int, position: int) -> Datapoint:
         image, _ = self._photographs.get(epoch, position)

@@ -61,7 +61,7 @@ class DiskCacheData(Wrapper):
         version: Of what is below.
 
     Raises:
-        ConfigError: `ds` is infinite; `path` is a file; or, when it is read, the directory belongs
+        ConfigError: `ds` is infinite; or, when it is read, the directory cannot be made or belongs
             to another pipeline, or a datapoint cannot be packed.
     """
 
@@ -73,11 +73,8 @@ class DiskCacheData(Wrapper):
         self.seed = None if seed is None else check_seed(seed)
         self.version = version
         if infinite(length_of(ds)):
-            raise ConfigError(
-                f"{ds} is infinite: a disk is not.", fix="cache first and repeat afterwards"
-            )
-        if self.path.exists() and not self.path.is_dir():
-            raise ConfigError(f"{self.path} is a file.", expected="a directory, or nothing")
+            fix = "cache first and repeat afterwards"
+            raise ConfigError(f"{ds} is infinite: a disk is not.", fix=fix)
         self._stores: dict[int, PerProcess[DiskStore]] = {}
 
     def arguments(self) -> str:
@@ -262,10 +259,8 @@ class DiskStore:
                 with self._db:
                     yield self._db
         except sqlite3.OperationalError as error:
-            raise DataFlowError(
-                f"{self.path / _NAME}: {error}.",
-                fix="see that there is room, and that it may be written to",
-            ) from error
+            fix = "see that there is room, and that it may be written to"
+            raise DataFlowError(f"{self.path / _NAME}: {error}.", fix=fix) from error
         except sqlite3.DatabaseError as error:
             raise _damaged(self.path, str(error)) from error
 

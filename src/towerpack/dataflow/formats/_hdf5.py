@@ -213,12 +213,13 @@ class HDF5Serializer:
         size = length_of(df)
         with whole_file(path) as temporary, h5py.File(temporary, "w") as file:
             written = 0
-            for stacked in _blocks(df, len(names)):
-                columns = [_in_hdf5(h5py, column, written) for column in stacked]
-                if not written:
-                    _create(file, names, columns, size if isinstance(size, int) else None)
-                _append(file, names, columns, written)
-                written += len(columns[0])
+            for rows, stacked in _blocks(df, len(names)):
+                for name, component in zip(names, stacked, strict=True):
+                    column = _in_hdf5(h5py, name, component)
+                    if not written:
+                        _create(file, name, column, size if isinstance(size, int) else None)
+                    _append(file[name], column, written)
+                written += rows
             if not written:
                 raise ConfigError(f"{df} has no datapoints, and so no components to store.")
 
@@ -228,8 +229,8 @@ class HDF5Serializer:
         return HDF5Data(path, data_paths, shuffle)
 
 
-def _blocks(ds: DataFlow, components: int) -> Iterator[list[Any]]:
-    """The components of a pass, stacked some datapoints at a time."""
+def _blocks(ds: DataFlow, components: int) -> Iterator[tuple[int, list[Any]]]:
+    """The components of a pass, stacked some datapoints at a time, and how many these are."""
     iterator = iter(ds)
     while rows := list(islice(iterator, _CHUNK)):
         for row in rows:
@@ -238,55 +239,46 @@ def _blocks(ds: DataFlow, components: int) -> Iterator[list[Any]]:
                     f"Datapoints do not have {components} components, as data_paths has names.",
                     got=describe_datapoint(row),
                 )
-        yield values_of(stack_for_file(rows))
+        yield len(rows), values_of(stack_for_file(rows))
 
 
-def _create(file: Any, names: Sequence[str], columns: list[NDArray[Any]], size: int | None) -> None:
-    for name, column in zip(names, columns, strict=True):
-        rest = column.shape[1:]
-        # Of unknown length it grows, in chunks.
-        options = {} if size is not None else {"maxshape": (None, *rest), "chunks": True}
-        try:
-            if not name.strip("/."):
-                raise ValueError(f"{name!r} is no name")
-            file.create_dataset(name, (size or 0, *rest), column.dtype, **options)
-        except (TypeError, ValueError) as error:
-            raise ConfigError(
-                f"HDF5 does not store {name!r} of data_paths, of dtype {column.dtype}: {error}.",
-                expected="numbers, booleans and strings, under names none of which is in another",
-                fix=f"rename it, or use {RAGGED}",
-            ) from error
+def _create(file: Any, name: str, column: NDArray[Any], size: int | None) -> None:
+    rest = column.shape[1:]
+    # Of unknown length it grows, in chunks.
+    options = {} if size is not None else {"maxshape": (None, *rest), "chunks": True}
+    try:
+        file.create_dataset(name, (size or 0, *rest), column.dtype, **options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"HDF5 does not store {name!r} of data_paths: {error}.",
+            expected="names none of which is in another",
+        ) from error
 
 
-def _append(file: Any, names: Sequence[str], columns: list[NDArray[Any]], written: int) -> None:
-    for name, column in zip(names, columns, strict=True):
-        data_set = file[name]
-        if data_set.dtype != column.dtype or data_set.shape[1:] != column.shape[1:]:
-            raise BatchError(
-                f"{name!r} changes from datapoint {written} on.",
-                got=f"{column.dtype} {list(column.shape[1:])}",
-                expected=f"{data_set.dtype} {list(data_set.shape[1:])}, as before",
-                fix=RAGGED,
-            )
-        if len(data_set) < written + len(column):
-            data_set.resize(written + len(column), axis=0)
-        data_set[written : written + len(column)] = column
+def _append(data_set: Any, column: NDArray[Any], written: int) -> None:
+    if data_set.dtype != column.dtype or data_set.shape[1:] != column.shape[1:]:
+        raise BatchError(
+            f"{data_set.name!r} changes from datapoint {written} on.",
+            got=f"{column.dtype} {list(column.shape[1:])}",
+            expected=f"{data_set.dtype} {list(data_set.shape[1:])}, as before",
+            fix=RAGGED,
+        )
+    if len(data_set) < written + len(column):
+        data_set.resize(written + len(column), axis=0)
+    data_set[written : written + len(column)] = column
 
 
-def _in_hdf5(h5py: Any, column: Any, first: int) -> NDArray[Any]:
-    """A column of datapoints from number `first` on, if HDF5 gives it back as it is."""
-    array: NDArray[Any] = np.asarray(column)
+def _in_hdf5(h5py: Any, name: str, component: Any) -> NDArray[Any]:
+    """What a component is stored as, if HDF5 gives it back as it is."""
+    array: NDArray[Any] = np.asarray(component)
     if array.dtype.kind in "biufc":
         return array
-    items: list[Any] = array.ravel().tolist() if array.size else []
-    for place, item in enumerate(items):
+    for item in array.ravel().tolist():
         if not isinstance(item, str) or not is_utf8(item):
-            row = first + place // (array.size // len(array))
             raise ConfigError(
-                f"Datapoint {row} holds {describe(item)}, which HDF5 does not store.",
+                f"HDF5 does not store {describe(item)}, which {name!r} holds.",
                 got=f"{item!r:.80}",
                 expected="numbers, booleans, and strings without NUL",
-                fix="LMDBSerializer, which keeps any of these; or convert them: dates with "
-                ".astype('i8')",
+                fix="LMDBSerializer; or convert them: dates with .astype('i8')",
             )
     return array.astype(h5py.string_dtype())

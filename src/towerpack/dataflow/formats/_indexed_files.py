@@ -1,10 +1,10 @@
-"""Base of sources over several files: an index and a few open ones, or in order if compressed."""
+"""Base of sources over several files, which an index makes readable at random."""
 
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -70,30 +70,19 @@ def version_of(path: Path) -> Version:
     return found.st_size, found.st_mtime_ns
 
 
-class FilePool:
-    """Open files of a process, those that were opened longest ago closed again; thread-safe.
+def opener(paths: Sequence[Path], versions: Sequence[Version]) -> Callable[[int], OpenFile]:
+    """Function that opens the files by number, of which those that were used last stay open.
 
     A file of which the version is no longer that of when it was indexed is an error.
     """
 
-    def __init__(self, paths: Sequence[Path], versions: Sequence[Version]) -> None:
-        self._paths, self._versions = paths, versions
-        self._open: dict[int, OpenFile] = {}
-        self._lock = threading.Lock()
-
-    def get(self, index: int) -> OpenFile:
-        """One of the files, open."""
-        file = self._open.get(index)
-        if file is not None:
-            return file
-        path = self._paths[index]
-        if version_of(path) != self._versions[index]:
+    @lru_cache(_MOST_OPEN)  # a thread that still reads what was dropped keeps it open
+    def opened(index: int) -> OpenFile:
+        if version_of(paths[index]) != versions[index]:
             raise FormatError(
-                f"{path} was changed while it was read.",
+                f"{paths[index]} was changed while it was read.",
                 fix="write to another file, and build the flow anew when it is whole",
             )
-        with self._lock:
-            while len(self._open) >= _MOST_OPEN:
-                del self._open[next(iter(self._open))]
-            # A thread that still reads what was dropped keeps it open.
-            return self._open.setdefault(index, OpenFile(path))
+        return OpenFile(paths[index])
+
+    return opened

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
+import re
 import shutil
 import threading
 from array import array
@@ -23,7 +23,7 @@ from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._opening import PathLike, PerProcess, file_of, path_of, reading
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow.formats._writing import Codec, Format, codec_of, encoded, whole_file
+from towerpack.dataflow.formats._writing import Decode, Format, codec_of, encoded, whole_file
 from towerpack.dataflow.sources._memory import PlannedSource
 from towerpack.dataflow.stages._map import MapData
 from towerpack.dataflow.stages._mapping import Limit, OnError
@@ -32,7 +32,7 @@ _LIST_OF_KEYS: Final = b"__keys__"  # the predecessor's, which is no datapoint
 _KEY: Final = "%08d"  # of what is written
 _MOST_RECORDS: Final = 10**8  # keys of more digits would not be in order
 _COMMIT_BYTES: Final = 64 << 20
-_FIRST_MAP_BYTES: Final = 1 << 30
+_MAP_BYTES: Final = 1 << 40  # of addresses, which take no memory and no room on the disk
 
 Keys = Sequence[str | bytes] | str
 
@@ -107,14 +107,9 @@ class LMDBNode(Node):
             records = [[key, get(key) if key else None] for key in map(self._key, wanted)]
         for key, value in records:
             if value is None:
-                raise ConfigError(
-                    f"{self._path} has no record {key!r:.80}.",
-                    fix="leave out keys= to read everything",
-                )
+                fix = "leave out keys= to read everything"
+                raise ConfigError(f"{self._path} has no record {key!r:.80}.", fix=fix)
         return records
-
-    def get(self, epoch: int, position: int) -> Datapoint:
-        return cast("list[Datapoint]", self.read(epoch, range(position, position + 1)))[0]
 
 
 class LMDBDataDecoder(MapData):
@@ -190,24 +185,17 @@ def _environment(path: Path, transaction: int | None = None) -> Any:
 
 
 def _checked_keys(keys: Any) -> _FlatKeys | str:
-    """Keys as bytes; a format, once it is known to be one."""
+    """Keys as bytes; a format as it is."""
     if isinstance(keys, str):
-        try:
-            good = _key(keys, 1) != _key(keys, 2)
-        except (ValueError, TypeError, LookupError, AttributeError):
-            good = False
-        if not good:
+        if not re.search(r"[%{].*[d}]", keys):
             raise ConfigError(
                 f"keys={keys!r} is no format for the numbers of records.",
                 expected='for example "%08d" or "{:0>8d}", or a list of keys',
             )
         return keys
-    listed = [*cast("Iterable[Any]", keys)] if isinstance(keys, Iterable) else [keys]
-    for key in listed:
-        if not isinstance(key, (str, bytes)):
-            raise ConfigError(
-                "keys= lists what is no key.", got=given(key), expected="str or bytes"
-            )
+    listed = list(cast("Iterable[Any]", keys)) if isinstance(keys, Iterable) else [keys]
+    if not all(isinstance(key, (str, bytes)) for key in listed):
+        raise ConfigError("keys= lists what is no key.", got=given(keys), expected="str or bytes")
     return _FlatKeys(key if isinstance(key, bytes) else key.encode() for key in listed)
 
 
@@ -230,22 +218,25 @@ class LMDBSerializer:
             df: Finite; its datapoints are what `pack` takes.
             path: The file; in a directory that is there, `data.mdb`.
             write_frequency: How many records to hold in memory at most; 64 MB are enough to write.
-            format: "pickle" writes anything, which only you should read.
+            format: "example" writes dicts as `tf.train.Example`; "pickle" writes anything, which
+                only you should read.
 
         Raises:
             ConfigError: A datapoint cannot be written, or there are more than 100 million.
             DataFlowError: The file cannot be written; the disk is full.
         """
         lmdb: Any = require("lmdb", extra="formats", needed_for="LMDBSerializer.save")
-        records = encoded(df, codec_of(format))
+        records = encoded(df, format)
         integer_of(write_frequency, "write_frequency", least=1)
         target = path_of(path)
         target = target / "data.mdb" if target.is_dir() else target
-        with whole_file(target) as temporary, _writing(target, lmdb.Error):
-            # No lock file: nobody else knows this one.
-            options = {"lock": False, "sync": False, "meminit": False, "subdir": False}
-            env = lmdb.open(str(temporary), map_size=_FIRST_MAP_BYTES, **options)
-            with contextlib.closing(env):
+        # No lock file: nobody else knows this one.
+        options = {"lock": False, "sync": False, "meminit": False, "subdir": False}
+        try:
+            with (
+                whole_file(target) as temporary,
+                lmdb.open(str(temporary), map_size=_MAP_BYTES, **options) as env,
+            ):
                 batch, nbytes = list[tuple[bytes, bytes]](), 0
                 for count, record in enumerate(records):
                     if count >= _MOST_RECORDS:
@@ -253,10 +244,16 @@ class LMDBSerializer:
                     batch.append(((_KEY % count).encode(), record))
                     nbytes += len(record)
                     if len(batch) >= write_frequency or nbytes >= _COMMIT_BYTES:
-                        _append(env, batch, lmdb.MapFullError)
+                        _append(env, batch)
                         batch, nbytes = [], 0
-                _append(env, batch, lmdb.MapFullError)
+                _append(env, batch)
                 env.sync(True)
+        except lmdb.Error as error:
+            raise DataFlowError(
+                f"{target} cannot be written: {error}.",
+                got=f"{shutil.disk_usage(target.parent).free:,} bytes free in {target.parent}",
+                fix="the disk is probably full, or a quota or limit is reached: make room",
+            ) from error
 
     @staticmethod
     def load(path: PathLike, shuffle: bool = True, *, format: Format = "wire") -> DataFlow:
@@ -267,35 +264,16 @@ class LMDBSerializer:
         Raises:
             MapError: A record is damaged; raised where it is read.
         """
-        ds = LMDBDataDecoder(LMDBData(path, shuffle), partial(_decoded_value, codec_of(format)))
+        _, decode = codec_of(format)
+        ds = LMDBDataDecoder(LMDBData(path, shuffle), partial(_decoded_value, decode))
         ds.skipping = None  # which is an argument of the decoder, and not of this
         return ds
 
 
-def _decoded_value(codec: Codec, key: bytes, value: bytes) -> Any:
-    return codec.decode(value)
+def _decoded_value(decode: Decode, key: bytes, value: bytes) -> Any:
+    return decode(value)
 
 
-def _append(env: Any, batch: list[tuple[bytes, bytes]], map_full: type[Exception]) -> None:
-    """Write records in one transaction, again in a larger map where they do not fit."""
-    while True:
-        try:
-            with env.begin(write=True) as txn:
-                txn.cursor().putmulti(batch, append=True)
-        except map_full:
-            env.set_mapsize(2 * env.info()["map_size"])
-        else:
-            return
-
-
-@contextlib.contextmanager
-def _writing(path: Path, failure: type[Exception]) -> Any:
-    """Turn the library's errors into one that names the file."""
-    try:
-        yield
-    except failure as error:
-        raise DataFlowError(
-            f"{path} cannot be written: {error}.",
-            got=f"{shutil.disk_usage(path.parent).free:,} bytes free in {path.parent}",
-            fix="the disk is probably full, or a quota or limit is reached: make room",
-        ) from error
+def _append(env: Any, batch: list[tuple[bytes, bytes]]) -> None:
+    with env.begin(write=True) as txn:
+        txn.cursor().putmulti(batch, append=True)

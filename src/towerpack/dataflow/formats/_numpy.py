@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._content import content_of_files
-from towerpack.dataflow._datapoints import Datapoint, describe, keys_of, values_of
+from towerpack.dataflow._datapoints import Datapoint, keys_of, values_of
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._opening import PathLike, check_expansion, file_of, reading
 from towerpack.dataflow.formats._writing import (
@@ -77,11 +77,8 @@ def _load(path: Path, names: list[str] | None) -> Datapoint:
         if file.read(4) == b"PK\x03\x04" or path.suffix == ".npz":
             return _load_npz(path, file, names)
         if names is not None:
-            raise ConfigError(
-                f"{path} is an npy file: it holds one array without a name.",
-                got=f"names={names!r:.80}",
-                fix="leave out names=",
-            )
+            what = f"{path} is an npy file: it holds one array without a name."
+            raise ConfigError(what, fix="leave out names=")
         file.seek(0)
         header = _read_header(file, path.stat().st_size, path, "an npy file")
     return (_mapped(path, header, 0),)
@@ -93,9 +90,7 @@ def _load_npz(path: Path, file: IO[bytes], names: list[str] | None) -> Datapoint
         wanted = list(members) if names is None else names
         for name in wanted:
             if name not in members:
-                raise ConfigError(
-                    f"{path} has no array {name!r}.", got=f"arrays {', '.join(members)}"
-                )
+                raise ConfigError(f"{path} has no array {name!r}.", got=", ".join(members))
         arrays = [_member(path, file, archive, members[name]) for name in wanted]
     return dict(zip(wanted, arrays, strict=True)) if names is None else tuple(arrays)
 
@@ -144,11 +139,8 @@ def _read_header(file: IO[bytes], nbytes: int, path: PathLike, what: str) -> _He
     """Read a header, and check that header and numbers add up to `nbytes`."""
     with reading(path, what):
         try:
-            version = npy_format.read_magic(file)
-            if version > (2, 0):
-                raise ValueError(f"it is of version {version}, for names beyond Latin-1")
-            first = version == (1, 0)
-            read = npy_format.read_array_header_1_0 if first else npy_format.read_array_header_2_0
+            version, _ = npy_format.read_magic(file)
+            read: Any = getattr(npy_format, f"read_array_header_{version}_0")
             shape, fortran_order, dtype = read(file)
         except MemoryError as error:  # of a parser of Python that is nested too deep
             raise ValueError("the header cannot be parsed") from error
@@ -157,8 +149,7 @@ def _read_header(file: IO[bytes], nbytes: int, path: PathLike, what: str) -> _He
                 f"{path} holds Python objects, which only pickle could read, and that runs code.",
                 got=f"{what} of dtype {dtype}",
                 expected="numbers, booleans, fixed-size strings",
-                fix="store lists of arrays as one array and an array of offsets; or read it with "
-                "np.load(..., allow_pickle=True), if you trust the file as you trust a program",
+                fix="np.load(..., allow_pickle=True), if you trust it as you trust a program",
             )
         rest, claimed = nbytes - file.tell(), dtype.itemsize * math.prod(shape)
         if min(shape, default=0) < 0 or dtype.itemsize == 0 or claimed != rest:
@@ -195,7 +186,7 @@ class NumpySerializer:
             stacked = stack_for_file(rows)
             for name, column in zip(_member_names(stacked), values_of(stacked), strict=True):
                 with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    npy_format.write_array(member, _fixed(column), allow_pickle=False)
+                    npy_format.write_array(member, _fixed(name, column), allow_pickle=False)
 
     @staticmethod
     def load(path: PathLike, shuffle: bool = True) -> DataFlow:
@@ -217,7 +208,7 @@ def _member_names(stacked: Datapoint) -> list[str]:
     return names
 
 
-def _fixed(column: Any) -> NDArray[Any]:
+def _fixed(name: str, column: Any) -> NDArray[Any]:
     """A column for `.npz`: strings as NumPy's, which are of one length, filled up with NULs."""
     array: NDArray[Any] = np.asarray(column)
     if not array.dtype.hasobject:
@@ -225,12 +216,10 @@ def _fixed(column: Any) -> NDArray[Any]:
     items: list[Any] = array.ravel().tolist()
     texts = all(isinstance(item, (str, bytes)) for item in items)
     fixed: NDArray[Any] = np.array(items) if texts else array
-    for place, (item, other) in enumerate(zip(items, fixed.ravel().tolist(), strict=True)):
-        if not texts or item != other:
-            row = place // (array.size // len(array))
-            raise ConfigError(
-                f"Datapoint {row} holds {describe(item)} that NumPy would not give back without "
-                "pickle: an object, a mixture, or strings and bytes that end in NUL.",
-                fix=RAGGED,
-            )
+    if not texts or fixed.tolist() != items:
+        raise ConfigError(
+            f"{name!r} would not come back from NumPy without pickle: it holds objects, a mixture, "
+            "or strings or bytes that end in NUL.",
+            fix=RAGGED,
+        )
     return fixed.reshape(array.shape)

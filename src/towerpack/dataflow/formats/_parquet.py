@@ -74,19 +74,16 @@ class ParquetNode(Node):
             raise ConfigError(f"No columns of {paths[0]} are to be read.", got=", ".join(found))
         for name in self._columns:
             if found.count(name) != 1:
-                raise ConfigError(
-                    f"{paths[0]} has {found.count(name)} columns {name!r}.",
-                    got=", ".join(found),
-                    expected="one",
-                )
+                what = f"{paths[0]} has {found.count(name)} columns {name!r}."
+                raise ConfigError(what, got=", ".join(found), expected="one")
         self._groups: list[tuple[Path, int]] = []
         rows: list[int] = []
         for path, (other, rows_in) in zip(paths, footers, strict=True):
             if not other.equals(schema):
                 raise FormatError(
                     f"{path} does not have the columns of {paths[0]}.",
-                    got=", ".join(f"{field.name}: {field.type}" for field in other),
-                    expected=", ".join(f"{field.name}: {field.type}" for field in schema),
+                    got=str(other),
+                    expected=str(schema),
                 )
             self._groups += [(path, index) for index in range(len(rows_in))]
             rows += rows_in
@@ -106,8 +103,8 @@ class ParquetNode(Node):
         for name, column in zip(self._columns, self._kept(group), strict=True):
             with reading(self._groups[group][0], f"a Parquet file (column {name!r})"):
                 taken.append(column[rows])
-        as_dict = dict(zip(self._columns, taken, strict=True))
-        return Columns(as_dict if self._as_dict else tuple(taken), len(rows))
+        named = dict(zip(self._columns, taken, strict=True))
+        return Columns(named if self._as_dict else tuple(taken), len(rows))
 
     def _kept(self, group: int) -> list[Any]:
         """The columns of a row group; the longest unused ones are given up first."""

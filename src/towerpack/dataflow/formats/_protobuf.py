@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -89,7 +88,7 @@ class FixedFeature:
             stored; by default that is an error.
 
     Raises:
-        ConfigError: There is no such shape or dtype, or `default` is not of it.
+        ConfigError: There is no such shape or dtype.
     """
 
     shape: int | Sequence[int]
@@ -98,23 +97,14 @@ class FixedFeature:
 
     def __post_init__(self) -> None:
         _check_dtype(self.dtype)
-        sizes = _sizes(self.shape)
-        object.__setattr__(self, "shape", sizes)
-        try:
-            if self.default is not None:
-                self._filled(sizes)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise ConfigError(
-                f"The default does not fit the feature: {error}.",
-                got=given(self.default),
-                expected=f"{self.dtype} {list(sizes)}",
-            ) from error
+        object.__setattr__(self, "shape", _sizes(self.shape))
 
     def make(self, values: Values | None) -> Any:
         """The component of a datapoint."""
         sizes = cast("tuple[int, ...]", self.shape)
         if values is None and self.default is not None:
-            return self._filled(sizes)
+            dtype = object if self.dtype is bytes or self.dtype is str else self.dtype
+            return np.full(sizes, self.default, dtype)[()]
         count = math.prod(sizes)
         if values is None and count:
             raise ValueError("it is not there")
@@ -122,11 +112,7 @@ class FixedFeature:
         if len(values) != count:
             raise ValueError(f"it has {len(values):,} values instead of {count:,}")
         array = _as_array(values, self.dtype)
-        return array[0] if len(sizes) == 0 else array.reshape(sizes)
-
-    def _filled(self, sizes: tuple[int, ...]) -> Any:
-        strings = self.dtype is bytes or self.dtype is str
-        return np.full(sizes, self.default, object if strings else self.dtype)[()]
+        return array.reshape(sizes) if sizes else array[0]
 
 
 @dataclass(frozen=True)
@@ -152,8 +138,8 @@ Feature = FixedFeature | VariableFeature
 
 def _check_dtype(dtype: Any) -> None:
     try:
-        kind = "b" if dtype is bytes or dtype is str else np.dtype(dtype).kind
-        known = dtype is not None and kind in "biuf"
+        texts = dtype is bytes or dtype is str
+        known = texts or (dtype is not None and np.dtype(dtype).kind in "biuf")
     except TypeError:
         known = False
     if not known:
@@ -165,31 +151,25 @@ def _check_dtype(dtype: Any) -> None:
 
 
 def _sizes(shape: Any) -> tuple[int, ...]:
-    try:
-        sizes = tuple(map(operator.index, cast("Any", np.atleast_1d(shape))))
-    except TypeError:
-        sizes = (-1,)
-    if min(sizes, default=0) < 0:
+    sizes = np.atleast_1d(shape)
+    if sizes.size and (sizes.dtype.kind != "i" or sizes.min() < 0):
         raise ConfigError(
             "There are no features of this shape.",
             got=given(shape),
             expected="sizes that are known, such as (3,), or () for a single value",
             fix="VariableFeature, if their number differs",
         )
-    return sizes
+    return tuple(sizes.tolist())
 
 
 def checked_features(features: Any) -> dict[str, Feature]:
     """Features to make of records, as a dict of its own."""
-    if not isinstance(features, Mapping):
-        raise ConfigError("features is no dict.", got=given(features), expected=_FEATURES)
-    wanted = dict(cast("Mapping[Any, Any]", features))
-    for name, feature in wanted.items():
-        if not isinstance(feature, Feature):
-            raise ConfigError(
-                f"The feature {name!r} is not described.", got=given(feature), expected=_FEATURES
-            )
-    return wanted
+    wanted = cast("Mapping[str, Any]", features)
+    if not isinstance(features, Mapping) or not all(
+        isinstance(feature, Feature) for feature in wanted.values()
+    ):
+        raise ConfigError("features= describes none.", got=given(features), expected=_FEATURES)
+    return dict(wanted)
 
 
 def parse_example(record: bytes, features: Mapping[str, Feature] | None = None) -> dict[str, Any]:
@@ -203,12 +183,10 @@ def parse_example(record: bytes, features: Mapping[str, Feature] | None = None) 
     Raises:
         FormatError: It is no example, or its features are others.
     """
-    example = message_class("Example")()
     try:
-        example.ParseFromString(record)
+        stored = message_class("Example").FromString(record).features.feature
     except Exception as error:  # protobuf's DecodeError, which is imported late
-        raise _not_parsed(f"it is damaged: {error}", "the record") from error
-    stored = example.features.feature
+        raise FormatError(f"The record is no tf.train.Example, or damaged: {error}.") from error
     if features is None:
         names: list[str] = sorted(stored)
         return {name: [] if (got := _values(stored[name])) is None else got for name in names}
@@ -217,9 +195,12 @@ def parse_example(record: bytes, features: Mapping[str, Feature] | None = None) 
         try:
             parsed[name] = feature.make(_values(stored[name]) if name in stored else None)
         except ValueError as error:
-            found = [f"{one}: {_summary(_values(stored[one]))}" for one in sorted(stored)[:20]]
-            what = f"{name!r} is not as described: {error}"
-            raise _not_parsed(what, ", ".join(found)) from error
+            kinds = [f"{one}: {_summary(_values(stored[one]))}" for one in sorted(stored)[:20]]
+            raise FormatError(
+                f"A tf.train.Example cannot be parsed: {name!r} is not as described: {error}.",
+                got=", ".join(kinds) or "no features",
+                fix="describe the features as they are; parse_example(record) shows them",
+            ) from error
     return parsed
 
 
@@ -299,14 +280,6 @@ def _as_array(values: Values, dtype: DTypeLike) -> NDArray[Any]:
     if wanted.kind in "biu" and (array != values).any():
         raise ValueError(f"its values do not fit {wanted}")
     return array
-
-
-def _not_parsed(what: str, got: str) -> FormatError:
-    return FormatError(
-        f"A tf.train.Example cannot be parsed: {what}.",
-        got=got or "no features",
-        fix="describe the features as they are; parse_example(record) shows them",
-    )
 
 
 def _summary(values: Values | None) -> str:

@@ -10,15 +10,17 @@ import tarfile
 from array import array
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from tarfile import BLOCKSIZE, HeaderError, ReadError, TarFile, TarInfo
-from typing import Any, Final, NamedTuple, Self, cast
+from typing import Any, Final, Self, cast
 
 import numpy as np
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
+from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._opening import (
     PathLike,
     PerProcess,
@@ -28,7 +30,7 @@ from towerpack.dataflow._opening import (
     reading,
 )
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow.formats._indexed_files import FilePool, IndexedFiles, version_of
+from towerpack.dataflow.formats._indexed_files import IndexedFiles, opener, version_of
 from towerpack.dataflow.formats._numpy import parse_npy
 from towerpack.dataflow.images._decode import decode_image
 
@@ -45,13 +47,8 @@ _MOST_PADDING: Final = 1 << 16
 _LIBRARY: Any = tarfile  # whose types lack one of its errors
 
 
-class _Member(NamedTuple):
-    """A file in an archive: where its bytes are, and the bytes if they were loaded."""
-
-    name: str
-    offset: int
-    size: int
-    data: bytes
+_Files = dict[str, tuple[TarInfo, bytes]]
+"""The files of a datapoint by their extensions: header, and the content if it was loaded."""
 
 
 class TarData(IndexedFiles):
@@ -96,20 +93,20 @@ class TarData(IndexedFiles):
     def _in_order(self) -> Iterator[Datapoint]:
         for path in self.paths:
             for key, files in _grouped(_members(path, load=True), path, []):
-                datapoint: dict[str, Any] = {KEY: key}
-                for extension, (name, _, _, data) in files.items():
-                    datapoint[extension] = _content(path, self.decode, extension, name, data)
-                yield datapoint
+                yield {KEY: key} | {
+                    extension: _content(path, self.decode, key, extension, data)
+                    for extension, (_, data) in files.items()
+                }
 
 
 class TarNode(Node):
-    """Plan of plain archives, read through an index of their files; `left_out` are no samples."""
+    """Read plain archives through an index of their files; `left_out` of these are no samples."""
 
     def __init__(self, paths: list[Path], decode: bool) -> None:
         self._paths = paths
         self._decode = decode
         # Taken before the walk: what changes during it is noticed too.
-        self._files = PerProcess(partial(FilePool, paths, [version_of(path) for path in paths]))
+        self._files = PerProcess(partial(opener, paths, [*map(version_of, paths)]))
         left_out: list[str] = []
         keys: list[str] = []
         extensions: dict[str, int] = {}
@@ -119,9 +116,9 @@ class TarNode(Node):
             self._starts.append(len(keys))
             for key, files in _grouped(_members(path), path, left_out):
                 keys.append(key)
-                for extension, member in files.items():
+                for extension, (info, _) in files.items():
                     kind = extensions.setdefault(extension, len(extensions))
-                    rows.extend((kind, member.offset, member.size))
+                    rows.extend((kind, info.offset_data, info.size))
                 firsts.append(len(rows) // 3)
         self.size = len(keys)
         self.left_out = len(left_out)
@@ -130,12 +127,9 @@ class TarNode(Node):
         self._firsts = np.array(firsts, np.int64)
         self._rows = np.array(rows, np.int64).reshape(-1, 3)  # extension, offset, size
 
-    def read(self, epoch: int, positions: Positions) -> Block:
-        return [self.get(epoch, position) for position in as_ints(positions)]
-
     def get(self, epoch: int, position: int) -> Datapoint:
         archive = bisect.bisect_right(self._starts, position) - 1
-        path, file = self._paths[archive], self._files.get().get(archive)
+        path, file = self._paths[archive], self._files.get()(archive)
         key = self._keys[position]
         datapoint: dict[str, Any] = {KEY: key}
         first, last = self._firsts[position : position + 2].tolist()
@@ -143,18 +137,17 @@ class TarNode(Node):
         for kind, offset, nbytes in rows:
             extension = self._extensions[kind]
             data = file.read_at(offset, nbytes)
-            name = f"{key}.{extension}"
             if len(data) != nbytes:
-                raise FormatError(f"{path} ends within {name!r}.", fix="fetch it again")
-            datapoint[extension] = _content(path, self._decode, extension, name, data)
+                raise FormatError(f"{path} ends within '{key}.{extension}'.", fix="fetch it again")
+            datapoint[extension] = _content(path, self._decode, key, extension, data)
         return datapoint
 
 
-def _content(path: Path, decode: bool, extension: str, name: str, data: bytes) -> Any:
-    return decode_file(extension, data, f"{path}: {name}") if decode else data
+def _content(path: Path, decode: bool, key: str, extension: str, data: bytes) -> Any:
+    return decode_file(extension, data, f"{path}: {key}.{extension}") if decode else data
 
 
-def _members(path: Path, *, load: bool = False) -> Generator[_Member]:
+def _members(path: Path, *, load: bool = False) -> Generator[tuple[TarInfo, bytes]]:
     """The regular files of an archive, in order; their bytes too if asked for."""
     stored, mode = path.stat().st_size, f"r:{_compression_of(path)}"
     with (
@@ -168,33 +161,32 @@ def _members(path: Path, *, load: bool = False) -> Generator[_Member]:
                 if load:
                     check_expansion(info.size, stored, repr(info.name), path)
                     data = tar.extractfile(info).read()
-                yield _Member(info.name, info.offset_data, info.size, data)
+                yield info, data
 
 
 def _grouped(
-    members: Iterable[_Member], path: Path, left_out: list[str]
-) -> Generator[tuple[str, dict[str, _Member]]]:
-    """The files of one key together: key, and extension → file."""
-    current: str | None = None
-    files: dict[str, _Member] = {}
-    for member in members:
-        match = NAME.fullmatch(member.name)
-        if match is None:
-            left_out.append(member.name)
-            continue
-        key, extension = match.groups()
-        if key != current:
-            if current is not None:
-                yield current, files
-            current, files = key, {}
-        if extension in files or extension == KEY:
-            raise FormatError(
-                f"{path} holds {member.name!r} twice, at byte {member.offset:,} again.",
-                expected="one file for each stem and extension",
-            )
-        files[extension] = member
-    if current is not None:
-        yield current, files
+    members: Iterable[tuple[TarInfo, bytes]], path: Path, left_out: list[str]
+) -> Generator[tuple[str, _Files]]:
+    """The files of one key together, with the key."""
+
+    def named() -> Generator[tuple[str, str, TarInfo, bytes]]:
+        for info, data in members:
+            match = NAME.fullmatch(info.name)
+            if match is None:
+                left_out.append(info.name)
+            else:
+                yield match[1], match[2], info, data
+
+    for key, group in groupby(named(), itemgetter(0)):
+        files: _Files = {}
+        for _, extension, info, data in group:
+            if extension in files or extension == KEY:
+                raise FormatError(
+                    f"{path} holds {info.name!r} twice, at byte {info.offset:,} again.",
+                    expected="one file for each stem and extension",
+                )
+            files[extension] = info, data
+        yield key, files
 
 
 def _compression_of(path: Path) -> str:
@@ -250,7 +242,7 @@ def encode_file(extension: str, value: Any) -> bytes:
             np.save(buffer, np.asarray(value), allow_pickle=False)
             return buffer.getvalue()
         if kind == "json":
-            return json.dumps(value, default=_plain).encode()
+            return json.dumps(value, default=np.generic.item).encode()
         if kind in _INTEGERS and isinstance(value, (int, np.integer)):
             return str(int(cast("int", value))).encode()
         if kind == "txt" and isinstance(value, str):
@@ -264,10 +256,3 @@ def encode_file(extension: str, value: Any) -> bytes:
         expected="bytes; str for txt; int for cls, index, id; arrays for npy; what json takes",
         fix="encode it first (images: cv2.imencode), or use another extension",
     ) from reason
-
-
-def _plain(value: Any) -> Any:
-    """A NumPy scalar as Python's."""
-    if isinstance(value, np.generic):
-        return cast("Any", value).item()
-    raise TypeError(f"{type(value).__name__} is nothing that json takes")

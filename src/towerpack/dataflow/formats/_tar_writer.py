@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import io
+import re
 import tarfile
 from collections.abc import Mapping
-from itertools import chain, islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -58,12 +58,7 @@ class TarWriter:
         """
         if self._tar is None:
             raise ConfigError("The archive is not open.", fix="with TarWriter(path) as writer: ...")
-        try:
-            files = self._files(datapoint)
-        except ConfigError as error:
-            error.pipeline = f"TarWriter({self.path.name}), datapoint {self.written}"
-            raise
-        for name, content in files.items():
+        for name, content in self._files(datapoint).items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
             info.mode = 0o644
@@ -93,12 +88,8 @@ class TarWriter:
         files: dict[str, bytes] = {}
         for extension in extensions:
             name = f"{key}.{extension}"
-            match = NAME.fullmatch(name)
-            if (
-                match is None
-                or match.groups() != (key, extension)
-                or not is_utf8(name, "surrogateescape")
-            ):
+            match = NAME.fullmatch(name) if is_utf8(name, "surrogateescape") else None
+            if match is None or match.groups() != (key, extension):
                 raise ConfigError(
                     f"The file {name!r} would not be read back under its key.",
                     got=f"the key {given(key)}",
@@ -132,32 +123,30 @@ class TarSerializer:
         pattern = str(path_of(path))
         if datapoints_per_file is not None:
             integer_of(datapoints_per_file, "datapoints_per_file", least=1)
-            try:
-                numbered = pattern % 0 != pattern % 1
-            except (TypeError, ValueError):
-                numbered = False
-            if not numbered:
+            if not re.search("%[0-9]*d", pattern):
                 raise ConfigError(
                     f"{pattern!r} is no pattern for the names of archives.",
                     expected="one with a number, such as train-%05d.tar",
                 )
-        written: list[Path] = []
-        datapoints = enumerate(ds)
-        ahead: list[tuple[int, Any]] = []
-        while ahead or not written:
-            target = Path(pattern if datapoints_per_file is None else pattern % len(written))
-            rest = None if datapoints_per_file is None else datapoints_per_file - len(ahead)
-            with TarWriter(target) as writer:
-                for index, datapoint in chain(ahead, islice(datapoints, rest)):
-                    try:
-                        writer.write(datapoint)
-                    except ConfigError as error:
-                        error.pipeline = f"{ds}, datapoint {index}"
-                        raise
-            written.append(target)
-            # An archive is begun if there is something for it.
-            ahead = list(islice(datapoints, 1))
-        return written
+        archives: list[Path] = []
+        with contextlib.ExitStack() as current:
+
+            def begin() -> TarWriter:
+                current.close()
+                name = pattern if datapoints_per_file is None else pattern % len(archives)
+                archives.append(Path(name))
+                return current.enter_context(TarWriter(archives[-1]))
+
+            writer = begin()
+            for index, datapoint in enumerate(ds):
+                if writer.written == datapoints_per_file:
+                    writer = begin()
+                try:
+                    writer.write(datapoint)
+                except ConfigError as error:
+                    error.pipeline = f"{ds}, datapoint {index}"
+                    raise
+        return archives
 
     @staticmethod
     def load(path: PathLike, shuffle: bool = False) -> DataFlow:

@@ -7,20 +7,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final, Literal, cast
+from typing import IO, Any, Final, cast
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
+from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._opening import PathLike, PerProcess, files_of, path_of, reading
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow.formats._indexed_files import FilePool, IndexedFiles
-from towerpack.dataflow.formats._protobuf import (
-    Feature,
-    checked_features,
-    encode_example,
-    parse_example,
-)
+from towerpack.dataflow.formats._indexed_files import IndexedFiles, opener
+from towerpack.dataflow.formats._protobuf import Feature, checked_features, parse_example
 from towerpack.dataflow.formats._tfrecord_format import (
     Compression,
     RecordIndex,
@@ -30,15 +25,13 @@ from towerpack.dataflow.formats._tfrecord_format import (
     records_in_order,
     unframed,
 )
-from towerpack.dataflow.formats._writing import Codec, codec_of, encoded, whole_file
+from towerpack.dataflow.formats._writing import Format, codec_of, encoded, whole_file
 from towerpack.dataflow.stages._map import MapData
 from towerpack.dataflow.stages._repeat import FixedSizeData
 
 Features = Mapping[str, Feature]
-RecordFormat = Literal["wire", "example", "pickle"]
 
 _WBITS: Final[dict[Compression, int]] = {"zlib": 15, "gzip": 31}  # as zlib calls its formats
-_EXAMPLES: Final = Codec(encode_example, parse_example)
 
 
 class TFRecordData(IndexedFiles):
@@ -96,15 +89,12 @@ class TFRecordNode(Node):
         self._paths = paths
         self._index = index
         self._features = features
-        self._pool = PerProcess(partial(FilePool, paths, index.versions))
-
-    def read(self, epoch: int, positions: Positions) -> Block:
-        return [self.get(epoch, position) for position in as_ints(positions)]
+        self._files = PerProcess(partial(opener, paths, index.versions))
 
     def get(self, epoch: int, position: int) -> Datapoint:
         file, start, stop = self._index.find(position)
         path = self._paths[file]
-        raw = self._pool.get().get(file).read_at(start, stop - start)
+        raw = self._files.get()(file).read_at(start, stop - start)
         return _datapoint(unframed(raw, path, start), self._features, path, f"byte {start:,}")
 
 
@@ -178,7 +168,7 @@ class TFRecordSerializer:
         df: DataFlow,
         path: PathLike,
         *,
-        format: RecordFormat = "wire",
+        format: Format = "wire",
         compression: Compression | None = None,
     ) -> None:
         """Write one pass of a flow.
@@ -193,9 +183,8 @@ class TFRecordSerializer:
         Raises:
             ConfigError: A datapoint is nothing that can be written.
         """
-        records = encoded(df, codec_of(format, example=_EXAMPLES))
         with TFRecordWriter(path, compression=compression) as writer:
-            for record in records:
+            for record in encoded(df, format):
                 writer.write(record)
 
     @staticmethod
@@ -203,8 +192,8 @@ class TFRecordSerializer:
         path: PathLike,
         size: int | None = None,
         *,
-        format: RecordFormat = "wire",
-        features: Mapping[str, Feature] | None = None,
+        format: Format = "wire",
+        features: Features | None = None,
     ) -> DataFlow:
         """The flow that was saved, in order; resumable at once if it is not compressed.
 
@@ -214,7 +203,7 @@ class TFRecordSerializer:
             format: As for `save`; "pickle" runs whatever code a file names.
             features: Of examples; these and errors as for `TFRecordData`.
         """
-        decode = codec_of(format, example=_EXAMPLES).decode
+        _, decode = codec_of(format)
         if features is not None:
             if format != "example":
                 raise ConfigError(

@@ -16,7 +16,7 @@ import re
 import struct
 from collections.abc import Callable, Generator, Sequence
 from enum import IntEnum
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Final, cast
 
 import numpy as np
@@ -24,6 +24,8 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.dataflow._datapoints import Datapoint, describe
+
+_msgpack: Any = importlib.import_module("msgpack")  # has no types
 
 Buffer = bytes | bytearray | memoryview
 
@@ -37,6 +39,10 @@ _SMALL: Final = 1024  # what is smaller travels among the values: a frame of its
 
 class _Kind(IntEnum):
     TUPLE, ARRAY, FRAME, SCALAR, OBJECTS = range(1, 6)
+
+
+_MARKS: Final = {kind: _msgpack.ExtType(kind, b"") for kind in _Kind}
+"""What the lists of each kind begin with."""
 
 
 def pack(datapoint: Datapoint) -> bytes:
@@ -81,7 +87,7 @@ class Packer:
 
     def pack(self) -> bytes:
         """Those that were added since the last time."""
-        count = _msgpack().Packer().pack_array_header(self.count)
+        count = _msgpack.Packer().pack_array_header(self.count)
         values = b"".join([count, *self._values])
         self._values, self.nbytes = [], 0
         return _PREFIX.pack(_MAGIC, len(values)) + values
@@ -131,41 +137,29 @@ def unpack_frames(frames: Sequence[Buffer], *, copy: bool = False) -> Datapoint:
     return datapoint
 
 
-@cache
-def _msgpack() -> Any:
-    return importlib.import_module("msgpack")
-
-
-@cache
-def _marks() -> dict[_Kind, Any]:
-    """What the lists of each kind begin with."""
-    return {kind: _msgpack().ExtType(kind, b"") for kind in _Kind}
-
-
 def _packed(datapoint: Datapoint, frames: list[Buffer] | None) -> bytes:
     """The values of a datapoint, its larger arrays appended to `frames` if that is a list."""
-    mark = _marks()
 
     def other(value: Any) -> list[Any]:
         """A value that msgpack has no type for, as a list."""
         kind = cast("type[Any]", value.__class__)
         if kind is tuple:
-            return [mark[_Kind.TUPLE], *value]
+            return [_MARKS[_Kind.TUPLE], *value]
         if isinstance(value, np.generic):
             array: NDArray[Any] = np.asarray(cast("Any", value))
-            return [mark[_Kind.SCALAR], _dtype_name(array.dtype), [], array.tobytes()]
+            return [_MARKS[_Kind.SCALAR], _dtype_name(array.dtype), [], array.tobytes()]
         if kind is not np.ndarray and kind is not np.memmap:
             raise _unpackable(value)
         if value.dtype.char == "O":
-            return [mark[_Kind.OBJECTS], list(value.shape), value.ravel().tolist()]
+            return [_MARKS[_Kind.OBJECTS], list(value.shape), value.ravel().tolist()]
         name = _dtype_name(value.dtype)
         if frames is None or value.nbytes < _SMALL:
-            return [mark[_Kind.ARRAY], name, list(value.shape), value.tobytes()]
+            return [_MARKS[_Kind.ARRAY], name, list(value.shape), value.tobytes()]
         frames.append(np.ascontiguousarray(value).reshape(-1).view(np.uint8).data)
-        return [mark[_Kind.FRAME], name, list(value.shape)]
+        return [_MARKS[_Kind.FRAME], name, list(value.shape)]
 
     try:
-        return _msgpack().packb(
+        return _msgpack.packb(
             datapoint, default=other, strict_types=True, unicode_errors="surrogatepass"
         )
     except ValueError as error:  # of msgpack; ours are ConfigErrors, which are raised through it
@@ -209,7 +203,7 @@ def _unpacked(values: memoryview, take: Callable[[int], Buffer], copy: bool) -> 
     def kind_of(code: int, data: bytes) -> _Kind:
         return _Kind(code)
 
-    return _msgpack().unpackb(
+    return _msgpack.unpackb(
         values,
         ext_hook=kind_of,
         list_hook=made,
@@ -245,10 +239,9 @@ def _dtype(name: str) -> np.dtype[Any]:
 
 
 def _unpackable(value: Any) -> ConfigError:
+    bits = f" of {value.bit_length()} bits" if isinstance(value, int) else ""
     return ConfigError(
-        f"An integer of {value.bit_length()} bits cannot be packed."
-        if isinstance(value, int)
-        else f"A value of type {type(value).__name__} cannot be packed.",
+        f"A value of type {type(value).__name__}{bits} cannot be packed.",
         got=describe(value),
         expected="tuples, lists and dicts (not classes derived from them), None, bool, int of 64 "
         "bits, float, str, bytes, NumPy scalars and arrays",

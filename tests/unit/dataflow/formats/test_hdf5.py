@@ -1,11 +1,8 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pytest
 
@@ -19,6 +16,7 @@ h5py: Any = pytest.importorskip("h5py")
 
 X = np.arange(600, dtype=np.float32).reshape(100, 3, 2)
 WORDS = [f"ä{i}" for i in range(100)]
+NAMES = ["x", "packed/x", "i", "packed/words", "ragged"]
 
 
 @pytest.fixture
@@ -27,7 +25,6 @@ def path(tmp_path: Path) -> Path:
         file["x"] = X
         file.create_dataset("packed/x", data=X, chunks=(7, 3, 2), compression="gzip")
         file["i"] = np.arange(100)
-        file["words"] = WORDS
         file.create_dataset("packed/words", data=WORDS, chunks=(7,), compression="gzip")
         file["true"] = np.arange(100) > 50
         ragged = file.create_dataset("ragged", 100, dtype=h5py.vlen_dtype(np.int16))
@@ -36,11 +33,7 @@ def path(tmp_path: Path) -> Path:
         file["short"] = np.zeros(5)
         file["scalar"] = 3.0
         file["empty"] = np.zeros((0, 2))
-        file["references"] = np.array([file["x"].ref] * 100, h5py.ref_dtype)
     return tmp_path / "data.h5"
-
-
-NAMES = ["x", "packed/x", "i", "packed/words", "ragged"]
 
 
 def test_rows(path: Path) -> None:
@@ -56,16 +49,13 @@ def test_rows(path: Path) -> None:
     assert list(HDF5Data(path, ["empty"])) == []
 
 
-def test_shuffled_batches(path: Path) -> None:
+def test_rows_in_any_order(path: Path) -> None:
     seen: list[int] = []
     for x, packed, index, words, _ in BatchData(HDF5Data(path, NAMES), 25, pad=0):
         assert np.array_equal(X[index], x) and np.array_equal(x, packed)
         assert words.tolist() == [WORDS[i] for i in index]
         seen += index.tolist()
     assert sorted(seen) == list(range(100)) and seen != sorted(seen)
-
-
-def test_any_positions(path: Path) -> None:
     plan = HDF5Data(path, ["packed/x", "i"], shuffle=False).plan()
     found = plan.read([7, 3, 4, 5, 3, 99, 0])
     assert [int(dp[1]) for dp in found] == [7, 3, 4, 5, 3, 99, 0]
@@ -73,20 +63,7 @@ def test_any_positions(path: Path) -> None:
     assert np.array_equal(found[4][0], X[3])
 
 
-def test_another_process_opens_it_again(path: Path) -> None:
-    ds = HDF5Data(path, NAMES, seed=1)
-    first = list(ds.iterate(seed=0, epoch=0))
-    program = """
-import cloudpickle, sys
-ds = cloudpickle.loads(bytes.fromhex(sys.argv[1]))
-print([int(dp[2]) for dp in ds.iterate(seed=0, epoch=0)])
-"""
-    command = [sys.executable, "-c", program, cloudpickle.dumps(ds).hex()]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert done.stdout == f"{[int(dp[2]) for dp in first]}\n"
-
-
-def test_wrong_arguments(path: Path, tmp_path: Path) -> None:
+def test_wrong_arguments(path: Path) -> None:
     for names, told in (
         (["y"], "no data set 'y'"),
         (["packed"], "has no rows"),
@@ -96,8 +73,6 @@ def test_wrong_arguments(path: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=told):
             HDF5Data(path, names)
-    with pytest.raises(ConfigError, match="There is no file"):
-        HDF5Data(tmp_path / "absent.h5", ["x"])
 
 
 def test_data_in_other_files_are_refused(path: Path, tmp_path: Path) -> None:
@@ -115,22 +90,17 @@ def test_data_in_other_files_are_refused(path: Path, tmp_path: Path) -> None:
         assert len(HDF5Data(tmp_path / "evil.h5", [name], trusted=True)) == 100
 
 
-def test_sizes_that_cannot_be(tmp_path: Path) -> None:
-    with h5py.File(tmp_path / "big.h5", "w") as file:
+def test_damaged_files(path: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.h5"
+    with h5py.File(cut, "w") as file:
         file.create_dataset("x", (1 << 40,), np.float64, chunks=(1024,))
     with pytest.raises(FormatError, match="claims 8,796"):
-        HDF5Data(tmp_path / "big.h5", ["x"])
-
-
-def test_garbage_and_truncation(path: Path, tmp_path: Path) -> None:
+        HDF5Data(cut, ["x"])
     content = path.read_bytes()
-    for size in (0, 7, 100, 2000, len(content) // 2, len(content) - 1):
-        (tmp_path / "cut.h5").write_bytes(content[:size])
+    for size in (0, 100, len(content) // 2, len(content) - 1):
+        cut.write_bytes(content[:size])
         with pytest.raises(FormatError, match=r"cut\.h5"):
-            list(HDF5Data(tmp_path / "cut.h5", ["x", "packed/x"]))
-    (tmp_path / "cut.h5").write_bytes(b"not HDF5" * 100)
-    with pytest.raises(FormatError, match=r"cut\.h5"):
-        HDF5Data(tmp_path / "cut.h5", ["x"])
+            list(HDF5Data(cut, ["x", "packed/x"]))
 
 
 @pytest.mark.parametrize(

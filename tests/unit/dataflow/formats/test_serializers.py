@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ import numpy as np
 import pytest
 
 from towerpack import BatchError, ConfigError
-from towerpack.dataflow import DataFromIterable, DataFromList, FixedSizeData, RepeatedData
+from towerpack.dataflow import DataFromIterable, DataFromList, RepeatedData
 from towerpack.dataflow.formats import (
     HDF5Data,
     HDF5Serializer,
@@ -34,36 +33,31 @@ def test_numpy(tmp_path: Path) -> None:
     path = tmp_path / "t.npz"
     NumpySerializer.save(DataFromList(ROWS), path)
     assert list(tmp_path.iterdir()) == [path]
-    found = list(NumpySerializer.load(path, shuffle=False))
-    np.testing.assert_equal(found, ROWS)
+    np.testing.assert_equal(list(NumpySerializer.load(path, shuffle=False)), ROWS)
     assert sorted(dp[1] for dp in NumpySerializer.load(path)) == list(range(600))
-
-
-def test_numpy_dicts_and_strings(tmp_path: Path) -> None:
     rows = [{"name": f"ä{i}", "x": np.float32(i), "raw": b"a" * (i + 1)} for i in range(5)]
-    NumpySerializer.save(DataFromList(rows), tmp_path / "t.npz")
-    assert list(NumpySerializer.load(tmp_path / "t.npz", shuffle=False)) == rows
+    NumpySerializer.save(DataFromList(rows), path)
+    assert list(NumpySerializer.load(path, shuffle=False)) == rows
 
 
-def test_numpy_refuses(tmp_path: Path) -> None:
-    path = tmp_path / "t.npz"
-    for rows, error in (
-        ([], ConfigError),
-        ([[np.zeros(2)], [np.zeros(3)]], BatchError),
-        ([[{1}], [{2}]], ConfigError),
-    ):
-        with pytest.raises((error, BatchError)):
-            NumpySerializer.save(DataFromList(rows), path)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("bad", [b"\x89PNG\0\0", b"\0", "a\0"])
-def test_numpy_refuses_what_it_would_cut_off(tmp_path: Path, bad: Any) -> None:
-    rows = [[bad[:0] + bad[:1].replace(bad[-1:], bad[:0]), 1]] * 3 + [[bad, 1]]
-    with pytest.raises(ConfigError, match=r"Datapoint 3 .* end in NUL") as caught:
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [],
+        [[np.zeros(2)], [np.zeros(3)]],
+        [[{1}], [{2}]],
+        [[b"a"], [b"\0"]],
+        [["a"], ["a\0"]],
+        [["a"], [b"a"]],
+        [{"arr_0": 1, 0: 2}],
+        [{"a\0": 1}],
+        [{"\ud800": 1}],
+    ],
+)
+def test_numpy_refuses_what_would_not_come_back(tmp_path: Path, rows: list[Any]) -> None:
+    with pytest.raises((ConfigError, BatchError)):
         NumpySerializer.save(DataFromList(rows), tmp_path / "t.npz")
-    assert "LMDBSerializer" in str(caught.value)
-    assert not os.listdir(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_numpy_names(tmp_path: Path) -> None:
@@ -73,9 +67,6 @@ def test_numpy_names(tmp_path: Path) -> None:
     assert list(NumpySerializer.load(tmp_path / "t.npz", shuffle=False)) == rows
     with np.load(tmp_path / "t.npz") as loaded:
         assert all(loaded[name].tolist() == [0, 1, 2] for name in names)
-    for bad in ({"arr_0": 1, 0: 2}, {"a\0": 1}, {"\ud800": 1}):
-        with pytest.raises(ConfigError, match="called"):
-            NumpySerializer.save(DataFromList([bad]), tmp_path / "bad.npz")
 
 
 @pytest.mark.parametrize("source", [DataFromList, iterable])
@@ -88,18 +79,22 @@ def test_hdf5(tmp_path: Path, source: Any) -> None:
     assert isinstance(HDF5Serializer.load(path, names), HDF5Data)
 
 
-def test_hdf5_refuses(tmp_path: Path) -> None:
-    path = tmp_path / "t.h5"
-    late = [[np.zeros(2)]] * 256 + [[np.zeros(3)]]
-    for rows, error, reason in (
-        ([], ConfigError, "no datapoints"),
-        ([[1, 2]], ConfigError, "components"),
-        ([3], ConfigError, "components"),
-        (late, BatchError, "from datapoint 256 on"),
-        ([[1]] * 256 + [[1.5]], BatchError, "changes"),
-    ):
-        with pytest.raises(error, match=reason):
-            HDF5Serializer.save(DataFromList(rows), path, ["x"])
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        ([], "no datapoints"),
+        ([[1, 2]], "components"),
+        ([3], "components"),
+        ([[np.zeros(2)]] * 256 + [[np.zeros(3)]], "from datapoint 256 on"),
+        ([[1]] * 256 + [[1.5]], "changes"),
+        *[([[bad]], "HDF5 does not store") for bad in (b"\xff\xd8", np.array([b"ab", b"c"]))],
+        *[([[bad]], "HDF5 does not store") for bad in ("a\0b", "\ud800", np.timedelta64(3, "s"))],
+        ([[np.zeros(2, [("a", "U3")])]], "HDF5 does not store"),
+    ],
+)
+def test_hdf5_refuses_what_would_not_come_back(tmp_path: Path, rows: list[Any], told: str) -> None:
+    with pytest.raises((ConfigError, BatchError), match=told):
+        HDF5Serializer.save(DataFromList(rows), tmp_path / "t.h5", ["x"])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -117,29 +112,7 @@ def test_hdf5_strings(tmp_path: Path, source: Any) -> None:
     assert all(dp[2].tolist() == array.tolist() for dp in found)
 
 
-@pytest.mark.parametrize(
-    "bad",
-    [
-        b"ab\0\0",
-        b"\xff\xd8",
-        np.array([b"ab", b"c"]),
-        np.datetime64("2026-01-01"),
-        np.timedelta64(3, "s"),
-        "a\0b",
-        "\ud800",
-        np.zeros(2, [("a", "U3")]),
-    ],
-)
-def test_hdf5_refuses_what_would_not_come_back(tmp_path: Path, bad: Any) -> None:
-    with pytest.raises(ConfigError, match="HDF5 does not store") as caught:
-        HDF5Serializer.save(DataFromList([[bad]]), tmp_path / "t.h5", ["x"])
-    assert "LMDBSerializer" in str(caught.value)
-    assert not os.listdir(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "names", [["x", "x"], ["x", "x/y"], ["x/y", "/x"], ["x", "./x"], ["x", ""]]
-)
+@pytest.mark.parametrize("names", [["x", "x"], ["x", "x/y"], ["x", ""]])
 def test_hdf5_paths_that_exclude_each_other(tmp_path: Path, names: list[str]) -> None:
     with pytest.raises(ConfigError, match="data_paths"):
         HDF5Serializer.save(DataFromList([[1, 2]]), tmp_path / "t.h5", names)
@@ -159,32 +132,22 @@ SAVERS: list[Callable[[Any, Path], Any]] = [
 ]
 
 
-def test_what_never_ends_is_refused(tmp_path: Path) -> None:
-    endless = FixedSizeData(RepeatedData(DataFromList([(1,)])), 5)
-    LMDBSerializer.save(endless, tmp_path / "five")
-    assert len(LMDBSerializer.load(tmp_path / "five")) == 5
-    for save in SAVERS:
-        with pytest.raises(ConfigError, match="endless flow"):
-            save(endless.ds, tmp_path / "endless")
-    assert os.listdir(tmp_path) == ["five"]
-
-
-def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
-    for save in SAVERS:
-        with pytest.raises(ConfigError, match=r"no directory .*none' to write 'file'"):
-            save(DataFromList([{"a": b"1"}]), tmp_path / "none" / "file")
-
-
-def test_a_directory_is_no_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("save", SAVERS)
+def test_targets_and_flows_that_cannot_be(tmp_path: Path, save: Callable[[Any, Path], Any]) -> None:
     class Unread(DataFromList):
         def __iter__(self) -> Iterator[Any]:
             yield from ()
             raise AssertionError("it was read")
 
+    ds = Unread([{"a": b"1"}])
+    with pytest.raises(ConfigError, match="endless flow"):
+        save(RepeatedData(ds), tmp_path / "endless")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(ConfigError, match=r"no directory .*none' to write 'file'"):
+        save(ds, tmp_path / "none" / "file")
     (tmp_path / "there" / "data.mdb").mkdir(parents=True)
-    for save in SAVERS:
-        with pytest.raises(ConfigError, match="is a directory"):
-            save(Unread([{"a": b"1"}]), tmp_path / "there")
+    with pytest.raises(ConfigError, match="is a directory"):
+        save(ds, tmp_path / "there")
 
 
 @pytest.mark.parametrize(
@@ -192,26 +155,17 @@ def test_a_directory_is_no_file(tmp_path: Path) -> None:
     [
         [(np.zeros(2), None), (np.ones(2), None)],
         [(np.zeros(2), 0), (np.ones(3), 1)],
-        [([1, "a"], 0), ([2, "b"], 1)],
         [({"nested": 1}, 0)],
     ],
-    ids=["None", "ragged", "mixed", "dicts"],
+    ids=["None", "ragged", "dicts"],
 )
-@pytest.mark.parametrize("to", ["numpy", "hdf5"])
-def test_what_does_not_stack_can_be_stored_as_it_is_told(
-    tmp_path: Path, rows: list[Any], to: str
-) -> None:
+def test_what_does_not_stack_can_be_stored_as_it_is_told(tmp_path: Path, rows: list[Any]) -> None:
     ds = DataFromList(rows)
-    with pytest.raises(BatchError) as caught:
-        if to == "numpy":
-            NumpySerializer.save(ds, tmp_path / "x")
-        else:
-            HDF5Serializer.save(ds, tmp_path / "x", ["a", "b"])
-    fix = caught.value.fix or ""
-    assert "stack=" not in fix and "pad=" not in fix and "batch" not in fix.lower()
-    for serializer in (LMDBSerializer, TFRecordSerializer):
-        assert serializer.__name__ in fix
-        path = tmp_path / f"{serializer.__name__}.lmdb"
-        serializer.save(ds, path)
-        order = {"shuffle": False} if serializer is LMDBSerializer else {}
-        np.testing.assert_equal(list(serializer.load(path, **order)), rows)
+    for save in (NumpySerializer.save, lambda *to: HDF5Serializer.save(*to, ["a", "b"])):
+        with pytest.raises(BatchError) as caught:
+            save(ds, tmp_path / "x")
+        fix = caught.value.fix or ""
+        assert "LMDBSerializer or TFRecordSerializer" in fix
+        assert "stack=" not in fix and "pad=" not in fix and "batch" not in fix.lower()
+    LMDBSerializer.save(ds, tmp_path / "l")
+    np.testing.assert_equal(list(LMDBSerializer.load(tmp_path / "l", shuffle=False)), rows)

@@ -11,17 +11,12 @@ import numpy as np
 import pytest
 
 from towerpack import ConfigError, FormatError
-from towerpack.dataflow import DataFromList, ShuffleData
+from towerpack.dataflow import DataFromList, ShuffleData, _opening
 from towerpack.dataflow.formats import TarData, TarSerializer, TarWriter
-from towerpack.dataflow.testing import check_flow
-
-LONG = "a-long-directory/" * 20 + "ä" * 60
 
 
-def archive(
-    path: Path, files: Mapping[str, bytes], mode: str = "w", format: int = tarfile.PAX_FORMAT
-) -> Path:
-    with tarfile.open(path, mode, format=format) as tar:
+def archive(path: Path, files: Mapping[str, bytes], mode: str = "w") -> Path:
+    with tarfile.open(path, mode) as tar:
         for name, content in files.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
@@ -65,19 +60,11 @@ def test_what_is_no_sample_is_left_out_and_told(
     assert "left out 3 files" in caplog.text
 
 
-@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_kinds_of_headers(tmp_path: Path, format: int) -> None:
-    files = {} if format == tarfile.USTAR_FORMAT else {LONG + ".txt": b"long"}
-    files |= {"plain.txt": b"p" * 600, "d" * 90 + "/" + "e" * 90 + ".txt": b""}
-    ds = TarData(archive(tmp_path / "t.tar", files, format=format))
+def test_any_names(tmp_path: Path) -> None:
+    name = b"caf\xe9.txt".decode("utf-8", "surrogateescape")
+    files = {"a-long-directory/" * 20 + "ä" * 60 + ".txt": b"long", name: b"", "x.txt": b"p" * 600}
+    ds = TarData(archive(tmp_path / "t.tar", files))
     assert {f"{dp['__key__']}.txt": dp["txt"] for dp in ds} == files
-
-
-@pytest.mark.parametrize("format", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
-def test_names_that_are_not_utf8(tmp_path: Path, format: int) -> None:
-    name = b"caf\xe9".decode("utf-8", "surrogateescape")
-    ds = TarData(archive(tmp_path / "t.tar", {f"{name}.txt": b"x"}, format=format))
-    assert next(iter(ds))["__key__"] == name
 
 
 def signed(header: bytes, size: bytes) -> bytes:
@@ -95,23 +82,14 @@ def test_several_archives(tmp_path: Path, mode: str) -> None:
     archive(tmp_path / "2.tar", samples(5, 7))
     ds = TarData(str(tmp_path / "?.tar"), decode=True)
     assert [dp["cls"] for dp in ds] == list(range(12))
-    check_flow(lambda: TarData(str(tmp_path / "?.tar")), epochs=1, stops=[0, 8])
     if mode == "w":
         assert len(ds) == 12
+        assert [dp["cls"] for dp in ds.plan().read([11, 0, 7])] == [11, 0, 7]
         return
     with pytest.raises(TypeError, match="not known"):
         len(ds)
     with pytest.raises(ConfigError, match="random access"):
         ShuffleData(ds)
-
-
-def test_many_archives_are_not_all_open(tmp_path: Path) -> None:
-    for i in range(100):
-        archive(tmp_path / f"{i:03d}.tar", samples(1, i))
-    before = len(os.listdir("/proc/self/fd"))
-    iterator = iter(TarData(str(tmp_path / "*.tar"), decode=True))
-    assert [dp["cls"] for dp in iterator] == list(range(100))
-    assert len(os.listdir("/proc/self/fd")) - before <= 64
 
 
 def test_contents_by_extension(tmp_path: Path) -> None:
@@ -139,7 +117,6 @@ def test_contents_by_extension(tmp_path: Path) -> None:
     [
         ("1.cls", b"x"),
         ("1.json", b"{"),
-        ("1.json", b"[" * 100_000),
         ("1.txt", b"\xff"),
         ("1.npy", b"\x93NUMPY"),
         ("1.png", b""),
@@ -153,20 +130,19 @@ def test_contents_that_are_not_what_they_are_called(
         list(TarData(path, decode=True))
 
 
-def test_serializer(tmp_path: Path) -> None:
-    ds = DataFromList([{"__key__": f"k{i}", "cls": i} for i in range(5)])
-    assert TarSerializer.save(ds, tmp_path / "one.tar") == [tmp_path / "one.tar"]
-    pattern = tmp_path / "many-%02d.tar"
-    assert len(TarSerializer.save(ds, pattern, datapoints_per_file=2)) == 3
-    assert list(TarSerializer.load(tmp_path / "one.tar")) == list(ds)
-    assert list(TarSerializer.load(str(tmp_path / "many-*.tar"))) == list(ds)
-    shuffled = [dp["cls"] for dp in TarSerializer.load(tmp_path / "one.tar", shuffle=True)]
-    assert sorted(shuffled) == list(range(5))
+@pytest.mark.parametrize(("each", "count"), [(2, 2), (4, 1), (3, 2), (1, 4), (None, 1)])
+def test_serializer(tmp_path: Path, each: int | None, count: int) -> None:
+    value = {"a": np.int64(3), "b": [np.float32(0.5), np.bool_(True), np.str_("x")]}
+    ds = DataFromList([{"__key__": f"k{i}", "cls": i, "json": value} for i in range(4)])
+    written = TarSerializer.save(ds, tmp_path / "t%d.tar", datapoints_per_file=each)
+    assert sorted(written) == sorted(tmp_path.iterdir()) and len(written) == count
+    assert list(TarSerializer.load(tmp_path / "t*.tar")) == list(ds)
+    shuffled = [dp["cls"] for dp in TarSerializer.load(tmp_path / "t*.tar", shuffle=True)]
+    assert sorted(shuffled) == list(range(4))
     with pytest.raises(ConfigError, match="pattern"):
-        TarSerializer.save(DataFromList([]), tmp_path / "t.tar", datapoints_per_file=2)
-    assert TarSerializer.save(DataFromList([]), tmp_path / "empty.tar") and not list(
-        TarData(tmp_path / "empty.tar")
-    )
+        TarSerializer.save(ds, tmp_path / "t.tar", datapoints_per_file=2)
+    (empty,) = TarSerializer.save(DataFromList([]), tmp_path / "e%d.tar", datapoints_per_file=each)
+    assert list(TarData(empty)) == []
 
 
 def test_writer_leaves_nothing_half_written(tmp_path: Path) -> None:
@@ -179,26 +155,37 @@ def test_writer_leaves_nothing_half_written(tmp_path: Path) -> None:
         TarWriter(tmp_path / "t.tar").write({"cls": 1})
 
 
+ITSELF: list[Any] = []
+ITSELF.append(ITSELF)
+
+
 @pytest.mark.parametrize(
-    ("datapoint", "told"),
+    ("bad", "told"),
     [
         ({"__key__": "a.b", "cls": 1}, "not be read back"),
         ({"__key__": ".a", "cls": 1}, "not be read back"),
         ({"__key__": "a", "x/y": b""}, "not be read back"),
         ({"__key__": "a\0", "x": b""}, "not be read back"),
+        ({"__key__": None, "txt": "a"}, "not be read back"),
+        ({"__key__": "\ud800", "txt": "a"}, "not be read back"),
         ({"__key__": "a"}, "no content"),
         ({"__key__": "last", "cls": 1}, "Two datapoints in a row"),
         ({"cls": "three"}, "cannot be written as a .cls"),
         ({"jpg": np.zeros((2, 2, 3))}, "cannot be written as a .jpg"),
+        ({"json": {"a": {1}}}, "dict cannot"),
+        ({"json": ITSELF}, "list cannot"),
+        ({"json": np.datetime64("2026-01-01")}, "datetime64 cannot"),
+        ({"npy": np.array([None, {}], object)}, "ndarray cannot"),
+        ({"npy": [[1], [2, 3]]}, "list cannot"),
+        ({"txt": "\ud800"}, "str cannot"),
         ((1, 2), "dicts"),
     ],
 )
-def test_writer_refuses_what_would_not_come_back(tmp_path: Path, datapoint: Any, told: str) -> None:
-    with TarWriter(tmp_path / "t.tar") as writer:
-        writer.write({"__key__": "last", "cls": 1})
-        with pytest.raises(ConfigError, match=told):
-            writer.write(datapoint)
-    assert len(TarData(tmp_path / "t.tar")) == 1
+def test_what_would_not_come_back_is_refused(tmp_path: Path, bad: Any, told: str) -> None:
+    good = [{"txt": "0"}, {"txt": "1"}, {"__key__": "last", "txt": "2"}]
+    with pytest.raises(ConfigError, match=told) as caught:
+        TarSerializer.save(DataFromList([*good, bad]), tmp_path / "t.tar")
+    assert "datapoint 3" in str(caught.value) and list(tmp_path.iterdir()) == []
 
 
 class TestDamage:
@@ -217,25 +204,21 @@ class TestDamage:
         for size in (*range(0, end, 512), end - 1, 700, 5):
             with pytest.raises(FormatError, match=r"t\.tar"):
                 self.read(tmp_path / "t.tar", whole[:size])
-
-    def test_joined_archives_do_not_lose_the_second(self, tmp_path: Path) -> None:
-        whole = self.whole(tmp_path)
         with pytest.raises(FormatError, match="goes on after its end"):
             self.read(tmp_path / "t.tar", whole + whole)
 
-    def test_changed_after_the_index_was_made(self, tmp_path: Path) -> None:
-        (tmp_path / "t.tar").write_bytes(self.whole(tmp_path))
-        ds = TarData(tmp_path / "t.tar")
+    def test_changed_while_it_is_read(self, tmp_path: Path) -> None:
+        path = tmp_path / "t.tar"
+        path.write_bytes(self.whole(tmp_path))
+        ds = TarData(path)
         assert len(ds) == 3
-        (tmp_path / "t.tar").write_bytes(self.whole(tmp_path)[:1000])
+        path.write_bytes(self.whole(tmp_path)[:1000])
         with pytest.raises(FormatError, match=r"t\.tar was changed"):
             list(ds)
-
-    def test_cut_while_it_is_read(self, tmp_path: Path) -> None:
-        (tmp_path / "t.tar").write_bytes(self.whole(tmp_path))
-        iterator = iter(TarData(tmp_path / "t.tar"))
+        path.write_bytes(self.whole(tmp_path))
+        iterator = iter(TarData(path))
         next(iterator)
-        os.truncate(tmp_path / "t.tar", 2100)
+        os.truncate(path, 2100)
         with pytest.raises(FormatError, match=r"ends within 'd/0001\.cls'"):
             list(iterator)
 
@@ -247,13 +230,11 @@ class TestDamage:
         with pytest.raises(FormatError, match="twice"):
             len(TarData(path))
 
-    @pytest.mark.parametrize("field", [b"77777777777\0", b"\x80" + b"\xff" * 11, b"-0000000001\0"])
-    def test_sizes_that_cannot_be(self, tmp_path: Path, field: bytes) -> None:
-        header = signed(self.whole(tmp_path)[:512], field)
-        with pytest.raises(FormatError):
-            self.read(tmp_path / "t.tar", header + bytes(1024))
-
-    def test_sparse_files(self, tmp_path: Path) -> None:
+    def test_sizes_that_cannot_be(self, tmp_path: Path) -> None:
+        header = self.whole(tmp_path)[:512]
+        for field in (b"77777777777\0", b"\x80" + b"\xff" * 11, b"-0000000001\0"):
+            with pytest.raises(FormatError):
+                self.read(tmp_path / "t.tar", signed(header, field) + bytes(1024))
         info = tarfile.TarInfo("1.cls")
         info.type = tarfile.GNUTYPE_SPARSE
         with pytest.raises(FormatError, match="sparse"):
@@ -262,57 +243,14 @@ class TestDamage:
     @pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
     def test_compressed_archives_cut_off(self, tmp_path: Path, mode: str) -> None:
         whole = archive(tmp_path / "whole", samples(9), mode).read_bytes()
-        for size in range(8, len(whole), 7):
+        for size in range(8, len(whole), 37):
             with pytest.raises(FormatError, match=r"t\.tar"):
                 self.read(tmp_path / "t.tar", whole[:size])
 
-    def test_a_member_no_compression_can_hold(self, tmp_path: Path) -> None:
-        path = archive(tmp_path / "bomb.tar", {"1.bin": bytes(100 << 20)}, "w:bz2")
-        with pytest.raises(FormatError, match=r"claims 104,857,600 bytes"):
+    def test_a_member_no_compression_can_hold(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(_opening, "_ALWAYS_ALLOWED", 1 << 20)
+        path = archive(tmp_path / "bomb.tar", {"1.bin": bytes(5_000_000)}, "w:bz2")
+        with pytest.raises(FormatError, match=r"claims 5,000,000 bytes"):
             list(TarData(path))
-
-
-def test_json_takes_numpys_numbers(tmp_path: Path) -> None:
-    value = {"a": np.int64(3), "b": [np.float32(0.5), np.bool_(True), np.str_("x")]}
-    TarSerializer.save(DataFromList([{"json": value}]), tmp_path / "t.tar")
-    found = next(iter(TarSerializer.load(tmp_path / "t.tar")))["json"]
-    assert found == {"a": 3, "b": [0.5, True, "x"]}
-
-
-ITSELF: list[Any] = []
-ITSELF.append(ITSELF)
-
-
-@pytest.mark.parametrize(
-    ("bad", "told"),
-    [
-        ({"json": {"a": {1}}}, "set cannot|dict cannot"),
-        ({"json": ITSELF}, "list cannot"),
-        ({"json": {(1, 2): 3}}, "dict cannot"),
-        ({"json": np.datetime64("2026-01-01")}, "datetime64 cannot"),
-        ({"npy": np.array([None, {}], object)}, "ndarray cannot"),
-        ({"npy": [[1], [2, 3]]}, "list cannot"),
-        ({"txt": "\ud800"}, "str cannot"),
-        ({"__key__": None, "txt": "a"}, "read back"),
-        ({"__key__": "\ud800", "txt": "a"}, "read back"),
-        (None, "dicts from"),
-    ],
-)
-def test_writer_says_which_datapoint_it_refuses(tmp_path: Path, bad: Any, told: str) -> None:
-    good: list[Any] = [{"txt": str(i)} for i in range(3)]
-    with pytest.raises(ConfigError, match=told) as caught:
-        TarSerializer.save(DataFromList([*good, bad]), tmp_path / "t%d.tar", datapoints_per_file=2)
-    assert "datapoint 3" in str(caught.value)
-    with pytest.raises(ConfigError, match=told) as caught, TarWriter(tmp_path / "w.tar") as writer:
-        writer.write(bad)
-    assert "w.tar), datapoint 0" in str(caught.value)
-
-
-def test_archives_of_a_flow_that_divides_evenly(tmp_path: Path) -> None:
-    ds = DataFromList([{"txt": str(i)} for i in range(4)])
-    for each, count in ((2, 2), (4, 1), (3, 2), (1, 4), (9, 1)):
-        folder = tmp_path / str(each)
-        folder.mkdir()
-        written = TarSerializer.save(ds, folder / "t%d.tar", datapoints_per_file=each)
-        assert len(written) == len(os.listdir(folder)) == count
-        assert [dp["txt"] for dp in TarSerializer.load(folder / "t*.tar")] == list("0123")
