@@ -245,9 +245,7 @@ class BatchAugment:
         right = array.dtype.name in ("uint8", "float32") and array.ndim in (3, 4) and array.size
         if not right:
             expected = "uint8 or float32, [n, height, width] or [n, height, width, channels]"
-            fix = (
-                "MapDataComponent(..., batched=True, rng=True), or behind BatchData without batched"
-            )
+            fix = "MapDataComponent(..., batched=True, rng=True), or without `batched` on batches"
             what = "These are not many images at once."
             raise ConfigError(what, got=describe(images), expected=expected, fix=fix)
         if isinstance(rng, np.random.Generator):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import towerpack.dataflow.images._headers as headers
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._datapoints import describe
@@ -27,24 +28,8 @@ from towerpack.dataflow.images._arguments import (
 )
 from towerpack.dataflow.images._augmentor import RNG
 from towerpack.dataflow.images._crop import CropTransform, GoogleNetRandomCropAndResize
-from towerpack.dataflow.images._headers import (
-    Bytes,
-    ImageHeader,
-    as_bytes,
-    check_contents,
-    check_size,
-    damaged,
-    image_header,
-    with_first_rows,
-)
-from towerpack.dataflow.images._image import (
-    Image,
-    check_image,
-    mirrored,
-    opencv,
-    resize,
-    transposed,
-)
+from towerpack.dataflow.images._headers import Bytes, ImageHeader, as_bytes, image_header
+from towerpack.dataflow.images._image import Image, check_image, opencv, resize, upright
 
 MAX_PIXELS = 100_000_000
 """How large a picture is decoded by default: 300 MB in colour."""
@@ -132,12 +117,12 @@ class Decoder:
     def read_header(self, data: bytes) -> ImageHeader:
         """The header of a file that is not too large; upright if it is not to be turned."""
         header = image_header(data, name=self.name)
-        check_size(header, len(data), self.max_pixels, self.name)
+        headers.check_size(header, len(data), self.max_pixels, self.name)
         return header if self.orient else header._replace(orientation=1)
 
     def decode(self, data: bytes, header: ImageHeader, factor: int = 1, out: Out = None) -> Image:
         """Decode a file whose header was read; a JPEG at 1 / factor of its size."""
-        check_contents(header, data, self.name)
+        headers.check_contents(header, data, self.name)
         img = self._jpeg(data, header, factor, out) if header.ordinary else None
         return _fitted(self._opencv(data, header) if img is None else img, out)
 
@@ -146,11 +131,11 @@ class Decoder:
         if header.ordinary and not header.progressive and not self.strict:
             part.check(*header.upright_size, self.name)
             stored = _before_turning(part, header)
-            fewer, shown = with_first_rows(data, header, stored.y0 + stored.h)
-            check_contents(shown, fewer, self.name)
+            fewer, shown = headers.with_first_rows(data, header, stored.y0 + stored.h)
+            headers.check_contents(shown, fewer, self.name)
             img = self._jpeg(fewer, shown._replace(orientation=1), 1, None)
             if img is not None:
-                return _upright(stored.apply_image(img), header.orientation)
+                return upright(stored.apply_image(img), header.orientation)
         img = self.decode(data, header)
         part.check(img.shape[0], img.shape[1], self.name)
         return part.apply_image(img)
@@ -174,8 +159,8 @@ class Decoder:
         except ValueError as error:
             if "subsampling" in str(error):
                 return None
-            raise damaged(self.name, "jpeg", str(error)) from error
-        return _upright(memory, header.orientation)
+            raise headers.damaged(self.name, "jpeg", str(error)) from error
+        return upright(memory, header.orientation)
 
     def _opencv(self, data: bytes, header: ImageHeader) -> Image:
         """Decode by OpenCV, which refuses what is truncated."""
@@ -189,20 +174,20 @@ class Decoder:
             if img is None and header.format == "tiff" and self.channels is not None:
                 self._check_range(cv2.imdecode(raw, cv2.IMREAD_UNCHANGED))
         except cv2.error as error:
-            raise damaged(self.name, header.format, str(error)) from error
+            raise headers.damaged(self.name, header.format, str(error)) from error
         if img is None:
-            raise damaged(self.name, header.format, "OpenCV cannot decode it")
+            raise headers.damaged(self.name, header.format, "OpenCV cannot decode it")
         if self.channels is not None:
             self._check_range(img)
         if header.format == "jpeg" and img.shape[:2] != (header.height, header.width):
-            raise damaged(self.name, "jpeg", "its pixels are not as many as its header says")
+            raise headers.damaged(self.name, "jpeg", "its header tells another size")
         img = img.reshape(*img.shape[:2], -1)
         turn = header.format == "jpeg" or self.channels in (1, 3)
         orientation = header.orientation if turn else 1
         if header.format == "tiff":  # OpenCV has turned it, whatever it was told
             turned = image_header(data).orientation
             orientation = 1 if orientation == turned else _BACK.get(turned, turned)
-        return self._coloured(_upright(img, orientation))
+        return self._coloured(upright(img, orientation))
 
     def _check_range(self, img: Image | None) -> None:
         """Refuse what cannot be scaled to uint8: nobody knows what is white."""
@@ -259,9 +244,8 @@ class DecodeRandomCrop:
         self._target = height_and_width(self.target_shape, "target_shape")
         self._interp = interpolation(self.interp)
         self._decoder = Decoder(self.rgb, strict=self.strict, max_pixels=self.max_pixels)
-        self._crop = GoogleNetRandomCropAndResize(
-            self.crop_area_fraction, self.aspect_ratio_range, self.target_shape, self.interp
-        )
+        drawn = self.crop_area_fraction, self.aspect_ratio_range
+        self._crop = GoogleNetRandomCropAndResize(*drawn, self.target_shape, self.interp)
 
     def __call__(self, data: Bytes, rng: RNG | None = None, *, out: Out = None) -> Image:
         """The part as uint8 [height, width, 3]; `out` and errors are as for `decode_image`."""
@@ -278,11 +262,8 @@ class DecodeRandomCrop:
             return _fitted(transform.apply_image(whole), out)
         img = self._part(data, header, part) if whole is None else part.apply_image(whole)
         memory = None if out is None else _memory_of(out, (*self._target, 3))
-        if (
-            memory is None
-            or not memory.flags.c_contiguous
-            or self._interp == INTERPOLATIONS["nearest"]  # OpenCV's is another rule
-        ):
+        nearest = self._interp == INTERPOLATIONS["nearest"]  # OpenCV's is another rule
+        if nearest or memory is None or not memory.flags.c_contiguous:
             return _fitted(resize(img, *self._target, self._interp), out)
         size = self._target[::-1]
         return opencv().resize(img, size, dst=memory, interpolation=self._interp)
@@ -308,7 +289,7 @@ class DecodeRandomCrop:
             y1 = min(-(-(part.y0 + part.h) // factor), img.shape[0])
             x1 = min(-(-(part.x0 + part.w) // factor), img.shape[1])
             part = CropTransform(y0, x0, y1 - y0, x1 - x0)
-        return _upright(part.apply_image(img), header.orientation)
+        return upright(part.apply_image(img), header.orientation)
 
 
 def encode_jpeg(
@@ -344,17 +325,6 @@ def _before_turning(part: CropTransform, header: ImageHeader) -> CropTransform:
         y0 = header.upright_size[0] - y0 - h
     turned = header.orientation > 4
     return CropTransform(x0, y0, w, h) if turned else CropTransform(y0, x0, h, w)
-
-
-def _upright(img: Image, orientation: int) -> Image:
-    """The image, turned as EXIF's orientation (1 to 8) says."""
-    if orientation > 4:
-        img = transposed(img)
-    if orientation in (2, 3, 6, 7):
-        img = mirrored(img, -1 if orientation in (3, 7) else 1)
-    elif orientation in (4, 8):
-        img = mirrored(img, 0)
-    return img
 
 
 def _fitted(img: Image, out: Out) -> Image:

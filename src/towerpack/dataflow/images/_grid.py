@@ -131,11 +131,8 @@ def displayable(img: Any, *, rgb: bool = True) -> NDArray[np.uint8]:
     array: Image = np.asarray(img)
     array = array[:, :, None] if array.ndim == 2 else array
     if array.ndim != 3 or 0 in array.shape or array.dtype.kind not in "uifb":
-        expected = "[height, width] or [height, width, channels]"
-        fix = "name the component that is the image: image=..."
-        raise ConfigError(
-            "This is no image to show.", got=describe(img), expected=expected, fix=fix
-        )
+        what, expected = "This is no image to show.", "[height, width] or [height, width, channels]"
+        raise ConfigError(what, got=describe(img), expected=expected, fix=_NAME.format("image"))
     if array.dtype != np.uint8:
         values = np.nan_to_num(array.astype(np.float64))
         low, high = float(values.min()), float(values.max())

@@ -120,12 +120,11 @@ def check_contents(header: ImageHeader, data: bytes, name: str | None) -> None:
     """
     if header.format == "png" and not any(kind == b"IEND" for kind, _ in _png_chunks(data)):
         raise damaged(name, "png", "it ends too early")
-    if header.format != "jpeg" or not (
-        header.progressive or header.height * header.width >= _COUNT_SCANS_FROM
-    ):
+    slow = header.progressive or header.height * header.width >= _COUNT_SCANS_FROM
+    # There are no more scans than these bytes occur, whatever they mean.
+    if header.format != "jpeg" or not slow or data.count(_SCAN) <= _MAX_SCANS:
         return
-    # There are no more than these bytes occur, whatever they mean.
-    if data.count(_SCAN) > _MAX_SCANS and (scans := _count_scans(data, header.frame)) > _MAX_SCANS:
+    if (scans := _count_scans(data, header.frame)) > _MAX_SCANS:
         what = f"{name or 'The image'} is a JPEG of {scans} scans."
         raise FormatError(what, expected=f"at most {_MAX_SCANS}; usual are 1 to 12")
 

@@ -85,6 +85,14 @@ def transposed(img: Image) -> Image:
     return opencv().transpose(img).reshape(img.shape[1], img.shape[0], *img.shape[2:])
 
 
+def upright(img: Image, orientation: int) -> Image:
+    """The image, turned as EXIF's orientation (1 to 8) says."""
+    img = transposed(img) if orientation > 4 else img
+    if orientation in (2, 3, 6, 7):
+        return mirrored(img, -1 if orientation in (3, 7) else 1)
+    return mirrored(img, 0) if orientation in (4, 8) else img
+
+
 def resize(img: Image, height: int, width: int, interp: int) -> Image:
     """An image scaled to another size; "nearest" takes the same pixels as `resize_mask`."""
     if interp == INTERPOLATIONS["nearest"]:

@@ -38,7 +38,9 @@ from towerpack.dataflow.images._stages import component_of
 from towerpack.dataflow.images._transform import TransformList, clip_boxes
 from towerpack.dataflow.stages._mapping import Mapper
 
+Partners = NDArray[np.int64]
 Ratios = NDArray[np.float32]
+Mixed = tuple[Image, Ratios]
 
 _MIDDLE = (0.25, 0.75)  # where the images of a mosaic may meet, in fractions of the sides
 
@@ -79,9 +81,7 @@ class BatchMix(ABC):
             raise ConfigError(f"There is no labels={self.labels!r}.", expected='"soft" or "pair"')
 
     @abstractmethod
-    def mix(
-        self, images: Image, partners: NDArray[np.int64], ratios: Ratios, rng: RNG
-    ) -> tuple[Image, Ratios]:
+    def mix(self, images: Image, partners: Partners, ratios: Ratios, rng: RNG) -> Mixed:
         """New images, and how much is left of the original ones, which are not to be changed.
 
         `partners` are the indices of the images to mix each with, `ratios` how much is to be left.
@@ -141,9 +141,7 @@ class MixUp(BatchMix):
     Contract: as `BatchMix`. uint8 images stay uint8, rounded.
     """
 
-    def mix(
-        self, images: Image, partners: NDArray[np.int64], ratios: Ratios, rng: RNG
-    ) -> tuple[Image, Ratios]:
+    def mix(self, images: Image, partners: Partners, ratios: Ratios, rng: RNG) -> Mixed:
         if not len(images):
             return images, ratios
         cv2 = opencv()
@@ -166,9 +164,7 @@ class CutMix(BatchMix):
     Contract: as `BatchMix`.
     """
 
-    def mix(
-        self, images: Image, partners: NDArray[np.int64], ratios: Ratios, rng: RNG
-    ) -> tuple[Image, Ratios]:
+    def mix(self, images: Image, partners: Partners, ratios: Ratios, rng: RNG) -> Mixed:
         height, width = images.shape[1:3]
         side = np.sqrt(1 - ratios)
         top, bottom = _span(height, side, rng)

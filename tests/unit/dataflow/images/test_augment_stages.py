@@ -22,7 +22,6 @@ from towerpack.dataflow import (
 Array = np.ndarray[Any, Any]
 
 PICTURES = np.random.default_rng(0).integers(0, 256, (9, 12, 14, 3), np.uint8)
-LABELS = np.arange(9)
 AUGMENTORS = [
     imgaug.Resize((16, 18)),
     imgaug.RandomCrop(12),
@@ -32,14 +31,10 @@ AUGMENTORS = [
 ]
 
 
-def arrays() -> DataFromArrays:
-    return DataFromArrays(PICTURES, LABELS)
-
-
-def test_as_the_seed_prints_it() -> None:
-    ds = AugmentImageComponent(arrays(), [imgaug.Resize((225, 225))])
+def test_one_image() -> None:
+    ds = AugmentImageComponent(DataFromArrays(PICTURES, np.arange(9)), [imgaug.Resize((25, 22))])
     image, label = next(iter(ds))
-    assert image.shape == (225, 225, 3) and label == 0 and len(ds) == 9
+    assert image.shape == (25, 22, 3) and label == 0 and len(ds) == 9
     assert str(ds) == "DataFromArrays(9) > AugmentImageComponent([Resize], 0)"
 
 
@@ -134,7 +129,7 @@ class Peeking(imgaug.Identity):
 class Leftover(imgaug.BackgroundFiller):
     def fill(self, background_shape: tuple[int, int], img: Array) -> Array:
         inverted(img)
-        return np.zeros((*background_shape, 3), img.dtype)
+        return np.full((*background_shape, 3), 7, img.dtype)
 
 
 by_function = imgaug.MapImage(inverted, inverted, inverted)
@@ -170,6 +165,11 @@ def test_code_of_the_users_may_work_in_place(kind: str) -> None:
         assert [int(dp[1].max()) for _ in range(2) for dp in masked] == [255, 255]
 
 
+def test_a_background_of_ones_own() -> None:
+    pasted = imgaug.CenterPaste(5, Leftover())(np.zeros((1, 1, 3), np.uint8))
+    assert (pasted == 7).sum() == 72 and (pasted[2, 2] == 255).all()
+
+
 def test_our_own_augmentors_get_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[Array] = []
 
@@ -196,26 +196,19 @@ def test_bad_images() -> None:
 
 
 def test_components_that_do_not_fit() -> None:
-    ds = DataFromList([(PICTURES[0], PICTURES[1][:5], np.zeros((3, 3)))])
-    with pytest.raises(MapError, match="differ in size") as caught:
-        list(AugmentImageComponents(ds, imgaug.Resize(4), 0, masks=1))
-    assert "component 0: 12 x 14, component 1: 5 x 14" in str(caught.value.__cause__)
-    with pytest.raises(MapError, match="that of coordinates"):
-        list(AugmentImageCoordinates(ds, imgaug.Resize(4), 0, 2))
+    dp = {"img": PICTURES[0], "low": PICTURES[1][:5], "points": np.zeros((3, 3)), "label": 3}
+    ds, flip = DataFromList([dp]), imgaug.Flip(horiz=True)
+    for options, words in (
+        ({"index": "img", "masks": "low"}, r"differ in size(.|\n)*img: 12 x 14, low: 5 x 14"),
+        ({"index": "img", "coords_index": "points"}, "that of coordinates"),
+        ({"index": ("img", "label")}, "not of type int"),
+        ({"index": "absent"}, "'img', 'low'"),
+        ({"index": "img", "boxes": "x"}, "no component 'x' to augment"),
+    ):
+        with pytest.raises(MapError, match=words):
+            list(AugmentImageComponents(ds, flip, **options))
     for wrong in ({"index": ()}, {"index": (0, 1), "masks": 1}):
         with pytest.raises(ConfigError, match="at least one image, and no component twice"):
-            AugmentImageComponents(ds, imgaug.Resize(4), **wrong)
+            AugmentImageComponents(ds, flip, **wrong)
     with pytest.raises(ConfigError, match="is no augmentor"):
         AugmentImageComponent(ds, [abs])  # pyright: ignore
-
-
-def test_errors_tell_which_component() -> None:
-    ds = DataFromList([{"img": np.zeros((9, 9, 3), np.uint8), "label": 3}])
-    for index, boxes, expected in (
-        (("img", "label"), (), "not of type int"),
-        ("absent", (), "'img' or 'label'"),
-        (0, (), "no component 0 to augment"),
-        ("img", "x", "no component 'x' to augment"),
-    ):
-        with pytest.raises(MapError, match=expected):
-            list(AugmentImageComponents(ds, [imgaug.Flip(horiz=True)], index, boxes=boxes))

@@ -64,19 +64,6 @@ def test_no_step_is_applied_twice() -> None:
     assert calls == ["a", "b", "c", "d"]
 
 
-def test_coordinates_before_the_image() -> None:
-    aug = im.AugmentorList(
-        [im.Resize((20, 40)), im.RandomCrop(7), im.Flip(horiz=True), im.Resize(14)]
-    )
-    image = picture((10, 10, 3))
-    transform, other = (aug.get_transform(image, rng(8)) for _ in range(2))
-    points = rng().uniform(0, 10, (5, 2))
-    early = transform.apply_coords(points)
-    other.apply_image(image)
-    assert np.array_equal(early, other.apply_coords(points))
-    assert np.array_equal(transform.apply_image(image), other.apply_image(image))
-
-
 def test_lists_add_up() -> None:
     a, b, c = im.Identity(), im.Transpose(), im.Flip(vert=True)
     both = im.AugmentorList([a]) + [b] + im.AugmentorList([c])  # noqa: RUF005
@@ -181,17 +168,6 @@ def test_map_image() -> None:
     assert transform.apply_boxes(np.array([[0, 0, 1, 1.0]])).tolist() == [[0, 2, 1, 3]]
     with pytest.raises(ConfigError, match="coordinates"):
         im.MapImage(np.flipud).get_transform(image).apply_coords(np.zeros((1, 2)))
-
-
-def test_background_of_ones_own() -> None:
-    class Stripes(im.BackgroundFiller):
-        def fill(self, background_shape: tuple[int, int], img: Array) -> Array:
-            background = np.zeros((*background_shape, *img.shape[2:]), img.dtype)
-            background[::2] = 1
-            return background
-
-    pasted = im.CenterPaste(5, Stripes())(np.full((1, 1), 9, np.uint8))
-    assert pasted[:, 0].tolist() == [1, 0, 1, 0, 1] and pasted[2, 2] == 9
 
 
 # Without a generator

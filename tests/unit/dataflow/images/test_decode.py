@@ -57,11 +57,9 @@ def test_kinds_of_jpeg() -> None:
     assert close(decode_image(saved(progressive=True)), IMG)
     assert close(decode_image(saved(keep_rgb=True)), IMG)
     # Chroma of 3 x 1 blocks: libjpeg-turbo's simple interface does not know it, OpenCV does.
+    # Read as if they were so sampled, the data are nonsense, but as many rows and columns.
     odd = bytearray(saved(subsampling=0))
-    frame = odd.index(b"\xff\xc0")
-    assert odd[frame + 11] == 0x11
-    odd[frame + 11] = 0x31
-    # The data are now read as if they were so sampled: nonsense, but as many rows and columns.
+    odd[odd.index(b"\xff\xc0") + 11] = 0x31
     assert decode_image(bytes(odd)).shape == (48, 67, 3)
     with pytest.raises(FormatError, match="OpenCV cannot decode"):
         decode_image(bytes(odd[:-400]))
@@ -69,16 +67,11 @@ def test_kinds_of_jpeg() -> None:
 
 def test_kinds_of_webp_and_bmp() -> None:
     rgba = np.dstack([IMG, np.full(IMG.shape[:2], 99, np.uint8)])
-    kinds = {
-        b"VP8 ": saved(kind="WEBP"),
-        b"VP8L": saved(kind="WEBP", lossless=True),
-        b"VP8X": saved(rgba, "WEBP", exif=pillow.Exif().tobytes()),
-    }
-    for kind, data in kinds.items():
-        assert data[12:16] == kind
+    extended = saved(rgba, "WEBP", exif=pillow.Exif().tobytes())
+    for data in (saved(kind="WEBP"), saved(kind="WEBP", lossless=True), extended):
         assert image_header(data)[:3] == ("webp", 48, 67)
         assert close(decode_image(data), IMG)
-    assert (decode_image(kinds[b"VP8X"], channels=4)[:, :, 3] == 99).all()
+    assert (decode_image(extended, channels=4)[:, :, 3] == 99).all()
     upward = bytearray(FORMATS["BMP"])
     upward[22:26] = struct.pack("<i", -48)  # rows from the top down
     assert image_header(upward)[:3] == ("bmp", 48, 67)
@@ -112,20 +105,6 @@ def test_tiffs_of_numbers_without_a_range(dtype: str) -> None:
 
 # Turned by EXIF
 
-TURNS = [None, *(np.array(turn) for turn in (
-    [[1, 0], [0, 1]], [[1, 0], [0, -1]], [[-1, 0], [0, -1]], [[-1, 0], [0, 1]],
-    [[0, 1], [1, 0]], [[0, 1], [-1, 0]], [[0, -1], [-1, 0]], [[0, -1], [1, 0]],
-))]  # fmt: skip
-
-
-def upright(img: np.ndarray, orientation: int) -> np.ndarray:
-    """By EXIF's table: where the stored rows and columns run."""
-    turn = TURNS[orientation]
-    assert turn is not None
-    img = img.swapaxes(0, 1) if turn[0, 0] == 0 else img
-    rows, columns = turn.sum(axis=1)
-    return img[::rows, ::columns]
-
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP", "TIFF"])
@@ -136,7 +115,6 @@ def test_turned_files(kind: str, orientation: int) -> None:
     header = image_header(data)
     assert (header.height, header.width, header.orientation) == (48, 67, orientation)
     img, lying = decode_image(data), decode_image(data, orient=False)
-    assert np.array_equal(img, upright(lying, orientation))
     assert img.shape[:2] == header.upright_size and close(lying, IMG, 1)
     with pillow.open(BytesIO(data)) as opened:
         assert np.array_equal(img, np.asarray(ImageOps.exif_transpose(opened)))
@@ -167,7 +145,7 @@ def test_exif_block_wherever_it_is() -> None:
         webp = webp[:4] + struct.pack("<I", len(webp) - 8) + webp[8:]
         for data in (png_with(payload, b"IDAT"), png_with(payload, b"IEND"), webp):
             assert image_header(data).orientation == 6
-            assert np.array_equal(decode_image(data), upright(IMG, 6))
+            assert np.array_equal(decode_image(data), np.rot90(IMG, -1))
     big = b"MM\0*\0\0\0\x08\0\x01" + struct.pack(">HHIHH", 0x0112, 3, 1, 6, 0)
     assert image_header(png_with(big)).orientation == 6
 
@@ -237,10 +215,9 @@ def test_out(kind: str) -> None:
         with pytest.raises(ConfigError, match="does not fit"):
             decode_image(data, out=bad)
     slot.flags.writeable = False
-    with pytest.raises(ConfigError, match="out cannot be written"):
-        decode_image(data, out=slot[0])
-    with pytest.raises(ConfigError, match="out cannot be written"):
-        DecodeRandomCrop(8)(data, out=slot[0, :8, :8])
+    for decode, out in ((decode_image, slot[0]), (DecodeRandomCrop(8), slot[0, :8, :8])):
+        with pytest.raises(ConfigError, match="out cannot be written"):
+            decode(data, out=out)
 
 
 def test_encode() -> None:

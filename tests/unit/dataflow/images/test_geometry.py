@@ -36,8 +36,6 @@ def test_by_hand() -> None:
     turn = im.Rotation(90, (0.5, 0.5), step_deg=90)
     turns = {tuple(at(turn.get_transform(image, rng(seed)), 15, 5)) for seed in range(20)}
     assert turns == {(15, 5), (10, 0), (10, 10)}
-    up = im.WarpAffineTransform(np.array([[0.0, 1, 5], [-1, 0, 14]]), (20, 10))
-    assert at(up, 15, 5) == [10, 0]
     # Twice as large, about the centre.
     assert at(im.Affine((2, 2)).get_transform(image), 11, 6) == [12, 7]
     # Vertical lines lean to the side, the centre stays.
@@ -52,15 +50,11 @@ def test_a_shift_is_by_whole_pixels_within_its_limits() -> None:
     assert {x for x, _ in shifts} == {-4, -3, -2, -1, 0, 1, 2, 3, 4}
     assert {y for _, y in shifts} == {-1, 0, 1}
     # A quarter and a bit of ten pixels are two whole ones; all places are equally likely.
-    odd = [
-        at(im.Shift(0.26, 0.29).get_transform(np.zeros((100, 10)), rng(s)), 0, 0)
-        for s in range(600)
-    ]
+    tall = np.zeros((100, 10))
+    odd = [at(im.Shift(0.26, 0.29).get_transform(tall, rng(s)), 0, 0) for s in range(600)]
     assert {y for _, y in odd} <= {*range(-29, 30)} and max(y for _, y in odd) == 29
     counts = [sum(x == shift for x, _ in odd) for shift in range(-2, 3)]
     assert sum(counts) == 600 and min(counts) > 80
-    for shift in (im.Affine(translate_frac=(0.26, 0.0)), im.Shift(0.04)):
-        assert abs(at(shift.get_transform(np.zeros((8, 10)), rng(1)), 0, 0)[0]) <= 2
     numbered = np.arange(200, dtype=np.uint8).reshape(10, 20)
     moved = im.Shift(0.5, border="constant", border_value=255).get_transform(image, rng(0))
     dx = round(at(moved, 0, 0)[0])

@@ -122,34 +122,17 @@ def test_is_a_function_of_the_seed() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(ConfigError, match="no image to show"):
-        image_grid(DataFromList([]))
-    with pytest.raises(ConfigError, match="no image to show"):
-        image_grid([(3, 4)])
-    with pytest.raises(ConfigError, match="boxes"):
-        image_grid([(IMAGES[0], np.zeros((3, 2)))], boxes=1)
-
-
-def test_a_component_that_is_not_there() -> None:
-    for datapoint, arguments, expected in (
-        ((IMAGES[0], 1), {"label": -3}, ["-3 to show as label", "expected  0 or 1", "--label ..."]),
-        ({"a": IMAGES[0], "b": 3}, {"boxes": "x", "image": "a"}, ["'x'", "expected  'a' or 'b'"]),
+    image, no_masks = IMAGES[0], [None, {"x": 1}, np.zeros(20, int), np.full((20, 20), np.nan)]
+    for source, arguments, words in (
+        ([], {}, "no image to show"),
+        ([(3, 4)], {}, "no image to show"),
+        ([(image, np.zeros((3, 2)))], {"boxes": 1}, "boxes"),
+        ([(image, 1)], {"label": -3}, r"-3 to show as label(.|\n)*expected  0 or 1(.|\n)*--label"),
+        ([{"a": image, "b": 3}], {"boxes": "x", "image": "a"}, "'x'(.|\n)*expected  'a' or 'b'"),
+        *(([(image, mask)], {"mask": 1}, r"no mask to show(.|\n)*mask=") for mask in no_masks),
     ):
-        source = DataFromList([datapoint])
-        with pytest.raises(ConfigError, match="no component") as caught:
+        with pytest.raises(ConfigError, match=words):
             image_grid(source, **arguments)
-        assert all(text in str(caught.value) for text in expected), str(caught.value)
-        assert caught.value.pipeline == str(source)
-
-
-def test_what_is_no_mask() -> None:
-    masks: list[Any] = [None, "a mask", {"x": 1}, np.zeros((20, 20), complex)]
-    masks += [np.zeros(shape, int) for shape in ((20,), (0, 0), (20, 20, 3))]
-    masks += [np.full((20, 20), value) for value in (np.nan, 1e300, "a")]
-    for mask in masks:
-        with pytest.raises(ConfigError, match="no mask to show") as caught:
-            image_grid(DataFromList([(IMAGES[0], mask)]), mask=1)
-        assert "mask=..." in str(caught.value) and "[height, width]" in str(caught.value)
 
 
 def test_what_is_a_mask() -> None:
@@ -170,7 +153,6 @@ def test_what_is_a_mask() -> None:
 @pytest.mark.parametrize("part", ["mask", "label", "boxes", "keypoints"])
 def test_parts_that_are_not_of_the_batch(part: str) -> None:
     for value in (3, np.array(3), [], np.zeros((2, 20, 20), int), {"a": 1}):
-        source = DataFromList([(IMAGES, value)])
-        with pytest.raises(ConfigError, match=f"5 images, and not as many .*{part}") as caught:
-            image_grid(source, **{part: 1})
-        assert f"{part}=..." in str(caught.value)
+        words = f"5 images, and not as many .*{part}(.|\n)*{part}=..."
+        with pytest.raises(ConfigError, match=words):
+            image_grid(DataFromList([(IMAGES, value)]), **{part: 1})

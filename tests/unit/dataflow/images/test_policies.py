@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from scaling import sample, scaled
+from scaling import sample
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow import images as im
 
@@ -31,19 +27,16 @@ def photometric(name: str, strength: float, img: np.ndarray) -> np.ndarray:
     return im.RandAugment().operation(name, strength, img.shape[:2]).apply_image(img)
 
 
-@pytest.mark.parametrize("img", IMAGES)
-def test_tables_are_pillows(img: np.ndarray) -> None:
-    pil = pil_image.fromarray(img)
-    assert np.array_equal(photometric("equalize", 1, img), np.asarray(ImageOps.equalize(pil)))
-    for bits in range(4, 9):
-        expected = np.asarray(ImageOps.posterize(pil, bits))
-        assert np.array_equal(photometric("posterize", (8 - bits) / 4, img), expected)
-    for threshold in (0, 1, 77, 78, 255, 256):
-        expected = np.asarray(ImageOps.solarize(pil, threshold))
-        assert np.array_equal(photometric("solarize", 1 - threshold / 256, img), expected)
-
-
-def test_autocontrast_is_pillows_for_all_ranges() -> None:
+def test_tables_are_pillows() -> None:
+    for img in IMAGES:
+        pil = pil_image.fromarray(img)
+        assert np.array_equal(photometric("equalize", 1, img), np.asarray(ImageOps.equalize(pil)))
+        for bits in range(4, 9):
+            expected = np.asarray(ImageOps.posterize(pil, bits))
+            assert np.array_equal(photometric("posterize", (8 - bits) / 4, img), expected)
+        for threshold in (0, 1, 77, 78, 255, 256):
+            expected = np.asarray(ImageOps.solarize(pil, threshold))
+            assert np.array_equal(photometric("solarize", 1 - threshold / 256, img), expected)
     for low in sample(range(256)):
         for high in range(low, 256, 5):
             img = np.arange(low, high + 1, dtype=np.uint8)[None]
@@ -71,7 +64,6 @@ def test_strengths() -> None:
     img = noise()
     assert np.array_equal(photometric("posterize", -1.0, img), img & 0xF0)
     assert np.array_equal(photometric("posterize", 0.5, img), img & 0xFC)
-    assert np.array_equal(photometric("solarize", 1.0, img), 255 - img)
     half = photometric("solarize", -0.5, img)
     assert np.array_equal(half, np.where(img < 128, img, 255 - img))
     for name in im.RandAugment.OPS:
@@ -100,27 +92,6 @@ def test_what_comes_in_is_grey() -> None:
     shown, labels = transform.apply_image(img), transform.apply_mask(mask)
     assert {tuple(pixel) for pixel in shown.reshape(-1, 3).tolist()} >= {(0, 0, 0), (1, 2, 3)}
     assert set(np.unique(labels)) == {1, 9}
-
-
-@settings(max_examples=scaled(600))
-@given(
-    seed=st.integers(0, 2**32),
-    shape=st.sampled_from([(1, 1, 3), (2, 3, 3), (30, 41, 1), (30, 41), (5, 90, 3)]),
-    n=st.integers(0, 4),
-    m=st.floats(0, 10),
-)
-def test_any_image(seed: int, shape: tuple[int, ...], n: int, m: float) -> None:
-    img = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
-    before = img.copy()
-    aug = im.RandAugment(n, m)
-    transform = aug.get_transform(img, np.random.default_rng(seed))
-    out = transform.apply_image(img)
-    assert out.shape == img.shape and out.dtype == np.uint8
-    assert np.array_equal(img, before)
-    again = pickle.loads(pickle.dumps(aug)).augment(img, np.random.default_rng(seed))
-    assert np.array_equal(out, again)
-    assert transform.apply_mask(np.zeros(shape[:2], np.int16)).shape == shape[:2]
-    assert len(list(transform)) == n  # type: ignore[call-overload]
 
 
 def test_all_operations_are_drawn_in_both_directions() -> None:
