@@ -151,7 +151,7 @@ def _as_mask(mask: Any) -> NDArray[Any]:
     if array.ndim == 2 and array.size and (floats or array.dtype.kind in "uib"):
         return array
     expected = "a whole number for each pixel: [height, width] or [height, width, 1]"
-    fix = _NAME.format("mask")
+    fix = "name the component that is one: mask=..., or on the command line --mask ..."
     raise ConfigError("This is no mask to show.", got=describe(mask), expected=expected, fix=fix)
 
 

@@ -24,35 +24,31 @@ from towerpack.dataflow import images as im
 pytest.importorskip("cv2")
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, 12, 10, 3), np.uint8)
-LABELS = np.arange(40)
 
-EVERY: list[im.ImageAugmentor] = [
+NOT_RANDOM: list[im.ImageAugmentor] = [
     im.CenterPaste((16, 14)),
-    im.RandomCrop((8, 9)),
     im.CenterCrop(8),
+    im.MeanVarianceNormalize(),
+    im.MeanVarianceNormalize(all_channel=False),
+    im.ToFloat32(1.0),
+    im.ToUint8(),
+    im.Identity(),
+    im.Flip(horiz=True, prob=1),
+    im.Flip(vert=True, prob=1),
+    im.BrightnessScale((0.7, 0.7)),
+    im.Contrast((1.7, 1.7)),
+    im.Contrast((0.7, 0.7), rgb=False),
+    im.RandomErasing(0),
+]
+RANDOM: list[im.ImageAugmentor] = [
+    im.RandomCrop((8, 9)),
     im.Flip(horiz=True),
-    im.Flip(vert=True),
     im.Brightness(40),
     im.BrightnessScale((0.5, 1.5)),
-    im.Contrast((0.5, 1.5)),
     im.Contrast((0.5, 1.5), rgb=True),
     im.RandomCutout((2, 5), 3),
     im.RandomErasing(0.7),
     im.RandomErasing(0.7, fill=9),
-    im.MeanVarianceNormalize(),
-    im.MeanVarianceNormalize(all_channel=False),
-    im.ToFloat32(),
-    im.ToUint8(),
-    im.Identity(),
-]
-CIFAR = [
-    im.CenterPaste(20),
-    im.RandomCrop((12, 10)),
-    im.Flip(horiz=True),
-    im.Brightness(30),
-    im.Contrast((0.8, 1.2)),
-    im.RandomCutout(4, 4),
-    im.MeanVarianceNormalize(),
 ]
 
 
@@ -61,10 +57,11 @@ def items(first: int = 0, count: int = 40) -> ItemRNG:
 
 
 def test_every_kind_is_tried() -> None:
-    assert {type(aug).__name__ for aug in EVERY} == set(im.BatchAugment.KINDS)
+    tried = {type(aug).__name__ for aug in (*NOT_RANDOM, *RANDOM)}
+    assert tried == set(im.BatchAugment.KINDS)
 
 
-@pytest.mark.parametrize("aug", EVERY, ids=repr)
+@pytest.mark.parametrize("aug", [*NOT_RANDOM, *RANDOM], ids=repr)
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_blocks_do_not_matter(aug: im.ImageAugmentor, dtype: Any) -> None:
     augment = im.BatchAugment(aug)
@@ -85,25 +82,7 @@ def test_blocks_do_not_matter(aug: im.ImageAugmentor, dtype: Any) -> None:
         assert np.array_equal(images, before)
 
 
-@pytest.mark.parametrize(
-    "aug",
-    [
-        im.CenterPaste((16, 14)),
-        im.CenterCrop(8),
-        im.MeanVarianceNormalize(),
-        im.MeanVarianceNormalize(all_channel=False),
-        im.ToFloat32(1.0),
-        im.ToUint8(),
-        im.Flip(horiz=True, prob=1),
-        im.Flip(vert=True, prob=1),
-        im.Flip(vert=True, prob=0),
-        im.BrightnessScale((0.7, 0.7)),
-        im.Contrast((1.7, 1.7)),
-        im.Contrast((0.7, 0.7), rgb=False),
-        im.RandomErasing(0),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("aug", NOT_RANDOM, ids=repr)
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_what_is_not_random_is_as_for_single_images(aug: im.ImageAugmentor, dtype: Any) -> None:
     images = IMAGES.astype(dtype)
@@ -172,14 +151,15 @@ def test_functions_and_lists() -> None:
 
 
 def test_in_a_pipeline() -> None:
-    augment = im.BatchAugment(CIFAR)
+    cifar = [im.CenterPaste(20), im.RandomCrop((12, 10)), *RANDOM[1:3], im.MeanVarianceNormalize()]
+    augment = im.BatchAugment(cifar)
 
     def before() -> MapDataComponent:
-        ds = ShuffleData(DataFromArrays(IMAGES, LABELS))
+        ds = ShuffleData(DataFromArrays(IMAGES, np.arange(40)))
         return MapDataComponent(ds, augment, batched=True, rng=True)
 
     single = list(before().iterate(seed=3))
-    for size in (1, 7, 16):
+    for size in (7, 16):
         for number, (images, labels) in enumerate(BatchData(before(), size).iterate(seed=3)):
             rows = single[number * size : (number + 1) * size]
             assert np.array_equal(images, np.stack([row[0] for row in rows]))

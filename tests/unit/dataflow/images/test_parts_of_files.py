@@ -15,12 +15,8 @@ from augmentors import rng
 from picture_files import close, noise, saved, smooth
 from scaling import sample, scaled
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack.dataflow.images import (
-    DecodeRandomCrop,
-    GoogleNetRandomCropAndResize,
-    decode_image,
-    encode_jpeg,
-)
+from towerpack.dataflow import images as im
+from towerpack.dataflow.images import DecodeRandomCrop, decode_image, encode_jpeg
 from towerpack.dataflow.images import _decode as decode
 from towerpack.dataflow.images import _headers as headers
 
@@ -137,7 +133,7 @@ FILES = {
 def test_a_crop_is_decode_then_crop(file: str) -> None:
     for interp in ("linear", "nearest", "area"):
         fused = DecodeRandomCrop(32, reduce=False, interp=interp)
-        plain = GoogleNetRandomCropAndResize(target_shape=32, interp=interp)
+        plain = im.GoogleNetRandomCropAndResize(target_shape=32, interp=interp)
         whole = decode_image(FILES[file])
         for seed in range(6):
             img = fused(FILES[file], rng(seed))
@@ -151,12 +147,12 @@ def test_a_crop_is_decode_then_crop(file: str) -> None:
 
 def test_reduced_crops_look_the_same() -> None:
     data, reduced = saved(smooth(375, 500)), 0
-    for seed in range(40):
-        crop = DecodeRandomCrop((120, 110))
+    crop = DecodeRandomCrop((120, 110))
+    for seed in range(20):
         img, full = crop(data, rng(seed)), replace(crop, reduce=False)(data, rng(seed))
         assert img.shape == (120, 110, 3) and close(img, full)
         reduced += not np.array_equal(img, full)
-    assert 5 < reduced < 35
+    assert 2 < reduced < 18
     with pytest.raises(FormatError, match="max_pixels"):
         DecodeRandomCrop(8, max_pixels=100)(data)
 
@@ -189,10 +185,8 @@ def test_crops_of_jpegs_that_opencv_reads(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_crops_without_the_rows_below(heights: list[int]) -> None:
     for seed in range(30):
-        one, other = (
-            DecodeRandomCrop(64, strict=strict, reduce=False)(PICTURE, rng(seed))
-            for strict in (True, False)
-        )
+        crop = DecodeRandomCrop(64, reduce=False)
+        one, other = crop(PICTURE, rng(seed)), replace(crop, strict=False)(PICTURE, rng(seed))
         assert np.array_equal(one, other)
     assert set(heights[::2]) == {200} and min(heights) < 130
 
@@ -217,15 +211,7 @@ def test_what_is_no_scan_does_not_count() -> None:
 
 def test_bombs() -> None:
     scan = SCANS[0]
-    for between in (
-        b"",
-        b"\xff\0\xff\xd7\xff\0",  # restart markers end nothing
-        b"\xff\xff\xff",
-        b"\xff\xd8",  # a start has no length
-        b"rubbish",
-        b"\xff\xfe\0\x04\xff\xd9",  # an end, but in a comment
-        b"\xff\xfe\0\0",
-    ):
+    for between in (b"", b"rubbish", b"\xff\xfe\0\x04\xff\xd9"):  # an end, but in a comment
         bomb = PROGRESSIVE[:scan] + 200 * (PROGRESSIVE[scan : scan + 14] + between)
         arithmetic = bomb.replace(b"\xff\xc2", b"\xff\xca", 1)  # which OpenCV is asked for
         for data in (bomb, bomb + PROGRESSIVE[scan:], bomb + b"\xff\xd9", arithmetic):
