@@ -10,7 +10,8 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow.images._arguments import (
+
+from ._arguments import (
     Interpolation,
     Probability,
     Size,
@@ -21,8 +22,8 @@ from towerpack.dataflow.images._arguments import (
     pair,
     pair_of,
 )
-from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
-from towerpack.dataflow.images._image import (
+from ._augmentor import RNG, ImageAugmentor
+from ._image import (
     Image,
     check_image,
     check_size,
@@ -32,12 +33,7 @@ from towerpack.dataflow.images._image import (
     size_of,
     transposed,
 )
-from towerpack.dataflow.images._transform import (
-    GeometricTransform,
-    NoOpTransform,
-    Points,
-    Transform,
-)
+from ._transform import GeometricTransform, NoOpTransform, Points, Transform
 
 _TRIES = 50
 

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
 from towerpack.dataflow._datapoints import describe
-from towerpack.dataflow.images._arguments import INTERPOLATIONS
+
+from ._arguments import INTERPOLATIONS
 
 Image = NDArray[Any]
 Floats = NDArray[np.float32]

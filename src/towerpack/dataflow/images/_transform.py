@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import describe
-from towerpack.dataflow.images._image import Image
+
+from ._image import Image
 
 Points = NDArray[np.float64]
 
