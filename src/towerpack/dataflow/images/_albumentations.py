@@ -13,12 +13,11 @@ import numpy as np
 
 from towerpack._core.errors import MissingExtraError
 from towerpack.dataflow._datapoints import describe
-
-from ._arguments import BORDERS
-from ._augmentor import RNG, ImageAugmentor
-from ._image import Image, check_image, size_of
-from ._noise import draw_seed
-from ._transform import GeometricTransform, Points, Transform
+from towerpack.dataflow.images._arguments import BORDERS
+from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
+from towerpack.dataflow.images._image import Image, check_image, size_of
+from towerpack.dataflow.images._noise import draw_seed
+from towerpack.dataflow.images._transform import GeometricTransform, Points, Transform
 
 _COPIES = threading.local()  # of the transforms, as each thread uses its own
 

@@ -20,11 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow.stages._mapping import function_name
-
-from ._arguments import Probability, check_arguments
-from ._image import Image, check_image
-from ._transform import (
+from towerpack.dataflow.images._arguments import Probability, check_arguments
+from towerpack.dataflow.images._image import Image, check_image
+from towerpack.dataflow.images._transform import (
     NoOpTransform,
     PhotometricTransform,
     Transform,
@@ -32,6 +30,7 @@ from ._transform import (
     TransformList,
     as_floats,
 )
+from towerpack.dataflow.stages._mapping import function_name
 
 RNG = np.random.Generator
 

@@ -13,10 +13,9 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow._randomness import ItemRNG
-
-from ._arguments import height_and_width, side_limits
-from ._augmentor import RNG, AugmentorList, Identity, ImageAugmentor
-from ._color import (
+from towerpack.dataflow.images._arguments import height_and_width, side_limits
+from towerpack.dataflow.images._augmentor import RNG, AugmentorList, Identity, ImageAugmentor
+from towerpack.dataflow.images._color import (
     Brightness,
     BrightnessScale,
     ClippingAugmentor,
@@ -25,10 +24,18 @@ from ._color import (
     ToFloat32,
     ToUint8,
 )
-from ._crop import CenterCrop, CenterPaste, RandomCrop, free_space
-from ._geometry import Flip
-from ._image import check_color, like, luma, mirrored, opencv, pixel_values, size_of
-from ._noise import RandomCutout, RandomErasing
+from towerpack.dataflow.images._crop import CenterCrop, CenterPaste, RandomCrop, free_space
+from towerpack.dataflow.images._geometry import Flip
+from towerpack.dataflow.images._image import (
+    check_color,
+    like,
+    luma,
+    mirrored,
+    opencv,
+    pixel_values,
+    size_of,
+)
+from towerpack.dataflow.images._noise import RandomCutout, RandomErasing
 
 Images = NDArray[Any]
 Positions = NDArray[np.int64]

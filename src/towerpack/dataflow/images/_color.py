@@ -9,10 +9,18 @@ from typing import Annotated, Any
 import numpy as np
 
 from towerpack._core.errors import ConfigError
-
-from ._arguments import interval, number
-from ._augmentor import RNG, PhotometricAugmentor
-from ._image import Image, channel_means, check_color, like, luma, map_values, opencv, to_uint8
+from towerpack.dataflow.images._arguments import interval, number
+from towerpack.dataflow.images._augmentor import RNG, PhotometricAugmentor
+from towerpack.dataflow.images._image import (
+    Image,
+    channel_means,
+    check_color,
+    like,
+    luma,
+    map_values,
+    opencv,
+    to_uint8,
+)
 
 Limits = Annotated[tuple[float, float], interval()]
 

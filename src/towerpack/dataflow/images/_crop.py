@@ -11,12 +11,22 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
-
-from ._arguments import Interpolation, Size, height_and_width, interval, number
-from ._augmentor import RNG, ImageAugmentor
-from ._geometry import ResizeTransform, shortest_edge
-from ._image import Image, check_image, pixel_values, size_of
-from ._transform import GeometricTransform, Points, Transform, TransformList
+from towerpack.dataflow.images._arguments import (
+    Interpolation,
+    Size,
+    height_and_width,
+    interval,
+    number,
+)
+from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
+from towerpack.dataflow.images._geometry import ResizeTransform, shortest_edge
+from towerpack.dataflow.images._image import Image, check_image, pixel_values, size_of
+from towerpack.dataflow.images._transform import (
+    GeometricTransform,
+    Points,
+    Transform,
+    TransformList,
+)
 
 _TRIES = 10
 

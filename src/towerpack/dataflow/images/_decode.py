@@ -14,25 +14,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import towerpack.dataflow.images._headers as headers
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow._memory import empty_row
-
-from ._arguments import INTERPOLATIONS, Interpolation, Size, height_and_width, interpolation
-from ._augmentor import RNG
-from ._crop import CropTransform, GoogleNetRandomCropAndResize
-from ._headers import (
-    Bytes,
-    ImageHeader,
-    as_bytes,
-    check_contents,
-    check_size,
-    damaged,
-    image_header,
-    with_first_rows,
+from towerpack.dataflow.images._arguments import (
+    INTERPOLATIONS,
+    Interpolation,
+    Size,
+    height_and_width,
+    interpolation,
 )
-from ._image import Image, check_image, opencv, resize, upright
+from towerpack.dataflow.images._augmentor import RNG
+from towerpack.dataflow.images._crop import CropTransform, GoogleNetRandomCropAndResize
+from towerpack.dataflow.images._headers import Bytes, ImageHeader, as_bytes, image_header
+from towerpack.dataflow.images._image import Image, check_image, opencv, resize, upright
 
 MAX_PIXELS = 100_000_000
 """How large a picture is decoded by default: 300 MB in colour."""
@@ -120,12 +117,12 @@ class Decoder:
     def read_header(self, data: bytes) -> ImageHeader:
         """The header of a file that is not too large; upright if it is not to be turned."""
         header = image_header(data, name=self.name)
-        check_size(header, len(data), self.max_pixels, self.name)
+        headers.check_size(header, len(data), self.max_pixels, self.name)
         return header if self.orient else header._replace(orientation=1)
 
     def decode(self, data: bytes, header: ImageHeader, factor: int = 1, out: Out = None) -> Image:
         """Decode a file whose header was read; a JPEG at 1 / factor of its size."""
-        check_contents(header, data, self.name)
+        headers.check_contents(header, data, self.name)
         img = self._jpeg(data, header, factor, out) if header.ordinary else None
         return _fitted(self._opencv(data, header) if img is None else img, out)
 
@@ -134,8 +131,8 @@ class Decoder:
         if header.ordinary and not header.progressive and not self.strict:
             part.check(*header.upright_size, self.name)
             stored = _before_turning(part, header)
-            fewer, shown = with_first_rows(data, header, stored.y0 + stored.h)
-            check_contents(shown, fewer, self.name)
+            fewer, shown = headers.with_first_rows(data, header, stored.y0 + stored.h)
+            headers.check_contents(shown, fewer, self.name)
             img = self._jpeg(fewer, shown._replace(orientation=1), 1, None)
             if img is not None:
                 return upright(stored.apply_image(img), header.orientation)
@@ -162,7 +159,7 @@ class Decoder:
         except ValueError as error:
             if "subsampling" in str(error):
                 return None
-            raise damaged(self.name, "jpeg", str(error)) from error
+            raise headers.damaged(self.name, "jpeg", str(error)) from error
         return upright(memory, header.orientation)
 
     def _opencv(self, data: bytes, header: ImageHeader) -> Image:
@@ -177,13 +174,13 @@ class Decoder:
             if img is None and header.format == "tiff" and self.channels is not None:
                 self._check_range(cv2.imdecode(raw, cv2.IMREAD_UNCHANGED))
         except cv2.error as error:
-            raise damaged(self.name, header.format, str(error)) from error
+            raise headers.damaged(self.name, header.format, str(error)) from error
         if img is None:
-            raise damaged(self.name, header.format, "OpenCV cannot decode it")
+            raise headers.damaged(self.name, header.format, "OpenCV cannot decode it")
         if self.channels is not None:
             self._check_range(img)
         if header.format == "jpeg" and img.shape[:2] != (header.height, header.width):
-            raise damaged(self.name, "jpeg", "its header tells another size")
+            raise headers.damaged(self.name, "jpeg", "its header tells another size")
         img = img.reshape(*img.shape[:2], -1)
         turn = header.format == "jpeg" or self.channels in (1, 3)
         orientation = header.orientation if turn else 1

@@ -10,8 +10,7 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
-
-from ._arguments import (
+from towerpack.dataflow.images._arguments import (
     Interpolation,
     Probability,
     Size,
@@ -22,8 +21,8 @@ from ._arguments import (
     pair,
     pair_of,
 )
-from ._augmentor import RNG, ImageAugmentor
-from ._image import (
+from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
+from towerpack.dataflow.images._image import (
     Image,
     check_image,
     check_size,
@@ -33,7 +32,12 @@ from ._image import (
     size_of,
     transposed,
 )
-from ._transform import GeometricTransform, NoOpTransform, Points, Transform
+from towerpack.dataflow.images._transform import (
+    GeometricTransform,
+    NoOpTransform,
+    Points,
+    Transform,
+)
 
 _TRIES = 50
 

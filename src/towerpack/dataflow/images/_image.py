@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
 from towerpack.dataflow._datapoints import describe
-
-from ._arguments import INTERPOLATIONS
+from towerpack.dataflow.images._arguments import INTERPOLATIONS
 
 Image = NDArray[Any]
 Floats = NDArray[np.float32]

@@ -23,15 +23,20 @@ from towerpack.dataflow._flow import (
 )
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._randomness import position_rng
+from towerpack.dataflow.images._arguments import (
+    Probability,
+    Size,
+    check_arguments,
+    height_and_width,
+    number,
+)
+from towerpack.dataflow.images._augmentor import RNG
+from towerpack.dataflow.images._crop import draw_crop
+from towerpack.dataflow.images._geometry import ResizeTransform
+from towerpack.dataflow.images._image import Image, check_image, opencv
+from towerpack.dataflow.images._stages import component_of
+from towerpack.dataflow.images._transform import TransformList, clip_boxes
 from towerpack.dataflow.stages._mapping import Mapper
-
-from ._arguments import Probability, Size, check_arguments, height_and_width, number
-from ._augmentor import RNG
-from ._crop import draw_crop
-from ._geometry import ResizeTransform
-from ._image import Image, check_image, opencv
-from ._stages import component_of
-from ._transform import TransformList, clip_boxes
 
 Partners = NDArray[np.int64]
 Ratios = NDArray[np.float32]

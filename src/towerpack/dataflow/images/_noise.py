@@ -9,12 +9,25 @@ from typing import Annotated, Any
 import numpy as np
 
 from towerpack._core.errors import ConfigError
-
-from ._arguments import Probability, interval, number, side_limits, whole_interval
-from ._augmentor import RNG, PhotometricAugmentor
-from ._color import ClippingAugmentor
-from ._crop import draw_place
-from ._image import Image, in_parts, like, opencv, pixel_values, size_of, to_uint8
+from towerpack.dataflow.images._arguments import (
+    Probability,
+    interval,
+    number,
+    side_limits,
+    whole_interval,
+)
+from towerpack.dataflow.images._augmentor import RNG, PhotometricAugmentor
+from towerpack.dataflow.images._color import ClippingAugmentor
+from towerpack.dataflow.images._crop import draw_place
+from towerpack.dataflow.images._image import (
+    Image,
+    in_parts,
+    like,
+    opencv,
+    pixel_values,
+    size_of,
+    to_uint8,
+)
 
 _TRIES = 100
 

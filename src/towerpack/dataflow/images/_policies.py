@@ -13,13 +13,24 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import describe
-
-from ._arguments import Interpolation, number
-from ._augmentor import RNG, ImageAugmentor
-from ._color import BrightnessScale, Contrast, Saturation
-from ._image import Image, check_image, look_up, map_values, opencv, size_of
-from ._transform import NoOpTransform, PhotometricTransform, Transform, TransformList
-from ._warp import WarpAffineTransform, affine, rotation
+from towerpack.dataflow.images._arguments import Interpolation, number
+from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
+from towerpack.dataflow.images._color import BrightnessScale, Contrast, Saturation
+from towerpack.dataflow.images._image import (
+    Image,
+    check_image,
+    look_up,
+    map_values,
+    opencv,
+    size_of,
+)
+from towerpack.dataflow.images._transform import (
+    NoOpTransform,
+    PhotometricTransform,
+    Transform,
+    TransformList,
+)
+from towerpack.dataflow.images._warp import WarpAffineTransform, affine, rotation
 
 _SHEAR = 0.3
 _TRANSLATE = 150 / 331  # of a side

@@ -13,12 +13,11 @@ from towerpack.dataflow._datapoints import Datapoint, choices_of, name_of, repla
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._memory import empty_row
 from towerpack.dataflow._user_code import is_ours
+from towerpack.dataflow.images._albumentations import Albumentations
+from towerpack.dataflow.images._augmentor import RNG, AugmentorList, ImageAugmentor, MapImage
+from towerpack.dataflow.images._crop import BackgroundFiller
+from towerpack.dataflow.images._image import Image, check_image, size_of
 from towerpack.dataflow.stages._map import MapData, MapDataComponent
-
-from ._albumentations import Albumentations
-from ._augmentor import RNG, AugmentorList, ImageAugmentor, MapImage
-from ._crop import BackgroundFiller
-from ._image import Image, check_image, size_of
 
 Augmentors = ImageAugmentor | Sequence[ImageAugmentor]
 Indices = Hashable | Sequence[Hashable]

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import describe
-
-from ._image import Image
+from towerpack.dataflow.images._image import Image
 
 Points = NDArray[np.float64]
 

@@ -11,11 +11,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
-
-from ._arguments import Border, Interpolation, border_mode, interpolation, interval, number, pair
-from ._augmentor import RNG, ImageAugmentor
-from ._image import Image, check_image, check_size, in_parts, opencv, pixel_values, size_of
-from ._transform import GeometricTransform, Points, Transform
+from towerpack.dataflow.images._arguments import (
+    Border,
+    Interpolation,
+    border_mode,
+    interpolation,
+    interval,
+    number,
+    pair,
+)
+from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
+from towerpack.dataflow.images._image import (
+    Image,
+    check_image,
+    check_size,
+    in_parts,
+    opencv,
+    pixel_values,
+    size_of,
+)
+from towerpack.dataflow.images._transform import GeometricTransform, Points, Transform
 
 Matrix = NDArray[np.float64]
 
