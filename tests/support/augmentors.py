@@ -6,119 +6,83 @@ from typing import Any
 
 import numpy as np
 
-from towerpack.dataflow.images import (
-    Affine,
-    AugmentorList,
-    Brightness,
-    BrightnessScale,
-    CenterCrop,
-    CenterPaste,
-    Clip,
-    ColorSpace,
-    ConstantBackgroundFiller,
-    Contrast,
-    Flip,
-    Gamma,
-    GaussianBlur,
-    GaussianDeform,
-    GaussianNoise,
-    GoogleNetRandomCropAndResize,
-    Grayscale,
-    Hue,
-    Identity,
-    ImageAugmentor,
-    JpegNoise,
-    Lighting,
-    MapImage,
-    MeanVarianceNormalize,
-    MinMaxNormalize,
-    RandAugment,
-    RandomApplyAug,
-    RandomChooseAug,
-    RandomCrop,
-    RandomCropRandomShape,
-    RandomCutout,
-    RandomErasing,
-    RandomOrderAug,
-    RandomPaste,
-    RandomResize,
-    Resize,
-    ResizeShortestEdge,
-    Rotation,
-    RotationAndCropValid,
-    SaltPepperNoise,
-    Saturation,
-    Shift,
-    ToFloat32,
-    ToUint8,
-    Transpose,
-)
+from towerpack.dataflow import images as im
 
 Array = np.ndarray[Any, Any]
 
-GEOMETRIC: list[ImageAugmentor] = [  # for images of any size
-    Shift(0.3, 0.2),
-    Rotation(180, step_deg=90),
-    Rotation(50, interp="cubic"),
-    Rotation(30, (0.3, 0.7), border="constant", border_value=3),
-    RotationAndCropValid(60),
-    Affine((0.6, 1.5), (0.1, 0.2), 30, 15),
-    Flip(horiz=True),
-    Flip(vert=True, prob=1),
-    Transpose(),
-    Resize((31, 47)),
-    Resize(90, interp="cubic"),
-    ResizeShortestEdge(40, interp="lanczos"),
-    RandomResize((0.5, 1.7)),
-    RandomResize((20, 70), aspect_ratio_thres=0),
-    GoogleNetRandomCropAndResize(target_shape=32),
-    CenterPaste((90, 97)),
-    RandomPaste(95, ConstantBackgroundFiller(9)),
+GEOMETRIC: list[im.ImageAugmentor] = [  # for images of any size
+    im.Shift(0.3, 0.2),
+    im.Rotation(180, step_deg=90),
+    im.Rotation(50, interp="cubic"),
+    im.Rotation(30, (0.3, 0.7), border="constant", border_value=3),
+    im.RotationAndCropValid(60),
+    im.Affine((0.6, 1.5), (0.1, 0.2), 30, 15),
+    im.Flip(horiz=True),
+    im.Flip(vert=True, prob=1),
+    im.Transpose(),
+    im.Resize((31, 47)),
+    im.Resize(90, interp="cubic"),
+    im.ResizeShortestEdge(40, interp="lanczos"),
+    im.RandomResize((0.5, 1.7)),
+    im.RandomResize((20, 70), aspect_ratio_thres=0),
+    im.GoogleNetRandomCropAndResize(target_shape=32),
+    im.CenterPaste((90, 97)),
+    im.RandomPaste(95, im.ConstantBackgroundFiller(9)),
 ]
-LARGE: list[ImageAugmentor] = [  # for images of at least 24 pixels a side
-    RandomCrop((20, 17)),
-    CenterCrop(22),
-    RandomCropRandomShape(9, 7, max_aspect_ratio=1.5),
-    GaussianDeform([(0.3, 0.3), (0.7, 0.6)], sigma=0.3, randrange=4),
-    AugmentorList([Flip(horiz=True), Rotation(20), RandomCrop(19), Resize((40, 30)), Transpose()]),
+LARGE: list[im.ImageAugmentor] = [  # for images of at least 24 pixels a side
+    im.RandomCrop((20, 17)),
+    im.CenterCrop(22),
+    im.RandomCropRandomShape(9, 7, max_aspect_ratio=1.5),
+    im.GaussianDeform([(0.3, 0.3), (0.7, 0.6)], sigma=0.3, randrange=4),
+    im.AugmentorList(
+        [
+            im.Flip(horiz=True),
+            im.Rotation(20),
+            im.RandomCrop(19),
+            im.Resize((40, 30)),
+            im.Transpose(),
+        ]
+    ),
 ]
-PHOTOMETRIC: list[ImageAugmentor] = [
-    Brightness(100),
-    BrightnessScale((0.1, 3)),
-    Contrast((0.1, 3)),
-    Gamma(),
-    Clip(10, 100),
-    GaussianBlur(),
-    GaussianNoise(30),
-    SaltPepperNoise(),
-    RandomCutout(1, 1),
-    RandomErasing(0.8),
+PHOTOMETRIC: list[im.ImageAugmentor] = [
+    im.Brightness(100),
+    im.BrightnessScale((0.1, 3)),
+    im.Contrast((0.1, 3)),
+    im.Gamma(),
+    im.Clip(10, 100),
+    im.GaussianBlur(),
+    im.GaussianNoise(30),
+    im.SaltPepperNoise(),
+    im.RandomCutout(1, 1),
+    im.RandomErasing(0.8),
 ]
-COLOUR: list[ImageAugmentor] = [
-    Hue(),
-    Saturation(),
-    Lighting(1, [5, 5, 5], np.eye(3).tolist()),
-    JpegNoise(),
-    Contrast((0.1, 3), rgb=True),
+COLOUR: list[im.ImageAugmentor] = [
+    im.Hue(),
+    im.Saturation(),
+    im.Lighting(1, [5, 5, 5], np.eye(3).tolist()),
+    im.JpegNoise(),
+    im.Contrast((0.1, 3), rgb=True),
 ]
-COMPOSED: list[ImageAugmentor] = [
-    Identity(),
-    AugmentorList([Flip(horiz=True), Rotation(20), Brightness(5), Resize(9)]),
-    RandomApplyAug(Rotation(10), 0.5),
-    RandomChooseAug([Rotation(10), Identity(), AugmentorList([Transpose(1), Resize(4)])]),
-    RandomChooseAug([(Rotation(10), 0.25), (Brightness(9), 0.75)]),
-    RandomOrderAug([Resize(8), RandomCrop(1), Brightness(20)]),
+COMPOSED: list[im.ImageAugmentor] = [
+    im.Identity(),
+    im.AugmentorList([im.Flip(horiz=True), im.Rotation(20), im.Brightness(5), im.Resize(9)]),
+    im.RandomApplyAug(im.Rotation(10), 0.5),
+    im.RandomChooseAug(
+        [im.Rotation(10), im.Identity(), im.AugmentorList([im.Transpose(1), im.Resize(4)])]
+    ),
+    im.RandomChooseAug([(im.Rotation(10), 0.25), (im.Brightness(9), 0.75)]),
+    im.RandomOrderAug([im.Resize(8), im.RandomCrop(1), im.Brightness(20)]),
 ]
-CONVERTING: list[ImageAugmentor] = [
-    ColorSpace("RGB2HSV"),
-    Grayscale(),
-    MeanVarianceNormalize(),
-    MinMaxNormalize(),
-    ToUint8(),
-    ToFloat32(),
-    MapImage(np.negative),
+CONVERTING: list[im.ImageAugmentor] = [
+    im.ColorSpace("RGB2HSV"),
+    im.Grayscale(),
+    im.MeanVarianceNormalize(),
+    im.MinMaxNormalize(),
+    im.ToUint8(),
+    im.ToFloat32(),
+    im.MapImage(np.negative),
 ]
-EVERY = [*GEOMETRIC, *LARGE, *PHOTOMETRIC, *COLOUR, *COMPOSED, *CONVERTING, RandAugment(2, 9)]
+EVERY = [*GEOMETRIC, *LARGE, *PHOTOMETRIC, *COLOUR, *COMPOSED, *CONVERTING, im.RandAugment(2, 9)]
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -129,7 +93,7 @@ def picture(shape: tuple[int, ...], dtype: str = "u1", seed: int = 0) -> Array:
     return rng(seed).integers(0, 256, shape).astype(dtype)
 
 
-def named(augmentors: list[ImageAugmentor]) -> dict[str, Any]:
+def named(augmentors: list[im.ImageAugmentor]) -> dict[str, Any]:
     """Arguments of `pytest.mark.parametrize`."""
     return {
         "argnames": "aug",

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import numbers
 import operator
 from collections.abc import Callable, Sequence
+from functools import cache, partial
 from typing import Annotated, Any, get_args, get_type_hints
 
 import numpy as np
@@ -15,8 +15,7 @@ from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import given
 from towerpack.dataflow._user_code import is_ours
 
-Check = Callable[[Any, str], object]
-"""Raises `ConfigError` for a value that the argument of some name may not have."""
+Check = Callable[[Any, str], object]  # raises `ConfigError` for a value and its argument's name
 
 INTERPOLATIONS = {"nearest": 0, "linear": 1, "cubic": 2, "area": 3, "lanczos": 4}
 BORDERS = {"constant": 0, "replicate": 1, "reflect": 2, "wrap": 3, "reflect_101": 4}
@@ -32,7 +31,7 @@ def check_arguments(holder: object) -> None:
             check(value, name)
 
 
-@functools.cache
+@cache
 def _checks(cls: type[Any]) -> list[tuple[str, Check, bool]]:
     # Annotations of the user's may be of names that are known to type checkers only.
     ours = next(base for base in cls.__mro__ if is_ours(base))
@@ -44,38 +43,18 @@ def _checks(cls: type[Any]) -> list[tuple[str, Check, bool]]:
     ]
 
 
-def number(least: float = -math.inf, greatest: float = math.inf, above: float = -math.inf) -> Check:
-    """The check for a finite number from `least` to `greatest`, and above `above`."""
-    return _numbers("a number", 1, least, greatest, above)
-
-
-def pair(least: float = -math.inf) -> Check:
-    """The check for two finite numbers, such as one for x and one for y."""
-    return _numbers("two numbers", 2, least)
-
-
-def interval(
-    least: float = -math.inf, greatest: float = math.inf, above: float = -math.inf
-) -> Check:
-    """The check for (lowest, highest), finite numbers within bounds."""
-    return _numbers("(lowest, highest)", 2, least, greatest, above, operator.le)
-
-
-def whole_interval(least: int, greatest: float = math.inf) -> Check:
-    """The check for (low, high) of whole numbers, `high` being the first that is not meant."""
-    form = "(low, high) of integers, low < high"
-    return _numbers(form, 2, least, greatest, order=operator.lt, kind=_WHOLE)
-
-
-def _numbers(
-    form: str,
-    count: int,
-    least: float,
+def number(
+    least: float = -math.inf,
     greatest: float = math.inf,
     above: float = -math.inf,
+    *,
+    form: str = "a number",
+    count: int = 1,
     order: Callable[[Any, Any], bool] | None = None,
     kind: Any = numbers.Real,
 ) -> Check:
+    """The check for a finite number from `least` to `greatest`, and above `above`."""
+
     def fits(n: Any) -> bool:
         real = isinstance(n, kind) and math.isfinite(n)
         return real and bool(least <= n <= greatest and n > above)
@@ -89,6 +68,18 @@ def _numbers(
             raise _refused(value, name, ", ".join([form, *finite]))
 
     return check
+
+
+pair = partial(number, form="two numbers", count=2)
+"""The check for two finite numbers, such as one for x and one for y."""
+
+interval = partial(number, form="(lowest, highest)", count=2, order=operator.le)
+"""The check for (lowest, highest), finite numbers within bounds."""
+
+whole_interval = partial(
+    number, form="(low, high) of integers, low < high", count=2, order=operator.lt, kind=_WHOLE
+)
+"""The check for (low, high) of whole numbers, `high` being the first that is not meant."""
 
 
 def height_and_width(value: int | Sequence[int], name: str = "size") -> tuple[int, int]:

@@ -1,8 +1,7 @@
 """Augmentors: what draws transforms. The bases, lists, choices, and one made of functions.
 
-Those in the style of the predecessor go on working: they draw from `self.rng`, in
-`_get_augment_params` or in a `get_transform(img)` that takes no generator. While one of them draws,
-a context variable holds the generator of the datapoint.
+Those in the style of the predecessor draw from `self.rng`, in `_get_augment_params` or in a
+`get_transform(img)`. While one of them draws, a context variable holds the datapoint's generator.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,11 +56,7 @@ class ImageAugmentor:
         check_arguments(self)
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
-        """Draw once for an image, of which most augmentors look only at the shape.
-
-        In a pipeline the generator is a function of (seed, epoch, position); by default it is an
-        unseeded one of the augmentor's own.
-        """
+        """Draw once for an image, of which most augmentors look only at the shape."""
         with _lent(self.generator(rng)):
             return _LegacyTransform(self, self._get_augment_params(img))
 
@@ -103,7 +98,7 @@ class ImageAugmentor:
 
     @property
     def rng(self) -> np.random.RandomState:
-        """The generator of the datapoint that is being augmented, with the old methods."""
+        """The datapoint's generator, with the old methods."""
         return np.random.RandomState(self.generator().bit_generator)
 
     def _init(self, params: dict[str, Any] | None = None) -> None:
@@ -147,10 +142,7 @@ class _LegacyTransform(Transform):
 
     def apply_coords(self, coords: NDArray[Any]) -> NDArray[Any]:
         coords = as_floats(coords, "coordinates", 2).copy()
-        try:
-            return self._augmentor._augment_coords(coords, self._param)
-        except NotImplementedError as error:
-            raise self._undefined("coordinates", "_augment_coords") from error
+        return self._augmentor._augment_coords(coords, self._param)
 
     def __repr__(self) -> str:
         return f"{self._augmentor!r}, drawn as {self._param!r:.60}"
@@ -176,9 +168,7 @@ def _with_rng(get_transform: Callable[[Any, Any], Transform]) -> Any:
 
 
 class PhotometricAugmentor(ImageAugmentor):
-    """Base of augmentors that change pixels where they are. A subclass defines `change`, and `draw`
-    if it is random.
-    """  # noqa: D205
+    """Base of augmentors that change pixels where they are: by `change`, with what `draw` drew."""
 
     def draw(self, img: Image, rng: RNG) -> Any:
         """What `change` needs to know to do the same again."""
@@ -264,9 +254,6 @@ class AugmentorList(CompositeAugmentor):
     def __len__(self) -> int:
         return len(self.augmentors)
 
-    def __bool__(self) -> bool:
-        return True
-
     def __repr__(self) -> str:
         return f"AugmentorList({self.augmentors!r})"
 
@@ -277,10 +264,6 @@ class RandomApplyAug(CompositeAugmentor):
 
     aug: ImageAugmentor
     prob: Probability
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_augmentors([self.aug])
 
     def steps(self, rng: RNG) -> Sequence[ImageAugmentor]:
         return [self.aug] if rng.random() < self.prob else []
@@ -339,17 +322,11 @@ class MapImage(ImageAugmentor):
     coord_func: Callable[[NDArray[Any]], NDArray[Any]] | None = None
     mask_func: Callable[[Image], Image] | None = None
 
-    def __post_init__(self) -> None:
-        if not callable(cast("object", self.func)):
-            raise ConfigError(f"MapImage needs a function, not {self.func!r:.60}.")
-
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
-        functions: dict[str, Any] = {"apply_image": self.func}
-        if self.mask_func is not None:
-            functions["apply_mask"] = self.mask_func
-        if self.coord_func is not None:
-            functions["apply_coords"] = self.coord_func
-        return TransformFactory(f"MapImage({function_name(self.func)})", **functions)
+        functions: dict[str, Any] = {"apply_mask": self.mask_func, "apply_coords": self.coord_func}
+        given = {name: f for name, f in functions.items() if f is not None}
+        name = f"MapImage({function_name(self.func)})"
+        return TransformFactory(name, apply_image=self.func, **given)
 
 
 def check_augmentors(augmentors: Any) -> list[ImageAugmentor]:
@@ -357,20 +334,16 @@ def check_augmentors(augmentors: Any) -> list[ImageAugmentor]:
     several: list[Any] = [*augmentors] if isinstance(augmentors, Iterable) else [augmentors]
     for augmentor in several:
         if not isinstance(augmentor, ImageAugmentor):
-            raise ConfigError(
-                f"{augmentor!r:.60} is no augmentor.",
-                fix="MapImage(f) makes one of a function; an instance, not a class, of yours",
-            )
+            fix = "MapImage(f) makes one of a function; an instance, not a class, of yours"
+            raise ConfigError(f"{augmentor!r:.60} is no augmentor.", fix=fix)
     return several
 
 
 def _arguments(augmentor: object) -> Iterator[str]:
     """Those arguments that are attributes, too, and are not what they are by default."""
-    parameters = cast("dict[str, Any]", inspect.signature(type(augmentor)).parameters)
+    parameters = inspect.signature(type(augmentor)).parameters
     for number, (name, parameter) in enumerate(parameters.items()):
-        if not hasattr(augmentor, name):
-            continue
-        value, default = getattr(augmentor, name), parameter.default
-        required = default is inspect.Parameter.empty
-        if required or not (value is default or bool(np.all(value == default))):
+        value, default = getattr(augmentor, name, parameter.default), parameter.default
+        if value is not default and not np.all(value == default):
+            required = default is inspect.Parameter.empty
             yield f"{value!r:.60}" if required and number == 0 else f"{name}={value!r:.60}"

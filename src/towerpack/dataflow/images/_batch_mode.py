@@ -209,8 +209,8 @@ class BatchAugment:
     """Augment small images many at a time: five times as fast as one by one, or more.
 
     With `batched=True`, before `BatchData`, what an image gets does not depend on the block that
-    it is read in; behind `BatchData` it is a function of the batch's position. Both draw other
-    numbers than the same augmentors do for single images, from the same distributions.
+    it is read in; behind `BatchData` it is a function of the batch's position. Numbers are drawn
+    from the distributions that they have for single images, but are others.
 
     ```
     augment = BatchAugment([CenterPaste((40, 40)), RandomCrop(32), Flip(horiz=True)])
@@ -232,27 +232,22 @@ class BatchAugment:
             augmentors = augmentors.augmentors
         self.steps: list[Step] = [augmentors] if callable(augmentors) else list(augmentors)
         for step in self.steps:
-            if type(step) not in _KINDS and (
-                isinstance(step, ImageAugmentor) or not callable(step)
-            ):
-                raise ConfigError(
-                    f"{step!r:.60} has no form for many images at once.",
-                    expected=f"one of {', '.join(self.KINDS)}, or a function of [n, ...]",
-                    fix="AugmentImageComponent(ds, augmentors) takes every augmentor",
-                )
+            function = callable(step) and not isinstance(step, ImageAugmentor)
+            if type(step) not in _KINDS and not function:
+                what = f"{step!r:.60} has no form for many images at once."
+                expected = f"one of {', '.join(self.KINDS)}, or a function of [n, ...]"
+                fix = "AugmentImageComponent(ds, augmentors) takes every augmentor"
+                raise ConfigError(what, expected=expected, fix=fix)
 
     def __call__(self, images: Images, rng: ItemRNG | RNG) -> Images:
         """Augment each of `images`: [n, height, width] or [n, height, width, channels]."""
         array: Images = np.asarray(images)
         right = array.dtype.name in ("uint8", "float32") and array.ndim in (3, 4) and array.size
         if not right:
-            raise ConfigError(
-                "These are not many images at once.",
-                got=describe(images),
-                expected="uint8 or float32, [n, height, width] or [n, height, width, channels]",
-                fix="MapDataComponent(ds, BatchAugment(...), batched=True, rng=True), or after "
-                "BatchData without batched=True",
-            )
+            expected = "uint8 or float32, [n, height, width] or [n, height, width, channels]"
+            fix = "MapDataComponent(..., batched=True, rng=True), or without `batched` on batches"
+            what = "These are not many images at once."
+            raise ConfigError(what, got=describe(images), expected=expected, fix=fix)
         if isinstance(rng, np.random.Generator):
             rng = ItemRNG(int(rng.integers(1 << 62)), 0, np.arange(len(images)))
         for step in self.steps:

@@ -85,8 +85,7 @@ class RandomCropRandomShape(ImageAugmentor):
     Args:
         wmin, hmin: Least width and height.
         wmax, hmax: Greatest width and height; by default, and at most, the image's.
-        max_aspect_ratio: The longer side is at most this times the shorter one, where `wmin`,
-            `wmax` and the image allow it.
+        max_aspect_ratio: Of the longer side to the shorter one, where the widths allow it.
     """
 
     wmin: Annotated[int, integer_of, number(1)]
@@ -94,12 +93,6 @@ class RandomCropRandomShape(ImageAugmentor):
     wmax: Annotated[int | None, integer_of] = None
     hmax: Annotated[int | None, integer_of] = None
     max_aspect_ratio: Annotated[float | None, number(1)] = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for low, high in ((self.wmin, self.wmax), (self.hmin, self.hmax)):
-            if high is not None and high < low:
-                raise ConfigError(f"{self!r} has an empty range.", expected="min <= max")
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         rng = self.generator(rng)
@@ -153,7 +146,7 @@ class GoogleNetRandomCropAndResize(ImageAugmentor):
 
 
 class BackgroundFiller(ABC):
-    """Make backgrounds. Derive from it and define `fill`, a function of its arguments alone."""
+    """Base of what makes backgrounds: `fill` is a function of its arguments alone."""
 
     @abstractmethod
     def fill(self, background_shape: tuple[int, int], img: Image) -> Image:
@@ -215,29 +208,19 @@ class CenterPaste(ImageAugmentor):
     background_filler: BackgroundFiller | None = None
     _: KW_ONLY
     mask_value: Any = 0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        filler: Any = self.background_filler
-        if filler is not None and not isinstance(filler, BackgroundFiller):
-            fix = "ConstantBackgroundFiller(value) for one value everywhere"
-            raise ConfigError(f"{filler!r:.60} is no BackgroundFiller.", fix=fix)
+    _anywhere = False
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         size, shape = size_of(img), height_and_width(self.background_shape)
-        place = draw_place(shape, size, self._rng_of_place(rng))
+        place = draw_place(shape, size, self.generator(rng) if self._anywhere else None)
         filler = self.background_filler or ConstantBackgroundFiller()
         return PasteTransform(*place, *shape, filler, self.mask_value)
-
-    def _rng_of_place(self, rng: RNG | None) -> RNG | None:
-        return None
 
 
 class RandomPaste(CenterPaste):
     """Put every image on a random place of a background; arguments as for `CenterPaste`."""
 
-    def _rng_of_place(self, rng: RNG | None) -> RNG | None:
-        return self.generator(rng)
+    _anywhere = True
 
 
 def draw_crop(size: tuple[int, int], crop: tuple[int, int], rng: RNG | None) -> CropTransform:
@@ -255,10 +238,9 @@ def draw_place(whole: tuple[int, int], part: tuple[int, int], rng: RNG | None) -
 
 def free_space(whole: tuple[int, int], part: tuple[int, int]) -> tuple[int, int]:
     """How many rows and columns a part leaves, or a `ConfigError`."""
-    if part[0] > whole[0] or part[1] > whole[1]:
-        (h, w), (height, width) = part, whole
-        raise ConfigError(
-            f"A part of {h} x {w} pixels does not fit an image of {height} x {width}.",
-            fix="resize before, or paste it on a larger background (CenterPaste)",
-        )
-    return whole[0] - part[0], whole[1] - part[1]
+    (height, width), (h, w) = whole, part
+    if h > height or w > width:
+        what = f"A part of {h} x {w} pixels does not fit an image of {height} x {width}."
+        fix = "resize before, or paste it on a larger background (CenterPaste)"
+        raise ConfigError(what, fix=fix)
+    return height - h, width - w

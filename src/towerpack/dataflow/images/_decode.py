@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+import towerpack.dataflow.images._headers as headers
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
-from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow._memory import empty_row
 from towerpack.dataflow.images._arguments import (
@@ -28,24 +28,8 @@ from towerpack.dataflow.images._arguments import (
 )
 from towerpack.dataflow.images._augmentor import RNG
 from towerpack.dataflow.images._crop import CropTransform, GoogleNetRandomCropAndResize
-from towerpack.dataflow.images._headers import (
-    Bytes,
-    ImageHeader,
-    as_bytes,
-    check_contents,
-    check_size,
-    damaged,
-    image_header,
-    with_first_rows,
-)
-from towerpack.dataflow.images._image import (
-    Image,
-    check_image,
-    mirrored,
-    opencv,
-    resize,
-    transposed,
-)
+from towerpack.dataflow.images._headers import Bytes, ImageHeader, as_bytes, image_header
+from towerpack.dataflow.images._image import Image, check_image, opencv, resize, upright
 
 MAX_PIXELS = 100_000_000
 """How large a picture is decoded by default: 300 MB in colour."""
@@ -53,7 +37,6 @@ MAX_PIXELS = 100_000_000
 Out = NDArray[np.uint8] | None
 
 _JPEG_COLOURS = {1: ("GRAY", "GRAY"), 3: ("BGR", "RGB"), 4: ("BGRA", "RGBA")}
-_SUBSAMPLINGS = ("444", "422", "420", "440", "411")
 _BACK = {6: 8, 8: 6}  # the turns that undo others; the rest undo themselves
 
 
@@ -74,15 +57,14 @@ def decode_image(
 
     JPEGs are decoded by libjpeg-turbo, straight into `out` if that is given. OpenCV decodes
     everything else, with depths above 8 bits scaled down; transparency is dropped, not blended.
-    The header is read first, and nothing is allocated for a picture that is too large, or that
-    cannot possibly be contained in so few bytes.
+    Nothing is allocated for a picture that is too large, or that cannot be in so few bytes.
 
     Args:
         data: The file.
         rgb: The order of colours; `False` is BGR, OpenCV's.
         channels: 1, 3 or 4; or `None` for what the file holds, 16 bits and floats included.
         min_size: (height, width), or one number for both: a JPEG may be decoded at 1/2, 1/4 or 1/8
-            of its size, if it stays at least so large. Other scales would take longer, not less.
+            of its size, if it stays at least so large.
         part: (top, left, height, width) of what is wanted of the upright picture, in pixels; not
             with `min_size`. With `strict=False`, rows of a JPEG that are stored below it are not
             decoded.
@@ -104,24 +86,17 @@ def decode_image(
     data = as_bytes(data)
     decoder = Decoder(rgb, channels, orient, strict, max_pixels, name)
     header = decoder.read_header(data)
-    if part is not None:
-        try:
-            crop = None if min_size is not None else CropTransform(*map(operator.index, part))
-        except TypeError:
-            crop = None
-        if crop is None:
-            raise ConfigError(
-                f"There is no part={part!r:.60} of an image, with min_size={min_size}.",
-                expected="(top, left, height, width), in whole numbers, without min_size",
-            )
+    if min_size is None:
+        if part is None:
+            return decoder.decode(data, header, 1, out)
+        crop = CropTransform(*map(operator.index, part))
         return _fitted(decoder.decode_part(data, header, crop), out)
-    factor = 1
-    if min_size is not None:
-        least = height_and_width(min_size, "min_size")
-        height, width = header.upright_size
-        fits = (f for f in (8, 4, 2) if -(-height // f) >= least[0] and -(-width // f) >= least[1])
-        factor = next(fits, 1)
-    return decoder.decode(data, header, factor, out)
+    if part is not None:
+        raise ConfigError("Either min_size or part can be given, not both.")
+    least = height_and_width(min_size, "min_size")
+    height, width = header.upright_size
+    fits = (f for f in (8, 4, 2) if -(-height // f) >= least[0] and -(-width // f) >= least[1])
+    return decoder.decode(data, header, next(fits, 1), out)
 
 
 @dataclass(frozen=True)
@@ -142,12 +117,12 @@ class Decoder:
     def read_header(self, data: bytes) -> ImageHeader:
         """The header of a file that is not too large; upright if it is not to be turned."""
         header = image_header(data, name=self.name)
-        check_size(header, len(data), self.max_pixels, self.name)
+        headers.check_size(header, len(data), self.max_pixels, self.name)
         return header if self.orient else header._replace(orientation=1)
 
     def decode(self, data: bytes, header: ImageHeader, factor: int = 1, out: Out = None) -> Image:
         """Decode a file whose header was read; a JPEG at 1 / factor of its size."""
-        check_contents(header, data, self.name)
+        headers.check_contents(header, data, self.name)
         img = self._jpeg(data, header, factor, out) if header.ordinary else None
         return _fitted(self._opencv(data, header) if img is None else img, out)
 
@@ -156,11 +131,11 @@ class Decoder:
         if header.ordinary and not header.progressive and not self.strict:
             part.check(*header.upright_size, self.name)
             stored = _before_turning(part, header)
-            fewer, shown = with_first_rows(data, header, stored.y0 + stored.h)
-            check_contents(shown, fewer, self.name)
+            fewer, shown = headers.with_first_rows(data, header, stored.y0 + stored.h)
+            headers.check_contents(shown, fewer, self.name)
             img = self._jpeg(fewer, shown._replace(orientation=1), 1, None)
             if img is not None:
-                return _upright(stored.apply_image(img), header.orientation)
+                return upright(stored.apply_image(img), header.orientation)
         img = self.decode(data, header)
         part.check(img.shape[0], img.shape[1], self.name)
         return part.apply_image(img)
@@ -184,8 +159,8 @@ class Decoder:
         except ValueError as error:
             if "subsampling" in str(error):
                 return None
-            raise damaged(self.name, "jpeg", str(error)) from error
-        return _upright(memory, header.orientation)
+            raise headers.damaged(self.name, "jpeg", str(error)) from error
+        return upright(memory, header.orientation)
 
     def _opencv(self, data: bytes, header: ImageHeader) -> Image:
         """Decode by OpenCV, which refuses what is truncated."""
@@ -199,29 +174,27 @@ class Decoder:
             if img is None and header.format == "tiff" and self.channels is not None:
                 self._check_range(cv2.imdecode(raw, cv2.IMREAD_UNCHANGED))
         except cv2.error as error:
-            raise damaged(self.name, header.format, str(error)) from error
+            raise headers.damaged(self.name, header.format, str(error)) from error
         if img is None:
-            raise damaged(self.name, header.format, "OpenCV cannot decode it")
+            raise headers.damaged(self.name, header.format, "OpenCV cannot decode it")
         if self.channels is not None:
             self._check_range(img)
         if header.format == "jpeg" and img.shape[:2] != (header.height, header.width):
-            raise damaged(self.name, "jpeg", "its pixels are not as many as its header says")
+            raise headers.damaged(self.name, "jpeg", "its header tells another size")
         img = img.reshape(*img.shape[:2], -1)
         turn = header.format == "jpeg" or self.channels in (1, 3)
         orientation = header.orientation if turn else 1
         if header.format == "tiff":  # OpenCV has turned it, whatever it was told
             turned = image_header(data).orientation
             orientation = 1 if orientation == turned else _BACK.get(turned, turned)
-        return self._coloured(_upright(img, orientation))
+        return self._coloured(upright(img, orientation))
 
     def _check_range(self, img: Image | None) -> None:
         """Refuse what cannot be scaled to uint8: nobody knows what is white."""
         if img is not None and img.dtype.name not in ("uint8", "uint16"):
-            raise FormatError(
-                f"Pixels of {self.name or 'the image'} are {img.dtype}, which have no known range.",
-                expected="8 or 16 bits without a sign",
-                fix="decode_image(channels=None) gives them as they are",
-            )
+            what = f"Pixels of {self.name or 'the image'} are {img.dtype}"
+            fix = "decode_image(channels=None) gives them as they are"
+            raise FormatError(f"{what}, which have no known range.", fix=fix)
 
     def _coloured(self, img: Image) -> Image:
         """From OpenCV's order and number of channels to those asked for."""
@@ -241,12 +214,10 @@ class Decoder:
 class DecodeRandomCrop:
     """Decode an image file, cut a random part out and scale it to one size.
 
-    The part is the one that `GoogleNetRandomCropAndResize` would draw, and the pixels are those
-    that it would give, with one exception: where the part is at least 2, 4 or 8 times as large as
-    the result, a JPEG is decoded at 1/2, 1/4 or 1/8 of its size, which is faster and blurs instead
-    of leaving pixels out. The edges of the part are then rounded outwards to 2, 4 or 8 pixels.
-
-    Usually `MapDataComponent(ds, DecodeRandomCrop(224), rng=True)`.
+    Usually `MapDataComponent(ds, DecodeRandomCrop(224), rng=True)`. Part and pixels are those of
+    `GoogleNetRandomCropAndResize`, with one exception: where the part is at least 2, 4 or 8 times
+    as large as the result, a JPEG is decoded at 1/2, 1/4 or 1/8 of its size, which is faster and
+    smoother. The edges of the part are then rounded outwards to 2, 4 or 8 pixels.
 
     Contract: a function of the file and the generator; thread-safe; pickles.
 
@@ -273,9 +244,8 @@ class DecodeRandomCrop:
         self._target = height_and_width(self.target_shape, "target_shape")
         self._interp = interpolation(self.interp)
         self._decoder = Decoder(self.rgb, strict=self.strict, max_pixels=self.max_pixels)
-        self._crop = GoogleNetRandomCropAndResize(
-            self.crop_area_fraction, self.aspect_ratio_range, self.target_shape, self.interp
-        )
+        drawn = self.crop_area_fraction, self.aspect_ratio_range
+        self._crop = GoogleNetRandomCropAndResize(*drawn, self.target_shape, self.interp)
 
     def __call__(self, data: Bytes, rng: RNG | None = None, *, out: Out = None) -> Image:
         """The part as uint8 [height, width, 3]; `out` and errors are as for `decode_image`."""
@@ -291,13 +261,12 @@ class DecodeRandomCrop:
             whole = self._decoder.decode(data, header) if whole is None else whole
             return _fitted(transform.apply_image(whole), out)
         img = self._part(data, header, part) if whole is None else part.apply_image(whole)
-        if self._interp == INTERPOLATIONS["nearest"]:  # OpenCV's is another rule
-            return _fitted(resize(img, *self._target, self._interp), out)
         memory = None if out is None else _memory_of(out, (*self._target, 3))
-        direct = memory if memory is not None and memory.flags.c_contiguous else None
+        nearest = self._interp == INTERPOLATIONS["nearest"]  # OpenCV's is another rule
+        if nearest or memory is None or not memory.flags.c_contiguous:
+            return _fitted(resize(img, *self._target, self._interp), out)
         size = self._target[::-1]
-        img = opencv().resize(img, size, dst=direct, interpolation=self._interp)
-        return img if direct is not None else _fitted(img, out)
+        return opencv().resize(img, size, dst=memory, interpolation=self._interp)
 
     def make_in_row(self, data: Bytes, rng: RNG | None = None) -> Image:
         """As calling it, in its place in the batch: see `towerpack.dataflow.empty_row`."""
@@ -320,18 +289,17 @@ class DecodeRandomCrop:
             y1 = min(-(-(part.y0 + part.h) // factor), img.shape[0])
             x1 = min(-(-(part.x0 + part.w) // factor), img.shape[1])
             part = CropTransform(y0, x0, y1 - y0, x1 - x0)
-        return _upright(part.apply_image(img), header.orientation)
+        return upright(part.apply_image(img), header.orientation)
 
 
 def encode_jpeg(
     img: Image, *, quality: int = 90, rgb: bool = True, subsampling: str = "420"
 ) -> bytes:
-    """Encode an image as JPEG.
+    """Encode a uint8 image with 1 or 3 channels, or none, as JPEG.
 
     Args:
-        img: uint8, with 1 or 3 channels or none.
+        img: The image; with `rgb=False` its colours are blue, green, red.
         quality: 1 to 100.
-        rgb: The order of the image's colours; `False` is BGR.
         subsampling: Of the colours: "444", "422", "420", "440" or "411".
     """
     img = check_image(img)
@@ -339,11 +307,6 @@ def encode_jpeg(
     if img.dtype != np.uint8 or img.shape[2] not in (1, 3):
         what = "A JPEG is made of a uint8 image with 1 or 3 channels."
         raise ConfigError(what, got=describe(img))
-    if not 1 <= integer_of(quality, "quality") <= 100 or subsampling not in _SUBSAMPLINGS:
-        raise ConfigError(
-            f"There is no quality={quality!r:.60} with subsampling={subsampling!r:.60}.",
-            expected='1 to 100; "444", "422", "420", "440" or "411"',
-        )
     colour = _JPEG_COLOURS[img.shape[2]][rgb]
     return _simplejpeg().encode_jpeg(
         np.ascontiguousarray(img),
@@ -362,17 +325,6 @@ def _before_turning(part: CropTransform, header: ImageHeader) -> CropTransform:
         y0 = header.upright_size[0] - y0 - h
     turned = header.orientation > 4
     return CropTransform(x0, y0, w, h) if turned else CropTransform(y0, x0, h, w)
-
-
-def _upright(img: Image, orientation: int) -> Image:
-    """The image, turned as EXIF's orientation (1 to 8) says."""
-    if orientation > 4:
-        img = transposed(img)
-    if orientation in (2, 3, 6, 7):
-        img = mirrored(img, -1 if orientation in (3, 7) else 1)
-    elif orientation in (4, 8):
-        img = mirrored(img, 0)
-    return img
 
 
 def _fitted(img: Image, out: Out) -> Image:
@@ -396,12 +348,8 @@ def _memory_of(out: NDArray[np.uint8], shape: tuple[int, ...]) -> NDArray[np.uin
         return out
     if out.dtype == np.uint8 and out.ndim == 1 and out.flags.c_contiguous and out.size >= size:
         return out[:size].reshape(shape)
-    raise ConfigError(
-        "out does not fit the image.",
-        got=describe(out),
-        expected=f"uint8 {list(shape)}, or one axis of at least {size}",
-        fix="leave out `out`, or ask image_header(data) for the size",
-    )
+    expected = f"uint8 {list(shape)}, or one axis of at least {size}"
+    raise ConfigError("out does not fit the image.", got=describe(out), expected=expected)
 
 
 def _simplejpeg() -> Any:

@@ -91,10 +91,8 @@ class Flip(ImageAugmentor):
     def __post_init__(self) -> None:
         super().__post_init__()
         if bool(self.horiz) == bool(self.vert):
-            raise ConfigError(
-                f"Flip(horiz={self.horiz}, vert={self.vert}) does not say which way.",
-                expected="one of horiz=True, vert=True; for both take two of them",
-            )
+            what = f"Flip(horiz={self.horiz}, vert={self.vert}) does not say which way."
+            raise ConfigError(what, expected="one of both; for both ways take two of them")
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         if self.generator(rng).random() < self.prob:
@@ -125,11 +123,6 @@ class ResizeTransform(GeometricTransform):
     new_h: int
     new_w: int
     interp: Interpolation = "linear"
-
-    def __post_init__(self) -> None:
-        interpolation(self.interp)
-        if min(self.h, self.w, self.new_h, self.new_w) < 1:
-            raise ConfigError(f"{self!r} has an empty side.", expected="1 or more pixels")
 
     def apply_image(self, img: Image) -> Image:
         check_size(img, self.h, self.w)
@@ -183,9 +176,9 @@ class RandomResize(ImageAugmentor):
             pixels, both ends included.
         yrange: The same for the height; by default as `xrange`.
         minimum: Width and height are at least (x, y) pixels; one number is both.
-        aspect_ratio_thres: By how much (as a fraction) the aspect ratio may change; draws that
-            change it more are thrown away, and after 50 of them the image keeps its size, or is
-            scaled up to `minimum`. With 0 one factor is drawn for both, from `xrange`.
+        aspect_ratio_thres: By how much (as a fraction) the aspect ratio may change. After 50 draws
+            that change it more the image keeps its size, or is scaled up to `minimum`. With 0 one
+            factor is drawn for both, from `xrange`.
         interp: See `ResizeTransform`.
     """
 

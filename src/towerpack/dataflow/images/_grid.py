@@ -67,11 +67,6 @@ def image_grid(
     Returns:
         The grid, RGB.
     """
-    if rows < 1 or cols < 1 or cell < 16:
-        raise ConfigError(
-            f"A grid of {rows} x {cols} cells of {cell} pixels shows nothing.",
-            expected="1 or more rows and columns, of 16 or more pixels",
-        )
     parts = {"image": image, "label": label, "mask": mask, "boxes": boxes, "keypoints": keypoints}
     given = {name: index for name, index in parts.items() if index is not None}
     shown = list(itertools.islice(_samples(source, given, seed), rows * cols))
@@ -136,12 +131,8 @@ def displayable(img: Any, *, rgb: bool = True) -> NDArray[np.uint8]:
     array: Image = np.asarray(img)
     array = array[:, :, None] if array.ndim == 2 else array
     if array.ndim != 3 or 0 in array.shape or array.dtype.kind not in "uifb":
-        raise ConfigError(
-            "This is no image to show.",
-            got=describe(img),
-            expected="[height, width] or [height, width, channels]",
-            fix="name the component that is the image: image=...",
-        )
+        what, expected = "This is no image to show.", "[height, width] or [height, width, channels]"
+        raise ConfigError(what, got=describe(img), expected=expected, fix=_NAME.format("image"))
     if array.dtype != np.uint8:
         values = np.nan_to_num(array.astype(np.float64))
         low, high = float(values.min()), float(values.max())
@@ -154,18 +145,14 @@ def displayable(img: Any, *, rgb: bool = True) -> NDArray[np.uint8]:
 
 
 def _as_mask(mask: Any) -> NDArray[Any]:
-    with contextlib.suppress(ValueError):  # lists of different lengths
-        array = np.asarray(mask)
-        array = array[:, :, 0] if array.shape[2:] == (1,) else array
-        floats = array.dtype.kind == "f" and bool((np.abs(array) < _LARGEST_LABEL).all())
-        if array.ndim == 2 and array.size and (floats or array.dtype.kind in "uib"):
-            return array
-    raise ConfigError(
-        "This is no mask to show.",
-        got=describe(mask),
-        expected="a whole number for each pixel: [height, width] or [height, width, 1]",
-        fix="name the component that is one: mask=..., or on the command line --mask ...",
-    )
+    array = np.asarray(mask)
+    array = array[:, :, 0] if array.shape[2:] == (1,) else array
+    floats = array.dtype.kind == "f" and bool((np.abs(array) < _LARGEST_LABEL).all())
+    if array.ndim == 2 and array.size and (floats or array.dtype.kind in "uib"):
+        return array
+    expected = "a whole number for each pixel: [height, width] or [height, width, 1]"
+    fix = "name the component that is one: mask=..., or on the command line --mask ..."
+    raise ConfigError("This is no mask to show.", got=describe(mask), expected=expected, fix=fix)
 
 
 def _told(label: Any, names: Sequence[str] | None) -> str:
@@ -205,12 +192,9 @@ def _split(sample: dict[str, Any]) -> list[dict[str, Any]]:
         # A batch may be a list, too: its items need not be alike.
         many = isinstance(value, (list, tuple)) or (isinstance(value, np.ndarray) and value.ndim)
         if not many or len(cast("Sequence[Any]", value)) != count:
-            raise ConfigError(
-                f"There are {count} images, and not as many of what is to show as {name}.",
-                got=describe(cast("Any", value)),
-                expected=f"{count} of them, stacked or in a list, as BatchData makes it",
-                fix=_NAME.format(name),
-            )
+            what = f"There are {count} images, and not as many of what is to show as {name}."
+            got, expected = describe(cast("Any", value)), f"{count} of them, as BatchData makes it"
+            raise ConfigError(what, got=got, expected=expected, fix=_NAME.format(name))
     return [{name: value[i] for name, value in sample.items()} for i in range(count)]
 
 

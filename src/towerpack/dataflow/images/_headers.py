@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import struct
 from collections.abc import Callable, Iterator
@@ -41,8 +40,7 @@ class ImageHeader(NamedTuple):
         height, width: In pixels, before `orientation` is applied.
         channels: As stored; 4 is CMYK in a JPEG. 0 where the header does not say.
         orientation: EXIF's, 1 to 8, of JPEG, PNG, WebP and TIFF; 1 is upright.
-        ordinary: A JPEG of 8 bits, sequential or progressive.
-        progressive: A JPEG in many scans.
+        ordinary, progressive: A JPEG of 8 bits, not of rare kinds; one in many scans.
         frame: Where the frame header of a JPEG begins, behind its marker.
     """
 
@@ -71,22 +69,16 @@ def image_header(data: Bytes, *, name: str | None = None) -> ImageHeader:
     data = as_bytes(data)
     start = next((start for start in _PARSERS if data.startswith(start)), None)
     if start is None:
-        raise FormatError(
-            f"{name or 'This'} is no image file.",
-            got=f"{len(data)} bytes that begin with {data[:8]!r}",
-            expected="a JPEG, PNG, WebP, GIF, BMP or TIFF file",
-            fix=f"leave it out, or {_AGAIN}",
-        )
+        what, got = f"{name or 'This'} is no image file.", f"{len(data)} bytes: {data[:8]!r}"
+        expected = "a JPEG, PNG, WebP, GIF, BMP or TIFF file"
+        raise FormatError(what, got=got, expected=expected, fix=f"leave it out, or {_AGAIN}")
     try:
         header = _PARSERS[start](data)
         if header.height < 1 or header.width < 1:
             raise ValueError(f"it says {header.height} rows of {header.width} pixels")
     except (ValueError, IndexError, struct.error) as error:
-        raise FormatError(
-            f"The header of {name or 'this image'} is damaged: {error}.",
-            got=f"{len(data)} bytes that begin with {data[:16]!r}",
-            fix=_AGAIN,
-        ) from error
+        what = f"The header of {name or 'this image'} is damaged: {error}."
+        raise FormatError(what, got=f"{len(data)} bytes: {data[:16]!r}", fix=_AGAIN) from error
     return header
 
 
@@ -128,12 +120,11 @@ def check_contents(header: ImageHeader, data: bytes, name: str | None) -> None:
     """
     if header.format == "png" and not any(kind == b"IEND" for kind, _ in _png_chunks(data)):
         raise damaged(name, "png", "it ends too early")
-    if header.format != "jpeg" or not (
-        header.progressive or header.height * header.width >= _COUNT_SCANS_FROM
-    ):
+    slow = header.progressive or header.height * header.width >= _COUNT_SCANS_FROM
+    # There are no more scans than these bytes occur, whatever they mean.
+    if header.format != "jpeg" or not slow or data.count(_SCAN) <= _MAX_SCANS:
         return
-    # There are no more than these bytes occur, whatever they mean.
-    if data.count(_SCAN) > _MAX_SCANS and (scans := _count_scans(data, header.frame)) > _MAX_SCANS:
+    if (scans := _count_scans(data, header.frame)) > _MAX_SCANS:
         what = f"{name or 'The image'} is a JPEG of {scans} scans."
         raise FormatError(what, expected=f"at most {_MAX_SCANS}; usual are 1 to 12")
 
@@ -187,13 +178,10 @@ def _jpeg(data: bytes) -> ImageHeader:
 
 def _exif_orientation(exif: bytes) -> int:
     """Upright if the block is damaged: a picture is not the worse for it."""
-    with contextlib.suppress(ValueError, struct.error):
-        return _orientation(_tiff_tags(exif.removeprefix(_EXIF)))
-    return 1
-
-
-def _orientation(tags: dict[int, int]) -> int:
-    orientation = tags.get(0x0112, 1)
+    try:
+        orientation = _tiff_tags(exif.removeprefix(_EXIF)).get(0x0112, 1)
+    except (ValueError, struct.error):
+        return 1
     return orientation if 1 <= orientation <= 8 else 1
 
 
@@ -215,7 +203,8 @@ def _tiff_tags(data: bytes) -> dict[int, int]:
 
 def _tiff(data: bytes) -> ImageHeader:
     tags = _tiff_tags(data)
-    return ImageHeader("tiff", tags.get(0x0101, 0), tags.get(0x0100, 0), 0, _orientation(tags))
+    size = tags.get(0x0101, 0), tags.get(0x0100, 0)
+    return ImageHeader("tiff", *size, 0, _exif_orientation(data))
 
 
 def _png(data: bytes) -> ImageHeader:

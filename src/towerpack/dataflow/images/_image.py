@@ -37,16 +37,14 @@ def opencv() -> Any:
 def size_of(img: Any) -> tuple[int, int]:
     """Height and width of an image or mask, or a `ConfigError`."""
     if not isinstance(img, np.ndarray):
-        raise ConfigError(
-            f"An image or mask is a NumPy array, not of type {type(img).__name__}.",
-            fix="decode it first; np.asarray(it) if it is an array of another library",
-        )
+        what = f"An image or mask is a NumPy array, not of type {type(img).__name__}."
+        fix = "decode it first; np.asarray(it) if it is an array of another library"
+        raise ConfigError(what, fix=fix)
     shape = cast("Image", img).shape
     if len(shape) not in (2, 3) or 0 in shape:
-        raise ConfigError(
-            f"The shape {list(shape)} is not that of an image or mask.",
-            expected="[height, width] or [height, width, channels], with at least one pixel",
-        )
+        what = f"The shape {list(shape)} is not that of an image or mask."
+        expected = "[height, width] or [height, width, channels], with at least one pixel"
+        raise ConfigError(what, expected=expected)
     return shape[0], shape[1]
 
 
@@ -54,12 +52,9 @@ def check_image(img: Any) -> Image:
     """Raise `ConfigError` for what is no image."""
     size_of(img)
     if img.dtype != np.uint8 and img.dtype != np.float32:
-        raise ConfigError(
-            f"Images of dtype {img.dtype} are not supported.",
-            got=describe(img),
-            expected="uint8, or float32",
-            fix='img.astype("float32"); label maps are masks, see apply_mask',
-        )
+        what = f"Images of dtype {img.dtype} are not supported."
+        fix = 'img.astype("float32"); label maps are masks, see apply_mask'
+        raise ConfigError(what, got=describe(img), expected="uint8, or float32", fix=fix)
     return img
 
 
@@ -88,6 +83,14 @@ def transposed(img: Image) -> Image:
     if img.itemsize * math.prod(img.shape[2:]) not in _TRANSPOSABLE:
         return np.ascontiguousarray(img.swapaxes(0, 1))
     return opencv().transpose(img).reshape(img.shape[1], img.shape[0], *img.shape[2:])
+
+
+def upright(img: Image, orientation: int) -> Image:
+    """The image, turned as EXIF's orientation (1 to 8) says."""
+    img = transposed(img) if orientation > 4 else img
+    if orientation in (2, 3, 6, 7):
+        return mirrored(img, -1 if orientation in (3, 7) else 1)
+    return mirrored(img, 0) if orientation in (4, 8) else img
 
 
 def resize(img: Image, height: int, width: int, interp: int) -> Image:

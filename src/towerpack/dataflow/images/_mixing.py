@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints, describe, replaced
+from towerpack.dataflow._datapoints import Datapoint, describe, replaced
 from towerpack.dataflow._flow import (
     DataFlow,
     Place,
@@ -38,7 +38,9 @@ from towerpack.dataflow.images._stages import component_of
 from towerpack.dataflow.images._transform import TransformList, clip_boxes
 from towerpack.dataflow.stages._mapping import Mapper
 
+Partners = NDArray[np.int64]
 Ratios = NDArray[np.float32]
+Mixed = tuple[Image, Ratios]
 
 _MIDDLE = (0.25, 0.75)  # where the images of a mosaic may meet, in fractions of the sides
 
@@ -48,22 +50,19 @@ class BatchMix(ABC):
     """Base of maps that mix every image of a batch with another one of the batch.
 
     Use it after `BatchData`: `MapData(ds, MixUp(num_classes=10), rng=True)`. Every image has a
-    partner, by a random permutation of the batch, and a ratio of its own, drawn from
-    Beta(alpha, alpha).
+    partner, by a random permutation, and a ratio of its own, drawn from Beta(alpha, alpha).
 
     Contract: a function of the batch and the generator; does not change the batch that it gets;
     thread-safe; pickles.
 
     Args:
         alpha: 1 makes all ratios as likely as each other; below, one of both images prevails.
-        num_classes: Makes [n, num_classes] of whole-numbered labels. Labels that are float
-            [n, classes] already need none.
+        num_classes: Makes [n, num_classes] of whole-numbered labels; floats [n, classes] need none.
         prob: How likely an image is to be mixed at all.
         labels: "soft" for labels mixed as the images are, [n, classes], float32 if they were whole
-            numbers; "pair" for whole-numbered labels as they are, and two more components at the
-            end (in a dict: "partner_label" and "ratio"): those of the partners, and how much,
-            float32 [n], is left of the images themselves. The loss is then
-            `ratio * loss(a) + (1 - ratio) * loss(b)`.
+            numbers; "pair" for labels as they are, and two more components at the end (in a dict:
+            "partner_label" and "ratio"): those of the partners, and how much, float32 [n], is left
+            of the images. The loss is then `ratio * loss(a) + (1 - ratio) * loss(b)`.
         image, label: Which components are the images, uint8 or float32 [n, height, width] or
             [n, height, width, channels], and the labels.
     """
@@ -82,13 +81,10 @@ class BatchMix(ABC):
             raise ConfigError(f"There is no labels={self.labels!r}.", expected='"soft" or "pair"')
 
     @abstractmethod
-    def mix(
-        self, images: Image, partners: NDArray[np.int64], ratios: Ratios, rng: RNG
-    ) -> tuple[Image, Ratios]:
+    def mix(self, images: Image, partners: Partners, ratios: Ratios, rng: RNG) -> Mixed:
         """New images, and how much is left of the original ones, which are not to be changed.
 
-        `partners` are the indices of the images to mix each with, and `ratios` how much should be
-        left of it; 1 is everything. What else is random is drawn from `rng`.
+        `partners` are the indices of the images to mix each with, `ratios` how much is to be left.
         """
 
     def __call__(self, batch: Datapoint, rng: RNG | None = None) -> Datapoint:
@@ -112,35 +108,20 @@ class BatchMix(ABC):
 
     def _parts(self, batch: Datapoint) -> tuple[NDArray[Any], NDArray[Any]]:
         """The images and labels of a batch, checked."""
-        arrays: list[NDArray[Any]] = []
-        for index in (self.image, self.label):
-            part = component_of(batch, index, "mix", "image=..., label=... say which are")
-            try:
-                arrays.append(np.asarray(part))
-            except ValueError as error:  # a list of different shapes
-                kinds = " and ".join(dict.fromkeys(map(describe, part)))
-                raise self._refused("mixes nothing that differs in shape", kinds) from error
-        images, labels = arrays
-        if (
-            images.ndim not in (3, 4)
-            or images.dtype.name not in ("uint8", "float32")
-            or labels.shape[:1] != images.shape[:1]
-        ):
-            raise self._refused(
-                "mixes images and labels of a batch, and these are none",
-                f"images {describe(images)}, labels {describe(labels)}",
-            )
+        fix = "image=..., label=... say which are"
+        images = np.asarray(component_of(batch, self.image, "mix", fix))
+        labels = np.asarray(component_of(batch, self.label, "mix", fix))
+        right = images.ndim in (3, 4) and images.dtype.name in ("uint8", "float32")
+        if not right or labels.shape[:1] != images.shape[:1]:
+            got = f"images {describe(images)}, labels {describe(labels)}"
+            raise self._refused("mixes images and labels of a batch, and these are none", got)
         return images, labels
 
     def _refused(self, why: str, got: str | None = None) -> ConfigError:
-        after = f"MapData(BatchData(ds, n), {type(self).__name__}(...), rng=True)"
-        return ConfigError(
-            f"{type(self).__name__} {why}.",
-            got=got,
-            expected="images [n, height, width] or [n, height, width, channels], uint8 or float32, "
-            "and n labels",
-            fix=f"{after}; image=..., label=... say which components they are",
-        )
+        name = type(self).__name__
+        expected = "images [n, height, width] or [n, height, width, channels], uint8 or float32"
+        fix = f"MapData(BatchData(ds, n), {name}(...), rng=True); image=..., label=... say which"
+        return ConfigError(f"{name} {why}.", got=got, expected=f"{expected}; n labels", fix=fix)
 
     def _put(self, batch: Datapoint, images: Image, labels: Any, *more: Any) -> Datapoint:
         changed = {self.image: images, self.label: labels}
@@ -160,9 +141,7 @@ class MixUp(BatchMix):
     Contract: as `BatchMix`. uint8 images stay uint8, rounded.
     """
 
-    def mix(
-        self, images: Image, partners: NDArray[np.int64], ratios: Ratios, rng: RNG
-    ) -> tuple[Image, Ratios]:
+    def mix(self, images: Image, partners: Partners, ratios: Ratios, rng: RNG) -> Mixed:
         if not len(images):
             return images, ratios
         cv2 = opencv()
@@ -179,15 +158,13 @@ class CutMix(BatchMix):
     """Paste a rectangle of another image into every image of a batch, and mix their labels.
 
     Yun et al. 2019, https://arxiv.org/abs/1905.04899. The rectangle has the image's shape, and its
-    centre is anywhere in the image. Labels are mixed by the pixels that are really left, which are
-    more than the ratio says where the rectangle leaves the image.
+    centre is anywhere. Labels are mixed by the pixels that are left: more than the ratio says where
+    the rectangle leaves the image.
 
     Contract: as `BatchMix`.
     """
 
-    def mix(
-        self, images: Image, partners: NDArray[np.int64], ratios: Ratios, rng: RNG
-    ) -> tuple[Image, Ratios]:
+    def mix(self, images: Image, partners: Partners, ratios: Ratios, rng: RNG) -> Mixed:
         height, width = images.shape[1:3]
         side = np.sqrt(1 - ratios)
         top, bottom = _span(height, side, rng)
@@ -210,9 +187,8 @@ class MosaicLayout:
 
     Args:
         shape: (height, width) of the canvas, or one number for both.
-        image: Which component is the image.
-        boxes: Which component is the boxes, [n, 4]: x0, y0, x1, y1. `None`: there are none.
-        labels: Which component, or components, have a row for each box.
+        image, boxes: Which components are the image, and the boxes [n, 4]: x0, y0, x1, y1.
+        labels: Which component, or components, have a row for each box; `None` if none has.
         min_visible: Boxes of which less than this fraction is shown are left out.
     """
 
@@ -224,18 +200,13 @@ class MosaicLayout:
 
     def __post_init__(self) -> None:
         check_arguments(self)
-        if min(height_and_width(self.shape)) < 4:
-            raise ConfigError(f"A mosaic of {self.shape} is too small.", expected="4 or more")
 
     def __call__(self, datapoints: Sequence[Datapoint], rng: RNG) -> Datapoint:
         """One datapoint made of four; components not named here are those of the first."""
         images = [check_image(self._part(datapoint, self.image)) for datapoint in datapoints]
         if len({(image.dtype, image.shape[2:]) for image in images}) > 1:
-            raise ConfigError(
-                "The images of a mosaic differ in kind.",
-                got=", ".join(map(describe, images)),
-                expected="one dtype and number of channels",
-            )
+            what, got = "The images of a mosaic differ in kind.", ", ".join(map(describe, images))
+            raise ConfigError(what, got=got, expected="one dtype and number of channels")
         height, width = height_and_width(self.shape)
         canvas = np.empty((height, width, *images[0].shape[2:]), images[0].dtype)
         y, x = (int(size * rng.uniform(*_MIDDLE)) for size in (height, width))
@@ -274,10 +245,6 @@ class MosaicLayout:
         boxes, *others = (np.asarray(self._part(datapoint, index)) for index in self._per_box())
         moved = transform.apply_boxes(boxes)
         clipped, keep = clip_boxes(moved, y1 - y0, x1 - x0, min_area=self.min_visible)
-        for rows in others:
-            if rows.shape[:1] != keep.shape:
-                what = f"There are {len(keep)} boxes, and labels that are {describe(rows)}."
-                raise ConfigError(what, expected="a row for each box")
         shifted = clipped + np.array((x0, y0, x0, y0), clipped.dtype)
         return [rows[keep] for rows in (shifted, *others)]
 
@@ -289,9 +256,8 @@ class MosaicLayout:
 class Mosaic(Wrapper):
     """Put every datapoint together with three others of the pass, drawn at random, into one.
 
-    Bochkovskiy et al. 2020 (YOLOv4), https://arxiv.org/abs/2004.10934, section 3.3. See
-    `MosaicLayout` for how. Each datapoint is read four times on average, so decoding comes to four
-    times the work; `CacheData` below helps where memory allows.
+    Bochkovskiy et al. 2020 (YOLOv4), https://arxiv.org/abs/2004.10934, section 3.3; how is said at
+    `MosaicLayout`. Each datapoint is read four times on average: consider `CacheData` below.
 
     Contract: in order; length of `ds`; random; thread- and fork-safe as `ds` is; resumable at once.
 
@@ -332,7 +298,7 @@ class Mosaic(Wrapper):
         inner = compile_flow(self.ds, replace(place, serial=True))
         if inner is None or inner.size is None:
             return None
-        mapper = Mapper(self.layout, f"Mosaic({self.arguments()})", None)
+        mapper = Mapper(self.layout, f"Mosaic({self.arguments()})")
         return MosaicNode(inner, inner.size, mapper, place.key(self))
 
 
@@ -344,9 +310,6 @@ class MosaicNode(Node):
         self.size = self._count = size
         self._mapper = mapper
         self._key = key
-
-    def read(self, epoch: int, positions: Positions) -> Block:
-        return [self.get(epoch, position) for position in as_ints(positions)]
 
     def get(self, epoch: int, position: int) -> Datapoint:
         rng = position_rng(self._key, epoch, position)
@@ -364,14 +327,13 @@ def soft_labels(labels: NDArray[Any], num_classes: int | None) -> NDArray[Any]:
     if labels.dtype.kind == "f" and labels.ndim == 2:
         return labels
     if labels.dtype.kind not in "iu" or labels.ndim != 1 or num_classes is None:
-        raise ConfigError(
-            f"Labels that are {describe(labels)} cannot be mixed.",
-            expected="whole numbers [n] and num_classes=, or floats [n, classes]",
-            fix='give num_classes, or labels="pair" to get both labels and the ratio',
-        )
-    if len(labels) and not 0 <= labels.min() <= labels.max() < num_classes:
-        wrong = labels.min() if labels.min() < 0 else labels.max()
-        raise ConfigError(f"There is a label {wrong}.", expected=f"0 to {num_classes - 1}")
+        expected = "whole numbers [n] and num_classes=, or floats [n, classes]"
+        fix = 'give num_classes, or labels="pair" to get both labels and the ratio'
+        what = f"Labels that are {describe(labels)} cannot be mixed."
+        raise ConfigError(what, expected=expected, fix=fix)
+    wrong = labels[(labels < 0) | (labels >= num_classes)]
+    if wrong.size:
+        raise ConfigError(f"There is a label {wrong[0]}.", expected=f"0 to {num_classes - 1}")
     soft = np.zeros((len(labels), num_classes), np.float32)
     soft[np.arange(len(labels)), labels] = 1
     return soft

@@ -35,8 +35,7 @@ class AugmentImageComponent(MapDataComponent):
         augmentors: One, or several to be applied one after the other.
         index: Which component: an index, or the key of a dict.
         copy: The datapoint of `ds` stays as it is, and the result shares no memory with it.
-            Functions and augmentors of your own get a copy, and may work in place. Those here never
-            change their input, but some (crops) return a part of it.
+            Functions and augmentors of your own may work in place.
         catch_exceptions: Leave out datapoints that cannot be augmented, log and count them
             (`on_error="skip"`).
     """
@@ -69,8 +68,7 @@ class AugmentImageComponents(MapData):
             for the first of them; all must have one size.
         coords_index: Which components are coordinates (x, y) of shape [n, 2].
         masks: Which components are label maps: they are moved, and never interpolated.
-        boxes: Which components are boxes (x0, y0, x1, y1) of shape [n, 4]; see `clip_boxes` for
-            those that leave the image.
+        boxes: Which components are boxes (x0, y0, x1, y1) of shape [n, 4]; see `clip_boxes`.
         keypoints: Which components are keypoints [..., 2 or more]; only x and y change.
     """
 
@@ -111,10 +109,7 @@ class AugmentImageComponents(MapData):
 
 
 class AugmentImageCoordinates(AugmentImageComponents):
-    """Augment an image, and coordinates in it: `AugmentImageComponents` with one of each.
-
-    Contract: as `AugmentImageComponent`.
-    """
+    """Augment an image, and coordinates in it. Contract: as `AugmentImageComponents`."""
 
     def __init__(
         self,
@@ -129,7 +124,7 @@ class AugmentImageCoordinates(AugmentImageComponents):
 
 
 class _Augment:
-    """What both have in common: what they lend to augmentors, and what becomes of their results."""
+    """Base of both: what they lend to augmentors, and what becomes of their results."""
 
     def __init__(self, augmentors: ImageAugmentor, copy: bool) -> None:
         self._augmentors = augmentors
@@ -172,6 +167,7 @@ class _AugmentTogether(_Augment):
         return replaced(datapoint, {i: self._owned(new, parts[i]) for i, new in changed.items()})
 
     def _check(self, parts: dict[Hashable, Any]) -> None:
+        """Look at all images and masks before anything is drawn."""
         sizes: dict[Hashable, tuple[int, int]] = {}
         for index, method in self._methods.items():
             if method == "apply_image":
@@ -179,11 +175,9 @@ class _AugmentTogether(_Augment):
             if method in ("apply_image", "apply_mask"):
                 sizes[index] = size_of(parts[index])
         if len(set(sizes.values())) > 1:
-            raise ConfigError(
-                "Images and masks that belong together differ in size.",
-                got=", ".join(f"{name_of(i)}: {h} x {w}" for i, (h, w) in sizes.items()),
-                expected="one height and width",
-            )
+            got = ", ".join(f"{name_of(i)}: {h} x {w}" for i, (h, w) in sizes.items())
+            what = "Images and masks that belong together differ in size."
+            raise ConfigError(what, got=got, expected="one height and width")
 
 
 def component_of(
@@ -197,10 +191,8 @@ def component_of(
     try:
         return datapoint[index]
     except (KeyError, IndexError, TypeError) as error:
-        what = f"There is no component {index!r} to {purpose}."
-        raise ConfigError(
-            what, expected=choices_of(datapoint), fix=fix, pipeline=pipeline
-        ) from error
+        what, choices = f"There is no component {index!r} to {purpose}.", choices_of(datapoint)
+        raise ConfigError(what, expected=choices, fix=fix, pipeline=pipeline) from error
 
 
 def _as_one(augmentors: Augmentors) -> ImageAugmentor:

@@ -27,9 +27,9 @@ _ALONG = np.array([0, 0.01, 0.02, 0.05, *np.arange(1, 10) / 10, 0.95, 0.98, 0.99
 class Transform:
     """A deterministic change of an image, and of masks, coordinates and boxes alongside it.
 
-    A transform never changes what it is given; it may return a view of it, or the same object. Its
-    methods may be called in any order, any number of times. A subclass defines what it can do:
-    `apply_image`, `apply_mask` and `apply_coords`; the others follow from these.
+    A transform never changes what it is given; it may return a view of it, or the same object. A
+    subclass defines what it can do: `apply_image`, `apply_mask` and `apply_coords`; the other
+    methods follow from these.
     """
 
     def apply_image(self, img: Image) -> Image:
@@ -47,8 +47,8 @@ class Transform:
     def apply_boxes(self, boxes: NDArray[Any]) -> NDArray[Any]:
         """Boxes (x0, y0, x1, y1) of shape [n, 4]: each becomes the box around its moved corners.
 
-        Not clipped to the image; see `clip_boxes`. Where the transform loses a corner (makes it
-        NaN), the box is that around those of its points which are left, and NaN if none is.
+        Not clipped; see `clip_boxes`. Where a corner is lost (becomes NaN), the box is that around
+        those of its points which are left, and NaN if none is.
         """
         boxes = as_floats(boxes, "boxes", 4)
         moved = self._moved(boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2))
@@ -128,9 +128,6 @@ class TransformFactory(Transform):
     """A transform made of functions: `apply_image=`, `apply_mask=`, or any other `apply_...`."""
 
     def __init__(self, name: str | None = None, **functions: Callable[[Any], Any]) -> None:
-        for key in functions:
-            if not key.startswith("apply_"):
-                raise ConfigError(f"A transform has no method {key!r}.", expected='"apply_..."')
         self._name = name
         self.__dict__.update(functions)
 
@@ -142,8 +139,7 @@ class TransformFactory(Transform):
 class TransformList(Transform):
     """Transforms, one after the other; any `apply_...` that all of them have works.
 
-    Boxes are moved by their corners, through all transforms at once; only those transforms that
-    define `apply_boxes` themselves get the boxes around them.
+    Boxes are moved by their corners, through all transforms that define no `apply_boxes` at once.
     """
 
     def __init__(self, tfms: Iterable[Transform]) -> None:
@@ -186,9 +182,6 @@ class TransformList(Transform):
     def __len__(self) -> int:
         return len(self.tfms)
 
-    def __bool__(self) -> bool:
-        return True
-
     def __repr__(self) -> str:
         return f"TransformList({self.tfms!r})"
 
@@ -228,29 +221,28 @@ def clip_boxes(
 
 def as_floats(values: Any, what: str, columns: int) -> NDArray[Any]:
     """Rows [n, columns] as an array of floats, whose dtype stays as it is, or a `ConfigError`."""
-    array: NDArray[Any] = np.asarray(values)
-    if array.shape == (0,):
-        array = array.reshape(0, columns)  # np.array([]): no rows
+    array = _floats(values, columns)
     if array.ndim != 2 or array.shape[1] != columns:
-        raise ConfigError(
-            f"The shape {list(array.shape)} is not that of {what}.",
-            expected=f"[n, {columns}]: " + ("x, y" if columns == 2 else "x0, y0, x1, y1"),
-        )
-    return array if array.dtype.kind == "f" else array.astype(np.float64)
+        expected = f"[n, {columns}]: " + ("x, y" if columns == 2 else "x0, y0, x1, y1")
+        what = f"The shape {list(array.shape)} is not that of {what}."
+        raise ConfigError(what, expected=expected)
+    return array
 
 
 def as_keypoints(keypoints: Any) -> NDArray[Any]:
     """Keypoints [..., 2 or more] as an array of floats, as `as_floats`, or a `ConfigError`."""
-    points: NDArray[Any] = np.asarray(keypoints)
-    if points.shape == (0,):
-        points = points.reshape(0, 2)  # np.array([]): no points
+    points = _floats(keypoints, 2)
     if points.ndim < 2 or points.shape[-1] < 2:
-        raise ConfigError(
-            "Keypoints have x and y along their last axis.",
-            got=describe(points),
-            expected="[n, 2], [n, 3] with visibility, or [objects, n, 3]",
-        )
-    return points if points.dtype.kind == "f" else points.astype(np.float64)
+        expected = "[n, 2], [n, 3] with visibility, or [objects, n, 3]"
+        what = "Keypoints have x and y along their last axis."
+        raise ConfigError(what, got=describe(points), expected=expected)
+    return points
+
+
+def _floats(values: Any, columns: int) -> NDArray[Any]:
+    array: NDArray[Any] = np.asarray(values)
+    array = array.reshape(0, columns) if array.shape == (0,) else array  # np.array([]): no rows
+    return array if array.dtype.kind == "f" else array.astype(np.float64)
 
 
 def _points_within(boxes: NDArray[Any]) -> NDArray[Any]:

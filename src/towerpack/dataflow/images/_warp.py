@@ -34,7 +34,6 @@ from towerpack.dataflow.images._transform import GeometricTransform, Points, Tra
 
 Matrix = NDArray[np.float64]
 
-_LONGEST = 32766  # pixels along a side that OpenCV's warps take
 _STEPS = 60
 _STRIDE = 2.0  # times what is missing: where an image is almost folded, Newton goes far astray
 _PRECISION = 1e-4  # of a pixel
@@ -46,8 +45,7 @@ class WarpAffineTransform(GeometricTransform):
 
     Args:
         mat: [2, 3], from pixel indices (x, y) of the image to those of the result, as in
-            `cv2.warpAffine`. The centres of pixels have whole indices there, so points are moved by
-            it half a pixel to the side.
+            `cv2.warpAffine`, where the centres of pixels have whole numbers.
         dsize: Width and height of the result, in the order of OpenCV.
         interp: How to interpolate between pixels of images; masks take the nearest one.
         border: What lies outside: "constant", "replicate", "reflect", "reflect_101" or "wrap".
@@ -62,25 +60,18 @@ class WarpAffineTransform(GeometricTransform):
     mask_value: Any = 0
 
     def __post_init__(self) -> None:
-        mat = np.asarray(self.mat, np.float64)
-        if mat.shape != (2, 3):
-            raise ConfigError(f"The shape of the matrix is {list(mat.shape)}.", expected="[2, 3]")
-        object.__setattr__(self, "mat", mat)
+        object.__setattr__(self, "mat", np.asarray(self.mat, np.float64))
 
     def apply_image(self, img: Image) -> Image:
-        _check_sides(check_image(img).shape[:2], self.dsize)
-        values = np.atleast_1d(pixel_values(self.border_value, img))
+        values = np.atleast_1d(pixel_values(self.border_value, check_image(img)))
+        interp = interpolation(self.interp)
         return in_parts(
-            img,
-            lambda part, channels: self._warp(
-                part, interpolation(self.interp), values[channels].tolist()
-            ),
+            img, lambda part, channels: self._warp(part, interp, values[channels].tolist())
         )
 
     def apply_mask(self, mask: Image) -> Image:
-        _check_sides(size_of(mask), self.dsize)
         # Which pixel is shown is asked by their numbers, so that labels may be of any dtype.
-        numbers = np.arange(math.prod(mask.shape[:2]), dtype=np.int32).reshape(mask.shape[:2])
+        numbers = np.arange(math.prod(size_of(mask)), dtype=np.int32).reshape(mask.shape[:2])
         return _pick(mask, self._warp(numbers, 0, -1), self.mask_value)
 
     def _warp(self, img: Image, interp: int, value: Any) -> Image:
@@ -229,7 +220,6 @@ class DeformTransform(GeometricTransform):
         check_size(check_image(img), self.h, self.w)
         x, y = (source.astype(np.float32) - np.float32(0.5) for source in self._sources())
         cv2 = opencv()
-        _check_sides(img.shape[:2])
         return in_parts(
             img, lambda part, _: cv2.remap(part, x, y, cv2.INTER_LINEAR, None, cv2.BORDER_REPLICATE)
         )
@@ -293,20 +283,14 @@ class GaussianDeform(ImageAugmentor):
         anchors: The points, (y, x) as fractions of height and width.
         shape: (height, width) that images must have; `None` for any.
         sigma: How far a pull reaches: the standard deviation of its weight, as a fraction.
-        randrange: Greatest pull in x and in y, in pixels; by default an eighth of the width, and of
-            the height. Where pulls fold the image, coordinates are refused.
+        randrange: Greatest pull in x and in y, in pixels; by default an eighth of width and height.
+            Where pulls fold the image, coordinates are refused.
     """
 
     anchors: Sequence[tuple[float, float]]
     shape: tuple[int, int] | None = None
     sigma: Annotated[float, number(above=0)] = 0.5
     randrange: Annotated[float | None, number(0)] = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        shape = np.shape(self.anchors)
-        if len(shape) != 2 or shape[1] != 2:
-            raise ConfigError(f"The shape of anchors is {list(shape)}.", expected="[n, 2]")
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         h, w = size_of(img)
@@ -367,13 +351,3 @@ def _pick(mask: Image, numbers: NDArray[Any], value: Any) -> Image:
     if outside.any():
         picked[outside] = pixel_values(value, mask)
     return picked
-
-
-def _check_sides(*sizes: tuple[int, ...]) -> None:
-    largest = max(sizes, key=max)
-    if max(largest) > _LONGEST:
-        raise ConfigError(
-            f"{' x '.join(map(str, largest))} pixels cannot be warped.",
-            expected=f"at most {_LONGEST} pixels a side",
-            fix="crop or resize it before",
-        )

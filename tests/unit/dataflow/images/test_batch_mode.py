@@ -19,59 +19,36 @@ from towerpack.dataflow import (
     MapDataComponent,
     ShuffleData,
 )
-from towerpack.dataflow.images import (
-    AugmentorList,
-    BatchAugment,
-    Brightness,
-    BrightnessScale,
-    CenterCrop,
-    CenterPaste,
-    Contrast,
-    Flip,
-    Hue,
-    Identity,
-    ImageAugmentor,
-    MeanVarianceNormalize,
-    RandomCrop,
-    RandomCutout,
-    RandomErasing,
-    RandomPaste,
-    ToFloat32,
-    ToUint8,
-)
+from towerpack.dataflow import images as im
 
 pytest.importorskip("cv2")
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, 12, 10, 3), np.uint8)
-LABELS = np.arange(40)
 
-EVERY: list[ImageAugmentor] = [
-    CenterPaste((16, 14)),
-    RandomCrop((8, 9)),
-    CenterCrop(8),
-    Flip(horiz=True),
-    Flip(vert=True),
-    Brightness(40),
-    BrightnessScale((0.5, 1.5)),
-    Contrast((0.5, 1.5)),
-    Contrast((0.5, 1.5), rgb=True),
-    RandomCutout((2, 5), 3),
-    RandomErasing(0.7),
-    RandomErasing(0.7, fill=9),
-    MeanVarianceNormalize(),
-    MeanVarianceNormalize(all_channel=False),
-    ToFloat32(),
-    ToUint8(),
-    Identity(),
+NOT_RANDOM: list[im.ImageAugmentor] = [
+    im.CenterPaste((16, 14)),
+    im.CenterCrop(8),
+    im.MeanVarianceNormalize(),
+    im.MeanVarianceNormalize(all_channel=False),
+    im.ToFloat32(1.0),
+    im.ToUint8(),
+    im.Identity(),
+    im.Flip(horiz=True, prob=1),
+    im.Flip(vert=True, prob=1),
+    im.BrightnessScale((0.7, 0.7)),
+    im.Contrast((1.7, 1.7)),
+    im.Contrast((0.7, 0.7), rgb=False),
+    im.RandomErasing(0),
 ]
-CIFAR = [
-    CenterPaste(20),
-    RandomCrop((12, 10)),
-    Flip(horiz=True),
-    Brightness(30),
-    Contrast((0.8, 1.2)),
-    RandomCutout(4, 4),
-    MeanVarianceNormalize(),
+RANDOM: list[im.ImageAugmentor] = [
+    im.RandomCrop((8, 9)),
+    im.Flip(horiz=True),
+    im.Brightness(40),
+    im.BrightnessScale((0.5, 1.5)),
+    im.Contrast((0.5, 1.5), rgb=True),
+    im.RandomCutout((2, 5), 3),
+    im.RandomErasing(0.7),
+    im.RandomErasing(0.7, fill=9),
 ]
 
 
@@ -80,55 +57,37 @@ def items(first: int = 0, count: int = 40) -> ItemRNG:
 
 
 def test_every_kind_is_tried() -> None:
-    assert {type(aug).__name__ for aug in EVERY} == set(BatchAugment.KINDS)
+    tried = {type(aug).__name__ for aug in (*NOT_RANDOM, *RANDOM)}
+    assert tried == set(im.BatchAugment.KINDS)
 
 
-@pytest.mark.parametrize("aug", EVERY, ids=repr)
+@pytest.mark.parametrize("aug", [*NOT_RANDOM, *RANDOM], ids=repr)
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-@pytest.mark.parametrize("shape", [(12, 10, 3), (12, 10), (12, 10, 1), (12, 10, 5)])
-def test_blocks_do_not_matter(aug: ImageAugmentor, dtype: Any, shape: tuple[int, ...]) -> None:
-    images = np.random.default_rng(1).integers(0, 256, (17, *shape)).astype(dtype)
-    if getattr(aug, "rgb", None) is not None and shape != (12, 10, 3):
-        with pytest.raises(ConfigError, match="three colours"):
-            BatchAugment(aug)(images, items(0, 17))
-        return
-    before = images.copy()
-    whole = BatchAugment(aug)(images, items(0, 17))
-    single = aug.augment(images[0], np.random.default_rng(0))
-    assert whole.dtype == single.dtype and whole.shape == (17, *single.shape)
-    for size in (1, 2, 5, 16):
-        parts = [
-            BatchAugment(aug)(images[i : i + size], items(i, len(images[i : i + size])))
-            for i in range(0, 17, size)
-        ]
-        assert np.array_equal(np.concatenate(parts), whole)
-    assert np.array_equal(images, before)
+def test_blocks_do_not_matter(aug: im.ImageAugmentor, dtype: Any) -> None:
+    augment = im.BatchAugment(aug)
+    for channels in ((3,), (), (1,), (5,)):
+        images = np.random.default_rng(1).integers(0, 256, (17, 12, 10, *channels)).astype(dtype)
+        if getattr(aug, "rgb", None) is not None and channels != (3,):
+            with pytest.raises(ConfigError, match="three colours"):
+                augment(images, items(0, 17))
+            continue
+        before = images.copy()
+        whole = augment(images, items(0, 17))
+        single = aug.augment(images[0], np.random.default_rng(0))
+        assert whole.dtype == single.dtype and whole.shape == (17, *single.shape)
+        for size in (1, 5, 16):
+            blocks = [images[first : first + size] for first in range(0, 17, size)]
+            parts = [augment(block, items(i * size, len(block))) for i, block in enumerate(blocks)]
+            assert np.array_equal(np.concatenate(parts), whole)
+        assert np.array_equal(images, before)
 
 
-@pytest.mark.parametrize(
-    "aug",
-    [
-        CenterPaste((16, 14)),
-        CenterCrop(8),
-        MeanVarianceNormalize(),
-        MeanVarianceNormalize(all_channel=False),
-        ToFloat32(1.0),
-        ToUint8(),
-        Flip(horiz=True, prob=1),
-        Flip(vert=True, prob=1),
-        Flip(vert=True, prob=0),
-        BrightnessScale((0.7, 0.7)),
-        Contrast((1.7, 1.7)),
-        Contrast((0.7, 0.7), rgb=False),
-        RandomErasing(0),
-    ],
-    ids=repr,
-)
+@pytest.mark.parametrize("aug", NOT_RANDOM, ids=repr)
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-def test_what_is_not_random_is_as_for_single_images(aug: ImageAugmentor, dtype: Any) -> None:
+def test_what_is_not_random_is_as_for_single_images(aug: im.ImageAugmentor, dtype: Any) -> None:
     images = IMAGES.astype(dtype)
     expected = np.stack([aug.augment(img) for img in images])
-    found = BatchAugment(aug)(images, items())
+    found = im.BatchAugment(aug)(images, items())
     if dtype == np.uint8 and expected.dtype == np.uint8:
         # Halves may be rounded to either side: one does a table of levels, one arithmetic.
         assert np.abs(found.astype(int) - expected.astype(int)).max() <= 1
@@ -142,28 +101,28 @@ def test_distributions() -> None:
     images[:, 2, 3] = 200
     rng = ItemRNG(1, 2, np.arange(4000))
     numbers = np.broadcast_to(np.arange(42, dtype=np.uint8).reshape(6, 7), (4000, 6, 7))
-    corners = BatchAugment(RandomCrop((3, 4)))(numbers, rng)[:, 0, 0]
+    corners = im.BatchAugment(im.RandomCrop((3, 4)))(numbers, rng)[:, 0, 0]
     found, counts = np.unique(corners, return_counts=True)
     assert found.tolist() == [7 * y + x for y in range(4) for x in range(4)]
     assert counts.min() > 190  # of 4000 / 16
-    flipped = BatchAugment(Flip(vert=True, prob=0.3))(images, rng) != images
+    flipped = im.BatchAugment(im.Flip(vert=True, prob=0.3))(images, rng) != images
     assert flipped.any(axis=(1, 2)).mean() == pytest.approx(0.3, abs=0.04)
-    shifts = BatchAugment(Brightness(40))(images + 100, rng)[:, 0, 0].astype(int) - 100
+    shifts = im.BatchAugment(im.Brightness(40))(images + 100, rng)[:, 0, 0].astype(int) - 100
     assert shifts.min() == -40 and shifts.max() == 40 and abs(shifts.mean()) < 1.5
-    cut = BatchAugment(RandomCutout((1, 3), 2, fill=7))(images, rng) == 7
+    cut = im.BatchAugment(im.RandomCutout((1, 3), 2, fill=7))(images, rng) == 7
     rows = cut.any(axis=2).sum(axis=1)
     assert set(rows) == {1, 2, 3} and set(cut.any(axis=1).sum(axis=1)) == {2}
     assert cut.any(axis=2)[:, [0, 5]].mean(axis=0).min() > 0.1  # reaches the borders
-    erased = BatchAugment(RandomErasing(0.5, (0.2, 0.4), (0.5, 2), fill=9))(images, rng) == 9
+    erased = im.BatchAugment(im.RandomErasing(0.5, (0.2, 0.4), (0.5, 2), fill=9))(images, rng) == 9
     assert erased.any(axis=(1, 2)).mean() == pytest.approx(0.5, abs=0.04)
     assert 0.15 < erased[erased.any(axis=(1, 2))].mean() < 0.45
-    impossible = RandomErasing(1.0, (1.0, 1.0), (5.0, 5.0), fill=9)
-    assert np.array_equal(BatchAugment(impossible)(images, rng), images)
-    noise = BatchAugment(RandomErasing(1.0, (0.9, 1.0), (1, 1)))(images, rng)
+    impossible = im.RandomErasing(1.0, (1.0, 1.0), (5.0, 5.0), fill=9)
+    assert np.array_equal(im.BatchAugment(impossible)(images, rng), images)
+    noise = im.BatchAugment(im.RandomErasing(1.0, (0.9, 1.0), (1, 1)))(images, rng)
     assert noise.std() > 50 and len(np.unique(noise)) == 256
 
 
-@settings(max_examples=scaled(200, at_least=20), deadline=None)
+@settings(max_examples=scaled(400))
 @given(
     shape=st.tuples(*[st.integers(1, 9)] * 4),
     axes=st.permutations(range(4)),
@@ -172,8 +131,8 @@ def test_distributions() -> None:
 def test_any_memory_layout(shape: tuple[int, ...], axes: list[int], seed: int) -> None:
     images = np.random.default_rng(seed).integers(0, 256, shape, np.uint8).transpose(axes)
     h, w = max(1, images.shape[1] - 1), max(1, images.shape[2] - 2)
-    augment = BatchAugment(
-        [RandomCrop((h, w)), Flip(horiz=True), Contrast((0.5, 2)), RandomErasing(1.0)]
+    augment = im.BatchAugment(
+        [im.RandomCrop((h, w)), im.Flip(horiz=True), im.Contrast((0.5, 2)), im.RandomErasing(1.0)]
     )
     rng = [ItemRNG(seed, 0, np.arange(len(images))) for _ in range(2)]
     found = augment(images, rng[0])
@@ -182,24 +141,25 @@ def test_any_memory_layout(shape: tuple[int, ...], axes: list[int], seed: int) -
 
 
 def test_functions_and_lists() -> None:
-    augment = BatchAugment([Flip(horiz=True), lambda x: x.astype(np.float32) / 255])
+    augment = im.BatchAugment([im.Flip(horiz=True), lambda x: x.astype(np.float32) / 255])
     assert augment(IMAGES, items()).dtype == np.float32
-    both = [Flip(horiz=True), RandomCrop(8)]
-    one = BatchAugment(AugmentorList(both))(IMAGES, items())
-    assert np.array_equal(one, BatchAugment(both)(IMAGES, items()))
-    again = pickle.loads(pickle.dumps(BatchAugment(both)))
+    both = [im.Flip(horiz=True), im.RandomCrop(8)]
+    one = im.BatchAugment(im.AugmentorList(both))(IMAGES, items())
+    assert np.array_equal(one, im.BatchAugment(both)(IMAGES, items()))
+    again = pickle.loads(pickle.dumps(im.BatchAugment(both)))
     assert np.array_equal(one, again(IMAGES, items()))
 
 
 def test_in_a_pipeline() -> None:
-    augment = BatchAugment(CIFAR)
+    cifar = [im.CenterPaste(20), im.RandomCrop((12, 10)), *RANDOM[1:3], im.MeanVarianceNormalize()]
+    augment = im.BatchAugment(cifar)
 
     def before() -> MapDataComponent:
-        ds = ShuffleData(DataFromArrays(IMAGES, LABELS))
+        ds = ShuffleData(DataFromArrays(IMAGES, np.arange(40)))
         return MapDataComponent(ds, augment, batched=True, rng=True)
 
     single = list(before().iterate(seed=3))
-    for size in (1, 7, 16):
+    for size in (7, 16):
         for number, (images, labels) in enumerate(BatchData(before(), size).iterate(seed=3)):
             rows = single[number * size : (number + 1) * size]
             assert np.array_equal(images, np.stack([row[0] for row in rows]))
@@ -207,15 +167,13 @@ def test_in_a_pipeline() -> None:
 
 
 def test_errors() -> None:
-    with pytest.raises(ConfigError, match="no form for many"):
-        BatchAugment([Hue((0, 5))])
-    with pytest.raises(ConfigError, match="no form for many"):
-        BatchAugment([RandomPaste(20)])
-    with pytest.raises(ConfigError, match="no form for many"):
-        BatchAugment(["flip"])  # type: ignore[list-item]
+    none: Any
+    for none in (im.Hue((0, 5)), im.RandomPaste(20), "flip"):
+        with pytest.raises(ConfigError, match="no form for many"):
+            im.BatchAugment([none])
     for bad in (IMAGES[0, 0], IMAGES.astype(np.int64), IMAGES[:, :0]):
         with pytest.raises(ConfigError, match="many images"):
-            BatchAugment([Identity()])(bad, items())
-    for aug in (RandomCrop(13), CenterCrop(13), CenterPaste(5), RandomCutout(13, 1)):
+            im.BatchAugment([im.Identity()])(bad, items())
+    for aug in (im.RandomCrop(13), im.CenterCrop(13), im.CenterPaste(5), im.RandomCutout(13, 1)):
         with pytest.raises(ConfigError, match="does not fit"):
-            BatchAugment(aug)(IMAGES, items())
+            im.BatchAugment(aug)(IMAGES, items())

@@ -57,11 +57,9 @@ def test_kinds_of_jpeg() -> None:
     assert close(decode_image(saved(progressive=True)), IMG)
     assert close(decode_image(saved(keep_rgb=True)), IMG)
     # Chroma of 3 x 1 blocks: libjpeg-turbo's simple interface does not know it, OpenCV does.
+    # Read as if they were so sampled, the data are nonsense, but as many rows and columns.
     odd = bytearray(saved(subsampling=0))
-    frame = odd.index(b"\xff\xc0")
-    assert odd[frame + 11] == 0x11
-    odd[frame + 11] = 0x31
-    # The data are now read as if they were so sampled: nonsense, but as many rows and columns.
+    odd[odd.index(b"\xff\xc0") + 11] = 0x31
     assert decode_image(bytes(odd)).shape == (48, 67, 3)
     with pytest.raises(FormatError, match="OpenCV cannot decode"):
         decode_image(bytes(odd[:-400]))
@@ -69,18 +67,11 @@ def test_kinds_of_jpeg() -> None:
 
 def test_kinds_of_webp_and_bmp() -> None:
     rgba = np.dstack([IMG, np.full(IMG.shape[:2], 99, np.uint8)])
-    kinds = {
-        b"VP8 ": saved(kind="WEBP"),
-        b"VP8L": saved(kind="WEBP", lossless=True),
-        b"VP8X": saved(rgba, "WEBP", exif=pillow.Exif().tobytes()),
-    }
-    for kind, data in kinds.items():
-        assert data[12:16] == kind
+    extended = saved(rgba, "WEBP", exif=pillow.Exif().tobytes())
+    for data in (saved(kind="WEBP"), saved(kind="WEBP", lossless=True), extended):
         assert image_header(data)[:3] == ("webp", 48, 67)
         assert close(decode_image(data), IMG)
-    assert (decode_image(kinds[b"VP8X"], channels=4)[:, :, 3] == 99).all()
-    with pytest.raises(FormatError, match="not of WebP"):
-        image_header(b"RIFF\0\0\0\0WAVEfmt " + bytes(40))
+    assert (decode_image(extended, channels=4)[:, :, 3] == 99).all()
     upward = bytearray(FORMATS["BMP"])
     upward[22:26] = struct.pack("<i", -48)  # rows from the top down
     assert image_header(upward)[:3] == ("bmp", 48, 67)
@@ -99,36 +90,20 @@ def test_deep_png() -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int32"])
-@pytest.mark.parametrize("channels", [1, 3, 4])
-def test_tiffs_of_numbers_without_a_range(dtype: str, channels: int) -> None:
+def test_tiffs_of_numbers_without_a_range(dtype: str) -> None:
     for img in (IMG, IMG[:, :, 0]):
         pixels = (img / np.float32(255) * 3).astype(dtype)
         data = cv2.imencode(".tiff", pixels)[1]
-        with pytest.raises(FormatError, match=f"Pixels of cat.tif are {dtype}") as info:
-            decode_image(data, channels=channels, name="cat.tif")
-        assert "channels=None" in str(info.value) and "damaged" not in str(info.value)
+        for channels in (1, 3, 4):
+            with pytest.raises(FormatError, match=f"Pixels of cat.tif are {dtype}") as info:
+                decode_image(data, channels=channels, name="cat.tif")
+            assert "channels=None" in str(info.value) and "damaged" not in str(info.value)
         expected = pixels.reshape(48, 67, -1)
         assert np.array_equal(decode_image(data, channels=None, rgb=False), expected)
         assert np.array_equal(decode_image(data, channels=None), expected[:, :, ::-1])
-        with pytest.raises(FormatError, match=dtype):
-            DecodeRandomCrop(8)(data, np.random.default_rng(0))
 
 
 # Turned by EXIF
-
-TURNS = [None, *(np.array(turn) for turn in (
-    [[1, 0], [0, 1]], [[1, 0], [0, -1]], [[-1, 0], [0, -1]], [[-1, 0], [0, 1]],
-    [[0, 1], [1, 0]], [[0, 1], [-1, 0]], [[0, -1], [-1, 0]], [[0, -1], [1, 0]],
-))]  # fmt: skip
-
-
-def upright(img: np.ndarray, orientation: int) -> np.ndarray:
-    """By EXIF's table: where the stored rows and columns run."""
-    turn = TURNS[orientation]
-    assert turn is not None
-    img = img.swapaxes(0, 1) if turn[0, 0] == 0 else img
-    rows, columns = turn.sum(axis=1)
-    return img[::rows, ::columns]
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -140,7 +115,6 @@ def test_turned_files(kind: str, orientation: int) -> None:
     header = image_header(data)
     assert (header.height, header.width, header.orientation) == (48, 67, orientation)
     img, lying = decode_image(data), decode_image(data, orient=False)
-    assert np.array_equal(img, upright(lying, orientation))
     assert img.shape[:2] == header.upright_size and close(lying, IMG, 1)
     with pillow.open(BytesIO(data)) as opened:
         assert np.array_equal(img, np.asarray(ImageOps.exif_transpose(opened)))
@@ -166,15 +140,12 @@ def png_with(payload: bytes, before: bytes = b"IDAT", kind: bytes = b"eXIf") -> 
 
 def test_exif_block_wherever_it_is() -> None:
     for payload in (exif(6), b"Exif\0\0" + exif(6)):
-        for before in (b"IDAT", b"IEND"):
-            data = png_with(payload, before)
-            assert image_header(data).orientation == 6
-            assert np.array_equal(decode_image(data), upright(IMG, 6))
         webp = saved(kind="WEBP", orientation=6)
         webp = webp[: webp.index(b"EXIF") + 4] + struct.pack("<I", len(payload)) + payload
         webp = webp[:4] + struct.pack("<I", len(webp) - 8) + webp[8:]
-        assert image_header(webp).orientation == 6
-        assert np.array_equal(decode_image(webp), upright(IMG, 6))
+        for data in (png_with(payload, b"IDAT"), png_with(payload, b"IEND"), webp):
+            assert image_header(data).orientation == 6
+            assert np.array_equal(decode_image(data), np.rot90(IMG, -1))
     big = b"MM\0*\0\0\0\x08\0\x01" + struct.pack(">HHIHH", 0x0112, 3, 1, 6, 0)
     assert image_header(png_with(big)).orientation == 6
 
@@ -207,9 +178,9 @@ def test_damaged_exif_is_upright() -> None:
 
 def test_only_powers_of_two() -> None:
     data = saved(smooth(375, 500))
+    half = (188, 250)
     for min_size, shape in (
-        (200, (375, 500)), (188, (188, 250)), ((188, 250), (188, 250)), ((94, 125), (94, 125)),
-        ((95, 10), (188, 250)), (1, (47, 63)), (10_000, (375, 500)),
+        (200, (375, 500)), (188, half), (half, half), ((95, 10), half), (1, (47, 63)),
     ):  # fmt: skip
         small = decode_image(data, min_size=min_size)
         assert small.shape == (*shape, 3)
@@ -218,7 +189,13 @@ def test_only_powers_of_two() -> None:
     turned = saved(smooth(100, 400), orientation=6)  # min_size is that of the result
     assert decode_image(turned, min_size=(200, 50)).shape == (200, 50, 3)
     assert decode_image(turned, min_size=(50, 200), orient=False).shape == (50, 200, 3)
-    assert decode_image(turned, min_size=(100, 50), orient=False).shape == (100, 400, 3)
+
+
+def test_arguments() -> None:
+    with pytest.raises(ConfigError, match="channels=2"):
+        decode_image(saved(), channels=2)
+    with pytest.raises(ConfigError, match="are bytes"):
+        decode_image("photo.jpg")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("kind", ["JPEG", "PNG"])
@@ -237,25 +214,10 @@ def test_out(kind: str) -> None:
     for bad in (np.zeros((48, 66, 3), np.uint8), np.zeros(9, np.uint8), np.zeros(IMG.shape)):
         with pytest.raises(ConfigError, match="does not fit"):
             decode_image(data, out=bad)
-    for shape, crop in ((IMG.shape, None), ((IMG.size,), None), ((9, 9, 3), (0, 0, 9, 9))):
+    slot.flags.writeable = False
+    for decode, out in ((decode_image, slot[0]), (DecodeRandomCrop(8), slot[0, :8, :8])):
         with pytest.raises(ConfigError, match="out cannot be written"):
-            decode_image(data, part=crop, out=read_only(shape))
-    for img in (IMG, smooth(1, 400)):
-        with pytest.raises(ConfigError, match="out cannot be written"):
-            DecodeRandomCrop(8)(saved(img, kind), out=read_only((8, 8, 3)))
-
-
-def read_only(shape: tuple[int, ...]) -> np.ndarray:
-    memory = np.zeros(shape, np.uint8)
-    memory.flags.writeable = False
-    return memory
-
-
-def test_arguments() -> None:
-    with pytest.raises(ConfigError, match="channels=2"):
-        decode_image(saved(), channels=2)
-    with pytest.raises(ConfigError, match="are bytes"):
-        decode_image("photo.jpg")  # type: ignore[arg-type]
+            decode(data, out=out)
 
 
 def test_encode() -> None:
@@ -267,12 +229,6 @@ def test_encode() -> None:
     assert close(decode_image(encode_jpeg(IMG[:, ::-1])), IMG[:, ::-1])
     with pytest.raises(ConfigError, match="uint8 image"):
         encode_jpeg(IMG.astype(np.float32))
-    wrong: list[dict[str, Any]] = [{"quality": q} for q in (101, 0, -1, 90.5, "high", None)]
-    wrong += [{"subsampling": s} for s in ("foo", "Gray", 420, [])]
-    for options in wrong:
-        for img in (IMG, IMG[:, :, 0]):
-            with pytest.raises(ConfigError, match=next(iter(options))):
-                encode_jpeg(img, **options)
 
 
 # Damaged, and hostile
@@ -343,12 +299,12 @@ def test_no_image() -> None:
 @pytest.mark.parametrize("kind", FORMATS)
 def test_every_short_start_is_an_error(kind: str) -> None:
     data = FORMATS[kind]
-    for end in (*range(64), len(data) // 2, len(data) - 20):
+    for end in (*range(0, 64, 3), len(data) // 2, len(data) - 20):
         with pytest.raises(FormatError):
             decode_image(data[:end])
 
 
-@settings(max_examples=scaled(6000, at_least=250), deadline=None)
+@settings(max_examples=scaled(1200))
 @given(st.data())
 def test_damaged_bytes_are_an_error_or_an_image(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from([*FORMATS, "JPEG", "PNG"]))
@@ -358,12 +314,10 @@ def test_damaged_bytes_are_an_error_or_an_image(data: st.DataObject) -> None:
     for _ in range(data.draw(st.integers(1, 6))):
         img[data.draw(early | anywhere)] = data.draw(st.integers(0, 255))
     cut = data.draw(st.sampled_from([None, len(img) // 2]) | anywhere)
-    options: dict[str, Any] = {
+    sizes: list[dict[str, Any]] = [{}, {"min_size": 1}, {"min_size": 20}, {"part": [5, 3, 9, 9]}]
+    options = data.draw(st.sampled_from(sizes)) | {
         "strict": data.draw(st.booleans()),
         "channels": data.draw(st.sampled_from([1, 3, 4, None])),
-        **data.draw(
-            st.sampled_from([{}, {"min_size": 1}, {"min_size": 20}, {"part": [5, 3, 9, 9]}])
-        ),
     }
     try:
         result = decode_image(bytes(img[:cut]), max_pixels=1 << 22, **options)

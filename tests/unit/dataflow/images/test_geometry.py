@@ -1,8 +1,4 @@
-"""Geometry: image, mask, coordinates and boxes move together, to a fraction of a pixel.
-
-Most laws use an image whose two channels are the x and the y of each pixel: wherever it was moved,
-it says where it came from.
-"""
+"""Geometry: numbers checked by hand; `test_laws` has what is true of all that moves."""
 
 from __future__ import annotations
 
@@ -17,49 +13,12 @@ from hypothesis import strategies as st
 from augmentors import Array, inner, look, places, rng
 from scaling import scaled
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow.images import (
-    Affine,
-    CenterCrop,
-    CenterPaste,
-    ConstantBackgroundFiller,
-    CropTransform,
-    FlipTransform,
-    GaussianDeform,
-    GoogleNetRandomCropAndResize,
-    RandomCrop,
-    RandomCropRandomShape,
-    RandomPaste,
-    RandomResize,
-    Resize,
-    ResizeShortestEdge,
-    ResizeTransform,
-    Rotation,
-    RotationAndCropValid,
-    Shift,
-    Transform,
-    Transpose,
-    WarpAffineTransform,
-    clip_boxes,
-)
-
-seeds = st.integers(0, 2**32)
-
-
-@given(st.integers(1, 9), st.integers(1, 9), st.sampled_from([(), (1,), (3,), (6,)]), st.booleans())
-def test_flip_twice_is_the_identity(h: int, w: int, channels: tuple[int, ...], horiz: bool) -> None:
-    image = rng(h * w).integers(0, 256, (h, w, *channels), np.uint8)
-    flip = FlipTransform(h, w, horiz)
-    assert np.array_equal(flip.apply_image(image), image[:, ::-1] if horiz else image[::-1])
-    assert np.array_equal(flip.apply_image(flip.apply_image(image)), image)
-    assert np.array_equal(flip.apply_mask(image), flip.apply_image(image))
-    points = rng(0).uniform(-5, 15, (4, 2))
-    assert np.allclose(flip.apply_coords(flip.apply_coords(points)), points)
-    expected = [w - 0.0, 0.0] if horiz else [0.0, h - 0.0]
-    assert flip.apply_coords(np.zeros((1, 2))).tolist() == [expected]
+from towerpack.dataflow import images as im
+from towerpack.dataflow.images import clip_boxes
 
 
 def numbers() -> tuple[Array, Callable[..., list[float]]]:
-    def at(transform: Transform, x: float, y: float) -> list[float]:
+    def at(transform: im.Transform, x: float, y: float) -> list[float]:
         return np.round(transform.apply_coords(np.array([(x, y)], np.float64))[0], 9).tolist()
 
     return np.zeros((10, 20, 3), np.uint8), at
@@ -67,40 +26,37 @@ def numbers() -> tuple[Array, Callable[..., list[float]]]:
 
 def test_by_hand() -> None:
     image, at = numbers()
-    assert at(ResizeTransform(10, 20, 5, 40), 20, 10) == [40, 5]
-    assert at(CropTransform(2, 3, 4, 5), 3, 2) == [0, 0]
-    assert at(Transpose(prob=1).get_transform(image), 20, 10) == [10, 20]
-    assert at(CenterPaste((20, 31)).get_transform(image), 0, 0) == [5, 5]
+    assert at(im.FlipTransform(10, 20), 0, 3) == [20, 3]
+    assert at(im.FlipTransform(10, 20, horiz=False), 3, 0) == [3, 10]
+    assert at(im.ResizeTransform(10, 20, 5, 40), 20, 10) == [40, 5]
+    assert at(im.CropTransform(2, 3, 4, 5), 3, 2) == [0, 0]
+    assert at(im.Transpose(prob=1).get_transform(image), 20, 10) == [10, 20]
+    assert at(im.CenterPaste((20, 31)).get_transform(image), 0, 0) == [5, 5]
     # A quarter turn, counter-clockwise: what was on the right is at the top.
-    turn = Rotation(90, (0.5, 0.5), step_deg=90)
+    turn = im.Rotation(90, (0.5, 0.5), step_deg=90)
     turns = {tuple(at(turn.get_transform(image, rng(seed)), 15, 5)) for seed in range(20)}
     assert turns == {(15, 5), (10, 0), (10, 10)}
-    up = WarpAffineTransform(np.array([[0.0, 1, 5], [-1, 0, 14]]), (20, 10))
-    assert at(up, 15, 5) == [10, 0]
     # Twice as large, about the centre.
-    assert at(Affine((2, 2)).get_transform(image), 11, 6) == [12, 7]
+    assert at(im.Affine((2, 2)).get_transform(image), 11, 6) == [12, 7]
     # Vertical lines lean to the side, the centre stays.
-    lean = Affine(shear=30).get_transform(image, rng(1))
+    lean = im.Affine(shear=30).get_transform(image, rng(1))
     assert at(lean, 10, 5) == [10, 5]
     assert at(lean, 0, 5) == [0, 5] and at(lean, 10, 0)[0] != 10
 
 
 def test_a_shift_is_by_whole_pixels_within_its_limits() -> None:
     image, at = numbers()
-    shifts = [at(Shift(0.2, 0.1).get_transform(image, rng(seed)), 0, 0) for seed in range(200)]
+    shifts = [at(im.Shift(0.2, 0.1).get_transform(image, rng(seed)), 0, 0) for seed in range(200)]
     assert {x for x, _ in shifts} == {-4, -3, -2, -1, 0, 1, 2, 3, 4}
     assert {y for _, y in shifts} == {-1, 0, 1}
     # A quarter and a bit of ten pixels are two whole ones; all places are equally likely.
-    odd = [
-        at(Shift(0.26, 0.29).get_transform(np.zeros((100, 10)), rng(s)), 0, 0) for s in range(600)
-    ]
+    tall = np.zeros((100, 10))
+    odd = [at(im.Shift(0.26, 0.29).get_transform(tall, rng(s)), 0, 0) for s in range(600)]
     assert {y for _, y in odd} <= {*range(-29, 30)} and max(y for _, y in odd) == 29
     counts = [sum(x == shift for x, _ in odd) for shift in range(-2, 3)]
     assert sum(counts) == 600 and min(counts) > 80
-    for shift in (Affine(translate_frac=(0.26, 0.0)), Shift(0.04)):
-        assert abs(at(shift.get_transform(np.zeros((8, 10)), rng(1)), 0, 0)[0]) <= 2
     numbered = np.arange(200, dtype=np.uint8).reshape(10, 20)
-    moved = Shift(0.5, border="constant", border_value=255).get_transform(image, rng(0))
+    moved = im.Shift(0.5, border="constant", border_value=255).get_transform(image, rng(0))
     dx = round(at(moved, 0, 0)[0])
     shown = moved.apply_image(numbered)
     assert dx != 0
@@ -110,17 +66,15 @@ def test_a_shift_is_by_whole_pixels_within_its_limits() -> None:
 def test_values_that_do_not_fit() -> None:
     image = np.zeros((9, 9, 3), np.uint8)
     for aug in (
-        Rotation(40, (0, 0), border="constant", border_value=-1),
-        Rotation(40, (0, 0), border="constant", border_value=(1, 2)),
-        CenterPaste(20, ConstantBackgroundFiller(256)),
-        CenterPaste(20, ConstantBackgroundFiller((1, 2))),
+        im.Rotation(40, (0, 0), border="constant", border_value=-1),
+        im.Rotation(40, (0, 0), border="constant", border_value=(1, 2)),
+        im.CenterPaste(20, im.ConstantBackgroundFiller(256)),
+        im.CenterPaste(20, im.ConstantBackgroundFiller((1, 2))),
     ):
         with pytest.raises(ConfigError, match=r"(is no colour|does not fit into uint8)"):
             aug(image)
-    for aug in (
-        Rotation(40, (0, 0), border="constant", mask_value=255),
-        CenterPaste(20, mask_value=255),
-    ):
+    turn = im.Rotation(40, (0, 0), border="constant", mask_value=255)
+    for aug in (turn, im.CenterPaste(20, mask_value=255)):
         transform = aug.get_transform(image, rng(1))
         assert transform.apply_mask(image[..., 0]).max() == 255
         with pytest.raises(ConfigError, match="255 does not fit into int8"):
@@ -129,15 +83,15 @@ def test_values_that_do_not_fit() -> None:
 
 def test_border_values() -> None:
     image = np.full((20, 20, 3), 9, np.uint8)
-    turned = Rotation(
-        40, (0.5, 0.5), border="constant", border_value=(1, 2, 3), mask_value=255
-    ).get_transform(image, rng(3))
+    middle = (0.5, 0.5)
+    turn = im.Rotation(40, middle, border="constant", border_value=(1, 2, 3), mask_value=255)
+    turned = turn.get_transform(image, rng(3))
     assert turned.apply_image(image)[0, 0].tolist() == [1, 2, 3]
     assert turned.apply_mask(image[..., 0])[0, 0] == 255
-    assert Rotation(40).get_transform(image, rng(3)).apply_image(image).min() == 9
+    assert im.Rotation(40).get_transform(image, rng(3)).apply_image(image).min() == 9
     for channels in (1, 4, 5, 9):
         many = np.arange(channels, dtype=np.float32) + np.ones((20, 20, 1), np.float32)
-        warp = WarpAffineTransform(np.eye(2, 3), (30, 30), "cubic", border_value=range(channels))
+        warp = im.WarpAffineTransform(np.eye(2, 3), (30, 30), "cubic", border_value=range(channels))
         shown = warp.apply_image(many)
         assert shown[5, 5].tolist() == [i + 1 for i in range(channels)]
         assert shown[29, 29].tolist() == list(range(channels))
@@ -145,7 +99,7 @@ def test_border_values() -> None:
 
 @given(st.integers(1, 60), st.integers(1, 60), st.floats(-180, 180))
 def test_rotation_and_crop_shows_only_the_image(h: int, w: int, degrees: float) -> None:
-    aug = RotationAndCropValid(abs(degrees))
+    aug = im.RotationAndCropValid(abs(degrees))
     image = np.ones((h, w), np.uint8)
     transform: Any = aug.get_transform(image, rng(0))
     new_h, new_w = transform.apply_image(image).shape
@@ -159,19 +113,16 @@ def test_rotation_and_crop_shows_only_the_image(h: int, w: int, degrees: float) 
         assert new_h * new_w >= h * w * 0.15 * min(h, w) / max(h, w)
 
 
-@pytest.mark.parametrize("degrees", [45, 135, 225, 45 + 1e-12, 45 - 1e-12])
-def test_rotation_and_crop_of_a_square_by_half_a_right_angle(degrees: float) -> None:
-    image = np.zeros((1000, 1000), np.uint8)
-    aug = RotationAndCropValid(degrees, step_deg=degrees)
-    shapes = {aug.get_transform(image, rng(seed)).apply_mask(image).shape for seed in range(9)}
-    assert shapes == {(1000, 1000), (707, 707)}
-
-
 def test_rotation_and_crop_in_steps() -> None:
+    square = np.zeros((1000, 1000), np.uint8)
+    for degrees in (45, 225, 45 + 1e-12, 45 - 1e-12):
+        aug = im.RotationAndCropValid(degrees, step_deg=degrees)
+        turns: list[Any] = [aug.get_transform(square, rng(seed)) for seed in range(9)]
+        assert {turn.dsize for turn in turns} == {(1000, 1000), (707, 707)}
     image = np.arange(12, dtype=np.uint8).reshape(3, 4)
     shapes = set()
     for seed in range(20):
-        turned = RotationAndCropValid(180, step_deg=90)(image, rng(seed))
+        turned = im.RotationAndCropValid(180, step_deg=90)(image, rng(seed))
         shapes.add(turned.shape)
         assert any(np.array_equal(turned, np.rot90(image, k)) for k in range(4))
     assert shapes == {(3, 4), (4, 3)}
@@ -179,57 +130,58 @@ def test_rotation_and_crop_in_steps() -> None:
 
 def test_resizes() -> None:
     image = np.zeros((30, 60, 3), np.uint8)
-    assert Resize((5, 7))(image).shape == (5, 7, 3)
-    assert Resize(8)(image).shape == (8, 8, 3)
-    assert ResizeShortestEdge(10)(image).shape == (10, 20, 3)
-    assert ResizeShortestEdge(10)(image[:, :7]).shape == (43, 10, 3)
-    assert ResizeShortestEdge(3)(np.zeros((1, 1000), np.uint8)).shape == (3, 3000)
+    assert im.Resize((5, 7))(image).shape == (5, 7, 3)
+    assert im.Resize(8)(image).shape == (8, 8, 3)
+    assert im.ResizeShortestEdge(10)(image).shape == (10, 20, 3)
+    assert im.ResizeShortestEdge(10)(image[:, :7]).shape == (43, 10, 3)
+    assert im.ResizeShortestEdge(3)(np.zeros((1, 1000), np.uint8)).shape == (3, 3000)
     for seed in range(50):
-        h, w = RandomResize((0.5, 2.0))(image, rng(seed)).shape[:2]
+        h, w = im.RandomResize((0.5, 2.0))(image, rng(seed)).shape[:2]
         assert 15 <= h <= 60 and 30 <= w <= 120 and 1.69 < w / h < 2.31 + 0.1
-        h, w = RandomResize((20, 25), (50, 55), aspect_ratio_thres=9)(image, rng(seed)).shape[:2]
+        h, w = im.RandomResize((20, 25), (50, 55), aspect_ratio_thres=9)(image, rng(seed)).shape[:2]
         assert 20 <= w <= 25 and 50 <= h <= 55
-        h, w = RandomResize((0.1, 0.2), minimum=(50, 10), aspect_ratio_thres=0)(image).shape[:2]
+        h, w = im.RandomResize((0.1, 0.2), minimum=(50, 10), aspect_ratio_thres=0)(image).shape[:2]
         assert (h, w) == (25, 50)
-    widths = {RandomResize((5, 7), aspect_ratio_thres=9)(image, rng(s)).shape[1] for s in range(60)}
+    widths = {
+        im.RandomResize((5, 7), aspect_ratio_thres=9)(image, rng(s)).shape[1] for s in range(60)
+    }
     assert widths == {5, 6, 7}
-    assert RandomResize((0.001, 0.001), aspect_ratio_thres=0)(image).shape == (1, 1, 3)
-    assert RandomResize((9.0, 9.0), (1.0, 1.0))(image).shape == image.shape  # no draw will do
-    impossible = RandomResize((9.0, 9.0), (1.0, 1.0), minimum=(90, 90))
+    assert im.RandomResize((0.001, 0.001), aspect_ratio_thres=0)(image).shape == (1, 1, 3)
+    assert im.RandomResize((9.0, 9.0), (1.0, 1.0))(image).shape == image.shape  # no draw will do
+    impossible = im.RandomResize((9.0, 9.0), (1.0, 1.0), minimum=(90, 90))
     assert impossible(image).shape == (90, 180, 3)
-    assert RandomResize((9.0, 9.0), (1.0, 1.0), minimum=(91, 7))(image).shape == (46, 91, 3)
+    assert im.RandomResize((9.0, 9.0), (1.0, 1.0), minimum=(91, 7))(image).shape == (46, 91, 3)
 
 
 @given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 40), st.integers(1, 40))
 def test_the_nearest_pixel_is_the_same_for_images_and_masks(h: int, w: int, y: int, x: int) -> None:
     image = np.random.default_rng(0).integers(0, 256, (h, w, 3), np.uint8)
-    transform = Resize((y, x), interp="nearest").get_transform(image)
+    transform = im.Resize((y, x), interp="nearest").get_transform(image)
     assert np.array_equal(transform.apply_image(image), transform.apply_mask(image))
     shown = transform.apply_image(image[..., 0].astype(np.float32))
-    places = np.stack(np.meshgrid(np.arange(x), np.arange(y)), axis=-1).reshape(-1, 2) + 0.5
-    back = np.floor(places * (w / x, h / y) + 1e-9).astype(int)
+    back = np.floor(places(y, x).reshape(-1, 2) * (w / x, h / y) + 1e-9).astype(int)
     assert np.array_equal(shown.ravel(), image[back[:, 1], back[:, 0], 0])
 
 
 def test_crops_reach_every_place() -> None:
     image = np.arange(20, dtype=np.uint8).reshape(4, 5)
-    corners = {RandomCrop((2, 3))(image, rng(seed))[0, 0].item() for seed in range(200)}
+    corners = {im.RandomCrop((2, 3))(image, rng(seed))[0, 0].item() for seed in range(200)}
     assert corners == {0, 1, 2, 5, 6, 7, 10, 11, 12}
-    assert CenterCrop((2, 3))(image).tolist() == [[6, 7, 8], [11, 12, 13]]
-    crops = [RandomCropRandomShape(2, 1)(image, rng(seed)) for seed in range(500)]
+    assert im.CenterCrop((2, 3))(image).tolist() == [[6, 7, 8], [11, 12, 13]]
+    crops = [im.RandomCropRandomShape(2, 1)(image, rng(seed)) for seed in range(300)]
     assert {crop.shape for crop in crops} == {(h, w) for h in range(1, 5) for w in range(2, 6)}
     assert {crop[-1, -1].item() for crop in crops if crop.shape == (3, 4)} == {13, 14, 18, 19}
     wide = np.zeros((50, 500), np.uint8)
-    for seed in range(100):
-        h, w = RandomCropRandomShape(10, 10, max_aspect_ratio=2)(wide, rng(seed)).shape
+    for seed in range(50):
+        h, w = im.RandomCropRandomShape(10, 10, max_aspect_ratio=2)(wide, rng(seed)).shape
         assert 0.5 <= w / h <= 2
-        h, w = RandomCropRandomShape(10, 10, 20, 1000)(wide, rng(seed)).shape
+        h, w = im.RandomCropRandomShape(10, 10, 20, 1000)(wide, rng(seed)).shape
         assert 10 <= w <= 20 and 10 <= h <= 50
 
 
 def test_random_resized_crop_draws_areas_and_ratios() -> None:
     image = np.zeros((300, 300), np.uint8)
-    aug = GoogleNetRandomCropAndResize((0.1, 0.4), (2, 2))
+    aug = im.GoogleNetRandomCropAndResize((0.1, 0.4), (2, 2))
     crops: list[Any] = [next(iter(aug.get_transform(image, rng(s)))) for s in range(300)]  # pyright: ignore
     areas = [crop.w * crop.h / image.size for crop in crops]
     assert 0.09 < min(areas) < 0.12 and 0.38 < max(areas) < 0.41
@@ -238,25 +190,21 @@ def test_random_resized_crop_draws_areas_and_ratios() -> None:
 
 def test_pastes() -> None:
     image = np.full((2, 3, 3), 200, np.uint8)
-    pasted = CenterPaste((4, 6))(image)
+    pasted = im.CenterPaste((4, 6))(image)
     assert pasted.sum() == 200 * 18 and (pasted[1:3, 1:4] == 200).all()
-    coloured = CenterPaste(5, ConstantBackgroundFiller((1, 2, 3)))(image)
+    coloured = im.CenterPaste(5, im.ConstantBackgroundFiller((1, 2, 3)))(image)
     assert coloured[0, 0].tolist() == [1, 2, 3] and coloured[2, 2].tolist() == [200] * 3
-    places = {int(RandomPaste((3, 4))(image, rng(s))[..., 0].argmax()) for s in range(100)}
+    places = {int(im.RandomPaste((3, 4))(image, rng(s))[..., 0].argmax()) for s in range(100)}
     assert places == {0, 1, 4, 5}
-    transform = CenterPaste(4, mask_value=-1).get_transform(image)
-    assert transform.apply_mask(np.ones((2, 3), np.int64)).tolist() == [
-        [-1, -1, -1, -1],
-        [1, 1, 1, -1],
-        [1, 1, 1, -1],
-        [-1, -1, -1, -1],
-    ]
+    transform = im.CenterPaste(4, mask_value=-1).get_transform(image)
+    expected = np.pad(np.ones((2, 3), np.int64), ((1, 1), (0, 1)), constant_values=-1)
+    assert np.array_equal(transform.apply_mask(np.ones((2, 3), np.int64)), expected)
 
 
 def test_a_strong_pull_is_strongest_at_its_anchor() -> None:
     image = places(100, 100)
-    aug = GaussianDeform([(0.2, 0.7)], sigma=0.2, randrange=20)  # the slope reaches 0.86
-    for seed in range(20):
+    aug = im.GaussianDeform([(0.2, 0.7)], sigma=0.2, randrange=20)  # the slope reaches 0.86
+    for seed in range(8):
         transform = aug.get_transform(image, rng(seed))
         shown = transform.apply_image(image)
         pulls = np.abs(shown - image)[5:-5, 5:-5].sum(axis=-1)
@@ -272,14 +220,14 @@ def test_a_deformation_that_almost_folds_still_moves_points() -> None:
     image = np.zeros((100, 100), np.uint8)
     for seed in range(scaled(2000)):
         draw = rng(seed)
-        aug = GaussianDeform(draw.random((1, 2)), sigma=0.2, randrange=22)  # slopes up to 0.94
+        aug = im.GaussianDeform(draw.random((1, 2)), sigma=0.2, randrange=22)  # slopes up to 0.94
         transform = aug.get_transform(image, draw)
         transform.apply_coords(draw.uniform(0, 100, (100, 2)))
 
 
 def test_a_deformation_that_folds_refuses_points() -> None:
     image = np.zeros((50, 50), np.uint8)
-    aug = GaussianDeform([(0.5, 0.5)], (50, 50), sigma=0.02, randrange=40)
+    aug = im.GaussianDeform([(0.5, 0.5)], (50, 50), sigma=0.02, randrange=40)
     transform = aug.get_transform(image, rng(0))
     transform.apply_image(image)
     with pytest.raises(ConfigError, match="folds the image"):
@@ -290,10 +238,8 @@ def test_a_deformation_that_folds_refuses_points() -> None:
 @pytest.mark.parametrize("border", ["constant", "replicate", "reflect", "wrap", "reflect_101"])
 def test_borders_of_images_and_masks_agree(border: str) -> None:
     numbers = np.arange(20 * 30, dtype=np.float32).reshape(20, 30)
-    for aug in (
-        Shift(0.5, 0.5, border=border),
-        Rotation(180, (0.5, 0.5), border=border, step_deg=90),
-    ):
+    turn = im.Rotation(180, (0.5, 0.5), border=border, step_deg=90)
+    for aug in (im.Shift(0.5, 0.5, border=border), turn):
         for seed in range(5):
             transform = aug.get_transform(numbers, rng(seed))
             shown, mask = transform.apply_image(numbers), transform.apply_mask(numbers.astype(int))
@@ -307,13 +253,10 @@ def test_clip_boxes() -> None:
     assert keep.tolist() == [True, True, True, False, False]
     assert clip_boxes(boxes, 10, 12, min_area=0.2)[1].tolist() == [True, True, False, False, False]
 
-
-def test_boxes_that_end_before_they_begin_have_no_area() -> None:
+    # Some end before they begin.
     boxes = np.array([[50.0, 50, 10, 10], [50, 10, 10, 50], [np.nan, 1, 2, 3], [1, 1, 2, 2]])
     assert clip_boxes(boxes, 100, 100)[1].tolist() == [False, False, False, True]
-
-
-def test_areas_that_float16_cannot_hold() -> None:
+    # Areas that float16 cannot hold.
     boxes = np.array([[0, 0, 400, 400], [-400, 0, 400, 400]], np.float16)
     clipped, keep = clip_boxes(boxes, 500, 500, min_area=0.5)
     assert clipped.dtype == np.float16 and keep.tolist() == [True, True]  # half counts
@@ -321,23 +264,21 @@ def test_areas_that_float16_cannot_hold() -> None:
 
 
 def test_what_does_not_fit() -> None:
-    image = np.zeros((10, 20, 3), np.uint8)
-    for aug in (RandomCrop(11), CenterCrop(11), RandomCropRandomShape(5, 11)):
-        with pytest.raises(
-            ConfigError, match=r"A part of 11 x (11|5) pixels does not fit.*10 x 20"
-        ):
-            aug(image)
-    with pytest.raises(ConfigError, match=r"A part of 10 x 20 pixels does not fit.*15 x 15"):
-        CenterPaste(15)(image)
-    with pytest.raises(ConfigError, match="does not lie in an image"):
-        CropTransform(-1, 0, 5, 5).apply_image(image)
-    for transform in (ResizeTransform(10, 20, 5, 5), FlipTransform(10, 20)):
-        for apply in (transform.apply_image, transform.apply_mask):
-            with pytest.raises(ConfigError, match="for images of 10 x 20"):
-                apply(image[:9])
-    with pytest.raises(ConfigError, match=r"expected  \[n, 2\]"):
-        FlipTransform(10, 20).apply_coords(np.zeros(4))
-    with pytest.raises(ConfigError, match="that of boxes"):
-        FlipTransform(10, 20).apply_boxes(np.zeros((3, 2)))
-    with pytest.raises(ConfigError, match="Keypoints have x and y"):
-        FlipTransform(10, 20).apply_keypoints(np.zeros(3))
+    image: Any = np.zeros((10, 20, 3), np.uint8)
+    flip = im.FlipTransform(10, 20)
+    fits = r"A part of {} x {} pixels does not fit.*{}"
+    for apply, value, words in (
+        (im.RandomCrop(11), image, fits.format(11, 11, "10 x 20")),
+        (im.CenterCrop(11), image, fits.format(11, 11, "10 x 20")),
+        (im.RandomCropRandomShape(5, 11), image, fits.format(11, 5, "10 x 20")),
+        (im.CenterPaste(15), image, fits.format(10, 20, "15 x 15")),
+        (im.CropTransform(-1, 0, 5, 5).apply_image, image, "does not lie in an image"),
+        (im.ResizeTransform(10, 20, 5, 5).apply_mask, image[:9], "for images of 10 x 20"),
+        (flip.apply_image, image[:9], "for images of 10 x 20"),
+        (flip.apply_mask, [[1, 2], [3, 4]], "not of type list"),
+        (flip.apply_coords, np.zeros(4), r"expected  \[n, 2\]"),
+        (flip.apply_boxes, np.zeros((3, 2)), "that of boxes"),
+        (flip.apply_keypoints, np.zeros(3), "Keypoints have x and y"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            apply(value)

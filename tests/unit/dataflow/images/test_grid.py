@@ -95,28 +95,23 @@ def test_what_is_drawn_in() -> None:
     image_grid([outside], image="x", boxes="b", keypoints="k", cell=100)
 
 
-@pytest.mark.parametrize(
-    "label",
-    [3, np.int64(1), "Größe", "x" * 500, [0.7, 0.3], np.float32([0, 1]), b"a", None, [1, 2]],
-)
-def test_labels(label: Any) -> None:
-    img = np.zeros((16, 16), np.uint8)
-    grid = image_grid([(img, label)], label=1, names=["cat", "dog"], cell=64)
-    assert grid.shape == (82, 64, 3)
-    assert (grid[64:] > 100).any()
-    assert (grid[64:, -2:] == DARK).all()  # long texts are cut off
-    other = image_grid([(img, "something else")], label=1, cell=64)
-    assert not np.array_equal(grid, other)
+def test_labels() -> None:
+    def labelled(label: Any, cell: int = 192) -> np.ndarray:
+        datapoint = np.zeros((16, 16), np.uint8), label
+        return image_grid([datapoint], label=1, names=["cat", "dog", "c", "d"], cell=cell)
 
-
-def test_soft_labels_tell_the_greatest() -> None:
-    img = np.zeros((16, 16), np.uint8)
-    soft = np.array([0.04, 0.3, 0.003, 0.5, 0.157])
-    one = image_grid([(img, soft)], label=1, names=["a", "b", "c", "d"], cell=192)
-    other = image_grid([(img, "d 0.50, b 0.30, 4 0.16")], label=1, cell=192)
-    assert np.array_equal(one, other)
-    sure = image_grid([(img, np.array([0.0, 1.0]))], label=1, cell=192)
-    assert np.array_equal(sure, image_grid([(img, "1 1.00")], label=1, cell=192))
+    long = labelled("x" * 500, 64)
+    assert long.shape == (82, 64, 3) and (long[64:] > 100).any() and (long[64:, -2:] == DARK).all()
+    for label, text in (
+        (np.int64(1), "dog"),
+        (9, "9"),
+        (None, "None"),
+        ([1, 2], "[1, 2]"),
+        (np.array([0.04, 0.3, 0.003, 0.5, 0.157]), "d 0.50, dog 0.30, 4 0.16"),
+        (np.float32([0, 1]), "dog 1.00"),
+    ):
+        assert np.array_equal(labelled(label), labelled(text)), text
+    assert not np.array_equal(labelled("Größe"), labelled("Grosse"))
 
 
 def test_is_a_function_of_the_seed() -> None:
@@ -127,40 +122,17 @@ def test_is_a_function_of_the_seed() -> None:
 
 
 def test_errors() -> None:
-    for arguments in ({"rows": 0}, {"cols": 0}, {"cell": 3}):
-        with pytest.raises(ConfigError, match="shows nothing"):
-            image_grid(IMAGES, **arguments)
-    with pytest.raises(ConfigError, match="no image to show"):
-        image_grid(DataFromList([]))
-    with pytest.raises(ConfigError, match="no image to show"):
-        image_grid([(3, 4)])
-    with pytest.raises(ConfigError, match="boxes"):
-        image_grid([(IMAGES[0], np.zeros((3, 2)))], boxes=1)
-
-
-def test_a_component_that_is_not_there() -> None:
-    for datapoint, arguments, expected in (
-        ((IMAGES[0], 1), {"boxes": 2}, ["2 to show as boxes", "0 or 1"]),
-        ((IMAGES[0], 1), {"label": -3}, ["-3 to show as label", "expected  0 or 1", "--label ..."]),
-        ({"a": IMAGES[0], "b": 3}, {"boxes": "x", "image": "a"}, ["'x'", "expected  'a' or 'b'"]),
-        ((), {}, ["0 to show as image", "expected  components"]),
+    image, no_masks = IMAGES[0], [None, {"x": 1}, np.zeros(20, int), np.full((20, 20), np.nan)]
+    for source, arguments, words in (
+        ([], {}, "no image to show"),
+        ([(3, 4)], {}, "no image to show"),
+        ([(image, np.zeros((3, 2)))], {"boxes": 1}, "boxes"),
+        ([(image, 1)], {"label": -3}, r"-3 to show as label(.|\n)*expected  0 or 1(.|\n)*--label"),
+        ([{"a": image, "b": 3}], {"boxes": "x", "image": "a"}, "'x'(.|\n)*expected  'a' or 'b'"),
+        *(([(image, mask)], {"mask": 1}, r"no mask to show(.|\n)*mask=") for mask in no_masks),
     ):
-        source = DataFromList([datapoint])
-        with pytest.raises(ConfigError, match="no component") as caught:
+        with pytest.raises(ConfigError, match=words):
             image_grid(source, **arguments)
-        assert all(text in str(caught.value) for text in expected), str(caught.value)
-        assert caught.value.pipeline == str(source)
-
-
-def test_what_is_no_mask() -> None:
-    shapes = [(20,), (1, 20, 20, 1), (0, 0), (20, 0), (20, 20, 0), (20, 20, 3)]
-    masks: list[Any] = [3, None, "a mask", {"x": 1}, [[1, 2], [3]], np.zeros((20, 20), complex)]
-    masks += [np.zeros(shape, int) for shape in shapes]
-    masks += [np.full((20, 20), value) for value in (np.nan, -np.inf, 1e300, "a", None)]
-    for mask in masks:
-        with pytest.raises(ConfigError, match="no mask to show") as caught:
-            image_grid(DataFromList([(IMAGES[0], mask)]), mask=1)
-        assert "mask=..." in str(caught.value) and "[height, width]" in str(caught.value)
 
 
 def test_what_is_a_mask() -> None:
@@ -179,9 +151,8 @@ def test_what_is_a_mask() -> None:
 
 
 @pytest.mark.parametrize("part", ["mask", "label", "boxes", "keypoints"])
-@pytest.mark.parametrize("value", [3, None, np.array(3), [], np.zeros((2, 20, 20), int), {"a": 1}])
-def test_parts_that_are_not_of_the_batch(part: str, value: Any) -> None:
-    source = DataFromList([(IMAGES, value)])
-    with pytest.raises(ConfigError, match=f"5 images, and not as many .*{part}") as caught:
-        image_grid(source, **{part: 1})
-    assert f"{part}=..." in str(caught.value)
+def test_parts_that_are_not_of_the_batch(part: str) -> None:
+    for value in (3, np.array(3), [], np.zeros((2, 20, 20), int), {"a": 1}):
+        words = f"5 images, and not as many .*{part}(.|\n)*{part}=..."
+        with pytest.raises(ConfigError, match=words):
+            image_grid(DataFromList([(IMAGES, value)]), **{part: 1})

@@ -19,10 +19,8 @@ from towerpack.dataflow import (
     DataFromList,
     MapData,
     RepeatedData,
-    ShuffleData,
 )
 from towerpack.dataflow.images import BatchMix, CutMix, MixUp, Mosaic, MosaicLayout
-from towerpack.dataflow.testing import check_flow
 
 pytest.importorskip("cv2")
 
@@ -35,7 +33,7 @@ def flat_batch(count: int = 8, shape: tuple[int, ...] = (12, 10, 3), dtype: Any 
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
-@pytest.mark.parametrize("shape", [(12, 10, 3), (5, 7), (1, 1, 1)])
+@pytest.mark.parametrize("shape", [(12, 10, 3), (5, 7)])
 def test_mixup(dtype: Any, shape: tuple[int, ...]) -> None:
     batch = flat_batch(8, shape, dtype)
     images, soft = MixUp(0.4, 8)(batch, rng())
@@ -50,20 +48,18 @@ def test_mixup(dtype: Any, shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("shape", [(12, 10, 3), (5, 7), (1, 1, 1), (40, 3, 1)])
 def test_cutmix(shape: tuple[int, ...]) -> None:
     changed = 0
-    for seed in range(20):
+    for seed in range(10):
         images, soft = CutMix(1.0, 8)(flat_batch(8, shape), rng(seed))
         for i in range(8):
-            own = images[i] == 10 * i
+            own, partner = images[i] == 10 * i, np.argmax(soft[i] * (np.arange(8) != i))
             assert soft[i, i] == pytest.approx(own.mean(), abs=1e-6)
-            assert np.isin(
-                images[i], [10 * i, 10 * int(np.argmax(soft[i] * (np.arange(8) != i)))]
-            ).all()
+            assert np.isin(images[i], [10 * i, 10 * int(partner)]).all()
             plane = ~own.reshape(*shape[:2], -1)[:, :, 0]
             changed += bool(plane.any())
             if plane.any():  # one rectangle
                 rows, columns = np.flatnonzero(plane.any(1)), np.flatnonzero(plane.any(0))
                 assert plane.sum() == (np.ptp(rows) + 1) * (np.ptp(columns) + 1)
-    assert changed > 30 or shape == (1, 1, 1)
+    assert changed > 15 or shape == (1, 1, 1)
 
 
 def test_rectangles_are_about_a_centre_that_is_anywhere() -> None:
@@ -100,33 +96,19 @@ def test_kinds_of_batches() -> None:
     assert soft.dtype == np.float64 and np.allclose(soft, MixUp(1.0, 8)((images, labels), rng())[1])
 
 
-@pytest.mark.parametrize("mix", [MixUp(0.5, 10), CutMix(1.0, 10), CutMix(1.0, labels="pair")])
-def test_in_a_pipeline(mix: BatchMix) -> None:
-    images, labels = flat_batch(10)
-
-    def make() -> MapData:
-        return MapData(BatchData(ShuffleData(DataFromArrays(images, labels)), 4), mix, rng=True)
-
-    check_flow(make)
-    with pytest.raises(MapError, match="of a batch"):
-        list(MapData(DataFromArrays(images, labels), mix, rng=True, batched=True))
-
-
-@pytest.mark.parametrize(
-    "batch, words",
-    [
-        ((flat_batch()[0], np.full(8, 8)), "a label 8"),
-        ((flat_batch()[0], np.full(8, -1)), "a label -1"),
-        ((flat_batch()[0], np.zeros(8)), "cannot be mixed"),
-        ((flat_batch()[0], np.zeros(7, int)), "images and labels"),
-        ((flat_batch()[0].astype(int), np.zeros(8, int)), "images and labels"),
+def test_bad_batches() -> None:
+    images = flat_batch()[0]
+    for batch, words in (
+        ((images, np.full(8, 8)), "a label 8"),
+        ((images, np.full(8, -1)), "a label -1"),
+        ((images, np.zeros(8)), "cannot be mixed"),
+        ((images, np.zeros(7, int)), "images and labels"),
+        ((images.astype(int), np.zeros(8, int)), "images and labels"),
         ((np.zeros((8, 3), np.uint8), np.zeros(8, int)), "images and labels"),
-    ],
-)
-def test_bad_batches(batch: Any, words: str) -> None:
-    for mix in (MixUp(1.0, 8), CutMix(1.0, 8)):
+        ((images[0], 1), "images and labels"),
+    ):
         with pytest.raises(ConfigError, match=words):
-            mix(batch, rng())
+            CutMix(1.0, 8)(batch, rng())
 
 
 def test_a_batch_of_nothing() -> None:
@@ -138,12 +120,9 @@ def test_a_batch_of_nothing() -> None:
 
 
 def test_components_that_are_missing() -> None:
-    images, labels = flat_batch()
     with pytest.raises(ConfigError, match="no component 1 to mix") as caught:
-        MixUp(1.0, 8)((images,), rng())
+        MixUp(1.0, 8)((flat_batch()[0],), rng())
     assert "label=..." in str(caught.value)
-    with pytest.raises(ConfigError, match="no component 'image' to mix"):
-        MixUp(1.0, 8, image="image", label="label")({"a": images, "label": labels}, rng())
     without_labels = [(img, boxes) for img, boxes, _ in SPOTTED]
     with pytest.raises(ConfigError, match="no component 2 to put together") as caught:
         MosaicLayout(40)(without_labels[:4], rng())
@@ -182,7 +161,7 @@ def near_edges_of_parts(height: int, width: int, seed: int) -> np.ndarray:
     return near[0][:, None] | near[1][None]
 
 
-@settings(max_examples=scaled(500, at_least=40), deadline=None)
+@settings(max_examples=scaled(500))
 @given(
     seed=st.integers(0, 2**32),
     picks=st.lists(st.integers(0, 5), min_size=4, max_size=4),
@@ -213,22 +192,14 @@ def test_boxes_contain_their_pixels(seed: int, picks: list[int], shape: Any) -> 
 
 def test_hardly_visible_boxes_are_left_out() -> None:
     counts = [
-        sum(
-            len(MosaicLayout(96, min_visible=visible)(SPOTTED[:4], rng(seed))[1])
-            for seed in range(30)
-        )
-        for visible in (0.0, 0.3, 0.9)
+        sum(len(MosaicLayout(96, min_visible=v)(SPOTTED[:4], rng(s))[1]) for s in range(30))
+        for v in (0.0, 0.3, 0.9)
     ]
     assert 240 >= counts[0] > counts[1] > counts[2] > 0
 
 
-def data() -> DataFromList:
-    return DataFromList(SPOTTED)
-
-
 def test_mosaic_in_a_pipeline() -> None:
-    check_flow(lambda: BatchData(Mosaic(data(), (32, 40), boxes=None), 2, stack="list"))
-    ds = Mosaic(data(), 48)
+    ds = Mosaic(DataFromList(SPOTTED), 48)
     assert len(ds) == 6 and repr(ds) == "DataFromList(6) > Mosaic(48 x 48)"
     one, two = (list(ds.iterate(seed=1, epoch=e)) for e in (0, 1))
     assert not all(np.array_equal(a[0], b[0]) for a, b in zip(one, two, strict=True))
@@ -254,49 +225,22 @@ def test_mosaic_errors() -> None:
     with pytest.raises(ConfigError, match="random access"):
         Mosaic(DataFromGenerator(lambda: iter(SPOTTED)))
     with pytest.raises(ConfigError, match="random access"):
-        Mosaic(RepeatedData(data()))
+        Mosaic(RepeatedData(DataFromList(SPOTTED)))
     mixed = [*SPOTTED, (SPOTTED[0][0].astype(np.float32), *SPOTTED[0][1:])]
     with pytest.raises(MapError, match="differ in kind"):
         list(Mosaic(DataFromList(mixed), 16))
     bad = [(img, boxes, labels[:1]) for img, boxes, labels in SPOTTED]
-    with pytest.raises(MapError, match="2 boxes") as info:
+    with pytest.raises(MapError, match="datapoints 0, "):
         list(Mosaic(DataFromList(bad), 16))
-    assert "datapoints 0, " in str(info.value)
 
 
-MIXES = [MixUp(1.0, 10), CutMix(1.0, 10), MixUp(labels="pair")]
-
-
-@pytest.mark.parametrize("mix", MIXES, ids=repr)
-def test_without_a_generator(mix: BatchMix) -> None:
-    batches = BatchData(DataFromArrays(*flat_batch(8)), 4)
-    with pytest.raises(MapError, match="rng=True"):
-        list(MapData(batches, mix))
-
-
-@pytest.mark.parametrize("mix", MIXES, ids=repr)
-def test_before_batches(mix: BatchMix) -> None:
-    for shape, label in (((4, 5, 3), 1), ((4, 5), 1), ((4, 5, 3), np.eye(10)[3])):
-        ds = DataFromList([(np.zeros(shape, np.uint8), label)] * 4)
-        for batched in (False, True):
-            with pytest.raises(MapError) as caught:
-                list(MapData(ds, mix, rng=True, batched=batched))
-            fix = f"MapData(BatchData(ds, n), {type(mix).__name__}(...), rng=True)"
-            assert fix in str(caught.value)
-
-
-@pytest.mark.parametrize("mix", MIXES, ids=repr)
-def test_batches_of_lists(mix: BatchMix) -> None:
-    def batches(*shapes: tuple[int, ...], stack: str = "list") -> BatchData:
-        rows = [(np.full(shape, i, np.uint8), i) for i, shape in enumerate(shapes)]
-        return BatchData(DataFromList(rows), len(shapes), stack=stack)  # type: ignore[arg-type]
-
-    alike = [(4, 5, 3)] * 6
-    as_list, stacked = (
-        next(MapData(batches(*alike, stack=stack), mix, rng=True).iterate(seed=3))
-        for stack in ("list", "array")
-    )
+@pytest.mark.parametrize("mix", [MixUp(1.0, 10), CutMix(labels="pair")], ids=repr)
+def test_where_it_stands(mix: BatchMix) -> None:
+    ds = DataFromArrays(*flat_batch(8))
+    fix = rf"MapData\(BatchData\(ds, n\), {type(mix).__name__}\(...\), rng=True\)"
+    for options in ({"rng": True}, {"rng": True, "batched": True}, {}):
+        with pytest.raises(MapError, match=fix):
+            list(MapData(ds if options else BatchData(ds, 4), mix, **options))
+    batches = [BatchData(ds, 4, stack=stack) for stack in ("list", "array")]
+    as_list, stacked = (list(MapData(b, mix, rng=True).iterate(seed=3)) for b in batches)
     np.testing.assert_equal(as_list, stacked)
-    for shapes in ([(4, 5, 3), (6, 5, 3)], [(4, 5, 3), (4, 6, 3)], [(4, 5, 3), (4, 5)]):
-        with pytest.raises(MapError, match="differs in shape"):
-            list(MapData(batches(*shapes), mix, rng=True))

@@ -13,14 +13,10 @@ from hypothesis import strategies as st
 
 from augmentors import rng
 from picture_files import close, noise, saved, smooth
-from scaling import scaled
+from scaling import sample, scaled
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack.dataflow.images import (
-    DecodeRandomCrop,
-    GoogleNetRandomCropAndResize,
-    decode_image,
-    encode_jpeg,
-)
+from towerpack.dataflow import images as im
+from towerpack.dataflow.images import DecodeRandomCrop, decode_image, encode_jpeg
 from towerpack.dataflow.images import _decode as decode
 from towerpack.dataflow.images import _headers as headers
 
@@ -47,22 +43,19 @@ def heights(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+KINDS: list[dict[str, Any]] = [{}, {}, {"progressive": True}, {"restart_marker_blocks": 2}]
+COLOURS: list[dict[str, Any]] = [{"subsampling": kind} for kind in (0, 1, 2, "4:1:1")]
+
+
 @st.composite
 def parts(draw: st.DrawFn) -> tuple[bytes, tuple[int, int, int, int], dict[str, Any]]:
     """A file, a part of it when upright, and how to decode it."""
     height, width = draw(st.integers(1, 90)), draw(st.integers(1, 90))
     orientation = draw(st.integers(1, 8))
-    options: dict[str, Any] = draw(
-        st.sampled_from([{}, {}, {"progressive": True}, {"restart_marker_blocks": 2}])
-    )
-    kind = draw(st.sampled_from([0, 1, 2, "4:1:1", "rgb", "grey"]))
+    colours = draw(st.sampled_from([*COLOURS, {"keep_rgb": True}, None]))
     img = noise(height, width, draw(st.integers(0, 9)))
-    if kind == "rgb":
-        options = {**options, "keep_rgb": True}
-    elif kind == "grey":
-        img = img[:, :, 0]
-    else:
-        options = {**options, "subsampling": kind}
+    img = img[:, :, 0] if colours is None else img
+    options = draw(st.sampled_from(KINDS)) | (colours or {})
     data = saved(img, orientation=orientation, **options)
     how: dict[str, Any] = {name: draw(st.booleans()) for name in ("rgb", "orient", "strict")}
     how["channels"] = draw(st.sampled_from([3, 3, 3, 1, 4, None]))
@@ -72,7 +65,7 @@ def parts(draw: st.DrawFn) -> tuple[bytes, tuple[int, int, int, int], dict[str, 
     return data, (y, x, draw(st.integers(1, height - y)), draw(st.integers(1, width - x))), how
 
 
-@settings(max_examples=scaled(4000, at_least=200), deadline=None)
+@settings(max_examples=scaled(1500))
 @given(parts())
 def test_a_part_is_what_cutting_gives(case: Any) -> None:
     data, (y, x, height, width), how = case
@@ -105,15 +98,11 @@ def test_only_the_rows_that_are_needed_are_decoded(heights: list[int]) -> None:
 
 
 def test_arguments() -> None:
-    for strict in (True, False):
-        for part in [(-1, 0, 5, 5), (0, 0, 201, 5), (0, 296, 5, 5), (0, 0, 0, 5), (0, 0, 5, -5)]:
+    for part in [(-1, 0, 5, 5), (0, 0, 201, 5), (0, 296, 5, 5), (0, 0, 0, 5), (0, 0, 5, -5)]:
+        for strict in (True, False):
             with pytest.raises(ConfigError, match="does not lie in an image of 200 x 300"):
                 decode_image(PICTURE, part=part, strict=strict)
-        bad: Any
-        for bad in ((0, 0, 10.0, 10), (0, None, 10, 10), 3, "abcd", (1, 2, 3), {}):
-            with pytest.raises(ConfigError, match=r"There is no part=.*\n.*whole numbers"):
-                decode_image(PICTURE, part=bad, strict=strict)
-    with pytest.raises(ConfigError, match="without min_size"):
+    with pytest.raises(ConfigError, match="not both"):
         decode_image(PICTURE, part=PART, min_size=10)
 
 
@@ -144,10 +133,11 @@ FILES = {
 def test_a_crop_is_decode_then_crop(file: str) -> None:
     for interp in ("linear", "nearest", "area"):
         fused = DecodeRandomCrop(32, reduce=False, interp=interp)
-        plain = GoogleNetRandomCropAndResize(target_shape=32, interp=interp)
-        for seed in range(15):
+        plain = im.GoogleNetRandomCropAndResize(target_shape=32, interp=interp)
+        whole = decode_image(FILES[file])
+        for seed in range(6):
             img = fused(FILES[file], rng(seed))
-            assert np.array_equal(img, plain.augment(decode_image(FILES[file]), rng(seed)))
+            assert np.array_equal(img, plain.augment(whole, rng(seed)))
             for out in (np.zeros((32, 32, 3), np.uint8), np.zeros((32, 64, 3), np.uint8)[:, ::2]):
                 assert fused(FILES[file], rng(seed), out=out) is out
                 assert np.array_equal(out, img)
@@ -157,17 +147,17 @@ def test_a_crop_is_decode_then_crop(file: str) -> None:
 
 def test_reduced_crops_look_the_same() -> None:
     data, reduced = saved(smooth(375, 500)), 0
-    for seed in range(40):
-        crop = DecodeRandomCrop((120, 110))
+    crop = DecodeRandomCrop((120, 110))
+    for seed in range(20):
         img, full = crop(data, rng(seed)), replace(crop, reduce=False)(data, rng(seed))
         assert img.shape == (120, 110, 3) and close(img, full)
         reduced += not np.array_equal(img, full)
-    assert 5 < reduced < 35
+    assert 2 < reduced < 18
     with pytest.raises(FormatError, match="max_pixels"):
         DecodeRandomCrop(8, max_pixels=100)(data)
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
+@pytest.mark.parametrize("orientation", sample(range(1, 9), at_least=3))
 def test_reduced_crops_show_the_right_place(orientation: int) -> None:
     """Of a slope, the mean says where it was seen."""
     size = 1001  # leaves one pixel in the last block of 8, 4 and 2
@@ -175,7 +165,7 @@ def test_reduced_crops_show_the_right_place(orientation: int) -> None:
     slope = np.round(np.stack([x, y, (x + y) / 2], 2)).astype(np.uint8)
     data = saved(slope, orientation=orientation, quality=98)
     offsets: list[np.ndarray] = []
-    for seed in range(15):
+    for seed in range(6):
         crop = DecodeRandomCrop(60, (0.3, 1.0), interp="area")
         img, full = crop(data, rng(seed)), replace(crop, reduce=False)(data, rng(seed))
         assert not np.array_equal(img, full)
@@ -184,13 +174,10 @@ def test_reduced_crops_show_the_right_place(orientation: int) -> None:
     assert np.abs(offsets).max() < 5
 
 
-@pytest.mark.parametrize("orientation", range(1, 9))
-def test_crops_of_jpegs_that_opencv_reads(
-    orientation: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = saved(smooth(), orientation=orientation)
+def test_crops_of_jpegs_that_opencv_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode.Decoder, "_jpeg", lambda *_: None)
-    for seed in range(12):  # OpenCV does not reduce
+    for seed in range(16):  # OpenCV does not reduce
+        data = saved(smooth(), orientation=1 + seed % 8)
         crop = DecodeRandomCrop(8, (0.5, 1.0), interp="area")
         plain = replace(crop, reduce=False)(data, rng(seed))
         assert np.array_equal(crop(data, rng(seed)), plain)
@@ -198,10 +185,8 @@ def test_crops_of_jpegs_that_opencv_reads(
 
 def test_crops_without_the_rows_below(heights: list[int]) -> None:
     for seed in range(30):
-        one, other = (
-            DecodeRandomCrop(64, strict=strict, reduce=False)(PICTURE, rng(seed))
-            for strict in (True, False)
-        )
+        crop = DecodeRandomCrop(64, reduce=False)
+        one, other = crop(PICTURE, rng(seed)), replace(crop, strict=False)(PICTURE, rng(seed))
         assert np.array_equal(one, other)
     assert set(heights[::2]) == {200} and min(heights) < 130
 
@@ -224,35 +209,18 @@ def test_what_is_no_scan_does_not_count() -> None:
     assert np.array_equal(decode_image(data), decode_image(PROGRESSIVE))
 
 
-@pytest.mark.parametrize(
-    "between",
-    [
-        b"",
-        b"\xff\xd0",  # restart markers end nothing
-        b"\xff\0\xff\xd7\xff\0",
-        b"\xff\xff\xff",
-        b"\xff\x01",
-        b"\xff\xd8",  # a start has no length
-        b"rubbish",
-        b"\xff\xfe\0\x04\xff\xd9",  # an end, but in a comment
-        b"\xff\xe1\0\x06\xff\xd9\xff\xd9",
-        b"\xff\xfe\0\0",
-    ],
-)
-def test_bombs(between: bytes) -> None:
+def test_bombs() -> None:
     scan = SCANS[0]
-    bomb = PROGRESSIVE[:scan] + 200 * (PROGRESSIVE[scan : scan + 14] + between)
-    arithmetic = bomb.replace(b"\xff\xc2", b"\xff\xca", 1)  # which OpenCV is asked for
-    for data in (bomb, bomb + PROGRESSIVE[scan:], bomb + b"\xff\xd9", arithmetic):
-        with pytest.raises(FormatError, match=r"is a JPEG of 2\d\d scans"):
-            decode_image(data, strict=False)
-
-
-def test_a_bomb_of_many_pixels_that_is_not_progressive() -> None:
-    data = encode_jpeg(np.zeros((2100, 2100, 3), np.uint8))
-    scan = data.index(b"\xff\xda")
+    for between in (b"", b"rubbish", b"\xff\xfe\0\x04\xff\xd9"):  # an end, but in a comment
+        bomb = PROGRESSIVE[:scan] + 200 * (PROGRESSIVE[scan : scan + 14] + between)
+        arithmetic = bomb.replace(b"\xff\xc2", b"\xff\xca", 1)  # which OpenCV is asked for
+        for data in (bomb, bomb + PROGRESSIVE[scan:], bomb + b"\xff\xd9", arithmetic):
+            with pytest.raises(FormatError, match=r"is a JPEG of 2\d\d scans"):
+                decode_image(data, strict=False)
+    large = encode_jpeg(np.zeros((2100, 2100, 3), np.uint8))
+    scan = large.index(b"\xff\xda")
     with pytest.raises(FormatError, match="201 scans"):
-        decode_image(data[:scan] + 200 * data[scan : scan + 14] + data[scan:], strict=False)
+        decode_image(large[:scan] + 200 * large[scan : scan + 14] + large[scan:], strict=False)
 
 
 def test_just_as_many_scans_as_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,7 +245,7 @@ def test_scans_that_libjpeg_reads_are_counted(monkeypatch: pytest.MonkeyPatch) -
         return img
 
     read_on = stopped = 0
-    for seed in range(scaled(40_000, at_least=1000)):
+    for seed in range(scaled(20_000)):
         draw = rng(seed)
         number = int(draw.integers(1, len(SCANS)))
         at = SCANS[number] - int(draw.integers(0, 3)) * int(draw.integers(0, 2))
@@ -291,4 +259,4 @@ def test_scans_that_libjpeg_reads_are_counted(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(headers, "_MAX_SCANS", number)
         with pytest.raises(FormatError, match="scans"):
             decode_image(data, strict=False)
-    assert min(read_on, stopped) > 50
+    assert min(read_on, stopped) > 20

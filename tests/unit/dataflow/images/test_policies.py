@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import pickle
+import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from scaling import scaled
+from scaling import sample
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow.images import RandAugment, RandomErasing
+from towerpack.dataflow import images as im
 
 pytest.importorskip("cv2")
 pil_image = pytest.importorskip("PIL.Image")
@@ -28,61 +26,51 @@ IMAGES = [noise(), noise(3, 400, seed=1), np.full((9, 9, 3), 77, np.uint8), nois
 
 
 def photometric(name: str, strength: float, img: np.ndarray) -> np.ndarray:
-    return RandAugment().operation(name, strength, img.shape[:2]).apply_image(img)
+    return im.RandAugment().operation(name, strength, img.shape[:2]).apply_image(img)
 
 
-@pytest.mark.parametrize("img", IMAGES)
-def test_tables_are_pillows(img: np.ndarray) -> None:
-    pil = pil_image.fromarray(img)
-    assert np.array_equal(photometric("equalize", 1, img), np.asarray(ImageOps.equalize(pil)))
-    for bits in range(4, 9):
-        expected = np.asarray(ImageOps.posterize(pil, bits))
-        assert np.array_equal(photometric("posterize", (8 - bits) / 4, img), expected)
-    for threshold in (0, 1, 77, 78, 255, 256):
-        expected = np.asarray(ImageOps.solarize(pil, threshold))
-        assert np.array_equal(photometric("solarize", 1 - threshold / 256, img), expected)
-
-
-def test_autocontrast_is_pillows_for_all_ranges() -> None:
-    for low in range(256):
+def test_tables_are_pillows() -> None:
+    for img in IMAGES:
+        pil = pil_image.fromarray(img)
+        assert np.array_equal(photometric("equalize", 1, img), np.asarray(ImageOps.equalize(pil)))
+        for bits in range(4, 9):
+            expected = np.asarray(ImageOps.posterize(pil, bits))
+            assert np.array_equal(photometric("posterize", (8 - bits) / 4, img), expected)
+        for threshold in (0, 1, 77, 78, 255, 256):
+            expected = np.asarray(ImageOps.solarize(pil, threshold))
+            assert np.array_equal(photometric("solarize", 1 - threshold / 256, img), expected)
+    for low in sample(range(256)):
         for high in range(low, 256, 5):
             img = np.arange(low, high + 1, dtype=np.uint8)[None]
             expected = np.asarray(ImageOps.autocontrast(pil_image.fromarray(img)))
             assert np.array_equal(photometric("autocontrast", 1, img), expected), (low, high)
 
 
-@pytest.mark.parametrize("strength", [-1.0, -0.4, 0.0, 0.5, 1.0])
-@pytest.mark.parametrize("img", IMAGES)
-def test_enhancements_are_pillows(img: np.ndarray, strength: float) -> None:
-    enhancers = {
-        "color": ImageEnhance.Color,
-        "contrast": ImageEnhance.Contrast,
-        "brightness": ImageEnhance.Brightness,
-        "sharpness": ImageEnhance.Sharpness,
-    }
-    for name, enhancer in enhancers.items():
+@pytest.mark.parametrize("name", ["color", "contrast", "brightness", "sharpness"])
+def test_enhancements_are_pillows(name: str) -> None:
+    enhancer = getattr(ImageEnhance, name.capitalize())
+    for img, strength in itertools.product(IMAGES, (-1.0, -0.4, 0.0, 0.5, 1.0)):
         ours = photometric(name, strength, img).astype(int)
         theirs = np.asarray(enhancer(pil_image.fromarray(img)).enhance(1 + 0.9 * strength))
         # They cut fractions off, twice; we round, once.
-        assert np.abs(ours - theirs).max() <= 2, name
+        assert np.abs(ours - theirs).max() <= 2, strength
 
 
 def test_strengths() -> None:
     img = noise()
     assert np.array_equal(photometric("posterize", -1.0, img), img & 0xF0)
     assert np.array_equal(photometric("posterize", 0.5, img), img & 0xFC)
-    assert np.array_equal(photometric("solarize", 1.0, img), 255 - img)
     half = photometric("solarize", -0.5, img)
     assert np.array_equal(half, np.where(img < 128, img, 255 - img))
-    for name in RandAugment.OPS:
+    for name in im.RandAugment.OPS:
         if name not in ("autocontrast", "equalize"):
-            transform = RandAugment().operation(name, 0.0, (37, 50))
+            transform = im.RandAugment().operation(name, 0.0, (37, 50))
             assert np.array_equal(transform.apply_image(img), img), name
 
 
 def test_geometry() -> None:
     def moved(name: str, strength: float, x: float, y: float) -> list[float]:
-        transform = RandAugment().operation(name, strength, (100, 331))
+        transform = im.RandAugment().operation(name, strength, (100, 331))
         return transform.apply_coords(np.array([[x, y]]))[0].tolist()
 
     assert moved("translate_x", 1.0, 10.0, 20.0) == pytest.approx([160.0, 20.0])
@@ -95,38 +83,17 @@ def test_geometry() -> None:
 def test_what_comes_in_is_grey() -> None:
     img = np.zeros((40, 40, 3), np.uint8)
     mask = np.ones((40, 40), np.int32)
-    aug = RandAugment(1, 10, ops=("translate_x",), fill=(1, 2, 3), mask_value=9)
+    aug = im.RandAugment(1, 10, ops=("translate_x",), fill=(1, 2, 3), mask_value=9)
     transform = aug.get_transform(img, np.random.default_rng(0))
     shown, labels = transform.apply_image(img), transform.apply_mask(mask)
     assert {tuple(pixel) for pixel in shown.reshape(-1, 3).tolist()} >= {(0, 0, 0), (1, 2, 3)}
     assert set(np.unique(labels)) == {1, 9}
 
 
-@settings(max_examples=scaled(600, at_least=30), deadline=None)
-@given(
-    seed=st.integers(0, 2**32),
-    shape=st.sampled_from([(1, 1, 3), (2, 3, 3), (30, 41, 1), (30, 41), (5, 90, 3)]),
-    n=st.integers(0, 4),
-    m=st.floats(0, 10),
-)
-def test_any_image(seed: int, shape: tuple[int, ...], n: int, m: float) -> None:
-    img = np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
-    before = img.copy()
-    aug = RandAugment(n, m)
-    transform = aug.get_transform(img, np.random.default_rng(seed))
-    out = transform.apply_image(img)
-    assert out.shape == img.shape and out.dtype == np.uint8
-    assert np.array_equal(img, before)
-    again = pickle.loads(pickle.dumps(aug)).augment(img, np.random.default_rng(seed))
-    assert np.array_equal(out, again)
-    assert transform.apply_mask(np.zeros(shape[:2], np.int16)).shape == shape[:2]
-    assert len(list(transform)) == n  # type: ignore[call-overload]
-
-
 def test_all_operations_are_drawn_in_both_directions() -> None:
     rng = np.random.default_rng(0)
     img = noise()
-    seen = {repr(t) for _ in range(300) for t in RandAugment(1, 5).get_transform(img, rng)}  # type: ignore[attr-defined]
+    seen = {repr(t) for _ in range(300) for t in im.RandAugment(1, 5).get_transform(img, rng)}  # type: ignore[attr-defined]
     for name in ("color", "contrast", "brightness", "sharpness"):
         assert {f"PhotometricTransform({name}, {s}0.50)" for s in "+-"} <= seen
     assert len([text for text in seen if text.startswith("WarpAffine")]) == 10
@@ -134,17 +101,17 @@ def test_all_operations_are_drawn_in_both_directions() -> None:
 
 def test_only_uint8() -> None:
     with pytest.raises(ConfigError, match="before ToFloat32"):
-        RandAugment(1, 5, ops=("equalize",)).augment(noise().astype(np.float32))
+        im.RandAugment(1, 5, ops=("equalize",)).augment(noise().astype(np.float32))
     with pytest.raises(ConfigError, match="three channels"):
-        RandAugment(1, 5, ops=("color",)).augment(noise(channels=4))
+        im.RandAugment(1, 5, ops=("color",)).augment(noise(channels=4))
 
 
 def test_erasing() -> None:
     rng = np.random.default_rng(0)
     img = np.zeros((60, 80, 3), np.uint8)
     erased = 0
-    for _ in range(400):
-        out = RandomErasing(0.5, (0.1, 0.2), (0.5, 2.0), fill=(1, 2, 3)).augment(img, rng)
+    for _ in range(200):
+        out = im.RandomErasing(0.5, (0.1, 0.2), (0.5, 2.0), fill=(1, 2, 3)).augment(img, rng)
         changed = out[:, :, 0] == 1
         if not changed.any():
             continue
@@ -153,5 +120,5 @@ def test_erasing() -> None:
         h, w = np.ptp(rows) + 1, np.ptp(columns) + 1
         assert changed.sum() == h * w == (out[:, :, 2] == 3).sum()  # one rectangle
         assert 0.09 < h * w / 4800 < 0.21 and 0.48 < h / w < 2.1
-    assert 150 < erased < 250
+    assert 75 < erased < 125
     assert not img.any()
