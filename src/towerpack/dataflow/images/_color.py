@@ -130,6 +130,11 @@ class Clip(PhotometricAugmentor):
     min: float = 0.0
     max: float = 255.0
 
+    def __post_init__(self) -> None:
+        # Either of them may be infinite.
+        if not self.min <= self.max:
+            raise ConfigError(f"{self!r} leaves no values.", expected="min <= max")
+
     def change(self, img: Image, drawn: None) -> Image:
         return map_values(img, lambda values: np.clip(values, self.min, self.max), None)
 

@@ -60,6 +60,11 @@ class SaltPepperNoise(PhotometricAugmentor):
     black_prob: Probability = 0.05
     max_value: float = 255.0
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.white_prob + self.black_prob > 1:
+            raise ConfigError(f"{self!r}: these are fractions.", expected="a sum of at most 1")
+
     def draw(self, img: Image, rng: RNG) -> int:
         return draw_seed(rng)
 

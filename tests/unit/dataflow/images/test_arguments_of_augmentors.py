@@ -21,7 +21,8 @@ Rotation(-10); Rotation(nan); Rotation(10, (0.8, 0.2)); Rotation(10, 0.5); Rotat
 Rotation(3, step_deg=0); Rotation(3, step_deg="5"); Shift(2.0); Affine(translate_frac=(-0.1, 0));
 Affine(translate_frac=0.1); Affine((1, 2, 3)); Affine((0, 1)); BrightnessScale((0, inf));
 Gamma((-1, 0)); GaussianBlur((1.5, 3.5)); GaussianBlur((3, 3)); GaussianBlur(max_size=1.5);
-JpegNoise((0, 102)); JpegNoise((50.0, 60.0)); RandomErasing(2); RandomErasing(1, (0, 0.1));
+Clip(200, 10); SaltPepperNoise(0.6, 0.6); JpegNoise((0, 102)); JpegNoise((50.0, 60.0));
+RandomErasing(2); RandomErasing(1, (0, 0.1));
 RandomErasing(1, fill="x"); RandomCutout(2.5, 3); RandomCutout(3, (4, 3)); RandomCutout(0, 3);
 RandAugment(2.5, 3); RandAugment(2, 11); RandAugment(ops=("rotat",)); RandAugment(ops=());
 Resize((0, 3)); Resize((1, 2, 3)); Resize("ab"); Resize(4, interp="fancy"); Resize(4, interp=17);
