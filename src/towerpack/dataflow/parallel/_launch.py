@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Generator
 
 from towerpack._core.errors import ConfigError
@@ -66,14 +65,6 @@ class Forked:
                 self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
-    def wait(self, timeout: float | None = None) -> int:
-        end = None if timeout is None else time.monotonic() + timeout
-        while self.poll() is None:
-            if end is not None and time.monotonic() > end:
-                raise subprocess.TimeoutExpired(f"worker {self.pid}", timeout or 0.0)
-            time.sleep(0.002)
-        return self.returncode or 0
-
     def kill(self) -> None:
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
@@ -82,7 +73,7 @@ class Forked:
 Process = subprocess.Popen[bytes] | Forked
 
 
-def start_fork(fds: Fds, number: int, job: Job) -> Forked:
+def start_fork(fds: Fds, job: Job) -> Forked:
     """A copy of this process, which knows the job already."""
     with safe_to_fork():
         for stream in (sys.stdout, sys.stderr):
@@ -99,7 +90,7 @@ def start_fork(fds: Fds, number: int, job: Job) -> Forked:
             own = sorted(fds)
             for low, high in zip([2, *own], [*own, os.sysconf("SC_OPEN_MAX")], strict=True):
                 os.closerange(low + 1, high)
-            main(*fds, parent, (number, job))
+            main(*fds, parent, job)
         finally:
             os._exit(1)
 
@@ -116,8 +107,8 @@ def safe_to_fork() -> Generator[None]:
     if "tensorflow" in sys.modules:
         raise _unsafe("TensorFlow is loaded")
     with readers_at_rest(_REST_S) as resting:
-        threads = [thread.name for thread in threading.enumerate()]
-        if len(threads) - resting > 1:
+        threads = [one.name for one in threading.enumerate() if one not in resting]
+        if len(threads) > 1:
             raise _unsafe(f"{len(threads)} threads run ({', '.join(threads)})")
         yield
 

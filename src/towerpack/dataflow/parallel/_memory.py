@@ -38,11 +38,7 @@ def memory_file(name: str) -> int:
 
 
 def reserve(fd: int, offset: int, nbytes: int) -> None:
-    """Make sure that a file has memory from `offset` on.
-
-    Raises:
-        DataFlowError: There is none left.
-    """
+    """Make sure that a file has memory from `offset` on; a `DataFlowError` if there is none."""
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, offset, nbytes)
@@ -53,6 +49,17 @@ def reserve(fd: int, offset: int, nbytes: int) -> None:
             f"There is no memory for another {nbytes:,} bytes that workers share: {error}.",
             fix="fewer workers, a smaller num_prefetch, or smaller batches",
         ) from error
+
+
+def reserved_file(name: str, nbytes: int) -> tuple[int, int]:
+    """A descriptor of a file in memory of at least so many bytes, and how many there are."""
+    fd, nbytes = memory_file(name), whole_pages(nbytes)
+    try:
+        reserve(fd, 0, nbytes)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, nbytes
 
 
 def whole_pages(nbytes: int) -> int:
@@ -112,8 +119,7 @@ class Slot:
 class SlotPool:
     """Slots: taken for a unit, given back, or lent to whoever holds arrays over them.
 
-    Args:
-        shared: They lie in a file that worker processes map; else in memory of this process.
+    If `shared`, they lie in a file that worker processes map, else in memory of this process.
     """
 
     def __init__(self, *, shared: bool) -> None:
@@ -130,11 +136,7 @@ class SlotPool:
         """Numbers of slots that are gone since somebody asked last."""
 
     def take(self, nbytes: int = 0) -> Slot:
-        """A slot of at least `nbytes`, and of the size that units have been found to need.
-
-        Raises:
-            DataFlowError: There is no memory left.
-        """
+        """A slot of at least `nbytes`, and of the size that units have been found to need."""
         self._collect()
         wanted = max(self.wanted, whole_pages(nbytes))
         while self._free:
@@ -154,13 +156,28 @@ class SlotPool:
         self.total_bytes += wanted
         return slot
 
+    def adopt(self, fd: int) -> Slot:
+        """A slot for once: a file that a worker made for what was too large for its slot.
+
+        Further slots are a little larger, so that units which differ a little fit.
+        """
+        nbytes = os.fstat(fd).st_size
+        memory = map_shared(fd, nbytes)
+        os.close(fd)
+        self.expect(nbytes + nbytes // 8)
+        self.total_bytes += nbytes
+        return Slot(0, 0, nbytes, memory)
+
     def expect(self, nbytes: int) -> None:
         """Have slots of at least this size from now on: units have been found to need it."""
         self.wanted = max(self.wanted, whole_pages(nbytes))
 
     def give_back(self, slot: Slot) -> None:
         """A slot that nobody looks at any more."""
-        self._free.append(slot)
+        if slot.number:
+            self._free.append(slot)
+        else:
+            self.total_bytes -= slot.nbytes
 
     def lend(self, slot: Slot) -> Bytes:
         """The slot's bytes; it comes back when nothing made of them is left."""

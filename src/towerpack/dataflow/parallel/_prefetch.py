@@ -171,9 +171,15 @@ class PrefetchData(ParallelStage):
         return begin
 
     def _options(self, flow: DataFlow, node: Node | None = None) -> Options:
-        gathering = node is not None and node.gathers
-        workers = max(self.options.workers, most_workers(flow))
-        return self.options.with_workers(workers, gathering=gathering)
+        options, backend = self.options, self.options.backend
+        if backend is None:
+            # Threads that only gather rows of arrays are as parallel as processes are, start at
+            # once, and take from the consumer's GIL no more than messages would.
+            gathers = node is not None and node.gathers
+            processes = options.start == "fork" or options.on_worker_death == "restart"
+            backend = "thread" if gathers and not processes else "process"
+        workers = max(options.workers, most_workers(flow))
+        return replace(options, workers=workers, backend=backend)
 
     def _open_idle(self) -> None:
         self._idle = IdlePools()
@@ -213,10 +219,7 @@ class MultiProcessRunnerZMQ(PrefetchData):
 
 
 class MultiThreadRunner(PrefetchData):
-    """`PrefetchData` with threads.
-
-    The predecessor made one flow for each thread and mixed what they gave. Here all threads share
-    one flow, and a pass over it is exact.
+    """`PrefetchData` with threads, which share one flow.
 
     Contract: as `PrefetchData`.
 
@@ -270,15 +273,7 @@ class MultiProcessMapData(PrefetchData):
 class MultiThreadMapData(MultiProcessMapData):
     """`MapData` in threads, for functions that let go of the GIL most of the time.
 
-    Contract: as `MapData`.
-
-    Args:
-        ds: What to map.
-        num_thread: How many threads.
-        map_func: From a datapoint to a new one.
-        buffer_size: How many datapoints to be ahead.
-        strict: Accepted; every pass is exact in any case.
-        options: As for `MultiProcessMapData`.
+    Contract: as `MapData`. Arguments as those of `MultiProcessMapData`.
     """
 
     _backend: Backend = "thread"

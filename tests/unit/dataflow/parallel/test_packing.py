@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from scaling import scaled
-from towerpack.dataflow._datapoints import Columns
+from towerpack.dataflow._datapoints import Columns, to_rows
 from towerpack.dataflow._memory import Arena, lend, lent_empty
-from towerpack.dataflow.parallel._packing import Packed, bundle, unbundle, unpack
+from towerpack.dataflow.parallel._packing import Packed, bundle, unpack
 from towerpack.dataflow.testing import same_datapoints
 
 
@@ -131,7 +131,7 @@ ROWS: list[list[Any]] = [
 
 @pytest.mark.parametrize("rows", ROWS, ids=str)
 def test_bundles_lose_nothing(rows: list[Any]) -> None:
-    back = unbundle(through(bundle(rows), copy=False))
+    back = to_rows(through(bundle(rows), copy=False))
     assert len(back) == len(rows)
     assert all(map(same_datapoints, back, rows))
 
