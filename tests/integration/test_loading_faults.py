@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import itertools
-import logging
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
@@ -28,10 +26,8 @@ from towerpack.dataflow import (
     BatchData,
     DataFlow,
     DataFromArrays,
-    DataFromList,
     MapData,
     PrefetchData,
-    RepeatedData,
     ShuffleData,
 )
 
@@ -276,114 +272,6 @@ def test_small_shared_memory() -> None:
     )
     assert done.returncode == 0, done.stderr
     assert f"sum {sum(i % 256 for i in range(1000))}" in done.stdout
-
-
-def test_unpicklable_function_is_named() -> None:
-    lock = threading.Lock()
-
-    def guarded(dp: Any) -> Any:
-        with lock:
-            return dp
-
-    flow = PrefetchData(BatchData(MapData(DataFromList([(1,)] * 8), guarded), 2), num_proc=2)
-    with pytest.raises(Exception, match=r"(?s)guarded.*lock"):
-        next(flow.iterate(seed=0))
-
-
-def test_unpicklable_result_is_named() -> None:
-    flow = MapData(DataFromArrays(np.arange(40)), lambda dp: (dp[0], threading.Lock()))
-    with pytest.raises(Exception, match=r"(?s)lock.*PrefetchData|PrefetchData.*lock"):
-        list(PrefetchData(flow, num_proc=2).iterate(seed=0))
-
-
-def test_a_map_that_raises_says_where() -> None:
-    from towerpack import MapError
-
-    def fails(dp: Any) -> Any:
-        if dp[0] == 3 * 16 + 7:
-            raise ValueError("the seventh")
-        return dp
-
-    flow = BatchData(MapData(DataFromArrays(np.arange(160)), fails), 16)
-    iterator = PrefetchData(flow, num_proc=2).iterate(seed=0)
-    assert [int(next(iterator)[0][0]) for _ in range(3)] == [0, 16, 32]
-    state = iterator.state()
-    for _ in range(2):  # nothing is lost: it fails again
-        with pytest.raises(MapError, match="the seventh") as caught:
-            next(iterator)
-        text = str(caught.value)
-        assert "datapoint 55 of epoch 0" in text
-        assert "MapData" in text
-        assert "in fails" in text, "the worker's traceback"
-        assert iterator.state() == state
-    iterator.close()
-
-
-class Opens(logging.Handler):
-    """Lets the hanging map go on as soon as it was reported."""
-
-    def __init__(self, gate: Path) -> None:
-        super().__init__()
-        self.gate = gate
-        self.reports: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if "in hangs" in record.getMessage():
-            self.reports.append(record.getMessage())
-            self.gate.touch()
-
-
-def test_a_hanging_map_is_reported(tmp_path: Path) -> None:
-    gate = str(tmp_path / "gate")
-
-    def hangs(dp: Any) -> Any:
-        while dp[0] == 200 and not os.path.exists(gate):
-            time.sleep(0.05)
-        return dp
-
-    handler = Opens(tmp_path / "gate")
-    logger = logging.getLogger("towerpack.dataflow")
-    logger.addHandler(handler)
-    try:
-        flow = BatchData(MapData(DataFromArrays(np.arange(320)), hangs), 8)
-        flow = PrefetchData(flow, num_proc=2, stall_s=0.5)
-        assert len(list(flow.iterate(seed=0))) == 40
-    finally:
-        logger.removeHandler(handler)
-    found = re.search(r"positions? (\d+)(?:\.\.(\d+))? of epoch 0", handler.reports[0])
-    assert found is not None
-    assert int(found[1]) <= 25 <= int(found[2] or found[1])
-    assert "MapData(hangs)" in handler.reports[0]
-
-
-def test_a_consumer_that_keeps_every_batch() -> None:
-    flow = pipeline(num_prefetch=2)
-    kept = list(flow.iterate(seed=0, epoch=0))
-    copies = [[np.copy(part) for part in batch] for batch in kept]
-    more = list(itertools.islice(flow.iterate(seed=0, epoch=1), 50))
-    assert all(same(a, b) for a, b in zip(kept, copies, strict=True))
-    del kept, more
-
-
-def test_breaking_off_and_starting_again() -> None:
-    flow = pipeline()
-    expected = [np.copy(batch[1]) for batch in itertools.islice(flow.iterate(seed=1, epoch=0), 3)]
-    for count in (1, 2, 3, 1):
-        for index, batch in enumerate(flow.iterate(seed=1, epoch=0)):
-            assert np.array_equal(batch[1], expected[index])
-            if index + 1 == count:
-                break
-
-
-def test_training_data_cross_the_epoch_border() -> None:
-    flow = RepeatedData(pipeline(), -1)
-    batches = list(itertools.islice(flow.iterate(seed=2), 410))
-    again = next(pipeline().iterate(seed=2, epoch=1))
-    assert same(batches[400], again)
-    del batches, again
-
-
-# ------------------------------------------------------------------ the program
 
 
 def environment() -> dict[str, str]:

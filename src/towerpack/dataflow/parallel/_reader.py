@@ -237,7 +237,7 @@ def may_write_over(flow: DataFlow) -> bool:
 def own_copy(value: Any, others: Others, done: dict[int, Any] | None = None) -> Any:
     """A datapoint in memory of its own: arrays, and what holds them, are copied."""
     kind = cast("type[Any]", type(value))
-    if kind in _UNCHANGING:
+    if kind in _UNCHANGING or (kind is tuple and _UNCHANGING.issuperset(map(type, value))):
         return value
     done = {} if done is None else done
     if id(value) in done:  # what is one object stays one

@@ -44,7 +44,7 @@ def generate_keys(path: str | os.PathLike[str], clients: Sequence[str] = ("clien
         The folder: pass it as `keys=` on both sides.
 
     Raises:
-        ConfigError: A name is not one for a file, or its keys exist.
+        ConfigError: A name is not one for a file, or its keys exist; or the folder is none.
     """
     folder = path_of(path)
     clients = names_of(clients)
@@ -59,7 +59,10 @@ def generate_keys(path: str | os.PathLike[str], clients: Sequence[str] = ("clien
                 f"{folder / name}.key_secret exists.",
                 fix="choose another name, or delete it and its file in allowed/",
             )
-    (folder / "allowed").mkdir(parents=True, exist_ok=True)
+    try:
+        (folder / "allowed").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"The folder {folder} cannot be made: {error.strerror}.") from error
     auth: Any = require("zmq.auth", extra="remote", needed_for="Keys")
     names = clients if (folder / "server.key_secret").exists() else ["server", *clients]
     before = os.umask(0o077)
