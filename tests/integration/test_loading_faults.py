@@ -118,27 +118,24 @@ def test_a_killed_worker_is_an_error_at_once() -> None:
     iterator.close()
 
 
-@pytest.mark.parametrize("batch_size", [1, 10])
-def test_a_killed_worker_is_an_error_though_another_hangs_before_it(
-    tmp_path: Path, batch_size: int
-) -> None:
-    """And after it nothing is missing. Slow batches of 10 are made in parts, by both."""
+def test_a_killed_worker_is_an_error_though_another_hangs_before_it(tmp_path: Path) -> None:
+    """And after it nothing is missing."""
     from towerpack import WorkerError
 
     hanging, release = tmp_path / "hanging", tmp_path / "release"
 
     def hang(dp: Any) -> Any:
-        if dp[0] == 60 and not release.exists():
+        if dp[0] == 20 and not release.exists():
             hanging.write_text(str(os.getpid()))
             while not release.exists():
                 time.sleep(0.01)
-        time.sleep(0.02)
+        time.sleep(0.01)  # long enough for a unit to be one of them
         return dp
 
     before = children_of(os.getpid())
-    flow = BatchData(MapData(DataFromArrays(np.arange(100)), hang), batch_size)
+    flow = MapData(DataFromArrays(np.arange(40)), hang)
     with PrefetchData(flow, num_proc=2).iterate(seed=0) as iterator:
-        got = [next(iterator)[0].tolist() for _ in range(60 // batch_size)]
+        got = [int(next(iterator)[0]) for _ in range(20)]
         assert wait_until(lambda: hanging.exists() and hanging.read_text() != "", 20)
         (other,) = (pid for pid in own_workers(before) if str(pid) != hanging.read_text())
         os.kill(other, signal.SIGKILL)
@@ -146,18 +143,8 @@ def test_a_killed_worker_is_an_error_though_another_hangs_before_it(
             next(iterator)
         assert watch.seconds < WITHIN_S
         release.touch()
-        got += [dp[0].tolist() for dp in iterator]
-    assert list(itertools.chain(*got)) == list(range(100))
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_workers_do_not_outlive_their_parent(how: signal.Signals) -> None:
-    process = run("forever")
-    workers = workers_of(process)
-    process.send_signal(how)
-    process.wait()
-    assert wait_until(lambda: not any(map(is_alive, workers)), WITHIN_S)
-    drain(process)
+        got += [int(dp[0]) for dp in iterator]
+    assert got == list(range(40))
 
 
 def test_workers_do_not_outlive_a_parent_that_dies_in_a_thread() -> None:
@@ -173,7 +160,7 @@ def test_workers_do_not_outlive_a_parent_that_dies_in_a_thread() -> None:
     thread.start()
     thread.join()
     time.sleep(0.2)
-    assert len(list(iterators[0])) == 399
+    assert len(list(itertools.islice(iterators[0], 9))) == 9
     iterators.clear()
 
 
@@ -183,7 +170,7 @@ from towerpack.dataflow import DataFromList, MapData, PrefetchData
 marks, case = sys.argv[1:]
 
 def hold(dp):
-    if case == "replaced" and not os.path.exists(f"{marks}/died-{dp[0]}"):
+    if case == "fresh" and not os.path.exists(f"{marks}/died-{dp[0]}"):
         open(f"{marks}/died-{dp[0]}", "w").close()
         os.kill(os.getpid(), signal.SIGKILL)
     open(f"{marks}/{os.getpid()}", "w").close()
@@ -198,19 +185,17 @@ def fork():
         os._exit(0)
     open(f"{marks}/fork-{pid}", "w").close()
 
-start = "fork" if case == "fork" else "fresh"
 flow = MapData(DataFromList([(i,) for i in range(3)]), hold)
-flow = PrefetchData(flow, num_proc=3, start=start, on_worker_death="restart").iterate(seed=0)
-if case == "forked":
+flow = PrefetchData(flow, num_proc=3, start=case, on_worker_death="restart").iterate(seed=0)
+if case == "fresh":  # replaced workers, started by a thread, beside another child
     threading.Thread(target=fork, daemon=True).start()
-if case == "thread":
     threading.Thread(target=next, args=(flow,)).start()
 else:
     next(flow)
 """
 
 
-@pytest.mark.parametrize("case", ["fresh", "fork", "replaced", "thread", "forked"])
+@pytest.mark.parametrize("case", ["fresh", "fork"])
 def test_workers_that_hold_the_gil_do_not_outlive_their_parent(case: str, tmp_path: Path) -> None:
     def at_work() -> list[int]:
         return [int(path.name) for path in tmp_path.iterdir() if path.name.isdecimal()]
@@ -222,7 +207,7 @@ def test_workers_that_hold_the_gil_do_not_outlive_their_parent(case: str, tmp_pa
     process = subprocess.Popen(command, env=environment())
     try:
         assert wait_until(lambda: len(at_work()) == 3, 30)
-        assert wait_until(lambda: len(forked()) == (case == "forked"), 5)
+        assert wait_until(lambda: len(forked()) == (case == "fresh"), 5)
         time.sleep(0.1)  # what they do after they have said so
         process.kill()
         process.wait()
@@ -234,16 +219,6 @@ def test_workers_that_hold_the_gil_do_not_outlive_their_parent(case: str, tmp_pa
         for pid in [*at_work(), *forked()]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-
-def test_interrupt() -> None:
-    process = run("forever")
-    workers = workers_of(process)
-    process.send_signal(signal.SIGINT)
-    out, err = communicate(process, 10)
-    assert "interrupted" in out, err
-    assert process.returncode == 0
-    assert wait_until(lambda: not any(map(is_alive, workers)), WITHIN_S)
 
 
 def test_interrupt_of_the_whole_terminal() -> None:
@@ -271,7 +246,7 @@ def test_small_shared_memory() -> None:
         arguments, capture_output=True, text=True, timeout=120, env=environment(), check=False
     )
     assert done.returncode == 0, done.stderr
-    assert f"sum {sum(i % 256 for i in range(1000))}" in done.stdout
+    assert f"sum {sum(range(200))}" in done.stdout
 
 
 def environment() -> dict[str, str]:
@@ -296,7 +271,3 @@ def workers_of(process: subprocess.Popen[str]) -> list[int]:
     workers = [int(pid) for pid in line.split()[1:]]
     assert len(workers) == 2
     return workers
-
-
-def drain(process: subprocess.Popen[str]) -> None:
-    communicate(process, 10)

@@ -100,35 +100,22 @@ def test_a_consumer_that_keeps_everything_is_given_copies(monkeypatch: pytest.Mo
 
 def test_copies_on_request() -> None:
     flow = PrefetchData(BatchData(MapData(numbers(8), large), 4), num_proc=1, copy=True)
-    images, _ = next(flow.iterate(seed=0))
-    base = images
-    while isinstance(base, np.ndarray) and base.base is not None:
-        base = base.base
-    assert isinstance(base, np.ndarray), "memory of its own"
+    assert not any(is_lent(images) for images, _ in flow.iterate(seed=0))
 
 
-def test_results_of_very_different_sizes() -> None:
+def test_results_of_very_different_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was stacked in a slot before there was no room in it is not lost."""
+    monkeypatch.setattr("towerpack.dataflow.parallel._memory._SMALLEST", 1 << 13)
+
     def odd(dp: Any) -> Any:
         return (np.full(10 ** (dp[0] % 7), dp[0]), "x" * 10 ** (dp[0] % 6))
-
-    flow = PrefetchData(MapData(numbers(21), odd), num_proc=2)
-    expected = MapData(numbers(21), odd)
-    assert all(map(same_datapoints, flow.iterate(seed=0), expected.iterate(seed=0)))
-
-
-def test_a_slot_that_was_too_small_is_kept_until_its_contents_are_moved(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """A worker copies from there what it had stacked before there was no room."""
-    monkeypatch.setattr("towerpack.dataflow.parallel._memory._SMALLEST", 1 << 13)
 
     def growing(dp: Any) -> Any:
         return np.full(100, dp[0]), np.full(10 * 2 ** (dp[0] // 24), dp[0]), np.full(99, dp[0])
 
-    flow = BatchData(MapData(numbers(240), growing), 4)
-    for epoch in range(3):  # each time with new slots
-        ahead = PrefetchData(flow, num_proc=2).iterate(seed=0, epoch=epoch)
-        assert all(map(same_datapoints, ahead, flow.iterate(seed=0, epoch=epoch)))
+    for flow in (MapData(numbers(21), odd), BatchData(MapData(numbers(240), growing), 4)):
+        ahead = PrefetchData(flow, num_proc=2)
+        assert same_datapoints(list(ahead.iterate(seed=0)), list(flow.iterate(seed=0)))
 
 
 def test_no_memory_for_a_large_result_is_an_error() -> None:
@@ -167,41 +154,27 @@ def test_workers_stay_from_pass_to_pass_and_end_with_the_flow() -> None:
 
 
 def test_threads_where_there_are_only_rows_to_move() -> None:
-    """Unless something is asked for that threads do not have."""
+    """Unless something is asked for that threads do not have; and the most workers count."""
     rows = DataFromArrays(np.arange(300).reshape(100, 3), np.arange(100))
     moved = BatchData(RepeatedData(ShuffleData(ConcatData([rows, rows])), 2), 10)
-    expected = list(moved.iterate(seed=0))
     objects = DataFromArrays(np.array([str(i) for i in range(100)], object))
-    before = own_workers()
-    for flow, options, processes in (
-        (moved, {}, 0),
-        (rows, {"ordered": False}, 0),
-        (moved, {"backend": "process"}, 2),
-        (moved, {"on_worker_death": "restart"}, 2),
-        (MapData(moved, lambda dp: dp), {}, 2),
-        (BatchData(objects, 10), {}, 2),
+    for flow, options, backend in (
+        (moved, {}, "thread"),
+        (moved, {"backend": "process"}, "process"),
+        (moved, {"on_worker_death": "restart"}, "process"),
+        (moved, {"start": "fork"}, "process"),
+        (MapData(moved, lambda dp: dp), {}, "process"),
+        (BatchData(objects, 10), {}, "process"),
     ):
         ahead = PrefetchData(flow, num_proc=2, **cast("Any", options))
-        iterator = ahead.iterate(seed=0)
-        first = next(iterator)
-        assert len(own_workers() - before) == processes, (str(flow), options)
-        if flow is moved:
-            assert same_datapoints([first, *iterator], expected)
-        iterator.close()
-        del ahead, iterator
-        gc.collect()
-    # Forks are refused here, where TensorFlow may be loaded.
-    forks = PrefetchData(rows, num_proc=2, start="fork")
-    assert forks._options(rows, compile_flow(rows, Place(0))).backend == "process"
-
-
-def test_closing_is_idempotent_and_a_closed_iterator_is_over() -> None:
-    flow = PrefetchData(numbers(50), num_proc=1)
-    iterator = flow.iterate(seed=0)
-    next(iterator)
-    iterator.close()
-    iterator.close()
-    assert len(list(flow)) == 50
+        assert ahead._options(ahead, compile_flow(flow, Place(0))).backend == backend
+    before = own_workers()
+    inner = MultiProcessMapData(moved, 3, lambda dp: dp)
+    assert PrefetchDataZMQ(inner, 1)._options(BatchData(inner, 2)).workers == 3
+    for ordered in (True, False):
+        found = list(PrefetchData(moved, num_proc=2, ordered=ordered).iterate(seed=0))
+        assert not ordered or same_datapoints(found, list(moved.iterate(seed=0)))
+    assert own_workers() == before
 
 
 def test_no_worker_for_zero() -> None:
@@ -216,26 +189,11 @@ def test_no_worker_for_zero() -> None:
     assert own_workers() == before
 
 
-def test_the_largest_number_of_workers_counts() -> None:
-    inner = MultiProcessMapData(numbers(40), 3, lambda dp: (dp[0], os.getpid()))
-    flow = PrefetchDataZMQ(BatchData(inner, 2), 1)
-    before = own_workers()
-    iterator = flow.iterate(seed=0)
-    next(iterator)
-    assert len(own_workers() - before) == 3
-    iterator.close()
-
-
-def test_batches_are_made_in_workers() -> None:
+def test_batches_are_made_in_workers_and_maps_above_in_the_consumer() -> None:
     flow = BatchData(MultiProcessMapData(numbers(64), 2, lambda dp: (dp[0], os.getpid())), 8)
-    for _, pids in RepeatedData(flow, 2):
+    for _, pids, own in MapData(RepeatedData(flow, 2), lambda dp: (*dp, os.getpid())):
         assert len(set(pids.tolist())) == 1, "one worker made the whole batch"
-        assert pids[0] != os.getpid()
-
-
-def test_maps_above_run_in_the_consumer() -> None:
-    flow = MapData(PrefetchData(numbers(9), num_proc=1), lambda dp: (*dp, os.getpid()))
-    assert {dp[1] for dp in flow} == {os.getpid()}
+        assert pids[0] != os.getpid() == own
 
 
 def test_prefetching_crosses_the_border_of_passes() -> None:
@@ -255,22 +213,6 @@ def test_a_flow_with_workers_pickles() -> None:
     assert len(list(flow)) == 5
     copy = pickle.loads(cloudpickle.dumps(flow))
     assert [dp[0] for dp in copy] == [0, 1, 2, 3, 4]
-
-
-def test_the_source_may_be_slow_and_endless() -> None:
-    """What is ready is handed on though more is being read."""
-    gate = threading.Event()
-
-    def live() -> Iterator[Any]:
-        yield from ((i,) for i in range(5))
-        gate.wait()
-        yield (5,)
-
-    flow = MultiProcessMapData(DataFromGenerator(live), 1, lambda dp: (dp[0] * 2,))
-    iterator = flow.iterate(seed=0)
-    assert [next(iterator) for _ in range(5)] == [(0,), (2,), (4,), (6,), (8,)]
-    gate.set()
-    assert list(iterator) == [(10,)]
 
 
 def test_workers_do_not_draw_the_same_from_global_generators() -> None:
@@ -304,6 +246,7 @@ def test_errors_come_after_what_was_before_them(backend: Any, tmp_path: Path) ->
         with pytest.raises(MapError, match="datapoint 37 of epoch 0") as caught:
             next(iterator)
         assert isinstance(caught.value.__cause__, KeyError)
+        assert backend == "thread" or "in fails" in str(caught.value), "the worker's traceback"
     assert iterator.state() == state
     mended.touch()
     assert [dp[0] for dp in iterator] == list(range(37, 60))
@@ -329,7 +272,6 @@ def test_errors_of_what_is_read_in_order(backend: Any, tmp_path: Path) -> None:
     assert [next(iterator)[0] for _ in range(7)] == list(range(7))
     with pytest.raises(MapError, match="datapoint 7"):
         next(iterator)
-    assert wait_until(lambda: True, 1)
     with pytest.raises(MapError, match="datapoint 7"):
         next(iterator)
     mended.touch()
@@ -410,13 +352,6 @@ def test_a_worker_that_dies_is_an_error_that_says_how(tmp_path: Path) -> None:
     assert before + rest == list(range(60))
 
 
-def test_a_worker_that_dies_is_replaced(tmp_path: Path) -> None:
-    path = str(tmp_path / "deaths")
-    flow = MapData(numbers(60), lambda dp: die(dp, path))
-    flow = PrefetchData(flow, num_proc=2, on_worker_death="restart")
-    assert [int(dp[0]) for dp in flow] == list(range(60))
-
-
 def test_opencv_has_one_thread_from_the_first_datapoint_on() -> None:
     pytest.importorskip("cv2")
 
@@ -425,10 +360,8 @@ def test_opencv_has_one_thread_from_the_first_datapoint_on() -> None:
 
         return (os.getpid(), cv2.getNumThreads())
 
-    found = list(PrefetchData(MapData(numbers(40), threads), num_proc=2))
+    found = list(PrefetchData(MapData(numbers(40), threads), num_proc=1))
     assert {count for _, count in found} == {1}
-    found = list(PrefetchData(BatchData(MapData(numbers(40), threads), 4), num_proc=2))
-    assert {int(count) for _, counts in found for count in counts} == {1}
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="reads /proc")
@@ -442,12 +375,11 @@ def test_nothing_stays_open_of_workers_that_died_or_did_not_start(
     flow = MapData(numbers(60), lambda dp: die(dp, str(path)))
     flow = PrefetchData(flow, num_proc=2, on_worker_death="restart")
     before = open_files()
-    list(flow)
+    assert [int(dp[0]) for dp in flow] == list(range(60))
     with_workers = open_files()
-    for _ in range(2):
-        path.unlink()
-        list(flow)
-        assert open_files() == with_workers
+    path.unlink()
+    assert [int(dp[0]) for dp in flow] == list(range(60))
+    assert open_files() == with_workers
     del flow
     gc.collect()
     assert open_files() == before
@@ -491,10 +423,10 @@ def test_stalls_are_reported(
     monkeypatch.setattr(logging.getLogger("towerpack"), "propagate", True)
 
     def hangs(dp: Any) -> Any:
-        time.sleep(1.5 if dp[0] == 3 else 0)
+        time.sleep(1.0 if dp[0] == 3 else 0)
         return dp
 
-    flow = PrefetchData(MapData(numbers(5), hangs), num_proc=1, stall_s=0.4, backend=backend)
+    flow = PrefetchData(MapData(numbers(5), hangs), num_proc=1, stall_s=0.2, backend=backend)
     with caplog.at_level(logging.WARNING, logger="towerpack"):
         assert len(list(flow)) == 5
     reports = [record.getMessage() for record in caplog.records]
