@@ -192,7 +192,7 @@ class Pool(ABC):
 
 
 class IdlePools:
-    """The pools of one stage that no pass uses now."""
+    """The pools of one stage that no pass uses now; they end with it."""
 
     def __init__(self) -> None:
         self._pools: list[Pool] = []
@@ -227,3 +227,8 @@ class IdlePools:
         self._closed = True
         while self._pools:
             self._pools.pop().close()
+
+    __del__ = close
+
+    def __reduce__(self) -> Any:
+        return IdlePools, ()

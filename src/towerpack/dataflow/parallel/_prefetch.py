@@ -103,7 +103,7 @@ class PrefetchData(ParallelStage):
             copy=copy,
             start=start,
         )
-        self._open_idle()
+        self._idle = IdlePools()
 
     def arguments(self) -> str:
         count, kind = self.options.workers, self.options.backend or "worker"
@@ -181,16 +181,8 @@ class PrefetchData(ParallelStage):
         workers = max(options.workers, most_workers(flow))
         return replace(options, workers=workers, backend=backend)
 
-    def _open_idle(self) -> None:
-        self._idle = IdlePools()
-        weakref.finalize(self, self._idle.close)
-
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_idle"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._open_idle()
+        return {**self.__dict__, "_idle": IdlePools()}
 
 
 def most_workers(flow: DataFlow) -> int:

@@ -217,7 +217,7 @@ class ProcessPool(Pool):
             return
         member.assign(unit)
         with contextlib.suppress(OSError):  # it died: that shows when it is waited for
-            message = ("unit", unit.seq, slot.place, unit.work, unit.sent)
+            message = ("unit", unit.seq, slot.offset, slot.nbytes, unit.work, unit.sent)
             cast("ProcessMember", member).channel.send(message)
 
     def _send_inputs(self, unit: Unit) -> Slot:

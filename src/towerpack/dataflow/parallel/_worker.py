@@ -152,13 +152,13 @@ class Worker:
             failure = error_from(error, "A worker cannot load the pipeline", fix=fix)
             self._job = describe_failure(failure)
 
-    def _unit(self, seq: int, slot: tuple[int, int, int], work: Any, sent: Any) -> None:
+    def _unit(self, seq: int, offset: int, nbytes: int, work: Any, sent: Any) -> None:
         job = None if seq <= self._cancelled else self._job
         begin = time.perf_counter()
         if job is None or isinstance(job, Failure):
             self._channel.send(("done", None, job, 0, 0, 0.0, False))
             return
-        memory = self._slots.anchor(*slot)
+        memory = self._slots.anchor(offset, nbytes)
         inputs, used = None, 0
         if sent is not None:
             inputs = unpack(sent, memory, copy=False)
