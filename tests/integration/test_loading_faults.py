@@ -35,7 +35,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self").exists(), reason="reads /
 
 PROGRAM = Path(__file__).with_name("loading_program.py")
 WITHIN_S = 2.0
-KILLS = 200
+KILLS = 100
 # Batches between two kills: what two workers died of is taken to be what kills them.
 APART = 40
 
@@ -78,7 +78,7 @@ def own_workers(before: list[int]) -> list[int]:
 def test_killed_workers_are_replaced_and_the_output_is_the_same() -> None:
     expected = list(pipeline().iterate(seed=3, epoch=0))
     moments = random.Random(0)
-    kills = scaled(KILLS, at_least=10)
+    kills = scaled(KILLS, at_least=5)
     before = children_of(os.getpid())
     flow = pipeline(on_worker_death="restart", max_restarts=10 * KILLS)
     killed = 0

@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from towerpack._core.errors import ConfigError, TowerpackError
-from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import (
     DataFlow,
@@ -292,7 +291,7 @@ class MultiProcessMapAndBatchData(PrefetchData):
         num_proc: How many processes.
         map_func: From a datapoint to a new one.
         batch_size: Datapoints in a batch.
-        buffer_size: How many *datapoints of* `ds` to be ahead; by default some batches.
+        buffer_size: How many *datapoints of* `ds` to be ahead, at least a batch; by default some.
         remainder: As for `BatchData`.
         options: As for `MultiProcessMapData`.
     """
@@ -309,12 +308,7 @@ class MultiProcessMapAndBatchData(PrefetchData):
         **options: Any,
     ) -> None:
         batched = BatchData(_mapped(ds, map_func, options), batch_size, remainder=remainder)
-        if buffer_size is not None and integer_of(buffer_size, "buffer_size") < batch_size:
-            raise ConfigError(
-                f"A buffer of {buffer_size} datapoints holds no batch of {batch_size}.",
-                expected=f"{batch_size} or more, or None",
-            )
-        batches = None if buffer_size is None else buffer_size // batch_size
+        batches = None if buffer_size is None else max(1, buffer_size // batch_size)
         super().__init__(batched, batches, num_proc, **options)
 
 

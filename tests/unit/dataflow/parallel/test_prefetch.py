@@ -26,7 +26,6 @@ from towerpack.dataflow import (
     DataFromGenerator,
     DataFromList,
     MapData,
-    MultiProcessMapAndBatchData,
     MultiProcessMapData,
     MultiThreadRunner,
     PrefetchData,
@@ -344,11 +343,6 @@ def test_a_result_that_does_not_pickle_is_named() -> None:
 def test_arguments_are_checked(wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError):
         PrefetchData(numbers(3), **wrong)
-
-
-def test_a_buffer_smaller_than_a_batch_is_refused() -> None:
-    with pytest.raises(ConfigError, match="holds no batch"):
-        MultiProcessMapAndBatchData(numbers(9), 1, lambda dp: dp, 8, 4)
 
 
 def test_it_has_the_length_and_name_of_what_it_wraps() -> None:
