@@ -49,13 +49,9 @@ class Entry(NamedTuple):
 class Buffer(WorkSource):
     """What was read and not used. The thread knows this, and not the iteration that it serves.
 
-    Args:
-        limit: How many datapoints to be ahead.
-        wake: Called when something can be taken that was waited for.
-        group: How many become one, and are taken at a time, except at the end. At most `limit`.
-        epoch: The pass.
-        start: How many groups were done before.
-        remainder: Whether work is made of a smaller last group.
+    About `limit` datapoints are read ahead. Each `group` of them becomes one, as do those left at
+    the end if `remainder`; `start` groups were done before. `wake` is called when there is again
+    something to take.
     """
 
     def __init__(

@@ -136,7 +136,8 @@ def test_nothing_stays_open_of_workers_that_died_or_did_not_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def open_files() -> int:
-        return len(os.listdir("/proc/self/fd"))
+        files = map(os.path.realpath, Path("/proc/self/fd").iterdir())
+        return sum("towerpack-slots" not in file for file in files)  # their number varies
 
     path = tmp_path / "deaths"
     flow = MapData(numbers(60), lambda dp: die(dp, str(path)))
@@ -148,7 +149,7 @@ def test_nothing_stays_open_of_workers_that_died_or_did_not_start(
     for _ in range(2):
         path.unlink()
         assert [int(dp[0]) for dp in flow] == list(range(60))
-    assert open_files() < with_workers + 3, "a slot has one file, a worker three"
+    assert open_files() == with_workers
     del flow
     gc.collect()
     assert open_files() == before
@@ -190,12 +191,13 @@ def test_stalls_are_reported(
     backend: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logging.getLogger("towerpack"), "propagate", True)
+    monkeypatch.setattr("towerpack.dataflow.parallel._run._POLL_S", 0.05)
 
     def hangs(dp: Any) -> Any:
-        time.sleep(1.0 if dp[0] == 3 else 0)
+        time.sleep(0.4 if dp[0] == 3 else 0)
         return dp
 
-    flow = PrefetchData(MapData(numbers(5), hangs), num_proc=1, stall_s=0.2, backend=backend)
+    flow = PrefetchData(MapData(numbers(5), hangs), num_proc=1, stall_s=0.1, backend=backend)
     with caplog.at_level(logging.WARNING, logger="towerpack"):
         assert len(list(flow)) == 5
     reports = [record.getMessage() for record in caplog.records]
