@@ -21,7 +21,7 @@ def widen(dp):
     return (np.full(rows, dp[0], np.uint8), dp[0])
 
 
-ds = MapData(DataFromArrays(np.arange(1000)), lambda dp: widen(dp))
+ds = MapData(DataFromArrays(np.arange(200)), lambda dp: widen(dp))
 ds = PrefetchData(BatchData(ds, 20), num_proc=2)
 ds = RepeatedData(ds, 1 if what == "big" else -1)
 try:

@@ -15,9 +15,7 @@ def shared_workers() -> Iterator[None]:
     """Let flows made within find the workers of those that were made before them."""
     parking = IdlePools()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(IdlePools, "__new__", lambda _: parking)
-        patch.setattr(IdlePools, "__init__", lambda _: None)
-        patch.setattr(IdlePools, "close", lambda _: None)
+        patch.setattr("towerpack.dataflow.parallel._prefetch.IdlePools", lambda: parking)
         patch.setattr("towerpack.dataflow.parallel._pool._MOST_IDLE", 8)
         yield
     parking.close()

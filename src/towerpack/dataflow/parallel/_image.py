@@ -20,21 +20,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import DataFlowError
-from towerpack.dataflow._flow import DataFlow, inputs_of, pipeline_of
+from towerpack.dataflow._flow import DataFlow, pipeline_of
 from towerpack.dataflow._memory import aligned
-from towerpack.dataflow.parallel._memory import (
-    bases_of,
-    buffer_address,
-    memory_file,
-    reserve,
-    whole_pages,
-)
+from towerpack.dataflow.parallel._memory import bases_of, buffer_address, reserved_file
 from towerpack.dataflow.parallel._messages import dump_code, dump_each, load
 from towerpack.dataflow.sources._memory import SENDER, Sender
 
 _IN_MEMORY = 1 << 15
 _LONG = 1024
-_DEEPEST = 12
+_DEEPEST = 24  # from the last stage to what does not pickle
 
 
 class Piece(NamedTuple):
@@ -53,10 +47,8 @@ class SharedMap(mmap.mmap):
 
     @classmethod
     def make(cls, nbytes: int) -> SharedMap:
-        """New memory."""
-        fd = memory_file("data")
-        reserve(fd, 0, whole_pages(nbytes))
-        made = cls(fd, whole_pages(nbytes))
+        fd, nbytes = reserved_file("data", nbytes)
+        made = cls(fd, nbytes)
         made.fd = fd
         weakref.finalize(made, os.close, fd)
         return made
@@ -111,15 +103,11 @@ class FlatList(Sequence[Any]):
 
 
 class JobImage:
-    """A pickled job, kept while workers may ask for it.
-
-    Raises:
-        Exception: Whatever a member raises that does not pickle.
-    """
+    """A pickled job, kept while workers may ask for it."""
 
     def __init__(self, job: object) -> None:
         self.pieces: list[Piece] = []
-        """Of the memory of its arrays, and last of the pickle."""
+        """The memory of its arrays, and last that of the pickle."""
         self.fds: list[int] = []
         self._keep_alive: list[object] = []
         self._loose: list[tuple[int, memoryview]] = []
@@ -168,11 +156,7 @@ class JobImage:
 
 
 def load_image(pieces: Sequence[Piece], fds: Sequence[int]) -> Any:
-    """The job, in a worker.
-
-    Raises:
-        DataFlowError: A file that an array was mapped from has changed.
-    """
+    """The job, in a worker."""
     maps: dict[str | int, mmap.mmap] = {}
     try:
         *views, data = [_view(piece, maps, fds) for piece in pieces]
@@ -200,36 +184,19 @@ def _view(piece: Piece, maps: dict[str | int, mmap.mmap], fds: Sequence[int]) ->
 
 
 def find_unpicklable(flow: DataFlow) -> str:
-    """The stage and the member that does not pickle."""
-    for stage in _stages(flow):
-        inputs = inputs_of(stage)
-        for name, member in vars(stage).items():
-            if any(member is inner for inner in inputs) or member in (list(inputs), inputs):
-                continue
-            if not _pickles(member):
-                path = " in ".join(reversed(_path(name, member)))
-                return f"{path} of {pipeline_of(stage)}"
-    return f"a part of {pipeline_of(flow)}"
-
-
-def _stages(flow: DataFlow) -> Iterator[DataFlow]:
-    for inner in inputs_of(flow):
-        yield from _stages(inner)
-    yield flow
-
-
-def _path(name: str, value: Any) -> list[str]:
-    path = [name]
+    """The stage, and the member of it, that does not pickle."""
+    value: Any = flow
+    path: list[str] = []
     for _ in range(_DEEPEST):
-        for part, member in _members(value):
-            if not _pickles(member):
-                path.append(part)
-                value = member
-                break
-        else:
+        bad = [(part, member) for part, member in _members(value) if not _pickles(member)]
+        if not bad:
             break
-    path[-1] += f" (a {type(value).__name__})"
-    return path
+        part, value = bad[0]
+        path.insert(0, part)
+        if isinstance(value, DataFlow):
+            flow, path = value, []
+    where = f"{' in '.join(path)} (a {type(value).__name__})" if path else "a part"
+    return f"{where} of {pipeline_of(flow)}"
 
 
 def _members(value: Any) -> Iterator[tuple[str, Any]]:

@@ -7,9 +7,8 @@ the consumer, over what workers have made, so that states are those of the seria
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from towerpack._core.errors import MapError, StateError
 from towerpack.dataflow._datapoints import Datapoint
@@ -22,10 +21,16 @@ from towerpack.dataflow._flow import (
     open_flow,
 )
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import State, Stream, Tally, check_count
+from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, check_count
 from towerpack.dataflow.parallel._messages import Failure, describe_failure, restore_failure
 from towerpack.dataflow.parallel._pool import Pool
-from towerpack.dataflow.parallel._reader import Buffer, may_write_over, own_copy, read_ahead
+from towerpack.dataflow.parallel._reader import (
+    Buffer,
+    may_write_over,
+    own_copy,
+    pickled,
+    read_ahead,
+)
 from towerpack.dataflow.parallel._run import Begin
 from towerpack.dataflow.stages._base import WindowStream
 from towerpack.dataflow.stages._batch import BatchData
@@ -81,11 +86,7 @@ class Levels:
         return inner
 
     def begin(self, state: State) -> tuple[int, State]:
-        """How many results were handed on before, and the state of the source.
-
-        Raises:
-            StateError: The parts of a state do not fit each other.
-        """
+        """How many results were handed on before, and the state of the source."""
         if state is None:
             return 0, None
         given: int | None = None
@@ -148,15 +149,8 @@ def _made_of(stage: BatchData) -> Callable[[int, list[Datapoint]], list[Datapoin
     return made
 
 
-@dataclass(frozen=True)
-class Skipped:
-    """A datapoint that a stage leaves out, with what its function raised."""
-
-    failure: Failure
-
-
 class Skipping(Mapper):
-    """A map function in a worker, for a stage that leaves out what it fails on."""
+    """A map function in a worker, which gives a `Failure` for what its stage leaves out."""
 
     def __init__(self, mapper: Mapper) -> None:
         self._mapper = mapper
@@ -165,19 +159,19 @@ class Skipping(Mapper):
         try:
             return self._mapper(datapoint, epoch, position)
         except MapError as error:
-            return Skipped(describe_failure(error))
+            return describe_failure(error)
 
 
 class Mapped(Mapper):
     """Stand-in for a map function in the consumer: workers have called it."""
 
     def __call__(self, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
-        if isinstance(datapoint, Skipped):
-            raise restore_failure(datapoint.failure)
+        if isinstance(datapoint, Failure):
+            raise restore_failure(datapoint)
         return datapoint
 
 
-class MappedStream(Stream):
+class MappedStream(InnerStream):
     """Stand-in for a `MapStream` that leaves out nothing, where workers have mapped."""
 
     def __init__(self, inner: Stream, state: State) -> None:
@@ -192,9 +186,6 @@ class MappedStream(Stream):
 
     def state(self) -> State:
         return {"count": self._count, "bad": 0, "inner": self._inner.state()}
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 class ReadStream(Stream):
@@ -228,9 +219,10 @@ class ReadStream(Stream):
                 start=position,
                 remainder=levels.remainder,
             )
+            processes = pool.options.backend == "process"
+            keep = partial(own_copy, others=pickled if processes else _as_it_is)
             copying = may_write_over(levels.source)
-            keep = partial(own_copy, others=pool.own_copy) if copying else None
-            read_ahead(source, tally, self._buffer, keep)
+            read_ahead(source, tally, self._buffer, keep if copying else None)
             return self._buffer
 
         self._run = begin(reading)
@@ -259,3 +251,7 @@ class ReadStream(Stream):
             self._state, skipped = self._buffer.last
             self._total.skipped += skipped
             self._run.close()  # the next pass, begun while this one is kept, has the workers
+
+
+def _as_it_is(value: Any) -> Any:
+    return value  # for threads: it might be a file, a lock, or what the program goes on with

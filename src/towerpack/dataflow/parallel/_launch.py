@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Generator
 
 from towerpack._core.errors import ConfigError
@@ -22,14 +21,8 @@ _BOOT = (
     "import sys; sys.path[:] = sys.argv[6:]; "
     "from towerpack.dataflow.parallel._worker import main; main(*map(int, sys.argv[1:6]))"
 )
-_ONE_THREAD = (
-    "OMP_NUM_THREADS",
-    "OPENBLAS_NUM_THREADS",
-    "MKL_NUM_THREADS",
-    "VECLIB_MAXIMUM_THREADS",
-    "NUMEXPR_NUM_THREADS",
-    "OPENCV_FOR_THREADS_NUM",
-)
+_LIBRARIES = ("OMP", "OPENBLAS", "MKL", "VECLIB", "NUMEXPR")
+_ONE_THREAD = {f"{name}_NUM_THREADS": "1" for name in _LIBRARIES} | {"OPENCV_FOR_THREADS_NUM": "1"}
 
 # How long a source may take for one datapoint while a fork waits for it.
 _REST_S = 10.0
@@ -46,7 +39,7 @@ def start_fresh(fds: Fds) -> subprocess.Popen[bytes]:
             [sys.executable, "-c", _BOOT, *map(str, arguments)],
             pass_fds=fds,
             stdin=subprocess.DEVNULL,
-            env={**os.environ, **dict.fromkeys(_ONE_THREAD, "1")},
+            env={**os.environ, **_ONE_THREAD},
         )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -66,14 +59,6 @@ class Forked:
                 self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
-    def wait(self, timeout: float | None = None) -> int:
-        end = None if timeout is None else time.monotonic() + timeout
-        while self.poll() is None:
-            if end is not None and time.monotonic() > end:
-                raise subprocess.TimeoutExpired(f"worker {self.pid}", timeout or 0.0)
-            time.sleep(0.002)
-        return self.returncode or 0
-
     def kill(self) -> None:
         if self.poll() is None:
             os.kill(self.pid, signal.SIGKILL)
@@ -82,7 +67,7 @@ class Forked:
 Process = subprocess.Popen[bytes] | Forked
 
 
-def start_fork(fds: Fds, number: int, job: Job) -> Forked:
+def start_fork(fds: Fds, job: Job) -> Forked:
     """A copy of this process, which knows the job already."""
     with safe_to_fork():
         for stream in (sys.stdout, sys.stderr):
@@ -99,7 +84,7 @@ def start_fork(fds: Fds, number: int, job: Job) -> Forked:
             own = sorted(fds)
             for low, high in zip([2, *own], [*own, os.sysconf("SC_OPEN_MAX")], strict=True):
                 os.closerange(low + 1, high)
-            main(*fds, parent, (number, job))
+            main(*fds, parent, job)
         finally:
             os._exit(1)
 
@@ -109,22 +94,15 @@ def safe_to_fork() -> Generator[None]:
     """Refuse to fork where the copy could hang: with locks that another thread holds.
 
     The threads that read sources ahead wait meanwhile, and hold none.
-
-    Raises:
-        ConfigError: There are other threads, or TensorFlow is loaded.
     """
-    if "tensorflow" in sys.modules:
-        raise _unsafe("TensorFlow is loaded")
     with readers_at_rest(_REST_S) as resting:
-        threads = [thread.name for thread in threading.enumerate()]
-        if len(threads) - resting > 1:
-            raise _unsafe(f"{len(threads)} threads run ({', '.join(threads)})")
+        threads = [one.name for one in threading.enumerate() if one not in resting]
+        loaded = "tensorflow" in sys.modules
+        if loaded or len(threads) > 1:
+            why = "TensorFlow is loaded" if loaded else f"{len(threads)} threads run"
+            raise ConfigError(
+                f'start="fork" is not safe here: {why} ({", ".join(threads)}).',
+                expected="a process with one thread, and without TensorFlow",
+                fix='start="fresh", which is the default',
+            )
         yield
-
-
-def _unsafe(why: str) -> ConfigError:
-    return ConfigError(
-        f'start="fork" is not safe here: {why}.',
-        expected="a process with one thread, and without TensorFlow",
-        fix='start="fresh", which is the default',
-    )

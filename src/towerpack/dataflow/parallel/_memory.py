@@ -38,11 +38,7 @@ def memory_file(name: str) -> int:
 
 
 def reserve(fd: int, offset: int, nbytes: int) -> None:
-    """Make sure that a file has memory from `offset` on.
-
-    Raises:
-        DataFlowError: There is none left.
-    """
+    """Make sure that a file has memory from `offset` on; a `DataFlowError` if there is none."""
     try:
         if hasattr(os, "posix_fallocate"):
             os.posix_fallocate(fd, offset, nbytes)
@@ -53,6 +49,17 @@ def reserve(fd: int, offset: int, nbytes: int) -> None:
             f"There is no memory for another {nbytes:,} bytes that workers share: {error}.",
             fix="fewer workers, a smaller num_prefetch, or smaller batches",
         ) from error
+
+
+def reserved_file(name: str, nbytes: int) -> tuple[int, int]:
+    """A descriptor of a file in memory of at least so many bytes, and how many there are."""
+    fd, nbytes = memory_file(name), whole_pages(nbytes)
+    try:
+        reserve(fd, 0, nbytes)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd, nbytes
 
 
 def whole_pages(nbytes: int) -> int:
@@ -88,17 +95,11 @@ def is_lent(array: object) -> bool:
 
 @dataclass(eq=False)
 class Slot:
-    """Memory for one unit of work, and where it lies in the file of the slots."""
+    """Memory for one unit of work, and where it lies in the file of the slots, if it does."""
 
-    number: int
-    offset: int
+    offset: int | None
     nbytes: int
     memory: SlotMemory
-
-    @property
-    def place(self) -> tuple[int, int, int]:
-        """Where workers find it."""
-        return self.number, self.offset, self.nbytes
 
     def anchor(self) -> Bytes:
         """A new array over the slot, which every array over a part of it will keep alive.
@@ -112,8 +113,7 @@ class Slot:
 class SlotPool:
     """Slots: taken for a unit, given back, or lent to whoever holds arrays over them.
 
-    Args:
-        shared: They lie in a file that worker processes map; else in memory of this process.
+    If `shared`, they lie in a file that worker processes map, else in memory of this process.
     """
 
     def __init__(self, *, shared: bool) -> None:
@@ -123,18 +123,13 @@ class SlotPool:
         # Finalisers run anywhere, at any time: all that they do is one append.
         self._returned: deque[Slot] = deque()
         self._lent = self._lent_bytes = 0
-        self._count = 0
         self.wanted = _SMALLEST
         self.total_bytes = 0
-        self.dropped: list[int] = []
-        """Numbers of slots that are gone since somebody asked last."""
+        self.dropped: list[int | None] = []
+        """Where slots were that are gone since somebody asked last."""
 
     def take(self, nbytes: int = 0) -> Slot:
-        """A slot of at least `nbytes`, and of the size that units have been found to need.
-
-        Raises:
-            DataFlowError: There is no memory left.
-        """
+        """A slot of at least `nbytes`, and of the size that units have been found to need."""
         self._collect()
         wanted = max(self.wanted, whole_pages(nbytes))
         while self._free:
@@ -147,12 +142,23 @@ class SlotPool:
         else:
             reserve(self.fd, self._end, wanted)
             memory = map_shared(self.fd, wanted, self._end)
-        slot = Slot(self._count + 1, self._end, wanted, memory)
+        slot = Slot(self._end, wanted, memory)
         self.wanted = wanted
         self._end += wanted
-        self._count += 1
         self.total_bytes += wanted
         return slot
+
+    def adopt(self, fd: int) -> Slot:
+        """A slot for once: a file that a worker made for what was too large for its slot.
+
+        Further slots are a little larger, so that units which differ a little fit.
+        """
+        nbytes = os.fstat(fd).st_size
+        memory = map_shared(fd, nbytes)
+        os.close(fd)
+        self.expect(nbytes + nbytes // 8)
+        self.total_bytes += nbytes
+        return Slot(None, nbytes, memory)
 
     def expect(self, nbytes: int) -> None:
         """Have slots of at least this size from now on: units have been found to need it."""
@@ -160,7 +166,10 @@ class SlotPool:
 
     def give_back(self, slot: Slot) -> None:
         """A slot that nobody looks at any more."""
-        self._free.append(slot)
+        if slot.offset is None:
+            self.total_bytes -= slot.nbytes
+        else:
+            self._free.append(slot)
 
     def lend(self, slot: Slot) -> Bytes:
         """The slot's bytes; it comes back when nothing made of them is left."""
@@ -198,7 +207,7 @@ class SlotPool:
 
     def _drop(self, slot: Slot) -> None:
         self.total_bytes -= slot.nbytes
-        self.dropped.append(slot.number)
+        self.dropped.append(slot.offset)
         if self.fd >= 0 and hasattr(mmap, "MADV_REMOVE"):  # gives back pages that the file holds
             slot.memory.madvise(mmap.MADV_REMOVE)
 
@@ -210,17 +219,16 @@ class MappedSlots:
         self._fd = fd
         self._known: dict[int, SlotMemory] = {}
 
-    def anchor(self, number: int, offset: int, nbytes: int) -> Bytes:
+    def anchor(self, offset: int, nbytes: int) -> Bytes:
         """An array over one slot."""
-        memory = self._known.get(number)
-        if memory is None:
-            memory = self._known[number] = map_shared(self._fd, nbytes, offset)
-        return np.frombuffer(memory, np.uint8)
+        if offset not in self._known:
+            self._known[offset] = map_shared(self._fd, nbytes, offset)
+        return np.frombuffer(self._known[offset], np.uint8)
 
-    def forget(self, numbers: list[int]) -> None:
-        """Slots that will not be used again."""
-        for number in numbers:
-            self._known.pop(number, None)
+    def forget(self, offsets: list[int]) -> None:
+        """Let go of slots that will not be used again."""
+        for offset in offsets:
+            self._known.pop(offset, None)
 
 
 def buffer_address(data: Any) -> int:

@@ -86,11 +86,7 @@ def _pickler() -> Any:
 
 
 class Channel:
-    """One end of a connection; messages are pickles behind their length.
-
-    Args:
-        end: The socket, which the channel owns.
-    """
+    """One end of a connection, which owns its socket; messages are pickles behind their length."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end
@@ -102,11 +98,7 @@ class Channel:
         self.close = end.close
 
     def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
-        """Send a message, with descriptors.
-
-        Raises:
-            OSError: The other end is gone.
-        """
+        """Send a message, with descriptors; an `OSError` if the other end is gone."""
         body = dump(message)
         data = _LENGTH.pack(len(body)) + body
         if fds:
@@ -115,21 +107,13 @@ class Channel:
             self._socket.sendall(data)
 
     def receive(self) -> Message:
-        """The next message; waits for it.
-
-        Raises:
-            EOFError: The other end is gone.
-        """
+        """Wait for the next message; an `EOFError` if the other end is gone."""
         while not self._ready:
             self._read(0)
         return self._ready.popleft()
 
     def poll(self) -> list[Message]:
-        """Messages that have come; there may be more.
-
-        Raises:
-            EOFError: The other end is gone, and nothing is left of what it sent.
-        """
+        """Messages that have come; there may be more, unless there are none."""
         if not self._ready:
             with contextlib.suppress(BlockingIOError):
                 self._read(socket.MSG_DONTWAIT)
@@ -162,12 +146,7 @@ class Channel:
 
 
 class Failure(NamedTuple):
-    """An exception with its causes.
-
-    Attributes:
-        chain: For each its pickle, if it has one; its type's name; and its text.
-        traceback: The worker's.
-    """
+    """An exception with its causes: of each its pickle if it has one, its type, and its text."""
 
     chain: list[tuple[bytes | None, str, str]]
     traceback: str
@@ -210,3 +189,10 @@ def _restored(data: bytes | None, name: str, text: str) -> BaseException:
         with contextlib.suppress(Exception):  # a type that only the worker could import
             return load(data)
     return DataFlowError(f"{name}: {text}")
+
+
+def error_from(error: BaseException, what: str, **told: str) -> DataFlowError:
+    """An error with another one as its cause."""
+    made = DataFlowError(f"{what}: {type(error).__name__}: {error}", **told)
+    made.__cause__ = error
+    return made

@@ -7,10 +7,10 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from dataclasses import dataclass, replace
-from numbers import Real
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, get_args
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
@@ -45,32 +45,17 @@ class Options:
     start: Start = "fresh"
 
     def __post_init__(self) -> None:
-        _one_of("backend", self.backend or "process", ("process", "thread"))
-        _one_of("on_worker_death", self.on_worker_death, ("raise", "restart"))
-        _one_of("start", self.start, ("fresh", "fork"))
+        kinds = {"backend": Backend, "on_worker_death": OnWorkerDeath, "start": Start}
+        for name, kind in kinds.items():
+            value = getattr(self, name)
+            if value not in (None, *get_args(kind)):
+                choices = " or ".join(f'"{one}"' for one in get_args(kind))
+                raise ConfigError(f"There is no {name}={value!r}.", expected=choices)
         integer_of(self.workers, "num_proc", 0)
         integer_of(1 if self.prefetch is None else self.prefetch, "num_prefetch", 1)
         integer_of(self.max_restarts, "max_restarts", 0)
-        if not isinstance(cast("object", self.stall_s), Real) or not self.stall_s > 0:
-            raise ConfigError(
-                f"stall_s={self.stall_s!r} is no time to wait.", expected="seconds, above 0"
-            )
-
-    def with_workers(self, count: int, *, gathering: bool) -> Options:
-        """The same with another number of workers, and a backend.
-
-        Where they only gather rows of arrays, threads are as parallel as processes are, start at
-        once, and take from the consumer's GIL no more than messages would.
-        """
-        own = self.start == "fresh" and self.on_worker_death == "raise"
-        backend = self.backend or ("thread" if gathering and own else "process")
-        return replace(self, workers=count, backend=backend)
-
-
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> None:
-    if value not in allowed:
-        choices = " or ".join(f'"{one}"' for one in allowed)
-        raise ConfigError(f"There is no {name}={value!r}.", expected=choices)
+        if not self.stall_s > 0:
+            raise ConfigError(f"stall_s is {self.stall_s}.", expected="seconds, above 0")
 
 
 def usable_cpus() -> int:
@@ -89,32 +74,27 @@ def usable_cpus() -> int:
 class Member(ABC):
     """One worker, as the consumer sees it."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
+    def __init__(self) -> None:
         self.queue: deque[Unit] = deque()
         self.since = time.monotonic()
         self.reported = 0.0
-        self.ready = True
-        """Whether it has started."""
+        self.started = True
 
     @abstractmethod
     def stacks(self) -> str:
-        """What it is doing: the stacks of its threads."""
+        """What its threads are doing."""
 
     def assign(self, unit: Unit) -> None:
-        """A unit was put in its queue."""
+        """Put a unit in its queue."""
         if not self.queue:
             self.since = time.monotonic()
         self.queue.append(unit)
 
-    def finished(self, seq: int) -> Unit | None:
+    def finished(self) -> Unit:
         """Take the unit that is done from the queue."""
         self.since = time.monotonic()
         self.reported = 0.0
-        self.ready = True
-        if self.queue and self.queue[0].seq == seq:
-            return self.queue.popleft()
-        return None
+        return self.queue.popleft()
 
 
 class Pool(ABC):
@@ -128,24 +108,16 @@ class Pool(ABC):
         """Units whose worker died, to be issued again."""
         self.job_key: Any = None
         self.job: Job | None = None
-        self.job_number = 0
         self.restarts = 0
         """Of workers, in this pass."""
-        self.told = False
-        """Whether the consumer was told that it keeps many results."""
-        self._seq = 0
+        self.last_seq = 0
+        """The number of the unit that was made last."""
         self._closed = False
-
-    def next_seq(self) -> int:
-        """The name of one more unit."""
-        self._seq += 1
-        return self._seq
 
     def begin(self, key: Any, job: Job) -> None:
         """Take up a job; one with the key of the last is known already."""
         self.restarts = 0
         if key != self.job_key:
-            self.job_number += 1
             self.job_key, self.job = None, job
             self.prepare(job)
             self.job_key = key
@@ -156,34 +128,26 @@ class Pool(ABC):
         member = min(self.members, key=lambda one: len(one.queue), default=None)
         return member if member is not None and len(member.queue) < QUEUED else None
 
-    def abandon(self, units: list[Unit]) -> None:
+    def abandon(self, units: Iterable[Unit]) -> None:
         """Forget units: nobody waits for them any more."""
         at_work = {unit for member in self.members for unit in member.queue}
-        units = [*units, *self.lost]
-        self.lost.clear()
         for unit in units:
             unit.abandoned = True
             if unit not in at_work:  # done, or to be issued again
                 self.release(unit)
-        self.cancel(self._seq)
-
-    def release_outgrown(self, unit: Unit) -> None:
-        """Give back the slot that was too small for a unit: nobody reads it any more."""
-        if unit.outgrown is not None:
-            self.slots.give_back(unit.outgrown)
-            unit.outgrown = None
+        self.lost.clear()
+        self.cancel(self.last_seq)
 
     def release(self, unit: Unit) -> None:
-        """Give back the slots of a unit."""
-        self.release_outgrown(unit)
+        """Give back the slot of a unit."""
         if unit.slot is not None:
             self.slots.give_back(unit.slot)
             unit.slot = None
 
-    def keeps_too_much(self) -> bool:
-        """Whether the consumer keeps so many results that it is given copies of further ones."""
+    def must_copy(self) -> bool:
+        """Whether results get memory of their own, also because the consumer keeps very many."""
         count, nbytes = self.slots.lent
-        return count >= _MOST_LENT or nbytes >= _MOST_LENT_BYTES
+        return self.options.copy or count >= _MOST_LENT or nbytes >= _MOST_LENT_BYTES
 
     def prepare(self, job: Job) -> None:
         """Get a new job ready for all workers."""
@@ -204,7 +168,7 @@ class Pool(ABC):
     @property
     @abstractmethod
     def usable(self) -> bool:
-        """Whether it is open, and of this process and not of one that forked it."""
+        """Whether it is open, and not of a process that forked this one."""
 
     @abstractmethod
     def wait(self, timeout_s: float) -> None:
@@ -215,15 +179,11 @@ class Pool(ABC):
         """End a `wait`, from another thread."""
 
     @abstractmethod
-    def own_copy(self, value: Any) -> Any:
-        """An object that is no array and no container, safe from later changes where possible."""
-
-    @abstractmethod
     def cancel(self, seq: int) -> None:
         """Tell workers that units up to `seq` need not be done."""
 
     @abstractmethod
-    def take(self, unit: Unit, *, copy: bool) -> list[Datapoint]:
+    def take(self, unit: Unit) -> list[Datapoint]:
         """The datapoints of a finished unit. The slot is given back, or lent."""
 
     @abstractmethod
@@ -232,7 +192,7 @@ class Pool(ABC):
 
 
 class IdlePools:
-    """The pools of one stage that no pass uses now."""
+    """The pools of one stage that no pass uses now; they end with it."""
 
     def __init__(self) -> None:
         self._pools: list[Pool] = []
@@ -263,7 +223,12 @@ class IdlePools:
             self._pools.pop(0).close()
 
     def close(self) -> None:
-        """End all that wait here, and those that come back."""
+        """End all that wait here, and later those that come back."""
         self._closed = True
         while self._pools:
             self._pools.pop().close()
+
+    __del__ = close
+
+    def __reduce__(self) -> Any:
+        return IdlePools, ()

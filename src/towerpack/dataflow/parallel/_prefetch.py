@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 from towerpack._core.errors import ConfigError, TowerpackError
-from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import (
     DataFlow,
@@ -103,7 +102,7 @@ class PrefetchData(ParallelStage):
             copy=copy,
             start=start,
         )
-        self._open_idle()
+        self._idle = IdlePools()
 
     def arguments(self) -> str:
         count, kind = self.options.workers, self.options.backend or "worker"
@@ -171,20 +170,18 @@ class PrefetchData(ParallelStage):
         return begin
 
     def _options(self, flow: DataFlow, node: Node | None = None) -> Options:
-        gathering = node is not None and node.gathers
-        workers = max(self.options.workers, most_workers(flow))
-        return self.options.with_workers(workers, gathering=gathering)
-
-    def _open_idle(self) -> None:
-        self._idle = IdlePools()
-        weakref.finalize(self, self._idle.close)
+        options, backend = self.options, self.options.backend
+        if backend is None:
+            # Threads that only gather rows of arrays are as parallel as processes are, start at
+            # once, and take from the consumer's GIL no more than messages would.
+            gathers = node is not None and node.gathers
+            processes = options.start == "fork" or options.on_worker_death == "restart"
+            backend = "thread" if gathers and not processes else "process"
+        workers = max(options.workers, most_workers(flow))
+        return replace(options, workers=workers, backend=backend)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {k: v for k, v in self.__dict__.items() if k != "_idle"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self._open_idle()
+        return {**self.__dict__, "_idle": IdlePools()}
 
 
 def most_workers(flow: DataFlow) -> int:
@@ -213,10 +210,7 @@ class MultiProcessRunnerZMQ(PrefetchData):
 
 
 class MultiThreadRunner(PrefetchData):
-    """`PrefetchData` with threads.
-
-    The predecessor made one flow for each thread and mixed what they gave. Here all threads share
-    one flow, and a pass over it is exact.
+    """`PrefetchData` with threads, which share one flow.
 
     Contract: as `PrefetchData`.
 
@@ -270,15 +264,7 @@ class MultiProcessMapData(PrefetchData):
 class MultiThreadMapData(MultiProcessMapData):
     """`MapData` in threads, for functions that let go of the GIL most of the time.
 
-    Contract: as `MapData`.
-
-    Args:
-        ds: What to map.
-        num_thread: How many threads.
-        map_func: From a datapoint to a new one.
-        buffer_size: How many datapoints to be ahead.
-        strict: Accepted; every pass is exact in any case.
-        options: As for `MultiProcessMapData`.
+    Contract: as `MapData`. Arguments as those of `MultiProcessMapData`.
     """
 
     _backend: Backend = "thread"
@@ -305,7 +291,7 @@ class MultiProcessMapAndBatchData(PrefetchData):
         num_proc: How many processes.
         map_func: From a datapoint to a new one.
         batch_size: Datapoints in a batch.
-        buffer_size: How many *datapoints of* `ds` to be ahead; by default some batches.
+        buffer_size: How many *datapoints of* `ds` to be ahead, at least a batch; by default some.
         remainder: As for `BatchData`.
         options: As for `MultiProcessMapData`.
     """
@@ -322,12 +308,7 @@ class MultiProcessMapAndBatchData(PrefetchData):
         **options: Any,
     ) -> None:
         batched = BatchData(_mapped(ds, map_func, options), batch_size, remainder=remainder)
-        if buffer_size is not None and integer_of(buffer_size, "buffer_size") < batch_size:
-            raise ConfigError(
-                f"A buffer of {buffer_size} datapoints holds no batch of {batch_size}.",
-                expected=f"{batch_size} or more, or None",
-            )
-        batches = None if buffer_size is None else buffer_size // batch_size
+        batches = None if buffer_size is None else max(1, buffer_size // batch_size)
         super().__init__(batched, batches, num_proc, **options)
 
 

@@ -8,22 +8,20 @@ import os
 import selectors
 import signal
 import socket
-import subprocess
 import time
 from io import RawIOBase
-from typing import Any, cast
+from typing import cast
 
-from towerpack._core.errors import DataFlowError, TowerpackError, WorkerError
+from towerpack._core.errors import TowerpackError, WorkerError
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._datapoints import Datapoint
+from towerpack.dataflow._datapoints import Datapoint, to_rows
 from towerpack.dataflow._memory import Arena
 from towerpack.dataflow.parallel._image import JobImage
 from towerpack.dataflow.parallel._launch import Process, safe_to_fork, start_fork, start_fresh
 from towerpack.dataflow.parallel._memory import Slot, SlotPool, memory_file
-from towerpack.dataflow.parallel._messages import Channel, Message, restore_failure
-from towerpack.dataflow.parallel._packing import WORTH_LENDING, Extents, Packed, unbundle, unpack
+from towerpack.dataflow.parallel._messages import Channel, Message, error_from, restore_failure
+from towerpack.dataflow.parallel._packing import WORTH_LENDING, Packed, unpack
 from towerpack.dataflow.parallel._pool import Member, Options, Pool
-from towerpack.dataflow.parallel._reader import pickled
 from towerpack.dataflow.parallel._work import Job, Unit, place_of
 
 log = get_logger(__name__)
@@ -40,36 +38,30 @@ _SUGGESTIONS = {
     "SIGKILL": "probably out of memory: fewer workers, smaller batches or a smaller num_prefetch",
     "SIGSEGV": "a fault in compiled code that the pipeline calls",
     "SIGBUS": "a mapped file that shrank, or a disk that failed",
-    "SIGABRT": "compiled code gave up; see what it wrote to stderr",
 }
 
 
 class ProcessMember(Member):
-    """A worker process.
+    """A worker process, with the file for its last words.
 
-    Args:
-        number: Its name.
-        channel: To it.
-        process: Its handle.
-        words: The file for its last words.
-        life: The writing end of its pipe: it is killed when that is closed.
+    It is killed when `life`, the writing end of its pipe, is closed.
     """
 
     def __init__(
-        self, number: int, channel: Channel, process: Process, words: RawIOBase, life: RawIOBase
+        self, channel: Channel, process: Process, words: RawIOBase, life: RawIOBase
     ) -> None:
-        super().__init__(number)
+        super().__init__()
         self.channel = channel
         self.process = process
-        self.knows = 0
-        """The number of the last job that was sent to it."""
-        self.ready = False
+        self.job: Job | None = None
+        """The one that was sent to it last."""
+        self.started = False
         self.let_live = life.close  # in a process that is not its parent
         self._words = words
         self._words_read = 0
 
     def stacks(self) -> str:
-        if not self.ready:  # the signal would end it
+        if not self.started:  # the signal would end it
             return "it has not started yet"
         os.kill(self.process.pid, signal.SIGUSR1)
         end = time.monotonic() + _STACKS_S
@@ -87,10 +79,11 @@ class ProcessMember(Member):
 
     def end(self, timeout_s: float) -> None:
         """Wait for the process to end, and kill it if it does not."""
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(timeout_s)
-        self.process.kill()
-        self.process.wait()
+        end = time.monotonic() + timeout_s
+        while self.process.poll() is None:
+            if time.monotonic() > end:
+                self.process.kill()
+            time.sleep(0.002)
 
     def close(self) -> None:
         """Close what there is between us. Were it not over, that would end it at once."""
@@ -112,12 +105,10 @@ class ProcessPool(Pool):
         self._bell[0].setblocking(False)
         self._selector.register(self._bell[0], selectors.EVENT_READ, None)
         self._image: JobImage | None = None
-        self._count = 0
         _POOLS.add(self)
 
     @property
     def usable(self) -> bool:
-        """Whether it is open, and of this process and not of one that forked it."""
         return not self._closed and self._owner == os.getpid()
 
     def prepare(self, job: Job) -> None:
@@ -129,20 +120,15 @@ class ProcessPool(Pool):
 
     def hire(self) -> None:
         self.check()
-        for member in self.members:
-            self._send_job(member)
         while len(self.members) < self.options.workers:
             self.members.append(self._start())
-            self._send_job(self.members[-1])
-
-    def _send_job(self, member: ProcessMember) -> None:
         image = self._image
-        if image is None or member.knows == self.job_number:
-            return
-        member.knows = self.job_number
-        with contextlib.suppress(OSError):  # it died: that shows when it is waited for
-            message = ("job", self.job_number, image.pieces, len(image.fds))
-            member.channel.send(message, tuple(image.fds))
+        for member in self.members:
+            if image is not None and member.job is not self.job:
+                member.job = self.job
+                with contextlib.suppress(OSError):  # it died: that shows when it is waited for
+                    message = ("job", image.pieces, len(image.fds))
+                    member.channel.send(message, tuple(image.fds))
 
     def _start(self) -> ProcessMember:
         with contextlib.ExitStack() as failed, contextlib.ExitStack() as handed_over:
@@ -158,10 +144,9 @@ class ProcessPool(Pool):
             if self.options.start == "fresh" or self.job is None:
                 process = start_fresh(fds)
             else:
-                process = start_fork(fds, self.job_number, self.job)
+                process = start_fork(fds, self.job)
             failed.pop_all()
-        self._count += 1
-        member = ProcessMember(self._count, Channel(ours), process, words, life)
+        member = ProcessMember(Channel(ours), process, words, life)
         self._selector.register(member.channel, selectors.EVENT_READ, member)
         return member
 
@@ -193,40 +178,19 @@ class ProcessPool(Pool):
 
     def _heard(self, member: ProcessMember, message: Message) -> None:
         if message[0] == "ready":
-            member.ready, member.since = True, time.monotonic()
+            member.started, member.since = True, time.monotonic()
             return
-        if message[0] == "grow":
-            self._grow(member, message[1], message[2])
-            return
-        _, seq, extents, failure, count, needed, seconds = message
-        unit = member.finished(seq)
-        if unit is None:
-            return
-        self.release_outgrown(unit)
-        if unit.error is not None:  # there was no memory for it
-            unit.finish(None, 0, unit.error)
-        else:
-            error = None if failure is None else restore_failure(failure)
-            unit.finish(None if extents is None else Extents(*extents), count, error)
+        _, extents, failure, count, needed, seconds, has_own = message
+        unit = member.finished()
+        if has_own:
+            self.release(unit)
+            unit.slot = self.slots.adopt(member.channel.fds.popleft())
+        error = None if failure is None else restore_failure(failure)
+        unit.finish(extents, count, error)
         if unit.abandoned:
             self.release(unit)
             return
         unit.seconds, unit.nbytes = seconds, needed
-
-    def _grow(self, member: ProcessMember, seq: int, nbytes: int) -> None:
-        unit = member.queue[0]
-        slot = None
-        if not unit.abandoned:
-            self.release_outgrown(unit)
-            try:
-                # Some more, so that units which differ a little fit at once.
-                slot = self.take_slot(nbytes + nbytes // 8)
-            except TowerpackError as error:
-                unit.error = error
-            else:
-                # What the worker has made so far lies in the old one.
-                unit.outgrown, unit.slot = unit.slot, slot
-        member.channel.send(("grown", seq, None if slot is None else slot.place))
 
     def take_slot(self, nbytes: int = 0) -> Slot:
         """A slot, after telling workers which are gone."""
@@ -241,15 +205,19 @@ class ProcessPool(Pool):
     def submit(self, unit: Unit, member: Member) -> None:
         try:
             slot = self._send_inputs(unit)
-        except TowerpackError as error:  # no memory: raised in its turn, as all that befalls a unit
+        except Exception as error:  # noqa: BLE001  raised in its turn, as all that befalls a unit
+            if not isinstance(error, TowerpackError):  # which tells that there is no memory
+                error = error_from(
+                    error,
+                    "A datapoint cannot be sent to a worker",
+                    expected="what pickles",
+                    fix='convert it in the source, or backend="thread"',
+                )
             unit.finish(None, 0, error)
-            return
-        except Exception as error:  # noqa: BLE001
-            unit.finish(None, 0, _not_sent(error))
             return
         member.assign(unit)
         with contextlib.suppress(OSError):  # it died: that shows when it is waited for
-            message = ("unit", unit.seq, self.job_number, slot.place, unit.work, unit.sent)
+            message = ("unit", unit.seq, slot.offset, slot.nbytes, unit.work, unit.sent)
             cast("ProcessMember", member).channel.send(message)
 
     def _send_inputs(self, unit: Unit) -> Slot:
@@ -262,21 +230,15 @@ class ProcessPool(Pool):
             unit.sent = packed.put(Arena(unit.slot.anchor()))
         return unit.slot
 
-    def take(self, unit: Unit, *, copy: bool) -> list[Datapoint]:
-        slot, extents = unit.slot, unit.value
+    def take(self, unit: Unit) -> list[Datapoint]:
+        slot, extents = cast("Slot", unit.slot), unit.value
         unit.slot = None
-        if slot is None or extents is None:
-            if slot is not None:
-                self.slots.give_back(slot)
-            return []
-        if extents.bulk >= WORTH_LENDING and not copy:
-            return unbundle(unpack(extents, self.slots.lend(slot), copy=False))
-        value = unbundle(unpack(extents, slot.anchor(), copy=True))
+        large = sum(size for _, size in extents[:-1]) >= WORTH_LENDING
+        if large and not self.must_copy():
+            return to_rows(unpack(extents, self.slots.lend(slot), copy=False))
+        value = to_rows(unpack(extents, slot.anchor(), copy=True))
         self.slots.give_back(slot)
         return value
-
-    def own_copy(self, value: Any) -> Any:
-        return pickled(value)
 
     def cancel(self, seq: int) -> None:
         for member in self.members:
@@ -297,7 +259,6 @@ class ProcessPool(Pool):
         if first is None:
             log.warning("%s It had nothing to do, and is replaced.", error.what)
         for unit in member.queue:
-            self.release_outgrown(unit)
             if unit.abandoned:
                 self.release(unit)
             elif unit is first and not self._may_restart(unit, member):
@@ -307,7 +268,7 @@ class ProcessPool(Pool):
         member.queue.clear()
 
     def _may_restart(self, unit: Unit, member: ProcessMember) -> bool:
-        unit.deaths += member.ready  # one that had not started did not die of it
+        unit.deaths += member.started  # one that had not started did not die of it
         outside = -(member.process.returncode or 0) in (signal.SIGKILL, signal.SIGTERM)
         most = _MOST_KILLS if outside else _MOST_CRASHES
         if self.options.on_worker_death == "raise" or unit.deaths >= most:
@@ -349,7 +310,7 @@ def _obituary(member: ProcessMember, unit: Unit | None) -> WorkerError:
     code = member.process.returncode or 0
     if code < 0:
         name = signal.Signals(-code).name
-        how, fix = f"was killed by {name}", _SUGGESTIONS.get(name, "see what sent the signal")
+        how, fix = f"was killed by {name}", _SUGGESTIONS.get(name, "see what it wrote to stderr")
     else:
         how, fix = f"ended with status {code}", "see what it wrote to stderr"
     where = "" if unit is None else f" at {place_of(unit.work)}"
@@ -359,16 +320,6 @@ def _obituary(member: ProcessMember, unit: Unit | None) -> WorkerError:
         fix=fix,
         details=f"Its last words:\n{words}" if words else None,
     )
-
-
-def _not_sent(error: Exception) -> DataFlowError:
-    failure = DataFlowError(
-        f"A datapoint cannot be sent to a worker: {type(error).__name__}: {error}",
-        expected="what pickles",
-        fix='convert it in the source, or backend="thread"',
-    )
-    failure.__cause__ = error
-    return failure
 
 
 # All that are open. Not weak: what is found in garbage has its sockets closed before anybody could

@@ -14,7 +14,6 @@ import time
 import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
@@ -50,13 +49,9 @@ class Entry(NamedTuple):
 class Buffer(WorkSource):
     """What was read and not used. The thread knows this, and not the iteration that it serves.
 
-    Args:
-        limit: How many datapoints to be ahead.
-        wake: Called when something can be taken that was waited for.
-        group: How many become one, and are taken at a time, except at the end. At most `limit`.
-        epoch: The pass.
-        start: How many groups were done before.
-        remainder: Whether work is made of a smaller last group.
+    About `limit` datapoints are read ahead. Each `group` of them becomes one, as do those left at
+    the end if `remainder`; `start` groups were done before. `wake` is called when there is again
+    something to take.
     """
 
     def __init__(
@@ -77,6 +72,7 @@ class Buffer(WorkSource):
         after it, and how many bad datapoints it left out before it."""
         self.last: tuple[State, int] = (None, 0)
         """The same of the source at its end."""
+        self.closed = False
         self._wake = wake
         self._epoch = epoch
         self._next = start
@@ -85,8 +81,6 @@ class Buffer(WorkSource):
         self._entries: deque[Entry] = deque()
         self._error: BaseException | None = None
         self._ended = self._hungry = False
-        self.closed = False
-        self._held = self._waiting = self._over = False
 
     def next_work(self) -> tuple[Work, Inputs | None] | None:
         entries = self.take(self.size * self.group)
@@ -101,22 +95,20 @@ class Buffer(WorkSource):
         datapoints = [entry.datapoint for entry in entries[: count * self.group]]
         return (self._epoch, start, self._next), (start * self.group, datapoints)
 
-    def put(self, entry: Entry) -> bool:
-        """Add an entry, when there is room. Whether to go on."""
+    def put(self, entry: Entry) -> None:
+        """Add an entry, and wait until there is room for another one."""
         with self._changed:
             self._entries.append(entry)
             if len(self._entries) >= self.group:
                 self._tell()
-            self._wait_for(lambda: len(self._entries) < self.limit)
-            return not self.closed
+            self._changed.wait_for(lambda: self.closed or len(self._entries) < self.limit)
 
-    def fail(self, error: BaseException) -> bool:
-        """The source raised. Returns when it is to be tried again; whether to go on."""
+    def fail(self, error: BaseException) -> None:
+        """The source raised. Wait until it is to be tried again."""
         with self._changed:
             self._error = error
             self._tell()
-            self._wait_for(lambda: self._error is None)
-            return not self.closed
+            self._changed.wait_for(lambda: self.closed or self._error is None)
 
     def end(self, state: State, skipped: int) -> None:
         """The source is exhausted."""
@@ -137,11 +129,7 @@ class Buffer(WorkSource):
             return taken
 
     def raise_error(self) -> None:
-        """Raise what the source raised, and let it try again, once what is before it was taken.
-
-        Raises:
-            Exception: The source's.
-        """
+        """Raise what the source raised, and let it try again, once what is before it was taken."""
         with self._changed:
             if len(self._entries) >= self.group:
                 return
@@ -160,40 +148,14 @@ class Buffer(WorkSource):
             self.closed = True
             self._changed.notify_all()
 
-    def hold(self, timeout_s: float) -> bool:
-        """Keep the thread here when it next comes by, until `let_go`. Whether it is here."""
-        with self._changed:
-            self._held = True
-            self._changed.wait_for(lambda: self._waiting or self._over, timeout_s)
-            return self._waiting
-
-    def let_go(self) -> None:
-        """The thread may go on."""
-        with self._changed:
-            self._held = False
-            self._changed.notify_all()
-
-    def over(self) -> None:
-        """The thread ends now."""
-        with self._changed:
-            self._over = True
-            self._changed.notify_all()
-
-    def _wait_for(self, ready: Callable[[], bool]) -> None:
-        self._waiting = True
-        if self._held:
-            self._changed.notify_all()
-        self._changed.wait_for(lambda: not self._held and (self.closed or ready()))
-        self._waiting = False
-
     def _tell(self) -> None:
         if self._hungry:
             self._hungry = False
             self._wake()
 
 
-_BUFFERS: weakref.WeakKeyDictionary[threading.Thread, Buffer] = weakref.WeakKeyDictionary()
-"""Of all threads that were started, while they last."""
+_READERS: weakref.WeakKeyDictionary[threading.Thread, threading.Lock] = weakref.WeakKeyDictionary()
+"""Of all threads that were started, the lock that one holds while it is in its source."""
 
 
 def read_ahead(stream: Stream, tally: Tally, buffer: Buffer, keep: Keep | None = None) -> None:
@@ -201,60 +163,60 @@ def read_ahead(stream: Stream, tally: Tally, buffer: Buffer, keep: Keep | None =
 
     `keep` makes of a datapoint what is kept of it while the stream goes on.
     """
+    at_source = threading.Lock()
     thread = threading.Thread(
-        target=_read, args=(stream, tally, buffer, keep), name="towerpack-data-reader", daemon=True
+        target=_read,
+        args=(stream, tally, buffer, keep, at_source),
+        name="towerpack-data-reader",
+        daemon=True,
     )
-    _BUFFERS[thread] = buffer
+    _READERS[thread] = at_source
     thread.start()
 
 
-@contextmanager
-def readers_at_rest(timeout_s: float) -> Generator[int]:
+@contextlib.contextmanager
+def readers_at_rest(timeout_s: float) -> Generator[set[threading.Thread]]:
     """Keep the other threads of this module out of their sources, where they may hold any lock.
 
-    Yields how many are kept; those that ended meanwhile do not count.
+    Yields those that are out of them.
     """
     end = time.monotonic() + timeout_s
-    # A fork has its parent's table, but not its threads.
-    held = {thread: buffer for thread, buffer in _BUFFERS.items() if thread.is_alive()}
-    held.pop(threading.current_thread(), None)
-    kept = 0
-    try:
-        for thread, buffer in held.items():
-            if buffer.hold(max(0.0, end - time.monotonic())):
-                kept += 1
-            else:  # it ends, or is still in its source
-                thread.join(max(0.0, end - time.monotonic()))
-        yield kept
-    finally:
-        for buffer in held.values():
-            buffer.let_go()
+    resting: set[threading.Thread] = set()
+    with contextlib.ExitStack() as kept_out:
+        for thread, at_source in list(_READERS.items()):
+            # A fork has its parent's table, but not its threads.
+            if thread is threading.current_thread() or not thread.is_alive():
+                continue
+            if at_source.acquire(timeout=max(0.0, end - time.monotonic())):
+                kept_out.callback(at_source.release)
+                resting.add(thread)
+        yield resting
 
 
-def _read(stream: Stream, tally: Tally, buffer: Buffer, keep: Keep | None) -> None:
+def _read(
+    stream: Stream, tally: Tally, buffer: Buffer, keep: Keep | None, at_source: threading.Lock
+) -> None:
     counted = 0
     read: list[Datapoint] = []  # one, which is not lost if it cannot be kept at first
-    going = not buffer.closed
-    try:
-        while going:
-            try:
+    while not buffer.closed:
+        try:
+            with at_source:
                 if not read:
                     read.append(next(stream))
                 datapoint = read[0] if keep is None else keep(read[0])
                 entry = Entry(datapoint, stream.state(), tally.skipped - counted)
-            except StopIteration:
-                buffer.end(stream.state(), tally.skipped - counted)
-                break
-            except BaseException as error:  # noqa: BLE001  it is raised in the consumer
-                going = buffer.fail(error)
-            else:
-                counted = tally.skipped
-                read.clear()
-                going = buffer.put(entry)
-                del datapoint, entry
+        except StopIteration:
+            buffer.end(stream.state(), tally.skipped - counted)
+            break
+        except BaseException as error:  # noqa: BLE001  it is raised in the consumer
+            buffer.fail(error)
+        else:
+            counted = tally.skipped
+            read.clear()
+            buffer.put(entry)
+            del datapoint, entry
+    with at_source:
         stream.close()
-    finally:
-        buffer.over()
 
 
 def may_write_over(flow: DataFlow) -> bool:
@@ -268,55 +230,32 @@ def may_write_over(flow: DataFlow) -> bool:
     return iterates or any(map(may_write_over, inputs_of(flow)))
 
 
-def own_copy(datapoint: Datapoint, others: Others) -> Datapoint:
+def own_copy(value: Any, others: Others, done: dict[int, Any] | None = None) -> Any:
     """A datapoint in memory of its own: arrays, and what holds them, are copied."""
-    if type(datapoint) is not tuple:
-        return _copy(datapoint, others, {})
-    made: list[Any] = []
-    arrays: set[int] = set()
-    for value in cast("tuple[Any, ...]", datapoint):  # different arrays only: in half the time
-        kind = cast("type[Any]", type(value))
-        if kind is np.ndarray and not value.dtype.hasobject and id(value) not in arrays:
-            arrays.add(id(value))
-            made.append(value.copy(order="K"))
-        elif kind in _UNCHANGING:
-            made.append(value)
-        else:
-            return _copy(datapoint, others, {})
-    return tuple(made)
-
-
-def _copy(value: Any, others: Others, done: dict[int, Any]) -> Any:
     kind = cast("type[Any]", type(value))
-    if kind in _UNCHANGING:
+    if kind in _UNCHANGING or (kind is tuple and _UNCHANGING.issuperset(map(type, value))):
         return value
-    made = done.get(id(value))  # what is one object stays one
-    if made is not None:
-        return made
+    done = {} if done is None else done
+    if id(value) in done:  # what is one object stays one
+        return done[id(value)]
     if kind is np.ndarray and not value.dtype.hasobject:
         made = value.copy(order="K")
-    elif kind is tuple:
-        made = tuple([_copy(one, others, done) for one in value])
+    elif kind is tuple or (issubclass(kind, tuple) and hasattr(value, "_make")):
+        made = rebuild(value, [own_copy(one, others, done) for one in value])
     elif kind in _CONTAINERS:
         made = done[id(value)] = value.copy()  # which it may hold itself
-        pairs: Any = value.items() if issubclass(kind, dict) else enumerate(value)
-        for key, one in pairs:
-            made[key] = _copy(one, others, done)
-    elif tuple in kind.__mro__ and hasattr(kind, "_make"):
-        made = rebuild(value, [_copy(one, others, done) for one in value])
+        for key, one in value.items() if issubclass(kind, dict) else enumerate(value):
+            made[key] = own_copy(one, others, done)
+    elif issubclass(kind, memoryview):
+        made = np.array(value).data
     else:
-        made = _copy_of_other(value, others)
+        made = None
+        if issubclass(kind, (np.ndarray, np.void, bytearray)):
+            with contextlib.suppress(Exception):  # it holds what cannot be copied
+                made = copy.deepcopy(value)
+        made = others(value) if made is None else made
     done[id(value)] = made
     return made
-
-
-def _copy_of_other(value: Any, others: Others) -> Any:
-    with contextlib.suppress(Exception):  # it holds what cannot be copied
-        if isinstance(value, (np.ndarray, np.void, bytearray)):
-            return copy.deepcopy(cast("Any", value))
-        if isinstance(value, memoryview):
-            return np.array(cast("Any", value)).data
-    return others(value)
 
 
 class _Pickled:

@@ -90,7 +90,7 @@ class Run:
         self.closed = True
         self._source.close()
         if self._pool.usable:
-            self._pool.abandon(list(self._order))
+            self._pool.abandon(self._order)
             self._order.clear()
             self._pool.slots.trim(self._pool.options.workers + _SPARE_SLOTS)
         self._pools.put_back(self._pool)
@@ -136,7 +136,7 @@ class Run:
             unit.reset()  # should anybody ask again, it is done again
             self._again.append(unit)
             raise error
-        rows = self._pool.take(unit, copy=self._must_copy())
+        rows = self._pool.take(unit)
         self.taken = unit.work
         if unit.error is None:
             self._order.remove(unit)
@@ -167,7 +167,8 @@ class Run:
         work = self._source.next_work() if self._has_room() else None
         if work is None:
             return None
-        unit = Unit(self._pool.next_seq(), *work)
+        self._pool.last_seq += 1
+        unit = Unit(self._pool.last_seq, *work)
         self._order.append(unit)
         self._outstanding += unit.count
         return unit
@@ -190,7 +191,7 @@ class Run:
         pool.check()
         for member in pool.members:
             # How long a worker takes to start is not the map's fault.
-            limit = max(pool.options.stall_s, 0.0 if member.ready else _START_S)
+            limit = max(pool.options.stall_s, 0.0 if member.started else _START_S)
             if member.queue and now - max(member.since, member.reported) >= limit:
                 member.reported = now
                 log.warning(
@@ -200,22 +201,6 @@ class Run:
                     now - member.since,
                     member.stacks(),
                 )
-
-    def _must_copy(self) -> bool:
-        pool = self._pool
-        if pool.options.copy or not pool.keeps_too_much():
-            return pool.options.copy
-        if not pool.told:
-            pool.told = True
-            count, nbytes = pool.slots.lent
-            log.warning(
-                "%s: the consumer keeps %d results (%.0f MB) in the memory that workers write to; "
-                "it is given copies of further ones.",
-                self._pipeline,
-                count,
-                nbytes / 2**20,
-            )
-        return True
 
 
 Begin = Callable[[Callable[[Pool], WorkSource]], Run]

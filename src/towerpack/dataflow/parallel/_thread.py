@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any
+from typing import Any, cast
 
 from towerpack.dataflow._datapoints import Datapoint, to_rows
 from towerpack.dataflow._memory import Arena, lend
@@ -18,14 +18,14 @@ from towerpack.dataflow.parallel._pool import Member, Options, Pool
 from towerpack.dataflow.parallel._work import Inputs, Result, Unit, Work
 
 _Task = tuple[int, Work, Inputs | None, Any, Bytes | None]
-_Done = tuple[int, int, Result, int, float]
+_Done = tuple[int, Result, int, float]
 
 
 class ThreadMember(Member):
     """A worker thread. It knows nothing of the pool, so that it does not keep it alive."""
 
     def __init__(self, number: int, results: queue.SimpleQueue[_Done | None]) -> None:
-        super().__init__(number)
+        super().__init__()
         self.tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
         self.cancelled = [-1]
         arguments = (number, self.tasks, results, self.cancelled)
@@ -58,7 +58,7 @@ def _serve(
             except BaseException as error:  # noqa: BLE001  the consumer waits for an answer
                 result = Result([], 0, error)
         needed = 0 if arena is None else max(1, arena.needed)
-        results.put((number, seq, result, needed, time.perf_counter() - begin))
+        results.put((number, result, needed, time.perf_counter() - begin))
         # Not to be kept alive while waiting.
         del task, work, inputs, job, memory, arena, result
 
@@ -87,10 +87,10 @@ class ThreadPool(Pool):
         memory = None
         # Small results are cheaper in memory of their own.
         small = 0 < self._needed < WORTH_LENDING
-        if not (small or self.options.copy or self.keeps_too_much()):
+        if not (small or self.must_copy()):
             memory = self.slots.lend(self.slots.take())
         task = (unit.seq, unit.work, unit.inputs, self.job, memory)
-        self.members[member.number].tasks.put(task)
+        cast("ThreadMember", member).tasks.put(task)
 
     def wait(self, timeout_s: float) -> None:
         with contextlib.suppress(queue.Empty):
@@ -105,23 +105,20 @@ class ThreadPool(Pool):
     def _heard(self, done: _Done | None) -> None:
         if done is None:  # to be woken
             return
-        number, seq, result, needed, seconds = done
-        unit = self.members[number].finished(seq)
-        if unit is None or unit.abandoned:
+        number, result, needed, seconds = done
+        unit = self.members[number].finished()
+        if unit.abandoned:
             return
         self._needed = max(self._needed, needed)
         self.slots.expect(needed)
         unit.finish(result.block, result.count, result.error)
         unit.seconds, unit.nbytes = seconds, needed
 
-    def own_copy(self, value: Any) -> Any:
-        return value  # it might be a file, a lock, or what the program goes on with
-
     def cancel(self, seq: int) -> None:
         for member in self.members:
             member.cancelled[0] = seq
 
-    def take(self, unit: Unit, *, copy: bool) -> list[Datapoint]:
+    def take(self, unit: Unit) -> list[Datapoint]:
         block, unit.value = unit.value, None
         return to_rows(block)
 
@@ -130,7 +127,7 @@ class ThreadPool(Pool):
             return
         self._closed = True
         for member in self.members:
-            member.cancelled[0] = self.next_seq()
+            member.cancelled[0] = self.last_seq
             member.tasks.put(None)
         self.members.clear()
         self.slots.close()

@@ -113,12 +113,9 @@ class Unit:
 
     seq: int  # its name; grows
     work: Work
-    inputs: Inputs | None = (
-        None  # what the work is done on, where workers cannot read it themselves
-    )
+    inputs: Inputs | None = None  # what it is done on, where workers cannot read it themselves
     sent: Extents | None = None  # where in the slot `inputs` lie
     slot: Slot | None = None  # where its result goes
-    outgrown: Slot | None = None  # the slot that was too small, from which a worker still copies
     done: bool = False
     value: Any = None  # the result, or where in the slot it lies
     finished: int = 0  # how many datapoints of it are in `value`
@@ -139,8 +136,8 @@ class Unit:
 
     def reset(self) -> None:
         """To be done again."""
-        self.value, self.finished, self.error, self.done = None, 0, None, False
-        self.deaths = 0
+        self.finish(None, 0, None)
+        self.done, self.deaths = False, 0
 
     def advance(self, group: int) -> None:
         """Keep what comes after the finished datapoints, each made of a group of `inputs`."""
@@ -179,7 +176,7 @@ class WorkSource(ABC):
         return
 
     def close(self) -> None:
-        """Nobody asks for work any more."""
+        """End: nobody asks for work any more."""
         return
 
     def observe(self, unit: Unit) -> None:

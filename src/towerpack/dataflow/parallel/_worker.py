@@ -21,8 +21,14 @@ import numpy as np
 from towerpack._core.errors import DataFlowError
 from towerpack.dataflow._memory import Arena, lend
 from towerpack.dataflow.parallel._image import Piece, load_image
-from towerpack.dataflow.parallel._memory import MappedSlots
-from towerpack.dataflow.parallel._messages import Channel, Failure, Message, describe_failure
+from towerpack.dataflow.parallel._memory import MappedSlots, map_shared, reserved_file
+from towerpack.dataflow.parallel._messages import (
+    Channel,
+    Failure,
+    Message,
+    describe_failure,
+    error_from,
+)
 from towerpack.dataflow.parallel._packing import Extents, Packed, bundle, unpack
 from towerpack.dataflow.parallel._work import Job, Result, place_of
 
@@ -35,11 +41,11 @@ def main(
     life_fd: int,
     words_fd: int,
     parent: int,
-    known: tuple[int, Job] | None = None,
+    job: Job | None = None,
 ) -> None:
     """Run until the consumer closes its end. Does not return.
 
-    The descriptors are those of `Fds`. A fork knows a job already, and its number.
+    The descriptors are those of `Fds`. A fork knows its job already.
     """
     die_with_parent(life_fd, parent)
     leave_signals_to_parent()
@@ -49,7 +55,7 @@ def main(
     status = 0
     try:
         channel.send(("ready",))
-        Worker(channel, MappedSlots(slots_fd), known).serve()
+        Worker(channel, MappedSlots(slots_fd), job).serve()
     except (EOFError, OSError):  # the consumer closed its end, or is gone
         pass
     except BaseException:  # noqa: BLE001  nobody is left to raise it to
@@ -100,20 +106,16 @@ def leave_signals_to_parent() -> None:
 class Worker:
     """Serve one consumer."""
 
-    def __init__(self, channel: Channel, slots: MappedSlots, known: tuple[int, Job] | None) -> None:
+    def __init__(self, channel: Channel, slots: MappedSlots, job: Job | None) -> None:
         self._channel = channel
         self._slots = slots
         self._backlog: deque[Message] = deque()
-        self._jobs: dict[int, Job | Failure] = {} if known is None else {known[0]: known[1]}
+        self._job: Job | Failure | None = job
         self._cancelled = -1
         self._cv2_told = False
 
     def serve(self) -> None:
-        """Work until the other end is closed.
-
-        Raises:
-            EOFError: It is.
-        """
+        """Work until the other end is closed, which is an `EOFError`."""
         while True:
             kind, *fields = self._next()
             # Before work: it may be there since the fork, or since the job was loaded. What imports
@@ -128,92 +130,73 @@ class Worker:
 
     def _next(self) -> Message:
         """The next thing to do. What cancels others is read ahead of them."""
-        for message in self._channel.poll():
-            self._sort_in(message)
-        while not self._backlog:
-            self._sort_in(self._channel.receive())
+        messages = self._channel.poll()
+        while messages or not self._backlog:
+            for message in messages or [self._channel.receive()]:
+                if message[0] == "cancel":
+                    self._cancelled = message[1]
+                elif message[0] == "forget":
+                    self._slots.forget(message[1])
+                else:
+                    self._backlog.append(message)
+            messages = []
         return self._backlog.popleft()
 
-    def _sort_in(self, message: Message) -> None:
-        if message[0] == "cancel":
-            self._cancelled = message[1]
-        elif message[0] == "forget":
-            self._slots.forget(message[1])
-        else:
-            self._backlog.append(message)
-
-    def _load(self, number: int, pieces: list[Piece], fd_count: int) -> None:
+    def _load(self, pieces: list[Piece], fd_count: int) -> None:
         fds = [self._channel.fds.popleft() for _ in range(fd_count)]
-        self._jobs.clear()  # one consumer has one job at a time: free what the last one held
+        self._job = None  # free what the last one held
         try:
-            self._jobs[number] = load_image(pieces, fds)
+            self._job = load_image(pieces, fds)
         except BaseException as error:  # noqa: BLE001  it is raised in the consumer
-            failure = DataFlowError(
-                f"A worker cannot load the pipeline: {type(error).__name__}: {error}",
-                fix="what the pipeline uses must be importable in a fresh process",
-            )
-            failure.__cause__ = error
-            self._jobs[number] = describe_failure(failure)
+            fix = "what the pipeline uses must be importable in a fresh process"
+            failure = error_from(error, "A worker cannot load the pipeline", fix=fix)
+            self._job = describe_failure(failure)
 
-    def _unit(self, seq: int, job: int, slot: tuple[int, int, int], work: Any, sent: Any) -> None:
-        known = None if seq <= self._cancelled else self._jobs.get(job)
+    def _unit(self, seq: int, offset: int, nbytes: int, work: Any, sent: Any) -> None:
+        job = None if seq <= self._cancelled else self._job
         begin = time.perf_counter()
-        if known is None or isinstance(known, Failure):
-            self._channel.send(("done", seq, None, known, 0, 0, 0.0))
+        if job is None or isinstance(job, Failure):
+            self._channel.send(("done", None, job, 0, 0, 0.0, False))
             return
-        memory = self._slots.anchor(*slot)
+        memory = self._slots.anchor(offset, nbytes)
         inputs, used = None, 0
         if sent is not None:
-            extents = Extents(*sent)
-            inputs = unpack(extents, memory, copy=False)
-            used = extents.end
+            inputs = unpack(sent, memory, copy=False)
+            used = max(start + size for start, size in sent)
         arena = Arena(memory, used)
         with lend(arena):
             # Lest all workers draw the same from the global generators.
-            seed = known.seed_of(work)
+            seed = job.seed_of(work)
             random.seed(seed)
             np.random.seed(seed & 0xFFFFFFFF)
-            result = known.run(work, inputs)
+            result = job.run(work, inputs)
             result.block = bundle(result.block)
+        extents, own = None, ()
         try:
-            extents = self._pack(seq, result, arena)
-        except (EOFError, OSError):
-            raise
+            if result.count:
+                extents, own = _pack(result, arena)
         except Exception as error:  # noqa: BLE001  it is raised in the consumer
-            result = Result([], 0, _not_packed(error, place_of(work)))
-            extents = None
+            if not isinstance(error, DataFlowError):  # which tells that there is no memory
+                error = error_from(
+                    error,
+                    f"What a worker made at {place_of(work)} cannot be sent to the consumer",
+                    expected="arrays, numbers, strings, and what else pickles",
+                    fix="convert it in the map function",
+                )
+            result = Result([], 0, error)
         failure = None if result.error is None else describe_failure(result.error)
         seconds = time.perf_counter() - begin
-        self._channel.send(("done", seq, extents, failure, result.count, arena.needed, seconds))
-
-    def _pack(self, seq: int, result: Result, arena: Arena) -> Extents | None:
-        if result.count == 0:
-            return None
-        packed = Packed(result.block)
-        extents = packed.put(arena)
-        while extents is None:
-            self._channel.send(("grow", seq, packed.most + arena.missed))
-            slot = self._grown(seq)
-            if slot is None:
-                return None
-            extents = packed.put(Arena(self._slots.anchor(*slot)))
-        return extents
-
-    def _grown(self, seq: int) -> tuple[int, int, int] | None:
-        """The larger slot; `None` if nobody wants the unit. Other messages may come before it."""
-        while True:
-            message = self._channel.receive()
-            if message[0] == "grown" and message[1] == seq:
-                return message[2]
-            self._sort_in(message)
+        message = ("done", extents, failure, result.count, arena.needed, seconds, bool(own))
+        self._channel.send(message, own)
+        for fd in own:
+            os.close(fd)
 
 
-def _not_packed(error: Exception, place: str) -> DataFlowError:
-    failure = DataFlowError(
-        f"What a worker made at {place} cannot be sent to the consumer: "
-        f"{type(error).__name__}: {error}",
-        expected="arrays, numbers, strings, and containers of them; or whatever else pickles",
-        fix="convert it in the map function",
-    )
-    failure.__cause__ = error
-    return failure
+def _pack(result: Result, arena: Arena) -> tuple[Extents | None, tuple[int, ...]]:
+    """Put a result into the arena; without room there, into a file of its own."""
+    packed = Packed(result.block)
+    extents = packed.put(arena)
+    if extents is not None:
+        return extents, ()
+    fd, nbytes = reserved_file("result", packed.most + arena.missed)
+    return packed.put(Arena(np.frombuffer(map_shared(fd, nbytes), np.uint8))), (fd,)

@@ -36,16 +36,8 @@ _ON_CPU = 0.4
 _CALL_S = 20e-6  # of Python for each single datapoint: a call, a copy and an index take 1 to 3 µs
 _HAND_OVER_S = 150e-6  # what a datapoint costs that comes from another process
 
-_BATCHED = "MapData(..., batched=True) all the way from the source, or a map after BatchData"
-_FURTHER_AHEAD = "read further ahead: a larger num_prefetch, or smaller batches"
-_INDEXABLE = (
-    "workers do not help what can only be read in order: a source with __len__ and __getitem__, "
-    "work moved from it into a map, longer reads, more producers"
-)
-_SIDE_BY_SIDE = (
-    "workers, which wait side by side: PrefetchData(ds, num_proc=8), also more than there are "
-    "CPUs; or fewer and longer reads"
-)
+_IN_ORDER = "workers do not help what is read in order: index the source, or move work into a map"
+_SIDE_BY_SIDE = "workers, which wait side by side: PrefetchData(ds, num_proc=8); or longer reads"
 
 
 @dataclass(frozen=True)
@@ -171,7 +163,7 @@ def _judge(it: ProfileReport) -> tuple[str, str]:
     told = f"{stage.name}: {1e6 * stage.seconds_each:,.1f} µs per datapoint"
     waits = stage.on_cpu < _ON_CPU
     if where == "reader":
-        return f"reading in order, which one thread does for all workers: {told}", _INDEXABLE
+        return f"reading in order, which one thread does for all workers: {told}", _IN_ORDER
     if where == "workers":
         if it.threads and count > 1 and _MOSTLY <= sum(it.workers) < 1 + _MUCH:
             found = f"the interpreter's lock: {count} threads do the work of one, mostly {told}"
@@ -181,7 +173,8 @@ def _judge(it: ProfileReport) -> tuple[str, str]:
             return found, "send less between processes (uint8, cropped before), or read faster"
         busy = sum(share >= _MOSTLY for share in it.workers)
         if busy < count and not waits:
-            return f"one worker: of {count} only {busy} has enough to do", _FURTHER_AHEAD
+            found = f"one worker: of {count} only {busy} has enough to do"
+            return found, "read further ahead: a larger num_prefetch, or smaller batches"
         found = f"too few workers: {busy} of {count} are always busy, mostly with {told}"
         if waits or count < usable_cpus():
             more = ", also more than that: they wait" if waits else ""
@@ -192,9 +185,10 @@ def _judge(it: ProfileReport) -> tuple[str, str]:
         return f"{told}, in the loop", "move it below PrefetchData, so that workers do it"
     if waits:
         found = told.replace(stage.name, f"{stage.name} waits (for a disk, a network)", 1)
-        return found, _SIDE_BY_SIDE if stage.divisible else _INDEXABLE
+        return found, _SIDE_BY_SIDE if stage.divisible else _IN_ORDER
     if any(one.calls and one.seconds_each < _CALL_S and one.share > _MUCH for one in it.stages):
-        return f"the cost of a call per datapoint, not the work: {told}", _BATCHED
+        found = f"the cost of a call per datapoint, not the work: {told}"
+        return found, "MapData(..., batched=True) from the source on, or a map after BatchData"
     if it.seconds / it.datapoints < _HAND_OVER_S:
         return told, "little: handing over from workers would cost more than it saves"
     return told, f"let workers do it: PrefetchData(ds, num_proc={usable_cpus()}) as the last stage"

@@ -62,14 +62,18 @@ def generate_keys(path: str | os.PathLike[str], clients: Sequence[str] = ("clien
     try:
         (folder / "allowed").mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(
-            f"The folder {folder / 'allowed'} cannot be made: {error.strerror}.",
-            expected="a folder for keys, or a path where nothing is",
-        ) from error
-    if not (folder / "server.key_secret").exists():
-        _make_pair(folder, "server", folder)
-    for name in clients:
-        _make_pair(folder, name, folder / "allowed")
+        raise ConfigError(f"The folder {folder} cannot be made: {error.strerror}.") from error
+    auth: Any = require("zmq.auth", extra="remote", needed_for="Keys")
+    names = clients if (folder / "server.key_secret").exists() else ["server", *clients]
+    before = os.umask(0o077)
+    try:
+        for name in names:
+            public, _ = auth.create_certificates(folder, name)
+            os.chmod(public, 0o644)
+            if name != "server":
+                os.replace(public, folder / "allowed" / f"{name}.key")
+    finally:
+        os.umask(before)
     return folder
 
 
@@ -82,19 +86,16 @@ def give_keys(socket: Any, keys: Keys, *, bind: bool) -> Any:
     folder = path if path.is_dir() else path.parent
     if not bind:
         own = _own_secret(folder) if path.is_dir() else path
-        socket.curve_publickey, socket.curve_secretkey = _secret_pair(own)
+        socket.curve_publickey, socket.curve_secretkey = _pair(own, secret=True)
         socket.curve_serverkey, _ = _pair(folder / "server.key")
         return None
-    _, socket.curve_secretkey = _secret_pair(folder / "server.key_secret")
+    _, socket.curve_secretkey = _pair(folder / "server.key_secret", secret=True)
     socket.curve_server = True
-    files = list((folder / "allowed").glob("*.key"))
-    if not files:
+    if not [_pair(file) for file in (folder / "allowed").glob("*.key")]:
         raise ConfigError(
             f"{folder / 'allowed'} holds no keys, so nobody could connect.",
             fix="`towerpack data keys` makes them; copy the clients' public keys to there",
         )
-    for file in files:
-        _pair(file)
     module: Any = require("zmq.auth.thread", extra="remote", needed_for="Keys")
     door = module.ThreadAuthenticator(socket.context)
     door.start()
@@ -102,50 +103,33 @@ def give_keys(socket: Any, keys: Keys, *, bind: bool) -> Any:
     return door
 
 
-def _make_pair(folder: Path, name: str, public_in: Path) -> None:
-    auth: Any = require("zmq.auth", extra="remote", needed_for="Keys")
-    before = os.umask(0o077)
-    try:
-        public, _ = auth.create_certificates(folder, name)
-    finally:
-        os.umask(before)
-    os.chmod(public, 0o644)
-    os.replace(public, public_in / f"{name}.key")
-
-
 def _own_secret(folder: Path) -> Path:
-    found = [file for file in folder.glob("*.key_secret") if file.name != "server.key_secret"]
-    usual = folder / "client.key_secret"
-    if len(found) == 1 or usual in found:
-        return found[0] if len(found) == 1 else usual
-    raise ConfigError(
-        f"{folder} does not say which key is this side's own.",
-        got=", ".join(sorted(file.name for file in found)) or "no client's secret key",
-        fix="pass the secret file itself as keys=, with server.key beside it"
-        if found
-        else "`towerpack data keys` makes keys; copy the folder to here",
-    )
+    found = sorted(set(folder.glob("*.key_secret")) - {folder / "server.key_secret"})
+    usual = [file for file in found if file.stem == "client"] or found
+    if len(usual) != 1:
+        raise ConfigError(
+            f"{folder} does not say which key is this side's own.",
+            got=", ".join(file.name for file in found) or "no client's secret key",
+            fix="pass the secret file itself as keys=, with server.key beside it",
+        )
+    return usual[0]
 
 
-def _secret_pair(file: Path) -> tuple[bytes, bytes]:
-    public, secret = _pair(file)
-    if secret is None:
-        raise ConfigError(f"{file} holds no secret key.", expected="a file NAME.key_secret")
-    if os.name == "posix" and stat.S_IMODE(file.stat().st_mode) & 0o077:
-        raise ConfigError(f"The secret key {file} can be read by others.", fix=f"chmod 600 {file}")
-    return public, secret
-
-
-def _pair(file: Path) -> tuple[bytes, bytes | None]:
+def _pair(file: Path, *, secret: bool = False) -> tuple[bytes, bytes | None]:
+    """The public key in a file, and the secret one, which a `secret` file must have."""
     auth: Any = require("zmq.auth", extra="remote", needed_for="Keys")
     zmq: Any = require("zmq", extra="remote", needed_for="Keys")
     try:
-        public, secret = auth.load_certificate(file)
-        if len(public) != 40 or (secret is not None and zmq.curve_public(secret) != public):
+        public, own = auth.load_certificate(file)
+        if len(public) != 40 or (own is not None and zmq.curve_public(own) != public):
             raise ValueError("no pair of keys")
+        if secret and own is None:
+            raise ValueError("it holds no secret key")
     except (OSError, ValueError, zmq.ZMQError) as error:
         raise ConfigError(
             f"The key {file} cannot be read: {error}.",
             fix="`towerpack data keys` makes keys; see what belongs on which side in its help",
         ) from error
-    return public, secret
+    if secret and os.name == "posix" and stat.S_IMODE(file.stat().st_mode) & 0o077:
+        raise ConfigError(f"The secret key {file} can be read by others.", fix=f"chmod 600 {file}")
+    return public, own

@@ -10,7 +10,7 @@ believed: what does not fit is a `FormatError`.
     DATA     a datapoint, as `towerpack.dataflow.formats.pack_frames` makes it
     GROUP    a list of small ones, as `pack` makes it
     END      the producer's passes are over
-    ERROR    its flow raised: a msgpack map with type, what and traceback
+    ERROR    its flow raised: the exception's type, text and traceback
 
 A *run* is one call of `send_dataflow_zmq`, named by 8 random bytes. Its datapoints are numbered
 from 0 on, so that a consumer knows what is missing.
@@ -27,16 +27,15 @@ import stat
 import struct
 import time
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple, cast
+from typing import Any, Final, NamedTuple
 
 from towerpack._core.errors import ConfigError, DataFlowError, FormatError
 from towerpack._core.extras import require
-from towerpack.dataflow._arguments import given
 from towerpack.dataflow.remote._keys import Keys, give_keys
 
 LONGEST_NAME: Final = 200
 _MAGIC: Final = b"TPDF"
-_VERSION: Final = 3
+_VERSION: Final = 4
 _HEADER: Final = struct.Struct("<4sBBxx8sQ")
 _FRAMES: Final = 1 << 16
 
@@ -44,7 +43,9 @@ SLICE_S: Final = 0.1
 """How long one wait lasts, after which signals are handled and other threads heard."""
 REPORT_S: Final = 30.0
 """How often whoever waits says so."""
-_TCP: Final = re.compile(r"(?P<host>\[[^\[\]]+\]|[^\[\]:;]+):(?P<port>\d+)")
+_ADDRESS: Final = re.compile(
+    r"(ipc|inproc)://.+|tcp://(?P<host>\[[^\[\]]+\]|[^\[\]:;]+):(?P<port>\d+)"
+)
 # libzmq notices by its own heartbeats that a machine is gone without a word.
 _HEARTBEAT_MS: Final = 2_000
 _RECONNECT_MS, _RECONNECT_MAX_MS = 50, 1_000
@@ -87,7 +88,6 @@ def parse(frames: Sequence[Any]) -> Message:
         raise FormatError(
             f"The other side speaks version {version} of the protocol.",
             expected=f"version {_VERSION}",
-            fix="run the same version of Towerpack on both sides",
         )
     try:
         name = head[_HEADER.size :].decode()
@@ -97,23 +97,24 @@ def parse(frames: Sequence[Any]) -> Message:
 
 
 class Socket:
-    """One end of a connection; `raw` is ZeroMQ's. For one thread at a time, in one process.
+    """One end of connections; `raw` is ZeroMQ's. For one thread at a time, in one process.
 
     `hwm` messages may wait, for each peer; one that announces a longer frame than `max_nbytes` is
     disconnected.
     """
 
     def __init__(
-        self, kind: str, address: str, *, bind: bool, keys: Keys, hwm: int, max_nbytes: int = -1
+        self, kind: str, *addresses: str, bind: bool, keys: Keys, hwm: int, max_nbytes: int = -1
     ) -> None:
-        check_address(address, keys)
-        self._zmq: Any = require("zmq", extra="remote", needed_for="Remote data")
+        for address in addresses:
+            check_address(address, keys)
+        self.zmq: Any = require("zmq", extra="remote", needed_for="Remote data")
         self._pid = os.getpid()
         # `inproc://` addresses exist within a context.
-        shared = address.startswith("inproc://")
-        self._own = None if shared else self._zmq.Context()
-        context = self._zmq.Context.instance() if self._own is None else self._own
-        self.raw: Any = context.socket(getattr(self._zmq, kind))
+        shared = any(address.startswith("inproc://") for address in addresses)
+        self._own = None if shared else self.zmq.Context()
+        context = self.zmq.Context.instance() if self._own is None else self._own
+        self.raw: Any = context.socket(getattr(self.zmq, kind))
         self._door: Any = None
         self.raw.linger = 0
         self.raw.set_hwm(hwm)
@@ -121,14 +122,15 @@ class Socket:
         self.raw.heartbeat_ivl = _HEARTBEAT_MS
         self.raw.reconnect_ivl = _RECONNECT_MS
         self.raw.reconnect_ivl_max = _RECONNECT_MAX_MS
-        self.raw.ipv6 = "[" in address
+        self.raw.ipv6 = any("[" in address for address in addresses)
         try:
             if keys is not None:
                 self._door = give_keys(self.raw, keys, bind=bind)
-            if bind:
-                self._bind(address)
-            else:
-                self.raw.connect(address)
+            for address in addresses:
+                if bind:
+                    self._bind(address)
+                else:
+                    self.raw.connect(address)
         except BaseException:
             self.close()
             raise
@@ -150,36 +152,22 @@ class Socket:
             try:
                 self.raw.bind(address)
                 return
-            except self._zmq.ZMQError as error:
-                if error.errno == self._zmq.EADDRINUSE and time.monotonic() < until:
-                    time.sleep(SLICE_S)
-                    continue
-                raise DataFlowError(
-                    f"Nobody can listen at {address}: {error.strerror}.",
-                    expected="an address of this machine where nothing listens yet, or a path that "
-                    "can be written",
-                ) from error
+            except self.zmq.ZMQError as error:
+                if error.errno != self.zmq.EADDRINUSE or time.monotonic() > until:
+                    what = f"Nobody can listen at {address}: {error.strerror}."
+                    raise DataFlowError(what) from error
+            time.sleep(SLICE_S)
 
 
 def check_address(address: str, keys: Keys) -> None:
     """Refuse malformed addresses, and without keys those that other machines can reach."""
-    if not isinstance(cast("object", address), str):
-        raise ConfigError("This is no address.", got=given(address), expected="tcp://host:port")
-    scheme, _, rest = address.partition("://")
-    if scheme not in ("tcp", "ipc", "inproc") or not rest:
+    match = _ADDRESS.fullmatch(str(address))
+    if match is None or not 0 < int(match["port"] or 1) < 1 << 16:
         raise ConfigError(
             f"{address!r} is not an address of remote data.",
-            expected="tcp://host:port, ipc://path or inproc://name",
+            expected="tcp://host:port with a port in 1..65535, ipc://path or inproc://name",
         )
-    if scheme != "tcp":
-        return
-    match = _TCP.fullmatch(rest)
-    if match is None or not 0 < int(match["port"]) < 1 << 16:
-        raise ConfigError(
-            f"{address!r} does not name a host and a port.",
-            expected="tcp://host:port with a port in 1..65535, e.g. tcp://127.0.0.1:5555",
-        )
-    if keys is None and not _is_loopback(match["host"]):
+    if keys is None and match["host"] and not _is_loopback(match["host"]):
         raise ConfigError(
             f"{address} can be reached from other machines, and there are no keys.",
             expected="keys for everything but ipc://, inproc:// and tcp://127.0.0.1",
@@ -197,9 +185,5 @@ def _is_loopback(host: str) -> bool:
 def _check_free(address: str) -> None:
     """Refuse a path where a file is: ZeroMQ would delete it."""
     scheme, _, path = address.partition("://")
-    is_path = scheme == "ipc" and not path.startswith("@") and os.path.exists(path)
-    if is_path and not stat.S_ISSOCK(os.stat(path).st_mode):
-        raise ConfigError(
-            f"{address} is a file or folder, and no socket.",
-            fix="give a path where nothing is; it is made, and deleted, with the socket",
-        )
+    if scheme == "ipc" and os.path.exists(path) and not stat.S_ISSOCK(os.stat(path).st_mode):
+        raise ConfigError(f"{address} is a file or folder, and no socket.")

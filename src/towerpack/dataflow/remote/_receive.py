@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import threading
 import time
@@ -151,14 +150,11 @@ class RemoteStream(Stream):
         self._next: dict[str, tuple[bytes, int]] = {}
         self._ended: set[str] = set()
         self._ready: deque[Datapoint] = deque()
-        self._links: list[Socket] = []
-        self._poller: Any = None
-        self._turn = 0
+        self._link: Socket | None = None
         # Held while `next` runs, so that `close` can come from another thread.
         self._lock = threading.Lock()
         self._closing = ""
         self._pid = os.getpid()
-        self._zmq: Any = None
 
     def __next__(self) -> Datapoint:
         if os.getpid() != self._pid:
@@ -169,7 +165,7 @@ class RemoteStream(Stream):
         with self._lock:
             while not self._ready:
                 if self._is_over():
-                    self._close_links()
+                    self._close_link()
                     raise StopIteration
                 self._handle(self._received())
             self._handed += 1
@@ -182,7 +178,7 @@ class RemoteStream(Stream):
         self._closing = self._closing or why
         if os.getpid() == self._pid:
             with self._lock:
-                self._close_links()
+                self._close_link()
 
     def _is_over(self) -> bool:
         wanted = self._flow.producers
@@ -191,11 +187,7 @@ class RemoteStream(Stream):
         return self._ended.issuperset(wanted or self._next) and bool(self._ended)
 
     def _handle(self, message: Message) -> None:
-        """Take what a message brings.
-
-        Raises:
-            DataFlowError: A producer's flow has raised.
-        """
+        """Take what a message brings, also an error that a producer's flow has raised."""
         kind, run, number, name, frames = message
         if not self._is_welcome(name):
             self._drop(f"from {name!r}, who is not of producers={self._flow.producers!r}")
@@ -236,30 +228,29 @@ class RemoteStream(Stream):
 
     def _received(self) -> Message:
         """The next message that has the form of one."""
-        self._open()
+        self._check_closing()
+        if self._link is None:
+            self._link = self._opened()
+        raw, zmq = self._link.raw, self._link.zmq
         while True:
-            for _ in self._links:
-                self._turn = (self._turn + 1) % len(self._links)
-                with contextlib.suppress(self._zmq.Again):
-                    raw = self._links[self._turn].raw
-                    frames = raw.recv_multipart(self._zmq.NOBLOCK, copy=False)
-                    route, *frames = (frame.buffer for frame in frames)
-                    try:
-                        message = parse(frames)
-                        if message.kind in (Kind.END, Kind.ERROR):
-                            raw.send_multipart([route, b""], self._zmq.NOBLOCK)
-                        return message
-                    except FormatError as error:
-                        self._drop(error.what)
-                        break
-            else:
-                self._wait()
+            try:
+                frames = raw.recv_multipart(zmq.NOBLOCK, copy=False)
+                route, *frames = (frame.buffer for frame in frames)
+                message = parse(frames)
+                if message.kind in (Kind.END, Kind.ERROR):
+                    with contextlib.suppress(zmq.Again):
+                        raw.send_multipart([route, b""], zmq.NOBLOCK)
+                return message
+            except FormatError as error:
+                self._drop(error.what)
+            except zmq.Again:
+                self._wait(raw)
 
-    def _wait(self) -> None:
+    def _wait(self, raw: Any) -> None:
         """Until something can be received."""
         before, waited_s, report_s = time.monotonic(), 0.0, REPORT_S
         timeout = self._flow.timeout_s
-        while not self._poller.poll(1000 * SLICE_S):
+        while not raw.poll(1000 * SLICE_S):
             self._check_closing()
             now = time.monotonic()
             waited_s += min(now - before, _LONGEST_SLICE_S)
@@ -268,10 +259,10 @@ class RemoteStream(Stream):
                 raise WorkerError(
                     f"No datapoint has come for {timeout:g} s.",
                     got=self._who(),
-                    fix="see whether the producers run and reach "
-                    f"{' and '.join(self._flow.addresses)}, whether their keys fit, and whether "
-                    f"frames are below max_nbytes={self._flow.max_nbytes}; next() waits again",
-                )
+                    fix=f"see whether producers run and reach {self._flow.arguments()}, whether "
+                    f"their keys fit, and frames are below max_nbytes={self._flow.max_nbytes}; "
+                    "next() waits again",
+                ) from None
             if waited_s > report_s:
                 report_s += REPORT_S
                 log.warning("%s: no datapoint for %.0f s. %s", self._flow, waited_s, self._who())
@@ -283,41 +274,33 @@ class RemoteStream(Stream):
         total = f" of {wanted}" if isinstance(wanted, int) else ""
         return f"waiting for {', '.join(waiting) or 'producers'}; {len(self._next)}{total} came"
 
-    def _open(self) -> None:
-        self._check_closing()
-        if self._links:
-            return
+    def _opened(self) -> Socket:
         flow = self._flow
         with _open_lock:
-            others = {_open_streams.get(address) for address in flow.addresses} - {None, self}
+            before = [_open_streams.get(address, self) for address in flow.addresses]
             _open_streams.update(dict.fromkeys(flow.addresses, self))
-        for other in others:
-            if other is not None:
+        for other in before:
+            if other is not self:
                 other.close("another pass over the same address has begun")
-        self._zmq = importlib.import_module("zmq")
-        self._poller = self._zmq.Poller()
-        for address in flow.addresses:
-            link = Socket(
-                "ROUTER",
-                address,
-                bind=flow.bind,
-                keys=flow.keys,
-                hwm=flow.hwm,
-                max_nbytes=flow.max_nbytes,
-            )
-            self._links.append(link)
-            self._poller.register(link.raw, self._zmq.POLLIN)
+        return Socket(
+            "ROUTER",
+            *flow.addresses,
+            bind=flow.bind,
+            keys=flow.keys,
+            hwm=flow.hwm,
+            max_nbytes=flow.max_nbytes,
+        )
 
     def _check_closing(self) -> None:
         if self._closing:
             raise DataFlowError(
                 f"This pass over remote data is over: {self._closing}.",
                 fix="begin a new one: flow.iterate()",
-            )
+            ) from None
 
-    def _close_links(self) -> None:
-        links, self._links = self._links, []
-        for link in links:
+    def _close_link(self) -> None:
+        link, self._link = self._link, None
+        if link is not None:
             link.close()
 
     def __del__(self) -> None:
@@ -328,18 +311,15 @@ class RemoteStream(Stream):
 
 def _unpacked(kind: Kind, frames: Sequence[Any]) -> list[Datapoint]:
     if kind is Kind.DATA:
-        return [unpack_frames([_owned(frame) for frame in frames])]
+        # Small messages are slices of a buffer of libzmq's: not aligned, and they keep all of it.
+        own = [bytearray(one) if len(one) < _SMALL_FRAME else one for one in frames]
+        return [unpack_frames(own)]
     if kind is not Kind.GROUP:
         return []
     found: Any = unpack(bytearray(b"".join(frames)))
     if type(found) is not list:
         raise FormatError("A group is no list.")
     return cast("list[Datapoint]", found)
-
-
-def _owned(frame: Any) -> Any:
-    # Small messages are slices of a buffer of libzmq's: not aligned, and they keep all of it.
-    return bytearray(frame) if len(frame) < _SMALL_FRAME else frame
 
 
 def _checked_producers(producers: int | Sequence[str] | None) -> int | tuple[str, ...] | None:
@@ -355,20 +335,12 @@ def _checked_producers(producers: int | Sequence[str] | None) -> int | tuple[str
 
 
 def _remote_error(name: str, number: int, frames: Sequence[Any]) -> DataFlowError:
-    msgpack: Any = importlib.import_module("msgpack")
-    try:
-        facts = msgpack.unpackb(bytes(frames[0]), max_map_len=8)
-        told = {key: _plain(str(facts[key])) for key in ("type", "what", "traceback")}
-    except (ValueError, TypeError, KeyError, IndexError, msgpack.UnpackException):
-        told = {"type": "an error", "what": "(its text is damaged)", "traceback": ""}
+    texts = [bytes(frame).decode(errors="replace") for frame in frames]
+    # Nothing that a terminal would obey.
+    plain = ["".join(c if c.isprintable() or c == "\n" else "?" for c in text) for text in texts]
+    kind, what, trace, *_ = [*plain, "", "", ""]
     return DataFlowError(
-        f"The flow of producer {name!r} raised {told['type']} at datapoint {number}: "
-        f"{told['what']}",
+        f"The flow of producer {name!r} raised {kind} at datapoint {number}: {what}",
         fix="see the producer's traceback below",
-        details=f"--- traceback of {name} ---\n{told['traceback']}",
+        details=f"--- traceback of {name} ---\n{trace}",
     )
-
-
-def _plain(text: str) -> str:
-    """Without what a terminal would obey."""
-    return "".join(c if c.isprintable() or c == "\n" else "?" for c in text)

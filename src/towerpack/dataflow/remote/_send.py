@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 import math
 import os
 import signal
@@ -109,7 +108,9 @@ def send_dataflow_zmq(
             except Exception as error:
                 sender.flush()
                 log.error("%s failed after %d datapoints: %s", name, sender.number, error)
-                sender.end(Kind.ERROR, [_told(error)], _ERROR_S)
+                told = type(error).__name__, str(error), traceback.format_exc()
+                frames = [text[-_LONGEST_TEXT:].encode(errors="replace") for text in told]
+                sender.end(Kind.ERROR, frames, _ERROR_S)
                 raise
             sender.end(Kind.END, [], math.inf)
         finally:
@@ -117,7 +118,7 @@ def send_dataflow_zmq(
 
 
 class _Sender:
-    """Group small datapoints, number them, and show how many."""
+    """Group small datapoints, number them, and show how many there are."""
 
     def __init__(self, link: Socket, address: str, name: str, group: int, shown: bool) -> None:
         self._link, self._address, self._group, self._shown = link, address, group, shown
@@ -129,7 +130,7 @@ class _Sender:
         self.number = 0
         self._waited_s = 0.0
         self._begun = self._drawn = time.monotonic()
-        self._zmq: Any = importlib.import_module("zmq")
+        self._zmq = link.zmq
 
     def add(self, datapoint: Datapoint) -> None:
         """Send it, at once or with those that come after it."""
@@ -206,16 +207,6 @@ def _size(datapoint: Datapoint) -> int:
     """Bytes of the larger components, about."""
     values = values_of(datapoint)
     return sum(len(v) if isinstance(v, str | bytes) else getattr(v, "nbytes", 0) for v in values)
-
-
-def _told(error: Exception) -> bytes:
-    msgpack: Any = importlib.import_module("msgpack")
-    facts = {
-        "type": type(error).__name__,
-        "what": str(error)[:_LONGEST_TEXT],
-        "traceback": "".join(traceback.format_exception(error))[-_LONGEST_TEXT:],
-    }
-    return msgpack.packb(facts, unicode_errors="replace")
 
 
 @contextlib.contextmanager

@@ -149,10 +149,9 @@ def test_slots_come_back_from_passes_that_are_broken_off(backend: Any, pools: se
 
 
 @pytest.mark.parametrize(
-    ("backend", "ends"),
-    [("process", "an exception"), ("process", "a death"), ("thread", "an exception")],
+    ("backend", "ends", "batch_size"),
+    [("process", "an exception", 1), ("process", "a death", 4), ("thread", "an exception", 4)],
 )
-@pytest.mark.parametrize("batch_size", [1, 4])
 def test_slots_come_back_from_what_failed(
     batch_size: int, backend: Any, ends: str, pools: set[Pool]
 ) -> None:

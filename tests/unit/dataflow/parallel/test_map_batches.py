@@ -28,12 +28,8 @@ from towerpack.dataflow import (
     PrefetchData,
     RepeatedData,
 )
-from towerpack.dataflow._flow import Place
-from towerpack.dataflow._memory import Arena, lend
 from towerpack.dataflow._stream import State, Stream
-from towerpack.dataflow.parallel._in_order import Levels
 from towerpack.dataflow.parallel._memory import is_lent
-from towerpack.dataflow.parallel._work import Job, SentNode
 from towerpack.dataflow.stages._base import WindowStream
 from towerpack.dataflow.testing import same_datapoints
 
@@ -96,46 +92,23 @@ def test_workers_make_batches_where_the_consumer_gets_them(backend: Any) -> None
             assert is_lent(images) or (backend == "thread" and labels[0] < 160)
 
 
-def test_maps_get_no_memory_that_is_used_again() -> None:
-    """What a map keeps of its own results stays as it is."""
+@pytest.mark.parametrize("of_batches", [False, True])
+def test_maps_get_no_memory_that_is_used_again(of_batches: bool) -> None:
+    """What a map keeps of its own results, or of batches, stays as it is."""
     kept: list[Any] = []
 
     def keeping(dp: Any) -> Any:
-        kept.append(large(dp)[0])
-        return kept[-1], all((image == image[0, 0]).all() for image in kept), dp[0]
+        kept.append(dp[0] if of_batches else large(dp)[0])
+        return kept[-1], all((one == one.flat[0]).all() for one in kept), os.getpid()
 
-    flow = PrefetchData(BatchData(MapData(numbers(60), keeping), 4), num_proc=1)
-    for images, intact, labels in flow.iterate(seed=0):
-        assert intact.all()
-        assert (images[:, 0, 0] == labels).all()
-        images[:] = 255
-
-
-def test_the_stack_is_laid_where_it_is_sent_from() -> None:
-    memory = np.zeros(1 << 20, np.uint8)
-    flow = BatchData(MapData(numbers(8), large), 4)
-    job = Job(Levels(flow).node(Place(0), SentNode()), 0)
-    with lend(Arena(memory)):
-        result = job.run((0, 0, 2), (0, [(i,) for i in range(8)]))
-    assert result.count == 2
-    assert all(np.shares_memory(images, memory) for images, _ in result.block)
-
-
-def test_maps_of_batches_run_in_workers_too() -> None:
-    """They see no memory that is used again: they may keep it."""
-    kept: list[Any] = []
-
-    def keeping(dp: Any) -> Any:
-        kept.append(dp[0])
-        return dp[0], all((images == images[0, 0, 0]).all() for images in kept), os.getpid()
-
-    same = MapData(numbers(60), lambda dp: large([dp[0] // 4]))
-    flow = PrefetchData(MapData(BatchData(same, 4), keeping), num_proc=2)
-    for index, (images, intact, pid) in enumerate(flow.iterate(seed=0)):
-        assert intact
-        assert pid != os.getpid()
-        assert (images == index).all()
-        images[0] = 255
+    flow: DataFlow = MapData(numbers(60), lambda dp: large([dp[0] // 4]) if of_batches else dp)
+    flow = (
+        MapData(BatchData(flow, 4), keeping) if of_batches else BatchData(MapData(flow, keeping), 4)
+    )
+    for index, (images, intact, pid) in enumerate(PrefetchData(flow, num_proc=1).iterate(seed=0)):
+        assert np.all(intact) and np.all(pid != os.getpid())
+        assert images[-1, 0, 0] == (index if of_batches else 4 * index + 3)
+        images[:1] = 255
 
 
 @pytest.mark.parametrize(
@@ -300,6 +273,35 @@ def test_a_source_that_fails_within_a_batch(backend: Any, broken_at: int) -> Non
     assert sum(isinstance(one, str) for one in outcome(flow)) == 2
     ahead = PrefetchData(flow, num_proc=2, backend=backend)
     assert same_datapoints(outcome(ahead), outcome(flow))
+
+
+def test_a_source_that_fails_while_workers_end_what_nobody_waits_for() -> None:
+    """Then nothing is issued at first: its error must wait for what was read before it."""
+    broken = threading.Event()
+    gate = threading.Event()
+
+    def source() -> Iterator[Any]:
+        for i in range(9):
+            if i == 5 and broken.is_set():
+                raise OSError("cannot read")
+            yield (i,)
+
+    def slow(dp: Any) -> Any:
+        if dp[0]:
+            gate.wait(5)
+        return dp
+
+    flow = PrefetchData(MapData(DataFromGenerator(source), slow), num_proc=1, backend="thread")
+    left = flow.iterate(seed=0)
+    assert next(left) == (0,)
+    left.close()
+    broken.set()
+    threading.Timer(0.3, gate.set).start()
+    found: list[int] = []
+    with pytest.raises(DataFlowError, match="cannot read"):
+        for dp in flow.iterate(seed=0):
+            found.append(dp[0])
+    assert found == [0, 1, 2, 3, 4]
 
 
 @BACKENDS

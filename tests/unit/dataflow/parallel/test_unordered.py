@@ -107,10 +107,7 @@ ABOVE: dict[str, Callable[[DataFlow], DataFlow]] = {
 
 
 @pytest.mark.parametrize("make", ABOVE.values(), ids=ABOVE)
-@pytest.mark.parametrize("num_proc", [0, 3])
-def test_nothing_is_lost_or_repeated_by_a_resume(
-    make: Callable[[DataFlow], DataFlow], num_proc: int
-) -> None:
+def test_nothing_is_lost_or_repeated_by_a_resume(make: Callable[[DataFlow], DataFlow]) -> None:
     """Stages that read again after a resume must find what they found before."""
 
     def flow(workers: int) -> DataFlow:
@@ -121,9 +118,9 @@ def test_nothing_is_lost_or_repeated_by_a_resume(
         return [int(n) for dp in datapoints for n in np.ravel(dp[0])]
 
     expected = sorted(numbers(flow(0).iterate(seed=1, epoch=0)))
-    for stop in (1, 9):
-        with flow(3).iterate(seed=1, epoch=0) as iterator:
-            before = numbers(itertools.islice(iterator, stop))
-            state = msgpack.unpackb(msgpack.packb(iterator.state()))
+    with flow(3).iterate(seed=1, epoch=0) as iterator:
+        before = numbers(itertools.islice(iterator, 9))
+        state = msgpack.unpackb(msgpack.packb(iterator.state()))
+    for num_proc in (0, 3):
         with flow(num_proc).iterate(state=state) as iterator:
             assert sorted(before + numbers(iterator)) == expected

@@ -103,11 +103,10 @@ def test_what_comes_before_the_first_datapoint_is_told_apart() -> None:
     assert stage(report, "MapData(slow_at_first)").seconds < 0.2
 
 
-@pytest.mark.parametrize("ordered", [True, False])
-@pytest.mark.parametrize("backend", ["process", "thread"])
+@pytest.mark.parametrize(("backend", "ordered"), [("process", True), ("thread", False)])
 def test_stages_in_workers(backend: Any, ordered: bool) -> None:
     ds = PrefetchData(BatchData(SlowDisk(), 5), None, 2, backend=backend, ordered=ordered)
-    report = profile(ds, 0.4)
+    report = profile(ds, 0.2)
     assert [(one.name, one.where) for one in report.stages] == [
         ("SlowDisk(100)", "workers"),
         ("BatchData(5)", "workers"),

@@ -53,14 +53,6 @@ def test_names_that_are_none(tmp_path: Path, name: str) -> None:
     assert not (tmp_path / "keys").exists()
 
 
-def test_a_file_is_no_folder_of_keys(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("precious")
-    for path in (tmp_path / "file", tmp_path / "file" / "keys"):
-        with pytest.raises(ConfigError, match="cannot be made"):
-            generate_keys(path)
-    assert (tmp_path / "file").read_text() == "precious"
-
-
 def test_each_side_needs_its_own_files(tmp_path: Path) -> None:
     folder = generate_keys(tmp_path / "keys", ["gpu", "cpu"])
     with pytest.raises(ConfigError, match="does not say which key") as caught:

@@ -1,8 +1,7 @@
-"""Slots that are lent, and jobs whose arrays all processes share."""
+"""Jobs, whose arrays all processes share."""
 
 from __future__ import annotations
 
-import gc
 import os
 from pathlib import Path
 from typing import Any
@@ -13,53 +12,6 @@ import pytest
 from towerpack.dataflow import DataFromArrays, DataFromList
 from towerpack.dataflow._flow import Place, compile_flow
 from towerpack.dataflow.parallel._image import JobImage, load_image, owner_of
-from towerpack.dataflow.parallel._memory import MappedSlots, SlotPool
-
-
-@pytest.fixture(params=[True, False], ids=["shared", "private"])
-def pool(request: pytest.FixtureRequest) -> Any:
-    made = SlotPool(shared=request.param)
-    yield made
-    made.close()
-
-
-def test_a_lent_slot_comes_back_with_the_last_view(pool: SlotPool) -> None:
-    slot = pool.take(100_000)
-    anchor = pool.lend(slot)
-    views = [anchor[10:20].reshape(2, 5), anchor[::2], memoryview(anchor)[5:9]]
-    del anchor
-    while views:
-        assert pool.lent[0] == 1
-        views.pop()
-        gc.collect()
-    assert pool.lent == (0, 0)
-    assert pool.take() is slot
-
-
-def test_slots_grow_to_what_is_needed(pool: SlotPool) -> None:
-    small = pool.take()
-    pool.give_back(small)
-    large = pool.take(1 << 20)
-    assert large.nbytes >= 1 << 20
-    assert small.number in pool.dropped
-    assert pool.take().nbytes >= 1 << 20
-    assert pool.total_bytes == 2 * large.nbytes
-
-
-def test_free_slots_are_trimmed(pool: SlotPool) -> None:
-    slots = [pool.take() for _ in range(5)]
-    for slot in slots:
-        pool.give_back(slot)
-    pool.trim(2)
-    assert pool.total_bytes == 2 * slots[0].nbytes
-
-
-def test_both_sides_see_the_same_bytes() -> None:
-    pool = SlotPool(shared=True)
-    slot = pool.take()
-    MappedSlots(pool.fd).anchor(slot.number, slot.offset, slot.nbytes)[5] = 42
-    assert slot.anchor()[5] == 42
-    pool.close()
 
 
 def sent(value: Any) -> Any:
