@@ -72,7 +72,7 @@ def test_contract_names_every_lower_layer() -> None:
 def test_base_is_small_loads_no_framework_and_leaves_the_process_as_it_was(module: str) -> None:
     # NumPy sets an environment variable of its own for the time of its import.
     program = WITNESS.format(first=["numpy"], then=[module])
-    done = python(f"{program}\nprint(*sys.modules)\nprint(open('/proc/self/statm').read())")
+    done = python(f"{program}\nprint(*sys.modules)\nprint(open('/proc/self/statm').read().strip())")
     assert done.stderr == ""
     *said, modules, memory = done.stdout.splitlines()
     assert said == []
