@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -93,6 +94,13 @@ def layers(prefix: str, places: tuple[int, ...]) -> dict[str, np.ndarray]:
     return found
 
 
+@cache
+def reduced_shapes() -> dict[str, tuple[int, ...]]:
+    tower = tower_of(lambda x: vgg16_reduced.backbone(x)[1], spec(None, 32, 32, 3))
+    tower.trace(is_training=False)
+    return {name: tuple(v.shape) for name, v in tower.store.named_variables().items()}
+
+
 PLACES = (0, 2, 5, 7, 10, 12, 14, 17, 19, 21, 24, 26, 28)
 
 
@@ -109,11 +117,8 @@ def test_weights_of_pytorch(kind: str) -> None:
         theirs["classifier.3.weight"] = np.broadcast_to(numbers(4096)[:, None], (4096, 4096))
         theirs |= {f"classifier.{i}.bias": numbers(4096, seed=i) for i in (0, 3)}
     ours = vgg16_reduced.from_torch(theirs)
-    tower = tower_of(lambda x: vgg16_reduced.backbone(x)[1], spec(None, 32, 32, 3))
-    tower.trace(is_training=False)
-    found = variables(tower)
-    assert {n: v.shape for n, v in ours.items()} == {n: v.shape for n, v in found.items()}
-    assert sum(v.size for v in found.values()) == 20_483_904
+    assert {name: value.shape for name, value in ours.items()} == reduced_shapes()
+    assert sum(map(math.prod, reduced_shapes().values())) == 20_483_904
     pixels = np.random.default_rng(0).uniform(size=(1, 9, 9, 3)).astype(np.float32)
     first = next(iter(theirs.values())).transpose(2, 3, 1, 0)
     mean, std = np.array([[0.485, 0.456, 0.406], [0.229, 0.224, 0.225]], np.float32)
