@@ -69,36 +69,40 @@ def test_contract_names_every_lower_layer() -> None:
 
 
 @pytest.mark.parametrize("module", BASE)
-def test_works_where_no_framework_is_installed(module: str) -> None:
-    program = f"import sys; sys.modules.update(dict.fromkeys({FRAMEWORKS})); import {module}"
-    python(program)
-
-
-@pytest.mark.parametrize("module", BASE)
-def test_loads_no_framework(module: str) -> None:
-    loaded = python(f"import sys, {module}; print(*sys.modules)").stdout.split()
-    assert FRAMEWORKS.isdisjoint(loaded)
-
-
-@pytest.mark.parametrize("module", BASE)
-def test_base_imports_leave_the_process_as_it_was(module: str) -> None:
+def test_base_is_small_loads_no_framework_and_leaves_the_process_as_it_was(module: str) -> None:
     # NumPy sets an environment variable of its own for the time of its import.
-    done = python(WITNESS.format(first=["numpy"], then=[module]))
-    assert (done.stdout, done.stderr) == ("", "")
+    program = WITNESS.format(first=["numpy"], then=[module])
+    done = python(f"{program}\nprint(*sys.modules)\nprint(open('/proc/self/statm').read().strip())")
+    assert done.stderr == ""
+    *said, modules, memory = done.stdout.splitlines()
+    assert said == []
+    assert FRAMEWORKS.isdisjoint(modules.split())
+    assert int(memory.split()[1]) * resource.getpagesize() < 60e6
 
 
-def test_all_imports_leave_the_process_as_it_was() -> None:
-    # What TensorFlow's native code writes to stderr while it is imported is not ours, nor is the
-    # environment variable that Gymnasium sets for pygame.
-    program = WITNESS.format(first=["tensorflow", "keras", "gymnasium"], then=every_module())
-    assert python(f"{program}\nif 'tf_slim' in sys.modules:\n    print('tf_slim')").stdout == ""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="resident memory is read from /proc")
-@pytest.mark.parametrize("module", BASE)
-def test_base_imports_are_small(module: str) -> None:
-    done = python(f"import {module}; print(open('/proc/self/statm').read().split()[1])")
-    assert int(done.stdout) * resource.getpagesize() < 60e6
+def test_all_is_imported_and_trained_quietly_and_leaves_the_process_as_it_was(
+    tmp_path: Path,
+) -> None:
+    # Gymnasium sets an environment variable for pygame, TensorFlow and Keras set others.
+    first = ["tensorflow", "keras", "gymnasium"]
+    done = python(
+        f"""
+from towerpack._core.extras import require
+require("tensorflow", extra="tf", needed_for="it")
+{WITNESS.format(first=first, then=every_module())}
+if 'tf_slim' in sys.modules:
+    print("tf_slim")
+sys.path.insert(0, {str(ROOT / "tests" / "support")!r})
+from pathlib import Path
+from small_training import train
+train(Path({str(tmp_path)!r}), max_epoch=1)
+"""
+    )
+    assert done.stdout == ""
+    assert not [line for line in done.stderr.splitlines() if ".cc:" in line or "absl" in line]
+    log = (tmp_path / "log.txt").read_text()
+    assert ".cc:" in log
+    assert "absl::InitializeLog" in log
 
 
 def test_missing_framework_is_one_sentence_with_the_extra() -> None:

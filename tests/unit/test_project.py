@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import tempfile
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ def tracked() -> list[Path]:
     return [*ROOT.glob("*.*"), *(path for name in folders for path in (ROOT / name).rglob("*.*"))]
 
 
+@cache
 def lines() -> list[tuple[str, str]]:
     """Every line of every text file, with its place."""
     found: list[tuple[str, str]] = []

@@ -15,10 +15,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
+from scaling import scaled
 from towerpack import CallbackError, ConfigError
 from towerpack.callbacks.monitors import (
     ConsoleMonitor,
@@ -447,6 +448,7 @@ def test_one_line_a_step(tmp_path: Path) -> None:
     assert read_stats(path)[1] == Record(2, 1, 9.0, {"a": 3.0})
 
 
+@settings(max_examples=scaled(1000, at_least=25))
 @given(st.lists(st.tuples(st.text(max_size=5), st.floats())))
 def test_numbers_come_back_exactly(values: list[tuple[str, float]]) -> None:
     import tempfile

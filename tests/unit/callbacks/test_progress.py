@@ -148,10 +148,10 @@ def test_a_line_shows_what_fits() -> None:
     assert drawn(12) == "Epoch 3/30 …"
 
 
-@pytest.mark.parametrize("width", range(1, 130))
-def test_a_line_never_wraps(width: int) -> None:
-    assert len(drawn(width)) <= width
-    assert len(drawn(width, encoding="ascii")) <= width
+def test_a_line_never_wraps() -> None:
+    for width in range(1, 130):
+        assert len(drawn(width)) <= width
+        assert len(drawn(width, encoding="ascii")) <= width
 
 
 def test_poor_terminals() -> None:
@@ -196,17 +196,17 @@ from towerpack.callbacks import *
 from towerpack._display import terminal
 from towerpack._core import logs
 logs.console()
-terminal._LONG_S = 0.3
+terminal._LONG_S = terminal._REDRAW_S = 0.02
 log = logging.getLogger("towerpack.demo")
 class Work(Callback):
     def trigger_step(self):
-        time.sleep(0.02)
+        time.sleep(0.005)
         if self.trainer.global_step % 20 == 7:
             log.info("a log line at step %d", self.trainer.global_step)
             print("printed at", self.trainer.global_step)
             with terminal.task("val", 30) as advance:
                 for _ in range(30):
-                    time.sleep(0.03)
+                    time.sleep(0.002)
                     advance()
 class Table(Callback):
     def trigger(self):

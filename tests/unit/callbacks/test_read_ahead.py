@@ -8,6 +8,7 @@ import pytest
 
 from own_threads import threads
 from processes import stopwatch
+from towerpack._core import read_ahead
 from towerpack._core.read_ahead import ReadAhead
 
 
@@ -69,7 +70,8 @@ def test_an_exception_in_opening_and_in_preparing_is_raised() -> None:
             list(reader.items(nothing))
 
 
-def test_a_wait_can_be_interrupted() -> None:
+def test_a_wait_can_be_interrupted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_ahead, "_JOIN_S", 0.1)
     release = threading.Event()
     polls: list[float] = []
 

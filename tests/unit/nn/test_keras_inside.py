@@ -51,9 +51,9 @@ def test_layers_on_the_spot_keep_their_variables_over_calls() -> None:
     assert traced(tower) == names
     ids = [id(v) for v in tower.store.named_variables().values()]
     x = numbers(4, 6)
-    results = [runner(tower, mode)(x)["y"] for mode in MODES]
-    np.testing.assert_allclose(results[0], results[1], rtol=1e-3, atol=1e-6)
-    np.testing.assert_allclose(results[0], results[2], rtol=1e-3, atol=1e-6)
+    first, *others = [runner(tower, mode)(x)["y"] for mode in MODES]
+    for other in others:
+        np.testing.assert_allclose(first, other, rtol=1e-3, atol=1e-6)
     assert [id(v) for v in tower.store.named_variables().values()] == ids
     assert all(moved(tower).values())
 
@@ -387,9 +387,9 @@ def test_plain_variables_of_every_kind() -> None:
     first = variables(tower)
     tower.trace(is_training=False)
     x = numbers(3, 6)
-    results = [runner(tower, mode)(x)["y"].numpy() for mode in MODES]
-    np.testing.assert_allclose(results[0], results[1], rtol=1e-3)
-    np.testing.assert_allclose(results[0], results[2], rtol=1e-3)
+    eager, *others = [runner(tower, mode)(x)["y"].numpy() for mode in MODES]
+    for result in others:
+        np.testing.assert_allclose(eager, result, rtol=1e-3)
     assert list(tower.store.named_variables()) == names
     again = tower_of(build)
     traced(again)

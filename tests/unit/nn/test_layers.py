@@ -175,32 +175,21 @@ def test_numbers(case: str) -> None:
         np.testing.assert_allclose(y, reference(x, weights), rtol=1e-4, atol=1e-4, err_msg=mode)
 
 
-TURNED = {
-    "conv": lambda x, f: Conv2D("a", x, 4, 3, data_format=f),
-    "deconv": lambda x, f: Deconv2D("a", x, 4, 3, 2, data_format=f),
-    "max": lambda x, f: MaxPooling("a", x, 2, data_format=f),
-    "average": lambda x, f: AvgPooling("a", x, 2, data_format=f),
-    "global": lambda x, f: GlobalAvgPooling("a", x, data_format=f),
-    "norm": lambda x, f: BatchNorm("a", x, data_format=f, training=True),
-}
+def test_layers_are_compiled() -> None:
+    def build(x: tf.Tensor) -> tf.Tensor:
+        x = MaxPooling("max", BatchNorm("bn", Conv2D("conv", x, 4, 3)), 2)
+        return FullyConnected("full", Dropout("drop", x), 3)
 
-
-@pytest.mark.parametrize("kind", TURNED)
-def test_channels_first_is_channels_last_turned(kind: str) -> None:
-    def both(x: tf.Tensor) -> tf.Tensor:
-        return TURNED[kind](x, "NHWC")
-
-    def first(x: tf.Tensor) -> tf.Tensor:
-        y = TURNED[kind](tf.transpose(x, [0, 3, 1, 2]), "NCHW")
-        return y if y.shape.rank == 2 else tf.transpose(y, [0, 2, 3, 1])
-
-    x = numbers(*IMAGE)
-    last = tower_of(both, spec(None, *IMAGE[1:]))
-    turned = tower_of(first, spec(None, *IMAGE[1:]))
-    wanted = runner(last, "graph", is_training=True)(x)["y"]
-    for mode in MODES:
-        y = runner(turned, mode, is_training=True)(x)["y"]
-        np.testing.assert_allclose(y, wanted, rtol=1e-4, atol=1e-5, err_msg=mode)
+    tower = tower_of(build, spec(None, *IMAGE[1:]))
+    tower.trace(is_training=True)
+    x, before = numbers(*IMAGE), fill(tower)
+    trained = runner(tower, "xla", is_training=True)(x)["y"]
+    after = variables(tower)
+    moved = ["bn/moving_mean", "bn/moving_variance"]
+    assert [name for name in before if (before[name] != after[name]).any()] == moved
+    predicted = runner(tower, "eager")(x)["y"]
+    np.testing.assert_allclose(runner(tower, "xla")(x)["y"], predicted, rtol=1e-3, atol=1e-4)
+    assert not np.allclose(trained, predicted, atol=1e-2)
 
 
 # ------------------------------------------------------------------ dropout

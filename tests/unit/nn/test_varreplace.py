@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import runpy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -195,7 +196,7 @@ def test_helpers_of_scopes() -> None:
 
 @pytest.mark.parametrize("mode", MODES[:2])
 def test_numbers(mode: str, capfd: pytest.CaptureFixture[str]) -> None:
-    run = (lambda f: f) if mode == "eager" else tf.function
+    run = (lambda f: f) if mode == "eager" else partial(tf.function, autograph=False)
     x, y = tf.constant([3.0, -4.0]), tf.constant([3.0, -3.0])
     assert run(print_stat)(x, "so:").numpy().tolist() == [3, -4]
     assert capfd.readouterr().err.strip() == "so: shape [2] mean -0.5 rms 3.53553391 [3 -4]"

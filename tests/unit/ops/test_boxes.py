@@ -59,7 +59,7 @@ def test_matching_by_pictures(compiled: bool) -> None:
     found, ids = some_boxes(3, 6, seed=1), np.array([[4] * 6, [2, 0, 5, -1, -1, -1], [-1] * 6])
     ids[0] = np.arange(6)
     crowd = np.zeros((3, 6), np.bool_)
-    call = tf.function(matching.match, jit_compile=compiled)
+    call = tf.function(matching.match, autograph=False, jit_compile=compiled)
     matches = call(around, found, ids.astype(np.int32), crowd)
     for picture, count in enumerate((6, 3, 0)):
         which = slowly_matched(around, found[picture, :count]) if count else np.full(400, -1)

@@ -53,7 +53,7 @@ def test_graphs_and_data_agree(rng: np.random.Generator) -> None:
 def test_graphs_take_pictures_of_any_size(rng: np.random.Generator) -> None:
     for geometry in (augmenters.vgg.geometry((20, 30)), augmenters.inception.geometry((20, 30))):
         anything = tf.TensorSpec([None, None, 3], tf.uint8)
-        graph = tf.function(geometry.tensors).get_concrete_function(anything)
+        graph = tf.function(geometry.tensors, autograph=False).get_concrete_function(anything)
         assert graph.output_shapes == (20, 30, 3)
         for h, w in ((9, 200), (64, 64), (31, 17)):
             img = picture(rng, h, w, 3)
@@ -79,7 +79,7 @@ def files(rng: np.random.Generator) -> Iterator[tuple[str, bytes]]:
 
 def test_graphs_read_files_as_data_do(rng: np.random.Generator) -> None:
     """Upright, and the same to the last bit, but for what each makes of four inks."""
-    read = tf.function(picture_of, input_signature=[tf.TensorSpec([], tf.string)])
+    read = tf.function(picture_of, input_signature=[tf.TensorSpec([], tf.string)], autograph=False)
     for name, file in files(rng):
         expected = decode_image(file)
         found = read(file).numpy()

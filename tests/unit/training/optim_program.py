@@ -23,6 +23,7 @@ tf.config.set_logical_device_configuration(
 )
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
+from scaling import SCALE
 from small_training import Model, config, flow
 from towerpack import (
     AccumulateGradients,
@@ -168,39 +169,29 @@ def wrapped(scale: float | None = None) -> Any:
     return made if scale is None else LossScale(made, initial=scale)
 
 
-def every_trainer_in_every_precision(where: Path) -> None:
-    exact = {}
-    both = ("float16", "bfloat16")
-    for trainer, precisions in ((SimpleTrainer, both[:1]), (shared, both), (copies, both[:1])):
-        exact[trainer] = alone = trained(trainer, where / "exact", wrapped)
-        weights = alone.get_weights()
-        for precision in precisions:
-            found = trained(
-                trainer,
-                where / precision,
-                lambda half=precision == "float16": wrapped(256.0 if half else None),
-                precision=precision,
-            ).get_weights()
-            for name, value in weights.items():
-                assert found[name].dtype == np.float32
-                np.testing.assert_allclose(found[name], value, atol=0.02)
-            assert not np.allclose(found["fc0/kernel"], weights["fc0/kernel"], atol=1e-6)
+def trainers_precisions_and_compilation(where: Path) -> None:
+    alone, one, two = (
+        trained(trainer, where / "exact", wrapped) for trainer in (SimpleTrainer, shared, copies)
+    )
+    others = [(two, copies, {"precision": "float16"}), (alone, SimpleTrainer, {"xla": True})]
+    if SCALE == 1:
+        others += [(alone, SimpleTrainer, {"precision": "float16"})]
+        others += [(one, shared, {"precision": half}) for half in ("float16", "bfloat16")]
+    for exact, trainer, how in others:
+        scale = 256.0 if how.get("precision") == "float16" else None
+        found = trained(trainer, where / str(how), lambda s=scale: wrapped(s), **how).get_weights()
+        for name, value in exact.get_weights().items():
+            assert found[name].dtype == np.float32
+            np.testing.assert_allclose(found[name], value, atol=1e-5 if "xla" in how else 0.02)
+        if "precision" in how:  # It does something.
+            kernel = exact.get_weights()["fc0/kernel"]
+            assert not np.allclose(found["fc0/kernel"], kernel, atol=1e-6)
     for ema in (False, True):
-        theirs = exact[copies].get_weights(ema=ema)
-        for name, value in exact[shared].get_weights(ema=ema).items():
+        theirs = two.get_weights(ema=ema)
+        for name, value in one.get_weights(ema=ema).items():
             np.testing.assert_allclose(theirs[name], value, rtol=1e-4, atol=1e-6)
     for name in ("ema/cost", "gradient-summary/fc0/kernel-rms"):
-        values = [exact[trainer].monitors.latest(name) for trainer in (shared, copies)]
-        np.testing.assert_allclose(*values, rtol=1e-4)
-
-
-def compilation(where: Path) -> None:
-    alone, compiled = (
-        trained(SimpleTrainer, where / str(xla), wrapped, xla=xla).get_weights()
-        for xla in (False, True)
-    )
-    for name, value in alone.items():
-        np.testing.assert_allclose(compiled[name], value, atol=1e-5)
+        np.testing.assert_allclose(*(t.monitors.latest(name) for t in (one, two)), rtol=1e-4)
     for trainer in (shared, copies):
         try:
             trained(trainer, where, wrapped, xla=True)
@@ -210,7 +201,7 @@ def compilation(where: Path) -> None:
             raise AssertionError("no error")
 
 
-CASES = [replicas_with_copies_move_as_one, every_trainer_in_every_precision, compilation]
+CASES = [replicas_with_copies_move_as_one, trainers_precisions_and_compilation]
 
 if __name__ == "__main__":
     for case in CASES:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import keras
@@ -24,16 +25,16 @@ def weights(step: Any) -> dict[str, np.ndarray]:
     return {name: v.numpy() for name, v in step.tower.store.named_variables().items()}
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_it_does_what_a_trainer_does(tmp_path: Any, compiled: bool) -> None:
-    step = build_step(Model(), seed=5)
-    one: Any = tf.function(lambda *batch: step(*batch)) if compiled else step
-    for batch in batches():
-        assert np.isfinite(one(*map(tf.constant, batch))["cost"])
+def test_it_does_what_a_trainer_does(tmp_path: Path) -> None:
     trainer = train(tmp_path, max_epoch=1)
-    for name, value in trainer.get_weights().items():
-        np.testing.assert_allclose(weights(step)[name], value, rtol=1e-5, atol=1e-6)
-    assert int(step.global_step) == trainer.global_step == 6
+    for compiled in (False, True):
+        step = build_step(Model(), seed=5)
+        one: Any = tf.function(step, autograph=False) if compiled else step
+        for batch in batches():
+            assert np.isfinite(one(*map(tf.constant, batch))["cost"])
+        for name, value in trainer.get_weights().items():
+            np.testing.assert_allclose(weights(step)[name], value, rtol=1e-5, atol=1e-6)
+        assert int(step.global_step) == trainer.global_step == 6
 
 
 def test_replicas_share_a_batch_and_average() -> None:

@@ -12,12 +12,15 @@ import pytest
 import tensorflow as tf
 from safetensors.numpy import save_file
 
-from small_training import Model, assert_same, flow, train
+from small_training import SPECS, Model, assert_same, flow, train
 from towerpack import CheckpointError, CheckpointMismatchError, ConfigError
 from towerpack.callbacks import HyperParamSetterWithFunc, ModelSaver
 from towerpack.checkpoint import load_checkpoint
 from towerpack.nn import BatchNorm, FullyConnected
+from towerpack.tower import TowerFunction
 from towerpack.training import SmartInit, TrainConfig
+from towerpack.training._init import as_init
+from towers import fill, variables
 
 STILL = {"optimizer": "sgd", "max_epoch": 1}
 
@@ -44,15 +47,31 @@ def first(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_dir
 
 
-def test_every_kind_of_source_gives_the_same_weights(first: Path, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def tower() -> TowerFunction:
+    made = TowerFunction(Model().build_graph, SPECS)
+    made.trace(is_training=True)
+    return made
+
+
+def load(tower: TowerFunction, init: SmartInit) -> dict[str, np.ndarray]:
+    fill(tower)
+    init.load(tower.store.named_variables())
+    return variables(tower)
+
+
+def test_every_kind_of_source_gives_the_same_weights(
+    first: Path, tower: TowerFunction, tmp_path: Path
+) -> None:
     saved = dict(load_checkpoint(first).model)
     np.savez(tmp_path / "w.npz", **{f"{name}:0": value for name, value in saved.items()})
     save_file(saved, tmp_path / "w.safetensors")
     half = [{n: v.astype(np.float64)} for n, v in saved.items()]
     checkpoint = load_checkpoint(first).path
     paths = [first, str(checkpoint), tmp_path / "w.npz", tmp_path / "w.safetensors"]
-    for number, source in enumerate([*paths, load_checkpoint(first), saved, half]):
-        assert_same(start(tmp_path / str(number), source, dataflow=flow(16)), saved)
+    for source in [*paths, load_checkpoint(first), saved, half]:
+        assert_same(load(tower, as_init(source)), saved)
+    assert_same(start(tmp_path / "new", first, dataflow=flow(16)), saved)
     assert_same(start(tmp_path / "old", None, session_init=SmartInit(str(first))), saved)
     assert start(tmp_path / "none", "").keys() == saved.keys()
 
@@ -140,17 +159,17 @@ def test_what_is_of_a_run_is_not_taken_over(tmp_path: Path) -> None:
     assert start(tmp_path / "run", tmp_path / "first", model=Rated())["learning_rate"] == 0.5
 
 
-def test_mistakes(first: Path, tmp_path: Path) -> None:
+def test_mistakes(first: Path, tower: TowerFunction, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="are the same"):
         TrainConfig(model=Model(), dataflow=flow(), init=first, session_init=first)
     with pytest.raises(CheckpointMismatchError, match="'fc9/W', which the given dict"):
-        start(tmp_path, SmartInit({"fc0/W": np.zeros([3, 4])}, rename={"fc9/W": "fc0/kernel"}))
+        load(tower, SmartInit({"fc0/W": np.zeros([3, 4])}, rename={"fc9/W": "fc0/kernel"}))
     with pytest.raises(CheckpointMismatchError, match="Nothing in the given dict") as caught:
-        start(tmp_path, {"net/fc0/kernel": np.zeros([3, 4])})
+        load(tower, SmartInit({"net/fc0/kernel": np.zeros([3, 4])}))
     assert "rename={'net/fc0/kernel': 'fc0/kernel'}" in str(caught.value)
     with pytest.raises(CheckpointMismatchError, match="are both for it"):
         twice = {"a": np.zeros([3, 4]), "b": np.zeros([3, 4])}
-        start(tmp_path, SmartInit(twice, rename=lambda name: "fc0/kernel"))
+        load(tower, SmartInit(twice, rename=lambda name: "fc0/kernel"))
     (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04 no")
     np.savez(tmp_path / "objects.npz", x=np.array([{}], object))
     (tmp_path / "model.ckpt.index").touch()
@@ -162,4 +181,4 @@ def test_mistakes(first: Path, tmp_path: Path) -> None:
         (3, "gives no weights"),
     ]:
         with pytest.raises(CheckpointError, match=text):
-            start(tmp_path / "run", source)
+            load(tower, SmartInit(source))

@@ -58,12 +58,11 @@ def constant_in_pieces(step: int) -> float:
 
 
 @pytest.mark.parametrize(
-    "optimizer",
-    [v1.train.GradientDescentOptimizer, keras.optimizers.SGD],
-    ids=["compat", "keras"],
-)
-@pytest.mark.parametrize(
-    ("schedule", "rate"), [(decayed, exponential), (stairs, constant_in_pieces)]
+    ("schedule", "rate", "optimizer"),
+    [
+        (decayed, exponential, keras.optimizers.SGD),
+        (stairs, constant_in_pieces, v1.train.GradientDescentOptimizer),
+    ],
 )
 def test_a_schedule_on_the_global_step_decays_also_after_a_resume(
     optimizer: Any, schedule: Callable[[], Any], rate: Callable[[int], float], tmp_path: Path

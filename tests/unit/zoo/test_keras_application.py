@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
@@ -15,30 +15,42 @@ from towerpack.training import SmartInit
 from towerpack.zoo._keras import KerasApplication
 from towers import gradient, numbers, runner, spec, tower_of, variables
 
-SMALL = partial(keras.applications.MobileNet, alpha=0.25)
+
+def small(
+    *, include_top: bool, weights: Any, input_shape: Any, pooling: str, name: Any = None
+) -> Any:
+    """A network with the arguments that those of `keras.applications` have."""
+    assert not include_top and weights is None and pooling == "avg"
+    image = keras.Input(input_shape)
+    x = keras.layers.Conv2D(4, 3, 2, name="conv1")(image)
+    x = keras.layers.ReLU()(keras.layers.BatchNormalization(name="bn1")(x))
+    x = keras.layers.BatchNormalization(name="bn2")(keras.layers.Conv2D(6, 3, name="conv2")(x))
+    return keras.Model(image, keras.layers.GlobalAveragePooling2D()(x), name=name)
+
+
 X = numbers(4, 32, 32, 3)
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning:keras")
 def test_it_is_keras_s_network(tmp_path: Path) -> None:
-    theirs = SMALL(include_top=False, weights=None, input_shape=(32, 32, 3), pooling="avg")
+    theirs = small(include_top=False, weights=None, input_shape=(32, 32, 3), pooling="avg")
     rng = np.random.default_rng(0)
     theirs.set_weights([rng.uniform(0.5, 1, w.shape) for w in theirs.get_weights()])
     theirs.save_weights(tmp_path / "w.weights.h5")
-    tower = tower_of(lambda x: KerasApplication("mobile", x, SMALL), spec(None, 32, 32, 3))
+    tower = tower_of(lambda x: KerasApplication("small", x, small), spec(None, 32, 32, 3))
     tower.trace(is_training=False)
     SmartInit(tmp_path / "w.weights.h5").load(tower.store.named_variables())
     expected = np.asarray(theirs(X, training=False))
     np.testing.assert_allclose(runner(tower, "graph")(X)["y"], expected, rtol=1e-4)
-    names = [f"mobile/{variable.path}" for variable in theirs.variables]
+    names = [f"small/{variable.path}" for variable in theirs.variables]
     assert sorted(variables(tower)) == sorted(names)
 
 
 @pytest.mark.parametrize("frozen", [False, True])
 def test_its_statistics_follow_the_flag(frozen: bool) -> None:
     def build(x: tf.Tensor) -> tf.Tensor:
-        with frozen_statistics("mobile/.*" if frozen else "no"):
-            return KerasApplication("mobile", x, SMALL)
+        with frozen_statistics("small/.*" if frozen else "no"):
+            return KerasApplication("small", x, small)
 
     tower = tower_of(build, spec(4, 32, 32, 3))
     tower.trace(is_training=True)
@@ -50,5 +62,5 @@ def test_its_statistics_follow_the_flag(frozen: bool) -> None:
     statistics = {name for name in before if "/moving_" in name}
     assert moved == (set() if frozen else statistics)
     assert np.array_equal(trained, predicted) == frozen
-    [found] = gradient(tower, ["mobile/conv1/kernel"], tf.constant(X))
+    [found] = gradient(tower, ["small/conv1/kernel"], tf.constant(X))
     assert np.any(found)

@@ -31,7 +31,6 @@ def transformer_numbers(vocabulary: int, width: int, layers: int) -> int:
     ("name", "options", "numbers"),
     [
         ("rnn_basic", {}, lstm_numbers(VOCABULARY, 256, 256)),  # Of Lambda's suite.
-        ("rnn_basic", {"units": 16, "embedding": 8}, lstm_numbers(VOCABULARY, 8, 16)),
         (
             "transformer",
             {"width": 24, "layers": 2, "heads": 3, "context": 6},

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from scaling import only_in_full
 from towerpack.apps.style_transfer import FeatureNetwork, ModelConfig
 from towerpack.training import SmartInit
 from towerpack.zoo import deeplab, efficientnet_lite, fcn, fns, unet
@@ -92,7 +93,11 @@ def test_weights_of_vgg_by_file(tmp_path: Path, named: str) -> None:
     layers = ["conv1_1", "conv5_4"]
     config = ModelConfig(features=str(tmp_path / "vgg.npz"), style_layers=layers)
     image = np.random.default_rng(1).uniform(0, 255, (1, 32, 32, 3)).astype(np.float32)
-    found = FeatureNetwork(config)(tf.constant(image))
+    features = FeatureNetwork(config)
+    tower = tower_of(lambda x: features(x)["conv5_4"], spec(None, 32, 32, 3))
+    tower.trace(is_training=True)
+    assert tower.store.named_variables() == {}
+    found = features(tf.constant(image))
     assert set(found) == {"conv1_1", "conv4_2", "conv5_4"}
     assert found["conv5_4"].shape == (1, 2, 2, 6)
     x = PIXELS[named](image).astype(np.float32)
@@ -108,13 +113,11 @@ def test_weights_of_vgg_by_file(tmp_path: Path, named: str) -> None:
     np.testing.assert_allclose(found["conv5_4"] / scale, x / scale, rtol=1e-3, atol=1e-3)
 
 
-def test_features_are_no_variables_of_a_tower() -> None:
+@only_in_full
+def test_features_of_the_packaged_weights() -> None:
     features = FeatureNetwork(ModelConfig(style_layers=["stride4"], content_layers=["stride4"]))
     image = tf.constant(np.random.default_rng(0).uniform(0, 255, (1, 32, 32, 3)), tf.float32)
-    tower = tower_of(lambda x: features(x)["stride4"], spec(None, 32, 32, 3))
-    found = tower(image, is_training=False).outputs["y"]
-    tower.trace(is_training=True)
-    assert tower.store.named_variables() == {}
+    found = features(image)["stride4"]
     plain = tower_of(lambda x: efficientnet_lite.backbone(x)[1], spec(None, 32, 32, 3))
     plain.trace(is_training=False)
     SmartInit("efficientnet-lite0").load(plain.store.named_variables())
