@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from dataset_files import damaged
 from every_flow import SOURCES, STAGES, in_order, planned, random_pairs, write_files
-from scaling import scaled
+from scaling import SCALE, scaled
 from small_flows import Counting, Indexed, Noise, noisy, noisy_rows, pair, shift
 from towerpack._core.errors import ConfigError, DataFlowError, FormatError
 from towerpack.dataflow import (
@@ -56,9 +56,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def some_stops(name: str) -> list[int]:
+    """Where to stop, other places for others: a third of those of a short pass."""
+    return list(range(len(name) % 3, 31, 3))
+
+
 @pytest.mark.parametrize("name", SOURCES)
 def test_sources(name: str, folder: Path) -> None:
-    check_flow(lambda: SOURCES[name][1](folder), limit=12)
+    check_flow(lambda: SOURCES[name][1](folder), limit=12, stops=some_stops(name))
 
 
 @pytest.mark.parametrize("name", [*SOURCES, *STAGES])
@@ -75,7 +80,7 @@ def test_threads_read_a_plan_at_once(name: str, folder: Path) -> None:
         return all(same_datapoints(plan.get(i), expected[i]) for i in order)
 
     with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(read, range(40)))
+        assert all(pool.map(read, range(8)))
 
 
 # Their libraries crash over some damaged files; each has a test in a process of its own.
@@ -117,7 +122,8 @@ def unsized(n: int) -> DataFlow:
 def test_stages(name: str, source: Callable[[int], DataFlow]) -> None:
     if source is unsized and (STAGES[name].needs_plan or name == "RandomMixData"):
         source = in_order if name == "RandomMixData" else planned
-    check_flow(lambda: STAGES[name].make(source), limit=30)
+    stops = None if SCALE == 1 else some_stops(name)
+    check_flow(lambda: STAGES[name].make(source), limit=30, stops=stops)
 
 
 def arrays(n: int) -> DataFlow:
@@ -128,7 +134,7 @@ def generated(n: int) -> DataFlow:
     return DataFromGenerator(lambda: (pair(i, i * 0.5) for i in range(n)))
 
 
-@settings(max_examples=scaled(1200))
+@settings(max_examples=scaled(600))
 @given(
     size=st.integers(0, 40),
     batch=st.integers(1, 7),

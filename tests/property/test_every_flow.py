@@ -260,7 +260,7 @@ def test_cases_are_what_they_say(folder: Path) -> None:
 @pytest.mark.parametrize("name", STAGES)
 def test_stages(name: str, pools: Pools) -> None:
     case, index = STAGES[name], list(STAGES).index(name)
-    for turn, (source, placed) in enumerate(chosen(KINDS, index, at_least=2)):
+    for turn, (source, placed) in enumerate(chosen(KINDS, index)):
         if case.needs_plan and source is in_order:
             continue
         where = f"{name}, {source.__name__}, workers {placed}"
@@ -284,7 +284,7 @@ def test_sources(name: str, folder: Path, pools: Pools) -> None:
     )
 
 
-@settings(max_examples=scaled(200, at_least=10))
+@settings(max_examples=scaled(200))
 @given(
     size=st.integers(0, 70),
     workers=st.sampled_from(ALL_WORKERS),

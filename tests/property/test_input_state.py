@@ -15,6 +15,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaling import scaled
 from towerpack.dataflow import BatchData, DataFlow, DataFromList, ShuffleData
 from towerpack.inputs import (
     FeedInput,
@@ -77,7 +78,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-@settings(max_examples=10)
+@settings(max_examples=scaled(100, at_least=4))
 @given(
     splits=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), max_size=6),
     restarts=st.sets(st.integers(0, 5)),

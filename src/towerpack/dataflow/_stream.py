@@ -314,7 +314,7 @@ def read_state(
         )
     if fields["flow"] != signature:
         raise StateError(
-            f"This state belongs to another pipeline: {_difference(fields['flow'], signature)}.",
+            "This state belongs to another pipeline.",
             got=str(fields["flow"]),
             expected=signature,
             fix="build the pipeline as it was when the state was taken, or start afresh",
@@ -328,12 +328,3 @@ def read_state(
                 fix=f"leave out {name}=: the state carries it",
             )
     return fields["seed"], fields["epoch"], fields["at"], fields.get("skipped", 0)
-
-
-def _difference(saved: object, current: str) -> str:
-    theirs, ours = str(saved).split(" > "), current.split(" > ")
-    for place, (their, our) in enumerate(zip(theirs, ours, strict=False)):
-        if their != our:
-            return f"stage {place} was {their} and is {our}"
-    more = theirs[len(ours) :] or ours[len(theirs) :]
-    return f"{' > '.join(more)} is {'missing' if len(theirs) > len(ours) else 'new'}"

@@ -67,18 +67,14 @@ def ten() -> DataFlow:
     return DataFromList([(i,) for i in range(10)])
 
 
-def endless() -> DataFlow:
-    return DataFromGenerator(lambda: iter(lambda: (0,), None))
-
-
 COUNTS: dict[str, Callable[[Any], object]] = {
     "batch_size": lambda n: BatchData(ten(), n),
     "batch_size by shape": lambda n: BatchDataByShape(ten(), n, 0),
     "max_waiting": lambda n: BatchDataByShape(ten(), 2, 0, max_waiting=n),
     "batch_size by length": lambda n: BatchByLength(ten(), n, [3]),
-    "batch_size[0]": lambda n: BatchByLength(ten(), [n, 2], [3]),
+    "batch_size of a bucket": lambda n: BatchByLength(ten(), [n, 2], [3]),
     "max_tokens": lambda n: BatchByLength(ten(), None, [1], max_tokens=n),
-    "boundaries[0]": lambda n: BatchByLength(ten(), 2, [n]),
+    "boundaries": lambda n: BatchByLength(ten(), 2, [n]),
     "size": lambda n: FixedSizeData(ten(), n),
     "buffer_size": lambda n: LocallyShuffleData(ten(), n),
     "num_reuse": lambda n: LocallyShuffleData(ten(), 2, n),
@@ -105,38 +101,23 @@ def test_counts(name: str) -> None:
     make = COUNTS[name]
     make(3)
     make(np.int64(3))
-    argument = name.split(" of ")[0].split(" by ")[0] if not name.startswith("a side") else name
-    for wrong, shown in ((2.5, "2.5 (float)"), (2.0, "2.0 (float)"), ("2", "'2' (str)")):
+    for wrong, shown in ((2.0, "2.0 (float)"), ("2", "'2' (str)")):
         with pytest.raises(ConfigError, match="is no integer") as caught:
             make(wrong)
-        assert caught.value.what.startswith(argument)
         assert caught.value.got == shown
-        assert caught.value.fix
-
-
-@pytest.mark.parametrize("name", sorted(COUNTS.keys() - {"num", "max_depth"}))
-def test_negative_counts(name: str) -> None:
-    with pytest.raises(ConfigError):
-        COUNTS[name](-2)
+    if name not in ("num", "max_depth"):
+        with pytest.raises(ConfigError):
+            make(-2)
 
 
 @pytest.mark.parametrize("stage", [ConcatData, JoinData, MixData, RandomMixData, RandomChooseData])
 def test_flows_that_are_no_list(stage: Any) -> None:
     # An endless flow must not be read, either.
-    for wrong in (ten(), endless(), 3, None):
+    for wrong in (ten(), DataFromGenerator(lambda: iter(lambda: (0,), None))):
         with pytest.raises(ConfigError, match="takes a list of flows") as caught:
             stage(wrong)
         assert caught.value.fix == f"{stage.__name__}([ds, ...])"
     assert len(list(stage(iter([ten()])).iterate(seed=0))) == 10
-
-
-def test_weights() -> None:
-    for wrong in (["a", 1], [None, 1], "ab", [1j, 1], 3):
-        with pytest.raises(ConfigError, match="do not mix"):
-            MixData([ten(), ten()], any_(wrong))
-    for pair in ((ten(), 0.5, 3), (ten(),), []):
-        with pytest.raises(ConfigError, match="pairs of a flow and its probability"):
-            RandomChooseData(any_([pair]))
 
 
 @pytest.mark.parametrize(
@@ -145,92 +126,41 @@ def test_weights() -> None:
         lambda: MultiProcessMapData(ten(), 2, bool, any_("5")),
         lambda: MultiProcessMapAndBatchData(ten(), 2, bool, 0, 5),
         lambda: MultiThreadRunner(any_(3)),
-        lambda: MixData([ten(), ten()], any_([True, True])),
-        lambda: MixData([ten(), ten()], any_(np.array([[1.0], [2.0]]))),
+        lambda: MixData([ten(), ten()], any_(["a", 1])),
         lambda: BatchByLength(ten(), 2, any_("ab")),
         lambda: BatchDataByShape(ten(), 2, 0, max_waiting=3, remainder=False),
+        lambda: FilterData(ten(), bool, on_error="skip", max_errors=any_("3")),
+        lambda: DataFromList(any_(i for i in range(3))),
+        lambda: DataFromList(any_({"image": [1, 2]})),
+        lambda: DataFromList(any_("train.txt")),
+        lambda: DataFromGenerator(any_(3)),
+        lambda: DataFromIterable(any_(lambda: [1])),
+        lambda: FakeData(any_([28, 28])),
+        lambda: FakeData([[2, -1]]),
+        lambda: FakeData([[2]], dtype="nope"),
+        lambda: FakeData([[2]], domain=any_(3)),
     ],
 )
-def test_of_workers_weights_and_batches(make: Callable[[], DataFlow]) -> None:
+def test_what_cannot_be(make: Callable[[], DataFlow]) -> None:
     with pytest.raises(ConfigError):
         make()
 
 
-def test_max_errors() -> None:
-    for taken in (np.int64(3), np.float32(0.3)):
-        FilterData(ten(), bool, on_error="skip", max_errors=any_(taken))
-    with pytest.raises(ConfigError, match="max_errors='3' is no limit"):
-        FilterData(ten(), bool, on_error="skip", max_errors=any_("3"))
-
-
-@pytest.mark.parametrize(
-    ("wrong", "fix"),
-    [
-        ((i for i in range(3)), "DataFromGenerator"),
-        ({1, 2}, "list"),
-        (3, "list"),
-        (None, "list"),
-        ({"image": [1, 2]}, "DataFromArrays"),
-        ("train.txt", "[datapoint, ...]"),
-    ],
-)
-def test_lists(wrong: Any, fix: str) -> None:
-    with pytest.raises(ConfigError, match="DataFromList takes a list") as caught:
-        DataFromList(wrong)
-    assert fix in str(caught.value.fix)
-
-
-def test_what_is_as_good_as_a_list() -> None:
+def test_what_is_as_good() -> None:
     class Squares:
         def __len__(self) -> int:
             return 3
 
         def __getitem__(self, index: int) -> tuple[int]:
+            if index == 3:
+                raise IndexError
             return (index**2,)
 
     for lst in (Squares(), np.arange(3), ((1,), (2,), (3,)), range(3)):
         assert len(list(DataFromList(any_(lst)))) == 3
-
-
-@pytest.mark.parametrize("wrong", [3, None])
-def test_iterables(wrong: Any) -> None:
-    with pytest.raises(ConfigError, match="takes a generator function"):
-        DataFromGenerator(wrong)
-    with pytest.raises(ConfigError, match="takes what can be iterated"):
-        DataFromIterable(wrong)
-
-
-def test_a_function_is_no_iterable() -> None:
-    with pytest.raises(ConfigError, match="DataFromGenerator for a function"):
-        DataFromIterable(any_(lambda: [1]))
-
-
-def test_what_python_iterates_without_iter() -> None:
-    class Old:
-        def __getitem__(self, index: int) -> int:
-            if index == 3:
-                raise IndexError
-            return index
-
-    assert list(DataFromIterable(any_(Old()))) == [0, 1, 2]
-    assert list(DataFromGenerator(any_(Old()))) == [0, 1, 2]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "told"),
-    [
-        ({"shapes": 3}, "one shape, one dtype"),
-        ({"shapes": [28, 28]}, "one shape, one dtype"),
-        ({"shapes": [[2, -1]]}, "a side of a shape is -1"),
-        ({"shapes": [["a"]]}, "no integer"),
-        ({"shapes": [[2]], "size": -1}, "size is -1"),
-        ({"shapes": [[2]], "dtype": "nope"}, "one dtype and one domain"),
-        ({"shapes": [[2]], "domain": 3}, "one dtype and one domain"),
-    ],
-)
-def test_fake_data(arguments: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
-        FakeData(**arguments)
+        assert len(list(DataFromIterable(any_(lst)))) == len(list(DataFromGenerator(any_(lst))))
+    for taken in (np.int64(3), np.float32(0.3)):
+        FilterData(ten(), bool, on_error="skip", max_errors=any_(taken))
 
 
 PATHS: dict[str, Callable[[Any], object]] = {
@@ -254,10 +184,10 @@ PATHS: dict[str, Callable[[Any], object]] = {
 
 
 @pytest.mark.parametrize("name", PATHS)
-@pytest.mark.parametrize("wrong", [3, None, b"data", [3], [None]])
-def test_paths(name: str, wrong: Any) -> None:
-    with pytest.raises(ConfigError, match="This is no path"):
-        PATHS[name](wrong)
+def test_paths(name: str) -> None:
+    for wrong in (3, None, b"data", [3]):
+        with pytest.raises(ConfigError, match="This is no path"):
+            PATHS[name](wrong)
 
 
 def test_features(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_a_resume_reads_just_what_waits() -> None:
 def test_other_data_than_those_of_the_state() -> None:
     iterator = BatchDataByShape(generated(pictures("aabab")), 2, 0).iterate(seed=0)
     next(iterator), next(iterator)
-    with pytest.raises(StateError, match="finds 3 datapoints where it is to continue"):
+    with pytest.raises(StateError, match=r"got +3 datapoints"):
         BatchDataByShape(generated(pictures("aab")), 2, 0).iterate(state=iterator.state())
 
 
@@ -199,18 +199,10 @@ class TestKnownLengths:
             for batch in batches:
                 assert len(set(np.searchsorted([10, 20], lengths[batch]))) == 1
         assert ds.plan(seed=0).get(17)[1].tolist() == one[17]
-        check_flow(
-            lambda: BatchByLength(
-                DataFromList(words(LENGTHS)), 2, [4], lengths=LENGTHS, shuffle=True
-            )
-        )
-
-    def test_order_of_batches_is_random_too(self) -> None:
-        """No bucket comes before another throughout."""
-        lengths = [1, 9] * 200
-        ds = BatchByLength(DataFromList(words(lengths)), 4, [5], lengths=lengths, shuffle=True)
-        widths = np.array([batch[0].shape[1] for batch in ds.iterate(seed=0)])
-        assert 15 < (widths[:50] == 1).sum() < 35
+        # No bucket comes before another throughout.
+        assert 5 < sum(lengths[batch[0]] <= 10 for batch in one[:30]) < 20
+        small = DataFromList(words(LENGTHS))
+        check_flow(lambda: BatchByLength(small, 2, [4], lengths=LENGTHS, shuffle=True))
 
     def test_wrong_lengths_are_found_out(self) -> None:
         items = DataFromList(words(LENGTHS))
@@ -224,10 +216,6 @@ class TestKnownLengths:
         for lengths in (LENGTHS[:-1], [LENGTHS], [float(n) for n in LENGTHS]):
             with pytest.raises(ConfigError, match="does not fit the datapoints"):
                 BatchByLength(ds, 2, lengths=lengths)
-        with pytest.raises(ConfigError, match="in order"):
-            unseekable = MapData(generated([]), lambda dp: dp)
-            unseekable.length = lambda: 0  # type: ignore[method-assign]
-            BatchByLength(unseekable, 2, lengths=np.zeros(0, int))
         with pytest.raises(DataFlowError, match="longer than the last boundary"):
             BatchByLength(ds, max_tokens=50, boundaries=[10], lengths=LENGTHS)
 
@@ -236,10 +224,8 @@ class TestKnownLengths:
     ("arguments", "told"),
     [
         ({"batch_size": 2, "shuffle": True}, "needs the lengths"),
-        ({}, "Give a batch_size, or max_tokens"),
         ({"batch_size": 2, "max_tokens": 5}, "Give a batch_size, or max_tokens"),
         ({"batch_size": 2, "boundaries": [3, 3]}, "make no buckets"),
-        ({"batch_size": 2, "boundaries": [0]}, "make no buckets"),
         ({"batch_size": [1, 0, 2], "boundaries": [3, 4]}, "do not fit boundaries"),
         ({"batch_size": [1, 2], "boundaries": [3, 4]}, "do not fit boundaries"),
         ({"max_tokens": 10}, "do not fit boundaries"),

@@ -105,16 +105,3 @@ def test_print_says_it_once_per_iterator(capsys: pytest.CaptureFixture[str]) -> 
     capsys.readouterr()
     assert list(resumed.iterate(state=iterator.state())) == [(2,)]
     assert capsys.readouterr().out == ""
-
-
-def test_print_by_position_as_programs_for_the_predecessor_do(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    nested = DataFromList([([[1, 2, 3, 4]],)])
-    list(PrintData(nested, 1, "train", 2, 1))
-    out = capsys.readouterr().out
-    assert out.startswith("train: datapoint 0") and "list of 4" not in out.split("list of 1")[0]
-    list(PrintData(nested, 1, "train", 3, 1))
-    assert "and 3 more" in capsys.readouterr().out
-    list(PrintData(nested, 1, None))
-    assert capsys.readouterr().out.startswith("datapoint 0")

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 
 import cloudpickle
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -122,9 +121,3 @@ def test_strings(texts: list[str]) -> None:
     for i in (len(texts), -len(texts) - 1):
         with pytest.raises(IndexError):
             strings[i]
-
-
-def test_strings_are_flat() -> None:
-    strings = Strings(f"{i:09d}" for i in range(1000))
-    assert len(pickle.dumps(strings)) < 1000 * 18
-    assert strings[int(np.int64(3))] == "000000003"

@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 
 from every_flow import STAGES, planned
-from towerpack._core.errors import ConfigError, MapError
+from towerpack._core.errors import ConfigError
 from towerpack.dataflow import (
     BatchData,
     ConcatData,
     DataFlow,
     DataFromArrays,
     DataFromGenerator,
-    DataFromList,
-    FakeData,
     MapData,
     RepeatedData,
     SelectComponent,
@@ -32,9 +30,6 @@ def arrays(n: int = 30) -> DataFromArrays:
 
 
 FLOWS: dict[str, DataFlow] = {
-    "arrays": arrays(),
-    "list": DataFromList([(i,) for i in range(30)], shuffle=True),
-    "fake": FakeData([[2]], 20),
     "concat": ShuffleData(ConcatData([ShuffleData(arrays(7)), arrays(5), arrays(8)])),
     "select": SelectComponent(ShuffleData(arrays()), 1),
     **{
@@ -97,14 +92,6 @@ def test_what_has_no_plan() -> None:
         with pytest.raises(ConfigError, match="has no plan") as caught:
             flow.plan()
         assert part in caught.value.what
-
-
-def test_errors_name_the_pipeline() -> None:
-    plan = BatchData(MapData(arrays(4), lambda dp: 1 / 0), 2).plan()
-    for read in (lambda: plan.get(1), lambda: plan.read([1])):
-        with pytest.raises(MapError, match="datapoint 2 of epoch 0") as caught:
-            read()
-        assert caught.value.pipeline == "DataFromArrays(4) > MapData(<lambda>) > BatchData(2)"
 
 
 def test_plan_knows_its_seed() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import queue
 from collections.abc import Callable, Iterable, Iterator, Sized
+from functools import partial
 from typing import Any, cast
 
 from towerpack._core.errors import ConfigError, DataFlowError
@@ -49,12 +50,8 @@ class DataFromIterable(Stage):
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         key = place.key(self)
-        return ReplayStream(
-            lambda: self._start(key, epoch),
-            lambda: Ambient(key, epoch),
-            type(self).__name__,
-            state,
-        )
+        begin = partial(self._start, key, epoch)
+        return ReplayStream(begin, partial(Ambient, key, epoch), type(self).__name__, state)
 
     def _start(self, key: int, epoch: int) -> Iterator[Datapoint]:
         source = cast("Iterable[Any]", self._source)

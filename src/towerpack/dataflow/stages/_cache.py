@@ -57,10 +57,7 @@ class CacheData(PlannedStage):
         self.seed = check_seed(seed)
         self.random = shuffle and seed is None
         if infinite(length_of(ds)):
-            raise ConfigError(
-                f"{ds} is infinite: memory is not.",
-                fix="cache first and repeat afterwards",
-            )
+            raise ConfigError(f"{ds} is infinite.", fix="cache first and repeat afterwards")
         self._by_position: dict[Key, dict[int, Datapoint]] = {}
         self._passes: dict[Key, list[Datapoint]] = {}
 
@@ -108,10 +105,7 @@ def _last_only(cache: dict[Key, Any], key: Key) -> dict[Key, Any]:
 
 
 class CacheNode(Node):
-    """Read another plan's epoch 0, each position once; add to what the flow keeps.
-
-    It has not the flow and its place: workers, to which it is sent, have no use for them.
-    """
+    """Read another plan's epoch 0, each position once; add to what the flow keeps."""
 
     def __init__(self, inner: Node, by_position: dict[Key, dict[int, Datapoint]], key: Key) -> None:
         self.inner = inner
@@ -146,13 +140,17 @@ class CacheStream(Stream):
         self._place = place
         self._position = check_count(None if state is None else state["position"], 1 << 62)
         self._cached = flow.cached(place)
-        self._seen: list[Datapoint] | None = None if self._position else []
+        saved = inner_state(state)
+        from_start = saved is None or self._position == 0
+        self._seen: list[Datapoint] | None = [] if from_start else None
         self._inner: Stream | None = None
         if self._cached is None:
-            saved = None if state is None else state["inner"]
             self._inner = open_flow(flow.ds, place.kept_in_order(), 0, saved)
-            if saved is None and self._position:
-                self._catch_up(self._inner)
+            while self._seen is not None and len(self._seen) < self._position:
+                try:
+                    self._seen.append(_frozen(next(self._inner)))
+                except StopIteration:
+                    raise ended_early(flow, len(self._seen), self._position) from None
 
     def __next__(self) -> Datapoint:
         if self._inner is not None:
@@ -184,14 +182,6 @@ class CacheStream(Stream):
             return datapoint
         self._seen.append(datapoint)
         return copied(datapoint)
-
-    def _catch_up(self, inner: Stream) -> None:
-        self._seen = []
-        for _ in range(self._position):
-            try:
-                self._seen.append(_frozen(next(inner)))
-            except StopIteration:
-                raise ended_early(self._flow, len(self._seen), self._position) from None
 
 
 def _frozen(datapoint: Datapoint) -> Datapoint:

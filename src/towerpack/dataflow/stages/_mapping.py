@@ -97,13 +97,11 @@ class Mapper:
             where = f"datapoint {position} of epoch {epoch}"
             raise self.failure(error, where, datapoint) from error
         if result is None:
+            advice = "return it at the end of the function"
             raise MapError(
                 f"{self.name} returned None for datapoint {position} of epoch {epoch}.",
                 expected="a datapoint",
-                fix=self._advice(
-                    "return it at the end of the function",
-                    "datapoints for which it raises or returns None",
-                ),
+                fix=self._advice(advice, "datapoints for which it raises or returns None"),
             )
         return result
 
@@ -201,13 +199,8 @@ class MapStream(InnerStream):
         if self._policy.spent(self.bad, self.count, ended=True):
             raise self._overspent(self.bad, self.count, self._last) from self._last
         if self.bad:
-            log.warning(
-                "%s left out %d of %d datapoints in epoch %d",
-                self.name,
-                self.bad,
-                self.count,
-                self.epoch,
-            )
+            numbers = self.bad, self.count, self.epoch
+            log.warning("%s left out %d of %d datapoints in epoch %d", self.name, *numbers)
 
     def _overspent(self, bad: int, count: int, last: MapError | None) -> MapError:
         return MapError(

@@ -52,10 +52,9 @@ class RepeatedData(PlannedStage):
 
     def __init__(self, ds: DataFlow, n: int = -1) -> None:
         super().__init__(ds)
-        n = integer_of(n, "n")
-        if n != -1 and n < 1:
+        self.n = integer_of(n, "n")
+        if self.n != -1 and self.n < 1:
             raise ConfigError(f"Nothing can be repeated {n} times.", expected="-1, or 1 or more")
-        self.n = n
         self._begin = partial(_begin_repeated, n)
 
     def length(self) -> Length:
@@ -99,8 +98,7 @@ class FixedSizeData(PlannedStage):
         self.size = integer_of(size, "size", 1)
         self.keep_state = keep_state
         self.begin = partial(_begin_fixed, self.size, keep_state)
-        # Where a pass ended, for each seed and place. They save the next pass from reading up to
-        # there, and change nothing else.
+        # Where a pass ended, for each seed and place: the next one need not read up to there.
         self._waiting: dict[tuple[int, str], Waiting] = {}
 
     def length(self) -> Length:
@@ -240,7 +238,7 @@ class PassesStream(InnerStream):
 
 
 class Waiting(NamedTuple):
-    """A stream that waits where a pass ended, for the next one, and what it counts in."""
+    """A stream that stands where a pass ended, for the next one, and what it counts in."""
 
     epoch: int
     passes: PassesStream
@@ -258,20 +256,20 @@ class FixedStream(Stream):
         self._end: State = None
         # The stream may go over to the next pass, whose tally is another one.
         self._total = place.tally or Tally()
+        self._counted = self._done = self._skip = 0
         waiting = flow.take(place, epoch) if state is None else None
         if waiting is not None:
             _, self._passes, self._tally = waiting
             self._counted = self._tally.skipped
-            self._done = self._skip = 0
             return
         self._tally = self._total.part()
-        self._counted = 0
         begin = flow.begin(epoch)
         length = length_of(flow.ds)
-        turn, skip = 0, begin.skip
+        turn, self._skip = 0, begin.skip
         if isinstance(length, int) and length:
-            turn, skip = divmod(skip, length)
-        self._done, self._skip = (0, skip) if state is None else (state["done"], state["skip"])
+            turn, self._skip = divmod(begin.skip, length)
+        if state is not None:
+            self._done, self._skip = state["done"], state["skip"]
         inside = replace(place, tally=self._tally)
         self._passes = PassesStream(flow.ds, inside, begin, -1, inner_state(state), turn)
         self._count()
@@ -306,8 +304,7 @@ class FixedStream(Stream):
         if self._end is None:
             self._end = self.state()
             if self._flow.keep_state:
-                waiting = Waiting(self._epoch + 1, self._passes, self._tally)
-                self._flow.leave(self._place, waiting)
+                self._flow.leave(self._place, Waiting(self._epoch + 1, self._passes, self._tally))
             else:
                 self._passes.close()
 
@@ -331,13 +328,8 @@ def tell_if_short(ds: DataFlow, datapoints: int) -> bool:
     length = length_of(ds)
     if length is None or datapoints >= length:
         return False
-    log.warning(
-        "len() of the flow is %d, but a pass over it ended after %d datapoints. Find what is "
-        "missing, or correct its __len__: without steps_per_epoch, epochs go by that. (%s)",
-        length,
-        datapoints,
-        pipeline_of(ds),
-    )
+    told = pipeline_of(ds), length, datapoints
+    log.warning("%s: its len() is %d, but a pass ended after %d datapoints. Correct it.", *told)
     return True
 
 

@@ -17,11 +17,9 @@ from towerpack.dataflow._flow import (
     Length,
     Place,
     check_seed,
-    compile_flow,
     infinite,
     length_of,
-    pipeline_of,
-    sequential_part,
+    require_plan,
 )
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._randomness import permute
@@ -60,14 +58,7 @@ class ShuffleData(PlannedStage):
                 f"{ds} is infinite: it has no order to shuffle.",
                 fix="shuffle first and repeat afterwards",
             )
-        if compile_flow(ds, Place(0, serial=True)) is None:
-            raise ConfigError(
-                f"ShuffleData needs random access, and {pipeline_of(sequential_part(ds))} can only "
-                "be read in order.",
-                expected="a source with __len__ and __getitem__, and no __iter__; stages that keep "
-                "to a plan",
-                fix="LocallyShuffleData(ds, buffer_size), or load it: DataFromList(list(ds))",
-            )
+        require_plan(ds, Place(0, serial=True), "ShuffleData needs random access")
 
     def compile(self, place: Place) -> Node | None:
         # Nobody can read ahead of a shuffle: workers further down would only start in vain.
