@@ -198,8 +198,8 @@ class RNGDataFlow(DataFlow):
     def rng(self) -> np.random.Generator:
         """The generator of the running pass, a function of (seed, epoch, place in the pipeline).
 
-        In a plain `for dp in flow` over this flow itself nothing tells its seed: the generator is
-        then an unseeded one, the same for all passes. Use `flow.iterate()`, as all stages do.
+        In a plain `for dp in flow` over this flow itself, where nothing tells its seed, it is an
+        unseeded one. Use `flow.iterate()`, as all stages do.
         """
         ambient = AMBIENT.get()
         if ambient is not None:
@@ -349,9 +349,9 @@ class ParallelStage(Wrapper):
     def open_ahead(
         self, flow: DataFlow, node: Node | None, place: Place, epoch: int, state: State
     ) -> Stream | None:
-        """A pass over `flow`, or over a flow further down; `None` if workers can do nothing there.
+        """A pass over `flow`, with its serial plan `node`; `None` if workers can do nothing there.
 
-        `flow` is this stage, one that wraps it, or one that it wraps; `node` is its serial plan.
+        `flow` is this stage, one that wraps it, or one that it wraps.
         """
 
     def reset_state(self) -> None:

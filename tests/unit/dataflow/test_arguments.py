@@ -9,52 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from towerpack import dataflow as df
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow import (
-    BatchByLength,
-    BatchData,
-    BatchDataByShape,
-    CaffeLMDB,
-    ConcatData,
-    DataFlow,
-    DataFromArrays,
-    DataFromGenerator,
-    DataFromIterable,
-    DataFromList,
-    DiskCacheData,
-    FakeData,
-    FilterData,
-    FixedSizeData,
-    HDF5Serializer,
-    ImageCSV,
-    ImageFolder,
-    JoinData,
-    LMDBData,
-    LMDBSerializer,
-    LocallyShuffleData,
-    MixData,
-    MultiProcessMapAndBatchData,
-    MultiProcessMapData,
-    MultiThreadRunner,
-    NumpyData,
-    NumpySerializer,
-    ParquetData,
-    PrintData,
-    RandomChooseData,
-    RandomMixData,
-    RepeatedData,
-    RepeatedDataPoint,
-    ShardData,
-    ShardRows,
-    ShuffleData,
-    SVMLightData,
-    TarData,
-    TarSerializer,
-    TarWriter,
-    TestDataSpeed,
-    TFRecordData,
-    TFRecordSerializer,
-)
 from towerpack.dataflow.formats import FixedFeature, TFRecordWriter, VariableFeature
 
 
@@ -63,35 +19,35 @@ def any_(value: object) -> Any:
     return value
 
 
-def ten() -> DataFlow:
-    return DataFromList([(i,) for i in range(10)])
+def ten() -> df.DataFlow:
+    return df.DataFromList([(i,) for i in range(10)])
 
 
 COUNTS: dict[str, Callable[[Any], object]] = {
-    "batch_size": lambda n: BatchData(ten(), n),
-    "batch_size by shape": lambda n: BatchDataByShape(ten(), n, 0),
-    "max_waiting": lambda n: BatchDataByShape(ten(), 2, 0, max_waiting=n),
-    "batch_size by length": lambda n: BatchByLength(ten(), n, [3]),
-    "batch_size of a bucket": lambda n: BatchByLength(ten(), [n, 2], [3]),
-    "max_tokens": lambda n: BatchByLength(ten(), None, [1], max_tokens=n),
-    "boundaries": lambda n: BatchByLength(ten(), 2, [n]),
-    "size": lambda n: FixedSizeData(ten(), n),
-    "buffer_size": lambda n: LocallyShuffleData(ten(), n),
-    "num_reuse": lambda n: LocallyShuffleData(ten(), 2, n),
-    "n": lambda n: RepeatedData(ten(), n),
-    "n of each": lambda n: RepeatedDataPoint(ten(), n),
-    "num_shards": lambda n: ShardData(ten(), n, 0),
-    "index": lambda n: ShardData(ten(), 5, n),
-    "num_shards of rows": lambda n: ShardRows(BatchData(ten(), 6), n, 0),
-    "size of a test": lambda n: TestDataSpeed(ten(), n),
-    "warmup": lambda n: TestDataSpeed(ten(), 5, n),
-    "num": lambda n: PrintData(ten(), n),
-    "max_depth": lambda n: PrintData(ten(), max_depth=n),
-    "size of a fake": lambda n: FakeData([[2]], n),
-    "a side of a shape": lambda n: FakeData([[n]]),
+    "batch_size": lambda n: df.BatchData(ten(), n),
+    "batch_size by shape": lambda n: df.BatchDataByShape(ten(), n, 0),
+    "max_waiting": lambda n: df.BatchDataByShape(ten(), 2, 0, max_waiting=n),
+    "batch_size by length": lambda n: df.BatchByLength(ten(), n, [3]),
+    "batch_size of a bucket": lambda n: df.BatchByLength(ten(), [n, 2], [3]),
+    "max_tokens": lambda n: df.BatchByLength(ten(), None, [1], max_tokens=n),
+    "boundaries": lambda n: df.BatchByLength(ten(), 2, [n]),
+    "size": lambda n: df.FixedSizeData(ten(), n),
+    "buffer_size": lambda n: df.LocallyShuffleData(ten(), n),
+    "num_reuse": lambda n: df.LocallyShuffleData(ten(), 2, n),
+    "n": lambda n: df.RepeatedData(ten(), n),
+    "n of each": lambda n: df.RepeatedDataPoint(ten(), n),
+    "num_shards": lambda n: df.ShardData(ten(), n, 0),
+    "index": lambda n: df.ShardData(ten(), 5, n),
+    "num_shards of rows": lambda n: df.ShardRows(df.BatchData(ten(), 6), n, 0),
+    "size of a test": lambda n: df.TestDataSpeed(ten(), n),
+    "warmup": lambda n: df.TestDataSpeed(ten(), 5, n),
+    "num": lambda n: df.PrintData(ten(), n),
+    "max_depth": lambda n: df.PrintData(ten(), max_depth=n),
+    "size of a fake": lambda n: df.FakeData([[2]], n),
+    "a side of a shape": lambda n: df.FakeData([[n]]),
     "seed": lambda n: ten().iterate(seed=n),
     "seed of a plan": lambda n: ten().plan(seed=n),
-    "seed of a shuffle": lambda n: ShuffleData(ten(), seed=n),
+    "seed of a shuffle": lambda n: df.ShuffleData(ten(), seed=n),
     "epoch": lambda n: ten().iterate(epoch=n),
 }
 
@@ -110,10 +66,12 @@ def test_counts(name: str) -> None:
             make(-2)
 
 
-@pytest.mark.parametrize("stage", [ConcatData, JoinData, MixData, RandomMixData, RandomChooseData])
+@pytest.mark.parametrize(
+    "stage", [df.ConcatData, df.JoinData, df.MixData, df.RandomMixData, df.RandomChooseData]
+)
 def test_flows_that_are_no_list(stage: Any) -> None:
     # An endless flow must not be read, either.
-    for wrong in (ten(), DataFromGenerator(lambda: iter(lambda: (0,), None))):
+    for wrong in (ten(), df.DataFromGenerator(lambda: iter(lambda: (0,), None))):
         with pytest.raises(ConfigError, match="takes a list of flows") as caught:
             stage(wrong)
         assert caught.value.fix == f"{stage.__name__}([ds, ...])"
@@ -123,25 +81,25 @@ def test_flows_that_are_no_list(stage: Any) -> None:
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: MultiProcessMapData(ten(), 2, bool, any_("5")),
-        lambda: MultiProcessMapAndBatchData(ten(), 2, bool, 0, 5),
-        lambda: MultiThreadRunner(any_(3)),
-        lambda: MixData([ten(), ten()], any_(["a", 1])),
-        lambda: BatchByLength(ten(), 2, any_("ab")),
-        lambda: BatchDataByShape(ten(), 2, 0, max_waiting=3, remainder=False),
-        lambda: FilterData(ten(), bool, on_error="skip", max_errors=any_("3")),
-        lambda: DataFromList(any_(i for i in range(3))),
-        lambda: DataFromList(any_({"image": [1, 2]})),
-        lambda: DataFromList(any_("train.txt")),
-        lambda: DataFromGenerator(any_(3)),
-        lambda: DataFromIterable(any_(lambda: [1])),
-        lambda: FakeData(any_([28, 28])),
-        lambda: FakeData([[2, -1]]),
-        lambda: FakeData([[2]], dtype="nope"),
-        lambda: FakeData([[2]], domain=any_(3)),
+        lambda: df.MultiProcessMapData(ten(), 2, bool, any_("5")),
+        lambda: df.MultiProcessMapAndBatchData(ten(), 2, bool, 0, 5),
+        lambda: df.MultiThreadRunner(any_(3)),
+        lambda: df.MixData([ten(), ten()], any_(["a", 1])),
+        lambda: df.BatchByLength(ten(), 2, any_("ab")),
+        lambda: df.BatchDataByShape(ten(), 2, 0, max_waiting=3, remainder=False),
+        lambda: df.FilterData(ten(), bool, on_error="skip", max_errors=any_("3")),
+        lambda: df.DataFromList(any_(i for i in range(3))),
+        lambda: df.DataFromList(any_({"image": [1, 2]})),
+        lambda: df.DataFromList(any_("train.txt")),
+        lambda: df.DataFromGenerator(any_(3)),
+        lambda: df.DataFromIterable(any_(lambda: [1])),
+        lambda: df.FakeData(any_([28, 28])),
+        lambda: df.FakeData([[2, -1]]),
+        lambda: df.FakeData([[2]], dtype="nope"),
+        lambda: df.FakeData([[2]], domain=any_(3)),
     ],
 )
-def test_what_cannot_be(make: Callable[[], DataFlow]) -> None:
+def test_what_cannot_be(make: Callable[[], df.DataFlow]) -> None:
     with pytest.raises(ConfigError):
         make()
 
@@ -157,29 +115,31 @@ def test_what_is_as_good() -> None:
             return (index**2,)
 
     for lst in (Squares(), np.arange(3), ((1,), (2,), (3,)), range(3)):
-        assert len(list(DataFromList(any_(lst)))) == 3
-        assert len(list(DataFromIterable(any_(lst)))) == len(list(DataFromGenerator(any_(lst))))
+        assert len(list(df.DataFromList(any_(lst)))) == 3
+        assert len(list(df.DataFromIterable(any_(lst)))) == len(
+            list(df.DataFromGenerator(any_(lst)))
+        )
     for taken in (np.int64(3), np.float32(0.3)):
-        FilterData(ten(), bool, on_error="skip", max_errors=any_(taken))
+        df.FilterData(ten(), bool, on_error="skip", max_errors=any_(taken))
 
 
 PATHS: dict[str, Callable[[Any], object]] = {
-    "TFRecordData": TFRecordData,
-    "TarData": TarData,
-    "ParquetData": ParquetData,
-    "LMDBData": LMDBData,
-    "CaffeLMDB": CaffeLMDB,
-    "NumpyData": NumpyData,
-    "SVMLightData": SVMLightData,
-    "ImageCSV": ImageCSV,
-    "ImageFolder": ImageFolder,
-    "DiskCacheData": lambda path: DiskCacheData(ten(), path),
-    "TarWriter": TarWriter,
+    "TFRecordData": df.TFRecordData,
+    "TarData": df.TarData,
+    "ParquetData": df.ParquetData,
+    "LMDBData": df.LMDBData,
+    "CaffeLMDB": df.CaffeLMDB,
+    "NumpyData": df.NumpyData,
+    "SVMLightData": df.SVMLightData,
+    "ImageCSV": df.ImageCSV,
+    "ImageFolder": df.ImageFolder,
+    "DiskCacheData": lambda path: df.DiskCacheData(ten(), path),
+    "TarWriter": df.TarWriter,
     "TFRecordWriter": TFRecordWriter,
-    "TFRecordSerializer": lambda path: TFRecordSerializer.save(ten(), path),
-    "TarSerializer": lambda path: TarSerializer.save(ten(), path),
-    "LMDBSerializer": lambda path: LMDBSerializer.save(ten(), path),
-    "NumpySerializer": lambda path: NumpySerializer.save(ten(), path),
+    "TFRecordSerializer": lambda path: df.TFRecordSerializer.save(ten(), path),
+    "TarSerializer": lambda path: df.TarSerializer.save(ten(), path),
+    "LMDBSerializer": lambda path: df.LMDBSerializer.save(ten(), path),
+    "NumpySerializer": lambda path: df.NumpySerializer.save(ten(), path),
 }
 
 
@@ -192,30 +152,30 @@ def test_paths(name: str) -> None:
 
 def test_features(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
-    TFRecordSerializer.save(ten(), path)
+    df.TFRecordSerializer.save(ten(), path)
     for wrong in (["image"], "image", {"image"}, 3):
         with pytest.raises(ConfigError, match="features is no dict") as caught:
-            TFRecordData(path, any_(wrong))
+            df.TFRecordData(path, any_(wrong))
         assert "FixedFeature" in str(caught.value.expected)
     for wrong in (bytes, "bytes", FixedFeature, None):
         with pytest.raises(ConfigError, match="'image' is not described"):
-            TFRecordData(path, {"image": any_(wrong)})
+            df.TFRecordData(path, {"image": any_(wrong)})
     features = {"image": FixedFeature((), bytes), "ids": VariableFeature(int)}
-    assert TFRecordData(path, features).features == features
+    assert df.TFRecordData(path, features).features == features
     with pytest.raises(ConfigError, match="This is no path"):
-        TFRecordData(path, index_dir=any_(3))
+        df.TFRecordData(path, index_dir=any_(3))
 
 
 def test_a_string_is_one_name(tmp_path: Path) -> None:
     """Its letters are never meant."""
-    pairs = DataFromArrays({"image": np.arange(3), "label": np.arange(3)})
-    NumpySerializer.save(pairs, tmp_path / "a.npz")
-    assert list(NumpyData(tmp_path / "a.npz", "label")) == [(0,), (1,), (2,)]
+    pairs = df.DataFromArrays({"image": np.arange(3), "label": np.arange(3)})
+    df.NumpySerializer.save(pairs, tmp_path / "a.npz")
+    assert list(df.NumpyData(tmp_path / "a.npz", "label")) == [(0,), (1,), (2,)]
     pytest.importorskip("h5py")
-    HDF5Serializer.save(ten(), tmp_path / "a.h5", "label")
-    loaded = HDF5Serializer.load(tmp_path / "a.h5", "label", shuffle=False)
+    df.HDF5Serializer.save(ten(), tmp_path / "a.h5", "label")
+    loaded = df.HDF5Serializer.load(tmp_path / "a.h5", "label", shuffle=False)
     assert [int(dp[0]) for dp in loaded] == list(range(10))
     (tmp_path / "images" / "cat").mkdir(parents=True)
     (tmp_path / "images" / "cat" / "1.jpg").write_bytes(b"")
-    folder = ImageFolder(tmp_path / "images", classes="cat", extensions=".jpg", decode=False)
+    folder = df.ImageFolder(tmp_path / "images", classes="cat", extensions=".jpg", decode=False)
     assert (folder.classes, len(folder)) == (["cat"], 1)

@@ -111,13 +111,6 @@ def test_blocks_that_follow_cost_no_hashing(monkeypatch: pytest.MonkeyPatch) -> 
     assert hashed == [1600] * 3  # positions, and each of two calls
 
 
-def test_nothing_is_drawn_beyond_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    rngs, hashed = ItemRNGs(9, 150), hashed_rows(monkeypatch)
-    rngs(0, range(100)).random()
-    rngs(1, range(100)).random()
-    assert max(hashed) == 150
-
-
 def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     rngs, hashed = ItemRNGs(9), hashed_rows(monkeypatch)
     drawing = rngs(0, range(100))

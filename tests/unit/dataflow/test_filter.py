@@ -10,13 +10,7 @@ import pytest
 
 from small_flows import generated, numbers
 from towerpack._core.errors import ConfigError, MapError
-from towerpack.dataflow import (
-    DataFlow,
-    FilterData,
-    MapData,
-    MapDataComponent,
-    RepeatedData,
-)
+from towerpack.dataflow import DataFlow, FilterData, MapData, MapDataComponent, RepeatedData
 
 
 def bad_every(k: int) -> Callable[[Any], Any]:

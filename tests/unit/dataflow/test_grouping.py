@@ -15,7 +15,6 @@ from scaling import scaled
 from towerpack._core.errors import BatchError, ConfigError, DataFlowError, StateError
 from towerpack.dataflow import (
     BatchByLength,
-    BatchData,
     BatchDataByShape,
     DataFlow,
     DataFromGenerator,
@@ -63,11 +62,6 @@ class TestByShape:
         assert members(ds) == [[0, 2], [1], [3], [4, 6], [5]]
         ds = BatchDataByShape(make(pictures("aab")), 3, 0, max_waiting=0)
         assert members(ds) == [[0], [1], [2]]
-
-    def test_dicts_numbers_and_lists_have_shapes(self, make: Make) -> None:
-        items = [{"x": [1, 2]}, {"x": [3]}, {"x": [4, 5]}]
-        ds = BatchDataByShape(make(items), 2, "x")
-        assert [batch["x"].tolist() for batch in ds] == [[[1, 2], [4, 5]], [[3]]]
 
     def test_errors_name_the_datapoint_and_lose_nothing(self, make: Make) -> None:
         iterator = BatchDataByShape(make([(np.zeros(1), 0), (np.zeros(1),)]), 2, 1).iterate()
@@ -235,10 +229,3 @@ class TestKnownLengths:
 def test_arguments_of_buckets(arguments: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         BatchByLength(DataFromList(words(LENGTHS)), **arguments)
-
-
-def test_is_followed_by_plain_maps() -> None:
-    ds = BatchByLength(DataFromList(words(LENGTHS)), 2, [4])
-    with pytest.raises(ConfigError, match="before BatchData"):
-        MapData(ds, lambda dp: dp, batched=True)
-    assert len(list(BatchData(ds, 2, stack="list"))) == 2

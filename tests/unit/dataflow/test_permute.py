@@ -65,16 +65,6 @@ def test_small_permutations_are_equally_likely() -> None:
     assert min(counts.values()) > 130 and max(counts.values()) < 270
 
 
-@pytest.mark.parametrize("size", [4000, 6000])
-def test_neighbours_are_spread(size: int) -> None:
-    order = permute(np.arange(size), size, key=11)
-    steps = np.abs(np.diff(order)) / size
-    # For a random permutation the mean distance is a third.
-    assert abs(steps.mean() - 1 / 3) < 0.02
-    first_half = np.count_nonzero(order[: size // 2] < size // 2)
-    assert abs(first_half - size / 4) < 5 * np.sqrt(size / 16)
-
-
 def test_orders_stay_as_they_are() -> None:
     """Checkpoints hold positions in these orders: changing them breaks resuming."""
     assert permute(np.arange(8), 8, key=42).tolist() == GOLDEN_SMALL

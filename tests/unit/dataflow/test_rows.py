@@ -253,10 +253,6 @@ def two_in_one(position: int, empty: Empty) -> Any:
     return once(position, empty)
 
 
-def a_part(position: int, empty: Empty) -> Any:
-    return [once(position, empty)[0][1:]]
-
-
 def turned(position: int, empty: Empty) -> Any:
     row = empty((3, 3), np.int32)
     row[...] = np.arange(9).reshape(3, 3) + position
@@ -267,35 +263,13 @@ def other_shape(position: int, empty: Empty) -> Any:
     return [once(position, empty)[0].reshape(3, 5)]
 
 
-def other_dtype(position: int, empty: Empty) -> Any:
-    return [once(position, empty)[0].view(np.float32)]
-
-
 def neighbours(position: int, empty: Empty) -> Any:
     row = filled(empty((2,), np.int64), position)
     return row, row[:1], row[1:], row
 
 
-def read_only(position: int, empty: Empty) -> Any:
-    (row,) = once(position, empty)
-    row.flags.writeable = False
-    return [row]
-
-
 def scalars(position: int, empty: Empty) -> Any:
     return filled(empty((), np.int32), position), filled(empty((0, 3), np.int8), 0)
-
-
-def integers(position: int, empty: Empty) -> Any:
-    return [filled(empty(4, ">i2"), position), filled(empty([2, 2], "f8"), position)]
-
-
-def objects(position: int, empty: Empty) -> Any:
-    return [filled(empty((2,), object), str(position))]
-
-
-def structured(position: int, empty: Empty) -> Any:
-    return [filled(empty((2,), [("a", "i4"), ("b", "f4", (2,))]), position)]
 
 
 class Swapping:
@@ -313,18 +287,6 @@ class Swapping:
         return [row]
 
 
-class Remembering:
-    """Gives one row for ever."""
-
-    def __init__(self) -> None:
-        self.kept: Any = None
-
-    def __call__(self, position: int, empty: Empty) -> Any:
-        if self.kept is None and position >= SIZE:
-            self.kept = filled(empty(SHAPE, np.int32), 5)
-        return [np.full(SHAPE, 5, np.int32) if self.kept is None else self.kept]
-
-
 class Late:
     """Gives the row of the datapoint before."""
 
@@ -336,11 +298,8 @@ class Late:
         return [np.zeros(SHAPE, np.int32) if row is None else row]
 
 
-FUNCTIONS: list[Make] = [
-    *(not_always, two_in_one, a_part, turned, other_shape, other_dtype),
-    *(neighbours, read_only, scalars, integers, objects, structured),
-]
-ODD: list[Callable[[], Make]] = [*(lambda f=f: f for f in FUNCTIONS), Swapping, Remembering, Late]
+FUNCTIONS: list[Make] = [not_always, two_in_one, turned, other_shape, neighbours, scalars]
+ODD: list[Callable[[], Make]] = [*(lambda f=f: f for f in FUNCTIONS), Swapping, Late]
 
 
 def values(batch: Any) -> list[Any]:

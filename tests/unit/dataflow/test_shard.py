@@ -115,11 +115,11 @@ def test_rows_of_global_batches(make: Make) -> None:
 def test_hosts_without_a_common_seed_are_warned(caplog: pytest.LogCaptureFixture) -> None:
     shuffled = ShuffleData(numbers(8))
     for ds in (ShardData(shuffled, 2, 0), ShardRows(BatchData(shuffled, 2), 2, 0)):
-        next(ds.iterate(seed=0))
-        assert "overlaps" not in caplog.text
+        caplog.clear()
         next(iter(RepeatedData(ds)))
         assert "is one of several parts, and was given no seed" in caplog.text
-        caplog.clear()
+    caplog.clear()
+    next(ShardData(shuffled, 2, 0).iterate(seed=0))
     for ds in (ShardData(shuffled, 1, 0), ShardData(numbers(8), 2, 0), shuffled):
         next(iter(ds))
     assert "overlaps" not in caplog.text

@@ -76,19 +76,12 @@ class TestDataFromList:
         assert len(ds) == 3
         assert all(one is other for one, other in zip(ds, data, strict=True))
 
-    def test_shuffle_does_not_touch_the_list(self) -> None:
-        data = [(i,) for i in range(50)]
-        ds = DataFromList(data, shuffle=True)
-        first, second = list(ds), list(ds)
-        assert sorted(first) == sorted(second) == data
-        assert first != data and first != second
-        assert data == [(i,) for i in range(50)]
-
     def test_states_that_were_saved_by_earlier_versions(self) -> None:
         ds = DataFromList([(i,) for i in range(6)], True, seed=5)
         flow = "DataFromList(6, shuffled)"
         state = {"version": 1, "flow": flow, "seed": 9, "epoch": 2, "at": 2, "skipped": 0}
         assert list(ds.iterate(state=state)) == [(4,), (0,), (5,), (1,)]
+        assert ds.lst == [(i,) for i in range(6)]  # which the shuffle leaves alone
 
 
 class TestDataFromGenerator:

@@ -213,10 +213,7 @@ class TestConcat:
 
 class TestJoin:
     def test_side_by_side(self) -> None:
-        for ds in (
-            JoinData([numbers(3), numbers(3, 5)]),
-            JoinData([numbers(3), generated(3, 5)]),
-        ):
+        for ds in (JoinData([numbers(3), numbers(3, 5)]), JoinData([numbers(3), generated(3, 5)])):
             assert [tuple(map(int, dp)) for dp in ds] == [(0, 5), (1, 6), (2, 7)]
         lists = DataFromList([[1, 2]])
         assert list(JoinData([lists, DataFromList([(3,)])])) == [[1, 2, 3]]

@@ -56,8 +56,7 @@ class ImageFolder(FilesStage):
         left_out: How many files were no images.
 
     Raises:
-        ConfigError: There is no such folder, or there are no images in it, or a class is named
-            twice.
+        ConfigError: There is no such folder, no image in it, or a class is named twice.
         FormatError: A file is no whole image; raised while iterating.
     """
 
@@ -129,15 +128,11 @@ class ImageCSV(FilesStage):
         path: The file; fields may be quoted.
         header: Pass over the first line. Without it, one that looks like a header is an error.
         root: What paths are relative to; by default the folder of the file.
-        decode: Give images, uint8 [height, width, channels], RGB; otherwise the file's name.
-        channels: 3 for colour, 1 for grey.
-        shuffle: Give every pass another order, as `ShuffleData` does.
+        decode, channels, shuffle, max_pixels, seed: As for `ImageFolder`.
         classes: Names of the classes, in order; other labels are errors. By default those in the
             file, sorted.
         delimiter: Between path and label.
         quotechar: Around fields with a delimiter in them.
-        max_pixels: Larger images are an error, before anything is allocated for them.
-        seed: For the shuffle alone; by default the run's.
 
     Attributes:
         classes: Names of the classes; `None` if labels are integers.

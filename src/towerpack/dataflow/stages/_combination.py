@@ -79,7 +79,6 @@ class Combination(Stage):
         return [self.open_input(index, place, epoch, state) for index, state in begun]
 
     def _place_of(self, index: int, place: Place) -> Place:
-        # A single flow stands where its stage does.
         return place if len(self.flows) == 1 else place.child(index)
 
 

@@ -25,7 +25,7 @@ from towerpack.dataflow._datapoints import (
     values_of,
 )
 from towerpack.dataflow._flow import DataFlow, Place, open_flow, pipeline_of
-from towerpack.dataflow._plan import Node
+from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._progress import endless, progress
 from towerpack.dataflow._stream import InnerStream, State, Stream
 from towerpack.dataflow.stages._base import PlannedStage
@@ -36,8 +36,7 @@ _TEXT = 40
 class PrintData(PlannedStage):
     """Write the structure of the first datapoints to standard output, and pass everything on.
 
-    An iterator writes about the datapoints at positions 0 to num - 1 of the first pass that it
-    reads; a resumed one does not write about them again.
+    An iterator writes once about the datapoints at positions 0 to num - 1; a resumed one does not.
 
     Contract: order, length, randomness, safety and resuming of `ds`.
 
@@ -85,33 +84,26 @@ class PrintData(PlannedStage):
         sys.stdout.write("\n".join(lines) + "\n")
 
 
-class PrintNode(Node):
+class PrintNode(InnerNode):
     """Write about datapoints that are read from another plan."""
 
     def __init__(self, inner: Node, flow: PrintData) -> None:
-        self.inner = inner
-        self.size = inner.size
-        self.chunk = inner.chunk
+        super().__init__(inner)
         self._flow = flow
-        self._epoch: int | None = None
         self._left = set(range(flow.num))
 
     def read(self, epoch: int, positions: Positions) -> Block:
         block = self.inner.read(epoch, positions)
-        if self._left and epoch == self._first_epoch(epoch):
+        if self._left:
             for position, row in zip(as_ints(positions), to_rows(block), strict=True):
                 self._show(position, row)
         return block
 
     def get(self, epoch: int, position: int) -> Datapoint:
         datapoint = self.inner.get(epoch, position)
-        if self._left and epoch == self._first_epoch(epoch):
+        if self._left:
             self._show(position, datapoint)
         return datapoint
-
-    def _first_epoch(self, epoch: int) -> int:
-        self._epoch = epoch if self._epoch is None else self._epoch
-        return self._epoch
 
     def _show(self, position: int, datapoint: Datapoint) -> None:
         if position in self._left:

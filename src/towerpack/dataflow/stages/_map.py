@@ -21,7 +21,6 @@ from towerpack.dataflow._datapoints import (
     describe_datapoint,
     is_datapoint,
     rebuild,
-    replaced,
     to_rows,
     values_of,
 )
@@ -35,7 +34,7 @@ from towerpack.dataflow._flow import (
     open_flow,
 )
 from towerpack.dataflow._memory import RowMaker, without_rows
-from towerpack.dataflow._plan import Node
+from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._randomness import ItemRNGs
 from towerpack.dataflow._stacking import stack_rows
 from towerpack.dataflow._stream import State, Stream, Tally, inner_state
@@ -59,13 +58,11 @@ class MapData(Wrapper):
 
     With `batched=True` the function is *vectorised*: it gets many datapoints at once, as one
     datapoint whose components are stacked along a first axis, and returns the same for its
-    results. How many is not its business: it must treat each row by itself. After `BatchData`,
-    where a datapoint is a batch already, a plain map does.
+    results, each row by itself. After `BatchData`, a plain map does.
 
-    With `rng=True` the function is called as `f(datapoint, rng)`. `rng` is a function of (seed,
-    place in the pipeline, epoch, position), so results do not depend on workers, block sizes or
-    resumes: a `numpy.random.Generator`, or with `batched=True` an `ItemRNG`, which draws for every
-    row.
+    With `rng=True` the function is called as `f(datapoint, rng)`. `rng`, a function of (seed,
+    place in the pipeline, epoch, position), is a `numpy.random.Generator`, or with `batched=True`
+    an `ItemRNG`, which draws for every row.
 
     Contract: in order; length of `ds`, unknown with `on_error="skip"`; random with `rng`; thread-
     and fork-safe as `ds` and `f` are; resumable as `ds` is, at once over an indexable source.
@@ -210,7 +207,15 @@ class OnComponent:
                 fix="give another index",
             ) from error
         result = self._f(component, *rng)
-        return None if result is None else replaced(datapoint, {self._index: result})
+        if result is None:
+            return None
+        # Not `replaced`, which takes a third longer.
+        if isinstance(datapoint, tuple):
+            components = list(cast("tuple[Any, ...]", datapoint))
+            components[self._index] = result
+            return rebuild(cast("Datapoint", datapoint), components)
+        datapoint[self._index] = result
+        return datapoint
 
 
 class SelectComponent(PlannedStage):
@@ -254,13 +259,13 @@ def _selected(idxs: list[Any], datapoint: Datapoint) -> Datapoint:
     return tuple(values) if isinstance(datapoint, tuple) else rebuild(datapoint, values)
 
 
-class MapNode(RowMaker, Node):
+class MapNode(RowMaker, InnerNode):
     """Map datapoints of another plan one by one."""
 
     def __init__(self, inner: Node, mapper: Mapper) -> None:
-        self.inner = inner
+        super().__init__(inner)
+        self.chunk = 1
         self.mapper = mapper
-        self.size = inner.size
 
     def get(self, epoch: int, position: int) -> Datapoint:
         return without_rows(self.mapper, self.inner.get(epoch, position), epoch, position)
@@ -272,26 +277,22 @@ class MapNode(RowMaker, Node):
         return self.make(self.mapper, zip(rows, epochs, as_ints(positions), strict=False))
 
 
-class BatchedMapNode(Node):
+class BatchedMapNode(InnerNode):
     """Map blocks of another plan."""
 
     def __init__(self, inner: Node, mapper: Mapper) -> None:
-        self.inner = inner
-        self.size = inner.size
-        self.chunk = inner.chunk
+        super().__init__(inner)
         self._map = BlockMapper(mapper, inner.size)
 
     def read(self, epoch: int, positions: Positions) -> Block:
         return self._map(self.inner.read(epoch, positions), epoch, positions)
 
 
-class SelectNode(Node):
+class SelectNode(InnerNode):
     """Select from another plan."""
 
     def __init__(self, inner: Node, mapper: Mapper) -> None:
-        self.inner = inner
-        self.size = inner.size
-        self.chunk = inner.chunk
+        super().__init__(inner)
         self._mapper = mapper
 
     def read(self, epoch: int, positions: Positions) -> Block:

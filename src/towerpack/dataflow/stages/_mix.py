@@ -16,14 +16,7 @@ from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._arguments import given
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import (
-    DataFlow,
-    Length,
-    Place,
-    length_of,
-    pipeline_of,
-    require_flows,
-)
+from towerpack.dataflow._flow import DataFlow, Length, Place, length_of, pipeline_of, require_flows
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._randomness import permute
 from towerpack.dataflow._stream import State, Stream, check_count, inner_state
@@ -125,18 +118,14 @@ def even_turns(weights: tuple[int, ...]) -> Turns:
 
 
 class EvenMix:
-    """Which position of which flow each position of a mix is; it may end with the first flow.
-
-    Sizes of flows, and of the mix, are `None` where they are infinite.
-    """
+    """Which position of which flow each position of a mix is; it may end with the first flow."""
 
     def __init__(
         self, sizes: Sequence[int | None], weights: Sequence[int], *, stop_first: bool
     ) -> None:
         left = list(weights)  # 0 for flows that have ended
         given = np.zeros(len(sizes), np.int64)
-        # Stretches in which the same flows take turns: where each begins, how much each flow gave
-        # before, whose turns they are.
+        # Where the same flows take turns: its begin, what each gave before, whose turns they are.
         self._phases: list[tuple[int, Array, Turns]] = []
         self.size: int | None = 0
         while any(left):

@@ -24,7 +24,7 @@ from towerpack.dataflow._datapoints import (
     take,
 )
 from towerpack.dataflow._flow import DataFlow, Length, Place, length_of, open_flow, pipeline_of
-from towerpack.dataflow._plan import Node
+from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, inner_state
 from towerpack.dataflow._user_code import AGAIN
 from towerpack.dataflow.stages._base import PlannedStage, Transform, WindowStage
@@ -81,8 +81,7 @@ class FixedSizeData(PlannedStage):
 
     With `keep_state`, a pass goes on where the one before stopped: pass e holds datapoints
     e * size to (e + 1) * size - 1 of endlessly repeated passes over `ds`. Without, every pass
-    begins with a new pass over `ds`. Either way a pass that needs more than `ds` has goes on with
-    another pass over it.
+    begins with a new pass over `ds`.
 
     Contract: in order; `size`; not random; thread- and fork-safe as `ds` is; resumable as `ds` is.
     A pass that is started afresh in the middle of a `ds` without a plan reads up to there.
@@ -155,15 +154,15 @@ def _begin_fixed(size: int, keep_state: bool, epoch: int) -> Beginning:
     return Beginning(again * AGAIN, 1, number * size)
 
 
-class PassesNode(Node):
+class PassesNode(InnerNode):
     """Read passes of another plan, one after another, as one long pass."""
 
     def __init__(self, inner: Node, size: int | None, begin: Begin) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.passes_on = (inner,)
         self.size = size
-        # Not ahead over many short passes.
-        self.chunk = inner.chunk if inner.size is None else max(1, min(inner.chunk, inner.size))
+        if inner.size is not None:  # not ahead over many short passes
+            self.chunk = max(1, min(inner.chunk, inner.size))
         self._begin = begin
 
     def get(self, epoch: int, position: int) -> Datapoint:
@@ -369,14 +368,13 @@ class RepeatedDataPoint(WindowStage):
         return lambda window, datapoints: [*map(duplicate, datapoints * (self.n - 1)), *datapoints]
 
 
-class RepeatPointNode(Node):
+class RepeatPointNode(InnerNode):
     """Read position p as position p // n of another plan."""
 
     def __init__(self, inner: Node, n: int) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.n = n
         self.size = None if inner.size is None else inner.size * n
-        self.chunk = inner.chunk
 
     def read(self, epoch: int, positions: Positions) -> Block:
         wanted, which = np.unique(as_array(positions) // self.n, return_inverse=True)

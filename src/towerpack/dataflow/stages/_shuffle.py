@@ -21,7 +21,7 @@ from towerpack.dataflow._flow import (
     length_of,
     require_plan,
 )
-from towerpack.dataflow._plan import Node
+from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._randomness import permute
 from towerpack.dataflow.stages._base import PlannedStage, Transform, WindowStage
 from towerpack.dataflow.stages._repeat import RepeatPointNode
@@ -54,10 +54,7 @@ class ShuffleData(PlannedStage):
         self.seed = check_seed(seed)
         self.random = seed is None
         if infinite(length_of(ds)):
-            raise ConfigError(
-                f"{ds} is infinite: it has no order to shuffle.",
-                fix="shuffle first and repeat afterwards",
-            )
+            raise ConfigError(f"{ds} is infinite.", fix="shuffle first and repeat afterwards")
         require_plan(ds, Place(0, serial=True), "ShuffleData needs random access")
 
     def compile(self, place: Place) -> Node | None:
@@ -85,8 +82,7 @@ class LocallyShuffleData(WindowStage):
         ds: Any flow, also an infinite one.
         buffer_size: Datapoints in a window.
         num_reuse: How often each datapoint comes.
-        shuffle_interval: Accepted, and without effect, for programs written for Tensorpack, which
-            shuffled a moving buffer now and then; here whole windows are shuffled.
+        shuffle_interval: Accepted, and without effect, for programs written for Tensorpack.
         seed: For this shuffle alone; by default the run's.
     """
 
@@ -133,17 +129,15 @@ class LocallyShuffleData(WindowStage):
         return shuffled
 
 
-class PermutedNode(Node):
+class PermutedNode(InnerNode):
     """Base of plans that read another one in a permuted order, a block of positions at a time.
 
     The last block is kept: that is one computation per block, instead of one per batch.
     """
 
     def __init__(self, inner: Node, key: int, block: int) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.passes_on = (inner,)
-        self.size = inner.size
-        self.chunk = inner.chunk
         self.key = key
         self.block = block
 
