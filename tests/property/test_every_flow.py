@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import gc
-import logging
 import random
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,11 +22,11 @@ from every_flow import (
     STAGES,
     Case,
     Source,
+    assert_same,
     in_order,
     pictured,
     planned,
     public_flows,
-    write_files,
 )
 from scaling import sample, scaled
 from small_flows import Twice, ragged, shift
@@ -51,6 +49,7 @@ from towerpack.dataflow.images import Mosaic
 from towerpack.dataflow.parallel._pool import Backend, IdlePools, Options, Pool
 from towerpack.dataflow.testing import check_flow, same_datapoints
 
+pytestmark = pytest.mark.usefixtures("quiet")
 T = TypeVar("T")
 
 SEED = 11
@@ -130,23 +129,6 @@ def pools() -> Iterator[Pools]:
     pools.close()
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("files")
-    write_files(folder)
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def _quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    logger = logging.getLogger("towerpack.dataflow")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    yield
-    logger.setLevel(level)
-
-
 def chosen(cases: Sequence[T], turn: int, *, at_least: int = 1) -> list[T]:
     """A sample, another one in each turn."""
     turn %= len(cases)
@@ -193,12 +175,6 @@ def share_pools(stage: Any, pools: Pools) -> None:
 def passes(flow: DataFlow) -> list[list[Any]]:
     """The beginnings of its first passes."""
     return [list(islice(flow.iterate(seed=SEED, epoch=epoch), LIMIT)) for epoch in EPOCHS]
-
-
-def assert_same(found: list[Any], expected: list[Any], where: str) -> None:
-    assert len(found) == len(expected), where
-    for index, (one, other) in enumerate(zip(found, expected, strict=True)):
-        assert same_datapoints(one, other), f"{where}: {index} is {one!r}, expected {other!r}"
 
 
 Stops = dict[int, Any]

@@ -12,20 +12,13 @@ from typing import Any
 import msgpack
 import pytest
 
-from every_flow import STAGES, in_order, planned
+from every_flow import STAGES, assert_same, in_order, planned
 from scaling import sample
 from towerpack.dataflow import DataFlow, PrefetchData
-from towerpack.dataflow.testing import same_datapoints
 
 SEED = 11
 LIMIT = 22
 NAMES = sample([name for name in STAGES if not STAGES[name].needs_plan], at_least=3)
-
-
-def assert_same(found: list[Any], expected: list[Any], where: str) -> None:
-    assert len(found) == len(expected), where
-    for index, (one, other) in enumerate(zip(found, expected, strict=True)):
-        assert same_datapoints(one, other), f"{where}: {index} is {one!r}, expected {other!r}"
 
 
 def check_stops(flow: DataFlow, again: DataFlow, whole: list[Any], epoch: int, where: str) -> None:
