@@ -327,8 +327,10 @@ def tell_if_short(ds: DataFlow, datapoints: int) -> bool:
     length = length_of(ds)
     if length is None or datapoints >= length:
         return False
-    told = pipeline_of(ds), length, datapoints
-    log.warning("%s: its len() is %d, but a pass ended after %d datapoints. Correct it.", *told)
+    message = (
+        "len() of the flow is %d, but a pass over it ended after %d datapoints. Correct it. (%s)"
+    )
+    log.warning(message, length, datapoints, pipeline_of(ds))
     return True
 
 
