@@ -143,9 +143,9 @@ class DataFromArrays(Stage):
         shapes = {name_of(k): a.shape for k, a in zip(keys_of(data), self.arrays, strict=True)}
         if () in shapes.values() or len({shape[:1] for shape in shapes.values()}) != 1:
             raise ConfigError(
-                "DataFromArrays takes one or more arrays with the same number of rows.",
+                "The arrays differ in length, or one of them has no rows, or there is none.",
                 got=", ".join(f"{name}: shape {list(shape)}" for name, shape in shapes.items()),
-                expected="one row for each datapoint",
+                expected="one or more arrays with the same number of rows",
             )
         self._size = len(self.arrays[0])
 
