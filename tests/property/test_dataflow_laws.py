@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import random
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
@@ -18,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dataset_files import damaged
-from every_flow import SOURCES, STAGES, in_order, planned, random_pairs, write_files
-from scaling import scaled
+from every_flow import SOURCES, STAGES, in_order, planned, random_pairs
+from scaling import SCALE, scaled
 from small_flows import Counting, Indexed, Noise, noisy, noisy_rows, pair, shift
 from towerpack._core.errors import ConfigError, DataFlowError, FormatError
 from towerpack.dataflow import (
@@ -37,45 +35,39 @@ from towerpack.dataflow import (
 from towerpack.dataflow.testing import FlowLaws, LawError, check_flow, same_datapoints
 
 Make = Callable[[], DataFlow]
+pytestmark = pytest.mark.usefixtures("quiet")
 
 
-@pytest.fixture(autouse=True)
-def _quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    logger = logging.getLogger("towerpack.dataflow")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    yield
-    logger.setLevel(level)
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("files")
-    write_files(folder)
-    return folder
+def some_stops(name: str) -> list[int]:
+    """Where to stop, other places for others: a third of those of a short pass."""
+    return list(range(len(name) % 3, 31, 3))
 
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_sources(name: str, folder: Path) -> None:
-    check_flow(lambda: SOURCES[name][1](folder), limit=12)
+    check_flow(lambda: SOURCES[name][1](folder), limit=12, stops=some_stops(name))
 
 
 @pytest.mark.parametrize("name", [*SOURCES, *STAGES])
-def test_threads_read_a_plan_at_once(name: str, folder: Path) -> None:
+def test_plans_are_read_in_any_order_by_threads_at_once(name: str, folder: Path) -> None:
     flow = SOURCES[name][1](folder) if name in SOURCES else STAGES[name].plain(planned)
+    expected = list(islice(flow.iterate(seed=1, epoch=3), 30))
     try:
         plan = flow.plan(seed=1)
-        expected = plan.read(range(min(plan.size or 30, 30)))
     except ConfigError:
         return  # it can only be read in order
+    assert plan.size is None or plan.size == len(expected) or len(expected) == 30
+    parts = [plan.read(range(i, min(i + 4, len(expected))), epoch=3) for i in range(0, 30, 4)]
+    assert same_datapoints([dp for part in parts for dp in part], expected)
 
     def read(seed: int) -> bool:
         order = np.random.default_rng(seed).permutation(len(expected)).tolist()
-        return all(same_datapoints(plan.get(i), expected[i]) for i in order)
+        wanted = [expected[i] for i in order]
+        found = [plan.get(i, epoch=3) for i in order]
+        return same_datapoints(found, wanted) and same_datapoints(plan.read(order, epoch=3), wanted)
 
     with ThreadPoolExecutor(4) as pool:
-        assert all(pool.map(read, range(40)))
+        assert all(pool.map(read, range(8)))
 
 
 # Their libraries crash over some damaged files; each has a test in a process of its own.
@@ -117,7 +109,8 @@ def unsized(n: int) -> DataFlow:
 def test_stages(name: str, source: Callable[[int], DataFlow]) -> None:
     if source is unsized and (STAGES[name].needs_plan or name == "RandomMixData"):
         source = in_order if name == "RandomMixData" else planned
-    check_flow(lambda: STAGES[name].make(source), limit=30)
+    stops = None if SCALE == 1 else some_stops(name)
+    check_flow(lambda: STAGES[name].make(source), limit=30, stops=stops)
 
 
 def arrays(n: int) -> DataFlow:
@@ -128,7 +121,7 @@ def generated(n: int) -> DataFlow:
     return DataFromGenerator(lambda: (pair(i, i * 0.5) for i in range(n)))
 
 
-@settings(max_examples=scaled(1200))
+@settings(max_examples=scaled(600))
 @given(
     size=st.integers(0, 40),
     batch=st.integers(1, 7),

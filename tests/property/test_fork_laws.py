@@ -12,25 +12,18 @@ from typing import Any
 import msgpack
 import pytest
 
-from every_flow import STAGES, in_order, planned
+from every_flow import STAGES, assert_same, in_order, planned
 from scaling import sample
 from towerpack.dataflow import DataFlow, PrefetchData
-from towerpack.dataflow.testing import same_datapoints
 
 SEED = 11
 LIMIT = 22
-NAMES = sample([name for name in STAGES if not STAGES[name].needs_plan], at_least=6)
-
-
-def assert_same(found: list[Any], expected: list[Any], where: str) -> None:
-    assert len(found) == len(expected), where
-    for index, (one, other) in enumerate(zip(found, expected, strict=True)):
-        assert same_datapoints(one, other), f"{where}: {index} is {one!r}, expected {other!r}"
+NAMES = sample([name for name in STAGES if not STAGES[name].needs_plan], at_least=3)
 
 
 def check_stops(flow: DataFlow, again: DataFlow, whole: list[Any], epoch: int, where: str) -> None:
     """Stopped in a few places and restored, the rest is identical."""
-    for stop in sorted({0, 1, len(whole) // 2, len(whole)}):
+    for stop in sorted({1, len(whole) // 2, len(whole)}):
         iterator = flow.iterate(seed=SEED, epoch=epoch)
         assert_same(list(islice(iterator, stop)), whole[:stop], f"{where}, up to {stop}")
         state = msgpack.unpackb(msgpack.packb(iterator.state()))
@@ -43,7 +36,7 @@ def check_forks(name: str) -> None:
     """Runs in a process of its own: where there are threads, or TensorFlow, forks are refused."""
     for source in (planned, in_order):
         whole = list(islice(STAGES[name].plain(source).iterate(seed=SEED, epoch=1), LIMIT))
-        for workers, others in ((1, 3), (2, 0), (3, 1)):
+        for workers, others in ((1, 2), (2, 0)):
             one, other = (
                 PrefetchData(STAGES[name].plain(source), num_proc=count, start="fork")
                 for count in (workers, others)

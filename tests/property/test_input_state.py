@@ -15,6 +15,7 @@ import tensorflow as tf
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scaling import only_in_full, scaled
 from towerpack.dataflow import BatchData, DataFlow, DataFromList, ShuffleData
 from towerpack.inputs import (
     FeedInput,
@@ -76,8 +77,15 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("name", KINDS)
-@settings(max_examples=10)
+# A dataset and what stages are tested apart from each other.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=only_in_full) if name == "staged dataset" else name
+        for name in KINDS
+    ],
+)
+@settings(max_examples=scaled(100, at_least=4))
 @given(
     splits=st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), max_size=6),
     restarts=st.sets(st.integers(0, 5)),

@@ -31,60 +31,7 @@ from small_flows import (
     shaped,
     shift,
 )
-from towerpack.dataflow import (
-    AugmentImageComponent,
-    AugmentImageComponents,
-    AugmentImageCoordinates,
-    BatchByLength,
-    BatchData,
-    BatchDataByShape,
-    CacheData,
-    ConcatData,
-    DataFlow,
-    DataFromArrays,
-    DataFromGenerator,
-    DataFromIterable,
-    DataFromList,
-    DataFromQueue,
-    FakeData,
-    FilterData,
-    FixedSizeData,
-    HDF5Data,
-    ImageCSV,
-    ImageFolder,
-    ImageFromFile,
-    JoinData,
-    LocallyShuffleData,
-    MapData,
-    MapDataComponent,
-    MixData,
-    MultiProcessMapAndBatchData,
-    MultiProcessMapData,
-    MultiProcessRunnerZMQ,
-    MultiThreadMapData,
-    MultiThreadRunner,
-    NumpyData,
-    ParquetData,
-    PrefetchData,
-    PrintData,
-    ProxyDataFlow,
-    RandomChooseData,
-    RandomMixData,
-    RemoteDataZMQ,
-    RepeatedData,
-    RepeatedDataPoint,
-    RNGDataFlow,
-    SelectComponent,
-    ShardData,
-    ShardRows,
-    ShuffleData,
-    Stage,
-    SVMLightData,
-    TarData,
-    TarSerializer,
-    TestDataSpeed,
-    images,
-)
+from towerpack import dataflow as df
 from towerpack.dataflow import datasets as sets
 from towerpack.dataflow.formats import (
     CaffeLMDB,
@@ -96,22 +43,23 @@ from towerpack.dataflow.formats import (
     TFRecordWriter,
     encode_example,
 )
+from towerpack.dataflow.testing import same_datapoints
 
-Source = Callable[[int], DataFlow]
-Make = Callable[[Source], DataFlow]
+Source = Callable[[int], df.DataFlow]
+Make = Callable[[Source], df.DataFlow]
 
-NO_CASE: dict[type[DataFlow], str] = {
-    Stage: "has no data of its own",
-    DataFromQueue: "what was taken from a queue cannot be taken again",
-    RemoteDataZMQ: "takes what others send; remote/test_remote.py has its laws",
+NO_CASE: dict[type[df.DataFlow], str] = {
+    df.Stage: "has no data of its own",
+    df.DataFromQueue: "what was taken from a queue cannot be taken again",
+    df.RemoteDataZMQ: "takes what others send; remote/test_remote.py has its laws",
     sets.CifarBase: "has no data of its own",
 }
 
 
-def public_flows() -> dict[type[DataFlow], str]:
+def public_flows() -> dict[type[df.DataFlow], str]:
     """Every flow that has a public name, with that name."""
     package = towerpack.dataflow
-    found: dict[type[DataFlow], str] = {}
+    found: dict[type[df.DataFlow], str] = {}
     modules = [package.__name__]
     for info in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         if not any(part.startswith("_") for part in info.name.split(".")):
@@ -120,7 +68,7 @@ def public_flows() -> dict[type[DataFlow], str]:
         imported = importlib.import_module(module)
         for name in dir(imported):  # which also lists names that are loaded when they are used
             value = getattr(imported, name)
-            if isinstance(value, type) and issubclass(value, DataFlow) and name[0] != "_":
+            if isinstance(value, type) and issubclass(value, df.DataFlow) and name[0] != "_":
                 found.setdefault(value, f"{module}.{name}")
     return found
 
@@ -134,18 +82,25 @@ def pictured(dp: Any) -> Any:
     return [image, box, np.array([i]), points, np.int64(i)]
 
 
+def assert_same(found: list[Any], expected: list[Any], where: str) -> None:
+    """Two lists of datapoints."""
+    assert len(found) == len(expected), where
+    for index, (one, other) in enumerate(zip(found, expected, strict=True)):
+        assert same_datapoints(one, other), f"{where}: {index} is {one!r}, expected {other!r}"
+
+
 # What stages are put on.
 
 
-def planned(n: int) -> DataFlow:
+def planned(n: int) -> df.DataFlow:
     """Has a plan."""
-    arrays = DataFromArrays(np.arange(n), np.arange(n) * 0.5)
-    return MapData(ShuffleData(arrays), noisy, rng=True)
+    arrays = df.DataFromArrays(np.arange(n), np.arange(n) * 0.5)
+    return df.MapData(df.ShuffleData(arrays), noisy, rng=True)
 
 
-def in_order(n: int) -> DataFlow:
+def in_order(n: int) -> df.DataFlow:
     """Can only be read in order; of known length."""
-    return MapData(DataFromIterable([pair(i, i * 0.5) for i in range(n)]), noisy, rng=True)
+    return df.MapData(df.DataFromIterable([pair(i, i * 0.5) for i in range(n)]), noisy, rng=True)
 
 
 @dataclass(frozen=True)
@@ -159,226 +114,221 @@ class Case:
         needs_plan: It cannot be put on what can only be read in order.
     """
 
-    flow: type[DataFlow]
+    flow: type[df.DataFlow]
     make: Make
     plain: Make
     needs_plan: bool = False
 
 
-def _stage(flow: type[DataFlow], **makes: Make) -> dict[str, Case]:
+def _cases(
+    flow: type[df.DataFlow], plain: Make | None = None, *, needs_plan: bool = False, **makes: Make
+) -> dict[str, Case]:
     """Cases of one class."""
     return {
-        f"{flow.__name__} {name}".strip(" _"): Case(flow, make, make)
+        f"{flow.__name__} {name}".strip(" _"): Case(flow, make, plain or make, needs_plan)
         for name, make in makes.items()
     }
 
 
-def _of_plan(flow: type[DataFlow], make: Make) -> dict[str, Case]:
-    return {flow.__name__: Case(flow, make, make, needs_plan=True)}
-
-
-def _parallel(flow: type[DataFlow], plain: Make, **makes: Make) -> dict[str, Case]:
-    return {
-        f"{flow.__name__} {name}".strip(" _"): Case(flow, make, plain)
-        for name, make in makes.items()
-    }
-
-
-def _images(source: Source, n: int = 9) -> DataFlow:
-    return MapData(source(n), pictured)
+def _images(source: Source, n: int = 9) -> df.DataFlow:
+    return df.MapData(source(n), pictured)
 
 
 _AUGMENTORS = [
-    images.RandomCrop((12, 14)),
-    images.Flip(horiz=True),
-    images.Brightness(20),
-    images.Resize((10, 9)),
+    df.images.RandomCrop((12, 14)),
+    df.images.Flip(horiz=True),
+    df.images.Brightness(20),
+    df.images.Resize((10, 9)),
 ]
 
 STAGES: dict[str, Case] = {
-    **_stage(
-        MapData,
-        _=lambda source: MapData(source(11), shift),
-        rng=lambda source: MapData(source(11), noisy, rng=True),
-        rows=lambda source: MapData(source(11), noisy_rows, rng=True, batched=True),
-        skip=lambda source: MapData(source(11), refuse_thirds, on_error="skip"),
-        skip_some=lambda source: MapData(source(11), refuse_thirds, on_error="skip", max_errors=30),
-        ragged=lambda source: MapData(source(11), ragged),
-        chain=lambda source: MapData(MapData(source(11), shift), noisy, rng=True),
-        of_skipping=lambda source: MapData(
-            MapData(source(11), refuse_thirds, on_error="skip"), noisy, rng=True
+    **_cases(
+        df.MapData,
+        _=lambda source: df.MapData(source(11), shift),
+        rng=lambda source: df.MapData(source(11), noisy, rng=True),
+        rows=lambda source: df.MapData(source(11), noisy_rows, rng=True, batched=True),
+        skip=lambda source: df.MapData(source(11), refuse_thirds, on_error="skip"),
+        skip_some=lambda source: df.MapData(
+            source(11), refuse_thirds, on_error="skip", max_errors=30
         ),
-        of_batches=lambda source: MapData(BatchData(source(11), 3), noisy, rng=True),
-        batch_mix=lambda source: MapData(
-            BatchData(SelectComponent(_images(source), [0, 4]), 3),
-            images.CutMix(1.0, 20),
+        ragged=lambda source: df.MapData(source(11), ragged),
+        of_skipping=lambda source: df.MapData(
+            df.MapData(source(11), refuse_thirds, on_error="skip"), noisy, rng=True
+        ),
+        of_batches=lambda source: df.MapData(df.BatchData(source(11), 3), noisy, rng=True),
+        batch_mix=lambda source: df.MapData(
+            df.BatchData(df.SelectComponent(_images(source), [0, 4]), 3),
+            df.images.CutMix(1.0, 20),
             rng=True,
         ),
     ),
-    **_stage(MapDataComponent, _=lambda source: MapDataComponent(source(11), np.negative, 1)),
-    **_stage(
-        FilterData,
-        _=lambda source: FilterData(source(11), not_third),
-        rng=lambda source: FilterData(source(11), heads, rng=True),
-        skip=lambda source: FilterData(source(11), refuse_thirds, on_error="skip"),
+    **_cases(df.MapDataComponent, _=lambda source: df.MapDataComponent(source(11), np.negative, 1)),
+    **_cases(
+        df.FilterData,
+        _=lambda source: df.FilterData(source(11), not_third),
+        rng=lambda source: df.FilterData(source(11), heads, rng=True),
+        skip=lambda source: df.FilterData(source(11), refuse_thirds, on_error="skip"),
     ),
-    **_stage(
-        SelectComponent,
-        _=lambda source: SelectComponent(source(11), [1, 0]),
+    **_cases(df.SelectComponent, _=lambda source: df.SelectComponent(source(11), [1, 0])),
+    **_cases(df.ShuffleData, needs_plan=True, _=lambda source: df.ShuffleData(source(11))),
+    **_cases(
+        df.LocallyShuffleData,
+        _=lambda source: df.LocallyShuffleData(source(11), 4),
+        reusing=lambda source: df.LocallyShuffleData(source(11), 4, 2),
     ),
-    **_of_plan(ShuffleData, lambda source: ShuffleData(source(11))),
-    **_stage(
-        LocallyShuffleData,
-        _=lambda source: LocallyShuffleData(source(11), 4),
-        reusing=lambda source: LocallyShuffleData(source(11), 4, 2),
-    ),
-    **_stage(
-        BatchData,
-        _=lambda source: BatchData(source(11), 3),
-        remainder=lambda source: BatchData(source(11), 4, remainder=True),
-        of_skipping=lambda source: BatchData(
-            MapData(
-                LocallyShuffleData(MapData(source(13), refuse_thirds, on_error="skip"), 5),
+    **_cases(
+        df.BatchData,
+        _=lambda source: df.BatchData(source(11), 3),
+        remainder=lambda source: df.BatchData(source(11), 4, remainder=True),
+        of_skipping=lambda source: df.BatchData(
+            df.MapData(
+                df.LocallyShuffleData(df.MapData(source(13), refuse_thirds, on_error="skip"), 5),
                 noisy,
                 rng=True,
             ),
             3,
             remainder=True,
         ),
-        lists=lambda source: BatchData(MapData(source(11), ragged), 4, stack="list"),
-        padded=lambda source: BatchData(MapData(source(11), shaped), 4, pad=-1.0),
-        mapped=lambda source: MapData(
-            BatchData(MapData(source(11), noisy, rng=True), 4, remainder=True), noisy, rng=True
+        lists=lambda source: df.BatchData(df.MapData(source(11), ragged), 4, stack="list"),
+        padded=lambda source: df.BatchData(df.MapData(source(11), shaped), 4, pad=-1.0),
+        mapped=lambda source: df.MapData(
+            df.BatchData(df.MapData(source(11), noisy, rng=True), 4, remainder=True),
+            noisy,
+            rng=True,
         ),
     ),
-    **_stage(
-        BatchDataByShape,
-        _=lambda source: BatchDataByShape(MapData(source(13), shaped), 3, 1),
-        few=lambda source: BatchDataByShape(MapData(source(13), shaped), 4, 1, max_waiting=4),
+    **_cases(
+        df.BatchDataByShape,
+        _=lambda source: df.BatchDataByShape(df.MapData(source(13), shaped), 3, 1),
+        few=lambda source: df.BatchDataByShape(df.MapData(source(13), shaped), 4, 1, max_waiting=4),
     ),
-    **_stage(
-        BatchByLength,
-        _=lambda source: BatchByLength(source(13), 3, [2, 6], length=length),
-        whole=lambda source: BatchByLength(source(13), [2, 3], [4], length=length, remainder=False),
-    ),
-    **_stage(
-        RepeatedData,
-        _=lambda source: RepeatedData(source(7), 2),
-        for_ever=lambda source: RepeatedData(source(7), -1),
-        batches=lambda source: RepeatedData(
-            BatchData(MapData(source(7), noisy, rng=True), 3, remainder=True), 2
+    **_cases(
+        df.BatchByLength,
+        _=lambda source: df.BatchByLength(source(13), 3, [2, 6], length=length),
+        whole=lambda source: df.BatchByLength(
+            source(13), [2, 3], [4], length=length, remainder=False
         ),
     ),
-    **_stage(
-        FixedSizeData,
-        _=lambda source: FixedSizeData(source(11), 7),
-        afresh=lambda source: FixedSizeData(source(11), 7, keep_state=False),
-        longer=lambda source: FixedSizeData(source(5), 8),
+    **_cases(
+        df.RepeatedData,
+        _=lambda source: df.RepeatedData(source(7), 2),
+        for_ever=lambda source: df.RepeatedData(source(7), -1),
+        batches=lambda source: df.RepeatedData(
+            df.BatchData(df.MapData(source(7), noisy, rng=True), 3, remainder=True), 2
+        ),
     ),
-    **_stage(RepeatedDataPoint, _=lambda source: RepeatedDataPoint(source(7), 3)),
-    **_stage(
-        ShardData,
-        _=lambda source: ShardData(source(11), 2, 1),
-        uneven=lambda source: ShardData(source(11), 3, 0, tail="uneven"),
-        padded=lambda source: ShardData(source(11), 4, 3, tail="pad"),
+    **_cases(
+        df.FixedSizeData,
+        _=lambda source: df.FixedSizeData(source(11), 7),
+        afresh=lambda source: df.FixedSizeData(source(11), 7, keep_state=False),
+        longer=lambda source: df.FixedSizeData(source(5), 8),
     ),
-    **_stage(ShardRows, _=lambda source: ShardRows(BatchData(source(17), 4), 2, 1)),
-    **_stage(
-        CacheData,
-        _=lambda source: CacheData(source(11)),
-        shuffled=lambda source: CacheData(source(11), shuffle=True),
+    **_cases(df.RepeatedDataPoint, _=lambda source: df.RepeatedDataPoint(source(7), 3)),
+    **_cases(
+        df.ShardData,
+        _=lambda source: df.ShardData(source(11), 2, 1),
+        uneven=lambda source: df.ShardData(source(11), 3, 0, tail="uneven"),
+        padded=lambda source: df.ShardData(source(11), 4, 3, tail="pad"),
     ),
-    **_stage(DiskCacheData, _=lambda source: DiskCacheData(source(11), tempfile.mkdtemp(), seed=5)),
-    **_stage(PrintData, _=lambda source: PrintData(source(11), 0)),
-    **_stage(TestDataSpeed, _=lambda source: TestDataSpeed(source(11))),
-    **_stage(
-        ProxyDataFlow,
-        _=lambda source: ProxyDataFlow(source(11)),
+    **_cases(df.ShardRows, _=lambda source: df.ShardRows(df.BatchData(source(17), 4), 2, 1)),
+    **_cases(
+        df.CacheData,
+        _=lambda source: df.CacheData(source(11)),
+        shuffled=lambda source: df.CacheData(source(11), shuffle=True),
+    ),
+    **_cases(DiskCacheData, _=lambda source: DiskCacheData(source(11), tempfile.mkdtemp(), seed=5)),
+    **_cases(df.PrintData, _=lambda source: df.PrintData(source(11), 0)),
+    **_cases(df.TestDataSpeed, _=lambda source: df.TestDataSpeed(source(11))),
+    **_cases(
+        df.ProxyDataFlow,
+        _=lambda source: df.ProxyDataFlow(source(11)),
         twice=lambda source: Twice(source(7)),
     ),
-    **_stage(
-        JoinData,
-        _=lambda source: JoinData([source(9), source(7)]),
-        itself=lambda source: JoinData([one := source(7), one]),
-        mixed=lambda source: JoinData([source(7), Noise(8)]),
+    **_cases(
+        df.JoinData,
+        _=lambda source: df.JoinData([source(9), source(7)]),
+        itself=lambda source: df.JoinData([one := source(7), one]),
+        mixed=lambda source: df.JoinData([source(7), Noise(8)]),
     ),
-    **_stage(
-        ConcatData,
-        _=lambda source: ConcatData([source(5), source(6)]),
-        itself=lambda source: ConcatData([one := source(5), one]),
-        mixed=lambda source: ConcatData([Indexed(2), source(5), Counting(3)]),
+    **_cases(
+        df.ConcatData,
+        _=lambda source: df.ConcatData([source(5), source(6)]),
+        itself=lambda source: df.ConcatData([one := source(5), one]),
+        mixed=lambda source: df.ConcatData([Indexed(2), source(5), Counting(3)]),
     ),
-    **_stage(
-        MixData,
-        _=lambda source: MixData([source(5), source(9)], [1, 2]),
-        all=lambda source: MixData([source(5), Counting(4), source(6)], stop="all"),
-        for_ever=lambda source: MixData([source(5), source(3)], stop="repeat"),
+    **_cases(
+        df.MixData,
+        _=lambda source: df.MixData([source(5), source(9)], [1, 2]),
+        all=lambda source: df.MixData([source(5), Counting(4), source(6)], stop="all"),
+        for_ever=lambda source: df.MixData([source(5), source(3)], stop="repeat"),
     ),
-    **_stage(
-        RandomChooseData,
-        _=lambda source: RandomChooseData([(source(9), 0.7), (source(6), 0.3)]),
+    **_cases(
+        df.RandomChooseData,
+        _=lambda source: df.RandomChooseData([(source(9), 0.7), (source(6), 0.3)]),
     ),
-    **_stage(RandomMixData, _=lambda source: RandomMixData([source(4), source(7)])),
-    **_stage(
-        AugmentImageComponent,
-        _=lambda source: AugmentImageComponent(_images(source), _AUGMENTORS),
-        skip=lambda source: AugmentImageComponent(
+    **_cases(df.RandomMixData, _=lambda source: df.RandomMixData([source(4), source(7)])),
+    **_cases(
+        df.AugmentImageComponent,
+        _=lambda source: df.AugmentImageComponent(_images(source), _AUGMENTORS),
+        skip=lambda source: df.AugmentImageComponent(
             _images(source), _AUGMENTORS, catch_exceptions=True
         ),
     ),
-    **_stage(
-        AugmentImageComponents,
-        _=lambda source: AugmentImageComponents(_images(source), _AUGMENTORS, (0,), boxes=(1,)),
+    **_cases(
+        df.AugmentImageComponents,
+        _=lambda source: df.AugmentImageComponents(_images(source), _AUGMENTORS, (0,), boxes=(1,)),
     ),
-    **_stage(
-        AugmentImageCoordinates,
-        _=lambda source: AugmentImageCoordinates(_images(source), _AUGMENTORS, 0, 3),
+    **_cases(
+        df.AugmentImageCoordinates,
+        _=lambda source: df.AugmentImageCoordinates(_images(source), _AUGMENTORS, 0, 3),
     ),
-    **_of_plan(images.Mosaic, lambda source: images.Mosaic(_images(source), 32)),
-    **_parallel(
-        PrefetchData,
+    **_cases(
+        df.images.Mosaic, needs_plan=True, _=lambda source: df.images.Mosaic(_images(source), 32)
+    ),
+    **_cases(
+        df.PrefetchData,
         lambda source: source(11),
-        _=lambda source: PrefetchData(source(11)),
-        one_ahead=lambda source: PrefetchData(source(11), 1),
-        copied=lambda source: PrefetchData(source(11), copy=True),
-        restarting=lambda source: PrefetchData(source(11), on_worker_death="restart"),
-        twice=lambda source: PrefetchData(PrefetchData(source(11)), backend="thread"),
+        _=lambda source: df.PrefetchData(source(11)),
+        one_ahead=lambda source: df.PrefetchData(source(11), 1),
+        copied=lambda source: df.PrefetchData(source(11), copy=True),
+        restarting=lambda source: df.PrefetchData(source(11), on_worker_death="restart"),
+        twice=lambda source: df.PrefetchData(df.PrefetchData(source(11)), backend="thread"),
     ),
-    **_parallel(
-        MultiProcessRunnerZMQ,
+    **_cases(
+        df.MultiProcessRunnerZMQ,
         lambda source: source(11),
-        _=lambda source: MultiProcessRunnerZMQ(source(11), 2, hwm=3),
+        _=lambda source: df.MultiProcessRunnerZMQ(source(11), 2, hwm=3),
     ),
-    **_parallel(
-        MultiThreadRunner,
+    **_cases(
+        df.MultiThreadRunner,
         lambda source: source(11),
-        _=lambda source: MultiThreadRunner(lambda: source(11), num_prefetch=3),
+        _=lambda source: df.MultiThreadRunner(lambda: source(11), num_prefetch=3),
     ),
-    **_parallel(
-        MultiProcessMapData,
-        lambda source: MapData(source(11), noisy, rng=True),
-        _=lambda source: MultiProcessMapData(source(11), 2, noisy, rng=True),
-        few=lambda source: MultiProcessMapData(source(11), 2, noisy, 2, True, rng=True),
+    **_cases(
+        df.MultiProcessMapData,
+        lambda source: df.MapData(source(11), noisy, rng=True),
+        _=lambda source: df.MultiProcessMapData(source(11), 2, noisy, rng=True),
+        few=lambda source: df.MultiProcessMapData(source(11), 2, noisy, 2, True, rng=True),
     ),
-    **_parallel(
-        MultiProcessMapData,
-        lambda source: MapData(source(11), refuse_thirds, on_error="skip"),
-        skip=lambda source: MultiProcessMapData(source(11), 2, refuse_thirds, on_error="skip"),
+    **_cases(
+        df.MultiProcessMapData,
+        lambda source: df.MapData(source(11), refuse_thirds, on_error="skip"),
+        skip=lambda source: df.MultiProcessMapData(source(11), 2, refuse_thirds, on_error="skip"),
     ),
-    **_parallel(
-        MultiThreadMapData,
-        lambda source: MapData(source(11), noisy, rng=True),
-        _=lambda source: MultiThreadMapData(source(11), 2, noisy, rng=True),
+    **_cases(
+        df.MultiThreadMapData,
+        lambda source: df.MapData(source(11), noisy, rng=True),
+        _=lambda source: df.MultiThreadMapData(source(11), 2, noisy, rng=True),
     ),
-    **_parallel(
-        MultiProcessMapAndBatchData,
-        lambda source: BatchData(MapData(source(11), noisy, rng=True), 3),
-        _=lambda source: MultiProcessMapAndBatchData(source(11), 2, noisy, 3, rng=True),
+    **_cases(
+        df.MultiProcessMapAndBatchData,
+        lambda source: df.BatchData(df.MapData(source(11), noisy, rng=True), 3),
+        _=lambda source: df.MultiProcessMapAndBatchData(source(11), 2, noisy, 3, rng=True),
     ),
-    **_parallel(
-        MultiProcessMapAndBatchData,
-        lambda source: BatchData(MapData(source(11), shift), 4, remainder=True),
-        remainder=lambda source: MultiProcessMapAndBatchData(
+    **_cases(
+        df.MultiProcessMapAndBatchData,
+        lambda source: df.BatchData(df.MapData(source(11), shift), 4, remainder=True),
+        remainder=lambda source: df.MultiProcessMapAndBatchData(
             source(11), 2, shift, 4, buffer_size=8, remainder=True
         ),
     ),
@@ -394,48 +344,51 @@ def random_pairs(rng: np.random.Generator) -> Iterator[Any]:
         yield pair(i, rng.random())
 
 
-SOURCES: dict[str, tuple[type[DataFlow], Callable[[Path], DataFlow]]] = {
-    "DataFlow indexed": (DataFlow, lambda _: Indexed(11)),
-    "DataFlow in order": (DataFlow, lambda _: Counting(11)),
-    "RNGDataFlow": (RNGDataFlow, lambda _: Noise(11)),
-    "DataFromArrays": (DataFromArrays, lambda _: DataFromArrays(np.arange(11), np.eye(11))),
+SOURCES: dict[str, tuple[type[df.DataFlow], Callable[[Path], df.DataFlow]]] = {
+    "DataFlow indexed": (df.DataFlow, lambda _: Indexed(11)),
+    "DataFlow in order": (df.DataFlow, lambda _: Counting(11)),
+    "RNGDataFlow": (df.RNGDataFlow, lambda _: Noise(11)),
+    "DataFromArrays": (df.DataFromArrays, lambda _: df.DataFromArrays(np.arange(11), np.eye(11))),
     "DataFromArrays large": (
-        DataFromArrays,
-        lambda _: DataFromArrays(np.arange(11 * 5000).reshape(11, 5000), np.array(["ä"] * 11)),
+        df.DataFromArrays,
+        lambda _: df.DataFromArrays(np.arange(11 * 5000).reshape(11, 5000), np.array(["ä"] * 11)),
     ),
     "DataFromList": (
-        DataFromList,
-        lambda _: DataFromList([ragged(pair(i, i)) for i in range(11)], shuffle=True),
+        df.DataFromList,
+        lambda _: df.DataFromList([ragged(pair(i, i)) for i in range(11)], shuffle=True),
     ),
     "DataFromList long": (
-        DataFromList,
-        lambda _: FixedSizeData(DataFromList([(i, str(i)) for i in range(1100)]), 20),
+        df.DataFromList,
+        lambda _: df.FixedSizeData(df.DataFromList([(i, str(i)) for i in range(1100)]), 20),
     ),
     "DataFromGenerator": (
-        DataFromGenerator,
-        lambda _: DataFromGenerator(random_pairs, rng=True),
+        df.DataFromGenerator,
+        lambda _: df.DataFromGenerator(random_pairs, rng=True),
     ),
     "DataFromIterable": (
-        DataFromIterable,
-        lambda _: DataFromIterable([ragged(pair(i, i)) for i in range(11)]),
+        df.DataFromIterable,
+        lambda _: df.DataFromIterable([ragged(pair(i, i)) for i in range(11)]),
     ),
     "FakeData": (
-        FakeData,
-        lambda _: FakeData([[3, 2], []], 11, dtype=["uint8", "float32"], domain=(0, 99)),
+        df.FakeData,
+        lambda _: df.FakeData([[3, 2], []], 11, dtype=["uint8", "float32"], domain=(0, 99)),
     ),
-    "ImageCSV": (ImageCSV, lambda folder: ImageCSV(folder / "images.csv", shuffle=True)),
-    "ImageFolder": (ImageFolder, lambda folder: ImageFolder(folder / "classes", shuffle=True)),
+    "ImageCSV": (df.ImageCSV, lambda folder: df.ImageCSV(folder / "images.csv", shuffle=True)),
+    "ImageFolder": (
+        df.ImageFolder,
+        lambda folder: df.ImageFolder(folder / "classes", shuffle=True),
+    ),
     "ImageFromFile": (
-        ImageFromFile,
-        lambda folder: ImageFromFile(sorted((folder / "classes").rglob("*.png")), resize=(4, 5)),
+        df.ImageFromFile,
+        lambda folder: df.ImageFromFile(sorted((folder / "classes").rglob("*.png")), resize=(4, 5)),
     ),
-    "HDF5Data": (HDF5Data, lambda folder: HDF5Data(folder / "a.h5", ["x", "y"])),
-    "NumpyData": (NumpyData, lambda folder: NumpyData(folder / "a.npz")),
-    "ParquetData": (ParquetData, lambda folder: ParquetData(folder / "a.parquet")),
-    "SVMLightData": (SVMLightData, lambda folder: SVMLightData(folder / "a.svm")),
-    "TarData": (TarData, lambda folder: TarData(folder / "a.tar", decode=True)),
-    "TarData in order": (TarData, lambda folder: TarData(folder / "a.tar.gz")),
-    "TarData saved": (TarData, lambda folder: TarSerializer.load(folder / "saved.tar")),
+    "HDF5Data": (df.HDF5Data, lambda folder: df.HDF5Data(folder / "a.h5", ["x", "y"])),
+    "NumpyData": (df.NumpyData, lambda folder: df.NumpyData(folder / "a.npz")),
+    "ParquetData": (df.ParquetData, lambda folder: df.ParquetData(folder / "a.parquet")),
+    "SVMLightData": (df.SVMLightData, lambda folder: df.SVMLightData(folder / "a.svm")),
+    "TarData": (df.TarData, lambda folder: df.TarData(folder / "a.tar", decode=True)),
+    "TarData in order": (df.TarData, lambda folder: df.TarData(folder / "a.tar.gz")),
+    "TarData saved": (df.TarData, lambda folder: df.TarSerializer.load(folder / "saved.tar")),
     "LMDBData": (LMDBData, lambda folder: LMDBData(folder / "a.lmdb")),
     "LMDBDataDecoder": (LMDBDataDecoder, lambda folder: LMDBSerializer.load(folder / "a.lmdb")),
     "CaffeLMDB": (CaffeLMDB, lambda folder: CaffeLMDB(folder / "caffe.lmdb")),
@@ -453,7 +406,7 @@ SOURCES: dict[str, tuple[type[DataFlow], Callable[[Path], DataFlow]]] = {
         sets.Caltech101Silhouettes,
         lambda folder: sets.Caltech101Silhouettes("val", dir=folder),
     ),
-    "Digits": (sets.Digits, lambda _: FixedSizeData(sets.Digits("val"), 12)),
+    "Digits": (sets.Digits, lambda _: df.FixedSizeData(sets.Digits("val"), 12)),
     "ILSVRC12": (
         sets.ILSVRC12,
         lambda folder: sets.ILSVRC12(folder / "ilsvrc", "train", folder / "ilsvrc/meta"),
@@ -508,9 +461,9 @@ def _write_records(folder: Path) -> None:
     files = {f"{i}.{kind}": f"{i}".encode() for i in range(9) for kind in ("cls", "txt")}
     _write(folder / "a.tar", tar_bytes(files, "w"))
     _write(folder / "a.tar.gz", tar_bytes(files))
-    saved = DataFromList([{"txt": str(i), "npy": np.arange(i)} for i in range(9)])
-    TarSerializer.save(saved, folder / "saved.tar")
-    flow = DataFromList([(i, np.full(i, i), "ä" * i) for i in range(9)])
+    saved = df.DataFromList([{"txt": str(i), "npy": np.arange(i)} for i in range(9)])
+    df.TarSerializer.save(saved, folder / "saved.tar")
+    flow = df.DataFromList([(i, np.full(i, i), "ä" * i) for i in range(9)])
     LMDBSerializer.save(flow, folder / "a.lmdb")
     with (
         lmdb.open(str(folder / "caffe.lmdb"), subdir=False, lock=False) as env,

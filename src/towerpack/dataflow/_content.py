@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from hashlib import blake2b
 from operator import methodcaller
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, cast
@@ -20,7 +20,7 @@ from towerpack.dataflow._opening import PathLike, Strings
 _WRITTEN_OUT: Final = (type(None), bool, int, float, complex, str, range)
 _PIECE_BYTES: Final = 16 << 20
 _SAMPLES: Final = 64
-_DEPTH: Final = 4
+_DEPTH: Final = 6
 # Their objects hold numbers that differ from start to start.
 _OPAQUE: Final = {"keras", "logging", "tensorflow", "threading", "torch"}
 _TOLD: Final = (type(None), bool, int, float, str, np.ndarray)  # in descriptions of stages
@@ -43,7 +43,7 @@ def _some(items: Any) -> Any:
 
 def content_of_files(paths: Iterable[PathLike]) -> str:
     """A checksum over where files lie, how large they are and when they were last written."""
-    digest = _new()
+    digest = blake2b(digest_size=16)
     for path in _some(list(paths)):
         where = os.path.realpath(path)
         try:
@@ -62,10 +62,7 @@ def content_of_values(*values: Any) -> str:
     Of others nothing is seen but their types, and of containers that hold them their lengths;
     sequences that are no lists may make their items when they are read, and are not.
     """
-    digest = _new()
-    for value in values:
-        _feed(digest, value)
-    return digest.hexdigest()
+    return _content(values, 0)
 
 
 def content_of_code(*values: Any) -> str:
@@ -73,40 +70,51 @@ def content_of_code(*values: Any) -> str:
 
     Of other objects their type and attributes are seen, but for those with an underscore.
     """
-    digest = _new()
+    return _content(values, _DEPTH)
+
+
+def _content(values: tuple[Any, ...], depth: int) -> str:
+    digest = blake2b(digest_size=16)
     for value in values:
-        _feed_code(digest, value, _DEPTH)
+        _feed(digest, value, depth)
     return digest.hexdigest()
 
 
-def _feed_code(digest: Any, value: Any, depth: int) -> None:
-    if isinstance(value, MethodType):
-        _feed_code(digest, value.__func__, depth)
-        _feed_code(digest, value.__self__, depth)
+def _feed(digest: Any, value: Any, depth: int) -> None:
+    """Add a value; below `depth` containers and objects, nothing is seen of code and objects."""
+    inside = max(0, depth - 1)
+    if isinstance(value, (np.ndarray, np.generic)):
+        _feed_array(digest, np.asarray(cast("Any", value)))
+    elif isinstance(value, _WRITTEN_OUT):
+        digest.update(f"{type(value).__name__} {value!r};".encode("ascii", "backslashreplace"))
+    elif isinstance(value, (bytes, bytearray)):
+        digest.update(b"bytes %d:" % len(value) + value)
+    elif isinstance(value, (list, tuple, Strings)):
+        _feed_items(digest, cast("object", value), cast("Sequence[Any]", value), inside)
+    elif isinstance(value, Mapping):
+        pairs = list(cast("Mapping[Any, Any]", value).items())
+        _feed_items(digest, cast("object", value), pairs, inside)
     elif isinstance(value, CodeType):
         digest.update(value.co_code + repr(value.co_names).encode())
-        for constant in value.co_consts:
-            _feed_code(digest, constant, depth)
-    elif isinstance(value, FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_full(cell)]
-        for part in (value.__code__, value.__defaults__, value.__kwdefaults__, *cells):
-            _feed_code(digest, part, depth - 1)
-    elif isinstance(value, (frozenset, set)):
+        _feed(digest, value.co_consts, depth)
+    elif depth and isinstance(value, (set, frozenset)):
         digest.update(repr(sorted(map(repr, cast("set[Any]", value)))).encode())
-    elif isinstance(value, (list, tuple)) and depth > 0:
-        for item in _some(cast("Sequence[Any]", value)):
-            _feed_code(digest, item, depth - 1)
-    elif depth > 0 and _has_attributes(cast("object", value)):
-        digest.update(type(cast("object", value)).__qualname__.encode())
-        for name, inner in sorted(vars(cast("object", value)).items()):
-            if name[0] != "_":
-                digest.update(name.encode())
-                _feed_code(digest, inner, depth - 1)
+    elif depth and isinstance(value, MethodType):
+        _feed(digest, (value.__func__, value.__self__), depth)
+    elif depth and isinstance(value, FunctionType):
+        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_full(cell)]
+        parts = value.__code__, value.__defaults__, value.__kwdefaults__, *cells
+        _feed(digest, parts, depth)
+    elif depth and _has_attributes(value):
+        digest.update(type(value).__qualname__.encode())
+        attributes = sorted(vars(cast("object", value)).items())
+        _feed(digest, [(name, inner) for name, inner in attributes if name[0] != "_"], depth)
     else:
-        _feed(digest, value)
+        length = len(value) if hasattr(value, "__len__") else ""
+        digest.update(f"{type(value).__qualname__} {length};".encode())
 
 
-def _has_attributes(value: object) -> bool:
+def _has_attributes(value: Any) -> bool:
     library = type(value).__module__.partition(".")[0] in _OPAQUE
     return hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType)) and not library
 
@@ -119,37 +127,16 @@ def _is_full(cell: Any) -> bool:
     return True
 
 
-def _new() -> Any:
-    return hashlib.blake2b(digest_size=16)
-
-
-def _feed(digest: Any, value: Any) -> None:
-    if isinstance(value, (np.ndarray, np.generic)):
-        _feed_array(digest, np.asarray(cast("Any", value)))
-    elif isinstance(value, _WRITTEN_OUT):
-        digest.update(f"{type(value).__name__} {value!r};".encode("ascii", "backslashreplace"))
-    elif isinstance(value, (bytes, bytearray)):
-        digest.update(b"bytes %d:" % len(value) + value)
-    elif isinstance(value, (list, tuple, Strings)):
-        _feed_items(digest, cast("object", value), cast("Sequence[Any]", value))
-    elif isinstance(value, Mapping):
-        pairs = list(cast("Mapping[Any, Any]", value).items())
-        _feed_items(digest, cast("object", value), pairs)
-    else:
-        length = len(value) if hasattr(value, "__len__") else ""
-        digest.update(f"{type(value).__qualname__} {length};".encode())
-
-
-def _feed_items(digest: Any, container: object, items: Sequence[Any]) -> None:
+def _feed_items(digest: Any, container: object, items: Sequence[Any], depth: int) -> None:
     digest.update(f"{type(container).__name__} of {len(items)};".encode())
     for item in _some(items):
-        _feed(digest, item)
+        _feed(digest, item, depth)
 
 
 def _feed_array(digest: Any, array: NDArray[Any]) -> None:
     digest.update(f"array {array.dtype.descr!r} {array.shape};".encode())
     if array.dtype.hasobject:
-        _feed_items(digest, array, array.ravel().tolist())
+        _feed_items(digest, array, array.ravel().tolist(), 0)
         return
     rows = _some(array.reshape(1) if array.ndim == 0 else array)
     step = max(1, _PIECE_BYTES // max(1, array.nbytes // max(1, len(rows))))
@@ -167,11 +154,7 @@ def serial_pipeline_of(flow: DataFlow) -> str:
 
 
 def functions_of(flow: DataFlow) -> str:
-    """A checksum over the code of a pipeline's functions, and over plain attributes of objects.
-
-    Of what a stage of the library keeps for itself, and of attributes with an underscore, nothing
-    is seen.
-    """
+    """A checksum over the code of a pipeline's functions, and over public attributes."""
     found: list[Any] = []
     waiting = [flow]
     while waiting:
@@ -188,9 +171,6 @@ def functions_of(flow: DataFlow) -> str:
 
 
 def content_of(flow: DataFlow, *, sample: bool = False) -> str:
-    """Description of a flow's stages, without the parallel ones, and of their data.
-
-    With `sample` only a part of long data is looked at, so that it takes milliseconds.
-    """
+    """Description of a flow's stages but the parallel ones, and of (a sample of) their data."""
     with sampled() if sample else nullcontext():
         return stages_of(flow, methodcaller("content"), _is_parallel)

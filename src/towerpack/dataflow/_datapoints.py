@@ -175,10 +175,7 @@ def read_groups(
     local: NDArray[np.int64],
     read: Callable[[int, NDArray[np.int64]], Block],
 ) -> Block:
-    """Read positions that lie in several places, and return them in the order asked for.
-
-    For each position, `groups` says which place holds it, and `local` where it is in that.
-    """
+    """Read positions, each at `local` within one of several `groups`, in the order asked for."""
     order = np.argsort(groups, kind="stable")
     ends = np.flatnonzero(np.diff(groups[order])) + 1
     parts = np.split(order, ends)

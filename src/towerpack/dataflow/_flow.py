@@ -52,9 +52,7 @@ class DataFlow:
     *indexable*: it can be shuffled exactly, and resumes at once. An `__iter__` is what counts where
     there is one; in it, `super().__iter__()` gives what there would be without it.
 
-    What a `reset_state` of a subclass opens is there before its first datapoint is asked for: it is
-    called once in each process that reads the flow, by itself or by the program.
-
+    `reset_state` of a subclass is called once in each process, before the flow is read.
     The n-th pass of a flow is its epoch n, and everything random in a pass is a function of
     (seed, epoch, position).
 
@@ -75,8 +73,7 @@ class DataFlow:
         raise TypeError(f"the length of {type(self).__name__} is not known")
 
     def __bool__(self) -> bool:
-        # `if flow:` would otherwise ask for the length.
-        return True
+        return True  # `if flow:` would otherwise ask for the length
 
     def __repr__(self) -> str:
         return pipeline_of(self)
@@ -107,7 +104,7 @@ class DataFlow:
         signature = signature_of(self)
         seed = check_seed(seed)
         epoch = None if epoch is None else integer_of(epoch, "epoch", 0)
-        at, tally = None, Tally()
+        at, skipped = None, 0
         # Code of the user's that is at work, if it is: a resume runs it again.
         ambient = AMBIENT.get()
         lent = ambient if ambient and state is None and stands_for_code(self) else None
@@ -116,10 +113,10 @@ class DataFlow:
             epoch = lent.epoch if epoch is None else epoch
         elif state is not None:
             seed, epoch, at, skipped = read_state(state, signature, seed=seed, epoch=epoch)
-            tally = Tally(skipped)
             self.__passes, self.__seed = epoch + 1, seed
         else:
             seed, epoch = self.__this_pass(seed, epoch)
+        tally = Tally(skipped)
         place = Place(seed, tally=tally, in_order=ambient is not None, ambient=lent)
         try:
             stream = open_flow(self, place, epoch, at)
@@ -140,14 +137,7 @@ class DataFlow:
             ConfigError: Something in the pipeline can only be read in order.
         """
         seed = self.__own_seed() if seed is None else check_seed(seed)
-        root = compile_flow(self, Place(seed, serial=True))
-        if root is None:
-            raise ConfigError(
-                f"{self} has no plan: {pipeline_of(sequential_part(self))} can only be read in "
-                "order.",
-                expected="a source with __len__ and __getitem__, and no __iter__; stages that keep "
-                "to a plan",
-            )
+        root = require_plan(self, Place(seed, serial=True), f"{self} has no plan")
         return Plan(root, seed=seed, signature=signature_of(self), pipeline=pipeline_of(self))
 
     def __this_pass(self, seed: int | None, epoch: int | None) -> tuple[int, int]:
@@ -208,8 +198,8 @@ class RNGDataFlow(DataFlow):
     def rng(self) -> np.random.Generator:
         """The generator of the running pass, a function of (seed, epoch, place in the pipeline).
 
-        In a plain `for dp in flow` over this flow itself nothing tells its seed: the generator is
-        then an unseeded one, the same for all passes. Use `flow.iterate()`, as all stages do.
+        In a plain `for dp in flow` over this flow itself, where nothing tells its seed, it is an
+        unseeded one. Use `flow.iterate()`, as all stages do.
         """
         ambient = AMBIENT.get()
         if ambient is not None:
@@ -233,10 +223,9 @@ class Place:
         tally: What the iteration counts.
         serial: Parallel stages do nothing: the caller, or a worker, reads by itself.
         workers: The parallel stage, further up, whose workers apply the maps found here.
-        in_order: What reads here may, after a resume, read again, and must find the same: workers
-            keep the order even with `ordered=False`.
-        ambient: The pass of the user's code that iterates this flow, which does nothing but hand on
-            what other code of the user's gives, as if that were iterated itself.
+        in_order: A resume may read again, and must find the same, even with `ordered=False`.
+        ambient: The pass of the user's code that iterates this flow, which only hands on what other
+            code of the user's gives.
     """
 
     seed: int
@@ -360,9 +349,9 @@ class ParallelStage(Wrapper):
     def open_ahead(
         self, flow: DataFlow, node: Node | None, place: Place, epoch: int, state: State
     ) -> Stream | None:
-        """A pass over `flow`, or over a flow further down; `None` if workers can do nothing there.
+        """A pass over `flow`, with its serial plan `node`; `None` if workers can do nothing there.
 
-        `flow` is this stage, one that wraps it, or one that it wraps; `node` is its serial plan.
+        `flow` is this stage, one that wraps it, or one that it wraps.
         """
 
     def reset_state(self) -> None:
@@ -419,6 +408,19 @@ def compile_flow(flow: DataFlow, place: Place) -> Node | None:
     if is_exact(flow):
         return flow.compile(place)
     return ItemsNode(flow) if _is_indexable(flow) else None
+
+
+def require_plan(flow: DataFlow, place: Place, problem: str) -> Node:
+    """The plan of a flow at a place; a `ConfigError` about the `problem` if there is none."""
+    node = compile_flow(flow, place)
+    if node is None:
+        raise ConfigError(
+            f"{problem}: {pipeline_of(sequential_part(flow))} can only be read in order.",
+            expected="a source with __len__ and __getitem__, and no __iter__; stages that keep to "
+            "a plan",
+            fix="load it: DataFromList(list(ds)); or LocallyShuffleData, to shuffle",
+        )
+    return node
 
 
 def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
@@ -500,7 +502,7 @@ def inputs_of(flow: DataFlow) -> tuple[DataFlow, ...]:
 
 
 def length_of(flow: DataFlow) -> Length:
-    """Datapoints in a pass: an integer, `math.inf`, or `None` for unknown."""
+    """Datapoints in a pass, without an error where that is not known."""
     if is_exact(flow):
         return flow.length()
     try:

@@ -7,8 +7,7 @@ it, and the memory is used again.
 
 Rows: a batch offers its rows to the maps directly below it. What such a map asks for with
 `empty_row` is a row of an array for the whole batch; if the stack then finds all of an array's rows
-in its hands, in order, it takes that array as it is. In any other case it copies, as ever: what a
-function does with its rows decides how fast a batch is made, never what is in it.
+in its hands, in order, it takes that array as it is. In any other case it copies.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-import weakref
 from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from itertools import starmap
 from typing import Any, Protocol, TypeVar
@@ -87,8 +85,7 @@ class Arena:
 
 def address_of(array: Array) -> int:
     """Where an array begins in memory."""
-    begin: int = array.__array_interface__["data"][0]
-    return begin
+    return array.__array_interface__["data"][0]
 
 
 def aligned(offset: int, nbytes: int) -> int:
@@ -98,11 +95,9 @@ def aligned(offset: int, nbytes: int) -> int:
 
 
 class Lender(Protocol):
-    """Memory for arrays."""
+    """Memory for arrays, asked for as that of `numpy.empty`."""
 
-    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """As `numpy.empty`."""
-        ...
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array: ...
 
 
 class _Here(threading.local):
@@ -155,27 +150,17 @@ class RowLender:
     """The rows of one batch of `size` datapoints, lent to the plans `makers`.
 
     The n-th datapoint that is made gets row n of whatever it asks for, so that no row is handed out
-    twice, whoever makes datapoints in whichever order. Memory is made for what is `proven`, which
-    the stack could use in the batch before; of other requests only note is taken, so that what
-    never ends in a batch costs none.
+    twice, whoever makes datapoints in whichever order.
     """
 
-    def __init__(
-        self, size: int, allocate: Allocate, makers: Container[RowMaker], proven: frozenset[Key]
-    ) -> None:
+    def __init__(self, size: int, allocate: Allocate, makers: Container[RowMaker]) -> None:
         self.makers = makers
         self._size = size
         self._allocate = allocate
-        self._proven = proven
-        self._used: list[Key] = []
-        self._columns: dict[Key, _Column] = {}
+        # An array for the batch, and the rows of it that were handed out.
+        self._columns: dict[Key, tuple[Array, list[Array]]] = {}
         self._row = -1
         self._asked = 0
-
-    @property
-    def used(self) -> frozenset[Key]:
-        """What the stack could use, or could have if it had been lent."""
-        return frozenset(self._used)
 
     @contextlib.contextmanager
     def offered(self) -> Generator[None]:
@@ -198,64 +183,35 @@ class RowLender:
         sides = (int(shape),) if isinstance(shape, (int, np.integer)) else tuple(shape)
         key = (self._asked, sides, np.dtype(dtype))
         self._asked += 1
-        column = self._columns.get(key)
-        if column is not None:
-            return column.row(self._row)
-        if self._row:
+        if self._row == 0:
+            self._columns[key] = self._allocate((self._size, *sides), dtype), []
+        if key not in self._columns or self._row >= self._size:
             return np.empty(shape, dtype)
-        data = self._allocate((self._size, *sides), dtype) if key in self._proven else None
-        column = self._columns[key] = _Column(sides, key[2], data)
-        return column.row(0)
+        data, handed = self._columns[key]
+        row = data[self._row, ...]
+        handed.append(row)
+        return row
 
     def whole(self, arrays: Sequence[Array]) -> Array | None:
         """The array whose rows these arrays, of one shape and dtype, are: all, and in order.
 
         It is not given away twice.
         """
-        for key, column in self._columns.items():
-            if column.holds(arrays):
+        for key, (data, handed) in self._columns.items():
+            # A row's own shape and dtype can be set, which does not change what it is a row of.
+            fits = (arrays[0].shape, arrays[0].dtype) == (data.shape[1:], data.dtype)
+            if not fits or not len(handed) == len(data) == len(arrays):
+                continue
+            if all(map(_same, handed, arrays)):
                 del self._columns[key]
-                self._used.append(key)
-                return column.data
+                return data
         return None
 
 
-class _Column:
-    """What is handed out for one request of all datapoints; `data` is `None` to try only."""
-
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], data: Array | None) -> None:
-        self.data = data
-        self._shape = shape
-        self._dtype = dtype
-        self._handed: list[Array | weakref.ref[Array]] = []
-
-    def row(self, index: int) -> Array:
-        """Memory for one datapoint."""
-        if self.data is None:
-            row = np.empty(self._shape, self._dtype)
-            self._handed.append(weakref.ref(row))
-        elif index < len(self.data):
-            row = self.data[index, ...]
-            self._handed.append(row)
-        else:
-            row = np.empty(self._shape, self._dtype)
-        return row
-
-    def holds(self, arrays: Sequence[Array]) -> bool:
-        """Whether arrays, of one shape and dtype, are all that was handed out, in order."""
-        # A row's own shape and dtype can be set, which does not change what it is a row of.
-        fits = (arrays[0].shape, arrays[0].dtype) == (self._shape, self._dtype)
-        size = len(self._handed) if self.data is None else len(self.data)
-        complete = size == len(self._handed) == len(arrays)
-        return fits and complete and all(map(_same, self._handed, arrays))
-
-
-def _same(handed: Array | weakref.ref[Array], array: Array) -> bool:
-    """Whether an array has the memory that was handed out, in its order; also as another view."""
-    row = handed() if isinstance(handed, weakref.ref) else handed
-    if row is None or not array.flags.c_contiguous:
-        return False
-    return array is row or address_of(array) == address_of(row)
+def _same(row: Array, array: Array) -> bool:
+    """Whether an array has the memory of a row, in its order; also as another view."""
+    here = array is row or address_of(array) == address_of(row)
+    return here and array.flags.c_contiguous
 
 
 class RowMaker:

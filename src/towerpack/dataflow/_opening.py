@@ -23,10 +23,7 @@ _ALWAYS_ALLOWED = 64 << 20
 
 
 class PerProcess(Generic[T]):
-    """What each process opens for itself when it first needs it. Pickles unopened.
-
-    Two threads that need it first at the same moment may open it twice; one of the two is dropped.
-    """
+    """What each process opens for itself when it first needs it. Pickles unopened."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
@@ -85,10 +82,7 @@ def file_of(path: PathLike) -> Path:
 
 
 def files_of(paths: PathLike | Sequence[PathLike]) -> list[Path]:
-    """One file, several, or those that a pattern such as `train-*.tar` names, sorted.
-
-    One that is not there, or none at all, is a `ConfigError`.
-    """
+    """One file, several, or those that a pattern such as `train-*.tar` names, sorted."""
     if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes, os.PathLike)):
         found = [file_of(path) for path in paths]
     else:
@@ -135,7 +129,7 @@ def check_expansion(nbytes: int, stored: int, what: str, path: PathLike) -> None
         raise FormatError(
             f"{what} of {os.fspath(path)} claims {nbytes:,} bytes.",
             got=f"{stored:,} bytes in the file",
-            expected=f"at most {most:,} bytes, which no honest file of this size exceeds",
+            expected=f"at most {most:,} bytes",
             fix="the file is damaged; write or fetch it again",
         )
 

@@ -62,6 +62,15 @@ class Node:
             inner.lay_into(allocate)
 
 
+class InnerNode(Node):
+    """Base of plans that read one other; as long as that, and read in chunks as that."""
+
+    def __init__(self, inner: Node) -> None:
+        self.inner = inner
+        self.size = inner.size
+        self.chunk = inner.chunk
+
+
 def makers_of(node: Node) -> Iterator[Node]:
     """The plans that make what a plan gives: itself, or those from which it passes on."""
     if not node.passes_on:

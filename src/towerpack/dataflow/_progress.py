@@ -19,10 +19,7 @@ _REDRAW_S = 0.1
 
 @contextlib.contextmanager
 def progress(what: str, total: float | None) -> Generator[Tick]:
-    """Lend a function that shows, after `what`, how far something is.
-
-    `total` is what it will be given at the end, if that is known.
-    """
+    """Lend a function that shows, after `what`, how far something of `total` is."""
     from rich.console import Console
 
     console = Console(stderr=True)

@@ -8,6 +8,7 @@ this key?
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -126,48 +127,42 @@ def position_rng(key: int, epoch: int, position: int) -> np.random.Generator:
 
 
 class Words:
-    """The random words of some rows, each a function of (key, epoch, position, call)."""
+    """The random words of some rows, each a function of (key, epoch, position, call).
 
-    def __init__(self, key: int, epoch: int, positions: NDArray[np.int64]) -> None:
-        self._key = derive_seed(key, "items", epoch)
-        self._rows = mix(positions.astype(np.uint64) * _STRIDE + np.uint64(mix_int(self._key)))
+    They are drawn for all rows at once, and kept for the next who asks for some of them.
+    """
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    def draw(self, call: int, shape: tuple[int, ...], rows: slice) -> U64:
-        """What some rows get from one call, of shape [rows, *shape]; not to be changed."""
-        words = mix(self._rows[rows] ^ np.uint64(mix_int(self._key + call)))
-        if not shape:
-            return words
-        lanes = np.arange(math.prod(shape), dtype=np.uint64) * _STRIDE
-        return mix(words[:, None] + lanes).reshape(len(words), *shape)
-
-
-class WordsAhead(Words):
-    """Words of more rows than are asked for at a time: drawn for all at once, and kept."""
-
-    def __init__(self, key: int, epoch: int, positions: range) -> None:
-        super().__init__(key, epoch, as_array(positions))
+    def __init__(self, key: int, epoch: int, positions: Positions) -> None:
         self.epoch = epoch
         self.positions = positions
+        self._key = derive_seed(key, "items", epoch)
+        counters = as_array(positions).astype(np.uint64) * _STRIDE
+        self._rows = mix(counters + np.uint64(mix_int(self._key)))
         self._kept: dict[tuple[int, tuple[int, ...]], U64] = {}
         self._room = _KEPT_WORDS
 
     def hold(self, epoch: int, positions: range) -> bool:
         """Whether the words of these rows are here."""
         own = self.positions
-        return self.epoch == epoch and own.start <= positions.start and positions.stop <= own.stop
+        return self.epoch == epoch and own[0] <= positions.start and positions.stop - 1 <= own[-1]
 
     def draw(self, call: int, shape: tuple[int, ...], rows: slice) -> U64:
+        """What some rows get from one call, of shape [rows, *shape]; not to be changed."""
         kept = self._kept.get((call, shape))
         if kept is None:
-            size = len(self) * math.prod(shape)
+            size = len(self._rows) * math.prod(shape)
             if size > self._room:
-                return super().draw(call, shape, rows)
+                return self._drawn(call, shape, rows)
             self._room -= size
-            kept = self._kept[call, shape] = super().draw(call, shape, slice(None))
+            kept = self._kept[call, shape] = self._drawn(call, shape, slice(None))
         return kept[rows]
+
+    def _drawn(self, call: int, shape: tuple[int, ...], rows: slice) -> U64:
+        words = mix(self._rows[rows] ^ np.uint64(mix_int(self._key + call)))
+        if not shape:
+            return words
+        lanes = np.arange(math.prod(shape), dtype=np.uint64) * _STRIDE
+        return mix(words[:, None] + lanes).reshape(len(words), *shape)
 
 
 class ItemRNG:
@@ -181,11 +176,15 @@ class ItemRNG:
         key: Names the stage.
         epoch: The pass.
         positions: Of the datapoints in the block.
+        words: Those of a range that these positions are within, if they were drawn before.
     """
 
-    def __init__(self, key: int, epoch: int, positions: NDArray[np.int64]) -> None:
-        self._words = Words(key, epoch, positions)
-        self._rows = slice(0, len(positions))
+    def __init__(
+        self, key: int, epoch: int, positions: Positions, words: Words | None = None
+    ) -> None:
+        self._words = words or Words(key, epoch, positions)
+        first = 0 if words is None else int(positions[0] - words.positions[0])
+        self._rows = slice(first, first + len(positions))
         self._calls = 0
 
     def __len__(self) -> int:
@@ -228,15 +227,6 @@ class ItemRNG:
         return self._words.draw(self._calls, shape, self._rows)
 
 
-class BlockRNG(ItemRNG):
-    """An `ItemRNG` for some of the rows that have words."""
-
-    def __init__(self, words: Words, rows: slice) -> None:
-        self._words = words
-        self._rows = rows
-        self._calls = 0
-
-
 class ItemRNGs:
     """Make the `ItemRNG` of each block of a stage, drawing ahead for blocks that follow.
 
@@ -246,22 +236,18 @@ class ItemRNGs:
     def __init__(self, key: int, size: int | None = None) -> None:
         self._key = key
         self._size = size
-        self._last: WordsAhead | None = None
+        self._last: Words | None = None
 
     def __call__(self, epoch: int, positions: Positions) -> ItemRNG:
         if not isinstance(positions, range):
             return ItemRNG(self._key, epoch, positions)
         words = self._last
         if words is None or not words.hold(epoch, positions):
-            words = WordsAhead(self._key, epoch, self._extended(positions))
+            count = max(len(positions), min(_AHEAD * len(positions), _AHEAD_ROWS))
+            stop = min(positions.start + count, sys.maxsize if self._size is None else self._size)
+            words = Words(self._key, epoch, range(positions.start, stop))
             self._last = words  # one assignment: safe between threads
-        first = positions.start - words.positions.start
-        return BlockRNG(words, slice(first, first + len(positions)))
-
-    def _extended(self, positions: range) -> range:
-        count = max(len(positions), min(_AHEAD * len(positions), _AHEAD_ROWS))
-        stop = positions.start + count
-        return range(positions.start, stop if self._size is None else min(stop, self._size))
+        return ItemRNG(self._key, epoch, positions, words)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}

@@ -16,7 +16,6 @@ else does not stack.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -39,6 +38,7 @@ Pad = float | Mapping[Hashable, float]
 """A value for all components, or for those that may be ragged, by index or key."""
 
 Array = NDArray[Any]
+Into = tuple[Allocate, RowLender | None]
 _NUMBERS = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float32)}
 _CONVERT = "convert to one dtype before batching"
 _ONE_TYPE = "convert to one type before batching"
@@ -47,56 +47,41 @@ _LISTS = 'BatchData(stack="list")'
 _RESHAPE = f"make the shapes agree before batching, or see BatchData(pad=...) or {_LISTS}"
 
 
-@dataclass(frozen=True)
-class Into:
-    """Where arrays are stacked to: new memory, or arrays that datapoints were made in."""
-
-    allocate: Allocate = np.empty
-    lender: RowLender | None = None
-
-    def whole(self, arrays: Sequence[Array]) -> Array | None:
-        """The array whose rows these are, in order, if there is one."""
-        return None if self.lender is None else self.lender.whole(arrays)
-
-
-_ANYWHERE = Into()
-
-
 def stack_rows(
-    rows: Sequence[Datapoint], pad: Pad | None = None, into: Into = _ANYWHERE
+    rows: Sequence[Datapoint],
+    pad: Pad | None = None,
+    allocate: Allocate = np.empty,
+    lender: RowLender | None = None,
 ) -> Datapoint:
     """Stack datapoints, at least one, into one of their kind.
+
+    Arrays are made by `allocate`, unless the datapoints were made in rows of `lender`.
 
     Raises:
         BatchError: They differ in structure, shape or dtype, or hold what does not stack.
     """
-    check_structure(rows)
+    _check_structure(rows)
     first = rows[0]
-    keys = keys_of(first)
     _check_pad(pad, first)
-    return rebuild(
-        first,
-        [
-            _stack(column, key, pad_value(pad, key), into)
-            for key, column in zip(keys, _columns(rows), strict=True)
-        ],
-    )
+    into = allocate, lender
+    keyed = zip(keys_of(first), _columns(rows), strict=True)
+    return rebuild(first, [_stack(column, key, pad_value(pad, key), into) for key, column in keyed])
 
 
 def list_rows(rows: Sequence[Datapoint]) -> Datapoint:
     """Collect each component of datapoints in a list, as it is."""
-    check_structure(rows)
+    _check_structure(rows)
     return rebuild(rows[0], map(list, _columns(rows)))
 
 
 def _columns(rows: Sequence[Datapoint]) -> Sequence[Sequence[Any]]:
-    """The components, in the order of the first row: dicts may have theirs in another."""
+    # In the order of the first row: dicts may have theirs in another.
     if isinstance(rows[0], dict):
         return [[row[key] for row in rows] for key in keys_of(rows[0])]
     return list(zip(*rows, strict=True))
 
 
-def check_structure(rows: Sequence[Datapoint]) -> None:
+def _check_structure(rows: Sequence[Datapoint]) -> None:
     """Refuse datapoints of different kinds, lengths or keys."""
     first = rows[0]
     if not is_datapoint(first):
@@ -156,6 +141,7 @@ def _stack(items: Sequence[Any], key: Hashable, pad: float | None, into: Into) -
 
 
 def _stack_arrays(arrays: Sequence[Array], key: Hashable, pad: float | None, into: Into) -> Array:
+    allocate, lender = into
     first = arrays[0]
     shape, dtype = first.shape, first.dtype
     ragged = False
@@ -169,14 +155,14 @@ def _stack_arrays(arrays: Sequence[Array], key: Hashable, pad: float | None, int
                 raise _mismatch(index, key, array, first, _RESHAPE)
             ragged = True
     if ragged and pad is not None:
-        return _stack_padded(arrays, key, pad, into.allocate)
+        return _stack_padded(arrays, key, pad, allocate)
     if not shape:
         return np.array(arrays, dtype)
-    whole = into.whole(arrays)
+    whole = None if lender is None else lender.whole(arrays)
     if whole is not None:
         return whole
     # Never into what was lent: the arrays may be its rows in another order.
-    out = into.allocate((len(arrays), *shape), dtype)
+    out = allocate((len(arrays), *shape), dtype)
     # Twice as fast as np.stack, which makes a view of every item first.
     np.concatenate(arrays, out=out.reshape(len(arrays) * shape[0], *shape[1:]))
     return out
@@ -196,8 +182,13 @@ def _check_kind(array: object, index: int, key: Hashable, first: Array) -> None:
 def _stack_padded(arrays: Sequence[Array], key: Hashable, pad: float, allocate: Allocate) -> Array:
     shape = np.max([array.shape for array in arrays], axis=0).tolist()
     dtype = arrays[0].dtype
-    fill = _fill_of(pad, dtype)
-    if fill is None:
+    try:
+        with np.errstate(all="ignore"):  # what does not fit is told below
+            fill = np.array(pad).astype(dtype)
+        fits = dtype.kind not in "biu" or bool(fill == pad)
+    except (TypeError, ValueError, OverflowError):
+        fill, fits = pad, False
+    if not fits:
         raise BatchError(
             f"{name_of(key)} cannot be padded with {pad!r}.",
             expected=f"a value that {dtype} can hold",
@@ -210,39 +201,23 @@ def _stack_padded(arrays: Sequence[Array], key: Hashable, pad: float, allocate: 
     return out
 
 
-def _fill_of(pad: float, dtype: np.dtype[Any]) -> Array | None:
-    """A value as an array's; `None` if the dtype cannot hold it."""
-    try:
-        with np.errstate(all="ignore"):  # what does not fit is told below
-            fill = np.array(pad).astype(dtype)
-    except (TypeError, ValueError, OverflowError):
-        return None
-    if dtype.kind in "biu":
-        return fill if fill == pad else None
-    if dtype.kind in "fc":
-        return fill if np.isfinite(fill) or not np.isfinite(pad) else None
-    cut = dtype.kind in "SU" and fill != np.array(pad).astype(dtype.kind)
-    return None if cut else fill
-
-
 def _stack_numbers(items: Sequence[Any], key: Hashable) -> Array:
     """Numbers of Python's and scalars of NumPy's, also among each other."""
     kinds = {cast("type[Any]", type(item)) for item in items}
-    becomes: dict[type[Any], Any] = _NUMBERS
+    becomes: dict[Any, Any] = _NUMBERS
     if float in kinds:
         becomes = {**_NUMBERS, int: _NUMBERS[float]}
-
-    def dtype_of(item: Any) -> np.dtype[Any] | None:
-        if isinstance(item, (np.generic, np.ndarray)):
-            scalar = cast("Array", item)
-            return None if scalar.shape else scalar.dtype
-        return becomes.get(type(cast("object", item)))
-
-    dtype = dtype_of(items[0])
-    one_kind = kinds <= becomes.keys() and len({becomes[kind] for kind in kinds}) == 1
-    for index, item in enumerate(() if one_kind else items):
-        if dtype_of(item) != dtype:
-            raise _mismatch(index, key, item, items[0], _ONE_TYPE)
+    if len(kinds) == 1 and kinds <= becomes.keys():
+        dtype = becomes[kinds.pop()]
+    else:
+        dtypes: list[Any] = [
+            cast("Any", item).dtype if isinstance(item, np.generic) else becomes.get(type(item))
+            for item in items
+        ]
+        dtype = dtypes[0]
+        for index, other in enumerate(dtypes):
+            if other is not dtype and (other is None or other != dtype):
+                raise _mismatch(index, key, items[index], items[0], _ONE_TYPE)
     try:
         return np.array(items, dtype)
     except OverflowError as error:

@@ -35,10 +35,7 @@ class Tally:
         self.closing: list[Callable[[], None]] = []
 
     def uncount(self, state: dict[str, Any]) -> None:
-        """What a resume reads again will be left out again, and counted then.
-
-        The number is below 0 until then if a pass before this one had counted it.
-        """
+        """What a resume reads again will be left out again, and counted then."""
         self.skipped -= check_count(state.get("again"), sys.maxsize)
 
     def part(self) -> Tally:
@@ -170,9 +167,7 @@ class Done:
         pairs = all(len(one) == 2 for one in self._ranges)
         if not pairs or edges != sorted(edges) or edges[-1] > size:
             raise StateError(
-                "The ranges of a state are not within a pass, one after another.",
-                got=f"{self._ranges!r:.200}",
-                expected=f"positions in 0..{size}",
+                f"The ranges of a state are not within a pass of {size}: {self._ranges!r:.200}.",
                 fix="the state is damaged, or was taken from other data",
             )
 
@@ -330,8 +325,8 @@ def read_state(
     return fields["seed"], fields["epoch"], fields["at"], fields.get("skipped", 0)
 
 
-def _difference(saved: object, current: str) -> str:
-    theirs, ours = str(saved).split(" > "), current.split(" > ")
+def _difference(saved: str, current: str) -> str:
+    theirs, ours = saved.split(" > "), current.split(" > ")
     for place, (their, our) in enumerate(zip(theirs, ours, strict=False)):
         if their != our:
             return f"stage {place} was {their} and is {our}"

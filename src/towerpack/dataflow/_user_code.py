@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, TypeVar, cast
@@ -41,7 +42,7 @@ class Ambient:
         self.epoch = epoch
         # Objects are kept so that their ids stay theirs.
         self._known: dict[int, tuple[object, int]] = {}
-        self._passes: dict[int, int] = {}
+        self._passes = Counter[int]()
         self._generators: dict[int, np.random.Generator] = {}
 
     def next_pass(self, flow: object) -> tuple[int, int]:
@@ -50,8 +51,8 @@ class Ambient:
         The first one in epoch e is the inner flow's epoch e; see `AGAIN` for more of them.
         """
         index = self._index(flow)
-        again = self._passes.get(index, 0)
-        self._passes[index] = again + 1
+        again = self._passes[index]
+        self._passes[index] += 1
         return derive_seed(self.seed, "inside", index), _epoch_of(self.epoch, again)
 
     def generator(self, flow: object) -> np.random.Generator:
@@ -109,14 +110,11 @@ def _sharing(cls: type[T], target: T) -> T:
 
 # Beside what the user's class holds, and pickled with it: another process has another number.
 _RESET_IN = "_DataFlow__reset_in"
-
-
 _lock = threading.RLock()  # threads that read the same flow wait while its `reset_state` runs
 
 
 def _renew_lock() -> None:
-    """In a fork, the thread that held the lock may be gone."""
-    global _lock
+    global _lock  # whose holder may be gone in a fork
     _lock = threading.RLock()
 
 

@@ -147,7 +147,7 @@ def _check_stop(make: Make, seed: int, epoch: int, stop: int, whole: list[Datapo
     iterator = make().iterate(seed=seed, epoch=epoch)
     _take(iterator, stop)
     state = _packed(iterator.state())
-    if not _equal(state, _packed(iterator.state())):
+    if not same_datapoints(state, _packed(iterator.state())):
         raise LawError(f"{make()}: asking for the state twice gives two states")
     where = f"{make()}, epoch {epoch}, restored at {stop}"
     rest = whole[stop:]
@@ -167,11 +167,6 @@ def _check_second_stop(make: Make, state: Any, rest: list[Datapoint], where: str
         _same(_take(again, len(rest) - more), rest[more:], f"{where} and {more} later")
 
 
-def same_datapoints(one: Any, other: Any) -> bool:
-    """Whether two datapoints are equal in values, types, shapes and dtypes."""
-    return _equal(one, other)
-
-
 def _packed(state: Any) -> Any:
     msgpack: Any = importlib.import_module("msgpack")  # has no types
     return msgpack.unpackb(msgpack.packb(state))
@@ -186,11 +181,12 @@ def _same(found: Sequence[Datapoint], expected: Sequence[Datapoint], where: str)
     if len(found) != len(expected):
         raise LawError(f"{where}: {len(found)} datapoints instead of {len(expected)}")
     for index, (one, other) in enumerate(zip(found, expected, strict=True)):
-        if not _equal(one, other):
+        if not same_datapoints(one, other):
             raise LawError(f"{where}: datapoint {index} is {one!r:.200}, expected {other!r:.200}")
 
 
-def _equal(one: Any, other: Any) -> bool:
+def same_datapoints(one: Any, other: Any) -> bool:
+    """Whether two datapoints are equal in values, types, shapes and dtypes."""
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):
@@ -198,11 +194,11 @@ def _equal(one: Any, other: Any) -> bool:
     if isinstance(one, Mapping):
         mapping = cast("Mapping[Any, Any]", one)
         return list(mapping) == list(other) and all(
-            _equal(mapping[key], other[key]) for key in mapping
+            same_datapoints(mapping[key], other[key]) for key in mapping
         )
     if isinstance(one, (list, tuple)):
         items = cast("Sequence[Any]", one)
-        return len(items) == len(other) and all(map(_equal, items, other))
+        return len(items) == len(other) and all(map(same_datapoints, items, other))
     return bool(one == other) or (one != one and other != other)
 
 
@@ -210,5 +206,5 @@ def _equal_arrays(one: NDArray[Any], other: NDArray[Any]) -> bool:
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
     if one.dtype.kind == "O":
-        return all(map(_equal, one.ravel().tolist(), other.ravel().tolist()))
+        return all(map(same_datapoints, one.ravel().tolist(), other.ravel().tolist()))
     return bool(np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"))

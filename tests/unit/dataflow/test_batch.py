@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -102,46 +102,31 @@ THREE: dict[str, Callable[[], DataFlow]] = {
 }
 
 
-class TestBatchesLargerThanAPass:
-    """They give nothing, and say so."""
-
-    @pytest.mark.parametrize("name", THREE)
-    def test_is_told_once(self, name: str, caplog: pytest.LogCaptureFixture) -> None:
-        ds = BatchData(THREE[name](), 8)
-        assert caplog.messages == []
-        for _ in range(3):
-            assert list(ds) == []
-        (message,) = caplog.messages
-        assert message.startswith(f"{ds} gives no batch: a pass has 3 datapoints, and a batch 8.")
-        assert "remainder=True" in message
-        assert caplog.records[0].levelname == "WARNING"
-
-    @pytest.mark.parametrize("name", THREE)
-    def test_workers_say_nothing_of_their_own(
-        self, name: str, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
-    ) -> None:
-        ds = PrefetchData(BatchData(MapData(THREE[name](), lambda dp: dp), 8), num_proc=1)
-        assert list(ds) == list(ds) == []
-        assert len(caplog.messages) == 1
-        assert "gives no batch" not in capfd.readouterr().err
-
-    @pytest.mark.parametrize("name", THREE)
-    def test_nothing_to_tell(self, name: str, caplog: pytest.LogCaptureFixture) -> None:
-        assert len(list(BatchData(THREE[name](), 8, remainder=True))) == 1
-        assert len(list(BatchData(THREE[name](), 3))) == 1
-        assert len(list(BatchData(THREE[name](), 2))) == 1
-        # Nothing is lost of an empty flow, nor of one that never ends.
-        assert list(BatchData(DataFromList([]), 8)) == []
-        assert list(BatchData(DataFromGenerator(lambda: ()), 8)) == []
-        next(iter(BatchData(RepeatedData(THREE[name]()), 8)))
-        assert caplog.messages == []
-
-    def test_a_resumed_pass_has_more_behind_it(self, caplog: pytest.LogCaptureFixture) -> None:
-        ds = BatchData(DataFromGenerator(lambda: ((i,) for i in range(5))), 4)
-        iterator = ds.iterate(seed=0)
-        next(iterator)
-        assert list(ds.iterate(state=iterator.state())) == []
-        assert caplog.messages == []
+@pytest.mark.parametrize("name", THREE)
+def test_batches_larger_than_a_pass_are_told_once(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ds = BatchData(THREE[name](), 8)
+    for _ in range(3):
+        assert list(ds) == []
+    (message,) = caplog.messages
+    assert message.startswith(f"{ds} gives no batch: a pass has 3 datapoints, and a batch 8.")
+    assert "remainder=True" in message and caplog.records[0].levelname == "WARNING"
+    caplog.clear()
+    ahead = PrefetchData(BatchData(THREE[name](), 8), num_proc=1, backend="thread")
+    assert list(ahead) == list(ahead) == []
+    assert len(caplog.messages) == 1
+    caplog.clear()
+    assert len(list(BatchData(THREE[name](), 8, remainder=True))) == 1
+    assert len(list(BatchData(THREE[name](), 3))) == 1
+    # Nothing is lost of an empty flow, nor of one that never ends, nor at the end of a resumed one.
+    assert list(BatchData(DataFromList([]), 8)) == []
+    next(iter(BatchData(RepeatedData(THREE[name]()), 8)))
+    ds = BatchData(THREE[name](), 2)
+    iterator = ds.iterate(seed=0)
+    next(iterator)
+    assert list(ds.iterate(state=iterator.state())) == []
+    assert caplog.messages == []
 
 
 def test_ragged_items_show_both_shapes() -> None:
@@ -169,10 +154,8 @@ def test_ragged_items_show_both_shapes() -> None:
         ([(1,), (np.int32(1),)], "got       component 0 int32 .*\n  expected  component 0 int, as"),
         ([(1,), (np.int64(1),), (np.uint8(1),)], "item 2 .*\n  got       component 0 uint8"),
         ([(np.float64(1),), (1.0,)], "component 0 float\n  expected  component 0 float64"),
-        ([(np.int64(1),), (1.0,)], "component 0 float"),
-        ([(np.True_,), (1,)], "component 0 int"),
+        ([(np.float64(1),), ([],)], "component 0 list"),
         ([(np.int64(1),), (1 << 70,)], "beyond 64 bits"),
-        ([(np.int64(1),), ("1",)], "str of length 1"),
         ([(1,), (np.int64(1),), (None,)], "item 2 .*\n  got       component 0 None"),
         ([(np.int64(1),), (1,), (np.zeros(1, np.int64),)], r"component 0 int64 \[1\]"),
         ([(1, 2), (1,)], "tuple of 1 components"),
@@ -209,28 +192,15 @@ def test_pad_by_component() -> None:
         batch(*rows, pad={"a": 0})
 
 
-def test_pad_of_what_is_not_there() -> None:
-    for rows, choices in (([(np.ones(1),)] * 2, "0"), ([{"a": 1, "b": 2}] * 2, "'a' or 'b'")):
-        with pytest.raises(BatchError, match="no component 'x' to pad") as caught:
-            batch(*rows, pad={"x": 0})
-        assert caught.value.expected == choices
-
-
-@pytest.mark.parametrize(
-    ("component", "pad"),
-    [
-        (np.zeros(2, np.int64), "x"),
-        (np.zeros(2, np.int64), 2**64),
-        (np.zeros(2, np.int64), np.nan),
-        (np.zeros(2, np.float16), 1e6),
-        (np.array(["ab", "c"]), -12345),
-        (np.zeros(2, np.uint8), -1),
-    ],
-)
-@pytest.mark.filterwarnings("error")
-def test_pad_that_an_array_cannot_hold(component: np.ndarray, pad: Any) -> None:
+def test_pads_that_do_not_fit() -> None:
+    with pytest.raises(BatchError, match="no component 'x' to pad") as caught:
+        batch({"a": 1, "b": 2}, {"a": 1, "b": 2}, pad={"x": 0})
+    assert caught.value.expected == "'a' or 'b'"
+    for pad in ("x", 2**64, np.nan, 0.5):
+        with pytest.raises(BatchError, match="cannot be padded with"):
+            batch((np.zeros(2, np.int64),), (np.zeros(1, np.int64),), pad=pad)
     with pytest.raises(BatchError, match="cannot be padded with"):
-        batch((component,), (component[:1],), pad=pad)
+        batch((np.zeros(2, np.uint8),), (np.zeros(1, np.uint8),), pad=-1)
 
 
 def test_empty_lists_are_of_the_kind_of_the_others() -> None:
@@ -246,12 +216,10 @@ def test_empty_lists_are_of_the_kind_of_the_others() -> None:
 def test_components_of_dicts_go_by_their_keys() -> None:
     rows = ({"a": 1, "b": 2}, {"b": 3, "a": 4})
     assert batch(*rows, stack="list") == {"a": [1, 4], "b": [2, 3]}
-    assert batch(*rows)["a"].tolist() == [1, 4]
-    for kind in (OrderedDict, lambda **items: defaultdict(int, items)):
-        odd = (kind(a=1), kind(b=3))
-        with pytest.raises(BatchError, match=r"got +dict with 'b'"):
-            batch(*odd)
-        assert list(odd[1]) == ["b"]
+    odd = (defaultdict(int, a=1), defaultdict(int, b=3))
+    with pytest.raises(BatchError, match=r"got +dict with 'b'"):
+        batch(*odd)
+    assert list(odd[1]) == ["b"]
 
 
 def test_masks_are_not_lost() -> None:
@@ -269,23 +237,20 @@ def test_lists() -> None:
     assert columns == ([0, 1],)
 
 
-@pytest.mark.parametrize(
-    "array",
-    [
+def test_fast_path_gives_what_the_slow_path_gives() -> None:
+    texts = ["a", "bb", "c", "d", "eee", "f"]
+    for array in (
         np.arange(12).reshape(6, 2),
-        np.arange(6) % 2 == 0,
-        np.array(["a", "bb", "c", "d", "eee", "f"]),
-        np.array([b"a", b"bb", b"c", b"d", b"eee", b"f"]),
-        np.array(["a", "bb", "c", "d", "eee", "f"], object),
-        np.array([1, 2, 3, 4, 5, 6], "datetime64[s]"),
-    ],
-)
-def test_fast_path_gives_what_the_slow_path_gives(array: np.ndarray) -> None:
-    ds = ShuffleData(DataFromArrays(array), seed=1)
-    slow = MapData(ds, lambda dp: dp)
-    for (one,), (other,) in zip(BatchData(ds, 3), BatchData(slow, 3), strict=True):
-        assert one.dtype == other.dtype
-        assert one.tolist() == other.tolist()
+        np.array(texts),
+        np.array(texts, bytes),
+        np.array(texts, object),
+        np.arange(6).astype("datetime64[s]"),
+    ):
+        ds = ShuffleData(DataFromArrays(array), seed=1)
+        slow = MapData(ds, lambda dp: dp)
+        for (one,), (other,) in zip(BatchData(ds, 3), BatchData(slow, 3), strict=True):
+            assert one.dtype == other.dtype
+            assert one.tolist() == other.tolist()
 
 
 def test_arguments() -> None:

@@ -15,7 +15,6 @@ from scaling import scaled
 from towerpack._core.errors import BatchError, ConfigError, DataFlowError, StateError
 from towerpack.dataflow import (
     BatchByLength,
-    BatchData,
     BatchDataByShape,
     DataFlow,
     DataFromGenerator,
@@ -64,11 +63,6 @@ class TestByShape:
         ds = BatchDataByShape(make(pictures("aab")), 3, 0, max_waiting=0)
         assert members(ds) == [[0], [1], [2]]
 
-    def test_dicts_numbers_and_lists_have_shapes(self, make: Make) -> None:
-        items = [{"x": [1, 2]}, {"x": [3]}, {"x": [4, 5]}]
-        ds = BatchDataByShape(make(items), 2, "x")
-        assert [batch["x"].tolist() for batch in ds] == [[[1, 2], [4, 5]], [[3]]]
-
     def test_errors_name_the_datapoint_and_lose_nothing(self, make: Make) -> None:
         iterator = BatchDataByShape(make([(np.zeros(1), 0), (np.zeros(1),)]), 2, 1).iterate()
         for _ in range(2):
@@ -108,7 +102,7 @@ def test_a_resume_reads_just_what_waits() -> None:
 def test_other_data_than_those_of_the_state() -> None:
     iterator = BatchDataByShape(generated(pictures("aabab")), 2, 0).iterate(seed=0)
     next(iterator), next(iterator)
-    with pytest.raises(StateError, match="finds 3 datapoints where it is to continue"):
+    with pytest.raises(StateError, match=r"got +3 datapoints"):
         BatchDataByShape(generated(pictures("aab")), 2, 0).iterate(state=iterator.state())
 
 
@@ -199,18 +193,10 @@ class TestKnownLengths:
             for batch in batches:
                 assert len(set(np.searchsorted([10, 20], lengths[batch]))) == 1
         assert ds.plan(seed=0).get(17)[1].tolist() == one[17]
-        check_flow(
-            lambda: BatchByLength(
-                DataFromList(words(LENGTHS)), 2, [4], lengths=LENGTHS, shuffle=True
-            )
-        )
-
-    def test_order_of_batches_is_random_too(self) -> None:
-        """No bucket comes before another throughout."""
-        lengths = [1, 9] * 200
-        ds = BatchByLength(DataFromList(words(lengths)), 4, [5], lengths=lengths, shuffle=True)
-        widths = np.array([batch[0].shape[1] for batch in ds.iterate(seed=0)])
-        assert 15 < (widths[:50] == 1).sum() < 35
+        # No bucket comes before another throughout.
+        assert 5 < sum(lengths[batch[0]] <= 10 for batch in one[:30]) < 20
+        small = DataFromList(words(LENGTHS))
+        check_flow(lambda: BatchByLength(small, 2, [4], lengths=LENGTHS, shuffle=True))
 
     def test_wrong_lengths_are_found_out(self) -> None:
         items = DataFromList(words(LENGTHS))
@@ -224,10 +210,6 @@ class TestKnownLengths:
         for lengths in (LENGTHS[:-1], [LENGTHS], [float(n) for n in LENGTHS]):
             with pytest.raises(ConfigError, match="does not fit the datapoints"):
                 BatchByLength(ds, 2, lengths=lengths)
-        with pytest.raises(ConfigError, match="in order"):
-            unseekable = MapData(generated([]), lambda dp: dp)
-            unseekable.length = lambda: 0  # type: ignore[method-assign]
-            BatchByLength(unseekable, 2, lengths=np.zeros(0, int))
         with pytest.raises(DataFlowError, match="longer than the last boundary"):
             BatchByLength(ds, max_tokens=50, boundaries=[10], lengths=LENGTHS)
 
@@ -236,10 +218,8 @@ class TestKnownLengths:
     ("arguments", "told"),
     [
         ({"batch_size": 2, "shuffle": True}, "needs the lengths"),
-        ({}, "Give a batch_size, or max_tokens"),
         ({"batch_size": 2, "max_tokens": 5}, "Give a batch_size, or max_tokens"),
         ({"batch_size": 2, "boundaries": [3, 3]}, "make no buckets"),
-        ({"batch_size": 2, "boundaries": [0]}, "make no buckets"),
         ({"batch_size": [1, 0, 2], "boundaries": [3, 4]}, "do not fit boundaries"),
         ({"batch_size": [1, 2], "boundaries": [3, 4]}, "do not fit boundaries"),
         ({"max_tokens": 10}, "do not fit boundaries"),
@@ -249,10 +229,3 @@ class TestKnownLengths:
 def test_arguments_of_buckets(arguments: dict[str, Any], told: str) -> None:
     with pytest.raises(ConfigError, match=told):
         BatchByLength(DataFromList(words(LENGTHS)), **arguments)
-
-
-def test_is_followed_by_plain_maps() -> None:
-    ds = BatchByLength(DataFromList(words(LENGTHS)), 2, [4])
-    with pytest.raises(ConfigError, match="before BatchData"):
-        MapData(ds, lambda dp: dp, batched=True)
-    assert len(list(BatchData(ds, 2, stack="list"))) == 2

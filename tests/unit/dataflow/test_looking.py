@@ -36,11 +36,6 @@ def test_speed(capsys: pytest.CaptureFixture[str]) -> None:
     assert "first       after 4 s" in captured.out and captured.err == ""
 
 
-def test_speed_of_datapoints_of_different_sizes() -> None:
-    ds = DataFromList([(np.zeros(i, np.uint8),) for i in range(1000)])
-    assert 450_000 < TestDataSpeed(ds, 1000).start().nbytes < 550_000
-
-
 def test_warm_up_is_read_but_not_counted() -> None:
     read: list[int] = []
     ds = MapData(DataFromList([(i,) for i in range(4)]), lambda dp: read.append(dp[0]) or dp)
@@ -51,9 +46,8 @@ def test_warm_up_is_read_but_not_counted() -> None:
 def test_speed_of_streams_and_scalars() -> None:
     ds = DataFromGenerator(lambda: iter([(1, 2.0, "abc", b"de", True, None)]))
     assert TestDataSpeed(ds, 3).start().nbytes == 3 * (8 + 8 + 3 + 2 + 8)
-
-
-def test_speed_of_nothing() -> None:
+    ds = DataFromList([(np.zeros(i, np.uint8),) for i in range(1000)])
+    assert 450_000 < TestDataSpeed(ds, 1000).start().nbytes < 550_000
     with pytest.raises(DataFlowError, match="no datapoints to measure"):
         TestDataSpeed(DataFromList([])).start()
     with pytest.raises(ConfigError):
@@ -105,16 +99,3 @@ def test_print_says_it_once_per_iterator(capsys: pytest.CaptureFixture[str]) -> 
     capsys.readouterr()
     assert list(resumed.iterate(state=iterator.state())) == [(2,)]
     assert capsys.readouterr().out == ""
-
-
-def test_print_by_position_as_programs_for_the_predecessor_do(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    nested = DataFromList([([[1, 2, 3, 4]],)])
-    list(PrintData(nested, 1, "train", 2, 1))
-    out = capsys.readouterr().out
-    assert out.startswith("train: datapoint 0") and "list of 4" not in out.split("list of 1")[0]
-    list(PrintData(nested, 1, "train", 3, 1))
-    assert "and 3 more" in capsys.readouterr().out
-    list(PrintData(nested, 1, None))
-    assert capsys.readouterr().out.startswith("datapoint 0")

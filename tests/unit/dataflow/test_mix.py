@@ -72,11 +72,8 @@ def test_weights(caplog: pytest.LogCaptureFixture) -> None:
     for wrong in (0, -1, math.inf, math.nan):
         with pytest.raises(ConfigError, match="do not mix"):
             whole(1, wrong)
-    for flows, weights, told in (
-        ([], None, "no flow"),
-        ([numbers(0, 1)] * 2, [1], "2 flows and 1"),
-    ):
-        with pytest.raises(ConfigError, match=told):
+    for flows, weights in (([], None), ([numbers(0, 1)] * 2, [1])):
+        with pytest.raises(ConfigError, match="flow"):
             MixData(flows, weights)
     with pytest.raises(ConfigError, match="stop='last'"):
         MixData([numbers(0, 1)], stop="last")  # type: ignore[arg-type]
@@ -182,12 +179,9 @@ class TestRandomMix:
             assert 30 <= sum(name == 2 for name, _ in found[:200]) <= 70
 
     def test_lengths_must_be_known_and_true(self) -> None:
-        with pytest.raises(ConfigError, match="is not known"):
-            RandomMixData([generated(0, 3)])
-        with pytest.raises(ConfigError, match="infinite"):
-            RandomMixData([RepeatedData(numbers(0, 3))])
-        with pytest.raises(ConfigError, match="no flow"):
-            RandomMixData([])
+        for unknown in (generated(0, 3), RepeatedData(numbers(0, 3))):
+            with pytest.raises(ConfigError, match="infinite or not known"):
+                RandomMixData([unknown])
 
         class Short(DataFlow):
             def __len__(self) -> int:

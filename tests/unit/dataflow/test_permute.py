@@ -7,25 +7,21 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from towerpack.dataflow._randomness import permute
 
-SIZES = [1, 2, 3, 7, 64, 1000, 4095, 4096, 4097, 5000, 8192, 8193, 50_000, 65_536, 100_003]
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_bijection(size: int) -> None:
-    order = permute(np.arange(size), size, key=3)
-    assert order.dtype == np.int64
-    assert np.array_equal(np.sort(order), np.arange(size))
-
 
 @settings(max_examples=25)
-@given(size=st.integers(4097, 30_000), key=st.integers(0, 2**63 - 1))
-def test_bijection_for_any_size_and_key(size: int, key: int) -> None:
-    assert len(np.unique(permute(np.arange(size), size, key))) == size
+@given(size=st.integers(1, 70_000), key=st.integers(0, 2**63 - 1))
+@example(size=4096, key=3)
+@example(size=4097, key=3)
+@example(size=65_536, key=3)
+def test_bijection(size: int, key: int) -> None:
+    order = permute(np.arange(size), size, key)
+    assert order.dtype == np.int64
+    assert np.array_equal(np.sort(order), np.arange(size))
 
 
 @pytest.mark.parametrize("size", [100, 10_000])
@@ -35,7 +31,7 @@ def test_any_positions_in_any_order(size: int) -> None:
     assert np.array_equal(permute(some, size, key=5), whole[some])
 
 
-@pytest.mark.parametrize("size", [8192, 8193, 30_000, 65_537, 10**6, 10**9])
+@pytest.mark.parametrize("size", [8193, 65_537, 10**9])
 def test_many_at_once_are_as_few(size: int) -> None:
     positions = np.arange(max(0, size - 30_000), size)
     whole = permute(positions, size, key=5)
@@ -67,16 +63,6 @@ def test_small_permutations_are_equally_likely() -> None:
     assert len(counts) == 24
     # 200 each expected; the standard deviation is 14.
     assert min(counts.values()) > 130 and max(counts.values()) < 270
-
-
-@pytest.mark.parametrize("size", [4000, 6000])
-def test_neighbours_are_spread(size: int) -> None:
-    order = permute(np.arange(size), size, key=11)
-    steps = np.abs(np.diff(order)) / size
-    # For a random permutation the mean distance is a third.
-    assert abs(steps.mean() - 1 / 3) < 0.02
-    first_half = np.count_nonzero(order[: size // 2] < size // 2)
-    assert abs(first_half - size / 4) < 5 * np.sqrt(size / 16)
 
 
 def test_orders_stay_as_they_are() -> None:

@@ -137,14 +137,11 @@ def _read(file: str) -> bytes:
             f"The image {file} cannot be read: {error}.",
             fix="check the list of files and where the program runs; complete the data set",
         ) from error
-    raise FormatError(
-        f"The image {file} has {nbytes:_} bytes.", expected=f"at most {_LARGEST_FILE:_}"
-    )
+    raise FormatError(f"The image {file} has {nbytes:_} bytes.")
 
 
 def _opened(file: str, flags: int) -> int:
-    # A pipe would wait for somebody who writes to it.
-    return os.open(file, flags | getattr(os, "O_NONBLOCK", 0))
+    return os.open(file, flags | os.O_NONBLOCK)  # a pipe would wait for somebody who writes to it
 
 
 class FilesNode(RowMaker, Node):
@@ -174,14 +171,10 @@ class FilesNode(RowMaker, Node):
         try:
             component = file if self.reader is None else self.reader(file, allocate)
         except FormatError as error:
-            error.fix = "; ".join(filter(None, [error.fix, self._leaving_out()]))
+            first, ds = "decode=False here, then ", "ds"
+            if self.labels is None:
+                first, ds = "", "DataFromList([[file] for file in files])"
+            fix = f"to leave out bad files: {first}MapDataComponent({ds}, {_DECODING})"
+            error.fix = "; ".join(filter(None, [error.fix, fix]))
             raise
         return [component] if self.labels is None else (component, int(self.labels[position]))
-
-    def _leaving_out(self) -> str:
-        """What leaves out bad files: sources do not."""
-        if self.labels is None:
-            begin, ds = "to leave out bad files: ", "DataFromList([[file] for file in files])"
-        else:
-            begin, ds = "to leave out bad files: decode=False here, then ", "ds"
-        return f"{begin}MapDataComponent({ds}, {_DECODING})"

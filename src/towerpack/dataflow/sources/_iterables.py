@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import queue
 from collections.abc import Callable, Iterable, Iterator, Sized
+from functools import partial
 from typing import Any, cast
 
 from towerpack._core.errors import ConfigError, DataFlowError
@@ -15,7 +15,6 @@ from towerpack.dataflow._randomness import position_rng
 from towerpack.dataflow._stream import State, Stream, check_count
 from towerpack.dataflow._user_code import Ambient, ReplayStream
 
-_POLL_S = 0.2
 _NO_LIMIT = (1 << 63) - 1
 _CLOSED = (EOFError, getattr(queue, "ShutDown", EOFError))  # Python 3.13 has the second
 
@@ -49,12 +48,8 @@ class DataFromIterable(Stage):
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         key = place.key(self)
-        return ReplayStream(
-            lambda: self._start(key, epoch),
-            lambda: Ambient(key, epoch),
-            type(self).__name__,
-            state,
-        )
+        begin = partial(self._start, key, epoch)
+        return ReplayStream(begin, partial(Ambient, key, epoch), type(self).__name__, state)
 
     def _start(self, key: int, epoch: int) -> Iterator[Datapoint]:
         source = cast("Iterable[Any]", self._source)
@@ -144,7 +139,7 @@ class QueueStream(Stream):
     """Take from a queue until a sentinel comes."""
 
     def __init__(self, queue: Any, sentinel: object, state: State) -> None:
-        self._get = _getter(queue)
+        self._get = queue.get
         self._sentinel = sentinel
         self._taken = check_count(state, _NO_LIMIT)
         self._ended = False
@@ -167,24 +162,6 @@ class QueueStream(Stream):
 
     def state(self) -> State:
         return self._taken
-
-
-def _getter(source: Any) -> Callable[[], Any]:
-    """A `get` that comes back to Python now and then, where the queue allows it."""
-    get = source.get
-    try:
-        inspect.signature(get).bind(timeout=_POLL_S)
-    except (TypeError, ValueError):
-        return get
-
-    def poll() -> Any:
-        while True:
-            try:
-                return get(timeout=_POLL_S)
-            except queue.Empty:
-                continue
-
-    return poll
 
 
 def _says_closed(error: Exception) -> bool:

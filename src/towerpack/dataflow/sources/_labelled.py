@@ -13,7 +13,7 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._arguments import given, names_of
+from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._opening import PathLike, Strings, file_of, path_of
 from towerpack.dataflow.images._decode import MAX_PIXELS
 from towerpack.dataflow.sources._files import FilesNode, FilesStage, ImageReader
@@ -33,9 +33,9 @@ class ImageFolder(FilesStage):
     """Datapoints `(image, label)` from `root/<class>/**/<image>`.
 
     Classes are the folders in `root`, in the order of their names; images follow in the order of
-    theirs. The order depends on nothing but names. Hidden files and folders are passed over; other
-    files that are no images by their extension are left out, counted in `left_out` and logged.
-    Links to folders are followed at the first level only.
+    theirs. Hidden files and folders are passed over; other files that are no images by their
+    extension are left out, counted in `left_out` and logged. Links to folders are followed at the
+    first level only.
 
     Contract: in order, or exactly shuffled; as many as there are images; random if shuffled;
     thread- and fork-safe; resumable at once.
@@ -56,8 +56,7 @@ class ImageFolder(FilesStage):
         left_out: How many files were no images.
 
     Raises:
-        ConfigError: There is no such folder, or there are no images in it, or a class is named
-            twice.
+        ConfigError: There is no such folder, no image in it, or a class is named twice.
         FormatError: A file is no whole image; raised while iterating.
     """
 
@@ -75,10 +74,7 @@ class ImageFolder(FilesStage):
     ) -> None:
         self.root = Path(os.path.expanduser(path_of(root)))
         if not self.root.is_dir():
-            got = "a file" if self.root.exists() else "nothing there"
-            raise ConfigError(
-                f"There is no folder {self.root}.", got=got, expected="a folder of folders"
-            )
+            raise ConfigError(f"There is no folder {self.root}.", expected="a folder of folders")
         with os.scandir(self.root) as entries:
             found = sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
         self.classes = found if classes is None else _class_names(classes)
@@ -107,8 +103,7 @@ class ImageFolder(FilesStage):
                 f"There are no images in {self.root}.",
                 got=f"{len(self.classes)} folders and {self.left_out} other files in them",
                 expected=f"{self.root}/<class>/<image>.jpg",
-                fix="ImageFromFile reads a list of images that have no classes; ImageCSV, images "
-                "whose labels are in a table",
+                fix="ImageFromFile reads a list of images, ImageCSV a table with their labels",
             )
         reader = ImageReader(channels, None, max_pixels) if decode else None
         super().__init__(FilesNode(files, reader, self.labels), shuffle, seed)
@@ -131,27 +126,20 @@ class ImageCSV(FilesStage):
 
     Args:
         path: The file; fields may be quoted.
-        header: Pass over the first line; one that names a file is an error, as no image is to be
-            lost. Without it, a first line that looks like a header is an error, so that none
-            becomes a datapoint.
+        header: Pass over the first line. Without it, one that looks like a header is an error.
         root: What paths are relative to; by default the folder of the file.
-        decode: Give images, uint8 [height, width, channels], RGB; otherwise the file's name.
-        channels: 3 for colour, 1 for grey.
-        shuffle: Give every pass another order, as `ShuffleData` does.
+        decode, channels, shuffle, max_pixels, seed: As for `ImageFolder`.
         classes: Names of the classes, in order; other labels are errors. By default those in the
             file, sorted.
         delimiter: Between path and label.
         quotechar: Around fields with a delimiter in them.
-        max_pixels: Larger images are an error, before anything is allocated for them.
-        seed: For the shuffle alone; by default the run's.
 
     Attributes:
         classes: Names of the classes; `None` if labels are integers.
         labels: One for each line.
 
     Raises:
-        ConfigError: There is no such file, or no image in it; the first line should be a header
-            and is an image's; or an argument makes no sense.
+        ConfigError: There is no such file, no image in it, or a class is named twice.
         FormatError: A line is bad; for images, raised while iterating.
     """
 
@@ -171,28 +159,17 @@ class ImageCSV(FilesStage):
         seed: int | None = None,
     ) -> None:
         self.path = file_of(path)
-        _check_character(quotechar, "quotechar", "\r\n")
-        _check_character(delimiter, "delimiter", f"{quotechar}\r\n")
         named = None if classes is None else _class_names(classes)
         base = self.path.parent if root is None else Path(os.path.expanduser(path_of(root)))
         lines = list(self._lines(delimiter, quotechar))
-        if header and lines:
-            number, fields = lines.pop(0)
-            file = base / fields[0]
-            if os.path.isfile(file) and not _are_headings(fields):
-                raise ConfigError(
-                    f"Line {number} of {self.path} is no header: there is a file {file}.",
-                    fix="leave out header=True",
-                )
+        lines = lines[1:] if header else lines
         if not lines:
-            raise ConfigError(
-                f"There are no images in {self.path}.",
-                got="a header alone" if header else "a file without lines",
-                expected="lines path,label",
-            )
-        if not header and _are_headings(lines[0][1]):
+            raise ConfigError(f"There are no images in {self.path}.", expected="lines path,label")
+        number, fields = lines[0]
+        pairs = zip(fields, _HEADINGS, strict=False)
+        if not header and all(field.lower() in known for field, known in pairs):
             raise FormatError(
-                f"Line {lines[0][0]} of {self.path} looks like a header.", fix="header=True"
+                f"Line {number} of {self.path} looks like a header.", fix="header=True"
             )
         for number, fields in lines:
             if len(fields) != 2 or not all(fields) or "\0" in fields[0]:
@@ -227,14 +204,12 @@ class ImageCSV(FilesStage):
         if all(integers):
             return None
         if any(integers):
-            # Names were meant or integers; either way something is wrong with the others.
             fewer = sum(integers) * 2 < len(integers)
             number, (_, label) = lines[integers.index(fewer)]
-            kind = "an integer" if fewer else "no integer"
             raise FormatError(
-                f"The label {label!r:.80} in line {number} of {self.path} is {kind}, unlike most "
-                "others.",
-                fix="correct it; header=True if it is a header; classes=[...] if it is meant",
+                f"The label {label!r:.80} in line {number} of {self.path} is "
+                f"{'an integer' if fewer else 'no integer'}, unlike most others.",
+                fix="correct it; header=True for a header; classes=[...] if it is meant",
             )
         return sorted({label for _, (_, label) in lines})
 
@@ -256,16 +231,6 @@ class ImageCSV(FilesStage):
             expected="path,label",
             fix="quote fields with commas in them; another delimiter=, if it has one",
         )
-
-
-def _are_headings(fields: list[str]) -> bool:
-    pairs = zip(fields, _HEADINGS, strict=False)
-    return len(fields) == 2 and all(field.lower() in known for field, known in pairs)
-
-
-def _check_character(value: object, name: str, others: str) -> None:
-    if not isinstance(value, str) or len(value) != 1 or value in others:
-        raise ConfigError(f"This is no {name}.", got=given(value), expected="one character")
 
 
 def _class_names(classes: Sequence[str]) -> list[str]:

@@ -140,7 +140,14 @@ class DataFromArrays(Stage):
     def __init__(self, *arrays: ArrayLike | Sequence[ArrayLike] | Mapping[Any, ArrayLike]) -> None:
         data = self._datapoint(arrays)
         self._held = HeldArrays(rebuild(data, [np.asarray(array) for array in values_of(data)]))
-        self._size = self._checked_size()
+        shapes = {name_of(k): a.shape for k, a in zip(keys_of(data), self.arrays, strict=True)}
+        if () in shapes.values() or len({shape[:1] for shape in shapes.values()}) != 1:
+            raise ConfigError(
+                "The arrays differ in length, or one of them has no rows, or there is none.",
+                got=", ".join(f"{name}: shape {list(shape)}" for name, shape in shapes.items()),
+                expected="one or more arrays with the same number of rows",
+            )
+        self._size = len(self.arrays[0])
 
     @property
     def arrays(self) -> list[NDArray[Any]]:
@@ -169,26 +176,6 @@ class DataFromArrays(Stage):
         if len(arrays) == 1 and isinstance(arrays[0], (list, tuple)):
             return cast("Datapoint", arrays[0])
         return arrays
-
-    def _checked_size(self) -> int:
-        if not self.arrays:
-            raise ConfigError("DataFromArrays was given no array.", expected="one or more")
-        sizes: dict[str, int] = {}
-        for key, array in zip(keys_of(self._held.data), self.arrays, strict=True):
-            if array.ndim == 0:
-                raise ConfigError(
-                    f"{name_of(key)} has no rows.",
-                    got=f"a value of type {array.dtype} and shape []",
-                    expected="an array with one row for each datapoint",
-                )
-            sizes[name_of(key)] = len(array)
-        if len(set(sizes.values())) != 1:
-            raise ConfigError(
-                "The arrays differ in length.",
-                got=", ".join(f"{name}: {size}" for name, size in sizes.items()),
-                expected="the same number of rows in each",
-            )
-        return next(iter(sizes.values()))
 
 
 class ArraysNode(Node):
@@ -257,13 +244,11 @@ class DataFromList(OrderedSource):
     ) -> None:
         super().__init__(shuffle=shuffle, seed=seed)
         indexable = isinstance(cast("object", lst), Sized) and hasattr(lst, "__getitem__")
-        # A string has characters, which nobody means.
         if not indexable or isinstance(lst, (Mapping, str, bytes)):
             raise ConfigError(
                 "DataFromList takes a list.",
                 got=given(lst),
-                fix="[datapoint, ...] or list(...); DataFromArrays for a dict of arrays; "
-                "DataFromIterable or DataFromGenerator, which need not hold it",
+                fix="list(...); DataFromArrays for a dict of arrays; or DataFromIterable",
             )
         self.lst = lst
 

@@ -65,12 +65,7 @@ class WindowStream(InnerStream):
     """
 
     def __init__(
-        self,
-        inner: Stream,
-        size: int,
-        transform: Callable[[int, list[Datapoint]], list[Datapoint]],
-        state: State,
-        tally: Tally | None,
+        self, inner: Stream, size: int, transform: Transform, state: State, tally: Tally | None
     ) -> None:
         self._inner = inner
         self._tally = tally or Tally()

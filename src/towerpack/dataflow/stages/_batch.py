@@ -13,9 +13,9 @@ from towerpack._core.logs import get_logger
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Block, Columns, Datapoint, to_rows, values_of
 from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, length_of
-from towerpack.dataflow._memory import Allocate, Key, RowLender, RowMaker
+from towerpack.dataflow._memory import Allocate, RowLender, RowMaker
 from towerpack.dataflow._plan import Node, makers_of
-from towerpack.dataflow._stacking import Into, Pad, list_rows, stack_rows
+from towerpack.dataflow._stacking import Pad, list_rows, stack_rows
 from towerpack.dataflow.stages._base import Transform, WindowStage
 
 log = get_logger(__name__)
@@ -136,7 +136,7 @@ class Collate:
             block = to_rows(block)
         if self.stack == "list":
             return list_rows(block)
-        return stack_rows(block, self.pad, Into(self.allocate, lender))
+        return stack_rows(block, self.pad, self.allocate, lender)
 
 
 class BatchNode(Node):
@@ -150,7 +150,6 @@ class BatchNode(Node):
         self.size = size
         self.collate = collate
         self._makers = [maker for maker in makers_of(inner) if isinstance(maker, RowMaker)]
-        self._proven: frozenset[Key] = frozenset()
         self._rows = rows
 
     @property
@@ -170,17 +169,13 @@ class BatchNode(Node):
         return range(start, stop)[self._rows]
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        return self._collated(epoch, self.members(position))
-
-    def _collated(self, epoch: int, members: range) -> Datapoint:
+        members = self.members(position)
         if not self._makers:
             return self.collate(self.inner.read(epoch, members))
-        lender = RowLender(len(members), self.collate.allocate, self._makers, self._proven)
+        lender = RowLender(len(members), self.collate.allocate, self._makers)
         with lender.offered():
             block = self.inner.read(epoch, members)
-        batch = self.collate(block, lender)
-        self._proven = lender.used  # one assignment: safe between threads
-        return batch
+        return self.collate(block, lender)
 
 
 def is_batched(ds: DataFlow) -> bool:

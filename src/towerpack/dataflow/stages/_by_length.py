@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.randomness import derive_seed
-from towerpack.dataflow._arguments import given, integer_of
-from towerpack.dataflow._datapoints import Datapoint, keys_of, rebuild, to_rows, values_of
+from towerpack.dataflow._arguments import integer_of
+from towerpack.dataflow._datapoints import Datapoint, keys_of, replaced, to_rows, values_of
 from towerpack.dataflow._flow import (
     DataFlow,
     Length,
@@ -22,6 +22,7 @@ from towerpack.dataflow._flow import (
     check_seed,
     compile_flow,
     length_of,
+    require_plan,
 )
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._randomness import permute
@@ -92,7 +93,12 @@ class BatchByLength(Wrapper):
     ) -> None:
         super().__init__(ds)
         self.buckets = Buckets(boundaries, batch_size, max_tokens)
-        length_of = LengthOf(length)
+
+        def length_of(datapoint: Datapoint) -> int:
+            if callable(length):
+                return int(cast("Any", length(datapoint)))
+            return len(datapoint[length])
+
         self._grouping = Grouping(
             f"{type(self).__name__}({self.buckets})",
             property_of=length_of,
@@ -123,7 +129,7 @@ class BatchByLength(Wrapper):
         return str(self.buckets)
 
     def identity(self) -> str:
-        known = "" if self.lengths is None else ", known"
+        known = ", known" * (self.lengths is not None)
         return (
             f"{self.buckets}{known}{', shuffled' * self.shuffle}{', whole' * (not self.remainder)}"
         )
@@ -147,11 +153,7 @@ class BatchByLength(Wrapper):
                 got=f"{known.dtype} {list(known.shape)} for {self.ds}",
                 expected="an integer for each datapoint of a flow of known length",
             )
-        if compile_flow(self.ds, Place(0, serial=True)) is None:
-            raise ConfigError(
-                f"{self.ds} can only be read in order: knowing lengths does not help.",
-                fix="leave out lengths=",
-            )
+        require_plan(self.ds, Place(0, serial=True), "lengths= need random access")
         known = known.astype(np.int64)
         self.buckets.of_one(int(known.max(initial=0)))
         return known
@@ -166,7 +168,7 @@ class Buckets:
         batch_size: int | Sequence[int] | None,
         max_tokens: int | None,
     ) -> None:
-        self.boundaries = _integers(boundaries, "boundaries")
+        self.boundaries = [integer_of(boundary, "a boundary") for boundary in boundaries]
         self.limit: int | None = None
         if any(low >= high for low, high in pairwise([0, *self.boundaries])):
             raise ConfigError(
@@ -174,15 +176,14 @@ class Buckets:
             )
         if (batch_size is None) == (max_tokens is None):
             raise ConfigError("Give a batch_size, or max_tokens, and not both.")
+        wanted = len(self.boundaries) + 1
         if max_tokens is not None:
             max_tokens = integer_of(max_tokens, "max_tokens")
             self.sizes = [max_tokens // boundary for boundary in self.boundaries] + [1]
             self.limit = self.boundaries[-1] if self.boundaries else None
-        elif isinstance(batch_size, Iterable) and not isinstance(batch_size, str):
-            self.sizes = _integers(batch_size, "batch_size")
         else:
-            self.sizes = [integer_of(batch_size, "batch_size")] * (len(self.boundaries) + 1)
-        wanted = len(self.boundaries) + 1
+            sizes = batch_size if isinstance(batch_size, Iterable) else [batch_size] * wanted
+            self.sizes = [integer_of(size, "batch_size") for size in sizes]
         if len(self.sizes) != wanted or min(self.sizes) < 1 or (max_tokens and not self.limit):
             raise ConfigError(
                 f"Batch sizes {self.sizes} do not fit boundaries {self.boundaries}.",
@@ -209,30 +210,11 @@ class Buckets:
         return int(np.searchsorted(self.boundaries, length, side="left"))
 
 
-def _integers(values: Any, name: str) -> list[int]:
-    if not isinstance(values, Iterable):
-        raise ConfigError(f"{name} must be a list.", got=given(values), expected="integers")
-    numbered = enumerate(cast("Iterable[Any]", values))
-    return [integer_of(value, f"{name}[{index}]") for index, value in numbered]
-
-
-class LengthOf:
-    """How long a datapoint is: a function, or the component whose first axis tells."""
-
-    def __init__(self, length: Hashable | Callable[[Datapoint], int]) -> None:
-        self._length: Any = length
-
-    def __call__(self, datapoint: Datapoint) -> int:
-        if callable(self._length):
-            return int(cast("Any", self._length(datapoint)))
-        return len(datapoint[self._length])
-
-
 @dataclass
 class PaddedBatch:
     """Make a batch of one bucket; padded to its width, if there are any."""
 
-    length_of: LengthOf
+    length_of: Callable[[Datapoint], int]
     pad: Pad
     widths: list[int]
 
@@ -241,17 +223,13 @@ class PaddedBatch:
         if bucket >= len(self.widths):
             return batch
         longest, width = max(map(self.length_of, datapoints)), self.widths[bucket]
-        columns = [
-            self._widened(column, pad_value(self.pad, key), longest, width)
-            for key, column in zip(keys_of(batch), values_of(batch), strict=True)
-        ]
-        return rebuild(batch, columns)
-
-    def _widened(self, column: NDArray[Any], pad: Any, longest: int, width: int) -> NDArray[Any]:
-        if pad is None or column.ndim < 2 or column.shape[1] != longest:
-            return column
-        axes = [(0, 0), (0, width - longest)] + [(0, 0)] * (column.ndim - 2)
-        return np.pad(column, axes, constant_values=pad)
+        changed: dict[Hashable, NDArray[Any]] = {}
+        for key, column in zip(keys_of(batch), values_of(batch), strict=True):
+            pad: Any = pad_value(self.pad, key)
+            if pad is not None and column.ndim > 1 and column.shape[1] == longest:
+                axes = [(0, 0), (0, width - longest)] + [(0, 0)] * (column.ndim - 2)
+                changed[key] = np.pad(column, axes, constant_values=pad)
+        return replaced(batch, changed)
 
 
 @dataclass(eq=False)

@@ -22,12 +22,10 @@ from towerpack.dataflow._datapoints import (
     values_of,
 )
 from towerpack.dataflow._flow import DataFlow, Place, check_seed, infinite, length_of, open_flow
-from towerpack.dataflow._plan import Node
+from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._stream import State, Stream, check_count, ended_early, inner_state
 from towerpack.dataflow.stages._base import PlannedStage, WindowStream
 from towerpack.dataflow.stages._shuffle import ShuffleNode, shuffled_range
-
-Key = tuple[int, str]
 
 
 class CacheData(PlannedStage):
@@ -57,18 +55,16 @@ class CacheData(PlannedStage):
         self.seed = check_seed(seed)
         self.random = shuffle and seed is None
         if infinite(length_of(ds)):
-            raise ConfigError(
-                f"{ds} is infinite: memory is not.",
-                fix="cache first and repeat afterwards",
-            )
-        self._by_position: dict[Key, dict[int, Datapoint]] = {}
-        self._passes: dict[Key, list[Datapoint]] = {}
+            raise ConfigError(f"{ds} is infinite.", fix="cache first and repeat afterwards")
+        # For each place in a pipeline the last seed, and what is kept for it.
+        self._by_position: dict[str, tuple[int, dict[int, Datapoint]]] = {}
+        self._passes: dict[str, tuple[int, list[Datapoint]]] = {}
 
     def identity(self) -> str:
         return "shuffled" if self.shuffle else ""
 
     def node(self, inner: Node, place: Place) -> Node:
-        node = CacheNode(inner, self._by_position, _key(place))
+        node = CacheNode(inner, self._by_position, place)
         return ShuffleNode(node, place.key(self, self.seed)) if self.shuffle else node
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
@@ -85,48 +81,36 @@ class CacheData(PlannedStage):
 
     def cached(self, place: Place) -> list[Datapoint] | None:
         """The complete pass, if there is one."""
-        return self._passes.get(_key(place))
+        seed, datapoints = self._passes.get(place.branch, (None, None))
+        return datapoints if seed == place.seed else None
 
     def keep(self, place: Place, datapoints: list[Datapoint]) -> None:
         """Take over a complete pass."""
-        _last_only(self._passes, _key(place))[_key(place)] = datapoints
+        self._passes[place.branch] = place.seed, datapoints
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_by_position": {}, "_passes": {}}
 
 
-def _key(place: Place) -> Key:
-    return place.seed, place.branch
+class CacheNode(InnerNode):
+    """Read another plan's epoch 0, each position once; add to what the flow keeps."""
 
-
-def _last_only(cache: dict[Key, Any], key: Key) -> dict[Key, Any]:
-    """Forget what was kept at this place for other seeds."""
-    seed, branch = key
-    for other in [other for other in cache if other[1] == branch and other[0] != seed]:
-        del cache[other]
-    return cache
-
-
-class CacheNode(Node):
-    """Read another plan's epoch 0, each position once; add to what the flow keeps.
-
-    It has not the flow and its place: workers, to which it is sent, have no use for them.
-    """
-
-    def __init__(self, inner: Node, by_position: dict[Key, dict[int, Datapoint]], key: Key) -> None:
-        self.inner = inner
-        self.size = inner.size
-        self.chunk = inner.chunk
+    def __init__(
+        self, inner: Node, by_position: dict[str, tuple[int, dict[int, Datapoint]]], place: Place
+    ) -> None:
+        super().__init__(inner)
         self._by_position = by_position
-        self._key = key
+        self._seed, self._branch = place.seed, place.branch
         self._kept: dict[int, Datapoint] | None = None
 
     def read(self, epoch: int, positions: Positions) -> Block:
         cache = self._kept
         if cache is None:
             # Not when the node is made: to compile a flow must not make it forget another seed.
-            kept: dict[Key, dict[int, Datapoint]] = _last_only(self._by_position, self._key)
-            cache = self._kept = kept.setdefault(self._key, {})
+            found = self._by_position.get(self._branch)
+            if found is None or found[0] != self._seed:
+                found = self._by_position[self._branch] = self._seed, {}
+            cache = self._kept = found[1]
         wanted = as_ints(positions)
         missing = [position for position in wanted if position not in cache]
         if missing:
@@ -146,13 +130,17 @@ class CacheStream(Stream):
         self._place = place
         self._position = check_count(None if state is None else state["position"], 1 << 62)
         self._cached = flow.cached(place)
-        self._seen: list[Datapoint] | None = None if self._position else []
+        saved = inner_state(state)
+        from_start = saved is None or self._position == 0
+        self._seen: list[Datapoint] | None = [] if from_start else None
         self._inner: Stream | None = None
         if self._cached is None:
-            saved = None if state is None else state["inner"]
             self._inner = open_flow(flow.ds, place.kept_in_order(), 0, saved)
-            if saved is None and self._position:
-                self._catch_up(self._inner)
+            while self._seen is not None and len(self._seen) < self._position:
+                try:
+                    self._seen.append(_frozen(next(self._inner)))
+                except StopIteration:
+                    raise ended_early(flow, len(self._seen), self._position) from None
 
     def __next__(self) -> Datapoint:
         if self._inner is not None:
@@ -184,14 +172,6 @@ class CacheStream(Stream):
             return datapoint
         self._seen.append(datapoint)
         return copied(datapoint)
-
-    def _catch_up(self, inner: Stream) -> None:
-        self._seen = []
-        for _ in range(self._position):
-            try:
-                self._seen.append(_frozen(next(inner)))
-            except StopIteration:
-                raise ended_early(self._flow, len(self._seen), self._position) from None
 
 
 def _frozen(datapoint: Datapoint) -> Datapoint:

@@ -41,7 +41,6 @@ Array = NDArray[np.int64]
 Locate = Callable[[int, Array], tuple[Array, Array]]
 """From an epoch and positions to the input that holds each of them, and the position there."""
 
-
 _BLOCK = 256  # positions that are located at once
 
 
@@ -76,12 +75,10 @@ class Combination(Stage):
 
     def open_inputs(self, place: Place, epoch: int, states: Any) -> list[Stream]:
         """A pass over each of the flows, from their beginnings or from a list of states."""
-        count = len(self.flows)
-        states = [None] * count if states is None else states
-        return [self.open_input(index, place, epoch, states[index]) for index in range(count)]
+        begun = enumerate(states or [None] * len(self.flows))
+        return [self.open_input(index, place, epoch, state) for index, state in begun]
 
     def _place_of(self, index: int, place: Place) -> Place:
-        # A single flow stands where its stage does.
         return place if len(self.flows) == 1 else place.child(index)
 
 
@@ -139,12 +136,8 @@ class ConcatData(Combination):
     """
 
     def length(self) -> Length:
-        total: int | float = 0
-        for length in map(length_of, self.flows):
-            if length is None:
-                return None
-            total += length
-        return total
+        lengths: list[Any] = [length_of(flow) for flow in self.flows]
+        return None if None in lengths else sum(lengths)
 
     def combine(self, nodes: list[Node], place: Place) -> Node:
         sizes = [math.inf if node.size is None else node.size for node in nodes]
@@ -210,7 +203,14 @@ class JoinData(Combination):
     def __init__(self, flows: Sequence[DataFlow], *, strict: bool = False) -> None:
         super().__init__(flows)
         self.strict = strict
-        self._check_lengths()
+        lengths = [length_of(flow) for flow in self.flows]
+        finite = {length for length in lengths if length is not None and not infinite(length)}
+        if len(finite) < 2 and not (strict and finite and any(map(infinite, lengths))):
+            return
+        shown = ", ".join("unknown" if length is None else str(length) for length in lengths)
+        if strict:
+            raise ConfigError("The flows to join differ in length.", got=shown)
+        log.warning("JoinData stops with the shortest of flows of lengths %s", shown)
 
     def length(self) -> Length:
         lengths: list[Any] = [length_of(flow) for flow in self.flows]
@@ -221,20 +221,6 @@ class JoinData(Combination):
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         return JoinStream(self.open_inputs(place, epoch, state), strict=self.strict)
-
-    def _check_lengths(self) -> None:
-        lengths = [length_of(flow) for flow in self.flows]
-        finite = {length for length in lengths if length is not None and not infinite(length)}
-        if len(finite) < 2 and not (self.strict and finite and any(map(infinite, lengths))):
-            return
-        shown = ", ".join("unknown" if length is None else str(length) for length in lengths)
-        if self.strict:
-            raise ConfigError(
-                "The flows to join differ in length.",
-                got=shown,
-                fix="leave out strict=True to stop with the shortest",
-            )
-        log.warning("JoinData stops with the shortest of flows of lengths %s", shown)
 
 
 def join(parts: Sequence[Datapoint]) -> Datapoint:
@@ -307,7 +293,4 @@ class JoinStream(CombinedStream):
         if not (self._unequal or self._parts or any(next(one, end) is not end for one in others)):
             return
         self._unequal = True
-        raise DataFlowError(
-            "A joined flow ended before another.",
-            fix="leave out strict=True to stop with the shortest",
-        ) from None
+        raise DataFlowError("A joined flow ended before another, with strict=True.") from None

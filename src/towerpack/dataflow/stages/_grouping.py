@@ -8,12 +8,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from towerpack._core.errors import ConfigError, DataFlowError, StateError, TowerpackError
+from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Datapoint, describe_datapoint, to_rows
 from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, compile_flow, open_flow
 from towerpack.dataflow._stacking import stack_rows
-from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, with_skipped
+from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, ended_early, with_skipped
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,6 @@ class Grouping:
         """The property of the datapoint at position `number`; a `DataFlowError` without one."""
         try:
             return self.property_of(datapoint)
-        except TowerpackError:
-            raise
         except Exception as error:
             raise DataFlowError(
                 f"{self.name} cannot group datapoint {number}: {type(error).__name__}: {error}",
@@ -155,11 +153,7 @@ class GroupStream(InnerStream):
             try:
                 one = self._next(number)
             except StopIteration:
-                raise StateError(
-                    f"{self._grouping.name} finds {number} datapoints where it is to continue.",
-                    expected=f"at least {read}",
-                    fix="the data differ from those that the state was taken from",
-                ) from None
+                raise ended_early(self._grouping.name, number, read) from None
             if number in wanted:
                 self._sort_in(one)
         self._read = read
@@ -203,13 +197,11 @@ class BatchDataByShape(Wrapper):
         self.batch_size = integer_of(batch_size, "batch_size", 1)
         self.idx = idx
         self.remainder = remainder
-        self.max_waiting = (
-            None if max_waiting is None else integer_of(max_waiting, "max_waiting", 0)
-        )
-        if max_waiting is not None and not remainder:
-            raise ConfigError(
-                f"max_waiting={max_waiting} makes smaller batches.", expected="remainder=True"
-            )
+        self.max_waiting = max_waiting
+        if max_waiting is not None:
+            self.max_waiting = integer_of(max_waiting, "max_waiting", 0)
+            if not remainder:
+                raise ConfigError("max_waiting= makes smaller batches.", expected="remainder=True")
 
     def length(self) -> Length:
         return None

@@ -25,7 +25,7 @@ from towerpack.dataflow._datapoints import (
     values_of,
 )
 from towerpack.dataflow._flow import DataFlow, Place, open_flow, pipeline_of
-from towerpack.dataflow._plan import Node
+from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._progress import endless, progress
 from towerpack.dataflow._stream import InnerStream, State, Stream
 from towerpack.dataflow.stages._base import PlannedStage
@@ -36,8 +36,7 @@ _TEXT = 40
 class PrintData(PlannedStage):
     """Write the structure of the first datapoints to standard output, and pass everything on.
 
-    An iterator writes about the datapoints at positions 0 to num - 1 of the first pass that it
-    reads; a resumed one does not write about them again.
+    An iterator writes once about the datapoints at positions 0 to num - 1; a resumed one does not.
 
     Contract: order, length, randomness, safety and resuming of `ds`.
 
@@ -72,9 +71,10 @@ class PrintData(PlannedStage):
         inner = open_flow(self.ds, place, epoch, state)
         told = set[int]() if place.tally is None else place.tally.told
         # The state is that of `ds`, so it does not tell the position: a resumed pass is past it.
-        silent = state is not None or id(self) in told
+        if state is not None or id(self) in told:
+            return inner
         told.add(id(self))
-        return PrintStream(inner, self, self.num if silent else 0)
+        return PrintStream(inner, self)
 
     def show(self, position: int, datapoint: Datapoint) -> None:
         """Write about one datapoint."""
@@ -84,46 +84,40 @@ class PrintData(PlannedStage):
         sys.stdout.write("\n".join(lines) + "\n")
 
 
-class PrintNode(Node):
+class PrintNode(InnerNode):
     """Write about datapoints that are read from another plan."""
 
     def __init__(self, inner: Node, flow: PrintData) -> None:
-        self.inner = inner
-        self.size = inner.size
-        self.chunk = inner.chunk
+        super().__init__(inner)
         self._flow = flow
-        self._epoch: int | None = None
         self._left = set(range(flow.num))
 
     def read(self, epoch: int, positions: Positions) -> Block:
         block = self.inner.read(epoch, positions)
-        return self._shown(block, epoch, positions) if self._left else block
+        if self._left:
+            for position, row in zip(as_ints(positions), to_rows(block), strict=True):
+                self._show(position, row)
+        return block
 
     def get(self, epoch: int, position: int) -> Datapoint:
         datapoint = self.inner.get(epoch, position)
         if self._left:
-            self._shown([datapoint], epoch, range(position, position + 1))
+            self._show(position, datapoint)
         return datapoint
 
-    def _shown(self, block: Block, epoch: int, positions: Positions) -> Block:
-        if self._epoch is None:
-            self._epoch = epoch
-        new = [p for p in as_ints(positions) if p in self._left] if epoch == self._epoch else []
-        if new:
-            rows = dict(zip(as_ints(positions), to_rows(block), strict=True))
-            for position in new:
-                self._flow.show(position, rows[position])
-            self._left.difference_update(new)
-        return block
+    def _show(self, position: int, datapoint: Datapoint) -> None:
+        if position in self._left:
+            self._left.discard(position)
+            self._flow.show(position, datapoint)
 
 
 class PrintStream(InnerStream):
     """Write about datapoints that another stream gives."""
 
-    def __init__(self, inner: Stream, flow: PrintData, position: int) -> None:
+    def __init__(self, inner: Stream, flow: PrintData) -> None:
         self._inner = inner
         self._flow = flow
-        self._position = position
+        self._position = 0
 
     def __next__(self) -> Datapoint:
         datapoint = next(self._inner)
@@ -192,12 +186,12 @@ class SpeedReport:
 
     @property
     def datapoints_per_second(self) -> float:
-        """The rate."""
+        """How many were read in a second."""
         return self.datapoints / self.seconds
 
     @property
     def bytes_per_second(self) -> float:
-        """The rate in bytes."""
+        """How many bytes were read in a second."""
         return self.nbytes / self.seconds
 
     def __str__(self) -> str:
@@ -244,8 +238,6 @@ class TestDataSpeed(PlannedStage):
     def start(self) -> SpeedReport:
         """Read, measure, write a table to standard output, and return its numbers.
 
-        Shows its progress on a terminal.
-
         Raises:
             DataFlowError: A pass has no datapoints.
         """
@@ -255,18 +247,13 @@ class TestDataSpeed(PlannedStage):
         return report
 
     def measure(self, stop: Callable[[int], object] = lambda count: False) -> SpeedReport:
-        """`start` without a table.
-
-        `stop` is called after each datapoint that counts, with how many these are; it says whether
-        they are enough.
-        """
+        """`start` without a table; `stop` says of how many datapoints whether they are enough."""
         clock = self._clock
         count = sized = sized_bytes = 0
         with closing(endless(self.ds)) as datapoints:
             asked = clock()
-            first = next(datapoints)
+            rest = chain([next(datapoints)], datapoints)
             first_s = clock() - asked
-            rest = chain([first], datapoints)
             for _ in range(self.warmup):
                 next(rest)
             begin = clock() if self.warmup else asked
@@ -278,9 +265,8 @@ class TestDataSpeed(PlannedStage):
                 if count == self.size or stop(count):
                     break
             seconds = max(clock() - begin, 1e-9)
-        return SpeedReport(
-            str(self.ds), count, seconds, round(sized_bytes / sized * count), first_s
-        )
+        nbytes = round(sized_bytes / sized * count)
+        return SpeedReport(str(self.ds), count, seconds, nbytes, first_s)
 
     def node(self, inner: Node, place: Place) -> Node:
         return inner

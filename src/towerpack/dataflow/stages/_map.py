@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -34,7 +34,7 @@ from towerpack.dataflow._flow import (
     open_flow,
 )
 from towerpack.dataflow._memory import RowMaker, without_rows
-from towerpack.dataflow._plan import Node
+from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._randomness import ItemRNGs
 from towerpack.dataflow._stacking import stack_rows
 from towerpack.dataflow._stream import State, Stream, Tally, inner_state
@@ -58,13 +58,11 @@ class MapData(Wrapper):
 
     With `batched=True` the function is *vectorised*: it gets many datapoints at once, as one
     datapoint whose components are stacked along a first axis, and returns the same for its
-    results. How many is not its business: it must treat each row by itself. After `BatchData`,
-    where a datapoint is a batch already, a plain map does.
+    results, each row by itself. After `BatchData`, a plain map does.
 
-    With `rng=True` the function is called as `f(datapoint, rng)`. `rng` is a function of (seed,
-    place in the pipeline, epoch, position), so results do not depend on workers, block sizes or
-    resumes: a `numpy.random.Generator`, or with `batched=True` an `ItemRNG`, which draws for every
-    row.
+    With `rng=True` the function is called as `f(datapoint, rng)`. `rng`, a function of (seed,
+    place in the pipeline, epoch, position), is a `numpy.random.Generator`, or with `batched=True`
+    an `ItemRNG`, which draws for every row.
 
     Contract: in order; length of `ds`, unknown with `on_error="skip"`; random with `rng`; thread-
     and fork-safe as `ds` and `f` are; resumable as `ds` is, at once over an indexable source.
@@ -155,10 +153,7 @@ class MapData(Wrapper):
                 fix='on_error="skip" without batched=True',
             )
         if self.batched and is_batched(self.ds):
-            raise ConfigError(
-                "batched=True is for maps before BatchData.",
-                fix="leave it out: after BatchData the function gets the batch",
-            )
+            raise ConfigError("batched=True is for maps before BatchData.", fix="leave it out")
 
 
 class MapDataComponent(MapData):
@@ -170,10 +165,7 @@ class MapDataComponent(MapData):
         ds: What to map.
         f: From the component (with `batched=True` a stack of them) to what replaces it.
         index: Which component: an index, or the key of a dict.
-        rng: As for `MapData`.
-        batched: As for `MapData`.
-        on_error: As for `MapData`.
-        max_errors: As for `MapData`.
+        rng, batched, on_error, max_errors: As for `MapData`.
     """
 
     def __init__(
@@ -198,14 +190,10 @@ class MapDataComponent(MapData):
 
 
 class OnComponent:
-    """A function of one component, as a function of datapoints.
-
-    If it has a method `make_in_row`, that is called instead: it does the same in a row of the
-    batch, see `empty_row`.
-    """
+    """A function of one component, as a function of datapoints."""
 
     def __init__(self, f: Callable[..., Any], index: Any) -> None:
-        self._f = getattr(f, "make_in_row", f)
+        self._f = getattr(f, "make_in_row", f)  # the same in a row of the batch: `empty_row`
         self._index = index
 
     def __call__(self, datapoint: Datapoint, *rng: object) -> Datapoint | None:
@@ -221,6 +209,7 @@ class OnComponent:
         result = self._f(component, *rng)
         if result is None:
             return None
+        # Not `replaced`, which takes a third longer.
         if isinstance(datapoint, tuple):
             components = list(cast("tuple[Any, ...]", datapoint))
             components[self._index] = result
@@ -242,9 +231,8 @@ class SelectComponent(PlannedStage):
 
     def __init__(self, ds: DataFlow, idxs: Hashable | Sequence[Hashable]) -> None:
         super().__init__(ds)
-        self.idxs: list[Any] = (
-            list(cast("Sequence[Hashable]", idxs)) if isinstance(idxs, (list, tuple)) else [idxs]
-        )
+        several = isinstance(idxs, (list, tuple))
+        self.idxs: list[Any] = list(cast("Sequence[Hashable]", idxs)) if several else [idxs]
         if not self.idxs:
             raise ConfigError("SelectComponent was given nothing to select.")
 
@@ -259,31 +247,25 @@ class SelectComponent(PlannedStage):
         return MapStream(inner, self._mapper(), epoch, state, None)
 
     def _mapper(self) -> Mapper:
-        return Mapper(Selection(self.idxs), f"SelectComponent({self.identity()})")
+        return Mapper(partial(_selected, self.idxs), f"SelectComponent({self.identity()})")
 
 
-@dataclass
-class Selection:
-    """From a datapoint, or columns of many, to some of its components."""
-
-    idxs: list[Any]
-
-    def __call__(self, datapoint: Datapoint) -> Datapoint:
-        if isinstance(datapoint, dict):
-            components = cast("dict[Any, Any]", datapoint)
-            return {index: components[index] for index in self.idxs}
-        values = [datapoint[index] for index in self.idxs]
-        # A named tuple loses its names with its components.
-        return tuple(values) if isinstance(datapoint, tuple) else rebuild(datapoint, values)
+def _selected(idxs: list[Any], datapoint: Datapoint) -> Datapoint:
+    """Some components of a datapoint, or of columns of many."""
+    if isinstance(datapoint, dict):
+        return {index: cast("Any", datapoint)[index] for index in idxs}
+    values = [datapoint[index] for index in idxs]
+    # A named tuple loses its names with its components.
+    return tuple(values) if isinstance(datapoint, tuple) else rebuild(datapoint, values)
 
 
-class MapNode(RowMaker, Node):
+class MapNode(RowMaker, InnerNode):
     """Map datapoints of another plan one by one."""
 
     def __init__(self, inner: Node, mapper: Mapper) -> None:
-        self.inner = inner
+        super().__init__(inner)
+        self.chunk = 1
         self.mapper = mapper
-        self.size = inner.size
 
     def get(self, epoch: int, position: int) -> Datapoint:
         return without_rows(self.mapper, self.inner.get(epoch, position), epoch, position)
@@ -295,26 +277,22 @@ class MapNode(RowMaker, Node):
         return self.make(self.mapper, zip(rows, epochs, as_ints(positions), strict=False))
 
 
-class BatchedMapNode(Node):
+class BatchedMapNode(InnerNode):
     """Map blocks of another plan."""
 
     def __init__(self, inner: Node, mapper: Mapper) -> None:
-        self.inner = inner
-        self.size = inner.size
-        self.chunk = inner.chunk
+        super().__init__(inner)
         self._map = BlockMapper(mapper, inner.size)
 
     def read(self, epoch: int, positions: Positions) -> Block:
         return self._map(self.inner.read(epoch, positions), epoch, positions)
 
 
-class SelectNode(Node):
+class SelectNode(InnerNode):
     """Select from another plan."""
 
     def __init__(self, inner: Node, mapper: Mapper) -> None:
-        self.inner = inner
-        self.size = inner.size
-        self.chunk = inner.chunk
+        super().__init__(inner)
         self._mapper = mapper
 
     def read(self, epoch: int, positions: Positions) -> Block:
@@ -341,9 +319,7 @@ class BlockMapper:
             result = self._mapper.f(copied(data), *arguments)
         except Exception as error:
             raise self._mapper.failure(error, _where(epoch, positions), data) from error
-        return self._checked(result, block_size(block), epoch, positions)
-
-    def _checked(self, result: Any, size: int, epoch: int, positions: Positions) -> Columns:
+        size = block_size(block)
         if _is_plain(result, size):
             return Columns(result, size)
         name = self._mapper.name
@@ -364,7 +340,7 @@ class BlockMapper:
 
 
 def _is_plain(result: Any, size: int) -> bool:
-    """Whether there is nothing to convert, and nothing wrong: as a rule."""
+    """Whether there is nothing to convert, and nothing wrong."""
     if type(result) is not tuple:
         return False
     for column in cast("tuple[Any, ...]", result):  # a loop: `all` costs more than what it asks

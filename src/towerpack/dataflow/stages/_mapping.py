@@ -47,10 +47,7 @@ class ErrorPolicy:
         if limit is None:
             return
         if self.on_error == "raise":
-            raise ConfigError(
-                f"max_errors={limit!r} counts what is skipped, and nothing is.",
-                fix='give on_error="skip" too',
-            )
+            raise ConfigError('max_errors= needs on_error="skip": otherwise nothing is skipped.')
         count = isinstance(limit, (int, np.integer)) and not isinstance(limit, bool)
         share = isinstance(limit, (float, np.floating)) and bool(limit < 1)
         if not (count or share) or limit < 0:
@@ -97,13 +94,11 @@ class Mapper:
             where = f"datapoint {position} of epoch {epoch}"
             raise self.failure(error, where, datapoint) from error
         if result is None:
+            advice = "return it at the end of the function"
             raise MapError(
                 f"{self.name} returned None for datapoint {position} of epoch {epoch}.",
                 expected="a datapoint",
-                fix=self._advice(
-                    "return it at the end of the function",
-                    "datapoints for which it raises or returns None",
-                ),
+                fix=self._advice(advice, "datapoints for which it raises or returns None"),
             )
         return result
 
@@ -123,10 +118,7 @@ class Mapper:
 
 
 class MapStream(InnerStream):
-    """Map what another stream gives.
-
-    Datapoints that raise are left out and counted in `skipped`; if that is `None`, they raise.
-    """
+    """Map what another stream gives; what raises is counted in `skipped`, unless that is `None`."""
 
     def __init__(
         self,
@@ -201,13 +193,8 @@ class MapStream(InnerStream):
         if self._policy.spent(self.bad, self.count, ended=True):
             raise self._overspent(self.bad, self.count, self._last) from self._last
         if self.bad:
-            log.warning(
-                "%s left out %d of %d datapoints in epoch %d",
-                self.name,
-                self.bad,
-                self.count,
-                self.epoch,
-            )
+            numbers = self.bad, self.count, self.epoch
+            log.warning("%s left out %d of %d datapoints in epoch %d", self.name, *numbers)
 
     def _overspent(self, bad: int, count: int, last: MapError | None) -> MapError:
         return MapError(
@@ -238,10 +225,7 @@ class FilterData(Wrapper):
         ds: What to choose from.
         predicate: From a datapoint to something true or false. `None` is taken for a forgotten
             `return`, and is an error.
-        rng: Call `predicate(datapoint, rng)`, as `MapData` does.
-        on_error: What an exception in `predicate` does: "raise" a `MapError`, or "skip" the
-            datapoint and count it (`iterator.skipped`), as `MapData` does.
-        max_errors: As for `MapData`.
+        rng, on_error, max_errors: As for `MapData`.
 
     Raises:
         MapError: `predicate` raised, or returned `None`; raised while iterating.

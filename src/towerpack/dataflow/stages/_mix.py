@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
 from math import gcd, lcm
@@ -16,15 +16,7 @@ from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._arguments import given
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import (
-    DataFlow,
-    Length,
-    Place,
-    infinite,
-    length_of,
-    pipeline_of,
-    require_flows,
-)
+from towerpack.dataflow._flow import DataFlow, Length, Place, length_of, pipeline_of, require_flows
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._randomness import permute
 from towerpack.dataflow._stream import State, Stream, check_count, inner_state
@@ -126,18 +118,14 @@ def even_turns(weights: tuple[int, ...]) -> Turns:
 
 
 class EvenMix:
-    """Which position of which flow each position of a mix is; it may end with the first flow.
-
-    Sizes of flows, and of the mix, are `None` where they are infinite.
-    """
+    """Which position of which flow each position of a mix is; it may end with the first flow."""
 
     def __init__(
         self, sizes: Sequence[int | None], weights: Sequence[int], *, stop_first: bool
     ) -> None:
         left = list(weights)  # 0 for flows that have ended
         given = np.zeros(len(sizes), np.int64)
-        # Stretches in which the same flows take turns: where each begins, how much each flow gave
-        # before, whose turns they are.
+        # Where the same flows take turns: its begin, what each gave before, whose turns they are.
         self._phases: list[tuple[int, Array, Turns]] = []
         self.size: int | None = 0
         while any(left):
@@ -177,8 +165,8 @@ class MixData(Combination):
 
     The order of turns is fixed, and as even as can be: of the first n datapoints, for any n, a flow
     with share w has given w * n, to within one. Shuffle the flows, not the mix. Shares are exact
-    where the smallest integers in their proportion sum up to no more than 65,536; others are
-    rounded to that, which a warning tells.
+    where the smallest integers in their proportion sum up to no more than 65,536, and otherwise
+    rounded to that, with a warning.
 
     Contract: each flow in its own order; length by `stop`; not random; thread- and fork-safe as the
     flows are; resumable as they are, at once if all are indexable.
@@ -207,8 +195,7 @@ class MixData(Combination):
         self.weights = whole_weights([1] * len(self.flows) if weights is None else weights)
         if len(self.weights) != len(self.flows):
             raise ConfigError(
-                f"{type(self).__name__} was given {len(self.flows)} flows and "
-                f"{len(self.weights)} weights.",
+                f"{len(self.flows)} flows were given {len(self.weights)} weights.",
                 expected="a weight for each flow",
             )
         if stop == "repeat":
@@ -246,17 +233,9 @@ class RandomChooseData(MixData):
     """
 
     def __init__(self, df_lists: Sequence[DataFlow] | Sequence[tuple[DataFlow, float]]) -> None:
-        if isinstance(df_lists, DataFlow) or not isinstance(cast("object", df_lists), Iterable):
+        if isinstance(df_lists, DataFlow):
             require_flows(df_lists, self)
-        pairs: list[Any] = [
-            entry if isinstance(entry, (tuple, list)) else (entry, 1) for entry in df_lists
-        ]
-        if any(len(pair) != 2 for pair in pairs):
-            raise ConfigError(
-                "RandomChooseData takes flows, or pairs of a flow and its probability.",
-                got=f"{max(map(len, pairs))} values together",
-                fix="[(ds1, 0.7), (ds2, 0.3)]",
-            )
+        pairs: list[Any] = [one if isinstance(one, (tuple, list)) else (one, 1) for one in df_lists]
         super().__init__([flow for flow, _ in pairs], [weight for _, weight in pairs])
 
 
@@ -320,11 +299,9 @@ class RandomMixData(Combination):
     def __init__(self, df_lists: Sequence[DataFlow]) -> None:
         super().__init__(df_lists)
         for flow in self.flows:
-            length = length_of(flow)
-            if length is None or infinite(length):
+            if not isinstance(length_of(flow), int):
                 raise ConfigError(
-                    f"RandomMixData needs lengths, and that of {flow} is "
-                    f"{'not known' if length is None else 'infinite'}.",
+                    f"RandomMixData needs lengths, and that of {flow} is infinite or not known.",
                     fix="MixData mixes flows of any length",
                 )
 
@@ -355,24 +332,24 @@ class RandomMix:
         self._key = key
         self._last: tuple[int, Array, Array] | None = None
 
-    def locate(self, epoch: int, positions: Array) -> tuple[Array, Array]:
-        """For each position the flow, and the position in it."""
-        _, flows, local = self._order(epoch)
-        return flows[positions], local[positions]
-
-    def _order(self, epoch: int) -> tuple[int, Array, Array]:
+    def order(self, epoch: int) -> tuple[Array, Array]:
+        """For each position of a pass the flow, and the position in it."""
         last = self._last
-        if last is not None and last[0] == epoch:
-            return last
-        where = np.arange(self.size, dtype=np.int64)
-        drawn = permute(where, self.size, derive_seed(self._key, epoch))
-        flows = np.searchsorted(self._ends, drawn, side="right")
-        local = np.empty_like(where)
-        local[np.argsort(flows, kind="stable")] = where
-        starts = np.concatenate(([0], self._ends[:-1]))
-        last = (epoch, flows, local - starts[flows])
-        self._last = last  # one assignment: safe between threads
-        return last
+        if last is None or last[0] != epoch:
+            where = np.arange(self.size, dtype=np.int64)
+            drawn = permute(where, self.size, derive_seed(self._key, epoch))
+            flows = np.searchsorted(self._ends, drawn, side="right")
+            local = np.empty_like(where)
+            local[np.argsort(flows, kind="stable")] = where
+            starts = np.concatenate(([0], self._ends[:-1]))
+            last = (epoch, flows, local - starts[flows])
+            self._last = last  # one assignment: safe between threads
+        return last[1:]
+
+    def locate(self, epoch: int, positions: Array) -> tuple[Array, Array]:
+        """For each of some positions the flow, and the position in it."""
+        flows, local = self.order(epoch)
+        return flows[positions], local[positions]
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_last": None}
@@ -384,21 +361,20 @@ class RandomMixStream(CombinedStream):
     def __init__(self, flow: RandomMixData, place: Place, epoch: int, state: State) -> None:
         super().__init__(flow.open_inputs(place, epoch, inner_state(state)))
         self._flows = flow.flows
-        mix = flow.mix(place)
-        self._whose, self._local = mix.locate(epoch, np.arange(mix.size))
-        self._position = check_count(None if state is None else state["position"], mix.size)
+        self._whose, self._local = flow.mix(place).order(epoch)
+        self._position = check_count(None if state is None else state["position"], len(self._whose))
 
     def __next__(self) -> Datapoint:
         if self._position >= len(self._whose):
             raise StopIteration
-        flow = int(self._whose[self._position])
+        index = int(self._whose[self._position])
         try:
-            datapoint = next(self.streams[flow])
+            datapoint = next(self.streams[index])
         except StopIteration:
+            flow, found = self._flows[index], self._local[self._position]
             raise DataFlowError(
-                f"{pipeline_of(self._flows[flow])} ended after {self._local[self._position]} "
-                "datapoints.",
-                expected=f"{len(self._flows[flow])}, as its len() says",
+                f"{pipeline_of(flow)} ended after {found} datapoints.",
+                expected=f"{len(flow)}, as its len() says",
             ) from None
         self._position += 1
         return datapoint

@@ -24,7 +24,7 @@ from towerpack.dataflow._datapoints import (
     take,
 )
 from towerpack.dataflow._flow import DataFlow, Length, Place, length_of, open_flow, pipeline_of
-from towerpack.dataflow._plan import Node
+from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, inner_state
 from towerpack.dataflow._user_code import AGAIN
 from towerpack.dataflow.stages._base import PlannedStage, Transform, WindowStage
@@ -52,10 +52,9 @@ class RepeatedData(PlannedStage):
 
     def __init__(self, ds: DataFlow, n: int = -1) -> None:
         super().__init__(ds)
-        n = integer_of(n, "n")
-        if n != -1 and n < 1:
+        self.n = integer_of(n, "n")
+        if self.n != -1 and self.n < 1:
             raise ConfigError(f"Nothing can be repeated {n} times.", expected="-1, or 1 or more")
-        self.n = n
         self._begin = partial(_begin_repeated, n)
 
     def length(self) -> Length:
@@ -82,8 +81,7 @@ class FixedSizeData(PlannedStage):
 
     With `keep_state`, a pass goes on where the one before stopped: pass e holds datapoints
     e * size to (e + 1) * size - 1 of endlessly repeated passes over `ds`. Without, every pass
-    begins with a new pass over `ds`. Either way a pass that needs more than `ds` has goes on with
-    another pass over it.
+    begins with a new pass over `ds`.
 
     Contract: in order; `size`; not random; thread- and fork-safe as `ds` is; resumable as `ds` is.
     A pass that is started afresh in the middle of a `ds` without a plan reads up to there.
@@ -99,8 +97,7 @@ class FixedSizeData(PlannedStage):
         self.size = integer_of(size, "size", 1)
         self.keep_state = keep_state
         self.begin = partial(_begin_fixed, self.size, keep_state)
-        # Where a pass ended, for each seed and place. They save the next pass from reading up to
-        # there, and change nothing else.
+        # Where a pass ended, for each seed and place: the next one need not read up to there.
         self._waiting: dict[tuple[int, str], Waiting] = {}
 
     def length(self) -> Length:
@@ -157,15 +154,15 @@ def _begin_fixed(size: int, keep_state: bool, epoch: int) -> Beginning:
     return Beginning(again * AGAIN, 1, number * size)
 
 
-class PassesNode(Node):
+class PassesNode(InnerNode):
     """Read passes of another plan, one after another, as one long pass."""
 
     def __init__(self, inner: Node, size: int | None, begin: Begin) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.passes_on = (inner,)
         self.size = size
-        # Not ahead over many short passes.
-        self.chunk = inner.chunk if inner.size is None else max(1, min(inner.chunk, inner.size))
+        if inner.size is not None:  # not ahead over many short passes
+            self.chunk = max(1, min(inner.chunk, inner.size))
         self._begin = begin
 
     def get(self, epoch: int, position: int) -> Datapoint:
@@ -240,7 +237,7 @@ class PassesStream(InnerStream):
 
 
 class Waiting(NamedTuple):
-    """A stream that waits where a pass ended, for the next one, and what it counts in."""
+    """A stream that stands where a pass ended, for the next one, and what it counts in."""
 
     epoch: int
     passes: PassesStream
@@ -258,20 +255,20 @@ class FixedStream(Stream):
         self._end: State = None
         # The stream may go over to the next pass, whose tally is another one.
         self._total = place.tally or Tally()
+        self._counted = self._done = self._skip = 0
         waiting = flow.take(place, epoch) if state is None else None
         if waiting is not None:
             _, self._passes, self._tally = waiting
             self._counted = self._tally.skipped
-            self._done = self._skip = 0
             return
         self._tally = self._total.part()
-        self._counted = 0
         begin = flow.begin(epoch)
         length = length_of(flow.ds)
-        turn, skip = 0, begin.skip
+        turn, self._skip = 0, begin.skip
         if isinstance(length, int) and length:
-            turn, skip = divmod(skip, length)
-        self._done, self._skip = (0, skip) if state is None else (state["done"], state["skip"])
+            turn, self._skip = divmod(begin.skip, length)
+        if state is not None:
+            self._done, self._skip = state["done"], state["skip"]
         inside = replace(place, tally=self._tally)
         self._passes = PassesStream(flow.ds, inside, begin, -1, inner_state(state), turn)
         self._count()
@@ -306,8 +303,7 @@ class FixedStream(Stream):
         if self._end is None:
             self._end = self.state()
             if self._flow.keep_state:
-                waiting = Waiting(self._epoch + 1, self._passes, self._tally)
-                self._flow.leave(self._place, waiting)
+                self._flow.leave(self._place, Waiting(self._epoch + 1, self._passes, self._tally))
             else:
                 self._passes.close()
 
@@ -331,13 +327,10 @@ def tell_if_short(ds: DataFlow, datapoints: int) -> bool:
     length = length_of(ds)
     if length is None or datapoints >= length:
         return False
-    log.warning(
-        "len() of the flow is %d, but a pass over it ended after %d datapoints. Find what is "
-        "missing, or correct its __len__: without steps_per_epoch, epochs go by that. (%s)",
-        length,
-        datapoints,
-        pipeline_of(ds),
+    message = (
+        "len() of the flow is %d, but a pass over it ended after %d datapoints. Correct it. (%s)"
     )
+    log.warning(message, length, datapoints, pipeline_of(ds))
     return True
 
 
@@ -377,14 +370,13 @@ class RepeatedDataPoint(WindowStage):
         return lambda window, datapoints: [*map(duplicate, datapoints * (self.n - 1)), *datapoints]
 
 
-class RepeatPointNode(Node):
+class RepeatPointNode(InnerNode):
     """Read position p as position p // n of another plan."""
 
     def __init__(self, inner: Node, n: int) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.n = n
         self.size = None if inner.size is None else inner.size * n
-        self.chunk = inner.chunk
 
     def read(self, epoch: int, positions: Positions) -> Block:
         wanted, which = np.unique(as_array(positions) // self.n, return_inverse=True)

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_array
-from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, infinite, length_of
-from towerpack.dataflow._plan import Node
+from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, length_of
+from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow.stages._base import Transform, WindowStage
 from towerpack.dataflow.stages._batch import BatchData
@@ -57,7 +57,7 @@ class ShardData(WindowStage):
 
     def length(self) -> Length:
         length = length_of(self.ds)
-        return length if length is None or infinite(length) else self._share(int(length))
+        return self._share(length) if isinstance(length, int) else length
 
     def arguments(self) -> str:
         return f"{self.index} of {self.num_shards}"
@@ -86,13 +86,12 @@ class ShardData(WindowStage):
         return (length + missing) // self.num_shards
 
 
-class ShardNode(Node):
+class ShardNode(InnerNode):
     """Read every `num_shards`-th position of another plan."""
 
     def __init__(self, inner: Node, num_shards: int, index: int, size: int | None) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.size = size
-        self.chunk = inner.chunk
         self._num_shards = num_shards
         self._index = index
 
@@ -165,8 +164,5 @@ def _checked_shard(num_shards: int, index: int) -> tuple[int, int]:
     num_shards = integer_of(num_shards, "num_shards", 1)
     index = integer_of(index, "index", 0)
     if index >= num_shards:
-        raise ConfigError(
-            f"There is no shard {index} of {num_shards}.",
-            expected="num_shards 1 or more, and an index from 0 to num_shards - 1",
-        )
+        raise ConfigError(f"There is no shard {index} of {num_shards}: the first is shard 0.")
     return num_shards, index

@@ -17,13 +17,11 @@ from towerpack.dataflow._flow import (
     Length,
     Place,
     check_seed,
-    compile_flow,
     infinite,
     length_of,
-    pipeline_of,
-    sequential_part,
+    require_plan,
 )
-from towerpack.dataflow._plan import Node
+from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._randomness import permute
 from towerpack.dataflow.stages._base import PlannedStage, Transform, WindowStage
 from towerpack.dataflow.stages._repeat import RepeatPointNode
@@ -56,18 +54,8 @@ class ShuffleData(PlannedStage):
         self.seed = check_seed(seed)
         self.random = seed is None
         if infinite(length_of(ds)):
-            raise ConfigError(
-                f"{ds} is infinite: it has no order to shuffle.",
-                fix="shuffle first and repeat afterwards",
-            )
-        if compile_flow(ds, Place(0, serial=True)) is None:
-            raise ConfigError(
-                f"ShuffleData needs random access, and {pipeline_of(sequential_part(ds))} can only "
-                "be read in order.",
-                expected="a source with __len__ and __getitem__, and no __iter__; stages that keep "
-                "to a plan",
-                fix="LocallyShuffleData(ds, buffer_size), or load it: DataFromList(list(ds))",
-            )
+            raise ConfigError(f"{ds} is infinite.", fix="shuffle first and repeat afterwards")
+        require_plan(ds, Place(0, serial=True), "ShuffleData needs random access")
 
     def compile(self, place: Place) -> Node | None:
         # Nobody can read ahead of a shuffle: workers further down would only start in vain.
@@ -94,8 +82,7 @@ class LocallyShuffleData(WindowStage):
         ds: Any flow, also an infinite one.
         buffer_size: Datapoints in a window.
         num_reuse: How often each datapoint comes.
-        shuffle_interval: Accepted, and without effect, for programs written for Tensorpack, which
-            shuffled a moving buffer now and then; here whole windows are shuffled.
+        shuffle_interval: Accepted, and without effect, for programs written for Tensorpack.
         seed: For this shuffle alone; by default the run's.
     """
 
@@ -142,17 +129,15 @@ class LocallyShuffleData(WindowStage):
         return shuffled
 
 
-class PermutedNode(Node):
+class PermutedNode(InnerNode):
     """Base of plans that read another one in a permuted order, a block of positions at a time.
 
     The last block is kept: that is one computation per block, instead of one per batch.
     """
 
     def __init__(self, inner: Node, key: int, block: int) -> None:
-        self.inner = inner
+        super().__init__(inner)
         self.passes_on = (inner,)
-        self.size = inner.size
-        self.chunk = inner.chunk
         self.key = key
         self.block = block
 

@@ -67,24 +67,13 @@ class TestImageFromFile:
         assert small[:, 0].tolist() == [[0, 0, 0]] * 3
         assert small[:, 3].tolist() == [[200, 100, 50]] * 3
 
-    def test_shuffle_does_not_touch_the_list(self, root: Path) -> None:
-        files = [root / "b/1.png", root / "b/0.PNG", root / "a/3.png"] * 4
-        before = list(files)
-        ds = ImageFromFile(files, shuffle=True)
-        assert len(list(ds)) == 12 and files == before
-
     def test_wrong_arguments(self) -> None:
         arguments: Any
         for arguments, told in (
             (("a.png",), r"'a.png' \(str\)"),
-            ((Path("a.png"),), "list of files"),
-            ((3,), "list of files"),
             ((["a.png"], 3, "big"), "is no size"),
-            ((["a.png"], 3, 1.5), "is no size"),
-            ((["a.png"], 3, (1, 2, 3)), "is no size"),
-            ((["a.png"], 4), "4 channels"),
-            ((["a.png"], 3, 0), "is no size"),
             ((["a.png"], 3, (1, -1)), "is no size"),
+            ((["a.png"], 4), "4 channels"),
         ):
             with pytest.raises(ConfigError, match=told):
                 ImageFromFile(*arguments)
@@ -144,8 +133,8 @@ class TestImageFolder:
 
     def test_nothing_there(self, root: Path, tmp_path: Path) -> None:
         (tmp_path / "empty" / "a").mkdir(parents=True)
-        for path, told in ((root / "no", "no folder"), (root / "README", "a file")):
-            with pytest.raises(ConfigError, match=told):
+        for path in (root / "no", root / "README"):
+            with pytest.raises(ConfigError, match="no folder"):
                 ImageFolder(path)
         with pytest.raises(ConfigError, match=r"no images(.|\n)*fix +ImageFromFile"):
             ImageFolder(tmp_path / "empty")
@@ -183,28 +172,10 @@ class TestImageCSV:
         with pytest.raises(FormatError, match="'kind' in line 1"):
             ImageCSV(self.write(root, "picture,kind\nb/1.png,3\nb/0.PNG,4\n"))
 
-    @pytest.mark.parametrize("line", ["b/1.png,3", '"b/1.png", 3', "\ufeffb/1.png,3", "b/1.png"])
-    def test_a_first_picture_is_no_header(self, root: Path, line: str) -> None:
-        blank = "" if line.startswith("\ufeff") else "\n"
-        path = self.write(root, f"{blank}{line}\nb/0.PNG,4\n")
-        with pytest.raises(ConfigError, match=r"Line [12] of .* no header") as caught:
-            ImageCSV(path, header=True)
-        assert str(root / "b/1.png") in str(caught.value) and "header=" in str(caught.value)
-        elsewhere = ImageCSV(path, header=True, root=root / "c", decode=False)
-        assert elsewhere.labels.tolist() == [4]
-        with pytest.raises(ConfigError, match="no header"):
-            ImageCSV(self.write(root, f"{root / 'b/1.png'},3\n"), header=True, root=root / "c")
-
-    @pytest.mark.parametrize("classes", [None, ["a"]])
-    @pytest.mark.parametrize(
-        ("text", "header"),
-        [("", False), ("", True), ("\r\n\n", False), ("\ufeff", True), ("path,label", True)],
-    )
-    def test_no_pictures(
-        self, root: Path, text: str, header: bool, classes: list[str] | None
-    ) -> None:
-        with pytest.raises(ConfigError, match=r"no images in .*list\.csv"):
-            ImageCSV(self.write(root, text), header=header, classes=classes)
+    def test_no_pictures(self, root: Path) -> None:
+        for text, header in (("", False), ("", True), ("\r\n\n", False), ("path,label", True)):
+            with pytest.raises(ConfigError, match=r"no images in .*list\.csv"):
+                ImageCSV(self.write(root, text), header=header)
 
     def test_paths(self, root: Path, tmp_path: Path) -> None:
         path = self.write(root, f"b/1.png;1\n{root / 'a/3.png'};2\n")
@@ -213,29 +184,20 @@ class TestImageCSV:
         other = ImageCSV(path, delimiter=";", decode=False, root=tmp_path)
         assert other.files[0] == str(tmp_path / "b/1.png")
 
-    @pytest.mark.parametrize(
-        ("text", "line"),
-        [
+    def test_bad_lines_are_named(self, root: Path) -> None:
+        for text, line in (
             ("a,1\nb\n", 2),
             ("a,1\n\n\nb,2,3\n", 4),
             ("a,1\n,2\n", 2),
-            ("a,1\nb, \n", 2),
             ('a,1\n"b,2\n', 2),
             (b"\xff\xfea\0,\x001\0", 1),
-            ("a\0,1\n", 1),
-        ],
-    )
-    def test_bad_lines_are_named(self, root: Path, text: str | bytes, line: int) -> None:
-        with pytest.raises(FormatError, match=rf"Line {line} of .*list\.csv"):
-            ImageCSV(self.write(root, text))
-
-    def test_mixed_labels(self, root: Path) -> None:
+        ):
+            with pytest.raises(FormatError, match=rf"Line {line} of .*list\.csv"):
+                ImageCSV(self.write(root, text))
         with pytest.raises(FormatError, match=r"'x' in line 3 .* no integer"):
             ImageCSV(self.write(root, "a,1\nb,2\nc,x\n"))
         with pytest.raises(FormatError, match=r"'1' in line 2 .* an integer"):
             ImageCSV(self.write(root, "a,x\nb,1\nc,y\n"))
-        with pytest.raises(FormatError, match="no integer"):
-            ImageCSV(self.write(root, "a,1\nb," + "9" * 30 + "\n"))
 
     def test_a_file_too_large_for_an_image_is_not_read(self, root: Path) -> None:
         with open(root / "film.png", "wb") as file:
@@ -265,9 +227,8 @@ class TestArguments:
     @pytest.mark.parametrize(
         ("arguments", "told"),
         [
-            *(({"delimiter": wrong}, "no delimiter") for wrong in (";;", "", 3, None, '"')),
-            *(({"classes": wrong}, "class") for wrong in ([0, 1], [None], ["a", "a"], ["a", b"b"])),
-            *(({"max_pixels": wrong}, "max_pixels") for wrong in (None, "9", 1.5)),
+            *(({"classes": wrong}, "class") for wrong in ([0, 1], ["a", "a"])),
+            ({"max_pixels": "9"}, "max_pixels"),
         ],
     )
     def test_wrong(self, root: Path, arguments: Any, told: str) -> None:
@@ -278,16 +239,11 @@ class TestArguments:
             with pytest.raises(ConfigError, match=told):
                 ImageFolder(root, **arguments)
 
-    def test_a_string_is_one_class(self, root: Path) -> None:
-        (root / "list.csv").write_text("b/1.png,cat\n")
-        assert ImageCSV(root / "list.csv", classes="cat").classes == ["cat"]
-        assert ImageFolder(root, classes="b").classes == ["b"]
-
-    @pytest.mark.parametrize("delimiter", [",", " ", "\t"])
-    def test_lines_of_spaces_are_empty(self, root: Path, delimiter: str) -> None:
+    def test_lines_of_spaces_are_empty(self, root: Path) -> None:
         text = "  \nb/1.png,3\n \t \n\na/3.png,4\n   "
-        (root / "list.csv").write_text(text.replace(",", delimiter))
-        assert ImageCSV(root / "list.csv", delimiter=delimiter).labels.tolist() == [3, 4]
+        for delimiter in ",", " ", "\t":
+            (root / "list.csv").write_text(text.replace(",", delimiter))
+            assert ImageCSV(root / "list.csv", delimiter=delimiter).labels.tolist() == [3, 4]
         (root / "list.csv").write_text("b/1.png,3\n , \n")
         with pytest.raises(FormatError, match="Line 2"):
             ImageCSV(root / "list.csv")
@@ -309,8 +265,7 @@ class TestArguments:
 
 
 @pytest.mark.parametrize("kind", ["ImageFromFile", "ImageFolder", "ImageCSV"])
-@pytest.mark.parametrize("content", [encode_jpeg(picture(0, 60, 80))[:900], b"no", None])
-def test_what_a_bad_file_is_left_out_by(tmp_path: Path, kind: str, content: bytes | None) -> None:
+def test_what_a_bad_file_is_left_out_by(tmp_path: Path, kind: str) -> None:
     files = [tmp_path / "class" / f"{name}.jpg" for name in "abc"]
     files[0].parent.mkdir()
     for file in files:
@@ -321,20 +276,15 @@ def test_what_a_bad_file_is_left_out_by(tmp_path: Path, kind: str, content: byte
     def make(**options: Any) -> DataFlow:
         if kind == "ImageFromFile":
             return ImageFromFile(files)
-        return (
-            ImageCSV(lines, **options) if kind == "ImageCSV" else ImageFolder(tmp_path, **options)
-        )
+        if kind == "ImageCSV":
+            return ImageCSV(lines, **options)
+        return ImageFolder(tmp_path, **options)
 
     source, names = make(), make(decode=False)
-    if content is None:
-        files[1].unlink()
-    else:
-        files[1].write_bytes(content)
+    files[1].write_bytes(encode_jpeg(picture(0, 60, 80))[:900])
     with pytest.raises(FormatError, match=r"b\.jpg") as caught:
         list(source)
     (code,) = re.findall(r"MapDataComponent\(.*on_error=\"skip\"\)", caught.value.fix or "")
-    if content is None:
-        return
     # As told, word for word.
     told = {"MapDataComponent": MapDataComponent, "Path": Path, "decode_image": decode_image}
     found = list(eval(code, {**told, "DataFromList": DataFromList, "files": files, "ds": names}))
