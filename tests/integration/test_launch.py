@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from processes import communicate, is_alive, wait_until
+from scaling import sample
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -201,7 +202,7 @@ def test_all_are_started_again(tmp_path: Path) -> None:
     assert err.count("worker 0 (127.0.0.1:") == 2
 
 
-@pytest.mark.parametrize(("options", "lives"), [([], 3), (["--min-life", "0"], 5)])
+@pytest.mark.parametrize(("options", "lives"), sample([([], 3), (["--min-life", "0"], 5)]))
 def test_a_crash_loop_is_given_up(tmp_path: Path, options: list[str], lives: int) -> None:
     options = [*options, "--workers", "1", "--max-restarts", "4", "--backoff", "0.01"]
     code, out, err = finished(tmp_path, "print('life'); sys.exit(7)", *options)
