@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import time
@@ -20,26 +19,25 @@ from towerpack.checkpoint import load_checkpoint
 from towerpack.dataflow import BatchData, DataFromArrays, MapData, PrefetchData
 
 
-def at_work(go: Path, point: Any) -> Any:
-    """From the hundredth batch on not before the file: a worker without work is just replaced."""
-    *rest, number = point
-    while number >= 800 and not go.exists():
-        time.sleep(0.01)
-    return rest
-
-
 def test_a_killed_data_worker_costs_no_step(tmp_path: Path) -> None:
-    before = children_of(os.getpid())
+    before, go = children_of(os.getpid()), tmp_path / "go"
+
+    # In here, where workers do not import this module, and TensorFlow, for it.
+    def at_work(point: Any) -> Any:
+        """From the hundredth batch on not before the kill: only who has work is missed."""
+        *rest, number = point
+        while number >= 800 and not go.exists():
+            time.sleep(0.01)
+        return rest
 
     def kill(callback: Callback) -> None:
         workers = [pid for pid in children_of(os.getpid()) if pid not in before]
         os.kill(workers[0], signal.SIGKILL)
-        (tmp_path / "go").touch()
+        go.touch()
 
     def run(name: str, *callbacks: Callback) -> Any:
         points = DataFromArrays(np.tile(X, (40, 1)), np.tile(Y, 40), np.arange(1920))
-        points = MapData(points, functools.partial(at_work, tmp_path / "go"))
-        flow = PrefetchData(BatchData(points, 8), num_proc=2)
+        flow = PrefetchData(BatchData(MapData(points, at_work), 8), num_proc=2)
         # No save is due before the end.
         return train(tmp_path / name, [ModelSaver(), *callbacks], dataflow=flow, max_epoch=1)
 
