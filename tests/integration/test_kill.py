@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import random
 import signal
 import subprocess
@@ -19,7 +18,7 @@ from warm_python import warm_python
 
 PROGRAM = Path(__file__).with_name("resumable_program.py")
 EVERY_STEP = Path(__file__).with_name("every_step_program.py")
-KILLS = scaled(10, at_least=3)
+KILLS = scaled(10)
 
 
 def command(run_dir: Path, output: Path) -> list[str]:
@@ -80,7 +79,7 @@ def test_kills_end_with_the_same_weights(tmp_path: Path) -> None:
     assert "Saved at step" in err and "done" not in out
     assert load_checkpoint(run_dir).step >= 15
     moments = []
-    for number in range(1, KILLS):
+    for number in range(KILLS):
         # A few lines on; half of the times at once, since every second line (each tenth step)
         # comes with a save that is then under way.
         delay = rng.uniform(0, 0.008) if number % 2 else rng.uniform(0, 0.08)
@@ -89,15 +88,6 @@ def test_kills_end_with_the_same_weights(tmp_path: Path) -> None:
         assert all(row.valid for row in list_checkpoints(run_dir))
     assert any(moment is not None for moment in moments)
     assert_bit_equal(finish(run_dir, output), undisturbed)
-    # A complete run says so and does nothing.
-    before = sorted(os.listdir(run_dir / "checkpoints"))
-    process = start(run_dir, output)
-    _, err = process.communicate(timeout=120)
-    assert process.returncode == 0
-    assert "Complete" in err
-    assert sorted(os.listdir(run_dir / "checkpoints")) == before
-    with np.load(output) as again:
-        assert_bit_equal(dict(again), undisturbed)
 
 
 @pytest.mark.timeout(900)

@@ -150,10 +150,12 @@ def test_preempted_and_killed_they_end_with_the_same_weights(
     assert "Saved at step" in workers.said(0)
 
     # Either is killed; the chief hangs, too.
-    for lost, number, epoch in (
-        (1, signal.SIGKILL, 8), (0, signal.SIGKILL, 13), (0, signal.SIGTSTP, 18)
-    ):  # fmt: skip
-        workers = Workers("long", tmp_path)
+    for case, lost, number, epoch in (
+        ("long", 1, signal.SIGKILL, 8),
+        ("long", 0, signal.SIGKILL, 13),
+        ("hangs", 0, signal.SIGTSTP, 18),
+    ):
+        workers = Workers(case, tmp_path)
         workers.wait_for(f"epoch {epoch}\n")
         workers.processes[lost].send_signal(number)
         began = time.monotonic()
