@@ -119,7 +119,8 @@ def test_a_module_is_run_without_a_prompt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "status"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), signal.SIGKILL)", 137)]
+    ("how", "status"),
+    sample([("sys.exit(3)", 3), ("os.kill(os.getpid(), signal.SIGKILL)", 137)]),
 )
 def test_when_one_fails_all_end(tmp_path: Path, how: str, status: int) -> None:
     """One that ends by itself, one that does not, with a child each."""
@@ -224,7 +225,7 @@ def test_a_preempted_job_is_not_started_again(tmp_path: Path) -> None:
     assert all_ended(pids)
 
 
-@pytest.mark.parametrize("interrupted", [False, True])
+@pytest.mark.parametrize("interrupted", sample([True, False]))
 def test_servers_end_after_the_chief(tmp_path: Path, interrupted: bool) -> None:
     script = f"""
     if me != "chief0":
