@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scaling import sample
+from scaling import only_in_full
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -21,8 +21,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("data")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("part", sample(PARTS))
+@only_in_full
+@pytest.mark.parametrize("part", PARTS)
 def test_runs(part: str, data: Path) -> None:
     command = [sys.executable, str(BENCHMARKS / "data_loading.py"), "--quick", "--without-peers"]
     command += ["--rounds", "1", "--only", part, "--data", str(data)]

@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from scaling import only_in_full
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "inference.py"
 
 
-@pytest.mark.slow
+@only_in_full
 def test_both_compute_the_same(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--quick", "--out", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)

@@ -6,12 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
+from scaling import only_in_full
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "remote.py"
 
 
-@pytest.mark.slow
+@only_in_full
 def test_runs() -> None:
     command = [sys.executable, str(SCRIPT), "--quick", "--only", "bytes", "batch"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)

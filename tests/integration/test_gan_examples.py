@@ -32,8 +32,8 @@ def nothing_is_left() -> Iterator[None]:
     sample(
         [
             ("infogan", ["."], BOTH, 0.0, 0.95, (10, 12)),
-            ("began", ["."], BOTH, 0.1, 1000.0, (8, 8)),
             ("pix2pix", ["l1", "both"], BOTH, 0.1, 10.0, (6, 4 * 3)),
+            ("began", ["."], BOTH, 0.1, 1000.0, (8, 8)),
             ("cyclegan", ["."], FOUR, 5.0, 30.0, (6, 4 * 4)),
         ],
         at_least=2,

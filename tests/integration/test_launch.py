@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from processes import communicate, is_alive, wait_until
+from scaling import sample
 
 pytestmark = [
     pytest.mark.timeout(60),
@@ -118,7 +119,8 @@ def test_a_module_is_run_without_a_prompt(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("how", "status"), [("sys.exit(3)", 3), ("os.kill(os.getpid(), signal.SIGKILL)", 137)]
+    ("how", "status"),
+    sample([("sys.exit(3)", 3), ("os.kill(os.getpid(), signal.SIGKILL)", 137)]),
 )
 def test_when_one_fails_all_end(tmp_path: Path, how: str, status: int) -> None:
     """One that ends by itself, one that does not, with a child each."""
@@ -149,11 +151,14 @@ def test_a_killed_launcher_leaves_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("number", "passed_on"),
-    [
-        (signal.SIGTERM, signal.SIGTERM),
-        (signal.SIGINT, signal.SIGINT),
-        (signal.SIGHUP, signal.SIGTERM),
-    ],
+    sample(
+        [
+            (signal.SIGHUP, signal.SIGTERM),
+            (signal.SIGINT, signal.SIGINT),
+            (signal.SIGTERM, signal.SIGTERM),
+        ],
+        at_least=2,
+    ),
 )
 def test_signals_are_passed_on_once(
     tmp_path: Path, number: signal.Signals, passed_on: signal.Signals
@@ -201,7 +206,7 @@ def test_all_are_started_again(tmp_path: Path) -> None:
     assert err.count("worker 0 (127.0.0.1:") == 2
 
 
-@pytest.mark.parametrize(("options", "lives"), [([], 3), (["--min-life", "0"], 5)])
+@pytest.mark.parametrize(("options", "lives"), sample([([], 3), (["--min-life", "0"], 5)]))
 def test_a_crash_loop_is_given_up(tmp_path: Path, options: list[str], lives: int) -> None:
     options = [*options, "--workers", "1", "--max-restarts", "4", "--backoff", "0.01"]
     code, out, err = finished(tmp_path, "print('life'); sys.exit(7)", *options)
@@ -220,7 +225,7 @@ def test_a_preempted_job_is_not_started_again(tmp_path: Path) -> None:
     assert all_ended(pids)
 
 
-@pytest.mark.parametrize("interrupted", [False, True])
+@pytest.mark.parametrize("interrupted", sample([True, False]))
 def test_servers_end_after_the_chief(tmp_path: Path, interrupted: bool) -> None:
     script = f"""
     if me != "chief0":

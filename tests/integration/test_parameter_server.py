@@ -25,12 +25,12 @@ PROGRAM = Path(__file__).with_name("cluster_program.py")
 
 
 class Cluster:
-    """A chief, a parameter server and two workers."""
+    """A chief, a parameter server and workers."""
 
-    def __init__(self, where: Path, *arguments: object) -> None:
+    def __init__(self, where: Path, *arguments: object, workers: int = 2) -> None:
         self._where = where
         self._command = [*warm_python(), str(PROGRAM), str(where / "run"), *map(str, arguments)]
-        ports = [free_port() for _ in range(4)]
+        ports = [free_port() for _ in range(2 + workers)]
         jobs = {"chief": ports[:1], "ps": ports[1:2], "worker": ports[2:]}
         self.addresses = {job: [f"127.0.0.1:{p}" for p in of] for job, of in jobs.items()}
         self._known = 0
@@ -68,9 +68,9 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(where: Path, *arguments: object) -> Iterator[Cluster]:
+def cluster(where: Path, *arguments: object, workers: int = 2) -> Iterator[Cluster]:
     where.mkdir(exist_ok=True)
-    running = Cluster(where, *arguments)
+    running = Cluster(where, *arguments, workers=workers)
     try:
         yield running
     finally:
@@ -104,32 +104,32 @@ def test_a_worker_that_is_killed_is_done_without_and_taken_back(tmp_path: Path) 
 
 
 def test_a_worker_that_hangs_ends_the_run_which_goes_on(tmp_path: Path) -> None:
-    with cluster(tmp_path, 4000, 8) as running:
+    with cluster(tmp_path, 4000, 4) as running:
         # Late enough for both workers to have a share: one without is not missed.
-        running.wait_for_step(400)
+        running.wait_for_step(200)
         running.processes["worker", 0].send_signal(signal.SIGTSTP)
         began = time.monotonic()
         assert running.wait(seconds=30) == 1
-        assert time.monotonic() - began < 16
+        assert time.monotonic() - began < 12
         where = running.addresses["worker"][0]
-        assert f"PeerError: worker 0 ({where}) has not answered for 8 s" in running.log()
+        assert f"PeerError: worker 0 ({where}) has not answered for 4 s" in running.log()
         running.processes["worker", 0].send_signal(signal.SIGCONT)
         assert [running.wait(*key) for key in running.processes] == [1, 0, 0, 0]
     saved = load_checkpoint(tmp_path / "run").step
-    assert saved >= 400 and f"Saved at step {saved}, before the failure" in running.log()
-    with cluster(tmp_path, saved + 30, 30) as running:
+    assert saved >= 200 and f"Saved at step {saved}, before the failure" in running.log()
+    with cluster(tmp_path, saved + 30, 30, workers=1) as running:
         assert running.wait(seconds=100) == 0, running.log()
         (cost,) = re.findall(rf"^cost (\S+) at {saved + 30}$", running.log(), re.M)
         assert float(cost) < 2.0
 
 
 def test_a_server_that_is_killed_ends_the_run(tmp_path: Path) -> None:
-    with cluster(tmp_path, 4000, 30) as running:
+    with cluster(tmp_path, 4000, 30, workers=1) as running:
         running.wait_for_step(10)
         running.kill("ps", 0)
         assert running.wait(seconds=10) == 1
         assert f"PeerError: ps 0 ({running.addresses['ps'][0]}) has died" in running.log()
-        assert [running.wait("worker", i) for i in range(2)] == [0, 0]
+        assert running.wait("worker") == 0
 
 
 def test_a_process_that_does_not_come_is_named(

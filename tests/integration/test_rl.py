@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from scaling import sample
+from scaling import SCALE, sample
 from small_envs import Walk
 from small_training import Do, assert_same
 from towerpack._core.errors import ConfigError, EnvError
@@ -67,12 +67,14 @@ def test_ended_anywhere_it_goes_on_bit_equal(make: Any, tmp_path: Path) -> None:
     undisturbed = outcome(train(make(), tmp_path / "undisturbed"))
     run_dir = tmp_path / "run"
 
-    # While an environment is stepped, in the middle of a rollout: saved as it was before that.
-    with pytest.raises(SystemExit):
-        train(make(faults={21: "signal"}), run_dir)
-    # In the hooks of a step: what came since the last checkpoint is lost, and done again.
-    with pytest.raises(ZeroDivisionError):
-        train(make(), run_dir, Do("after_step", lambda _: 1 / 0, 21))
+    if make is ppo or SCALE == 1:
+        # While an environment is stepped, in the middle of a rollout: saved as it was before that.
+        with pytest.raises(SystemExit):
+            train(make(faults={21: "signal"}), run_dir)
+    if make is dqn or SCALE == 1:
+        # In the hooks of a step: what came since the last checkpoint is lost, and done again.
+        with pytest.raises(ZeroDivisionError):
+            train(make(), run_dir, Do("after_step", lambda _: 1 / 0, 21))
     # Between two steps of a phase: it is saved with what is left of its batches.
     stop = Do("trigger_step", lambda callback: callback.trainer.request_stop("enough"), 27)
     stop.next_stop = lambda step: 27 if step < 27 else None
@@ -84,7 +86,7 @@ def test_ended_anywhere_it_goes_on_bit_equal(make: Any, tmp_path: Path) -> None:
 SHORT = [
     ("ppo_cartpole", 15_000, 100.0),
     ("pong", 8_192, 8_192.0),
-    ("dqn_cartpole", 1_500, 8.0),
+    ("dqn_cartpole", 1_100, 8.0),
     ("ppo_pendulum", 2_048, -1900.0),
 ]
 

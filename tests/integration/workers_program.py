@@ -7,6 +7,7 @@ Each case is a function. The tests read what it prints.
 
 from __future__ import annotations
 
+import functools
 import sys
 import time
 from pathlib import Path
@@ -15,9 +16,11 @@ from typing import Any
 import keras
 import numpy as np
 import tensorflow as tf
+from tensorflow.python.eager.context import Context
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-from small_training import SPECS, Model, Recorded, X, Y, assert_same, config, flow, train
+from scaling import sample
+from small_training import SPECS, Model, Recorded, X, Y, config, flow, train
 from towerpack.callbacks import Callback, InferenceRunner, ModelSaver, ScalarStats
 from towerpack.checkpoint import load_checkpoint
 from towerpack.dataflow import BatchData, DataFromArrays
@@ -29,7 +32,11 @@ from towerpack.training import MultiWorkerTrainer, StopTraining, join_cluster
 BEFORE = keras.layers.Dense(2)
 BEFORE.build((None, 3))
 VALUE = BEFORE.kernel.numpy()
-TEAM = join_cluster(peer_timeout=4.0 if sys.argv[1] == "alone" else 60.0).team
+if sys.argv[1] == "hangs":  # Else TensorFlow waits for 10 s before it gives up a silent worker.
+    Context.configure_coordination_service = functools.partialmethod(
+        Context.configure_coordination_service, heartbeat_timeout_in_ms=4000
+    )
+TEAM = join_cluster(peer_timeout=1.0 if sys.argv[1] == "alone" else 60.0).team
 np.testing.assert_array_equal(BEFORE.kernel, VALUE)
 
 
@@ -111,51 +118,42 @@ def uneven_data_end_together(where: Path) -> None:
     assert trainer.global_step == 4
 
 
-def what_the_chief_sets_holds_for_all(where: Path) -> None:
+def what_the_chief_sets_holds_for_all_and_one_stops_all(where: Path) -> None:
     class Set(Callback):
         def trigger_epoch(self) -> None:
             self.trainer.hyper_param("learning_rate").set(0.01)
 
-    seen = []
-
-    class Look(Everywhere):
-        def after_call(self) -> None:
-            seen.append(self.trainer.hyper_param("learning_rate").get())
-
-    together(where, [Set(), Look()], max_epoch=2, model=plain())
-    np.testing.assert_allclose([seen[0], seen[-1]], [0.05, 0.01])
-
-
-def one_stops_all(where: Path) -> None:
-    class Stop(Everywhere):
+    class StopAndLook(Everywhere):
         def __init__(self, where: int) -> None:
             self.where = where
+            self.seen: list[float] = []
+
+        def after_call(self) -> None:
+            self.seen.append(self.trainer.hyper_param("learning_rate").get())
 
         def trigger_epoch(self) -> None:
             if TEAM.index == self.where and self.trainer.epoch == 2:
                 raise StopTraining("enough")
 
-    for index in range(2):
-        trainer = together(where / str(index), [Stop(index), ModelSaver()], max_epoch=4)
+    for index in sample([1, 0]):
+        stop = StopAndLook(index)
+        trainer = together(
+            where / str(index), [Set(), stop, ModelSaver()], max_epoch=4, model=plain()
+        )
         assert trainer.global_step == 6
         assert not trainer.complete
-
-
-def goes_on_from_a_checkpoint(where: Path) -> None:
-    together(where / "parts", [ModelSaver()], max_epoch=1)
-    parts = together(where / "parts", [ModelSaver()], max_epoch=3)
-    whole = together(where / "whole", [ModelSaver()], max_epoch=3)
-    assert_same(parts.get_weights(), whole.get_weights())
+        np.testing.assert_allclose([stop.seen[0], stop.seen[-1]], [0.05, 0.01])
 
 
 def well(where: Path) -> None:
+    """All of these, and at last what one of them does not survive."""
     for case in (
         is_one_large_batch,
         each_draws_its_own,
         uneven_data_end_together,
-        what_the_chief_sets_holds_for_all,
-        one_stops_all,
-        goes_on_from_a_checkpoint,
+        what_the_chief_sets_holds_for_all_and_one_stops_all,
+        long,
+        fails,
     ):
         case(where / case.__name__)
         print("passed", case.__name__, flush=True)
@@ -172,8 +170,11 @@ def long(where: Path) -> None:
             super().trigger_epoch()
             time.sleep(0.05)
 
-    trainer = together(where, [ModelSaver(keep=2), Slowly()], max_epoch=40, deterministic=True)
+    trainer = together(where, [ModelSaver(keep=2), Slowly()], max_epoch=25, deterministic=True)
     np.savez(where / f"end-{TEAM.index}.npz", **trainer.get_weights())
+
+
+hangs = long
 
 
 def fails(where: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from scaling import sample
 from towerpack import ConfigError, ExportError, ModelDesc, SpecError
 from towerpack.checkpoint import CheckpointStore
 from towerpack.inference import (
@@ -115,8 +117,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     }
 
 
-@pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    ("form", "name"), sample(list(itertools.product(FORMATS, MODELS)), at_least=6)
+)
 def test_exported_computes_what_the_predictor_does(
     form: str, name: str, runs: dict[str, Path], tmp_path: Path
 ) -> None:
@@ -241,7 +244,7 @@ def test_tampered_weights_are_noticed(runs: dict[str, Path], tmp_path: Path) -> 
     assert before < 1e-5 < 1e-4 < after < 0.1
 
 
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", sample(FORMATS, at_least=2))
 def test_a_model_that_computes_something_else_leaves_nothing(form: str, tmp_path: Path) -> None:
     class Random(KerasInside):
         def build_graph(self, x: tf.Tensor) -> tf.Tensor:
@@ -267,7 +270,7 @@ def test_versions(runs: dict[str, Path], tmp_path: Path) -> None:
     def write(**kwargs: Any) -> str:
         return export(KerasInside(), runs["keras inside"], tmp_path, outputs="y", **kwargs).name
 
-    assert [write(), write(version=9), write()] == ["1", "9", "10"]
+    assert [write(version=9), write()] == ["9", "10"]
     assert load_exported(tmp_path).path == tmp_path / "10"
     assert load_exported(tmp_path / "9").path == tmp_path / "9"
     with pytest.raises(ConfigError, match="a version 9"):

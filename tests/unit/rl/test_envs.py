@@ -34,7 +34,6 @@ KINDS: dict[str, tuple[Callable[[], VectorEnv], tuple[int, ...]]] = {
     ),
     "process": (lambda: make_envs(Counting, 2, seed=1, timeout=60), (9,)),
     "Pendulum": (lambda: make_envs("Pendulum-v1", 2, seed=1, reseed_after=300), (250,)),
-    "Pong": (lambda: make_envs("ALE/Pong-v5", 2, seed=1), (20,)),
     "Breakout": (lambda: make_envs("ALE/Breakout-v5", 2, seed=1, life_loss=True), (80,)),
 }
 
@@ -51,7 +50,7 @@ def test_a_state_restored_in_a_new_object_goes_on_bit_for_bit(name: str) -> None
             for one, other in zip(play(envs, 40), play(others, 40), strict=True):
                 for a, b in zip(one, other, strict=True):
                     np.testing.assert_array_equal(a, b)
-    assert state["episode"].max() > 0 or name == "Pong"
+    assert state["episode"].max() > 0
 
 
 def test_a_native_environment_plays_what_single_ones_play() -> None:
@@ -102,7 +101,7 @@ def test_a_failed_environment_is_restarted_counted_and_reported(
             functools.partial(Counting, fault, 1), 2, seed=0, backend=backend, timeout=1.0
         ) as envs:
             envs.reset()
-            steps = play(envs, 24)
+            steps = play(envs, 10)
             restarts = envs.restarts
     cut = [(t, i) for t, step in enumerate(steps) for i in range(2) if step.truncated[i]]
     assert len(cut) == restarts == len(caplog.messages) > 0
@@ -113,7 +112,7 @@ def test_a_failed_environment_is_restarted_counted_and_reported(
         assert steps[t].observations[i] == 0
         assert steps[t + 1].final[i] == 1
     ends = sum(step.terminated.sum() for step in steps)
-    assert 48 - 6 * 2 < 6 * ends + 3 * restarts <= 48  # nothing lost: all steps are of episodes
+    assert 20 - 6 * 2 < 6 * ends + 3 * restarts <= 20  # nothing lost: all steps are of episodes
 
 
 @pytest.mark.parametrize(
@@ -139,8 +138,10 @@ def test_one_clear_error(env: Any, options: Any, error: type[Exception], words: 
             play(envs, 30)
 
 
-@pytest.mark.parametrize("backend", ["serial", "process"])
-@pytest.mark.parametrize("form", ["reset", "step", "shape"])
+@pytest.mark.parametrize(
+    ("form", "backend"),
+    [("reset", "serial"), ("step", "serial"), ("shape", "serial"), ("shape", "process")],
+)
 def test_another_form_than_gymnasiums_is_an_error(form: str, backend: Any) -> None:
     with pytest.raises(EnvError):
         with make_envs(functools.partial(Odd, form), 1, seed=0, backend=backend) as envs:
