@@ -158,12 +158,11 @@ def test_a_map_function_that_raises(
     assert_goes_on(tmp_path, undisturbed, MapData(DataFromList(batches()), lambda batch: batch))
 
 
-def test_a_bad_datapoint_in_an_evaluation(undisturbed: SimpleTrainer, tmp_path: Path) -> None:
+def test_a_bad_datapoint_in_an_evaluation(tmp_path: Path) -> None:
     bad = InferenceRunner(DataFromList([(X[:8, :2], Y[:8])]), ScalarStats("cost"))
     with pytest.raises(SpecError) as caught:
         train(tmp_path, [*saver(), bad], dataflow=DataFromList(batches()), max_epoch=EPOCHS)
     assert "pipeline" in parts(caught.value)
-    assert_goes_on(tmp_path, undisturbed)
 
 
 # ---------------------------------------------------------------------- NaN
