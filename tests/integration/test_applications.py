@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from app_commands import run
 from digit_files import write_digits
-from scaling import only_in_full, sample
+from scaling import only_in_full
 from towerpack import CheckpointError
 from towerpack.apps import find_recipe, recipe_names, write_picture
 from towerpack.callbacks.monitors import read_stats
@@ -174,15 +174,15 @@ def test_every_recipe_can_be_read_and_explained() -> None:
         assert name in listed
 
 
+@only_in_full  # test_kill.py has the same of trainers
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("network", sample(["lenet", "resnet32"]))
-def test_killed_and_continued_by_the_same_line(network: str, tmp_path: Path) -> None:
+def test_killed_and_continued_by_the_same_line(tmp_path: Path) -> None:
     write_digits(tmp_path, only=256)
     command = [
         *warm_python(),
         *("-m", "towerpack", "train", "resnet32-cifar10", f"data.path={tmp_path}/cifar10_data"),
         *("batch_size=32", "data.workers=0", "steps_per_epoch=4", "epochs=5", "validation=0.2"),
-        *("learning_rate=0.01", "optimizer.warmup=0", f"network={network}"),
+        *("learning_rate=0.01", "optimizer.warmup=0"),
     ]
     run_dir = tmp_path / "runs" / "resnet32-cifar10"
     first = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL)

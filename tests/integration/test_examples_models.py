@@ -24,8 +24,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
             ("similarity", ["contrastive", "triplet"], {"val/cost", "val/error"}, (600, 1200)),
             ("ctc", ["."], {"val/cost", "val/label_error", "val/line_error"}, (600, 900)),
             ("saliency", ["."], {"val/cost", "val/error"}, (360, 1200)),
-        ],
-        at_least=2,
+        ]
     ),
 )
 def test_it_trains_evaluates_and_draws(
