@@ -18,7 +18,7 @@ from towerpack.inference import load_exported
 RECIPE = """
 task: segmentation
 data: {path: data, void: [255], size: [40, 48], batch_size: 8, augmenter: unet}
-model: {network: unet, options: {width: 8, batch_norm: true, full_size: true}}
+model: {network: unet, options: {width: 8, batch_norm: true}}
 optimizer: {name: adam, learning_rate: 0.01}
 train: {epochs: 2, steps_per_epoch: 20, keep: 1}
 search: {optimizer.learning_rate: [0.001, 0.01]}
