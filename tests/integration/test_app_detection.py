@@ -16,7 +16,7 @@ from scaling import SCALE
 
 RECIPE = """
 task: detection
-data: {inputter: coco, path: ., size: [64, 64], batch_size: 16, augmenter: ssd_lite}
+data: {inputter: coco, path: ., size: [64, 64], batch_size: 8, augmenter: ssd_lite}
 model: {network: "small_detector:net", shown: 0.4}
 optimizer: {name: adam, learning_rate: 5.0e-3, schedule: cosine}
 train: {epochs: 2, steps_per_epoch: 40}
