@@ -19,7 +19,7 @@ task: detection
 data: {inputter: coco, path: ., size: [64, 64], batch_size: 8, augmenter: ssd_lite}
 model: {network: "small_detector:net", shown: 0.4}
 optimizer: {name: adam, learning_rate: 5.0e-3, schedule: cosine}
-train: {epochs: 2, steps_per_epoch: 40}
+train: {epochs: 1, steps_per_epoch: 60}
 search: {optimizer.learning_rate: [1.0e-3, 5.0e-3]}
 """
 
