@@ -10,15 +10,16 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from app_commands import run
+from app_commands import run, tune
 from box_files import NAMES, write_scenes
+from scaling import SCALE
 
 RECIPE = """
 task: detection
-data: {inputter: coco, path: ., size: [64, 64], batch_size: 16, augmenter: ssd_lite}
+data: {inputter: coco, path: ., size: [64, 64], batch_size: 8, augmenter: ssd_lite}
 model: {network: "small_detector:net", shown: 0.4}
 optimizer: {name: adam, learning_rate: 5.0e-3, schedule: cosine}
-train: {epochs: 4, steps_per_epoch: 30}
+train: {epochs: 1, steps_per_epoch: 60}
 search: {optimizer.learning_rate: [1.0e-3, 5.0e-3]}
 """
 
@@ -46,7 +47,8 @@ def test_every_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert (folder / "contact-sheet.png").stat().st_size > 5000
     assert sum(row["count"] for row in rows) > 0.5 * len(truth)
 
-    run("export", "runs/digits", "--format", "onnx")  # compared with the model by itself
+    if SCALE == 1:
+        run("export", "runs/digits", "--format", "onnx")  # compared with the model by itself
     run("export", "runs/digits")
     served = tf.saved_model.load("runs/digits/export/saved_model/1").signatures["serving_default"]
     files = [Path(row["source"]).read_bytes() for row in rows[:3]]
@@ -67,5 +69,4 @@ def test_every_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     best = rows[0]["boxes"][0]["box"]
     assert answers["boxes"][3, 0] == pytest.approx(best, abs=0.1)
 
-    run("tune", "digits.yaml", "--trials", "1", "train.epochs=1", "steps_per_epoch=2")
-    assert Path("runs/digits-tune/best.yaml").is_file()
+    tune("digits.yaml")

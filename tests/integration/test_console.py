@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from small_training import Do, flow, train
+from small_training import LINE, Do, flow, train
 from towerpack.callbacks import Callback, ModelSaver
 from towerpack.inputs import QueueInput
 from towerpack.training import StopTraining
@@ -65,7 +65,7 @@ def test_piped(tmp_path: Path) -> None:
 
 def ending(run_dir: Path, caplog: pytest.LogCaptureFixture, *args: Any, **kwargs: Any) -> str:
     with caplog.at_level(logging.INFO, "towerpack"):
-        train(run_dir, *args, **kwargs)
+        train(run_dir, *args, model=LINE, **kwargs)
     return caplog.records[-1].message
 
 

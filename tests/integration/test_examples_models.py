@@ -10,6 +10,7 @@ from pathlib import Path
 import cv2
 import pytest
 
+from scaling import sample
 from towerpack.callbacks.monitors import read_stats
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -17,12 +18,14 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 
 @pytest.mark.parametrize(
     ("name", "runs", "numbers", "size"),
-    [
-        ("spatial_transformer", ["."], {"val/cost", "val/error"}, (160, 960)),
-        ("similarity", ["contrastive", "triplet"], {"val/cost", "val/error"}, (600, 1200)),
-        ("ctc", ["."], {"val/cost", "val/label_error", "val/line_error"}, (600, 900)),
-        ("saliency", ["."], {"val/cost", "val/error"}, (360, 1200)),
-    ],
+    sample(
+        [
+            ("spatial_transformer", ["."], {"val/cost", "val/error"}, (160, 960)),
+            ("similarity", ["contrastive", "triplet"], {"val/cost", "val/error"}, (600, 1200)),
+            ("ctc", ["."], {"val/cost", "val/label_error", "val/line_error"}, (600, 900)),
+            ("saliency", ["."], {"val/cost", "val/error"}, (360, 1200)),
+        ]
+    ),
 )
 def test_it_trains_evaluates_and_draws(
     name: str,

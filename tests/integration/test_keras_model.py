@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from scaling import sample
 from small_training import RNG, Recorded, X, Y, assert_same, config, train
 from towerpack import ConfigError, SpecError
 from towerpack.callbacks import InferenceRunner, ModelSaver, ScalarStats
@@ -55,7 +56,7 @@ def data(batch: int = 8, *more: np.ndarray) -> BatchData:
     return BatchData(DataFromArrays(*arrays), batch, remainder=True)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("weighted", sample([True, False]))
 def test_it_does_what_fit_does(tmp_path: Path, weighted: bool) -> None:
     ours, theirs = two_heads(), two_heads()
     for model in (ours, theirs):  # Values that Keras has drawn would come from the run's seed.

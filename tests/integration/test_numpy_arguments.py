@@ -30,8 +30,7 @@ def given(run_dir: Path, x: np.ndarray = X, y: np.ndarray = Y, *, epochs: int = 
 
 def test_numpy_integers_and_doubles_are_taken_as_they_are_meant(tmp_path: Path) -> None:
     whole = given(tmp_path / "whole", X.astype(np.float64), Y.astype(np.float64))
-    assert_same(whole.get_weights(), given(tmp_path / "float32").get_weights())
-    given(tmp_path / "parts", epochs=1)
+    given(tmp_path / "parts", epochs=1)  # of float32
     assert_same(whole.get_weights(), given(tmp_path / "parts").get_weights())
     assert len(list((tmp_path / "whole" / "checkpoints").glob("step-*"))) == 2
     assert json.loads((tmp_path / "whole" / "run.json").read_text())["seed"] == 3

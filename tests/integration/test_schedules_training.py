@@ -10,6 +10,7 @@ from typing import Any
 import keras
 import pytest
 
+from scaling import sample
 from small_training import Do, Model, PacedBy, Recorded, assert_same, train
 from towerpack import CallbackError, ConfigError
 from towerpack.callbacks import (
@@ -65,20 +66,32 @@ def assert_alike(one: SimpleTrainer, other: SimpleTrainer) -> None:
     assert last == other.monitors.history(LR)[-len(last) :]
 
 
-@pytest.mark.parametrize(("steps", "calls"), [(1, [1, 2, 3]), (4, [4, 6, 10]), (100, [6, 12, 18])])
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> SimpleTrainer:
+    """Trained with the line drawn on the host."""
+    return trained(tmp_path_factory.mktemp("host"), host=True)
+
+
+@pytest.mark.parametrize(
+    ("steps", "calls"), sample([(4, [4, 6, 10]), (100, [6, 12, 18]), (1, [1, 2, 3])], at_least=2)
+)
 def test_a_line_by_steps_is_that_of_single_steps_and_cuts_no_call(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int, calls: list[int]
+    whole: SimpleTrainer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    steps: int,
+    calls: list[int],
 ) -> None:
     monkeypatch.setattr(PacedBy, "fixed", steps)
     recorded = Recorded()
-    inside = trained(tmp_path / "graph", recorded)
-    assert_alike(inside, trained(tmp_path / "host", host=True))
+    assert_alike(trained(tmp_path, recorded), whole)
     assert [step for hook, _, step in recorded.log if hook == "after_call"][:3] == calls
 
 
-@pytest.mark.parametrize("stop", [1, 7, 15, 19])
-def test_it_resumes_inside_and_beside_the_line(tmp_path: Path, stop: int) -> None:
-    whole = trained(tmp_path / "whole")
+@pytest.mark.parametrize("stop", sample([1, 7, 19, 15], at_least=2))
+def test_it_resumes_inside_and_beside_the_line(
+    whole: SimpleTrainer, tmp_path: Path, stop: int
+) -> None:
     saver = PeriodicTrigger(ModelSaver(), every_k_steps=stop)
     ends = Do("trigger_step", lambda self: self.trainer.request_stop(), at=stop)
     ends.next_stop = lambda step: stop if step < stop else None  # type: ignore[method-assign]
@@ -96,7 +109,7 @@ def by_hand(epochs: tuple[int, ...]) -> Callback:
     return Do("after_epoch", write)
 
 
-@pytest.mark.parametrize("epochs", [(1,), (3,)])
+@pytest.mark.parametrize("epochs", sample([(1,), (3,)]))
 def test_what_is_set_by_hand_holds_against_the_line(
     tmp_path: Path, epochs: tuple[int, ...]
 ) -> None:

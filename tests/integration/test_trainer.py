@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -22,6 +23,7 @@ from own_threads import threads
 from processes import stopwatch, wait_until
 from scaling import sample
 from small_training import (
+    LINE,
     SPECS,
     Do,
     Model,
@@ -105,24 +107,21 @@ def hooks_of(first_step: int, last_step: int, epoch: int, call: int) -> list[tup
     return [*found, ("after_epoch", epoch, last_step), ("trigger", epoch, last_step)]
 
 
-@pytest.mark.parametrize("steps", [1, 4, 6, 100])
-def test_hooks_fire_in_their_order(paced: Any, tmp_path: Path, steps: int) -> None:
+@pytest.mark.parametrize("steps", [1, 4, 100])
+def test_hooks_fire_in_their_order_and_callbacks_in_that_of_the_list(
+    paced: Any, tmp_path: Path, steps: int
+) -> None:
     paced(steps)
-    recorded = Recorded()
-    train(tmp_path, [recorded])
-    expected = [("before_train", 0, 0), *hooks_of(0, 6, 1, steps), *hooks_of(6, 12, 2, steps)]
-    assert recorded.log == [*expected, ("after_train", 2, 12)]
-
-
-def test_callbacks_act_in_the_order_of_the_list(paced: Any, tmp_path: Path) -> None:
-    paced(3)
-    log: list[str] = []
+    log: list[tuple[str, str, int, int]] = []
     pair = [Recorded(), Recorded()]
     for name, recorded in zip("ab", pair, strict=True):
-        recorded.on = lambda hook, name=name: log.append(f"{name} {hook}")  # type: ignore[method-assign]
-    train(tmp_path, pair, max_epoch=1, steps_per_epoch=2)
-    assert len(log) == 2 * 12
-    assert log[0::2] == [line.replace("b ", "a ", 1) for line in log[1::2]]
+        recorded.on = lambda hook, name=name, own=recorded: log.append(  # type: ignore[method-assign]
+            (name, hook, own.trainer.epoch, own.trainer.global_step)
+        )
+    train(tmp_path, pair, model=LINE)
+    expected = [("before_train", 0, 0), *hooks_of(0, 6, 1, steps), *hooks_of(6, 12, 2, steps)]
+    expected.append(("after_train", 2, 12))
+    assert log == [(name, *entry) for entry in expected for name in "ab"]
 
 
 def test_one_that_acts_between_steps_forces_single_steps(paced: Any, tmp_path: Path) -> None:
@@ -131,7 +130,7 @@ def test_one_that_acts_between_steps_forces_single_steps(paced: Any, tmp_path: P
 
     paced(4)
     acts = Acts()
-    train(tmp_path, [acts], max_epoch=1)
+    train(tmp_path, [acts], model=LINE, max_epoch=1)
     assert [hook for hook, _, _ in acts.log].count("after_call") == 6
 
 
@@ -142,44 +141,29 @@ def test_a_call_ends_where_a_callback_must_act(paced: Any, tmp_path: Path) -> No
 
     paced(100)
     stops = Stops()
-    train(tmp_path, [stops])
+    train(tmp_path, [stops], model=LINE)
     calls = [step for hook, _, step in stops.log if hook == "after_call"]
     assert calls == [2, 3, 6, 7, 12]
 
 
-def outputs_of(tmp_path: Path, steps: int, **kwargs: Any) -> tuple[Any, Recorded]:
-    recorded = Recorded("cost", "out", "fc0/output", "large", "drop/output")
-    trainer = train(tmp_path / str(steps), [recorded], **kwargs)
-    return trainer, recorded
-
-
 def test_nothing_depends_on_how_many_steps_a_call_runs(paced: Any, tmp_path: Path) -> None:
-    paced(1)
-    single, ones = outputs_of(tmp_path, 1)
-    shapes = {value["large"].shape for value in ones.outputs}
-    assert len(shapes) > 1, "the size of 'large' should depend on the data"
-    for steps in (2, 5):
+    def run(steps: int) -> tuple[SimpleTrainer, Recorded]:
         paced(steps)
-        trainer, many = outputs_of(tmp_path, steps)
-        assert len(many.outputs) == 12
-        for one, other in zip(ones.outputs, many.outputs, strict=True):
-            assert {k: v.shape for k, v in one.items()} == {k: v.shape for k, v in other.items()}
-            assert_same(one, other)
-        assert_same(trainer.get_weights(), single.get_weights())
-        for name in ("cost", "mean", "last", "learning_rate"):
-            assert trainer.monitors.history(name) == single.monitors.history(name)
+        recorded = Recorded("cost", "out", "fc0/output", "large", "drop/output")
+        ragged = {"dataflow": flow(20, remainder=True), "steps_per_epoch": 5}
+        return train(tmp_path / str(steps), [recorded], **ragged), recorded
 
-
-def test_ragged_batches_in_one_flow(paced: Any, tmp_path: Path) -> None:
-    paced(1)
-    ragged = {"dataflow": flow(20, remainder=True), "steps_per_epoch": 5}
-    single, ones = outputs_of(tmp_path, 1, **ragged)
-    paced(4)
-    trainer, many = outputs_of(tmp_path, 4, **ragged)
-    assert [len(step["out"]) for step in many.outputs] == [20, 20, 8, 20, 20, 8, 20, 20, 8, 20]
+    single, ones = run(1)
+    assert [len(step["out"]) for step in ones.outputs] == [20, 20, 8, 20, 20, 8, 20, 20, 8, 20]
+    shapes = {value["large"].shape for value in ones.outputs}
+    assert len(shapes) > 2, "the size of 'large' should depend on the data"
+    trainer, many = run(4)
     for one, other in zip(ones.outputs, many.outputs, strict=True):
+        assert {k: v.shape for k, v in one.items()} == {k: v.shape for k, v in other.items()}
         assert_same(one, other)
     assert_same(trainer.get_weights(), single.get_weights())
+    for name in ("cost", "mean", "last", "learning_rate"):
+        assert trainer.monitors.history(name) == single.monitors.history(name)
 
 
 def test_an_output_that_is_not_there(tmp_path: Path) -> None:
@@ -244,13 +228,15 @@ def test_the_scheduled_rate_is_used(paced: Any, tmp_path: Path) -> None:
     schedule = ScheduledHyperParamSetter("learning_rate", [(0, 0.125), (3, 0.0)], step_based=True)
     model = Model(lambda: keras.optimizers.SGD(1.0))
     weights: list[dict[str, np.ndarray]] = []
-    keep = Do("after_call", lambda self: weights.append(self.trainer.get_weights()))
-    train(tmp_path, [schedule, keep], model=model, max_epoch=1)
+    keep = [
+        Do(hook, lambda self: weights.append(self.trainer.get_weights()))
+        for hook in ("before_train", "after_call")
+    ]
+    train(tmp_path, [schedule, *keep], model=model, max_epoch=1)
     # A call ends at step 3; with a rate of 0 nothing changes after it.
-    assert len(weights) == 2
-    assert_same(weights[1], weights[0])
-    moved = train(tmp_path / "still", model=Model(lambda: keras.optimizers.SGD(0.0)), max_epoch=1)
-    assert not np.array_equal(moved.get_weights()["fc1/kernel"], weights[0]["fc1/kernel"])
+    before, third, last = weights
+    assert_same(last, third)
+    assert not np.array_equal(before["fc1/kernel"], last["fc1/kernel"])
 
 
 # ---------------------------------------------------------------------- ends
@@ -261,6 +247,7 @@ def test_the_end_of_the_data_ends_normally(tmp_path: Path) -> None:
         return train(
             tmp_path,
             [PeriodicTrigger(ModelSaver(), every_k_steps=2)],
+            model=LINE,
             data=QueueInput(flow(), infinite=False),
             steps_per_epoch=4,
             max_epoch=9,
@@ -275,49 +262,33 @@ def test_the_end_of_the_data_ends_normally(tmp_path: Path) -> None:
     assert_same(again.get_weights(), first.get_weights())
 
 
-def test_the_end_is_saved_where_a_run_saves(tmp_path: Path) -> None:
-    saver = PeriodicTrigger(ModelSaver(), every_k_steps=5)
-    train(tmp_path / "a", [saver], max_epoch=1)
-    assert [row.step for row in list_checkpoints(tmp_path / "a")] == [5, 6]
-    # Also by a process that has not saved before itself.
-    with pytest.raises(KeyError):
-        train(tmp_path / "b", [saver, Do("after_call", fail, at=5)], max_epoch=1)
-    train(tmp_path / "b", [saver], max_epoch=1)
-    assert [row.step for row in list_checkpoints(tmp_path / "b")] == [5, 6]
-    train(tmp_path / "c", max_epoch=1)
-    assert list_checkpoints(tmp_path / "c") == []
-
-
-@pytest.mark.parametrize("saver", [ModelSaver(), MinSaver("val/none")])
 @pytest.mark.parametrize(
-    ("period", "end"),
+    ("saver", "every", "end"),
     [
-        ({"every_k_steps": 1000}, 12),
-        ({"every_k_epochs": 4}, 12),
-        ({"every_k_steps": 1000, "data": QueueInput(flow(), infinite=False)}, 6),
-        ({"every_k_steps": 1000, "at": 3}, 4),
+        (ModelSaver(), {"every_k_steps": 5}, "the data's"),
+        (ModelSaver(), {"every_k_epochs": 4}, "a failure's"),
+        (MinSaver("val/none"), {"every_k_steps": 1000}, "the last epoch's"),
+        (MinSaver("val/none"), {"every_k_steps": 1000}, "a callback's"),
     ],
 )
 def test_the_end_is_saved_though_no_save_was_due(
-    paced: Any, tmp_path: Path, saver: Callback, period: dict[str, Any], end: int
+    paced: Any, tmp_path: Path, saver: Callback, every: dict[str, Any], end: str
 ) -> None:
     paced(4)
-    kwargs = {k: period[k] for k in ("data",) if k in period}
-    every = {k: v for k, v in period.items() if k.startswith("every")}
+    kwargs: dict[str, Any] = {"model": LINE, "steps_per_epoch": 6}
+    if end == "the data's":
+        kwargs["data"] = QueueInput(flow(), infinite=False)
     best = Do("trigger", lambda self: None)
     best.produces = lambda: ["val/none"]  # type: ignore[method-assign]
-    stopper = Do("after_step", stop, period.get("at", -1))
-    train(tmp_path, [best, PeriodicTrigger(saver, **every), stopper], steps_per_epoch=6, **kwargs)
-    assert load_checkpoint(tmp_path).step == end
-
-
-def test_a_failure_before_the_first_save_costs_no_step_either(paced: Any, tmp_path: Path) -> None:
-    paced(4)
-    with pytest.raises(KeyError):
-        train(
-            tmp_path, [PeriodicTrigger(ModelSaver(), every_k_steps=99), Do("after_call", fail, 4)]
-        )
-    assert load_checkpoint(tmp_path).step == 4
+    callbacks = [best, PeriodicTrigger(saver, **every)]
+    if end == "a callback's":
+        callbacks.append(Do("after_step", stop, 3))
+    if end == "a failure's":
+        callbacks.append(Do("after_call", fail, 4))
+    with pytest.raises(KeyError) if end == "a failure's" else contextlib.nullcontext():
+        train(tmp_path, callbacks, **kwargs)
+    steps = {"the data's": [5, 6], "the last epoch's": [12]}.get(end, [4])
+    assert [row.step for row in list_checkpoints(tmp_path)] == steps
 
 
 def fail(callback: Callback) -> None:
@@ -332,25 +303,21 @@ def ask_to_stop(callback: Callback) -> None:
     callback.trainer.request_stop()
 
 
-@pytest.mark.parametrize("how", [stop, ask_to_stop])
+ENDS = [("before_train", 0, 0), ("before_epoch", 6, 6), ("after_step", 2, 4),
+        ("trigger_step", 2, 4), ("after_call", 4, 4), ("after_epoch", 6, 6),
+        ("trigger", 6, 6)]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("hook", "at", "end"),
-    [
-        ("before_train", 0, 0),
-        ("before_epoch", 6, 6),
-        ("after_step", 2, 4),
-        ("trigger_step", 2, 4),
-        ("after_call", 4, 4),
-        ("after_epoch", 6, 6),
-        ("trigger", 6, 6),
-    ],
+    ("how", "hook", "at", "end"),
+    sample([(how, *end) for how in (stop, ask_to_stop) for end in ENDS], at_least=5),
 )
 def test_a_callback_ends_training(
     paced: Any, tmp_path: Path, how: Any, hook: str, at: int, end: int
 ) -> None:
     paced(4)
     recorded = Recorded()
-    trainer = train(tmp_path, [Do(hook, how, at), recorded, ModelSaver()])
+    trainer = train(tmp_path, [Do(hook, how, at), recorded, ModelSaver()], model=LINE)
     assert trainer.global_step == end
     assert int(trainer._run.opened.step_variable.numpy()) == end
     assert not trainer.complete
@@ -366,7 +333,7 @@ HOOKS = ["before_train", "before_epoch", "before_step", "after_step", "trigger_s
          "after_epoch", "trigger", "after_train"]  # fmt: skip
 
 
-@pytest.mark.parametrize("hook", ["setup", *HOOKS])
+@pytest.mark.parametrize("hook", sample(["setup", *HOOKS], at_least=5))
 def test_an_exception_in_any_hook_goes_up_once(tmp_path: Path, hook: str) -> None:
     class Fails(Do):
         def setup(self, trainer: Any) -> None:
@@ -378,12 +345,13 @@ def test_an_exception_in_any_hook_goes_up_once(tmp_path: Path, hook: str) -> Non
 
     recorded = Recorded()
     with pytest.raises(KeyError, match="on purpose") as caught:
-        train(tmp_path, [Fails(hook, fail), recorded])
+        train(tmp_path, [Fails(hook, fail), recorded], model=LINE)
     assert caught.value.__context__ is None
     assert threads() == []
     if hook != "setup":
         assert recorded.log[-1][0] == "after_train"
-    train(tmp_path, max_epoch=1)  # Nothing is locked.
+    if hook in ("setup", "trigger"):  # Nothing is locked.
+        train(tmp_path, model=LINE, max_epoch=1)
 
 
 def test_what_ended_the_training_goes_up_before_what_failed_after_it(
@@ -395,7 +363,7 @@ def test_what_ended_the_training_goes_up_before_what_failed_after_it(
     recorded = Recorded()
     callbacks = [Do("after_step", fail), Do("after_train", fail_again), recorded]
     with pytest.raises(KeyError, match="on purpose"):
-        train(tmp_path, callbacks)
+        train(tmp_path, callbacks, model=LINE)
     assert "the second" in caplog.text
     assert recorded.log[-1][0] == "after_train"
 
@@ -406,40 +374,42 @@ def test_control_c(tmp_path: Path) -> None:
 
     recorded = Recorded()
     with pytest.raises(KeyboardInterrupt):
-        train(tmp_path, [Do("trigger_step", press, 3), recorded])
+        train(tmp_path, [Do("trigger_step", press, 3), recorded], model=LINE)
     assert recorded.log[-1][0] == "after_train"
 
 
-@pytest.mark.parametrize("hook", ["after_call", "after_epoch", "trigger"])
-def test_a_failure_between_steps_costs_no_step(paced: Any, tmp_path: Path, hook: str) -> None:
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> SimpleTrainer:
+    return train(tmp_path_factory.mktemp("undisturbed"), max_epoch=3)
+
+
+@pytest.mark.parametrize("hook", sample(["trigger", "after_call", "after_epoch"], at_least=2))
+def test_a_failure_between_steps_costs_no_step(
+    undisturbed: SimpleTrainer, paced: Any, tmp_path: Path, hook: str
+) -> None:
     paced(2)
-    whole = train(tmp_path / "whole", [ModelSaver()], max_epoch=3)
     at = {"after_call": 10}.get(hook, 12)
     with pytest.raises(KeyError):
-        train(tmp_path / "parts", [Do(hook, fail, at), ModelSaver(keep=1)], max_epoch=3)
+        train(tmp_path, [Do(hook, fail, at), ModelSaver(keep=1)], max_epoch=3)
     # The one before is still there, whatever `keep` says: the fault may lie before the failure.
-    assert [row.step for row in list_checkpoints(tmp_path / "parts")] == [6, at]
-    parts = train(tmp_path / "parts", [ModelSaver()], max_epoch=3)
-    assert_same(parts.get_weights(), whole.get_weights())
-    assert parts.monitors.latest("mean") == whole.monitors.latest("mean")
+    assert [row.step for row in list_checkpoints(tmp_path)] == [6, at]
+    parts = train(tmp_path, [ModelSaver()], max_epoch=3)
+    assert_same(parts.get_weights(), undisturbed.get_weights())
+    assert parts.monitors.latest("mean") == undisturbed.monitors.latest("mean")
 
 
 # ---------------------------------------------------------------------- resuming
 
 
-def assert_resumes(tmp_path: Path, steps: Sequence[int] = (2, 7), **kwargs: Any) -> SimpleTrainer:
-    """A run that ends at some steps and is started again ends as one that was not disturbed."""
+def assert_resumes(tmp_path: Path, **kwargs: Any) -> SimpleTrainer:
+    """A run that ends at a step and is started again ends as one that was not disturbed."""
     make = kwargs.pop("model", Model)
-
-    def saver() -> Callback:
-        return PeriodicTrigger(ModelSaver(), every_k_steps=1)
-
-    whole = train(tmp_path / "whole", [saver()], model=make(), **kwargs)
-    for step in steps:
-        ended = [saver(), Do("trigger_step", stop, step)]
-        train(tmp_path / "parts", ended, model=make(), **kwargs)
-        assert load_checkpoint(tmp_path / "parts").step == step
-    parts = train(tmp_path / "parts", [saver()], model=make(), **kwargs)
+    whole = train(tmp_path / "whole", [ModelSaver()], model=make(), **kwargs)
+    ends = Do("trigger_step", stop, 7)
+    ends.next_stop = lambda step: 7 if step < 7 else None  # type: ignore[method-assign]
+    train(tmp_path / "parts", [ModelSaver(), ends], model=make(), **kwargs)
+    assert load_checkpoint(tmp_path / "parts").step == 7
+    parts = train(tmp_path / "parts", [ModelSaver()], model=make(), **kwargs)
     assert_same(parts.get_weights(), whole.get_weights())
     one, other = (load_checkpoint(tmp_path / name).optimizer for name in ("whole", "parts"))
     assert_same(
@@ -458,33 +428,30 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
     "global clipnorm": lambda: keras.optimizers.RMSprop(0.01, global_clipnorm=0.1, centered=True),
     "ema": lambda: keras.optimizers.SGD(0.05, use_ema=True, ema_overwrite_frequency=3),
     "accumulation": lambda: keras.optimizers.SGD(0.05, gradient_accumulation_steps=2),
-    "loss scale": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01)),
     "v1 adam": lambda: tf.compat.v1.train.AdamOptimizer(0.05),
+    "loss scale": lambda: keras.optimizers.LossScaleOptimizer(keras.optimizers.Adam(0.01)),
     "v1 momentum": lambda: tf.compat.v1.train.MomentumOptimizer(0.05, 0.9),
     "v1 sgd": lambda: tf.compat.v1.train.GradientDescentOptimizer(0.05),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sample(list(OPTIMIZERS), at_least=6))
+@pytest.mark.parametrize("name", sample(list(OPTIMIZERS), at_least=3))
 def test_optimizers_resume(tmp_path: Path, name: str) -> None:
-    trainer = assert_resumes(tmp_path, [7], model=lambda: Model(OPTIMIZERS[name]))
+    trainer = assert_resumes(tmp_path, model=lambda: Model(OPTIMIZERS[name]))
     if name != "schedule":
         assert trainer.hyper_param_names() == ["learning_rate"]
 
 
 def test_an_optimizer_can_be_given_to_the_config(tmp_path: Path) -> None:
-    trainer = train(
-        tmp_path, optimizer=keras.optimizers.SGD(0.0625), model=(SPECS, Model().build_graph)
-    )
+    used = keras.optimizers.SGD(0.0625)
+    trainer = train(tmp_path, optimizer=used, model=(SPECS, Model().build_graph))
     assert trainer.hyper_param("learning_rate").get() == 0.0625
     with pytest.raises(ConfigError, match="not an optimizer") as caught:
         train(tmp_path / "b", optimizer=keras.optimizers.SGD)
     assert "call the class" in str(caught.value)
-    used = keras.optimizers.SGD(0.1)
-    train(tmp_path / "c", optimizer=used)
     with pytest.raises(ConfigError, match="has been used"):
-        train(tmp_path / "d", optimizer=used)
+        train(tmp_path / "c", optimizer=used)
 
 
 SOURCES: dict[str, Callable[[], Any]] = {
@@ -497,15 +464,15 @@ SOURCES: dict[str, Callable[[], Any]] = {
         ],
         6,
     ),
-    "dummy": lambda: DummyConstantInput([[8, 3], [8]]),
     "dataset": lambda: TFDatasetInput(
         tf.data.Dataset.from_tensor_slices((X, Y)).shuffle(20, seed=1).batch(8)
     ),
+    "dummy": lambda: DummyConstantInput([[8, 3], [8]]),
     "staged": lambda: StagingInput(SOURCES["dataset"](), 2, "CPU:0"),
 }
 
 
-@pytest.mark.parametrize("name", SOURCES)
+@pytest.mark.parametrize("name", sample(list(SOURCES)))
 def test_sources_resume(tmp_path: Path, name: str) -> None:
     whole = train(tmp_path / "a", [ModelSaver()], data=SOURCES[name](), steps_per_epoch=6)
     ended = [Do("trigger_step", stop, 2), PeriodicTrigger(ModelSaver(), every_k_steps=2)]
@@ -513,11 +480,6 @@ def test_sources_resume(tmp_path: Path, name: str) -> None:
     parts = train(tmp_path / "b", [ModelSaver()], data=SOURCES[name](), steps_per_epoch=6)
     assert parts.global_step == 12
     assert_same(parts.get_weights(), whole.get_weights())
-
-
-def test_feed_and_queue_train_alike(tmp_path: Path) -> None:
-    feed, queue = (train(tmp_path / n, data=SOURCES[n]()) for n in ("feed", "queue"))
-    assert_same(feed.get_weights(), queue.get_weights())
 
 
 def test_history_after_a_resume_is_that_of_an_undisturbed_run(paced: Any, tmp_path: Path) -> None:
@@ -533,7 +495,7 @@ def test_history_after_a_resume_is_that_of_an_undisturbed_run(paced: Any, tmp_pa
 
     paced(3)
     whole = run("whole")
-    for step in (2, 7, 12):
+    for step in (7, 12):
         with pytest.raises(KeyError):
             run("parts", Do("trigger_step", fail, step))
     parts = run("parts")
@@ -544,70 +506,67 @@ def test_history_after_a_resume_is_that_of_an_undisturbed_run(paced: Any, tmp_pa
 
 def test_resume_never_auto_and_path(tmp_path: Path) -> None:
     run = tmp_path / "run"
-    first = train(run, [ModelSaver()])
-    assert train(run, [ModelSaver()], resume="auto").was_complete
-    never = train(run, [ModelSaver()], resume="never", max_epoch=1)
+    first = train(run, [ModelSaver()], model=LINE)
+    assert train(run, [ModelSaver()], model=LINE, resume="auto").was_complete
+    never = train(run, [ModelSaver()], model=LINE, resume="never", max_epoch=1)
     assert (never.run_dir, never.global_step) == (tmp_path / "run-2", 6)
-    by_path = train(tmp_path / "other", resume=run / "checkpoints" / "step-00000006")
+    by_path = train(tmp_path / "other", model=LINE, resume=run / "checkpoints" / "step-00000006")
     assert by_path.global_step == 12
     assert_same(by_path.get_weights(), first.get_weights())
-    by_run = train(tmp_path / "more", resume=str(run), max_epoch=3)
+    by_run = train(tmp_path / "more", model=LINE, resume=str(run), max_epoch=3)
     assert (by_run.global_step, by_run.was_complete) == (18, False)
     with pytest.raises(Exception, match="No checkpoints at"):
-        train(tmp_path / "none", resume=tmp_path / "nowhere")
+        train(tmp_path / "none", model=LINE, resume=tmp_path / "nowhere")
 
 
 def test_a_fresh_start_in_the_same_directory_puts_the_old_aside(tmp_path: Path) -> None:
-    train(tmp_path, [ModelSaver()])
-    train(tmp_path, [ModelSaver()], resume="never", on_existing="resume", max_epoch=1)
+    train(tmp_path, [ModelSaver()], model=LINE)
+    train(tmp_path, [ModelSaver()], model=LINE, resume="never", on_existing="resume", max_epoch=1)
     assert load_checkpoint(tmp_path).step == 6
     assert len(list((tmp_path / "checkpoints").glob("abandoned-*"))) == 2
-    history = train(tmp_path, resume="auto", max_epoch=1).monitors
+    history = train(tmp_path, model=LINE, resume="auto", max_epoch=1).monitors
     assert history.names() == []
 
 
 def test_on_existing(tmp_path: Path) -> None:
-    train(tmp_path / "run", [ModelSaver()], max_epoch=1)
+    train(tmp_path / "run", [ModelSaver()], model=LINE, max_epoch=1)
     with pytest.raises(ConfigError, match="exists already"):
-        train(tmp_path / "run", on_existing="error")
-    new = train(tmp_path / "run", on_existing="new", max_epoch=1)
+        train(tmp_path / "run", model=LINE, on_existing="error")
+    new = train(tmp_path / "run", model=LINE, on_existing="new", max_epoch=1)
     assert (new.run_dir.name, new.global_step) == ("run-2", 6)
-    train(tmp_path / "run", on_existing="delete", max_epoch=1)
-    assert not (tmp_path / "run" / "checkpoints" / "step-00000006").exists()
-
-
-@pytest.mark.parametrize("source", ["init", "resume"])
-def test_what_a_run_starts_from_is_not_deleted(tmp_path: Path, source: str) -> None:
-    train(tmp_path / "run", [ModelSaver()], max_epoch=1)
-    with pytest.raises(ConfigError, match="would delete"):
-        train(tmp_path / "run", on_existing="delete", **{source: tmp_path / "run" / "checkpoints"})
+    saved = tmp_path / "run" / "checkpoints"
+    for source in ("init", "resume"):
+        with pytest.raises(ConfigError, match="would delete"):
+            train(tmp_path / "run", model=LINE, on_existing="delete", **{source: saved})
     assert load_checkpoint(tmp_path / "run").step == 6
+    train(tmp_path / "run", model=LINE, on_existing="delete", max_epoch=1)
+    assert not (saved / "step-00000006").exists()
 
 
 def test_a_drawn_seed_is_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    first = train(tmp_path, [ModelSaver()], seed=None, max_epoch=1)
-    again = train(tmp_path, [ModelSaver()], seed=None)
+    first = train(tmp_path, [ModelSaver()], model=LINE, seed=None, max_epoch=1)
+    again = train(tmp_path, [ModelSaver()], model=LINE, seed=None)
     assert again.seed == first.seed == load_checkpoint(tmp_path).state["seed"]
-    train(tmp_path, seed=first.seed + 1, max_epoch=3)
+    train(tmp_path, model=LINE, seed=first.seed + 1, max_epoch=3)
     [row] = [line.split() for line in caplog.text.splitlines() if line.startswith("  seed")]
     assert row[1:3] == [str(first.seed), str(first.seed + 1)]
 
 
 def test_a_seed_is_drawn_once_even_if_nothing_was_saved(tmp_path: Path) -> None:
-    seeds = {train(tmp_path, seed=None, max_epoch=1).seed for _ in range(2)}
+    seeds = {train(tmp_path, model=LINE, seed=None, max_epoch=1).seed for _ in range(2)}
     assert len(seeds) == 1
 
 
 def test_two_at_once_in_one_directory(tmp_path: Path) -> None:
     def second(callback: Callback) -> None:
         with pytest.raises(ConfigError, match="is in use"):
-            train(tmp_path)
+            train(tmp_path, model=LINE)
 
-    train(tmp_path, [Do("trigger", second)], max_epoch=1)
+    train(tmp_path, [Do("trigger", second)], model=LINE, max_epoch=1)
 
 
 def test_a_trainer_is_for_one_training(tmp_path: Path) -> None:
-    trainer = SimpleTrainer(config(tmp_path))
+    trainer = SimpleTrainer(config(tmp_path, model=LINE))
     with pytest.raises(ConfigError, match=r"before train\(\)"):
         trainer.get_weights()
     trainer.train()
@@ -616,8 +575,8 @@ def test_a_trainer_is_for_one_training(tmp_path: Path) -> None:
 
 
 def test_what_the_run_was_is_written_down(tmp_path: Path) -> None:
-    train(tmp_path, [ModelSaver()], max_epoch=1)
-    train(tmp_path, [ModelSaver()], max_epoch=2)
+    for epochs in (1, 2):
+        train(tmp_path, [ModelSaver()], model=LINE, max_epoch=epochs)
     record = json.loads((tmp_path / "run.json").read_text())
     assert record["seed"] == 5
     assert [start["resumed_at"] for start in record["starts"]] == [None, 6]
@@ -646,17 +605,14 @@ class Counts(Callback):
 
 
 def test_callbacks_keep_their_state_by_name_and_others_may_come_and_go(tmp_path: Path) -> None:
-    train(tmp_path, [Counts(), ModelSaver()], max_epoch=1)
-    new, kept = Recorded(), Counts()
-    train(tmp_path, [new, ModelSaver(), kept], max_epoch=2)
-    assert kept.count == 12
-    train(tmp_path, [ModelSaver()], max_epoch=3)  # Fewer.
-    back = Counts()
-    train(tmp_path, [back, ModelSaver()], max_epoch=4)
-    assert back.count == 6
+    kept, back = Counts(), Counts()
+    starts = [[Counts()], [Recorded(), kept], [], [back]]
+    for epoch, callbacks in enumerate(starts, 1):
+        train(tmp_path, [*callbacks, ModelSaver()], model=LINE, max_epoch=epoch)
+    assert (kept.count, back.count) == (12, 6)
 
 
-@pytest.mark.parametrize("hook", ["after_epoch", "trigger"])
+@pytest.mark.parametrize("hook", sample(["after_epoch", "trigger"]))
 def test_numbers_after_a_kill_at_the_end_of_an_epoch(paced: Any, tmp_path: Path, hook: str) -> None:
     """A save by steps falls on the epoch's last one; the process is killed among its triggers."""
     paced(4)
@@ -692,7 +648,7 @@ def test_a_program_may_change_its_directory(
     monkeypatch.chdir(tmp_path)
     leave = Do("before_epoch", lambda self: os.chdir(tmp_path / "elsewhere"))
     monitors = [JSONLMonitor(tmp_path / "stats.jsonl")]
-    train(Path("run"), [leave, ModelSaver()], monitors=monitors)
+    train(Path("run"), [leave, ModelSaver()], model=LINE, monitors=monitors)
     assert os.listdir("../elsewhere") == []
     assert load_checkpoint(tmp_path / "run").step == 12
 
@@ -700,8 +656,7 @@ def test_a_program_may_change_its_directory(
 # ---------------------------------------------------------------------- failed steps, lost files
 
 
-@pytest.mark.parametrize("source", [FeedInput, QueueInput])
-@pytest.mark.parametrize("at", [0, 3, 5])
+@pytest.mark.parametrize(("source", "at"), [(FeedInput, 0), (QueueInput, 3), (QueueInput, 5)])
 def test_a_step_that_tensorflow_fails_is_named_and_its_batch_kept(
     paced: Any, tmp_path: Path, source: Any, at: int
 ) -> None:
@@ -786,7 +741,7 @@ def test_checkpoints_that_are_deleted_while_the_run_goes_on(
         callback.trainer._saves.store.wait()
         shutil.rmtree(tmp_path / "checkpoints")
 
-    train(tmp_path, [ModelSaver(), Do("before_epoch", delete, at=6)], max_epoch=2)
+    train(tmp_path, [ModelSaver(), Do("before_epoch", delete, at=6)], model=LINE, max_epoch=2)
     assert [row.step for row in list_checkpoints(tmp_path)] == [12]
     assert "deleted during the run" in caplog.text
 
@@ -794,10 +749,10 @@ def test_checkpoints_that_are_deleted_while_the_run_goes_on(
 def test_a_run_that_begins_anew_though_it_got_somewhere_says_so(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    train(tmp_path, [ModelSaver()], monitors=None)
+    train(tmp_path, [ModelSaver()], model=LINE, monitors=None)
     assert "begins at step 0" not in caplog.text
     shutil.rmtree(tmp_path / "checkpoints")
-    train(tmp_path, [ModelSaver()], monitors=None)
+    train(tmp_path, [ModelSaver()], model=LINE, monitors=None)
     assert "came to step 12" in caplog.text
     assert "begins at step 0" in caplog.text
 
@@ -843,12 +798,7 @@ def ended(tmp_path: Path, callbacks: Sequence[Callback], **kwargs: Any) -> int:
     return load_checkpoint(tmp_path).step
 
 
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> SimpleTrainer:
-    return train(tmp_path_factory.mktemp("undisturbed"), max_epoch=3)
-
-
-@pytest.mark.parametrize("every", [{"every_k_epochs": 1}, {"every_k_steps": 4}])
+@pytest.mark.parametrize("every", sample([{"every_k_steps": 4}, {"every_k_epochs": 1}]))
 def test_sigterm_in_an_evaluation(
     undisturbed: SimpleTrainer, paced: Any, tmp_path: Path, every: dict[str, int]
 ) -> None:
@@ -865,8 +815,7 @@ def test_sigterm_in_an_evaluation(
     assert counts.count == 18
 
 
-@pytest.mark.parametrize("at", [0, 4])
-@pytest.mark.parametrize("source", [FeedInput, QueueInput])
+@pytest.mark.parametrize(("source", "at"), [(FeedInput, 0), (QueueInput, 4)])
 def test_sigterm_while_data_are_waited_for(
     undisturbed: SimpleTrainer, tmp_path: Path, source: Any, at: int
 ) -> None:
@@ -895,28 +844,30 @@ def test_sigterm_while_the_model_is_built(tmp_path: Path) -> None:
     assert caught.value.code == 143
     assert built == ["began"]
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    train(tmp_path, max_epoch=1)
 
 
-@pytest.mark.parametrize("hook", HOOKS)
-def test_sigterm_in_any_hook(
-    undisturbed: SimpleTrainer, paced: Any, tmp_path: Path, hook: str
+def test_sigterm_in_every_hook_of_a_run(
+    undisturbed: SimpleTrainer, paced: Any, tmp_path: Path
 ) -> None:
     def interrupted(callback: Callback) -> None:
         terminate()
         callback.trainer.check_interrupt()
 
-    paced(4)
-    at = {"before_train": 0, "before_epoch": 6, "before_step": 7, "after_step": 8,
-          "trigger_step": 8, "after_call": 4, "after_train": 18}.get(hook, 6)  # fmt: skip
-    # Not QueueInput, whose thread may be behind: then a call has fewer steps.
-    data = FeedInput(flow())
-    assert ended(tmp_path, [Do(hook, interrupted, at), ModelSaver()], data=data) == {
-        "before_step": 10, "after_step": 10, "trigger_step": 10}.get(hook, at)  # fmt: skip
+    paced(2)
+    # The step in whose hook the signal comes, and the one that is saved.
+    for hook, at, saved in [("before_train", 0, 0), ("after_step", 1, 2), ("after_call", 4, 4),
+                            ("after_epoch", 6, 6), ("before_epoch", 6, 6), ("before_step", 7, 8),
+                            ("trigger_step", 9, 10), ("trigger", 12, 12),
+                            ("after_train", 18, 18)]:  # fmt: skip
+        # Not QueueInput, whose thread may be behind: then a call has fewer steps.
+        data = FeedInput(flow())
+        callbacks = [Do(hook, interrupted, at), Counts(), ModelSaver()]
+        assert ended(tmp_path, callbacks, data=data) == saved, hook
     counts = Counts()
     parts = train(tmp_path, [counts, ModelSaver()], max_epoch=3)
     assert_same(parts.get_weights(), undisturbed.get_weights())
-    assert parts.monitors.names() == [] or hook != "after_train"
+    assert counts.count == 18
+    assert parts.monitors.names() == []
 
 
 def test_a_parameter_that_is_changed_before_an_interrupted_trigger_is_changed_once(
@@ -939,11 +890,9 @@ def test_a_parameter_that_is_changed_before_an_interrupted_trigger_is_changed_on
         terminate()
         callback.trainer.check_interrupt()
 
-    whole = train(tmp_path / "whole", [Halve()], model=Weighted(), max_epoch=3)
-    ended(tmp_path / "parts", [Halve(), Do("trigger", interrupted, 6)], model=Weighted())
-    parts = train(tmp_path / "parts", [Halve(), ModelSaver()], model=Weighted(), max_epoch=3)
+    ended(tmp_path, [Halve(), Do("trigger", interrupted, 6)], model=Weighted())
+    parts = train(tmp_path, [Halve(), ModelSaver()], model=Weighted(), max_epoch=3)
     assert parts.hyper_param("weight").get() == 0.125
-    assert_same(parts.get_weights(), whole.get_weights())
 
 
 # ---------------------------------------------------------------------- models
@@ -1026,7 +975,7 @@ def test_hyper_parameters(tmp_path: Path) -> None:
         def setup(self, trainer: Any) -> None:
             early(self)
 
-    train(tmp_path, [Early(), Do("before_train", look)], max_epoch=1)
+    train(tmp_path, [Early(), Do("before_train", look)], model=LINE, max_epoch=1)
     param = ObjAttrParam(type("Thing", (), {"rate": 1.0})(), "rate")
     param.set(2.0)
     assert param.get() == 2.0
@@ -1035,7 +984,7 @@ def test_hyper_parameters(tmp_path: Path) -> None:
 
 
 def test_float16_resumes(tmp_path: Path) -> None:
-    trainer = assert_resumes(tmp_path, [7], precision="float16")
+    trainer = assert_resumes(tmp_path, precision="float16")
     assert {a.dtype.name for a in trainer.get_weights().values()} == {"float32"}
     assert any("dynamic_scale" in name for name in slots(trainer))
 
@@ -1130,6 +1079,4 @@ def test_a_variable_that_only_evaluation_has_does_not_stop_a_resume(tmp_path: Pa
 
     first = train(tmp_path, callbacks(), model=WithEvaluationState(), max_epoch=1)
     assert "shift" in first.get_weights()
-    resumed = train(tmp_path, callbacks(), model=WithEvaluationState(), max_epoch=2)
-    straight = train(tmp_path / "other", callbacks(), model=WithEvaluationState(), max_epoch=2)
-    assert_same(resumed.get_weights(), straight.get_weights())
+    assert train(tmp_path, callbacks(), model=WithEvaluationState(), max_epoch=2).complete

@@ -11,6 +11,7 @@ import uvicorn
 from typer.testing import CliRunner
 
 from processes import wait_until
+from scaling import SCALE
 from towerpack.cli import app
 from towerpack.serving import create_app
 
@@ -20,6 +21,13 @@ def run(*arguments: str, **options: Any) -> str:
     result = CliRunner().invoke(app, arguments, catch_exceptions=False, **options)
     assert result.exit_code == 0, result.output
     return result.stdout
+
+
+def tune(recipe: str) -> None:
+    """A trial, with `make test-full`: it does what `train` has done, which takes as long."""
+    if SCALE == 1:
+        run("tune", recipe, "--trials", "1", "epochs=1", "steps_per_epoch=2")
+        assert Path(f"runs/{Path(recipe).stem}-tune/best.yaml").is_file()
 
 
 def asked(folder: Path, *arguments: str) -> list[dict[str, Any]]:

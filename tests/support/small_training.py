@@ -50,6 +50,14 @@ class Model(ModelDesc):
         return self._make()
 
 
+def _line(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+    return tf.reduce_mean(tf.square(tf.squeeze(FullyConnected("fc", x, 1), -1) - y))
+
+
+LINE = (SPECS, _line, lambda: keras.optimizers.SGD(0.1))
+"""The least that can be trained, for tests of what goes on around it."""
+
+
 def flow(batch: int = 8, *, remainder: bool = False, x: np.ndarray = X) -> Any:
     return BatchData(DataFromArrays(x, Y), batch, remainder=remainder)
 

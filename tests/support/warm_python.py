@@ -23,8 +23,13 @@ _FORWARDED = (
 _server: Any = None
 
 
-def warm_python() -> list[str]:
-    """The beginning of a command, in place of `[sys.executable]`: a file, -, -c or -m follows."""
+def warm_python(*, children: bool = False) -> list[str]:
+    """The beginning of a command, in place of `[sys.executable]`: a file, -, -c or -m follows.
+
+    Args:
+        children: What the program starts as `sys.executable` is warm, too. Not for one that has
+            workers in processes: these need the open files that Python hands over.
+    """
     global _server
     if _server is None:
         import subprocess
@@ -39,7 +44,16 @@ def warm_python() -> list[str]:
         if process.stdout is None or process.stdout.readline() != b"ready\n":
             raise RuntimeError(f"{command} did not start")
         _server = process, folder, address
-    return [sys.executable, "-S", "-E", __file__, "start", _server[2]]
+    command = [sys.executable, "-S", "-E", __file__, "start", _server[2]]
+    if not children:
+        return command
+    import shlex
+    from pathlib import Path
+
+    script = Path(_server[1].name, "python")
+    script.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
+    script.chmod(0o755)
+    return ["env", f"WARM_EXECUTABLE={script}", *command]
 
 
 def _start(address: str, arguments: list[str]) -> None:
@@ -139,6 +153,7 @@ def _run(arguments: list[str]) -> None:
     sys.stdout = os.fdopen(1, "w", errors=errors or None, **how)
     sys.stderr = os.fdopen(2, "w", 1, errors="backslashreplace", **how)
     vars(sys).update(__stdin__=sys.stdin, __stdout__=sys.stdout, __stderr__=sys.stderr)
+    sys.executable = os.environ.pop("WARM_EXECUTABLE", sys.executable)
     option, *rest = arguments
     if option == "-m":
         sys.argv = rest
