@@ -154,7 +154,7 @@ def test_features(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
     df.TFRecordSerializer.save(ten(), path)
     for wrong in (["image"], "image", {"image"}, 3):
-        with pytest.raises(ConfigError, match="features is no dict") as caught:
+        with pytest.raises(ConfigError, match="features= describes none") as caught:
             df.TFRecordData(path, any_(wrong))
         assert "FixedFeature" in str(caught.value.expected)
     for wrong in (bytes, "bytes", FixedFeature, None):
