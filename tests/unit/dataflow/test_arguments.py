@@ -154,11 +154,11 @@ def test_features(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
     df.TFRecordSerializer.save(ten(), path)
     for wrong in (["image"], "image", {"image"}, 3):
-        with pytest.raises(ConfigError, match="features= describes none") as caught:
+        with pytest.raises(ConfigError, match="describes none") as caught:
             df.TFRecordData(path, any_(wrong))
         assert "FixedFeature" in str(caught.value.expected)
     for wrong in (bytes, "bytes", FixedFeature, None):
-        with pytest.raises(ConfigError, match="'image' is not described"):
+        with pytest.raises(ConfigError, match="describes none"):
             df.TFRecordData(path, {"image": any_(wrong)})
     features = {"image": FixedFeature((), bytes), "ids": VariableFeature(int)}
     assert df.TFRecordData(path, features).features == features

@@ -59,7 +59,7 @@ def test_what_has_no_plan() -> None:
 
 PROGRAM = """
 import sys
-for name in ("tensorflow", "keras", "torch", "msgpack", "rich", "cv2"):
+for name in ("tensorflow", "keras", "torch", "rich", "cv2"):
     sys.modules[name] = None
 import numpy as np
 from towerpack.dataflow import *

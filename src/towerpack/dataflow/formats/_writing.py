@@ -17,6 +17,7 @@ from towerpack.dataflow._flow import DataFlow, length_of
 from towerpack.dataflow._opening import PathLike, path_of
 from towerpack.dataflow._stacking import stack_rows
 from towerpack.dataflow.formats._protobuf import encode_example, parse_example
+from towerpack.dataflow.formats._wire import pack, unpack
 
 RAGGED: Final = "LMDBSerializer or TFRecordSerializer, which take datapoints of any shapes"
 
@@ -54,7 +55,7 @@ Decode = Callable[[bytes], Datapoint]
 def codec_of(format: Format) -> tuple[Encode, Decode]:
     """How datapoints become bytes, and bytes datapoints: "pickle" runs whatever code they name."""
     codecs: dict[str, tuple[Encode, Decode]] = {
-        "wire": (_packed, _unpacked),
+        "wire": (pack, _unpacked),
         "example": (encode_example, parse_example),
         "pickle": (_pickled, pickle.loads),
     }
@@ -104,20 +105,12 @@ def is_utf8(text: str, errors: str = "strict") -> bool:
         return False
 
 
-def _packed(datapoint: Datapoint) -> bytes:
-    from towerpack.dataflow.formats._wire import pack  # loads msgpack, which nothing else needs
-
-    return pack(datapoint)
-
-
 def _unpacked(record: bytes) -> Datapoint:
     if record[:1] == pickle.PROTO:
         raise FormatError(
             "The record is a pickle: to read it runs the code that it names.",
             fix='format="pickle", if you trust the file as you trust a program',
         )
-    from towerpack.dataflow.formats._wire import unpack
-
     return unpack(record, copy=True)
 
 
