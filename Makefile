@@ -3,8 +3,9 @@
 # constraints.txt changes.
 
 PYTHON ?= python3
-# pytest processes: 0 runs the tests in the one that you see (for a debugger), 2 in two, and so on.
-JOBS ?= 2
+# pytest processes: 0 runs the tests in the one that you see (for a debugger), 3 in three, and so
+# on. A third of what two take on two cores is waiting.
+JOBS ?= 3
 # The share of a slow test's cases that `make test` runs; see tests/support/scaling.py.
 TOWERPACK_TEST_SCALE ?= 0.05
 ARGS ?=
@@ -31,7 +32,7 @@ demo: $(RUN_READY)
 	$(BIN)/towerpack demo $(ARGS)
 
 test: $(DEV_READY)
-	TOWERPACK_TEST_SCALE=$(TOWERPACK_TEST_SCALE) $(BIN)/python -m pytest -n $(JOBS) $(ARGS)
+	TOWERPACK_TEST_SCALE=$(TOWERPACK_TEST_SCALE) $(BIN)/python -m pytest -n $(JOBS) --dist worksteal $(ARGS)
 
 test-full:
 	$(MAKE) test TOWERPACK_TEST_SCALE=1
