@@ -4,7 +4,7 @@
 
 PYTHON ?= python3
 # pytest processes: 0 runs the tests in the one that you see (for a debugger), 3 in three, and so
-# on. A third of what two take on two cores is waiting.
+# on. On two cores, two of them would wait for a third of the time.
 JOBS ?= 3
 # The share of a slow test's cases that `make test` runs; see tests/support/scaling.py.
 TOWERPACK_TEST_SCALE ?= 0.05

@@ -118,6 +118,7 @@ def test_a_run_is_the_recipe_of_all_commands(here: Path) -> None:
     assert foreign.read_text() == '{"of": "another"}'
 
 
+@only_in_full  # test_replicas.py has the trainers
 def test_any_trainer_by_one_key(tmp_path: Path) -> None:
     # In a process of its own: TensorFlow divides the processor before it starts.
     command = [*warm_python(), "-m", "towerpack", "train", "digits", *SMALL, "--json"]

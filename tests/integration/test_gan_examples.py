@@ -35,8 +35,7 @@ def nothing_is_left() -> Iterator[None]:
             ("pix2pix", ["l1", "both"], BOTH, 0.1, 10.0, (6, 4 * 3)),
             ("began", ["."], BOTH, 0.1, 1000.0, (8, 8)),
             ("cyclegan", ["."], FOUR, 5.0, 30.0, (6, 4 * 4)),
-        ],
-        at_least=2,
+        ]
     ),
 )
 def test_both_players_move_and_pictures_are_drawn(

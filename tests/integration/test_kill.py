@@ -94,9 +94,9 @@ def test_kills_end_with_the_same_weights(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "trainer",
     [
-        "SimpleTrainer",
+        # Above it is killed a few times, and workers are in `test_workers.py`.
+        pytest.param("SimpleTrainer", marks=only_in_full),
         "SyncMultiGPUTrainer",
-        # `test_workers.py` kills some of them, too.
         pytest.param("MultiWorkerTrainer", marks=only_in_full),
     ],
 )

@@ -1,9 +1,9 @@
 """Python that has imported TensorFlow already, for tests that start many programs.
 
-An import takes four seconds of CPU time. Here one process of each pytest process has done it, and
-programs are forks of it, which TensorFlow allows to a process that has used nothing of it. What a
-test starts is a small stand-in: it lends the fork its directory, environment, streams and the
-signals that it gets, ends with its exit code, and takes it along when it is killed.
+An import takes four seconds of CPU time. Here one process of a test run has done it, and programs
+are forks of it, which TensorFlow allows to a process that has used nothing of it. What a test
+starts is a small stand-in: it lends the fork its directory, environment, streams and the signals
+that it gets, ends with its exit code, and takes it along when it is killed.
 
 A program here has another process number than what the test has started, and leads a group of its
 own. Where one of these matters, or importing itself, a test takes `sys.executable`.
@@ -20,7 +20,8 @@ from typing import Any
 _FORWARDED = (
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGCONT,
 )  # fmt: skip
-_server: Any = None
+_lease: Any = None
+"""Keeps the server alive: it ends when no pytest process has one any more."""
 
 
 def warm_python(*, children: bool = False) -> list[str]:
@@ -30,30 +31,43 @@ def warm_python(*, children: bool = False) -> list[str]:
         children: What the program starts as `sys.executable` is warm, too. Not for one that has
             workers in processes: these need the open files that Python hands over.
     """
-    global _server
-    if _server is None:
-        import subprocess
-        import tempfile
-
-        folder = tempfile.TemporaryDirectory(prefix="warm-python-")
-        address = f"{folder.name}/socket"
-        command = [sys.executable, __file__, "serve", address]
-        # It ends when this process has: nobody holds the other end of its input then.
-        pipe = subprocess.PIPE
-        process = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
-        if process.stdout is None or process.stdout.readline() != b"ready\n":
-            raise RuntimeError(f"{command} did not start")
-        _server = process, folder, address
-    command = [sys.executable, "-S", "-E", __file__, "start", _server[2]]
-    if not children:
-        return command
-    import shlex
+    global _lease
+    import tempfile
     from pathlib import Path
 
-    script = Path(_server[1].name, "python")
-    script.write_text(f'#!/bin/sh\nexec {shlex.join(command)} "$@"\n')
-    script.chmod(0o755)
-    return ["env", f"WARM_EXECUTABLE={script}", *command]
+    run = os.environ.get("PYTEST_XDIST_TESTRUNUID", f"{os.getpid()}")
+    folder = Path(tempfile.gettempdir(), f"warm-python-{run}")
+    if _lease is None:
+        _lease = _lease_of(folder)
+    return [f"{folder}/python"] if children else _command(folder)
+
+
+def _command(folder: Any) -> list[str]:
+    return [sys.executable, "-S", "-E", __file__, "start", f"{folder}/socket"]
+
+
+def _lease_of(folder: Any) -> Any:
+    """A connection to the server, which the first pytest process starts and the others share."""
+    import fcntl
+    import shlex
+    import subprocess
+
+    server = None
+    folder.mkdir(mode=0o700, exist_ok=True)
+    with open(folder / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (folder / "python").exists():
+            command = [sys.executable, __file__, "serve", str(folder)]
+            server = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
+            if server.stdout is None or server.stdout.readline() != b"ready\n":
+                raise RuntimeError(f"{command} did not start")
+            script = folder / "python"
+            start = shlex.join(_command(folder))
+            script.write_text(f'#!/bin/sh\nWARM_EXECUTABLE="$0" exec {start} "$@"\n')
+            script.chmod(0o755)
+        lease = socket.socket(socket.AF_UNIX)
+        lease.connect(f"{folder}/lease")
+        return lease, server
 
 
 def _start(address: str, arguments: list[str]) -> None:
@@ -82,11 +96,12 @@ def _start(address: str, arguments: list[str]) -> None:
     os._exit(code)
 
 
-def _serve(address: str) -> list[str]:
+def _serve(folder: str) -> list[str]:
     """Returns in a fork of this process, once for each program: the arguments of Python."""
     import gc
     import pickle
     import select
+    import shutil
 
     import keras
     import tensorflow
@@ -96,17 +111,28 @@ def _serve(address: str) -> list[str]:
     # Imported when they are first asked for.
     _ = keras.Model, tensorflow.function, nn.FullyConnected, training.SimpleTrainer
     gc.freeze()
-    with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(address)
+    with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as lessor:
+        listener.bind(f"{folder}/socket")
+        lessor.bind(f"{folder}/lease")
         listener.listen(64)
+        lessor.listen(64)
+        lessor.settimeout(60)
         signal.signal(signal.SIGCHLD, signal.SIG_IGN)
         print("ready", flush=True)
-        while sys.stdin not in select.select([sys.stdin, listener], [], [])[0]:
+        leases = [lessor.accept()[0]]
+        while leases:
+            ready = select.select([listener, lessor, *leases], [], [])[0]
+            leases = [one for one in leases if one not in ready]  # readable: the other end is gone
+            if lessor in ready:
+                leases.append(lessor.accept()[0])
+            if listener not in ready:
+                continue
             client, _ = listener.accept()
             if os.fork():
                 client.close()
                 continue
             listener.close()
+            lessor.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             with client:
                 size, streams, *_ = socket.recv_fds(client, 8, 3)
@@ -124,6 +150,7 @@ def _serve(address: str) -> list[str]:
             os.environ.clear()
             os.environ.update(environment)
             return arguments
+    shutil.rmtree(folder, ignore_errors=True)
     sys.exit()
 
 
