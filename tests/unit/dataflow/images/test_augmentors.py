@@ -246,7 +246,7 @@ def test_old_subclasses(aug: im.ImageAugmentor) -> None:
         assert np.array_equal(transform.apply_image(image), out[0])
         assert np.array_equal(transform.apply_image(image), out[0])
     assert np.array_equal(image, before)
-    assert not np.array_equal(aug(image), aug(image))
+    assert len({aug(image).tobytes() for _ in range(30)}) > 1
 
 
 def test_old_coordinates() -> None:
