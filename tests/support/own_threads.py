@@ -15,9 +15,9 @@ def forget_threads() -> None:
     _before.update(threading.enumerate())
 
 
-def own_threads(*names: str) -> list[threading.Thread]:
-    names = names or ("QueueInput", "ReadAhead", "towerpack")
-    return [t for t in threading.enumerate() if t.name.startswith(names) and t not in _before]
+def own_threads() -> list[threading.Thread]:
+    ours = ("QueueInput", "ReadAhead", "towerpack")
+    return [t for t in threading.enumerate() if t.name.startswith(ours) and t not in _before]
 
 
 def threads() -> list[str]:

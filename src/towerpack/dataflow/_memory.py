@@ -209,7 +209,7 @@ class RowLender:
 
 
 def _same(row: Array, array: Array) -> bool:
-    """Whether an array has the memory of a row, in its order; also as another view."""
+    """Test whether an array has the memory of a row, in its order; also as another view."""
     here = array is row or address_of(array) == address_of(row)
     return here and array.flags.c_contiguous
 

@@ -23,7 +23,7 @@ _ALWAYS_ALLOWED = 64 << 20
 
 
 class PerProcess(Generic[T]):
-    """What each process opens for itself when it first needs it. Pickles unopened."""
+    """A resource that each process opens when it first needs it. Pickled unopened."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make

@@ -147,7 +147,7 @@ class Words:
         return self.epoch == epoch and own[0] <= positions.start and positions.stop - 1 <= own[-1]
 
     def draw(self, call: int, shape: tuple[int, ...], rows: slice) -> U64:
-        """What some rows get from one call, of shape [rows, *shape]; not to be changed."""
+        """Words of some rows for one call, of shape [rows, *shape]; not to be changed."""
         kept = self._kept.get((call, shape))
         if kept is None:
             size = len(self._rows) * math.prod(shape)

@@ -35,7 +35,7 @@ class Tally:
         self.closing: list[Callable[[], None]] = []
 
     def uncount(self, state: dict[str, Any]) -> None:
-        """What a resume reads again will be left out again, and counted then."""
+        """Subtract what a resume will read, leave out and count again."""
         self.skipped -= check_count(state.get("again"), sys.maxsize)
 
     def part(self) -> Tally:

@@ -269,7 +269,7 @@ def _append(data_set: Any, column: NDArray[Any], written: int) -> None:
 
 
 def _in_hdf5(h5py: Any, name: str, component: Any) -> NDArray[Any]:
-    """What a component is stored as, if HDF5 gives it back as it is."""
+    """The array that a component is stored as; refuses what HDF5 would not give back as it is."""
     array: NDArray[Any] = np.asarray(component)
     if array.dtype.kind in "biufc":
         return array

@@ -42,7 +42,7 @@ class _Kind(IntEnum):
 
 
 _MARKS: Final = {kind: _msgpack.ExtType(kind, b"") for kind in _Kind}
-"""What the lists of each kind begin with."""
+"""First elements of the lists of each kind."""
 
 
 def pack(datapoint: Datapoint) -> bytes:

@@ -55,7 +55,7 @@ class RepeatedData(PlannedStage):
         self.n = integer_of(n, "n")
         if self.n != -1 and self.n < 1:
             raise ConfigError(f"Nothing can be repeated {n} times.", expected="-1, or 1 or more")
-        self._begin = partial(_begin_repeated, n)
+        self._begin = partial(_begin_repeated, self.n)
 
     def length(self) -> Length:
         length = length_of(self.ds)
