@@ -7,14 +7,13 @@ from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from hashlib import blake2b
-from operator import methodcaller
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack.dataflow._flow import DataFlow, ParallelStage, Stage, inputs_of, stages_of
+from towerpack.dataflow._flow import DataFlow, ParallelStage, Stage, flows_in, pipeline_of
 from towerpack.dataflow._opening import PathLike, Strings
 
 _WRITTEN_OUT: Final = (type(None), bool, int, float, complex, str, range)
@@ -150,18 +149,15 @@ def _is_parallel(flow: DataFlow) -> bool:
 
 def serial_pipeline_of(flow: DataFlow) -> str:
     """`pipeline_of` without the parallel stages, which change no datapoint."""
-    return stages_of(flow, methodcaller("arguments"), _is_parallel)
+    return pipeline_of(flow, passed_over=_is_parallel)
 
 
 def functions_of(flow: DataFlow) -> str:
     """A checksum over the code of a pipeline's functions, and over public attributes."""
     found: list[Any] = []
-    waiting = [flow]
-    while waiting:
-        here = waiting.pop()
-        waiting.extend(inputs_of(here))
+    for here in flows_in(flow):
         given = [v for k, v in sorted(vars(here).items()) if k[0] != "_"]
-        if isinstance(here, ParallelStage):  # how many workers there are changes no datapoint
+        if _is_parallel(here):  # how many workers there are changes no datapoint
             given = [v for v in given if callable(v)]
         elif isinstance(here, Stage):  # its numbers stand in its description
             given = [v for v in given if not isinstance(v, _TOLD)]
@@ -173,4 +169,4 @@ def functions_of(flow: DataFlow) -> str:
 def content_of(flow: DataFlow, *, sample: bool = False) -> str:
     """Description of a flow's stages but the parallel ones, and of (a sample of) their data."""
     with sampled() if sample else nullcontext():
-        return stages_of(flow, methodcaller("content"), _is_parallel)
+        return pipeline_of(flow, "content", _is_parallel)

@@ -6,7 +6,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from operator import methodcaller
 from typing import Any, TypeGuard, cast, overload
 
 import numpy as np
@@ -20,7 +19,6 @@ from towerpack.dataflow._plan import Node, Plan
 from towerpack.dataflow._stream import (
     DataIterator,
     PlanStream,
-    RestStream,
     State,
     Stream,
     Tally,
@@ -37,8 +35,6 @@ from towerpack.dataflow._user_code import (
 )
 
 log = get_logger(__name__)
-
-_ARGUMENTS = methodcaller("arguments")
 
 Length = int | float | None
 """Datapoints in a pass: an integer, `math.inf`, or `None` for unknown."""
@@ -105,17 +101,20 @@ class DataFlow:
         seed = check_seed(seed)
         epoch = None if epoch is None else integer_of(epoch, "epoch", 0)
         at, skipped = None, 0
-        # Code of the user's that is at work, if it is: a resume runs it again.
-        ambient = AMBIENT.get()
+        ambient = AMBIENT.get()  # code of the user's that is at work, if it is
         lent = ambient if ambient and state is None and stands_for_code(self) else None
-        if lent is not None:
-            seed = lent.seed if seed is None else seed
-            epoch = lent.epoch if epoch is None else epoch
-        elif state is not None:
+        if state is not None:
             seed, epoch, at, skipped = read_state(state, signature, seed=seed, epoch=epoch)
             self.__passes, self.__seed = epoch + 1, seed
+        elif ambient is not None:
+            its_seed, its_epoch = (lent.seed, lent.epoch) if lent else ambient.next_pass(self)
+            seed = its_seed if seed is None else seed
+            epoch = its_epoch if epoch is None else epoch
         else:
-            seed, epoch = self.__this_pass(seed, epoch)
+            if epoch is None:
+                epoch = self.__passes
+                self.__passes += 1
+            seed = self.__own_seed() if seed is None else seed
         tally = Tally(skipped)
         place = Place(seed, tally=tally, in_order=ambient is not None, ambient=lent)
         try:
@@ -139,16 +138,6 @@ class DataFlow:
         seed = self.__own_seed() if seed is None else check_seed(seed)
         root = require_plan(self, Place(seed, serial=True), f"{self} has no plan")
         return Plan(root, seed=seed, signature=signature_of(self), pipeline=pipeline_of(self))
-
-    def __this_pass(self, seed: int | None, epoch: int | None) -> tuple[int, int]:
-        ambient = AMBIENT.get()
-        if ambient is not None:
-            lent_seed, lent_epoch = ambient.next_pass(self)
-            return lent_seed if seed is None else seed, lent_epoch if epoch is None else epoch
-        if epoch is None:
-            epoch = self.__passes
-            self.__passes = epoch + 1
-        return self.__own_seed() if seed is None else seed, epoch
 
     def __own_seed(self) -> int:
         if self.__seed is None:
@@ -243,10 +232,6 @@ class Place:
     def kept_in_order(self) -> Place:
         """The place of what a stage may read again."""
         return replace(self, in_order=True)
-
-    def alone(self, tally: Tally) -> Place:
-        """The place of what the consumer reads by itself, and counts apart."""
-        return replace(self, serial=True, workers=None, tally=tally)
 
     def key(self, flow: DataFlow, own_seed: int | None = None) -> int:
         """The seed of everything random in `flow`; a seed of its own makes it alike everywhere."""
@@ -435,7 +420,7 @@ def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
             return stream
         place = place.kept_in_order()
     if node is not None:
-        return open_plan(node, epoch, state)
+        return PlanStream(node, epoch, state)
     if is_exact(flow):
         return flow.open(place, epoch, state)
     if type(flow).__iter__ is DataFlow.__iter__:
@@ -450,13 +435,6 @@ def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
         return iter(flow)
 
     return ReplayStream(begin, lambda: lent or Ambient(key, epoch), type(flow).__name__, state)
-
-
-def open_plan(node: Node, epoch: int, state: State) -> Stream:
-    """One pass over a plan, from its beginning or from a state."""
-    # `ordered=False` leaves gaps; what continues may be in order.
-    gaps = isinstance(state, dict) and "ahead" in state
-    return (RestStream if gaps else PlanStream)(node, epoch, state)
 
 
 def require_flow(ds: Any, owner: DataFlow) -> DataFlow:
@@ -511,15 +489,24 @@ def length_of(flow: DataFlow) -> Length:
         return None
 
 
+def flows_in(flow: DataFlow) -> Iterator[DataFlow]:
+    """A flow, and all that it wraps."""
+    yield flow
+    for inner in inputs_of(flow):
+        yield from flows_in(inner)
+
+
 def is_random(flow: DataFlow) -> bool:
     """Whether a stage of this pipeline is known to draw from the run's seed."""
-    own = isinstance(flow, RNGDataFlow) or (isinstance(flow, Stage) and flow.random)
-    return own or any(is_random(inner) for inner in inputs_of(flow))
+    return any(
+        isinstance(one, RNGDataFlow) or (isinstance(one, Stage) and one.random)
+        for one in flows_in(flow)
+    )
 
 
 def is_shard(flow: DataFlow) -> bool:
     """Whether a stage of this pipeline is one of several parts."""
-    return (isinstance(flow, Stage) and flow.shard) or any(map(is_shard, inputs_of(flow)))
+    return any(isinstance(one, Stage) and one.shard for one in flows_in(flow))
 
 
 def height_of(flow: DataFlow) -> int:
@@ -536,21 +523,19 @@ def sequential_part(flow: DataFlow) -> DataFlow:
     return flow
 
 
-def pipeline_of(flow: DataFlow) -> str:
-    """How messages name a flow: `DataFromArrays(50000) > MapData(decode) > BatchData(128)`."""
-    return stages_of(flow, _ARGUMENTS, lambda stage: False)
-
-
-def signature_of(flow: DataFlow) -> str:
-    """What a state of this flow carries, to be told from states of others."""
-    return stages_of(flow, methodcaller("identity"), lambda stage: stage.transparent)
-
-
-def stages_of(
-    flow: DataFlow, told: Callable[[Stage], str], passed_over: Callable[[Stage], bool]
+def pipeline_of(
+    flow: DataFlow,
+    told: str = "arguments",
+    passed_over: Callable[[Stage], bool] = lambda stage: False,
 ) -> str:
-    """The stages of a flow, with what is `told` of each, without those that are `passed_over`."""
-    paths = [stages_of(inner, told, passed_over) for inner in inputs_of(flow)]
+    """How messages name a flow: `DataFromArrays(50000) > MapData(decode) > BatchData(128)`.
+
+    Args:
+        flow: The flow.
+        told: The method that gives what stands in the brackets of a stage.
+        passed_over: Which stages, of those with one input, are left out.
+    """
+    paths = [pipeline_of(inner, told, passed_over) for inner in inputs_of(flow)]
     if isinstance(flow, Stage) and passed_over(flow):
         return paths[0]
     name = name_of_stage(flow, told)
@@ -559,10 +544,15 @@ def stages_of(
     return f"{name}[{' | '.join(paths)}]" if paths else name
 
 
-def name_of_stage(flow: DataFlow, told: Callable[[Stage], str] = _ARGUMENTS) -> str:
+def signature_of(flow: DataFlow) -> str:
+    """What a state of this flow carries, to be told from states of others."""
+    return pipeline_of(flow, "identity", lambda stage: stage.transparent)
+
+
+def name_of_stage(flow: DataFlow, told: str = "arguments") -> str:
     """How messages name one stage: `MapData(decode)`."""
     if isinstance(flow, Stage):
-        arguments = told(flow)
+        arguments = getattr(flow, told)()
     else:
         length = length_of(flow)
         arguments = str(length) if isinstance(length, int) else ""

@@ -73,22 +73,26 @@ class InnerStream(Stream):
 
 
 class PlanStream(Stream):
-    """Read a plan from one position on. Its state is that position."""
+    """Read a plan from one position on.
+
+    Its state is that position, with the ranges after it that `ordered=False` has handed on before.
+    """
 
     def __init__(self, node: Node, epoch: int, state: State) -> None:
         self._node = node
         self._get = node.get
         self._epoch = epoch
-        self._stop = sys.maxsize if node.size is None else node.size
-        self._position = check_count(state, self._stop)
         self._chunk = node.chunk
+        self._size = size_of(node)
+        (_, self._position), *self._ahead = ranges_done(state, self._size)
+        self._stop = self._ahead[0][0] if self._ahead else self._size
         self._rows: list[Datapoint] = []
         self._first = self._position
 
     def __next__(self) -> Datapoint:
         position = self._position
         if position >= self._stop:
-            raise StopIteration
+            position = self._pass_over()
         try:
             if self._chunk == 1:
                 datapoint = self._get(self._epoch, position)
@@ -103,6 +107,15 @@ class PlanStream(Stream):
         return datapoint
 
     def state(self) -> State:
+        ahead = [*self._ahead]
+        return {"from": self._position, "ahead": ahead} if ahead else self._position
+
+    def _pass_over(self) -> int:
+        while self._position >= self._stop:
+            if not self._ahead:
+                raise StopIteration
+            self._position = self._ahead.pop(0)[1]
+            self._stop = self._ahead[0][0] if self._ahead else self._size
         return self._position
 
     def _read_ahead(self, position: int) -> Datapoint:
@@ -150,26 +163,31 @@ def check_count(state: State, limit: int) -> int:
     return state
 
 
-class Done:
-    """Which positions of a pass were handed on: all before one, and some ranges after it.
+def size_of(node: Node) -> int:
+    """Datapoints in a pass, as a limit."""
+    return sys.maxsize if node.size is None else node.size
 
-    `state` is what `state()` gave, or a position: all before it.
-    """
+
+def ranges_done(state: State, size: int) -> list[list[int]]:
+    """Which positions a state says were handed on: all before one, and some ranges after it."""
+    if not isinstance(state, dict):
+        return [[0, check_count(state, size)]]
+    fields = cast("dict[str, Any]", state)
+    ranges = [[0, fields["from"]], *map(list, fields["ahead"])]
+    edges = [edge for one in ranges for edge in one]
+    if {*map(len, ranges)} != {2} or edges != sorted(edges) or edges[-1] > size:
+        raise StateError(
+            f"The ranges of a state are not within a pass of {size}: {ranges!r:.200}.",
+            fix="the state is damaged, or was taken from other data",
+        )
+    return ranges
+
+
+class Done:
+    """Which positions of a pass were handed on, as `ranges_done` tells them of a state."""
 
     def __init__(self, state: State, size: int) -> None:
-        self._ranges: list[list[int]] = [[0, 0]]
-        if isinstance(state, dict):
-            fields = cast("dict[str, Any]", state)
-            self._ranges = [[0, fields["from"]], *(list(one) for one in fields["ahead"])]
-        elif state is not None:
-            self._ranges = [[0, check_count(state, size)]]
-        edges = [edge for one in self._ranges for edge in one]
-        pairs = all(len(one) == 2 for one in self._ranges)
-        if not pairs or edges != sorted(edges) or edges[-1] > size:
-            raise StateError(
-                f"The ranges of a state are not within a pass of {size}: {self._ranges!r:.200}.",
-                fix="the state is damaged, or was taken from other data",
-            )
+        self._ranges = ranges_done(state, size)
 
     def add(self, position: int) -> None:
         """One more position."""
@@ -195,29 +213,6 @@ class Done:
         if len(self._ranges) == 1:
             return first
         return {"from": first, "ahead": [list(one) for one in self._ranges[1:]]}
-
-
-class RestStream(Stream):
-    """Reads, in order, what is left of a pass that workers began in any order."""
-
-    def __init__(self, node: Node, epoch: int, state: State) -> None:
-        self._get = node.get
-        self._epoch = epoch
-        size = sys.maxsize if node.size is None else node.size
-        self._done = Done(state, size)
-        self._gaps = self._done.gaps(size)[::-1]
-
-    def __next__(self) -> Datapoint:
-        if not self._gaps:
-            raise StopIteration
-        position, end = self._gaps[-1]
-        datapoint = self._get(self._epoch, position)
-        self._done.add(position)
-        self._gaps[-1:] = [(position + 1, end)] if position + 1 < end else []
-        return datapoint
-
-    def state(self) -> State:
-        return self._done.state()
 
 
 class DataIterator:
