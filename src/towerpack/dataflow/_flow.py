@@ -202,19 +202,14 @@ class RNGDataFlow(DataFlow):
 class Place:
     """Where in a pipeline a stage stands, and with which seed it runs.
 
-    The key of a stage is made of the path to its branch (through stages that have several inputs)
-    and its height above the source there. So wrapping a pipeline in further stages changes
-    nothing in it, and no two stages of it share a key.
-
     Args:
         seed: The run's.
-        branch: Which inputs were taken from the outermost stage down to here.
+        branch: Which inputs of stages with several were taken from the outermost down to here.
         tally: What the iteration counts.
         serial: Parallel stages do nothing: the caller, or a worker, reads by itself.
         workers: The parallel stage, further up, whose workers apply the maps found here.
         in_order: A resume may read again, and must find the same, even with `ordered=False`.
-        ambient: The pass of the user's code that iterates this flow, which only hands on what other
-            code of the user's gives.
+        ambient: The pass of the user's code around this flow, if that only hands on other such code.
     """
 
     seed: int
@@ -234,7 +229,11 @@ class Place:
         return replace(self, in_order=True)
 
     def key(self, flow: DataFlow, own_seed: int | None = None) -> int:
-        """The seed of everything random in `flow`; a seed of its own makes it alike everywhere."""
+        """The seed of everything random in `flow`; a seed of its own makes it alike everywhere.
+
+        It depends on the branch and the height above the source, so that wrapping a pipeline in
+        further stages changes nothing in it, and no two stages share it.
+        """
         if own_seed is not None:
             return derive_seed(own_seed, type(flow).__name__)
         return derive_seed(self.seed, self.branch, height_of(flow))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast, overload
 
@@ -37,10 +37,6 @@ class PerProcess(Generic[T]):
             opened = (pid, self._make())
             self._opened = opened  # one assignment: safe between threads
         return opened[1]
-
-    def drop(self) -> None:
-        """Let go of what is open; the next `get` opens it again."""
-        self._opened = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
@@ -135,10 +131,7 @@ def check_expansion(nbytes: int, stored: int, what: str, path: PathLike) -> None
 
 
 class Strings(Sequence[str]):
-    """Strings that cannot be changed, as one buffer and offsets: a million in few objects.
-
-    Names of files that are not UTF-8 survive: their bytes come back as `os.fsdecode` gives them.
-    """
+    """Strings, also names of files that are not UTF-8, as one buffer: a million in few objects."""
 
     def __init__(self, strings: Iterable[str]) -> None:
         buffer = bytearray()
@@ -164,6 +157,3 @@ class Strings(Sequence[str]):
             raise IndexError(f"{index} is not within {len(self)} strings")
         start, end = self._ends[position : position + 2].tolist()
         return self._buffer[start:end].decode("utf-8", "surrogateescape")
-
-    def __iter__(self) -> Iterator[str]:
-        return (self[i] for i in range(len(self)))

@@ -15,7 +15,6 @@ from towerpack.dataflow._datapoints import (
     Datapoint,
     Positions,
     as_ints,
-    block_size,
     choices_of,
     copied,
     describe_datapoint,
@@ -319,7 +318,7 @@ class BlockMapper:
             result = self._mapper.f(copied(data), *arguments)
         except Exception as error:
             raise self._mapper.failure(error, _where(epoch, positions), data) from error
-        size = block_size(block)
+        size = block.size if isinstance(block, Columns) else len(block)
         if _is_plain(result, size):
             return Columns(result, size)
         name = self._mapper.name
