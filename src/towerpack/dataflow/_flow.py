@@ -209,7 +209,7 @@ class Place:
         serial: Parallel stages do nothing: the caller, or a worker, reads by itself.
         workers: The parallel stage, further up, whose workers apply the maps found here.
         in_order: A resume may read again, and must find the same, even with `ordered=False`.
-        ambient: The pass of the user's code around this flow, if that only hands on other such code.
+        ambient: The pass of the user's code around this flow, if this only hands on such code.
     """
 
     seed: int

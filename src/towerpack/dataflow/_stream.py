@@ -283,19 +283,14 @@ class DataIterator:
 def read_state(
     state: object, signature: str, *, seed: int | None, epoch: int | None
 ) -> tuple[int, int, State, int]:
-    """Seed, epoch, position and skipped datapoints of a state, if that fits.
-
-    Raises:
-        StateError: It is no state, or one of another pipeline, seed or epoch.
-    """
-    if not isinstance(state, Mapping) or not {"version", "flow", "seed", "epoch", "at"} <= set(
-        cast("Mapping[object, object]", state)
-    ):
+    """Seed, epoch, position and skipped datapoints of a state; a `StateError` if it is no fit."""
+    fields = cast("dict[str, Any]", state)
+    needed = {"version", "flow", "seed", "epoch", "at"}
+    if not isinstance(state, Mapping) or not needed <= fields.keys():
         raise StateError(
             f"This is no state of an iterator: {state!r:.80}",
             expected="what `iterator.state()` returned",
         )
-    fields = cast("Mapping[str, Any]", state)
     if fields["version"] != _VERSION:
         raise StateError(
             f"This state has version {fields['version']!r}.",
@@ -304,13 +299,13 @@ def read_state(
         )
     if fields["flow"] != signature:
         raise StateError(
-            f"This state belongs to another pipeline: {_difference(fields['flow'], signature)}.",
+            "This state belongs to another pipeline.",
             got=str(fields["flow"]),
             expected=signature,
             fix="build the pipeline as it was when the state was taken, or start afresh",
         )
     for name, wanted in (("seed", seed), ("epoch", epoch)):
-        if wanted is not None and wanted != fields[name]:
+        if wanted not in (None, fields[name]):
             raise StateError(
                 f"The {name} given and the state's {name} differ.",
                 got=f"{name}={wanted}",
@@ -318,12 +313,3 @@ def read_state(
                 fix=f"leave out {name}=: the state carries it",
             )
     return fields["seed"], fields["epoch"], fields["at"], fields.get("skipped", 0)
-
-
-def _difference(saved: str, current: str) -> str:
-    theirs, ours = saved.split(" > "), current.split(" > ")
-    for place, (their, our) in enumerate(zip(theirs, ours, strict=False)):
-        if their != our:
-            return f"stage {place} was {their} and is {our}"
-    more = theirs[len(ours) :] or ours[len(theirs) :]
-    return f"{' > '.join(more)} is {'missing' if len(theirs) > len(ours) else 'new'}"
