@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import ContextVar
 from hashlib import blake2b
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -56,19 +56,12 @@ def content_of_files(paths: Iterable[PathLike]) -> str:
 
 
 def content_of_values(*values: Any) -> str:
-    """A checksum over values: arrays, numbers, strings, bytes, `None`, and containers of these.
-
-    Of others nothing is seen but their types, and of containers that hold them their lengths;
-    sequences that are no lists may make their items when they are read, and are not.
-    """
+    """A checksum over arrays, plain values and containers of them; of others, over their types."""
     return _content(values, 0)
 
 
 def content_of_code(*values: Any) -> str:
-    """A checksum over functions (their code, defaults and what they close over) and plain values.
-
-    Of other objects their type and attributes are seen, but for those with an underscore.
-    """
+    """A checksum over functions, what they close over, plain values and public attributes."""
     return _content(values, _DEPTH)
 
 
@@ -101,7 +94,10 @@ def _feed(digest: Any, value: Any, depth: int) -> None:
     elif depth and isinstance(value, MethodType):
         _feed(digest, (value.__func__, value.__self__), depth)
     elif depth and isinstance(value, FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_full(cell)]
+        cells: list[Any] = []
+        for cell in value.__closure__ or ():
+            with suppress(ValueError):  # the variable has no value yet
+                cells.append(cell.cell_contents)
         parts = value.__code__, value.__defaults__, value.__kwdefaults__, *cells
         _feed(digest, parts, depth)
     elif depth and _has_attributes(value):
@@ -116,14 +112,6 @@ def _feed(digest: Any, value: Any, depth: int) -> None:
 def _has_attributes(value: Any) -> bool:
     library = type(value).__module__.partition(".")[0] in _OPAQUE
     return hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType)) and not library
-
-
-def _is_full(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018 - raises where the variable has no value yet
-    except ValueError:
-        return False
-    return True
 
 
 def _feed_items(digest: Any, container: object, items: Sequence[Any], depth: int) -> None:

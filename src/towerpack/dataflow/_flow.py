@@ -298,11 +298,7 @@ class Stage(DataFlow):
 
 
 class Wrapper(Stage):
-    """Base of stages that wrap one flow.
-
-    Attributes:
-        makes_batches: Its datapoints are stacks of those of `ds`.
-    """
+    """Base of stages that wrap one flow; what those that `makes_batches` give are stacks."""
 
     makes_batches: bool = False
 
@@ -529,10 +525,7 @@ def pipeline_of(
 ) -> str:
     """How messages name a flow: `DataFromArrays(50000) > MapData(decode) > BatchData(128)`.
 
-    Args:
-        flow: The flow.
-        told: The method that gives what stands in the brackets of a stage.
-        passed_over: Which stages, of those with one input, are left out.
+    In brackets is what the method `told` of a stage gives; those `passed_over` are left out.
     """
     paths = [pipeline_of(inner, told, passed_over) for inner in inputs_of(flow)]
     if isinstance(flow, Stage) and passed_over(flow):

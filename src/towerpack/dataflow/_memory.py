@@ -185,10 +185,7 @@ class RowLender:
         return row
 
     def whole(self, arrays: Sequence[Array]) -> Array | None:
-        """The array whose rows these arrays, of one shape and dtype, are: all, and in order.
-
-        It is not given away twice.
-        """
+        """The array whose rows these arrays are, all and in order. It is not given away twice."""
         for key, (data, handed) in self._columns.items():
             # A row's own shape and dtype can be set, which does not change what it is a row of.
             fits = (arrays[0].shape, arrays[0].dtype) == (data.shape[1:], data.dtype)
@@ -219,10 +216,7 @@ class RowMaker:
 
 
 def without_rows(f: Callable[..., Result], *arguments: Any) -> Result:
-    """Call a function that has no part in the datapoint that is being made, if there is one.
-
-    A map's function may read another pipeline, whose datapoints are not rows of the batch above.
-    """
+    """Call a map's function, which may read other pipelines: they make no rows of the batch."""
     if _HERE.making is None:
         return f(*arguments)
     with _here("making", None):

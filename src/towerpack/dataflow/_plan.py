@@ -55,10 +55,7 @@ class Node:
         return {name: value for name, value in vars(self).items() if name != "_last"}
 
     def lay_into(self, allocate: Allocate) -> None:
-        """Let the arrays that it gives be made by `allocate`.
-
-        Those that code of the user's sees are not: it might keep one, whose memory is used again.
-        """
+        """Let `allocate` make the arrays that it gives, but those that code of the user's may keep."""
         for inner in self.passes_on:
             inner.lay_into(allocate)
 

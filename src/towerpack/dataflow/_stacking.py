@@ -55,9 +55,6 @@ def stack_rows(
     """Stack datapoints, at least one, into one of their kind.
 
     Arrays are made by `allocate`, unless the datapoints were made in rows of `lender`.
-
-    Raises:
-        BatchError: They differ in structure, shape or dtype, or hold what does not stack.
     """
     _check_structure(rows)
     first = rows[0]

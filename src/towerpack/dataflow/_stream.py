@@ -73,10 +73,7 @@ class InnerStream(Stream):
 
 
 class PlanStream(Stream):
-    """Read a plan from one position on.
-
-    Its state is that position, with the ranges after it that `ordered=False` has handed on before.
-    """
+    """Read a plan from one position on, passing over what `ordered=False` has handed on before."""
 
     def __init__(self, node: Node, epoch: int, state: State) -> None:
         self._node = node
@@ -192,14 +189,11 @@ class Done:
     def add(self, position: int) -> None:
         """One more position."""
         ranges = self._ranges
-        index = bisect.bisect_right(ranges, [position, sys.maxsize]) - 1
-        if index >= 0 and ranges[index][1] == position:
-            ranges[index][1] += 1
-        else:
-            index += 1
-            ranges.insert(index, [position, position + 1])
-        if index + 1 < len(ranges) and ranges[index][1] == ranges[index + 1][0]:
-            ranges[index][1] = ranges.pop(index + 1)[1]
+        index = bisect.bisect_right(ranges, [position, sys.maxsize])
+        ranges.insert(index, [position, position + 1])
+        for at in (index, index - 1):  # join it with its neighbours
+            if at + 1 < len(ranges) and ranges[at][1] == ranges[at + 1][0]:
+                ranges[at][1] = ranges.pop(at + 1)[1]
 
     def gaps(self, size: int) -> list[tuple[int, int]]:
         """What is left of a pass."""

@@ -46,10 +46,7 @@ class Ambient:
         self._generators: dict[int, np.random.Generator] = {}
 
     def next_pass(self, flow: object) -> tuple[int, int]:
-        """Seed and epoch for one more iteration of an inner flow.
-
-        The first one in epoch e is the inner flow's epoch e; see `AGAIN` for more of them.
-        """
+        """Seed and epoch for one more pass over an inner flow; the first has the epoch of this."""
         index = self._index(flow)
         again = self._passes[index]
         self._passes[index] += 1
@@ -175,10 +172,7 @@ class ItemsNode(IndexNode):
 
 
 class ReplayStream(Stream):
-    """Runs code of the user's that only knows how to start: a resume runs it again and skips.
-
-    `ambient` makes what flows iterated inside take their seed and epoch from.
-    """
+    """Run code of the user's that only knows how to start: a resume runs it again and skips."""
 
     def __init__(
         self,
