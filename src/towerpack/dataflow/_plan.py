@@ -55,7 +55,7 @@ class Node:
         return {name: value for name, value in vars(self).items() if name != "_last"}
 
     def lay_into(self, allocate: Allocate) -> None:
-        """Let `allocate` make the arrays that it gives, but those that code of the user's may keep."""
+        """Let `allocate` make its arrays, but those that code of the user's may keep."""
         for inner in self.passes_on:
             inner.lay_into(allocate)
 
