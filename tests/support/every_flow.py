@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 
 import towerpack.dataflow
@@ -80,6 +81,11 @@ def pictured(dp: Any) -> Any:
     box = np.array([[2.0, 3.0, 14.0 + i % 5, 12.0]])
     points = np.array([[1.0, 2.0], [i % 9, 5.0]])
     return [image, box, np.array([i]), points, np.int64(i)]
+
+
+def packed_state(iterator: df.DataIterator) -> Any:
+    """Where a pass is, as it was written to a file and read."""
+    return msgpack.unpackb(msgpack.packb(iterator.state()))
 
 
 def assert_same(found: list[Any], expected: list[Any], where: str) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar, copy_context
 from hashlib import blake2b
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, cast
@@ -24,16 +24,6 @@ _DEPTH: Final = 6
 _OPAQUE: Final = {"keras", "logging", "tensorflow", "threading", "torch"}
 _TOLD: Final = (type(None), bool, int, float, str, np.ndarray)  # in descriptions of stages
 _sampling: ContextVar[bool] = ContextVar("sampling", default=False)
-
-
-@contextmanager
-def sampled() -> Generator[None]:
-    """Inside, some 64 rows, items or files of long data count, evenly spread: for quick looks."""
-    token = _sampling.set(True)
-    try:
-        yield
-    finally:
-        _sampling.reset(token)
 
 
 def _some(items: Any) -> Any:
@@ -60,12 +50,7 @@ def content_of_values(*values: Any) -> str:
     return _content(values, 0)
 
 
-def content_of_code(*values: Any) -> str:
-    """A checksum over functions, what they close over, plain values and public attributes."""
-    return _content(values, _DEPTH)
-
-
-def _content(values: tuple[Any, ...], depth: int) -> str:
+def _content(values: Iterable[Any], depth: int) -> str:
     digest = blake2b(digest_size=16)
     for value in values:
         _feed(digest, value, depth)
@@ -150,11 +135,16 @@ def functions_of(flow: DataFlow) -> str:
         elif isinstance(here, Stage):  # its numbers stand in its description
             given = [v for v in given if not isinstance(v, _TOLD)]
         found += [v for v in given if not isinstance(v, DataFlow)]
-    with sampled():
-        return content_of_code(*found)
+    return _sampling_in(True, _content, found, _DEPTH)
 
 
 def content_of(flow: DataFlow, *, sample: bool = False) -> str:
     """Description of a flow's stages but the parallel ones, and of (a sample of) their data."""
-    with sampled() if sample else nullcontext():
-        return pipeline_of(flow, "content", _is_parallel)
+    return _sampling_in(sample, pipeline_of, flow, "content", _is_parallel)
+
+
+def _sampling_in(sample: bool, f: Callable[..., str], *arguments: Any) -> str:
+    """Call `f`; with `sample`, only some rows, items or files of long data count, evenly spread."""
+    context = copy_context()
+    context.run(_sampling.set, sample)
+    return context.run(f, *arguments)

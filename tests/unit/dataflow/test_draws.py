@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scaling import scaled
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow import ItemRNG, _randomness
+from towerpack.dataflow import ItemRNG
 from towerpack.dataflow._randomness import ItemRNGs, position_rng
 
 
@@ -92,34 +92,6 @@ def test_what_was_drawn_belongs_to_the_caller() -> None:
         kept = first.copy()
         first[:] = 0
         assert np.array_equal(draw(rngs(0, range(10, 20))), kept)
-
-
-def hashed_rows(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many words each call of `mix` makes from now on."""
-    counts: list[int] = []
-    mix = _randomness.mix
-    monkeypatch.setattr(_randomness, "mix", lambda words: counts.append(words.size) or mix(words))
-    return counts
-
-
-def test_blocks_that_follow_cost_no_hashing(monkeypatch: pytest.MonkeyPatch) -> None:
-    rngs, hashed = ItemRNGs(9), hashed_rows(monkeypatch)
-    for start in range(0, 1600, 100):
-        drawing = rngs(0, range(start, start + 100))
-        drawing.random()
-        drawing.integers(0, 5)
-    assert hashed == [1600] * 3  # positions, and each of two calls
-
-
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    rngs, hashed = ItemRNGs(9), hashed_rows(monkeypatch)
-    drawing = rngs(0, range(100))
-    for _ in range(1000):
-        drawing.random(10)
-    assert sum(count for count in hashed if count == 16_000) <= 1 << 15
-    hashed.clear()
-    rngs(0, range(10)).random((64, 64, 3))
-    assert max(hashed) == 10 * 64 * 64 * 3
 
 
 def test_pickles_without_what_was_drawn() -> None:

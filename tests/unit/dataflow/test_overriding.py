@@ -8,15 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import cloudpickle
-import numpy as np
 import pytest
 
 from towerpack import ConfigError, DataFlowError
 from towerpack.dataflow import (
     BatchData,
-    CacheData,
     DataFlow,
-    DataFromArrays,
     DataFromList,
     JoinData,
     MapData,
@@ -48,15 +45,7 @@ class ListLater(Later, DataFromList):
     pass
 
 
-class ArraysLater(Later, DataFromArrays):
-    pass
-
-
 class MapLater(Later, MapData):
-    pass
-
-
-class CacheLater(Later, CacheData):
     pass
 
 
@@ -112,9 +101,7 @@ def minus(dp: tuple[int]) -> tuple[int]:
 
 OVERRIDING: list[Callable[[], DataFlow]] = [
     lambda: ListLater(LIST),
-    lambda: ArraysLater(np.arange(8)),
     lambda: MapLater(DataFromList([(-i,) for i in range(8)]), minus),
-    lambda: CacheLater(DataFromList(LIST)),
     FilesDecoded,
     Both,
     lambda: ListByNumber(LIST),
