@@ -209,10 +209,13 @@ class RowMaker:
     def make(self, f: Callable[..., Result], calls: Iterable[tuple[Any, ...]]) -> list[Result]:
         """Call a function for each datapoint; `empty_row` is a row of the batch above, if any."""
         lender = _HERE.offered
-        if lender is not None and self not in lender.makers:
-            lender = None
-        with _here("making", lender):
-            return list(starmap(f, calls if lender is None else lender.turns(calls)))
+        if lender is None or self not in lender.makers:
+            return without_rows(lambda: list(starmap(f, calls)))
+        before, _HERE.making = _HERE.making, lender  # not `_here`: this is for each batch
+        try:
+            return list(starmap(f, lender.turns(calls)))
+        finally:
+            _HERE.making = before
 
 
 def without_rows(f: Callable[..., Result], *arguments: Any) -> Result:
