@@ -357,11 +357,12 @@ def parallel_below(flow: DataFlow) -> ParallelStage | None:
 
 def stands_for_code(flow: DataFlow) -> bool:
     """Whether a flow only hands on what code of the user's gives, with which it shares its pass."""
-    if not is_exact(flow) or not flow.transparent:
+    inner = flow
+    while is_exact(inner) and inner.transparent:
+        (inner,) = inner.inputs
+    if inner is flow or is_exact(inner):
         return False
-    while is_exact(flow) and flow.transparent:
-        (flow,) = flow.inputs
-    return not is_exact(flow) and compile_flow(flow, Place(0, serial=True)) is None
+    return compile_flow(inner, Place(0, serial=True)) is None
 
 
 def is_exact(flow: DataFlow) -> TypeGuard[Stage]:

@@ -58,7 +58,11 @@ def stack_rows(
     """
     _check_structure(rows)
     first = rows[0]
-    _check_pad(pad, first)
+    unknown = pad.keys() - {*keys_of(first)} if isinstance(pad, Mapping) else ()
+    for key in unknown:
+        raise BatchError(
+            f"There is no component {key!r} to pad.", got=f"pad={pad!r}", expected=choices_of(first)
+        )
     into = allocate, lender
     keyed = zip(keys_of(first), _columns(rows), strict=True)
     return rebuild(first, [_stack(column, key, pad_value(pad, key), into) for key, column in keyed])
@@ -99,16 +103,6 @@ def _check_structure(rows: Sequence[Datapoint]) -> None:
                 got=describe_datapoint(row),
                 expected=f"{describe_datapoint(first)}, as item 0",
                 fix="make all datapoints alike before batching",
-            )
-
-
-def _check_pad(pad: Pad | None, row: Datapoint) -> None:
-    if isinstance(pad, Mapping):
-        for key in pad.keys() - set(keys_of(row)):
-            raise BatchError(
-                f"There is no component {key!r} to pad.",
-                got=f"pad={dict(pad)!r}",
-                expected=choices_of(row),
             )
 
 

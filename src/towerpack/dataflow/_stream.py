@@ -80,7 +80,7 @@ class PlanStream(Stream):
         self._get = node.get
         self._epoch = epoch
         self._chunk = node.chunk
-        self._size = size_of(node)
+        self._size = sys.maxsize if node.size is None else node.size
         (_, self._position), *self._ahead = ranges_done(state, self._size)
         self._stop = self._ahead[0][0] if self._ahead else self._size
         self._rows: list[Datapoint] = []
@@ -158,11 +158,6 @@ def check_count(state: State, limit: int) -> int:
             "which it then needs again",
         )
     return state
-
-
-def size_of(node: Node) -> int:
-    """Datapoints in a pass, as a limit."""
-    return sys.maxsize if node.size is None else node.size
 
 
 def ranges_done(state: State, size: int) -> list[list[int]]:
