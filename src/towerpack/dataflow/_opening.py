@@ -79,14 +79,11 @@ def file_of(path: PathLike) -> Path:
 
 def files_of(paths: PathLike | Sequence[PathLike]) -> list[Path]:
     """One file, several, or those that a pattern such as `train-*.tar` names, sorted."""
-    if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes, os.PathLike)):
-        found = [file_of(path) for path in paths]
-    else:
+    if not isinstance(paths, Iterable) or isinstance(paths, (str, bytes, os.PathLike)):
         pattern = str(path_of(paths))
-        if glob.has_magic(pattern) and not os.path.exists(pattern):
-            found = [Path(path) for path in sorted(glob.glob(pattern, recursive=True))]
-        else:
-            found = [file_of(paths)]
+        is_pattern = glob.has_magic(pattern) and not os.path.exists(pattern)
+        paths = sorted(glob.glob(pattern, recursive=True)) if is_pattern else [pattern]
+    found = [file_of(path) for path in paths]
     if not found:
         raise ConfigError(f"There are no files {paths!r:.80}.", expected="one or more")
     return found

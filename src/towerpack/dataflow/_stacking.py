@@ -245,10 +245,10 @@ def _from_sequence(item: Any, index: int, key: Hashable, items: Sequence[Any]) -
 def _empty_alike(arrays: list[Array]) -> list[Array]:
     """With those of empty lists, which say nothing of their items, of the kind of the others."""
     like = next((array for array in arrays if array.size), None)
-    if like is None or all(array.size for array in arrays):
+    if like is None:
         return arrays
-    inner = like.shape[1:]
-    return [np.empty((0, *inner), like.dtype) if array.shape == (0,) else array for array in arrays]
+    empty = np.empty((0, *like.shape[1:]), like.dtype)
+    return [empty if array.shape == (0,) else array for array in arrays]
 
 
 def _python_dtype(array: Array, sequence: Sequence[Any]) -> Array:
