@@ -147,12 +147,12 @@ def _check_stop(make: Make, seed: int, epoch: int, stop: int, whole: list[Datapo
     iterator = make().iterate(seed=seed, epoch=epoch)
     _take(iterator, stop)
     state = _packed(iterator.state())
+    restored = make()
     if not same_datapoints(state, _packed(iterator.state())):
-        raise LawError(f"{make()}: asking for the state twice gives two states")
-    where = f"{make()}, epoch {epoch}, restored at {stop}"
+        raise LawError(f"{restored}: asking for the state twice gives two states")
+    where = f"{restored}, epoch {epoch}, restored at {stop}"
     rest = whole[stop:]
     _same(_take(iterator, len(rest)), rest, f"{where}: what followed the state")
-    restored = make()
     for attempt in ("once", "twice"):
         _same(_take(restored.iterate(state=state), len(rest)), rest, f"{where} {attempt}")
     for more in sorted({0, len(rest) // 2}):  # a state taken after a restore is as good as any
