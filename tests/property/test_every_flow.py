@@ -98,7 +98,11 @@ class Pools:
 
     def take(self, options: Options) -> Pool:
         for pool in self._waiting:
-            if pool.usable and _alike(pool.options, options):
+            same = (pool.options.workers, pool.options.backend) == (
+                options.workers,
+                options.backend,
+            )
+            if pool.usable and same:
                 self._waiting.remove(pool)
                 pool.options = options
                 return pool
@@ -110,10 +114,6 @@ class Pools:
     def close(self) -> None:
         for pool in self._waiting:
             pool.close()
-
-
-def _alike(one: Options, other: Options) -> bool:
-    return (one.workers, one.backend) == (other.workers, other.backend)
 
 
 @pytest.fixture(scope="module")
