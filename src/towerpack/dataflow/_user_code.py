@@ -50,7 +50,11 @@ class Ambient:
         index = self._index(flow)
         again = self._passes[index]
         self._passes[index] += 1
-        return derive_seed(self.seed, "inside", index), _epoch_of(self.epoch, again)
+        outer_again, number = divmod(self.epoch, AGAIN)
+        if outer_again:
+            # Their sum would not tell the second pass in the first one from the first in the second.
+            again = _WITHIN + derive_seed(outer_again, again) % _WITHIN
+        return derive_seed(self.seed, "inside", index), number + again * AGAIN
 
     def generator(self, flow: object) -> np.random.Generator:
         """The random generator of a flow for this pass."""
@@ -61,15 +65,6 @@ class Ambient:
 
     def _index(self, flow: object) -> int:
         return self._known.setdefault(id(flow), (flow, len(self._known)))[1]
-
-
-def _epoch_of(outer: int, again: int) -> int:
-    """The epoch of a flow that is begun for the `again`-th time within a pass of epoch `outer`."""
-    outer_again, number = divmod(outer, AGAIN)
-    if outer_again:
-        # Their sum would not tell the second pass in the first one from the first in the second.
-        again = _WITHIN + derive_seed(outer_again, again) % _WITHIN
-    return number + again * AGAIN
 
 
 AMBIENT: ContextVar[Ambient | None] = ContextVar("towerpack_dataflow_pass", default=None)
