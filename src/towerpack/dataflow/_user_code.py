@@ -52,7 +52,7 @@ class Ambient:
         self._passes[index] += 1
         outer_again, number = divmod(self.epoch, AGAIN)
         if outer_again:
-            # Their sum would not tell the second pass in the first one from the first in the second.
+            # A sum would not tell the second pass in the first one from the first in the second.
             again = _WITHIN + derive_seed(outer_again, again) % _WITHIN
         return derive_seed(self.seed, "inside", index), number + again * AGAIN
 
