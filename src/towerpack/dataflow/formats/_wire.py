@@ -68,29 +68,15 @@ def pack_frames(datapoint: Datapoint) -> list[Buffer]:
     return [_PREFIX.pack(_MAGIC, len(values)) + values, *frames]
 
 
-class Packer:
-    """Packer of a list of datapoints, which come one after another and may change later."""
+def pack_values(datapoint: Datapoint) -> bytes:
+    """A datapoint as what `pack_list` takes."""
+    return _packed(datapoint, None)
 
-    def __init__(self) -> None:
-        self._values: list[bytes] = []
-        self.nbytes = 0
 
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self._values)
-
-    def add(self, datapoint: Datapoint) -> None:
-        """Take the next one."""
-        self._values.append(_packed(datapoint, None))
-        self.nbytes += len(self._values[-1])
-
-    def pack(self) -> bytes:
-        """Those that were added since the last time."""
-        count = _msgpack.Packer().pack_array_header(self.count)
-        values = b"".join([count, *self._values])
-        self._values, self.nbytes = [], 0
-        return _PREFIX.pack(_MAGIC, len(values)) + values
+def pack_list(packed: Sequence[bytes]) -> bytes:
+    """`pack` of a list of datapoints, each of which `pack_values` has packed."""
+    values = b"".join([_msgpack.Packer().pack_array_header(len(packed)), *packed])
+    return _PREFIX.pack(_MAGIC, len(values)) + values
 
 
 def unpack(data: Buffer, *, copy: bool = False) -> Datapoint:

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Any
@@ -143,20 +144,11 @@ def test_what_a_flow_raises_is_raised_on_both_sides(run: Run, ipc: str) -> None:
 
 
 def test_what_cannot_be_packed_is_an_error_and_no_pickle(ipc: str) -> None:
-    seen: list[str] = []
-
-    def sender() -> None:
-        try:
-            send_dataflow_zmq(DataFromList([(object(),)]), ipc, name="a")
-        except ConfigError as error:
-            seen.append(str(error))
-
-    thread = threading.Thread(target=sender)
-    thread.start()
-    with pytest.raises(DataFlowError, match="object cannot be packed"):
-        next(RemoteDataZMQ(ipc, timeout_s=30).iterate())
-    thread.join(15)
-    assert "object cannot be packed" in seen[0]
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(send_dataflow_zmq, DataFromList([(object(),)]), ipc, name="a")
+        with pytest.raises(DataFlowError, match="object cannot be packed"):
+            next(RemoteDataZMQ(ipc, timeout_s=30).iterate())
+        assert "object cannot be packed" in str(sending.exception(15))
 
 
 def test_a_producer_is_killed_and_started_again(run: Run, ipc: str) -> None:
@@ -195,22 +187,17 @@ def test_a_new_pass_goes_on_with_what_comes(run: Run, ipc: str) -> None:
         list(old)
 
 
-@pytest.mark.parametrize(
-    ("number", "code", "busy"), [(signal.SIGTERM, 143, False), (signal.SIGINT, 1, True)]
-)
-def test_signals_end_a_producer(
-    run: Run, ipc: str, number: signal.Signals, code: int, busy: bool
-) -> None:
+@pytest.mark.parametrize("busy", [False, True])
+def test_ctrl_c_ends_a_producer(run: Run, ipc: str, busy: bool) -> None:
     process = run(ipc, name="a", count=10)
     iterator = RemoteDataZMQ(ipc, timeout_s=60).iterate()
     next(iterator)
     if not busy:
         iterator.close()
         time.sleep(0.3)  # it waits for a consumer
-    process.send_signal(number)
-    _, text = communicate(process, 10)
-    assert process.returncode in (code, -number)
-    assert number is signal.SIGINT or b"Traceback" not in text
+    process.send_signal(signal.SIGINT)
+    communicate(process, 10)
+    assert process.returncode in (1, -signal.SIGINT)
 
 
 def test_whoever_waits_says_for_whom(ipc: str) -> None:
@@ -303,18 +290,15 @@ def test_keys_let_in_who_has_them(run: Run, tmp_path: Path) -> None:
     [
         (lambda: RemoteDataZMQ("tcp://127.0.0.1:0"), "not an address"),
         (lambda: RemoteDataZMQ("tcp://127.0.0.1"), "not an address"),
-        (lambda: RemoteDataZMQ("udp://x:1"), "not an address"),
         (lambda: RemoteDataZMQ(5555), "not an address"),  # type: ignore[arg-type]
         (lambda: RemoteDataZMQ("tcp://0.0.0.0:5555"), "there are no keys"),
+        (lambda: RemoteDataZMQ("tcp://127.example.org:1"), "there are no keys"),
         (lambda: RemoteDataZMQ("ipc://x", "tcp://localhost.example.org:1"), "there are no keys"),
-        (lambda: RemoteDataZMQ("ipc://x", hwm=0), "hwm is 0"),
         (lambda: RemoteDataZMQ("ipc://x", producers=0), "neither how many"),
         (lambda: RemoteDataZMQ("ipc://x", producers=["a", "a"]), "neither how many"),
-        (lambda: RemoteDataZMQ("ipc://x", max_nbytes=5), "max_nbytes is 5"),
         (lambda: RemoteDataZMQ("ipc://x").iterate(state={"inner": 3}), "state"),
         (lambda: send_dataflow_zmq(numbers(1), "tcp://eth0:5555"), "there are no keys"),
         (lambda: send_dataflow_zmq(numbers(1), "ipc://x", format="zmq_ops"), "format"),
-        (lambda: send_dataflow_zmq(numbers(1), "ipc://x", hwm=0), "hwm is 0"),
         (lambda: send_dataflow_zmq(numbers(1), "ipc://x", name="a" * 300), "1 to 200 bytes"),
     ],
 )
