@@ -61,8 +61,8 @@ class DiskCacheData(Wrapper):
         version: Of what is below.
 
     Raises:
-        ConfigError: `ds` is infinite; or, when it is read, the directory cannot be made or belongs
-            to another pipeline, or a datapoint cannot be packed.
+        ConfigError: `ds` is infinite; or, when it is read, the directory belongs to another
+            pipeline, or a datapoint cannot be packed.
     """
 
     def __init__(
@@ -203,10 +203,7 @@ class DiskStore:
         self.path = path
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"The directory {path} cannot be made: {error.strerror}.") from error
+        path.mkdir(parents=True, exist_ok=True)
         if any(not name.startswith(_NAME) for name in os.listdir(path)):
             raise ConfigError(f"{path} holds something else than a cache.")
         with self._open() as db:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,9 @@ from towerpack.dataflow._datapoints import (
     Positions,
     describe,
     describe_datapoint,
-    is_datapoint,
     values_of,
 )
-from towerpack.dataflow._flow import DataFlow, length_of
+from towerpack.dataflow._flow import DataFlow, Length, length_of
 from towerpack.dataflow._opening import PathLike, PerProcess, check_expansion, file_of, reading
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow.formats._writing import (
@@ -85,7 +84,7 @@ class HDF5Data(PlannedSource[Node]):
         super().__init__(node, shuffle=shuffle, seed=seed)
 
     def content(self) -> str:
-        return f"{super().content()}, {self.data_paths}, {content_of_files([self.path])}"
+        return f"{super().content()}, {content_of_files([self.path])}"
 
     def arguments(self) -> str:
         return f"{self.path.name}, {', '.join(self.data_paths)}"
@@ -212,14 +211,17 @@ class HDF5Serializer:
         names = names_of(data_paths)
         size = length_of(df)
         with whole_file(path) as temporary, h5py.File(temporary, "w") as file:
-            written = 0
-            for rows, stacked in _blocks(df, len(names)):
-                for name, component in zip(names, stacked, strict=True):
-                    column = _in_hdf5(h5py, name, component)
-                    if not written:
-                        _create(file, name, column, size if isinstance(size, int) else None)
-                    _append(file[name], column, written)
-                written += rows
+            written, datapoints = 0, iter(df)
+            while rows := list(islice(datapoints, _CHUNK)):
+                components = values_of(stack_for_file(rows))
+                if len(components) != len(names):
+                    raise ConfigError(
+                        f"Datapoints do not have {len(names)} components, as data_paths has names.",
+                        got=describe_datapoint(rows[0]),
+                    )
+                for name, component in zip(names, components, strict=True):
+                    _append(file, name, _in_hdf5(h5py, name, component), written, size)
+                written += len(rows)
             if not written:
                 raise ConfigError(f"{df} has no datapoints, and so no components to store.")
 
@@ -229,37 +231,17 @@ class HDF5Serializer:
         return HDF5Data(path, data_paths, shuffle)
 
 
-def _blocks(ds: DataFlow, components: int) -> Iterator[tuple[int, list[Any]]]:
-    """The components of a pass, stacked some datapoints at a time, and how many these are."""
-    iterator = iter(ds)
-    while rows := list(islice(iterator, _CHUNK)):
-        for row in rows:
-            if not is_datapoint(row) or len(cast("Sequence[Any]", row)) != components:
-                raise ConfigError(
-                    f"Datapoints do not have {components} components, as data_paths has names.",
-                    got=describe_datapoint(row),
-                )
-        yield len(rows), values_of(stack_for_file(rows))
-
-
-def _create(file: Any, name: str, column: NDArray[Any], size: int | None) -> None:
+def _append(file: Any, name: str, column: NDArray[Any], written: int, size: Length) -> None:
     rest = column.shape[1:]
-    # Of unknown length it grows, in chunks.
-    options = {} if size is not None else {"maxshape": (None, *rest), "chunks": True}
-    try:
+    if not written:
+        # Of unknown length it grows, in chunks.
+        options = {"maxshape": (None, *rest), "chunks": True} if size is None else {}
         file.create_dataset(name, (size or 0, *rest), column.dtype, **options)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"HDF5 does not store {name!r} of data_paths: {error}.",
-            expected="names none of which is in another",
-        ) from error
-
-
-def _append(data_set: Any, column: NDArray[Any], written: int) -> None:
-    if data_set.dtype != column.dtype or data_set.shape[1:] != column.shape[1:]:
+    data_set = file[name]
+    if data_set.dtype != column.dtype or data_set.shape[1:] != rest:
         raise BatchError(
             f"{data_set.name!r} changes from datapoint {written} on.",
-            got=f"{column.dtype} {list(column.shape[1:])}",
+            got=f"{column.dtype} {list(rest)}",
             expected=f"{data_set.dtype} {list(data_set.shape[1:])}, as before",
             fix=RAGGED,
         )

@@ -10,20 +10,20 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.extras import require
-from towerpack.dataflow._arguments import given, integer_of
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._content import content_of_files, content_of_values
 from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._opening import PathLike, PerProcess, file_of, path_of, reading
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow.formats._writing import Decode, Format, codec_of, encoded, whole_file
+from towerpack.dataflow.formats._writing import Format, codec_of, decoded, encoded, whole_file
 from towerpack.dataflow.sources._memory import PlannedSource
 from towerpack.dataflow.stages._map import MapData
 from towerpack.dataflow.stages._mapping import Limit, OnError
@@ -184,7 +184,7 @@ def _environment(path: Path, transaction: int | None = None) -> Any:
     return env
 
 
-def _checked_keys(keys: Any) -> _FlatKeys | str:
+def _checked_keys(keys: Keys) -> _FlatKeys | str:
     """Keys as bytes; a format as it is."""
     if isinstance(keys, str):
         if not re.search(r"[%{].*[d}]", keys):
@@ -193,10 +193,7 @@ def _checked_keys(keys: Any) -> _FlatKeys | str:
                 expected='for example "%08d" or "{:0>8d}", or a list of keys',
             )
         return keys
-    listed = list(cast("Iterable[Any]", keys)) if isinstance(keys, Iterable) else [keys]
-    if not all(isinstance(key, (str, bytes)) for key in listed):
-        raise ConfigError("keys= lists what is no key.", got=given(keys), expected="str or bytes")
-    return _FlatKeys(key if isinstance(key, bytes) else key.encode() for key in listed)
+    return _FlatKeys(key if isinstance(key, bytes) else key.encode() for key in keys)
 
 
 def _key(pattern: str, position: int) -> bytes:
@@ -265,13 +262,7 @@ class LMDBSerializer:
             MapError: A record is damaged; raised where it is read.
         """
         _, decode = codec_of(format)
-        ds = LMDBDataDecoder(LMDBData(path, shuffle), partial(_decoded_value, decode))
-        ds.skipping = None  # which is an argument of the decoder, and not of this
-        return ds
-
-
-def _decoded_value(decode: Decode, key: bytes, value: bytes) -> Any:
-    return decode(value)
+        return decoded(LMDBData(path, shuffle), decode)
 
 
 def _append(env: Any, batch: list[tuple[bytes, bytes]]) -> None:

@@ -37,6 +37,9 @@ class SVMLightData(PlannedSource["SparseNode"]):
         dtype: Of the features; labels are float64.
         seed: For the shuffle alone; by default the run's.
 
+    Attributes:
+        num_features: Length of the rows.
+
     Raises:
         ConfigError: There is no such file, or it has more features than `num_features`.
         FormatError: The file is damaged.
@@ -56,15 +59,11 @@ class SVMLightData(PlannedSource["SparseNode"]):
             integer_of(num_features, "num_features", least=0)
         node = SparseNode(*_load(self.path, num_features, dtype))
         super().__init__(node, shuffle=shuffle, seed=seed)
-
-    @property
-    def num_features(self) -> int:
-        """Length of the rows."""
-        return self._node.num_features
+        self.num_features = node.num_features
 
     def content(self) -> str:
-        rows = f"{self.num_features}, {self._node.dtype}"
-        return f"{super().content()}, {rows}, {content_of_files([self.path])}"
+        dtype, files = self._node.dtype, content_of_files([self.path])
+        return f"{super().content()}, {self.num_features}, {dtype}, {files}"
 
     def arguments(self) -> str:
         return self.path.name

@@ -82,9 +82,7 @@ HEADERS = [
     "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,)}",
     "{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}",
     "{'descr': 'S0', 'fortran_order': False, 'shape': (1000000000000,)}",
-    "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,0)}",
     "{'descr': ('<f4', (1000000000,)), 'fortran_order': False, 'shape': (1,)}",
-    "",
     "__import__('os').system('true')",
     "(" * 5000,
     "-" * 9000 + "1",
@@ -115,12 +113,13 @@ def test_zip_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_checksums_of_compressed_arrays(tmp_path: Path) -> None:
-    np.savez_compressed(tmp_path / "x.npz", x=X)
-    content = (tmp_path / "x.npz").read_bytes()
-    start = content.index(b"x.npy") + 5 + 20  # name, extra field
-    for position in range(start + 30, start + 130, 5):
-        flipped = bytearray(content)
-        flipped[position] ^= 4
-        (tmp_path / "x.npz").write_bytes(flipped)
+    path = tmp_path / "x.npz"
+    np.savez_compressed(path, x=X)
+    content = path.read_bytes()
+    start = content.index(b"x.npy") + 55  # after name, extra field and a header of numbers
+    for position in range(start, start + 100, 9):
+        path.write_bytes(
+            content[:position] + bytes([content[position] ^ 4]) + content[position + 1 :]
+        )
         with pytest.raises(FormatError):
-            NumpyData(tmp_path / "x.npz")
+            NumpyData(path)
