@@ -114,7 +114,22 @@ class HDF5Node(Node):
 class _DataSet:
     """One data set of an open file; its strings are decoded."""
 
-    def __init__(self, h5py: Any, data: Any) -> None:
+    def __init__(self, h5py: Any, file: Any, path: Path, name: str, trusted: bool) -> None:
+        if name not in file:
+            names = ", ".join(_names(h5py, file)[:20])
+            what = f"{path} has no data set {name!r}."
+            raise ConfigError(what, got=names or "a file without any")
+        data = file[name]
+        if not isinstance(data, h5py.Dataset) or not data.shape:
+            what = f"{name!r} of {path} has no rows."
+            raise ConfigError(what, got=f"{data}", expected="a data set with rows")
+        if not trusted:
+            if data.file.filename != file.filename or data.external or data.is_virtual:
+                raise FormatError(
+                    f"{name!r} of {path} lies in another file.",
+                    fix="trusted=True if you know where the file comes from",
+                )
+            check_expansion(data.nbytes, path.stat().st_size, f"the data set {name!r}", path)
         self.size = len(data)
         self.row_bytes = data.dtype.itemsize * math.prod(data.shape[1:])
         self._data = data
@@ -138,7 +153,7 @@ def _open(path: Path, names: list[str], trusted: bool) -> list[_DataSet]:
     with reading(path, "an HDF5 file"):
         file: Any = h5py.File(path, "r", rdcc_nbytes=_CACHE_BYTES)
         try:
-            data_sets = [_data_set(h5py, file, path, name, trusted) for name in names]
+            data_sets = [_DataSet(h5py, file, path, name, trusted) for name in names]
             if len({one.size for one in data_sets}) != 1:
                 sizes = zip(names, data_sets, strict=True)
                 raise ConfigError(
@@ -152,25 +167,6 @@ def _open(path: Path, names: list[str], trusted: bool) -> list[_DataSet]:
             file.close()
             raise
     return data_sets
-
-
-def _data_set(h5py: Any, file: Any, path: Path, name: str, trusted: bool) -> _DataSet:
-    if name not in file:
-        names = ", ".join(_names(h5py, file)[:20])
-        raise ConfigError(f"{path} has no data set {name!r}.", got=names or "a file without any")
-    data = file[name]
-    if not isinstance(data, h5py.Dataset) or not data.shape:
-        raise ConfigError(
-            f"{name!r} of {path} has no rows.", got=f"{data}", expected="a data set with rows"
-        )
-    if not trusted:
-        if data.file.filename != file.filename or data.external or data.is_virtual:
-            raise FormatError(
-                f"{name!r} of {path} lies in another file.",
-                fix="trusted=True if you know where the file comes from",
-            )
-        check_expansion(data.nbytes, path.stat().st_size, f"the data set {name!r}", path)
-    return _DataSet(h5py, data)
 
 
 def data_sets_of(path: PathLike) -> list[str]:

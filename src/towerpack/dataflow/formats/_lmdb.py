@@ -41,10 +41,8 @@ class LMDBData(PlannedSource[Node]):
     """Datapoint i is the i-th record of an LMDB database, `[key, value]`, both bytes.
 
     The file is read by LMDB's own library, which maps it into memory. Any number of flows, threads
-    and processes may read one file, which must not be written to meanwhile. The keys are listed
-    once, and 8 bytes and the key are kept for each record.
-
-    A record `__keys__`, which the predecessor's files have, is left out.
+    and processes may read one file, which must not be written to meanwhile. For each record its key
+    and 8 bytes are kept. A record `__keys__`, which the predecessor's files have, is left out.
 
     Contract: in order of the keys or as `keys` says, or exactly shuffled; as long as the database,
     or as `keys`; random if shuffled; thread- and fork-safe; resumable at once.

@@ -71,7 +71,6 @@ def _add_fields(message: Any, fields: str) -> None:
 
 
 _STRINGS: Final = (bytes, str, bytearray, memoryview)
-_FEATURES: Final = '{"image": FixedFeature((), bytes), "ids": VariableFeature(int)}'
 
 Values = list[bytes] | NDArray[Any]
 
@@ -154,7 +153,8 @@ def checked_features(features: Any) -> dict[str, Feature]:
     if not isinstance(features, Mapping) or not all(
         isinstance(feature, Feature) for feature in wanted.values()
     ):
-        raise ConfigError("features= describes none.", got=given(features), expected=_FEATURES)
+        expected = '{"image": FixedFeature((), bytes), "ids": VariableFeature(int)}'
+        raise ConfigError("features= describes none.", got=given(features), expected=expected)
     return dict(wanted)
 
 

@@ -135,7 +135,15 @@ def _packed(datapoint: Datapoint, frames: list[Buffer] | None) -> bytes:
             array: NDArray[Any] = np.asarray(cast("Any", value))
             return [_MARKS[_Kind.SCALAR], _dtype_name(array.dtype), [], array.tobytes()]
         if kind is not np.ndarray and kind is not np.memmap:
-            raise _unpackable(value)
+            bits = f" of {value.bit_length()} bits" if isinstance(value, int) else ""
+            raise ConfigError(
+                f"A value of type {kind.__name__}{bits} cannot be packed.",
+                got=describe(value),
+                expected="tuples, lists and dicts (not classes derived from them), None, bool, "
+                "int of 64 bits, float, str, bytes, NumPy scalars and arrays",
+                fix="MapData(ds, f) to make one of these of it; files can be written with "
+                'format="pickle"',
+            )
         if value.dtype.char == "O":
             return [_MARKS[_Kind.OBJECTS], list(value.shape), value.ravel().tolist()]
         name = _dtype_name(value.dtype)
@@ -222,17 +230,6 @@ def _dtype(name: str) -> np.dtype[Any]:
     if not _DTYPE.fullmatch(name):  # NumPy would evaluate some of the other texts
         raise ValueError(f"there is no dtype {name!r:.40}")
     return np.dtype(name)
-
-
-def _unpackable(value: Any) -> ConfigError:
-    bits = f" of {value.bit_length()} bits" if isinstance(value, int) else ""
-    return ConfigError(
-        f"A value of type {type(value).__name__}{bits} cannot be packed.",
-        got=describe(value),
-        expected="tuples, lists and dicts (not classes derived from them), None, bool, int of 64 "
-        "bits, float, str, bytes, NumPy scalars and arrays",
-        fix='MapData(ds, f) to make one of these of it; files can be written with format="pickle"',
-    )
 
 
 @contextlib.contextmanager

@@ -98,15 +98,12 @@ def test_random_stages_below_are_frozen(tmp_path: Path) -> None:
     def draw(datapoint: int, rng: np.random.Generator) -> float:
         return float(rng.random())
 
-    def make(**options: Any) -> DataFlow:
-        ds = MapData(DataFromList(list(range(9))), draw, rng=True)
-        return DiskCacheData(ds, tmp_path / "c", **options)
-
-    first = list(make().iterate(seed=3))
-    assert list(make().iterate(seed=3, epoch=5)) == first
+    below = MapData(DataFromList(list(range(9))), draw, rng=True)
+    ds = DiskCacheData(below, tmp_path / "c")
+    assert list(ds.iterate(seed=3)) == list(ds.iterate(seed=3, epoch=5))
     with pytest.raises(ConfigError, match=r"another pipeline(.|\n)*seed=3(.|\n)*seed=4"):
-        list(make().iterate(seed=4))
-    frozen = DiskCacheData(make().ds, tmp_path / "d", seed=3)
+        list(ds.iterate(seed=4))
+    frozen = DiskCacheData(below, tmp_path / "d", seed=3)
     assert list(frozen.iterate(seed=8)) == list(frozen.iterate(seed=9))
 
 

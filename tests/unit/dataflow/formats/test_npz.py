@@ -41,9 +41,8 @@ def test_npy_and_all_arrays_by_name(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=X, y=Y)
     assert list(next(iter(NumpyData(tmp_path / "data.npz")))) == ["x", "y"]
     np.save(tmp_path / "x.npy", X)
-    ds = NumpyData(tmp_path / "x.npy")
-    assert isinstance(ds.arrays[0].base, np.memmap) and np.array_equal(ds.arrays[0], X)
-    assert np.array_equal(ds[1][0], X[1])
+    (mapped,) = NumpyData(tmp_path / "x.npy").arrays
+    assert isinstance(mapped.base, np.memmap) and np.array_equal(mapped, X)
     with pytest.raises(ConfigError, match="one array without a name"):
         NumpyData(tmp_path / "x.npy", ["x"])
 
@@ -66,9 +65,9 @@ def test_objects_are_not_unpickled(tmp_path: Path, capsys: pytest.CaptureFixture
     objects = np.array([Bomb(), None], object)
     np.savez(tmp_path / "o.npz", o=objects, x=X)
     np.save(tmp_path / "o.npy", objects)
-    for arguments in (("o.npz",), ("o.npz", ["o"]), ("o.npy",)):
+    for name in ("o.npz", "o.npy"):
         with pytest.raises(FormatError, match="Python objects"):
-            NumpyData(tmp_path / arguments[0], *arguments[1:])
+            NumpyData(tmp_path / name)
     assert len(NumpyData(tmp_path / "o.npz", ["x"])) == 10
     assert capsys.readouterr().out == ""
 

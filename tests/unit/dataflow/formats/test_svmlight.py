@@ -1,16 +1,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from towerpack import ConfigError, FormatError
-from towerpack.dataflow import BatchData
 from towerpack.dataflow.formats import SVMLightData
 
-datasets: Any = pytest.importorskip("sklearn.datasets")
+pytest.importorskip("sklearn.datasets")
 
 TEXT = b"""# a comment
 1 1:0.5 3:2 # another
@@ -34,15 +32,6 @@ def test_rows(tmp_path: Path) -> None:
     assert SVMLightData(path, num_features=6).num_features == 6
     with pytest.raises(ConfigError, match="has 4 features"):
         SVMLightData(path, num_features=3)
-
-
-def test_against_a_dense_matrix(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(50, 20)) * (rng.random((50, 20)) < 0.3)
-    x[:, -1] = 1
-    datasets.dump_svmlight_file(x, np.arange(50), str(tmp_path / "x.svm"), zero_based=False)
-    for features, label in BatchData(SVMLightData(tmp_path / "x.svm", dtype=np.float64), 10):
-        np.testing.assert_allclose(features, x[label.astype(int)], rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,6 @@ def samples(count: int, start: int = 0) -> dict[str, bytes]:
 def test_files_of_one_stem_are_one_datapoint(tmp_path: Path) -> None:
     files = {"a/7.jpg": b"J", "a/7.seg.png": b"P", "b.x/7.jpg": b"Q", "8.cls": b"3"}
     ds = TarData(archive(tmp_path / "t.tar", files))
-    assert len(ds) == 3
     assert list(ds) == [
         {"__key__": "a/7", "jpg": b"J", "seg.png": b"P"},
         {"__key__": "b.x/7", "jpg": b"Q"},
@@ -94,14 +93,8 @@ def test_several_archives(tmp_path: Path, mode: str) -> None:
 
 def test_contents_by_extension(tmp_path: Path) -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    datapoint = {
-        "cls": 3,
-        "npy": array,
-        "t.npy": np.asfortranarray(array),
-        "json": {"a": [1]},
-        "txt": "ä",
-        "mask.npy": array > 2,
-    }
+    arrays = {"npy": array, "t.npy": np.asfortranarray(array), "mask.npy": array > 2}
+    datapoint = {"cls": 3, "json": {"a": [1]}, "txt": "ä", **arrays}
     with TarWriter(tmp_path / "t.tar") as writer:
         writer.write(datapoint)
         writer.write({**datapoint, "__key__": "x/y", "bin": b"\0"})

@@ -276,7 +276,7 @@ def test_keys_let_in_who_has_them(run: Run, tmp_path: Path) -> None:
     run(address, name="wrong", keys=str(other), **options)
     run(address, name="none", **options)
     run(address, name="gone", keys=str(keys / "gone.key_secret"), **options)
-    ds = RemoteDataZMQ(address, keys=keys, timeout_s=1.5, producers=1)
+    ds = RemoteDataZMQ(address, keys=keys, timeout_s=1, producers=1)
     iterator = iter(ds)
     with pytest.raises(WorkerError, match="whether their keys fit"):
         next(iterator)
