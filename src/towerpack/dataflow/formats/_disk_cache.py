@@ -25,15 +25,14 @@ from towerpack.dataflow._flow import (
     Wrapper,
     check_seed,
     compile_flow,
-    infinite,
     is_random,
-    length_of,
     open_flow,
 )
 from towerpack.dataflow._opening import PathLike, PerProcess, path_of
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream, check_count, ended_early
 from towerpack.dataflow.formats._wire import pack, unpack
+from towerpack.dataflow.formats._writing import check_finite
 
 log = get_logger(__name__)
 
@@ -72,9 +71,7 @@ class DiskCacheData(Wrapper):
         self.path = path_of(path)
         self.seed = None if seed is None else check_seed(seed)
         self.version = version
-        if infinite(length_of(ds)):
-            fix = "cache first and repeat afterwards"
-            raise ConfigError(f"{ds} is infinite: a disk is not.", fix=fix)
+        check_finite(ds)
         self._stores: dict[int, PerProcess[DiskStore]] = {}
 
     def arguments(self) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +14,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
-from towerpack._core.errors import ConfigError, DataFlowError
+from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._content import content_of_files, content_of_values
@@ -218,7 +217,6 @@ class LMDBSerializer:
 
         Raises:
             ConfigError: A datapoint cannot be written, or there are more than 100 million.
-            DataFlowError: The file cannot be written; the disk is full.
         """
         lmdb: Any = require("lmdb", extra="formats", needed_for="LMDBSerializer.save")
         records = encoded(df, format)
@@ -227,28 +225,21 @@ class LMDBSerializer:
         target = target / "data.mdb" if target.is_dir() else target
         # No lock file: nobody else knows this one.
         options = {"lock": False, "sync": False, "meminit": False, "subdir": False}
-        try:
-            with (
-                whole_file(target) as temporary,
-                lmdb.open(str(temporary), map_size=_MAP_BYTES, **options) as env,
-            ):
-                batch, nbytes = list[tuple[bytes, bytes]](), 0
-                for count, record in enumerate(records):
-                    if count >= _MOST_RECORDS:
-                        raise ConfigError(f"One file holds {_MOST_RECORDS:,} records at most.")
-                    batch.append(((_KEY % count).encode(), record))
-                    nbytes += len(record)
-                    if len(batch) >= write_frequency or nbytes >= _COMMIT_BYTES:
-                        _append(env, batch)
-                        batch, nbytes = [], 0
-                _append(env, batch)
-                env.sync(True)
-        except lmdb.Error as error:
-            raise DataFlowError(
-                f"{target} cannot be written: {error}.",
-                got=f"{shutil.disk_usage(target.parent).free:,} bytes free in {target.parent}",
-                fix="the disk is probably full, or a quota or limit is reached: make room",
-            ) from error
+        with (
+            whole_file(target) as temporary,
+            lmdb.open(str(temporary), map_size=_MAP_BYTES, **options) as env,
+        ):
+            batch, nbytes = list[tuple[bytes, bytes]](), 0
+            for count, record in enumerate(records):
+                if count >= _MOST_RECORDS:
+                    raise ConfigError(f"One file holds {_MOST_RECORDS:,} records at most.")
+                batch.append(((_KEY % count).encode(), record))
+                nbytes += len(record)
+                if len(batch) >= write_frequency or nbytes >= _COMMIT_BYTES:
+                    _append(env, batch)
+                    batch, nbytes = [], 0
+            _append(env, batch)
+            env.sync(True)
 
     @staticmethod
     def load(path: PathLike, shuffle: bool = True, *, format: Format = "wire") -> DataFlow:

@@ -124,10 +124,7 @@ def probed(ds: DataFlow, directory: str) -> tuple[DataFlow, list[DataFlow], Time
 
 
 def cloned(flow: DataFlow, pairs: dict[int, tuple[DataFlow, DataFlow]]) -> DataFlow:
-    """A copy of a pipeline that shares its data, and neither its caches nor its workers.
-
-    `pairs` comes to hold, by identity, every flow of it with its copy, sources first.
-    """
+    """Copy a pipeline, noting in `pairs` each flow and its copy by identity, sources first."""
     if id(flow) not in pairs:
         clone = copy(flow)
         pairs[id(flow)] = flow, clone  # now, for flows that hold each other

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import random
-import resource
 import subprocess
 import sys
 from collections.abc import Callable, Iterable
@@ -88,12 +87,11 @@ def test_decoder(tmp_path: Path) -> None:
     ds = LMDBDataDecoder(LMDBData(path, shuffle=False), lambda k, v: [int(k), len(v)])
     assert list(ds) == [[i, 20] for i in range(20)]
 
-    def odd(key: bytes, value: bytes) -> list[int] | None:
-        return [int(key)] if int(key) % 2 else None
+    def odd(key: bytes, value: bytes) -> int | None:
+        return int(key) if int(key) % 2 else None
 
-    assert sorted(LMDBDataDecoder(LMDBData(path), odd, on_error="skip")) == [
-        [i] for i in range(1, 20, 2)
-    ]
+    found = sorted(LMDBDataDecoder(LMDBData(path), odd, on_error="skip"))
+    assert found == list(range(1, 20, 2))
 
 
 def test_files_that_are_no_databases(tmp_path: Path) -> None:
@@ -117,19 +115,13 @@ def test_a_file_that_changes_is_an_error(tmp_path: Path) -> None:
         next(iter(cloudpickle.loads(pickled)))
 
 
-DATAPOINTS = [
-    [np.full((i % 7, 300), i, np.float32), {"label": i, "name": f"ä{i}"}, None] for i in range(60)
-]
-
-
 def test_serializer(tmp_path: Path) -> None:
     path = tmp_path / "out.lmdb"
-    LMDBSerializer.save(DataFromList(DATAPOINTS), path, write_frequency=7)
+    rows = [[np.full((i % 7, 300), i), {"label": i, "name": f"ä{i}"}, None] for i in range(60)]
+    LMDBSerializer.save(DataFromList(rows), path, write_frequency=7)
     assert sorted(tmp_path.iterdir()) == [path]
-    np.testing.assert_equal(list(LMDBSerializer.load(path, shuffle=False)), DATAPOINTS)
+    np.testing.assert_equal(list(LMDBSerializer.load(path, shuffle=False)), rows)
     assert [key for key, _ in LMDBData(path, False)] == [b"%08d" % i for i in range(60)]
-    first = next(iter(LMDBSerializer.load(path)))
-    first[0] += 1  # what is yielded is the reader's
     (tmp_path / "directory").mkdir()
     LMDBSerializer.save(DataFromList([]), tmp_path / "directory")
     assert list(LMDBSerializer.load(tmp_path / "directory")) == []
@@ -160,19 +152,3 @@ def test_records_of_any_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ds = DataFromList([bytes([i % 256]) * size for i, size in enumerate(sizes)])
         LMDBSerializer.save(ds, tmp_path / "d", frequency)
         assert list(LMDBSerializer.load(tmp_path / "d", shuffle=False)) == list(ds)
-
-
-def test_a_full_disk_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "d"
-    LMDBSerializer.save(DataFromList([1, 2]), path)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for frequency in (5, 5000):
-        ds = DataFromList([bytes(10_000)] * 400)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
-        try:
-            with pytest.raises(DataFlowError, match=r"/d cannot be written(.|\n)*bytes free"):
-                LMDBSerializer.save(ds, path, frequency)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-        assert list(tmp_path.iterdir()) == [path]
-        assert list(LMDBSerializer.load(path, False)) == [1, 2]
