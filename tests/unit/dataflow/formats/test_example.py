@@ -4,9 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from hypothesis.extra import numpy as hnp
 
 from towerpack import ConfigError, FormatError
 from towerpack.dataflow.formats import (
@@ -16,30 +13,11 @@ from towerpack.dataflow.formats import (
     parse_example,
 )
 
-features = st.dictionaries(
-    st.text(max_size=9),
-    st.one_of(
-        st.lists(st.binary(max_size=200), min_size=1, max_size=4),
-        hnp.arrays(np.int64, st.integers(1, 20)),
-        hnp.arrays(np.float32, st.integers(1, 20)),
-    ),
-    max_size=5,
-)
-
-
-@settings(max_examples=15)
-@given(features)
-def test_what_comes_out_is_what_went_in(datapoint: dict[str, Any]) -> None:
-    found = parse_example(encode_example(datapoint))
-    np.testing.assert_equal(found, datapoint)
-    for name, value in found.items():
-        assert isinstance(value, list) or value.dtype == datapoint[name].dtype
-
 
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
-        (b"x", [b"x"]),
+        ([b"", b"x"], [b"", b"x"]),
         ("ä", ["ä".encode()]),
         (["a", b"b"], [b"a", b"b"]),
         (np.array(["ab", "c"]), [b"ab", b"c"]),
@@ -55,7 +33,7 @@ def test_what_comes_out_is_what_went_in(datapoint: dict[str, Any]) -> None:
     ],
 )
 def test_values(value: Any, expected: Any) -> None:
-    found = parse_example(encode_example({"x": value}))["x"]
+    found = parse_example(encode_example({"ä\0": value}))["ä\0"]
     np.testing.assert_equal(found, expected)
     assert type(found) is type(expected)
     if isinstance(expected, np.ndarray):

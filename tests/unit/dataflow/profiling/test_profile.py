@@ -121,19 +121,13 @@ def test_what_can_only_be_read_in_order(on_error: Any) -> None:
 
 
 def test_text() -> None:
-    def name(dp: Any) -> Any:
-        return dp
-
-    name.__name__ = "f" * 200
-    report = profile(BatchData(MapData(arrays(), name), 5), 0.05)
-    assert all(len(line) <= 100 for line in str(report).splitlines())
-    for part in ("µs each", "BatchData(5)", "bottleneck", "to do", "the first after"):
+    report = ProfileReport("it", 100, 2.0, 0.1, [found("BatchData(5)", 1), found("f" * 200, 1)])
+    for part in ("µs each", "BatchData(5)", "bottleneck", "to do", "the first after", "ff…"):
         assert part in str(report)
     assert "\nworkers" not in str(report)
-    lines = report.text(70).splitlines()
-    assert max(map(len, lines)) <= 70
-    assert any(line.startswith("MapData(fff") and "…" in line for line in lines)
-    assert report.datapoints_per_second == report.datapoints / report.seconds
+    for width in (70, 100):
+        assert max(map(len, report.text(width).splitlines())) <= width
+    assert report.datapoints_per_second == 50
 
 
 def test_progress_is_shown_on_a_terminal_only(
