@@ -63,8 +63,7 @@ def message_class(name: str) -> Any:
 def _add_fields(message: Any, fields: str) -> None:
     for number, text in enumerate(fields.split(", "), 1):
         kind, name = text.removeprefix("*").split()
-        label = 3 if text.startswith("*") else 1
-        field = message.field.add(name=name, number=number, label=label)
+        field = message.field.add(name=name, number=number, label=3 if text[0] == "*" else 1)
         field.type = _TYPES.get(kind, _MESSAGE)
         if kind not in _TYPES:
             field.type_name = f".towerpack.{kind}"

@@ -214,6 +214,11 @@ def test_writer_that_fails_leaves_the_older_file(tmp_path: Path) -> None:
             writer.write(b"new")
             raise KeyError
     assert list(tmp_path.iterdir()) == [path] and list(TFRecordData(path)) == [[b"old"]]
+    with TFRecordWriter(path) as writer:
+        writer.write(memoryview(np.arange(3, dtype="<i2")))
+        with pytest.raises(TypeError, match="bytes-like"):
+            writer.write("text")  # type: ignore[arg-type]
+    assert list(TFRecordData(path)) == [[b"\0\0\1\0\2\0"]]
     with pytest.raises(ConfigError, match="not open"):
         TFRecordWriter(path).write(b"")
     with pytest.raises(ConfigError, match="compression='lz4'"):
