@@ -191,11 +191,3 @@ def test_time_is_charged_to_the_innermost(tmp_path: Path, monkeypatch: pytest.Mo
     timers.leave(1)
     (table,) = timers.read().values()
     assert table[2, CPU_SECONDS] == 60
-
-
-def test_a_map_over_a_block_is_timed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = probed(MapData(arrays(), lambda dp: dp), str(tmp_path))[0].plan(seed=0)
-    looks = iter(range(100))
-    monkeypatch.setattr(_probes, "perf_counter", lambda: next(looks))
-    plan.read(range(20))
-    assert next(looks) == 4  # two stages begin and end

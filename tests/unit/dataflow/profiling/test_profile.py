@@ -186,8 +186,6 @@ WORKERS = {"waiting": 0.8, "workers": [0.95, 0.9]}
         ([LOOP], {}, "cast: 1,000.0 µs per datapoint, 50%", "PrefetchData(ds, num_proc="),
         ([LOOP], {"datapoints": 10**5}, "cast: ", "cost more than it saves"),
         ([CALLS], {}, "the cost of a call", "batched=True"),
-        ([LOOP, CALLS], {}, "the cost of a call", "batched=True"),
-        ([found("slow", 1, "loop", calls=True)], {}, "slow: ", "PrefetchData"),
         ([found("read", 1, "loop", on_cpu=0.1)], {}, "read waits", "num_proc=8"),
         ([found("read", 1, "loop", on_cpu=0.1, divisible=False)], {}, "read waits", "do not help"),
         ([LOOP, found("decode", 9)], {**WORKERS, "waiting": 0.1}, "cast: ", "below PrefetchData"),
@@ -207,9 +205,7 @@ WORKERS = {"waiting": 0.8, "workers": [0.95, 0.9]}
             ([DECODE], {**WORKERS, "workers": w, "threads": True}, told, "")
             for w, told in (
                 ([0.4, 0.4], "the interpreter's lock: 2 threads do the work of one"),
-                ([0.6, 0.6], "the interpreter's lock"),
                 ([0.9, 0.9], "too few"),
-                ([0.1, 0.1], "handing over"),
                 ([0.9], "too few"),
             )
         ),

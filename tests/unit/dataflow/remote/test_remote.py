@@ -129,7 +129,7 @@ def test_a_producer_is_no_further_ahead_than_both_sides_allow(ipc: str) -> None:
     iterator = RemoteDataZMQ(ipc, hwm=2, timeout_s=30).iterate()
     next(iterator)
     assert wait_until(lambda: len(made) >= 4, 20)
-    time.sleep(0.5)
+    time.sleep(0.3)
     assert len(made) <= 10
     assert [dp[0] for dp in iterator] == list(range(1, 40))
 
