@@ -35,7 +35,8 @@ from towerpack.dataflow import (
     send_dataflow_zmq,
 )
 from towerpack.dataflow.formats import pack_frames
-from towerpack.dataflow.remote import _protocol, generate_keys
+from towerpack.dataflow.formats._wire import pack_list
+from towerpack.dataflow.remote import _protocol, _send, generate_keys
 from towerpack.dataflow.remote._protocol import Kind, header
 from towerpack.dataflow.testing import same_datapoints
 
@@ -97,6 +98,18 @@ def test_what_is_sent_arrives_as_it_is(scheme: str, bind: bool, tmp_path: Path) 
     assert all(map(same_datapoints, found, expected)) and len(found) == 30
     found[0][1][:] = 5  # the arrays are the consumer's
     assert (ds.counts["a"].datapoints, ds.counts["a"].lost) == (30, 0)
+
+
+def test_small_datapoints_travel_together(ipc: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_send, "_QUICKLY_S", 10.0)
+    together: list[int] = []
+    monkeypatch.setattr(
+        _send, "pack_list", lambda values: together.append(len(values)) or pack_list(values)
+    )
+    send(numbers(1000), ipc, hwm=1000)
+    ds = RemoteDataZMQ(ipc, timeout_s=30)
+    assert list(ds) == list(numbers(1000)) and ds.counts["a"].lost == 0
+    assert together == [1] * 128 + [128] * 6 + [104]
 
 
 def test_several_producers_and_addresses(run: Run, ipc: str) -> None:
