@@ -396,7 +396,13 @@ SOURCES: dict[str, tuple[type[df.DataFlow], Callable[[Path], df.DataFlow]]] = {
     "TarData in order": (df.TarData, lambda folder: df.TarData(folder / "a.tar.gz")),
     "TarData saved": (df.TarData, lambda folder: df.TarSerializer.load(folder / "saved.tar")),
     "LMDBData": (LMDBData, lambda folder: LMDBData(folder / "a.lmdb")),
-    "LMDBDataDecoder": (LMDBDataDecoder, lambda folder: LMDBSerializer.load(folder / "a.lmdb")),
+    "LMDBDataDecoder": (
+        LMDBDataDecoder,
+        lambda folder: LMDBDataDecoder(
+            LMDBData(folder / "a.lmdb"), lambda key, value: [value, key]
+        ),
+    ),
+    "LMDB saved": (LMDBData, lambda folder: LMDBSerializer.load(folder / "a.lmdb")),
     "CaffeLMDB": (CaffeLMDB, lambda folder: CaffeLMDB(folder / "caffe.lmdb")),
     "TFRecordData": (TFRecordData, lambda folder: TFRecordData(folder / "a.tfrecord", {})),
     "TFRecordData in order": (TFRecordData, lambda folder: TFRecordData(folder / "a.tfrecord.gz")),

@@ -128,7 +128,8 @@ class TinyImageNet(ImageList):
             remote = _TINY_ARCHIVE.at(base_url, verify=verify)
             folder = fetch_member(remote, folder, f"{_TINY}/wnids.txt").parent
         self._folder = folder
-        self._ids = read_lines(folder / "wnids.txt")
+        ids = folder / "wnids.txt"
+        self._ids = list(inner_names(ids, read_lines(ids)))
         names, labels = self._train() if name == "train" else self._val()
         shuffle = name == "train" if shuffle is None else shuffle
         listed = folder / name, names, labels
