@@ -19,13 +19,7 @@ from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow._memory import empty_row
-from towerpack.dataflow.images._arguments import (
-    INTERPOLATIONS,
-    Interpolation,
-    Size,
-    height_and_width,
-    interpolation,
-)
+from towerpack.dataflow.images import _arguments as args
 from towerpack.dataflow.images._augmentor import RNG
 from towerpack.dataflow.images._crop import CropTransform, GoogleNetRandomCropAndResize
 from towerpack.dataflow.images._headers import Bytes, ImageHeader, as_bytes, image_header
@@ -93,7 +87,7 @@ def decode_image(
         return _fitted(decoder.decode_part(data, header, crop), out)
     if part is not None:
         raise ConfigError("Either min_size or part can be given, not both.")
-    least = height_and_width(min_size, "min_size")
+    least = args.height_and_width(min_size, "min_size")
     height, width = header.upright_size
     fits = (f for f in (8, 4, 2) if -(-height // f) >= least[0] and -(-width // f) >= least[1])
     return decoder.decode(data, header, next(fits, 1), out)
@@ -230,10 +224,10 @@ class DecodeRandomCrop:
         strict: Refuse truncated and damaged JPEGs. `False` does not decode the rows below the part.
     """
 
-    target_shape: Size = 224
+    target_shape: args.Size = 224
     crop_area_fraction: tuple[float, float] = (0.08, 1.0)
     aspect_ratio_range: tuple[float, float] = (0.75, 1.333)
-    interp: Interpolation = "linear"
+    interp: args.Interpolation = "linear"
     rgb: bool = True
     reduce: bool = True
     max_pixels: int = MAX_PIXELS
@@ -241,8 +235,8 @@ class DecodeRandomCrop:
     _crop: GoogleNetRandomCropAndResize = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._target = height_and_width(self.target_shape, "target_shape")
-        self._interp = interpolation(self.interp)
+        self._target = args.height_and_width(self.target_shape, "target_shape")
+        self._interp = args.interpolation(self.interp)
         self._decoder = Decoder(self.rgb, strict=self.strict, max_pixels=self.max_pixels)
         drawn = self.crop_area_fraction, self.aspect_ratio_range
         self._crop = GoogleNetRandomCropAndResize(*drawn, self.target_shape, self.interp)
@@ -262,7 +256,7 @@ class DecodeRandomCrop:
             return _fitted(transform.apply_image(whole), out)
         img = self._part(data, header, part) if whole is None else part.apply_image(whole)
         memory = None if out is None else _memory_of(out, (*self._target, 3))
-        nearest = self._interp == INTERPOLATIONS["nearest"]  # OpenCV's is another rule
+        nearest = self._interp == args.INTERPOLATIONS["nearest"]  # OpenCV's is another rule
         if nearest or memory is None or not memory.flags.c_contiguous:
             return _fitted(resize(img, *self._target, self._interp), out)
         size = self._target[::-1]

@@ -20,6 +20,7 @@ from towerpack.dataflow.images._arguments import INTERPOLATIONS
 
 Image = NDArray[Any]
 Floats = NDArray[np.float32]
+Points = NDArray[np.float64]
 
 MOST_CHANNELS = 128  # that functions of OpenCV 5 take at once, where they take any number
 

@@ -23,13 +23,7 @@ from towerpack.dataflow._flow import (
 )
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._randomness import position_rng
-from towerpack.dataflow.images._arguments import (
-    Probability,
-    Size,
-    check_arguments,
-    height_and_width,
-    number,
-)
+from towerpack.dataflow.images import _arguments as args
 from towerpack.dataflow.images._augmentor import RNG
 from towerpack.dataflow.images._crop import draw_crop
 from towerpack.dataflow.images._geometry import ResizeTransform
@@ -67,16 +61,16 @@ class BatchMix(ABC):
             [n, height, width, channels], and the labels.
     """
 
-    alpha: Annotated[float, number(above=0)] = 1.0
+    alpha: Annotated[float, args.number(above=0)] = 1.0
     num_classes: Annotated[int | None, integer_of] = None
     _: KW_ONLY
-    prob: Probability = 1.0
+    prob: args.Probability = 1.0
     labels: Literal["soft", "pair"] = "soft"
     image: Hashable = 0
     label: Hashable = 1
 
     def __post_init__(self) -> None:
-        check_arguments(self)
+        args.check_arguments(self)
         if self.labels not in ("soft", "pair"):
             raise ConfigError(f"There is no labels={self.labels!r}.", expected='"soft" or "pair"')
 
@@ -192,14 +186,14 @@ class MosaicLayout:
         min_visible: Boxes of which less than this fraction is shown are left out.
     """
 
-    shape: Size = 640
+    shape: args.Size = 640
     image: Hashable = 0
     boxes: Hashable | None = 1
     labels: Hashable | tuple[Hashable, ...] | None = 2
-    min_visible: Annotated[float, number(0, 1)] = 0.1
+    min_visible: Annotated[float, args.number(0, 1)] = 0.1
 
     def __post_init__(self) -> None:
-        check_arguments(self)
+        args.check_arguments(self)
 
     def __call__(self, datapoints: Sequence[Datapoint], rng: RNG) -> Datapoint:
         """One datapoint made of four; components not named here are those of the first."""
@@ -207,7 +201,7 @@ class MosaicLayout:
         if len({(image.dtype, image.shape[2:]) for image in images}) > 1:
             what, got = "The images of a mosaic differ in kind.", ", ".join(map(describe, images))
             raise ConfigError(what, got=got, expected="one dtype and number of channels")
-        height, width = height_and_width(self.shape)
+        height, width = args.height_and_width(self.shape)
         canvas = np.empty((height, width, *images[0].shape[2:]), images[0].dtype)
         y, x = (int(size * rng.uniform(*_MIDDLE)) for size in (height, width))
         corners = [(0, y, 0, x), (0, y, x, width), (y, height, 0, x), (y, height, x, width)]
@@ -292,7 +286,7 @@ class Mosaic(Wrapper):
             raise ConfigError(f"Mosaic needs random access to a finite flow, not {part}.", fix=fix)
 
     def arguments(self) -> str:
-        return "{} x {}".format(*height_and_width(self.layout.shape))
+        return "{} x {}".format(*args.height_and_width(self.layout.shape))
 
     def compile(self, place: Place) -> Node | None:
         inner = compile_flow(self.ds, replace(place, serial=True))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from augmentors import rng
-from towerpack._core.errors import MissingExtraError
 from towerpack.dataflow import images as im
 from towerpack.dataflow.images import clip_boxes
 
@@ -70,14 +68,6 @@ def test_points_outside_are_kept() -> None:
     assert np.allclose(flipped, [[65, -5], [-10, 2], [30, 20]])
     nothing = im.Albumentations(A.NoOp()).get_transform(IMG)
     assert nothing.apply_coords(np.zeros((0, 2))).shape == (0, 2)
-
-
-def test_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    transform = A.HorizontalFlip()
-    monkeypatch.setitem(sys.modules, "albumentations", None)
-    with pytest.raises(MissingExtraError, match="albumentations") as info:
-        im.Albumentations(transform)
-    assert "pip install albumentations==2.0.8" in str(info.value)
 
 
 LARGE = np.random.default_rng(0).integers(0, 256, (81, 100, 3), np.uint8)
