@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -183,15 +182,13 @@ class PhotometricAugmentor(ImageAugmentor):
 
 class _DrawnTransform(PhotometricTransform):
     def __init__(self, augmentor: PhotometricAugmentor, drawn: Any) -> None:
-        super().__init__(partial(augmentor.change, drawn=drawn))
         self._augmentor = augmentor
         self._drawn = drawn
 
     def apply_image(self, img: Image) -> Image:
-        return super().apply_image(check_image(img))
+        return self._augmentor.change(check_image(img), self._drawn)
 
     def __repr__(self) -> str:
-        # Not as a name when it is made: that would take as long as many a transform.
         drawn = "" if self._drawn is None else f", drawn as {self._drawn!r:.60}"
         return f"PhotometricTransform({self._augmentor!r}{drawn})"
 

@@ -24,7 +24,6 @@ Points = NDArray[np.float64]
 
 MOST_CHANNELS = 128  # that functions of OpenCV 5 take at once, where they take any number
 
-_TRANSPOSABLE = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32}  # bytes of a pixel that OpenCV can move
 
 _AT_ONCE = 4  # channels that every kernel of OpenCV takes
 _LEVELS = np.arange(256, dtype=np.float32)[:, None]
@@ -81,9 +80,7 @@ def mirrored(img: Image, code: int, out: Image | None = None) -> Image:
 
 def transposed(img: Image) -> Image:
     """X and y swapped; by OpenCV, too."""
-    if img.itemsize * math.prod(img.shape[2:]) not in _TRANSPOSABLE:
-        return np.ascontiguousarray(img.swapaxes(0, 1))
-    return opencv().transpose(img).reshape(img.shape[1], img.shape[0], *img.shape[2:])
+    return in_parts(img, lambda part, _: opencv().transpose(part))
 
 
 def upright(img: Image, orientation: int) -> Image:
@@ -173,23 +170,3 @@ def to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
     if values.dtype == np.uint8:
         return values
     return np.clip(np.rint(values), 0, 255).astype(np.uint8)
-
-
-def channel_means(img: Image) -> Floats:
-    """The mean of each channel, of shape [channels]."""
-    # Rows first: along both axes at once NumPy takes ten times as long.
-    means = img.mean(axis=0, dtype=np.float64).mean(axis=0)
-    return means.reshape(-1).astype(np.float32)
-
-
-def luma(rgb: bool) -> Floats:
-    """How bright the three channels look (ITU-R BT.601), in the order of the channels."""
-    weights = np.array((0.299, 0.587, 0.114), np.float32)
-    return weights if rgb else weights[::-1]
-
-
-def check_color(img: Image, who: object) -> None:
-    """Raise `ConfigError` for an image without three channels."""
-    if img.ndim != 3 or img.shape[2] != 3:
-        what = f"{who!r} is for images of three colours."
-        raise ConfigError(what, got=describe(img), expected="[height, width, 3]")

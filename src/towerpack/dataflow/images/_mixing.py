@@ -13,14 +13,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Datapoint, describe, replaced
-from towerpack.dataflow._flow import (
-    DataFlow,
-    Place,
-    Wrapper,
-    compile_flow,
-    pipeline_of,
-    sequential_part,
-)
+from towerpack.dataflow._flow import DataFlow, Place, Wrapper, compile_flow, pipeline_of
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._randomness import position_rng
 from towerpack.dataflow.images import _arguments as args
@@ -76,16 +69,20 @@ class BatchMix(ABC):
 
     @abstractmethod
     def mix(self, images: Image, partners: Partners, ratios: Ratios, rng: RNG) -> Mixed:
-        """New images, and how much is left of the original ones, which are not to be changed.
-
-        `partners` are the indices of the images to mix each with, `ratios` how much is to be left.
-        """
+        """New images, and how much is left of the originals: of each about its of `ratios`."""
 
     def __call__(self, batch: Datapoint, rng: RNG | None = None) -> Datapoint:
         """Mix one batch, with the generator that `MapData(..., rng=True)` gives."""
         if not isinstance(rng, np.random.Generator):
             raise self._refused("draws a number for each image of a batch")
-        images, labels = self._parts(batch)
+        fix = "image=..., label=... say which are"
+        images, labels = (
+            np.asarray(component_of(batch, i, "mix", fix)) for i in (self.image, self.label)
+        )
+        right = images.ndim in (3, 4) and images.dtype.name in ("uint8", "float32")
+        if not right or labels.shape[:1] != images.shape[:1]:
+            got = f"images {describe(images)}, labels {describe(labels)}"
+            raise self._refused("mixes images and labels of a batch, and these are none", got)
         count = len(images)
         partners = rng.permutation(count)
         ratios = rng.beta(self.alpha, self.alpha, count).astype(np.float32)
@@ -99,17 +96,6 @@ class BatchMix(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.alpha})"
-
-    def _parts(self, batch: Datapoint) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The images and labels of a batch, checked."""
-        fix = "image=..., label=... say which are"
-        images = np.asarray(component_of(batch, self.image, "mix", fix))
-        labels = np.asarray(component_of(batch, self.label, "mix", fix))
-        right = images.ndim in (3, 4) and images.dtype.name in ("uint8", "float32")
-        if not right or labels.shape[:1] != images.shape[:1]:
-            got = f"images {describe(images)}, labels {describe(labels)}"
-            raise self._refused("mixes images and labels of a batch, and these are none", got)
-        return images, labels
 
     def _refused(self, why: str, got: str | None = None) -> ConfigError:
         name = type(self).__name__
@@ -281,9 +267,9 @@ class Mosaic(Wrapper):
         self.layout = MosaicLayout(shape, image, boxes, labels, min_visible)
         node = compile_flow(ds, Place(0, serial=True))
         if node is None or node.size is None:
-            part = pipeline_of(sequential_part(ds))
+            what = f"Mosaic needs random access to a finite flow, not {pipeline_of(ds)}."
             fix = "behind BatchData(ds, 4, stack='list'), a function that calls MosaicLayout(...)"
-            raise ConfigError(f"Mosaic needs random access to a finite flow, not {part}.", fix=fix)
+            raise ConfigError(what, fix=fix)
 
     def arguments(self) -> str:
         return "{} x {}".format(*args.height_and_width(self.layout.shape))

@@ -11,17 +11,9 @@ import numpy as np
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow.images import _arguments as args
 from towerpack.dataflow.images._augmentor import RNG, PhotometricAugmentor
-from towerpack.dataflow.images._color import ClippingAugmentor
+from towerpack.dataflow.images._color import ClippingAugmentor, ToUint8
 from towerpack.dataflow.images._crop import draw_place
-from towerpack.dataflow.images._image import (
-    Image,
-    in_parts,
-    like,
-    opencv,
-    pixel_values,
-    size_of,
-    to_uint8,
-)
+from towerpack.dataflow.images._image import Image, in_parts, like, opencv, pixel_values, size_of
 
 _TRIES = 100
 
@@ -88,10 +80,9 @@ class JpegNoise(PhotometricAugmentor):
         return int(rng.integers(*self.quality_range))
 
     def change(self, img: Image, drawn: int) -> Image:
-        order = -1 if self.rgb and img.shape[2:] == (3,) else 1  # OpenCV's is blue, green, red
+        cv2, order = opencv(), -1 if self.rgb and img.shape[2:] == (3,) else 1  # OpenCV's is BGR
         factor = 1.0 if img.dtype == np.uint8 else 255 / self.max_value
-        pixels = to_uint8(img if img.dtype == np.uint8 else img * factor)[..., ::order]
-        cv2 = opencv()
+        pixels = ToUint8(self.max_value).change(img, None)[..., ::order]
         quality = [cv2.IMWRITE_JPEG_QUALITY, drawn]
         _, encoded = cv2.imencode(".jpg", np.ascontiguousarray(pixels), quality)
         decoded = cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED).reshape(img.shape)[..., ::order]

@@ -70,10 +70,8 @@ class Transform:
         return np.asarray(self.apply_coords(points.reshape(-1, 2))).reshape(points.shape)
 
     def _undefined(self, what: str, method: str) -> ConfigError:
-        return ConfigError(
-            f"{self!r} does not say what becomes of {what}.",
-            fix=f"define {method} in it, or leave {what} out",
-        )
+        message = f"{self!r} does not say what becomes of {what}."
+        return ConfigError(message, fix=f"define {method} in it, or leave {what} out")
 
 
 class GeometricTransform(Transform):

@@ -223,11 +223,7 @@ class DeformTransform(GeometricTransform):
         return _pick(mask, y.clip(0, self.h - 1) * self.w + x.clip(0, self.w - 1), 0)
 
     def move(self, points: Points) -> Points:
-        """Newton's method: a point moves to where the deformed image shows it.
-
-        Raises:
-            ConfigError: The image is folded there, so that there is no such place, or several.
-        """
+        """A point moves to where the deformed image shows it: found by Newton's method."""
         moved = points.copy()
         for _ in range(_STEPS):
             pull, slope = self._pull(moved)
@@ -242,10 +238,8 @@ class DeformTransform(GeometricTransform):
             step = np.stack([d * x - b * y, a * y - c * x], axis=1) / determinant[:, None]
             far = np.abs(step).max(axis=1) / np.abs(missing).max(axis=1).clip(_PRECISION)
             moved -= step / (far / _STRIDE).clip(1)[:, None]
-        raise ConfigError(
-            "The deformation folds the image, so that points have no place in it.",
-            fix="a smaller randrange, or a larger sigma",
-        )
+        what = "The deformation folds the image, so that points have no place in it."
+        raise ConfigError(what, fix="a smaller randrange, or a larger sigma")
 
     def _sources(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """For each pixel, x and y of what its centre shows."""

@@ -241,6 +241,10 @@ def test_truncated_jpeg() -> None:
         decode_image(cut, name="cat.jpg")
     assert "strict=False" in str(info.value)
     assert decode_image(cut, strict=False).shape == (96, 96, 3)
+    lost = bytearray(saved(progressive=True))
+    lost[lost.index(b"\xff\xda") + 20] = 0xFF  # libjpeg gives up, and writes nothing
+    out = np.full(IMG.shape, 77, np.uint8)
+    assert not decode_image(lost, strict=False, out=out).any()
 
 
 def test_too_large_is_refused_before_allocating() -> None:
