@@ -68,12 +68,8 @@ def test_what_is_drawn_in() -> None:
     img = np.zeros((50, 100, 3), np.uint8)
     mask = np.zeros((50, 100), np.int64)
     mask[:, 50:] = 3
-    datapoint = {
-        "x": img,
-        "m": mask,
-        "b": np.array([[10, 10, 40, 40]]),
-        "k": np.array([[75.0, 25.0, 2.0]]),
-    }
+    boxes, points = np.array([[10, 10, 40, 40]]), np.array([[75.0, 25.0, 2.0]])
+    datapoint = {"x": img, "m": mask, "b": boxes, "k": points}
     plain = image_grid([datapoint], image="x", cell=100)
     assert (plain[25:75] == 0).all() and (plain[:25] == DARK).all()
     masked = image_grid([datapoint], image="x", mask="m", cell=100)[25:75]

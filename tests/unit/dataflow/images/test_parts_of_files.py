@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from augmentors import rng
-from picture_files import close, noise, saved, smooth
+from picture_files import noise, saved, smooth
 from scaling import sample, scaled
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.dataflow import images as im
@@ -134,18 +134,6 @@ def test_a_crop_is_decode_then_crop(file: str) -> None:
             assert np.array_equal(out, img)
     with pytest.raises(ConfigError, match="out does not fit"):
         DecodeRandomCrop(8)(FILES[file], out=np.zeros((8, 9, 3), np.uint8))
-
-
-def test_reduced_crops_look_the_same() -> None:
-    data, reduced = saved(smooth(375, 500)), 0
-    crop = DecodeRandomCrop((120, 110))
-    for seed in range(20):
-        img, full = crop(data, rng(seed)), replace(crop, reduce=False)(data, rng(seed))
-        assert img.shape == (120, 110, 3) and close(img, full)
-        reduced += not np.array_equal(img, full)
-    assert 2 < reduced < 18
-    with pytest.raises(FormatError, match="max_pixels"):
-        DecodeRandomCrop(8, max_pixels=100)(data)
 
 
 @pytest.mark.parametrize("orientation", sample(range(1, 9), at_least=3))
