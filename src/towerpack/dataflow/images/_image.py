@@ -67,10 +67,8 @@ def check_size(img: Any, h: int, w: int) -> None:
 
 
 def mirrored(img: Image, code: int, out: Image | None = None) -> Image:
-    """Left and right swapped (`code` 1), top and bottom (0) or both (-1), in `out` if given.
-
-    By OpenCV: to copy a view that runs backwards takes NumPy ten times as long.
-    """
+    """Left and right swapped (`code` 1), top and bottom (0) or both (-1), in `out` if given."""
+    # By OpenCV: to copy a view that runs backwards takes NumPy ten times as long.
     if img.ndim == 3 and img.shape[2] > MOST_CHANNELS:
         out = np.empty_like(img) if out is None else out
         np.copyto(out, img[:: -1 if code < 1 else 1, :: -1 if code else 1])
@@ -141,10 +139,7 @@ def pixel_values(value: Any, img: Image) -> NDArray[np.float64]:
 
 
 def map_values(img: Image, f: Callable[[Floats], NDArray[Any]], limit: float | None) -> Image:
-    """Apply a function of values [..., channels or 1]; uint8 images are looked up in a table.
-
-    Float images are clipped to 0..limit, if there is one.
-    """
+    """Apply a function of values [..., channels or 1], for uint8 by a table; else as `like`."""
     if img.dtype == np.uint8:
         return look_up(img, to_uint8(f(_LEVELS)))
     return like(f(img.reshape(*img.shape[:2], -1)).astype(np.float32, copy=False), img, limit)

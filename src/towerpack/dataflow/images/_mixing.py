@@ -69,7 +69,10 @@ class BatchMix(ABC):
 
     @abstractmethod
     def mix(self, images: Image, partners: Partners, ratios: Ratios, rng: RNG) -> Mixed:
-        """New images, and how much is left of the originals: of each about its of `ratios`."""
+        """Mix each image with that of its index in `partners`; leave about `ratios` of it.
+
+        The images given may not be changed. Return new ones, and how much is left of each.
+        """
 
     def __call__(self, batch: Datapoint, rng: RNG | None = None) -> Datapoint:
         """Mix one batch, with the generator that `MapData(..., rng=True)` gives."""
