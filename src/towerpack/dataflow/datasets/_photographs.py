@@ -79,10 +79,8 @@ class Places365Standard(ImageList):
         lines = read_lines(path)
         classes = [line.split("/")[1] if line.count("/") > 1 else "" for line in lines]
         if "" in classes:
-            number = classes.index("")
-            raise FormatError(
-                f"{path} lists {lines[number]!r:.200}, among others.", expected=f"{name}/class/file"
-            )
+            what = f"{path} lists {lines[classes.index('')]!r:.200}, among others."
+            raise FormatError(what, expected=f"{name}/class/file")
         self._label_names = sorted(set(classes))
         label_of = {label: number for number, label in enumerate(self._label_names)}
         labels = np.asarray([label_of[label] for label in classes], np.int64)
@@ -155,10 +153,8 @@ class TinyImageNet(ImageList):
         for number, line in enumerate(read_lines(path), 1):
             fields = line.split("\t")
             if len(fields) < 2 or fields[1] not in label_of:
-                raise FormatError(
-                    f"Line {number} of {path} is {line[:80]!r}.",
-                    expected="a file, a tabulator, one of the classes in wnids.txt",
-                )
+                expected = "a file, a tabulator, one of the classes in wnids.txt"
+                raise FormatError(f"Line {number} of {path} is {line[:80]!r}.", expected=expected)
             names.append(f"images/{fields[0]}")
             labels.append(label_of[fields[1]])
         return inner_names(path, names), np.asarray(labels, np.int64)
