@@ -212,25 +212,6 @@ class SlotPool:
             slot.memory.madvise(mmap.MADV_REMOVE)
 
 
-class MappedSlots:
-    """A worker's view of the slots in a file: each is mapped when it is first used."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._known: dict[int, SlotMemory] = {}
-
-    def anchor(self, offset: int, nbytes: int) -> Bytes:
-        """An array over one slot."""
-        if offset not in self._known:
-            self._known[offset] = map_shared(self._fd, nbytes, offset)
-        return np.frombuffer(self._known[offset], np.uint8)
-
-    def forget(self, offsets: list[int]) -> None:
-        """Let go of slots that will not be used again."""
-        for offset in offsets:
-            self._known.pop(offset, None)
-
-
 def buffer_address(data: Any) -> int:
     """Where a buffer lies in memory."""
     return address_of(np.frombuffer(data, np.uint8))

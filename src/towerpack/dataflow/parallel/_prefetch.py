@@ -180,9 +180,6 @@ class PrefetchData(ParallelStage):
         workers = max(options.workers, most_workers(flow))
         return replace(options, workers=workers, backend=backend)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_idle": IdlePools()}
-
 
 def most_workers(flow: DataFlow) -> int:
     """The largest number of workers that parallel stages of a pipeline ask for."""

@@ -9,8 +9,10 @@ import selectors
 import signal
 import socket
 import time
+from collections.abc import Sequence
 from io import RawIOBase
-from typing import cast
+from multiprocessing.connection import Connection, Pipe
+from typing import Any, cast
 
 from towerpack._core.errors import TowerpackError, WorkerError
 from towerpack._core.logs import get_logger
@@ -19,10 +21,11 @@ from towerpack.dataflow._memory import Arena
 from towerpack.dataflow.parallel._image import JobImage
 from towerpack.dataflow.parallel._launch import Process, safe_to_fork, start_fork, start_fresh
 from towerpack.dataflow.parallel._memory import Slot, SlotPool, memory_file
-from towerpack.dataflow.parallel._messages import Channel, Message, error_from, restore_failure
+from towerpack.dataflow.parallel._messages import error_from, restore_failure
 from towerpack.dataflow.parallel._packing import WORTH_LENDING, Packed, unpack
 from towerpack.dataflow.parallel._pool import Member, Options, Pool
 from towerpack.dataflow.parallel._work import Job, Unit, place_of
+from towerpack.dataflow.parallel._worker import receive, send
 
 log = get_logger(__name__)
 
@@ -48,7 +51,7 @@ class ProcessMember(Member):
     """
 
     def __init__(
-        self, channel: Channel, process: Process, words: RawIOBase, life: RawIOBase
+        self, channel: Connection, process: Process, words: RawIOBase, life: RawIOBase
     ) -> None:
         super().__init__()
         self.channel = channel
@@ -59,6 +62,11 @@ class ProcessMember(Member):
         self.let_live = life.close  # in a process that is not its parent
         self._words = words
         self._words_read = 0
+
+    def tell(self, *message: Any, fds: Sequence[int] = ()) -> None:
+        """Send a message."""
+        with contextlib.suppress(OSError):  # it died: that shows when it is waited for
+            send(self.channel, *message, fds=fds)
 
     def stacks(self) -> str:
         if not self.started:  # the signal would end it
@@ -126,13 +134,11 @@ class ProcessPool(Pool):
         for member in self.members:
             if image is not None and member.job is not self.job:
                 member.job = self.job
-                with contextlib.suppress(OSError):  # it died: that shows when it is waited for
-                    message = ("job", image.pieces, len(image.fds))
-                    member.channel.send(message, tuple(image.fds))
+                member.tell("job", image.pieces, fds=image.fds)
 
     def _start(self) -> ProcessMember:
         with contextlib.ExitStack() as failed, contextlib.ExitStack() as handed_over:
-            ours, theirs = socket.socketpair()
+            ours, theirs = Pipe()
             failed.enter_context(ours)
             handed_over.enter_context(theirs)
             words = failed.enter_context(open(memory_file("words"), "rb", 0))
@@ -146,7 +152,7 @@ class ProcessPool(Pool):
             else:
                 process = start_fork(fds, self.job)
             failed.pop_all()
-        member = ProcessMember(Channel(ours), process, words, life)
+        member = ProcessMember(ours, process, words, life)
         self._selector.register(member.channel, selectors.EVENT_READ, member)
         return member
 
@@ -165,26 +171,24 @@ class ProcessPool(Pool):
         """Find workers that ended though something keeps their sockets open."""
         for member in list(self.members):
             if member.process.poll() is not None:
-                self._listen(member)
+                while member in self.members and member.channel.poll():
+                    self._listen(member)
                 self._bury(member)
 
     def _listen(self, member: ProcessMember) -> None:
         try:
-            while messages := member.channel.poll():
-                for message in messages:
-                    self._heard(member, message)
+            kind, *fields, own = receive(member.channel)
         except (EOFError, OSError):
             self._bury(member)
-
-    def _heard(self, member: ProcessMember, message: Message) -> None:
-        if message[0] == "ready":
+            return
+        if kind == "ready":
             member.started, member.since = True, time.monotonic()
             return
-        _, extents, failure, count, needed, seconds, has_own = message
+        extents, failure, count, needed, seconds = fields
         unit = member.finished()
-        if has_own:
+        if own:
             self.release(unit)
-            unit.slot = self.slots.adopt(member.channel.fds.popleft())
+            unit.slot = self.slots.adopt(*own)
         error = None if failure is None else restore_failure(failure)
         unit.finish(extents, count, error)
         if unit.abandoned:
@@ -197,8 +201,7 @@ class ProcessPool(Pool):
         slot = self.slots.take(nbytes)
         if self.slots.dropped:
             for member in self.members:
-                with contextlib.suppress(OSError):
-                    member.channel.send(("forget", self.slots.dropped))
+                member.tell("forget", self.slots.dropped)
             self.slots.dropped.clear()
         return slot
 
@@ -216,9 +219,8 @@ class ProcessPool(Pool):
             unit.finish(None, 0, error)
             return
         member.assign(unit)
-        with contextlib.suppress(OSError):  # it died: that shows when it is waited for
-            message = ("unit", unit.seq, slot.offset, slot.nbytes, unit.work, unit.sent)
-            cast("ProcessMember", member).channel.send(message)
+        fields = unit.seq, slot.offset, slot.nbytes, unit.work, unit.sent
+        cast("ProcessMember", member).tell("unit", *fields)
 
     def _send_inputs(self, unit: Unit) -> Slot:
         packed = None if unit.inputs is None else Packed(unit.inputs)
@@ -243,8 +245,7 @@ class ProcessPool(Pool):
     def cancel(self, seq: int) -> None:
         for member in self.members:
             if member.queue:
-                with contextlib.suppress(OSError):
-                    member.channel.send(("cancel", seq))
+                member.tell("cancel", seq)
 
     def _bury(self, member: ProcessMember) -> None:
         """A worker has ended: its units are issued again, or the first one becomes an error."""

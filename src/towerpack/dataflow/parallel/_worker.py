@@ -8,12 +8,14 @@ import fcntl
 import os
 import random
 import signal
-import socket
 import sys
 import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 import numpy as np
@@ -21,18 +23,34 @@ import numpy as np
 from towerpack._core.errors import DataFlowError
 from towerpack.dataflow._memory import Arena, lend
 from towerpack.dataflow.parallel._image import Piece, load_image
-from towerpack.dataflow.parallel._memory import MappedSlots, map_shared, reserved_file
+from towerpack.dataflow.parallel._memory import SlotMemory, map_shared, reserved_file
 from towerpack.dataflow.parallel._messages import (
-    Channel,
     Failure,
-    Message,
     describe_failure,
+    dump,
     error_from,
+    load,
 )
 from towerpack.dataflow.parallel._packing import Extents, Packed, bundle, unpack
 from towerpack.dataflow.parallel._work import Job, Result, place_of
 
 _WATCH_S = 0.5
+
+
+def send(channel: Connection, *message: Any, fds: Sequence[int] = ()) -> None:
+    """Send a message, with descriptors; an `OSError` if the other end is gone."""
+    channel.send_bytes(dump((*message, len(fds))))
+    for fd in fds:
+        send_handle(channel, fd, 0)
+
+
+def receive(channel: Connection) -> list[Any]:
+    """Wait for a message; last in it are its descriptors, which are the receiver's to close.
+
+    If the other end is gone, an `EOFError` or `OSError`.
+    """
+    *message, count = load(channel.recv_bytes())
+    return [*message, [recv_handle(channel) for _ in range(count)]]
 
 
 def main(
@@ -51,11 +69,11 @@ def main(
     leave_signals_to_parent()
     faulthandler.enable(words_fd)
     faulthandler.register(signal.SIGUSR1, words_fd)
-    channel = Channel(socket.socket(fileno=channel_fd))
+    channel = Connection(channel_fd)
     status = 0
     try:
-        channel.send(("ready",))
-        Worker(channel, MappedSlots(slots_fd), job).serve()
+        send(channel, "ready")
+        Worker(channel, slots_fd, job).serve()
     except (EOFError, OSError):  # the consumer closed its end, or is gone
         pass
     except BaseException:  # noqa: BLE001  nobody is left to raise it to
@@ -106,44 +124,37 @@ def leave_signals_to_parent() -> None:
 class Worker:
     """Serve one consumer."""
 
-    def __init__(self, channel: Channel, slots: MappedSlots, job: Job | None) -> None:
+    def __init__(self, channel: Connection, slots_fd: int, job: Job | None) -> None:
         self._channel = channel
-        self._slots = slots
-        self._backlog: deque[Message] = deque()
+        self._slots_fd = slots_fd
+        self._slots: dict[int, SlotMemory] = {}
+        self._backlog: deque[list[Any]] = deque()
         self._job: Job | Failure | None = job
         self._cancelled = -1
-        self._cv2_told = False
 
     def serve(self) -> None:
         """Work until the other end is closed, which is an `EOFError`."""
         while True:
             kind, *fields = self._next()
-            # Before work: it may be there since the fork, or since the job was loaded. What imports
-            # it within a unit is told by the environment.
-            if not self._cv2_told and "cv2" in sys.modules:
-                self._cv2_told = True
-                sys.modules["cv2"].setNumThreads(0)
             if kind == "unit":
                 self._unit(*fields)
             elif kind == "job":
                 self._load(*fields)
 
-    def _next(self) -> Message:
+    def _next(self) -> list[Any]:
         """The next thing to do. What cancels others is read ahead of them."""
-        messages = self._channel.poll()
-        while messages or not self._backlog:
-            for message in messages or [self._channel.receive()]:
-                if message[0] == "cancel":
-                    self._cancelled = message[1]
-                elif message[0] == "forget":
-                    self._slots.forget(message[1])
-                else:
-                    self._backlog.append(message)
-            messages = []
+        while not self._backlog or self._channel.poll():
+            message = receive(self._channel)
+            if message[0] == "cancel":
+                self._cancelled = message[1]
+            elif message[0] == "forget":
+                for offset in message[1]:
+                    self._slots.pop(offset, None)
+            else:
+                self._backlog.append(message)
         return self._backlog.popleft()
 
-    def _load(self, pieces: list[Piece], fd_count: int) -> None:
-        fds = [self._channel.fds.popleft() for _ in range(fd_count)]
+    def _load(self, pieces: list[Piece], fds: list[int]) -> None:
         self._job = None  # free what the last one held
         try:
             self._job = load_image(pieces, fds)
@@ -152,13 +163,15 @@ class Worker:
             failure = error_from(error, "A worker cannot load the pipeline", fix=fix)
             self._job = describe_failure(failure)
 
-    def _unit(self, seq: int, offset: int, nbytes: int, work: Any, sent: Any) -> None:
+    def _unit(self, seq: int, offset: int, nbytes: int, work: Any, sent: Any, fds: Any) -> None:
         job = None if seq <= self._cancelled else self._job
         begin = time.perf_counter()
         if job is None or isinstance(job, Failure):
-            self._channel.send(("done", None, job, 0, 0, 0.0, False))
+            send(self._channel, "done", None, job, 0, 0, 0.0)
             return
-        memory = self._slots.anchor(offset, nbytes)
+        if offset not in self._slots:
+            self._slots[offset] = map_shared(self._slots_fd, nbytes, offset)
+        memory = np.frombuffer(self._slots[offset], np.uint8)
         inputs, used = None, 0
         if sent is not None:
             inputs = unpack(sent, memory, copy=False)
@@ -186,8 +199,8 @@ class Worker:
             result = Result([], 0, error)
         failure = None if result.error is None else describe_failure(result.error)
         seconds = time.perf_counter() - begin
-        message = ("done", extents, failure, result.count, arena.needed, seconds, bool(own))
-        self._channel.send(message, own)
+        message = "done", extents, failure, result.count, arena.needed, seconds
+        send(self._channel, *message, fds=own)
         for fd in own:
             os.close(fd)
 
