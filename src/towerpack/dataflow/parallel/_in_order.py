@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from towerpack._core.errors import MapError, StateError
 from towerpack.dataflow._datapoints import Datapoint
@@ -28,7 +28,6 @@ from towerpack.dataflow.parallel._reader import (
     Buffer,
     may_write_over,
     own_copy,
-    pickled,
     read_ahead,
 )
 from towerpack.dataflow.parallel._run import Begin
@@ -219,8 +218,7 @@ class ReadStream(Stream):
                 start=position,
                 remainder=levels.remainder,
             )
-            processes = pool.options.backend == "process"
-            keep = partial(own_copy, others=pickled if processes else _as_it_is)
+            keep = partial(own_copy, deep=pool.options.backend == "process")
             copying = may_write_over(levels.source)
             read_ahead(source, tally, self._buffer, keep if copying else None)
             return self._buffer
@@ -251,7 +249,3 @@ class ReadStream(Stream):
             self._state, skipped = self._buffer.last
             self._total.skipped += skipped
             self._run.close()  # the next pass, begun while this one is kept, has the workers
-
-
-def _as_it_is(value: Any) -> Any:
-    return value  # for threads: it might be a file, a lock, or what the program goes on with

@@ -102,16 +102,15 @@ def bundle(block: Block) -> Block:
 def _column(values: Sequence[Any]) -> NDArray[Any] | list[Any]:
     first: Any = values[0]
     kind = cast("type[Any]", type(first))
-    if kind is not np.ndarray and not issubclass(kind, np.number):
-        return list(values)
     if any(type(one) is not kind for one in values):
         return list(values)
-    if kind is not np.ndarray:
+    if issubclass(kind, np.number):
         return np.array(values)
-    shape, dtype = first.shape, first.dtype
-    if not shape or 0 in shape or dtype.hasobject or not dtype.isnative:
+    if kind is not np.ndarray:
         return list(values)
-    if any(one.shape != shape or one.dtype != dtype for one in values):
+    shape, dtype = first.shape, first.dtype
+    plain = shape and 0 not in shape and not dtype.hasobject and dtype.isnative
+    if not plain or any(one.shape != shape or one.dtype != dtype for one in values):
         return list(values)
     if not all(one.flags.c_contiguous for one in values):
         return list(values)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import pickle
 import threading
 import time
 import weakref
@@ -22,14 +21,10 @@ from towerpack.dataflow._datapoints import Datapoint, rebuild
 from towerpack.dataflow._flow import DataFlow, Place, compile_flow, inputs_of, is_exact
 from towerpack.dataflow._stream import State, Stream, Tally
 from towerpack.dataflow._user_code import is_ours
-from towerpack.dataflow.parallel._messages import dump, dump_code, load
 from towerpack.dataflow.parallel._work import Inputs, Work, WorkSource
 from towerpack.dataflow.sources._iterables import DataFromGenerator, DataFromIterable
 
 Keep = Callable[[Datapoint], Datapoint]
-
-Others = Callable[[Any], Any]
-"""What is to become of objects of kinds that are not known here."""
 
 _UNCHANGING: Final = frozenset(
     {type(None), bool, int, float, complex, str, bytes, *np.sctypeDict.values()}
@@ -230,8 +225,11 @@ def may_write_over(flow: DataFlow) -> bool:
     return iterates or any(map(may_write_over, inputs_of(flow)))
 
 
-def own_copy(value: Any, others: Others, done: dict[int, Any] | None = None) -> Any:
-    """A datapoint in memory of its own: arrays, and what holds them, are copied."""
+def own_copy(value: Any, deep: bool, done: dict[int, Any] | None = None) -> Any:
+    """A datapoint in memory of its own: arrays, and what holds them, are copied.
+
+    Other objects if `deep`; for threads one might be what the program goes on with.
+    """
     kind = cast("type[Any]", type(value))
     if kind in _UNCHANGING or (kind is tuple and _UNCHANGING.issuperset(map(type, value))):
         return value
@@ -241,36 +239,17 @@ def own_copy(value: Any, others: Others, done: dict[int, Any] | None = None) -> 
     if kind is np.ndarray and not value.dtype.hasobject:
         made = value.copy(order="K")
     elif kind is tuple or (issubclass(kind, tuple) and hasattr(value, "_make")):
-        made = rebuild(value, [own_copy(one, others, done) for one in value])
+        made = rebuild(value, [own_copy(one, deep, done) for one in value])
     elif kind in _CONTAINERS:
         made = done[id(value)] = value.copy()  # which it may hold itself
         for key, one in value.items() if issubclass(kind, dict) else enumerate(value):
-            made[key] = own_copy(one, others, done)
+            made[key] = own_copy(one, deep, done)
     elif issubclass(kind, memoryview):
         made = np.array(value).data
     else:
-        made = None
-        if issubclass(kind, (np.ndarray, np.void, bytearray)):
+        made = value
+        if deep or issubclass(kind, (np.ndarray, np.void, bytearray)):
             with contextlib.suppress(Exception):  # it holds what cannot be copied
-                made = copy.deepcopy(value)
-        made = others(value) if made is None else made
+                made = copy.deepcopy(value, done)
     done[id(value)] = made
     return made
-
-
-class _Pickled:
-    """An object as it was."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def __reduce__(self) -> Any:
-        return load, (pickle.PickleBuffer(self._data),)
-
-
-def pickled(value: Any) -> Any:
-    """What pickles like a value as it is now; the value itself if that does not pickle."""
-    for pickling in (dump, dump_code):
-        with contextlib.suppress(Exception):
-            return _Pickled(pickling(value))
-    return value

@@ -218,20 +218,22 @@ class Lines(list[str]):
 
 
 @pytest.mark.parametrize("one", [Lines("ab"), Mine([3])])
-def test_objects_of_the_users_are_left_to_others(one: Any) -> None:
-    made = own_copy({"a": (one, 1)}, lambda value: ["others", value])
-    assert made == {"a": (["others", one], 1)}
+def test_objects_of_the_users_stay_for_threads(one: Any) -> None:
+    for deep in (False, True):
+        ((made, number),) = own_copy({"a": (one, 1)}, deep).values()
+        assert (type(made), made, number) == (type(one), one, 1)
+        assert (made is one) is not deep
 
 
 def test_what_is_one_object_stays_one() -> None:
     frame, names = np.zeros(3), ["a"]
-    made = own_copy({"a": frame, "b": [frame, names, names]}, same)
+    made = own_copy({"a": frame, "b": [frame, names, names]}, deep=False)
     assert made["a"] is made["b"][0]
     assert made["a"] is not frame
     assert made["b"][1] is made["b"][2]
     assert made["b"][1] is not names
     ring: list[Any] = [frame]
     ring.append(ring)
-    made = own_copy(ring, same)
+    made = own_copy(ring, deep=False)
     assert made is not ring
     assert made[1] is made
