@@ -73,9 +73,8 @@ class SlotMemory(mmap.mmap):
 
 def map_shared(fd: int, nbytes: int, offset: int = 0) -> SlotMemory:
     """Map a part of a file, with its pages at hand where the system can do that."""
-    if hasattr(mmap, "MAP_POPULATE"):
-        return SlotMemory(fd, nbytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, offset=offset)
-    return SlotMemory(fd, nbytes, offset=offset)
+    flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+    return SlotMemory(fd, nbytes, flags=flags, offset=offset)
 
 
 def bases_of(array: Any) -> Iterator[object]:
@@ -125,8 +124,6 @@ class SlotPool:
         self._lent = self._lent_bytes = 0
         self.wanted = _SMALLEST
         self.total_bytes = 0
-        self.dropped: list[int | None] = []
-        """Where slots were that are gone since somebody asked last."""
 
     def take(self, nbytes: int = 0) -> Slot:
         """A slot of at least `nbytes`, and of the size that units have been found to need."""
@@ -207,7 +204,6 @@ class SlotPool:
 
     def _drop(self, slot: Slot) -> None:
         self.total_bytes -= slot.nbytes
-        self.dropped.append(slot.offset)
         if self.fd >= 0 and hasattr(mmap, "MADV_REMOVE"):  # gives back pages that the file holds
             slot.memory.madvise(mmap.MADV_REMOVE)
 

@@ -110,8 +110,6 @@ class Pool(ABC):
         self.job: Job | None = None
         self.restarts = 0
         """Of workers, in this pass."""
-        self.last_seq = 0
-        """The number of the unit that was made last."""
         self._closed = False
 
     def begin(self, key: Any, job: Job) -> None:
@@ -136,7 +134,7 @@ class Pool(ABC):
             if unit not in at_work:  # done, or to be issued again
                 self.release(unit)
         self.lost.clear()
-        self.cancel(self.last_seq)
+        self.cancel()
 
     def release(self, unit: Unit) -> None:
         """Give back the slot of a unit."""
@@ -155,6 +153,10 @@ class Pool(ABC):
 
     def check(self) -> None:
         """Find workers that ended unnoticed."""
+        return
+
+    def cancel(self) -> None:
+        """Tell workers that what was issued need not be done."""
         return
 
     @abstractmethod
@@ -177,10 +179,6 @@ class Pool(ABC):
     @abstractmethod
     def wake(self) -> None:
         """End a `wait`, from another thread."""
-
-    @abstractmethod
-    def cancel(self, seq: int) -> None:
-        """Tell workers that units up to `seq` need not be done."""
 
     @abstractmethod
     def take(self, unit: Unit) -> list[Datapoint]:

@@ -196,15 +196,6 @@ class ProcessPool(Pool):
             return
         unit.seconds, unit.nbytes = seconds, needed
 
-    def take_slot(self, nbytes: int = 0) -> Slot:
-        """A slot, after telling workers which are gone."""
-        slot = self.slots.take(nbytes)
-        if self.slots.dropped:
-            for member in self.members:
-                member.tell("forget", self.slots.dropped)
-            self.slots.dropped.clear()
-        return slot
-
     def submit(self, unit: Unit, member: Member) -> None:
         try:
             slot = self._send_inputs(unit)
@@ -219,7 +210,7 @@ class ProcessPool(Pool):
             unit.finish(None, 0, error)
             return
         member.assign(unit)
-        fields = unit.seq, slot.offset, slot.nbytes, unit.work, unit.sent
+        fields = slot.offset, slot.nbytes, unit.work, unit.sent
         cast("ProcessMember", member).tell("unit", *fields)
 
     def _send_inputs(self, unit: Unit) -> Slot:
@@ -227,7 +218,7 @@ class ProcessPool(Pool):
         needed = 0 if packed is None else packed.most
         if unit.slot is None or unit.slot.nbytes < needed:
             self.release(unit)
-            unit.slot = self.take_slot(needed)
+            unit.slot = self.slots.take(needed)
         if packed is not None:
             unit.sent = packed.put(Arena(unit.slot.anchor()))
         return unit.slot
@@ -242,10 +233,10 @@ class ProcessPool(Pool):
         self.slots.give_back(slot)
         return value
 
-    def cancel(self, seq: int) -> None:
+    def cancel(self) -> None:
         for member in self.members:
             if member.queue:
-                member.tell("cancel", seq)
+                member.tell("cancel")
 
     def _bury(self, member: ProcessMember) -> None:
         """A worker has ended: its units are issued again, or the first one becomes an error."""

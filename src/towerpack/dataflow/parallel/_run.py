@@ -11,7 +11,7 @@ from typing import Any
 
 from towerpack._core.errors import DataFlowError, WorkerError
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
+from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import Done, State, Stream
 from towerpack.dataflow.parallel._pool import IdlePools, Options, Pool
@@ -167,8 +167,7 @@ class Run:
         work = self._source.next_work() if self._has_room() else None
         if work is None:
             return None
-        self._pool.last_seq += 1
-        unit = Unit(self._pool.last_seq, *work)
+        unit = Unit(*work)
         self._order.append(unit)
         self._outstanding += unit.count
         return unit
@@ -242,9 +241,6 @@ class AheadNode(Node):
         if not self._rows and self._next == self.size:
             self.close()
         return datapoint
-
-    def read(self, epoch: int, positions: Positions) -> Block:
-        return [self.get(epoch, position) for position in as_ints(positions)]
 
     def close(self) -> None:
         """End the pass."""

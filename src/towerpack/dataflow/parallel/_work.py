@@ -111,7 +111,6 @@ def place_of(work: Work) -> str:
 class Unit:
     """What a worker does at a time, from when it is issued until its datapoints are handed on."""
 
-    seq: int  # its name; grows
     work: Work
     inputs: Inputs | None = None  # what it is done on, where workers cannot read it themselves
     sent: Extents | None = None  # where in the slot `inputs` lie

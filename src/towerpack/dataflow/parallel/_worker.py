@@ -33,9 +33,10 @@ from towerpack.dataflow.parallel._messages import (
     load,
 )
 from towerpack.dataflow.parallel._packing import Extents, Packed, bundle, unpack
-from towerpack.dataflow.parallel._work import Job, Result, place_of
+from towerpack.dataflow.parallel._work import Job, Result, Work, place_of
 
 _WATCH_S = 0.5
+_MOST_MAPPED = 256
 
 
 def send(channel: Connection, *message: Any, fds: Sequence[int] = ()) -> None:
@@ -133,28 +134,29 @@ class Worker:
         self._slots: dict[int, SlotMemory] = {}
         self._backlog: deque[list[Any]] = deque()
         self._job: Job | Failure | None = job
-        self._cancelled = -1
 
     def serve(self) -> None:
         """Work until the other end is closed, which is an `EOFError`."""
         while True:
             kind, *fields = self._next()
-            if kind == "unit":
-                self._unit(*fields)
-            elif kind == "job":
+            if kind == "job":
                 self._load(*fields)
+            elif kind == "unit" and isinstance(self._job, Job):
+                self._unit(self._job, *fields)
+            else:
+                failure = self._job if kind == "unit" else None
+                send(self._channel, "done", None, failure, 0, 0, 0.0)
 
     def _next(self) -> list[Any]:
-        """The next thing to do. What cancels others is read ahead of them."""
+        """The next thing to do. What cancels those before it is read ahead of them."""
         while not self._backlog or self._come.poll(0):
             message = receive(self._channel)
-            if message[0] == "cancel":
-                self._cancelled = message[1]
-            elif message[0] == "forget":
-                for offset in message[1]:
-                    self._slots.pop(offset, None)
-            else:
+            if message[0] != "cancel":
                 self._backlog.append(message)
+                continue
+            for waiting in self._backlog:
+                if waiting[0] == "unit":
+                    waiting[0] = "cancelled"
         return self._backlog.popleft()
 
     def _load(self, pieces: list[Piece], fds: list[int]) -> None:
@@ -166,12 +168,12 @@ class Worker:
             failure = error_from(error, "A worker cannot load the pipeline", fix=fix)
             self._job = describe_failure(failure)
 
-    def _unit(self, seq: int, offset: int, nbytes: int, work: Any, sent: Any, fds: Any) -> None:
-        job = None if seq <= self._cancelled else self._job
+    def _unit(
+        self, job: Job, offset: int, nbytes: int, work: Work, sent: Extents | None, _: list[int]
+    ) -> None:
         begin = time.perf_counter()
-        if job is None or isinstance(job, Failure):
-            send(self._channel, "done", None, job, 0, 0, 0.0)
-            return
+        if len(self._slots) > _MOST_MAPPED:  # most of them are not used any more
+            self._slots.clear()
         if offset not in self._slots:
             self._slots[offset] = map_shared(self._slots_fd, nbytes, offset)
         memory = np.frombuffer(self._slots[offset], np.uint8)
