@@ -12,7 +12,7 @@ import mmap
 import os
 import pickle
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple, cast
 
@@ -188,33 +188,29 @@ def find_unpicklable(flow: DataFlow) -> str:
     value: Any = flow
     path: list[str] = []
     for _ in range(_DEEPEST):
-        bad = [(part, member) for part, member in _members(value) if not _pickles(member)]
-        if not bad:
+        bad = next((one for one in _members(value).items() if not _pickles(one[1])), None)
+        if bad is None:
             break
-        part, value = bad[0]
-        path.insert(0, part)
+        path.insert(0, bad[0])
+        value = bad[1]
         if isinstance(value, DataFlow):
             flow, path = value, []
     where = f"{' in '.join(path)} (a {type(value).__name__})" if path else "a part"
     return f"{where} of {pipeline_of(flow)}"
 
 
-def _members(value: Any) -> Iterator[tuple[str, Any]]:
+def _members(value: Any) -> dict[str, Any]:
     if isinstance(value, MethodType):
-        yield f"the object of {value.__qualname__}", value.__self__
-    elif isinstance(value, FunctionType):
+        return {f"the object of {value.__qualname__}": value.__self__}
+    if isinstance(value, FunctionType):
         used = inspect.getclosurevars(value)
-        for kind, members in (("", used.nonlocals), ("the global ", used.globals)):
-            for name, member in members.items():
-                yield f"{kind}{name} of {value.__qualname__}", member
-    elif isinstance(value, Mapping):
-        for key, member in cast("Mapping[Any, Any]", value).items():
-            yield f"[{key!r}]", member
-    elif isinstance(value, (list, tuple)):
-        for index, member in enumerate(cast("list[Any]", value)):
-            yield f"[{index}]", member
-    else:
-        yield from getattr(value, "__dict__", {}).items()
+        members = {**used.globals, **used.nonlocals}
+        return {f"{name} of {value.__qualname__}": member for name, member in members.items()}
+    if isinstance(value, (dict, list, tuple)):
+        held = cast("Any", value)
+        items = held.items() if isinstance(value, dict) else enumerate(held)
+        return {f"[{key!r}]": member for key, member in items}
+    return getattr(value, "__dict__", {})
 
 
 def _pickles(value: Any) -> bool:

@@ -26,9 +26,9 @@ from towerpack.dataflow.parallel._messages import Failure, describe_failure, res
 from towerpack.dataflow.parallel._pool import Pool
 from towerpack.dataflow.parallel._reader import (
     Buffer,
+    Reader,
     may_write_over,
     own_copy,
-    read_ahead,
 )
 from towerpack.dataflow.parallel._run import Begin
 from towerpack.dataflow.stages._base import WindowStream
@@ -81,7 +81,7 @@ class Levels:
                 inner = stage.node(inner, place)
             else:
                 mapper = stage.mapper(place)
-                inner = MapNode(inner, Skipping(mapper) if _skips(stage) else mapper)
+                inner = MapNode(inner, Skipping(**vars(mapper)) if _skips(stage) else mapper)
         return inner
 
     def begin(self, state: State) -> tuple[int, State]:
@@ -151,12 +151,9 @@ def _made_of(stage: BatchData) -> Callable[[int, list[Datapoint]], list[Datapoin
 class Skipping(Mapper):
     """A map function in a worker, which gives a `Failure` for what its stage leaves out."""
 
-    def __init__(self, mapper: Mapper) -> None:
-        self._mapper = mapper
-
     def __call__(self, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
         try:
-            return self._mapper(datapoint, epoch, position)
+            return super().__call__(datapoint, epoch, position)
         except MapError as error:
             return describe_failure(error)
 
@@ -220,7 +217,7 @@ class ReadStream(Stream):
             )
             keep = partial(own_copy, deep=pool.options.backend == "process")
             copying = may_write_over(levels.source)
-            read_ahead(source, tally, self._buffer, keep if copying else None)
+            Reader(source, tally, self._buffer, keep if copying else None).start()
             return self._buffer
 
         self._run = begin(reading)

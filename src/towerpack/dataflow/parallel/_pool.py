@@ -213,11 +213,11 @@ class IdlePools:
 
     def put_back(self, pool: Pool) -> None:
         """Keep a pool for the next pass."""
-        if self._closed or not pool.usable:
+        if pool.usable:
+            self._pools.append(pool)
+        else:
             pool.close()
-            return
-        self._pools.append(pool)
-        while len(self._pools) > _MOST_IDLE:
+        while len(self._pools) > (0 if self._closed else _MOST_IDLE):
             self._pools.pop(0).close()
 
     def close(self) -> None:

@@ -10,8 +10,7 @@ import signal
 import socket
 import time
 from collections.abc import Sequence
-from io import RawIOBase
-from multiprocessing.connection import Connection, Pipe
+from multiprocessing.connection import Pipe
 from typing import Any, cast
 
 from towerpack._core.errors import TowerpackError, WorkerError
@@ -45,22 +44,30 @@ _SUGGESTIONS = {
 
 
 class ProcessMember(Member):
-    """A worker process, with the file for its last words.
+    """A worker process.
 
-    It is killed when `life`, the writing end of its pipe, is closed.
+    Args:
+        slots_fd: The file of the slots.
+        job: What a fork is to know; without, the worker is a fresh interpreter.
     """
 
-    def __init__(
-        self, channel: Connection, process: Process, words: RawIOBase, life: RawIOBase
-    ) -> None:
+    def __init__(self, slots_fd: int, job: Job | None) -> None:
         super().__init__()
-        self.channel = channel
-        self.process = process
-        self.job: Job | None = None
-        """The one that was sent to it last."""
+        with contextlib.ExitStack() as kept, contextlib.ExitStack() as handed_over:
+            self.channel, theirs = map(kept.enter_context, Pipe())
+            handed_over.callback(theirs.close)
+            self._words = kept.enter_context(open(memory_file("words"), "rb", 0))
+            # A pipe for each: of one that they shared, the kernel would tell only one of them.
+            lives_fd, life_fd = os.pipe()
+            handed_over.callback(os.close, lives_fd)
+            life = kept.enter_context(open(life_fd, "wb", 0))
+            fds = (theirs.fileno(), slots_fd, lives_fd, self._words.fileno())
+            self.process: Process = start_fresh(fds) if job is None else start_fork(fds, job)
+            self.close = kept.pop_all().close
+        self.let_live = life.close  # in a process that is not its parent: it kills the worker
+        self.job = job
+        """The one that it knows."""
         self.started = False
-        self.let_live = life.close  # in a process that is not its parent
-        self._words = words
         self._words_read = 0
 
     def tell(self, *message: Any, fds: Sequence[int] = ()) -> None:
@@ -93,12 +100,6 @@ class ProcessMember(Member):
                 self.process.kill()
             time.sleep(0.002)
 
-    def close(self) -> None:
-        """Close what there is between us. Were it not over, that would end it at once."""
-        self.channel.close()
-        self._words.close()
-        self.let_live()
-
 
 class ProcessPool(Pool):
     """Worker processes."""
@@ -129,32 +130,13 @@ class ProcessPool(Pool):
     def hire(self) -> None:
         self.check()
         while len(self.members) < self.options.workers:
-            self.members.append(self._start())
-        image = self._image
+            member = ProcessMember(self.slots.fd, self.job if self._image is None else None)
+            self._selector.register(member.channel, selectors.EVENT_READ, member)
+            self.members.append(member)
         for member in self.members:
-            if image is not None and member.job is not self.job:
+            if member.job is not self.job and self._image is not None:
                 member.job = self.job
-                member.tell("job", image.pieces, fds=image.fds)
-
-    def _start(self) -> ProcessMember:
-        with contextlib.ExitStack() as failed, contextlib.ExitStack() as handed_over:
-            ours, theirs = Pipe()
-            failed.enter_context(ours)
-            handed_over.enter_context(theirs)
-            words = failed.enter_context(open(memory_file("words"), "rb", 0))
-            # A pipe for each: of one that they shared, the kernel would tell only one of them.
-            lives_fd, life_fd = os.pipe()
-            handed_over.callback(os.close, lives_fd)
-            life = failed.enter_context(open(life_fd, "wb", 0))
-            fds = (theirs.fileno(), self.slots.fd, lives_fd, words.fileno())
-            if self.options.start == "fresh" or self.job is None:
-                process = start_fresh(fds)
-            else:
-                process = start_fork(fds, self.job)
-            failed.pop_all()
-        member = ProcessMember(ours, process, words, life)
-        self._selector.register(member.channel, selectors.EVENT_READ, member)
-        return member
+                member.tell("job", self._image.pieces, fds=self._image.fds)
 
     def wait(self, timeout_s: float) -> None:
         for key, _ in self._selector.select(timeout_s):

@@ -10,7 +10,6 @@ import contextlib
 import copy
 import threading
 import time
-import weakref
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator
 from typing import Any, Final, NamedTuple, cast
@@ -78,7 +77,13 @@ class Buffer(WorkSource):
         self._ended = self._hungry = False
 
     def next_work(self) -> tuple[Work, Inputs | None] | None:
-        entries = self.take(self.size * self.group)
+        with self._changed:
+            there = min(self.size * self.group, len(self._entries))
+            if not self._ended:  # only then may a group be smaller
+                there -= there % self.group
+            entries = [self._entries.popleft() for _ in range(there)]
+            self._hungry = len(self._entries) < self.group
+            self._changed.notify_all()
         self.reads.extend((entry.state, entry.skipped) for entry in entries)
         count = len(entries) // self.group
         if self._remainder and len(entries) % self.group:
@@ -112,17 +117,6 @@ class Buffer(WorkSource):
             self.last = state, skipped
             self._tell()
 
-    def take(self, count: int) -> list[Entry]:
-        """Up to `count` entries that are there now, in whole groups until the end."""
-        with self._changed:
-            there = min(count, len(self._entries))
-            if not self._ended:
-                there -= there % self.group
-            taken = [self._entries.popleft() for _ in range(there)]
-            self._hungry = len(self._entries) < self.group
-            self._changed.notify_all()
-            return taken
-
     def raise_error(self) -> None:
         """Raise what the source raised, and let it try again, once what is before it was taken."""
         with self._changed:
@@ -149,69 +143,62 @@ class Buffer(WorkSource):
             self._wake()
 
 
-_READERS: weakref.WeakKeyDictionary[threading.Thread, threading.Lock] = weakref.WeakKeyDictionary()
-"""Of all threads that were started, the lock that one holds while it is in its source."""
-
-
-def read_ahead(stream: Stream, tally: Tally, buffer: Buffer, keep: Keep | None = None) -> None:
-    """Start the thread; it closes the stream, which counts in `tally` what it leaves out.
+class Reader(threading.Thread):
+    """Read a stream into a buffer, and close it; it counts in `tally` what it leaves out.
 
     `keep` makes of a datapoint what is kept of it while the stream goes on.
     """
-    at_source = threading.Lock()
-    thread = threading.Thread(
-        target=_read,
-        args=(stream, tally, buffer, keep, at_source),
-        name="towerpack-data-reader",
-        daemon=True,
-    )
-    _READERS[thread] = at_source
-    thread.start()
+
+    def __init__(self, stream: Stream, tally: Tally, buffer: Buffer, keep: Keep | None) -> None:
+        super().__init__(name="towerpack-data-reader", daemon=True)
+        self.at_source = threading.Lock()
+        """Held while it is in its source."""
+        self._stream = stream
+        self._tally = tally
+        self._buffer = buffer
+        self._keep = keep
+
+    def run(self) -> None:
+        stream, buffer, keep = self._stream, self._buffer, self._keep
+        counted = 0
+        read: list[Datapoint] = []  # one, which is not lost if it cannot be kept at first
+        while not buffer.closed:
+            try:
+                with self.at_source:
+                    if not read:
+                        read.append(next(stream))
+                    datapoint = read[0] if keep is None else keep(read[0])
+                    entry = Entry(datapoint, stream.state(), self._tally.skipped - counted)
+            except StopIteration:
+                buffer.end(stream.state(), self._tally.skipped - counted)
+                break
+            except BaseException as error:  # noqa: BLE001  it is raised in the consumer
+                buffer.fail(error)
+            else:
+                counted = self._tally.skipped
+                read.clear()
+                buffer.put(entry)
+                del datapoint, entry
+        with self.at_source:
+            stream.close()
 
 
 @contextlib.contextmanager
 def readers_at_rest(timeout_s: float) -> Generator[set[threading.Thread]]:
-    """Keep the other threads of this module out of their sources, where they may hold any lock.
+    """Keep other readers out of their sources, where they may hold any lock.
 
     Yields those that are out of them.
     """
     end = time.monotonic() + timeout_s
     resting: set[threading.Thread] = set()
     with contextlib.ExitStack() as kept_out:
-        for thread, at_source in list(_READERS.items()):
-            # A fork has its parent's table, but not its threads.
-            if thread is threading.current_thread() or not thread.is_alive():
+        for thread in threading.enumerate():
+            if not isinstance(thread, Reader) or thread is threading.current_thread():
                 continue
-            if at_source.acquire(timeout=max(0.0, end - time.monotonic())):
-                kept_out.callback(at_source.release)
+            if thread.at_source.acquire(timeout=max(0.0, end - time.monotonic())):
+                kept_out.callback(thread.at_source.release)
                 resting.add(thread)
         yield resting
-
-
-def _read(
-    stream: Stream, tally: Tally, buffer: Buffer, keep: Keep | None, at_source: threading.Lock
-) -> None:
-    counted = 0
-    read: list[Datapoint] = []  # one, which is not lost if it cannot be kept at first
-    while not buffer.closed:
-        try:
-            with at_source:
-                if not read:
-                    read.append(next(stream))
-                datapoint = read[0] if keep is None else keep(read[0])
-                entry = Entry(datapoint, stream.state(), tally.skipped - counted)
-        except StopIteration:
-            buffer.end(stream.state(), tally.skipped - counted)
-            break
-        except BaseException as error:  # noqa: BLE001  it is raised in the consumer
-            buffer.fail(error)
-        else:
-            counted = tally.skipped
-            read.clear()
-            buffer.put(entry)
-            del datapoint, entry
-    with at_source:
-        stream.close()
 
 
 def may_write_over(flow: DataFlow) -> bool:

@@ -24,7 +24,6 @@ _START_S = 30.0
 # A worker's death is raised in its turn, unless what comes before it takes longer.
 _DEATH_PATIENCE_S = 0.5
 _SPARE_SLOTS = 4
-_MOST_JUMPS = 4
 
 
 class Run:
@@ -224,16 +223,14 @@ class AheadNode(Node):
         self._rows: list[Datapoint] = []  # in reverse: the next one is the last
         self._epoch: int = -1
         self._next = -1
-        self._jumps = 0
 
     def get(self, epoch: int, position: int) -> Datapoint:
         if position != self._next or epoch != self._epoch:
-            if self._jumps >= _MOST_JUMPS:
-                return self.inner.get(epoch, position)
-            # The first one, and that to the next epoch, are no jumps.
-            self._jumps = self._jumps + 1 if position and self._epoch >= 0 else 0
+            jumped = epoch == self._epoch
             self.close()
-            self._epoch, self._next = epoch, position
+            self._epoch, self._next = epoch, position + jumped
+            if jumped:
+                return self.inner.get(epoch, position)
         if not self._rows:
             self._fill()
         self._next += 1
