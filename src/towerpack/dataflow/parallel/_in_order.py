@@ -7,7 +7,6 @@ the consumer, over what workers have made, so that states are those of the seria
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import TypeGuard
 
 from towerpack._core.errors import MapError, StateError
@@ -23,12 +22,9 @@ from towerpack.dataflow._flow import (
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, check_count
 from towerpack.dataflow.parallel._messages import Failure, describe_failure, restore_failure
-from towerpack.dataflow.parallel._pool import Pool
 from towerpack.dataflow.parallel._reader import (
     Buffer,
-    Reader,
     may_write_over,
-    own_copy,
 )
 from towerpack.dataflow.parallel._run import Begin
 from towerpack.dataflow.stages._base import WindowStream
@@ -36,7 +32,6 @@ from towerpack.dataflow.stages._batch import BatchData
 from towerpack.dataflow.stages._map import MapData, MapNode
 from towerpack.dataflow.stages._mapping import Mapper, MapStream
 
-_BUFFER = 256
 _MOST = 1 << 62
 
 Level = MapData | BatchData
@@ -191,36 +186,28 @@ class ReadStream(Stream):
     the others are `None`. Place and state are those of the topmost stage.
     """
 
-    _buffer: Buffer
-
     def __init__(
         self, levels: Levels, place: Place, epoch: int, state: State, begin: Begin
     ) -> None:
-        position, below = levels.begin(state)
+        start, below = levels.begin(state)
         tally = Tally()
         source = open_flow(levels.source, place.alone(tally), epoch, below)
         self._state = source.state()
         self._total = place.tally or Tally()
-        self._group = group = levels.group
+        self._group = levels.group
         self._used = 0
         self._results: list[Datapoint] = []
         self._ended = False
-
-        def reading(pool: Pool) -> Buffer:
-            self._buffer = Buffer(
-                max(_BUFFER, group),
-                pool.wake,
-                group,
-                epoch=epoch,
-                start=position,
-                remainder=levels.remainder,
-            )
-            keep = partial(own_copy, deep=pool.options.backend == "process")
-            copying = may_write_over(levels.source)
-            Reader(source, tally, self._buffer, keep if copying else None).start()
-            return self._buffer
-
-        self._run = begin(reading)
+        self._buffer = Buffer(
+            source,
+            tally,
+            reused=may_write_over(levels.source),
+            group=levels.group,
+            remainder=levels.remainder,
+            epoch=epoch,
+            start=start,
+        )
+        self._run = begin(self._buffer)
 
     def __next__(self) -> Datapoint:
         first = self._used % self._group == 0

@@ -100,11 +100,10 @@ class Slot:
     nbytes: int
     memory: SlotMemory
 
-    def anchor(self) -> Bytes:
+    def bytes(self) -> Bytes:
         """A new array over the slot, which every array over a part of it will keep alive.
 
-        An array's `base` is never another array's view but its owner, so arrays that are made of
-        an ordinary view do not keep that view alive; they do keep one that `frombuffer` made.
+        That is only so for one that `frombuffer` made: the `base` of arrays is never another view.
         """
         return np.frombuffer(self.memory, np.uint8)
 
@@ -170,7 +169,7 @@ class SlotPool:
 
     def lend(self, slot: Slot) -> Bytes:
         """The slot's bytes; it comes back when nothing made of them is left."""
-        anchor = slot.anchor()
+        anchor = slot.bytes()
         self._lent += 1
         self._lent_bytes += slot.nbytes
         weakref.finalize(anchor, self._returned.append, slot).atexit = False

@@ -29,41 +29,42 @@ Extents = list[tuple[int, int]]
 """Where in a slot a value lies: start and size of the memory of each array, last of its pickle."""
 
 
-class Packed:
-    """A pickled value that is ready to be put into a slot: its arrays are not copied yet."""
+def pack(value: Any) -> list[memoryview]:
+    """The memory of the large arrays of a value, and last its pickle; nothing is copied yet."""
+    parts: list[memoryview] = []
 
-    def __init__(self, value: Any) -> None:
-        self._buffers: list[memoryview] = []
-        try:
-            self._data = dump(value, self._keep)
-        except (pickle.PicklingError, AttributeError, TypeError):
-            self._buffers.clear()
-            self._data = dump_code(value, self._keep)
-
-    def _keep(self, buffer: pickle.PickleBuffer) -> bool:
+    def keep(buffer: pickle.PickleBuffer) -> bool:
         view = buffer.raw()
         if view.nbytes < _OUT_OF_BAND:
             return True
-        self._buffers.append(view)
+        parts.append(view)
         return False
 
-    @property
-    def most(self) -> int:
-        """Bytes of a slot that is large enough."""
-        end = 0
-        for nbytes in (*(view.nbytes for view in self._buffers), len(self._data)):
-            end = aligned(end, nbytes) + nbytes
-        return end
+    try:
+        data = dump(value, keep)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        parts.clear()
+        data = dump_code(value, keep)
+    return [*parts, memoryview(data)]
 
-    def put(self, arena: Arena) -> Extents | None:
-        """Copy what is not in the arena into it; `None` if there is no room."""
-        places: Extents = []
-        for part in (*self._buffers, memoryview(self._data)):
-            start = arena.put(part)
-            if start is None:
-                return None
-            places.append((start, part.nbytes))
-        return places
+
+def space_for(parts: Sequence[memoryview]) -> int:
+    """Bytes of a slot that is large enough."""
+    end = 0
+    for part in parts:
+        end = aligned(end, part.nbytes) + part.nbytes
+    return end
+
+
+def put(parts: Sequence[memoryview], arena: Arena) -> Extents | None:
+    """Copy what is not in the arena into it; `None` if there is no room."""
+    places: Extents = []
+    for part in parts:
+        start = arena.put(part)
+        if start is None:
+            return None
+        places.append((start, part.nbytes))
+    return places
 
 
 def unpack(extents: Extents, memory: Bytes, *, copy: bool) -> Any:

@@ -35,9 +35,9 @@ class Options:
     """What all parallel stages can be told; see `PrefetchData` for the meaning."""
 
     workers: int
-    backend: Backend | None = None
     prefetch: int | None = None
     ordered: bool = True
+    backend: Backend | None = None
     on_worker_death: OnWorkerDeath = "raise"
     max_restarts: int = 100
     stall_s: float = 60.0
@@ -104,8 +104,8 @@ class Pool(ABC):
         self.options = options
         self.slots = slots
         self.members: list[Any] = []
-        self.lost: deque[Unit] = deque()
-        """Units whose worker died, to be issued again."""
+        self.again: deque[Unit] = deque()
+        """Units to be issued again: their worker died, or they ended in an error."""
         self.job_key: Any = None
         self.job: Job | None = None
         self.restarts = 0
@@ -133,7 +133,7 @@ class Pool(ABC):
             unit.abandoned = True
             if unit not in at_work:  # done, or to be issued again
                 self.release(unit)
-        self.lost.clear()
+        self.again.clear()
         self.cancel()
 
     def release(self, unit: Unit) -> None:
@@ -227,6 +227,3 @@ class IdlePools:
             self._pools.pop().close()
 
     __del__ = close
-
-    def __reduce__(self) -> Any:
-        return IdlePools, ()

@@ -26,7 +26,6 @@ from towerpack.dataflow.parallel._pool import (
     IdlePools,
     OnWorkerDeath,
     Options,
-    Pool,
     Start,
     usable_cpus,
 )
@@ -91,16 +90,17 @@ class PrefetchData(ParallelStage):
         start: Start = "fresh",
     ) -> None:
         super().__init__(ds)
+        workers = usable_cpus() if num_proc is None else num_proc
         self.options = Options(
-            workers=usable_cpus() if num_proc is None else num_proc,
-            backend=backend,
-            prefetch=num_prefetch,
-            ordered=ordered,
-            on_worker_death=on_worker_death,
-            max_restarts=max_restarts,
-            stall_s=stall_s,
-            copy=copy,
-            start=start,
+            workers,
+            num_prefetch,
+            ordered,
+            backend,
+            on_worker_death,
+            max_restarts,
+            stall_s,
+            copy,
+            start,
         )
         self._idle = IdlePools()
 
@@ -152,7 +152,7 @@ class PrefetchData(ParallelStage):
 
         # It must not hold `place`, which comes to hold it: passes end when they are dropped, and
         # not when garbage is collected.
-        def begin(source: Callable[[Pool], WorkSource]) -> Run:
+        def begin(source: WorkSource) -> Run:
             try:
                 return Run(self._idle, options, job, key, source, pipeline)
             except (TowerpackError, OSError, MemoryError):
@@ -179,6 +179,9 @@ class PrefetchData(ParallelStage):
             backend = "thread" if gathers and not processes else "process"
         workers = max(options.workers, most_workers(flow))
         return replace(options, workers=workers, backend=backend)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_idle": IdlePools()}
 
 
 def most_workers(flow: DataFlow) -> int:

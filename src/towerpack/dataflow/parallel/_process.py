@@ -21,7 +21,7 @@ from towerpack.dataflow.parallel._image import JobImage
 from towerpack.dataflow.parallel._launch import Process, safe_to_fork, start_fork, start_fresh
 from towerpack.dataflow.parallel._memory import Slot, SlotPool, memory_file
 from towerpack.dataflow.parallel._messages import error_from, restore_failure
-from towerpack.dataflow.parallel._packing import WORTH_LENDING, Packed, unpack
+from towerpack.dataflow.parallel._packing import WORTH_LENDING, pack, put, space_for, unpack
 from towerpack.dataflow.parallel._pool import Member, Options, Pool
 from towerpack.dataflow.parallel._work import Job, Unit, place_of
 from towerpack.dataflow.parallel._worker import receive, send
@@ -180,7 +180,12 @@ class ProcessPool(Pool):
 
     def submit(self, unit: Unit, member: Member) -> None:
         try:
-            slot = self._send_inputs(unit)
+            parts = [] if unit.inputs is None else pack(unit.inputs)
+            needed = space_for(parts)
+            if unit.slot is None or unit.slot.nbytes < needed:
+                self.release(unit)
+                unit.slot = self.slots.take(needed)
+            sent = put(parts, Arena(unit.slot.bytes()))
         except Exception as error:  # noqa: BLE001  raised in its turn, as all that befalls a unit
             if not isinstance(error, TowerpackError):  # which tells that there is no memory
                 error = error_from(
@@ -192,18 +197,8 @@ class ProcessPool(Pool):
             unit.finish(None, 0, error)
             return
         member.assign(unit)
-        fields = slot.offset, slot.nbytes, unit.work, unit.sent
-        cast("ProcessMember", member).tell("unit", *fields)
-
-    def _send_inputs(self, unit: Unit) -> Slot:
-        packed = None if unit.inputs is None else Packed(unit.inputs)
-        needed = 0 if packed is None else packed.most
-        if unit.slot is None or unit.slot.nbytes < needed:
-            self.release(unit)
-            unit.slot = self.slots.take(needed)
-        if packed is not None:
-            unit.sent = packed.put(Arena(unit.slot.anchor()))
-        return unit.slot
+        where = unit.slot.offset, unit.slot.nbytes
+        cast("ProcessMember", member).tell("unit", *where, unit.work, sent)
 
     def take(self, unit: Unit) -> list[Datapoint]:
         slot, extents = cast("Slot", unit.slot), unit.value
@@ -211,7 +206,7 @@ class ProcessPool(Pool):
         large = sum(size for _, size in extents[:-1]) >= WORTH_LENDING
         if large and not self.must_copy():
             return to_rows(unpack(extents, self.slots.lend(slot), copy=False))
-        value = to_rows(unpack(extents, slot.anchor(), copy=True))
+        value = to_rows(unpack(extents, slot.bytes(), copy=True))
         self.slots.give_back(slot)
         return value
 
@@ -238,7 +233,7 @@ class ProcessPool(Pool):
             elif unit is first and not self._may_restart(unit, member):
                 unit.finish(None, 0, error)
             else:
-                self.lost.append(unit)
+                self.again.append(unit)
         member.queue.clear()
 
     def _may_restart(self, unit: Unit, member: ProcessMember) -> bool:

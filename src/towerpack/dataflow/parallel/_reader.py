@@ -12,6 +12,7 @@ import threading
 import time
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Generator
+from functools import partial
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
@@ -20,6 +21,7 @@ from towerpack.dataflow._datapoints import Datapoint, rebuild
 from towerpack.dataflow._flow import DataFlow, Place, compile_flow, inputs_of, is_exact
 from towerpack.dataflow._stream import State, Stream, Tally
 from towerpack.dataflow._user_code import is_ours
+from towerpack.dataflow.parallel._pool import Pool
 from towerpack.dataflow.parallel._work import Inputs, Work, WorkSource
 from towerpack.dataflow.sources._iterables import DataFromGenerator, DataFromIterable
 
@@ -29,6 +31,7 @@ _UNCHANGING: Final = frozenset(
     {type(None), bool, int, float, complex, str, bytes, *np.sctypeDict.values()}
     - {np.void, np.object_}
 )
+_AHEAD = 256
 _CONTAINERS: Final = (list, dict, OrderedDict, defaultdict)
 
 
@@ -43,31 +46,33 @@ class Entry(NamedTuple):
 class Buffer(WorkSource):
     """What was read and not used. The thread knows this, and not the iteration that it serves.
 
-    About `limit` datapoints are read ahead. Each `group` of them becomes one, as do those left at
-    the end if `remainder`; `start` groups were done before. `wake` is called when there is again
-    something to take.
+    Each `group` datapoints become one, as do those left at the end if `remainder`; `start` groups
+    were done before. What is `reused` may be written over when the stream goes on.
     """
 
     def __init__(
         self,
-        limit: int,
-        wake: Callable[[], None],
-        group: int = 1,
+        stream: Stream,
+        tally: Tally,
         *,
-        epoch: int = 0,
-        start: int = 0,
-        remainder: bool = True,
+        reused: bool,
+        group: int,
+        remainder: bool,
+        epoch: int,
+        start: int,
     ) -> None:
-        super().__init__(1, max(1, limit // 2 // group))
+        self._stream = stream
+        self._tally = tally
+        self._reused = reused
         self.group = group
-        self.limit = limit
+        self._limit = max(_AHEAD, group)
+        self.most = max(1, self._limit // 2 // group)
         self.reads: deque[tuple[State, int]] = deque()
         """For each datapoint that was taken as work and is not handed on: the state of the source
         after it, and how many bad datapoints it left out before it."""
         self.last: tuple[State, int] = (None, 0)
         """The same of the source at its end."""
         self.closed = False
-        self._wake = wake
         self._epoch = epoch
         self._next = start
         self._remainder = remainder
@@ -75,6 +80,11 @@ class Buffer(WorkSource):
         self._entries: deque[Entry] = deque()
         self._error: BaseException | None = None
         self._ended = self._hungry = False
+
+    def begin(self, pool: Pool) -> None:
+        self._wake = pool.wake
+        keep = partial(own_copy, deep=pool.options.backend == "process")
+        Reader(self._stream, self._tally, self, keep if self._reused else None).start()
 
     def next_work(self) -> tuple[Work, Inputs | None] | None:
         with self._changed:
@@ -101,7 +111,7 @@ class Buffer(WorkSource):
             self._entries.append(entry)
             if len(self._entries) >= self.group:
                 self._tell()
-            self._changed.wait_for(lambda: self.closed or len(self._entries) < self.limit)
+            self._changed.wait_for(lambda: self.closed or len(self._entries) < self._limit)
 
     def fail(self, error: BaseException) -> None:
         """The source raised. Wait until it is to be tried again."""

@@ -6,7 +6,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from towerpack._core.errors import DataFlowError, WorkerError
@@ -14,7 +13,7 @@ from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import Done, State, Stream
-from towerpack.dataflow.parallel._pool import IdlePools, Options, Pool
+from towerpack.dataflow.parallel._pool import IdlePools, Options
 from towerpack.dataflow.parallel._work import Job, PlanWork, Unit, Work, WorkSource, place_of
 
 log = get_logger(__name__)
@@ -29,7 +28,7 @@ _SPARE_SLOTS = 4
 class Run:
     """The engine of one pass, with a pool that it borrows.
 
-    Jobs with equal keys are equal, and sent only once. What is to be done may depend on the pool.
+    Jobs with equal keys are equal, and sent only once.
     """
 
     closed = True  # or interrupted, or not begun
@@ -40,13 +39,13 @@ class Run:
         options: Options,
         job: Job,
         key: Any,
-        source: Callable[[Pool], WorkSource],
+        source: WorkSource,
         pipeline: str,
     ) -> None:
         self._pools = pools
+        self._source = source
         self._pipeline = pipeline
         self._order: deque[Unit] = deque()
-        self._again: deque[Unit] = deque()
         self._outstanding = 0
         self._checked = 0.0
         self.taken: Work = (0, 0, 0)
@@ -54,7 +53,7 @@ class Run:
         self._pool = pools.take(options)
         try:
             self._pool.begin(key, job)
-            self._source = source(self._pool)
+            source.begin(self._pool)
         except BaseException:
             pools.put_back(self._pool)
             raise
@@ -133,7 +132,7 @@ class Run:
         if unit.error is not None and unit.finished == 0:
             error = unit.error
             unit.reset()  # should anybody ask again, it is done again
-            self._again.append(unit)
+            self._pool.again.append(unit)
             raise error
         rows = self._pool.take(unit)
         self.taken = unit.work
@@ -151,7 +150,7 @@ class Run:
     def _issue(self) -> None:
         pool = self._pool
         while True:
-            if pool.lost or not pool.members:
+            if pool.again or not pool.members:
                 pool.hire()  # before one is chosen: it may find that one has ended
             member = pool.ready_member()
             unit = None if member is None else self._next_unit()
@@ -160,9 +159,8 @@ class Run:
             pool.submit(unit, member)
 
     def _next_unit(self) -> Unit | None:
-        for waiting in (self._again, self._pool.lost):
-            if waiting:
-                return waiting.popleft()
+        if self._pool.again:
+            return self._pool.again.popleft()
         work = self._source.next_work() if self._has_room() else None
         if work is None:
             return None
@@ -201,12 +199,8 @@ class Run:
                 )
 
 
-Begin = Callable[[Callable[[Pool], WorkSource]], Run]
+Begin = Callable[[WorkSource], Run]
 """Begins a pass over some work."""
-
-
-def _positions(node: Node, epoch: int, gaps: list[tuple[int, int]], pool: Pool) -> PlanWork:
-    return PlanWork(epoch, gaps, node.chunk, pool.options.workers)
 
 
 class AheadNode(Node):
@@ -250,7 +244,7 @@ class AheadNode(Node):
     def _fill(self) -> None:
         if self._run is None or self._run.closed:
             left = [(self._next, sys.maxsize if self.size is None else self.size)]
-            self._run = self._begin(partial(_positions, self.inner, self._epoch, left))
+            self._run = self._begin(PlanWork(self.inner.chunk, self._epoch, left))
         rows = self._run.take()
         if not rows:
             raise IndexError(f"there is no position {self._next}")
@@ -266,7 +260,7 @@ class UnorderedStream(Stream):
         self._rows: list[Datapoint] = []
         self._position = 0
         self._ended = False
-        self._run = begin(partial(_positions, node, epoch, self._done.gaps(size)))
+        self._run = begin(PlanWork(node.chunk, epoch, self._done.gaps(size)))
 
     def __next__(self) -> Datapoint:
         if not self._rows:

@@ -32,7 +32,7 @@ from towerpack.dataflow.parallel._messages import (
     error_from,
     load,
 )
-from towerpack.dataflow.parallel._packing import Extents, Packed, bundle, unpack
+from towerpack.dataflow.parallel._packing import Extents, bundle, pack, put, space_for, unpack
 from towerpack.dataflow.parallel._work import Job, Result, Work, place_of
 
 _WATCH_S = 0.5
@@ -169,7 +169,7 @@ class Worker:
             self._job = describe_failure(failure)
 
     def _unit(
-        self, job: Job, offset: int, nbytes: int, work: Work, sent: Extents | None, _: list[int]
+        self, job: Job, offset: int, nbytes: int, work: Work, sent: Extents, _: list[int]
     ) -> None:
         begin = time.perf_counter()
         if len(self._slots) > _MOST_MAPPED:  # most of them are not used any more
@@ -177,11 +177,8 @@ class Worker:
         if offset not in self._slots:
             self._slots[offset] = map_shared(self._slots_fd, nbytes, offset)
         memory = np.frombuffer(self._slots[offset], np.uint8)
-        inputs, used = None, 0
-        if sent is not None:
-            inputs = unpack(sent, memory, copy=False)
-            used = max(start + size for start, size in sent)
-        arena = Arena(memory, used)
+        inputs = unpack(sent, memory, copy=False) if sent else None
+        arena = Arena(memory, used=max((start + size for start, size in sent), default=0))
         with lend(arena):
             # Lest all workers draw the same from the global generators.
             seed = job.seed_of(work)
@@ -212,9 +209,9 @@ class Worker:
 
 def _pack(result: Result, arena: Arena) -> tuple[Extents | None, tuple[int, ...]]:
     """Put a result into the arena; without room there, into a file of its own."""
-    packed = Packed(result.block)
-    extents = packed.put(arena)
+    parts = pack(result.block)
+    extents = put(parts, arena)
     if extents is not None:
         return extents, ()
-    fd, nbytes = reserved_file("result", packed.most + arena.missed)
-    return packed.put(Arena(np.frombuffer(map_shared(fd, nbytes), np.uint8))), (fd,)
+    fd, nbytes = reserved_file("result", space_for(parts) + arena.missed)
+    return put(parts, Arena(np.frombuffer(map_shared(fd, nbytes), np.uint8))), (fd,)
