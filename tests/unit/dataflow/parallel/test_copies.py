@@ -23,7 +23,6 @@ from towerpack.dataflow import (
     FilterData,
     FixedSizeData,
     MapData,
-    MultiProcessMapAndBatchData,
     MultiThreadMapData,
     PrefetchData,
     ProxyDataFlow,
@@ -56,13 +55,6 @@ class Camera(DataFlow):
         return shots()
 
 
-class Frames:
-    """The same, not as a flow."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return shots()
-
-
 def kept(dp: Any) -> Any:
     """What a map makes of it; by itself, it is right."""
     return (dp[0].copy(), dp[1])
@@ -76,21 +68,6 @@ def numbers(flow: DataFlow) -> list[int]:
     """One pixel of each frame, of datapoints or of batches of them."""
     frames = [np.reshape(frame, (-1, 4)) for frame, _ in flow.iterate(seed=0)]
     return np.concatenate(frames)[:, -1].tolist()
-
-
-RUNNERS: list[Callable[[DataFlow, Any], DataFlow]] = [
-    lambda ds, backend: PrefetchData(MapData(ds, kept), num_proc=2, backend=backend),
-    lambda ds, backend: PrefetchData(
-        MapData(MapData(ds, same), kept), num_proc=2, backend=backend, ordered=False
-    ),
-    lambda ds, backend: MultiProcessMapAndBatchData(ds, 2, kept, 4, backend=backend),
-]
-
-
-@BACKENDS
-@pytest.mark.parametrize("runner", RUNNERS)
-def test_all_runners(runner: Any, backend: Any) -> None:
-    assert numbers(runner(Camera(), backend)) == list(range(COUNT))
 
 
 def test_without_maps_it_is_the_serial_pipeline() -> None:
@@ -117,7 +94,6 @@ class Plain(FixedSizeData):
 
 SOURCES: dict[str, Callable[[], DataFlow]] = {
     "generator function": lambda: DataFromGenerator(shots),
-    "iterable": lambda: DataFromIterable(Frames()),
     "iterator": lambda: DataFromIterable(shots()),
     "wrapper": lambda: OneList(DataFromList([(np.full((2, 2), i), i) for i in range(COUNT)])),
     "stage": lambda: Plain(DataFromList([]), 3),

@@ -202,6 +202,3 @@ def test_stalls_are_reported(
         assert len(list(flow)) == 5
     reports = [record.getMessage() for record in caplog.records]
     assert any("position 3" in text and "hangs" in text for text in reports), reports
-
-
-# ------------------------------------------------------------------ arguments
