@@ -19,7 +19,6 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack._core.errors import DataFlowError
 from towerpack.dataflow._flow import DataFlow, pipeline_of
 from towerpack.dataflow._memory import aligned
 from towerpack.dataflow.parallel._memory import bases_of, buffer_address, reserved_file
@@ -84,8 +83,7 @@ class ToShared(Sender):
 class FlatList(Sequence[Any]):
     """A list as one array of bytes, from which items are made when they are asked for.
 
-    A million objects would be copied, page by page, into every process that only counts
-    references to them.
+    Processes that count references to a million objects would each get a copy of all pages.
     """
 
     def __init__(self, items: Sequence[Any]) -> None:
@@ -172,14 +170,7 @@ def _view(piece: Piece, maps: dict[str | int, mmap.mmap], fds: Sequence[int]) ->
         sent = isinstance(file, int)
         with open(fds[file] if sent else file, "rb", closefd=not sent) as opened:
             maps[file] = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
-    mapped = maps[file]
-    if len(mapped) < start + nbytes:
-        raise DataFlowError(
-            f"{file} has shrunk since it was mapped.",
-            got=f"{len(mapped):,} bytes",
-            expected=f"at least {start + nbytes:,}",
-        )
-    view = memoryview(mapped)[start : start + nbytes]
+    view = memoryview(maps[file])[start : start + nbytes]
     return view.toreadonly() if readonly else view
 
 

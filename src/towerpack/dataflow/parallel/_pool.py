@@ -121,11 +121,6 @@ class Pool(ABC):
             self.job_key = key
         self.hire()
 
-    def ready_member(self) -> Member | None:
-        """The worker with least to do, unless all have enough."""
-        member = min(self.members, key=lambda one: len(one.queue), default=None)
-        return member if member is not None and len(member.queue) < QUEUED else None
-
     def abandon(self, units: Iterable[Unit]) -> None:
         """Forget units: nobody waits for them any more."""
         at_work = {unit for member in self.members for unit in member.queue}

@@ -246,8 +246,6 @@ class MultiProcessMapData(PrefetchData):
         options: `rng`, `on_error` and `max_errors` as for `MapData`, others as for `PrefetchData`.
     """
 
-    _backend: Backend = "process"
-
     def __init__(
         self,
         ds: DataFlow,
@@ -258,7 +256,8 @@ class MultiProcessMapData(PrefetchData):
         **options: Any,
     ) -> None:
         mapped = _mapped(ds, map_func, options)
-        super().__init__(mapped, buffer_size, num_proc, backend=self._backend, **options)
+        options.setdefault("backend", "process")
+        super().__init__(mapped, buffer_size, num_proc, **options)
 
 
 class MultiThreadMapData(MultiProcessMapData):
@@ -266,8 +265,6 @@ class MultiThreadMapData(MultiProcessMapData):
 
     Contract: as `MapData`. Arguments as those of `MultiProcessMapData`.
     """
-
-    _backend: Backend = "thread"
 
     def __init__(
         self,
@@ -278,7 +275,7 @@ class MultiThreadMapData(MultiProcessMapData):
         strict: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(ds, num_thread, map_func, buffer_size, strict, **options)
+        super().__init__(ds, num_thread, map_func, buffer_size, backend="thread", **options)
 
 
 class MultiProcessMapAndBatchData(PrefetchData):

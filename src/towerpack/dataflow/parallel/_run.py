@@ -13,7 +13,7 @@ from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import Done, State, Stream
-from towerpack.dataflow.parallel._pool import IdlePools, Options
+from towerpack.dataflow.parallel._pool import QUEUED, IdlePools, Options
 from towerpack.dataflow.parallel._work import Job, PlanWork, Unit, Work, WorkSource, place_of
 
 log = get_logger(__name__)
@@ -152,9 +152,9 @@ class Run:
         while True:
             if pool.again or not pool.members:
                 pool.hire()  # before one is chosen: it may find that one has ended
-            member = pool.ready_member()
-            unit = None if member is None else self._next_unit()
-            if member is None or unit is None:
+            member = min(pool.members, key=lambda one: len(one.queue))
+            unit = self._next_unit() if len(member.queue) < QUEUED else None
+            if unit is None:
                 return
             pool.submit(unit, member)
 

@@ -51,15 +51,6 @@ def test_mapped_files_travel_by_name(tmp_path: Path, rows: slice) -> None:
         assert [piece.file for piece in image.pieces] == [str(path), 0]
 
 
-def test_a_file_that_shrank_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "data.npy"
-    np.save(path, np.zeros(100_000))
-    image = JobImage(np.asarray(np.load(path, mmap_mode="r")))
-    os.truncate(path, 5000)
-    with pytest.raises(Exception, match="shrunk"):
-        load_image(image.pieces, [os.dup(fd) for fd in image.fds])
-
-
 def test_arrays_in_memory_are_there_once() -> None:
     array = np.random.default_rng(0).integers(0, 9, (1000, 100))
     flow = DataFromArrays(array, np.arange(1000))
