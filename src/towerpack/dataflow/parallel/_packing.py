@@ -21,6 +21,7 @@ from towerpack.dataflow.parallel._messages import dump, dump_code, load
 
 # Smaller buffers are cheaper to copy twice than to describe.
 _OUT_OF_BAND = 2048
+_MAIN = b"__main__"
 # Slots are lent from here on; below, a copy is cheaper than looking after one.
 WORTH_LENDING = 1 << 16
 
@@ -43,6 +44,8 @@ def pack(value: Any) -> list[memoryview]:
     try:
         data = dump(value, keep)
     except (pickle.PicklingError, AttributeError, TypeError):
+        data = _MAIN
+    if _MAIN in data:  # another process does not find by name what is defined there
         parts.clear()
         data = dump_code(value, keep)
     return [*parts, memoryview(data)]

@@ -157,6 +157,15 @@ def test_every_value_arrives_as_it_is(read_in_order: bool) -> None:
         assert same_datapoints(found, rows)
 
 
+def test_objects_of_the_programs_own_classes(monkeypatch: pytest.MonkeyPatch) -> None:
+    main = sys.modules["__main__"]
+    own = type("Own", (), {"__module__": "__main__"})
+    monkeypatch.setattr(main, "Own", own, raising=False)
+    flow = MapData(DataFromGenerator(lambda: iter([(own(),)])), lambda dp: dp)
+    ((found,),) = PrefetchData(flow, num_proc=1)
+    assert type(found) is own
+
+
 def test_no_worker_for_zero() -> None:
     before = own_workers()
     names = []
