@@ -1,8 +1,7 @@
 """A job as it travels to worker processes: pickled once, its arrays in memory that all share.
 
-Large arrays are not sent to each worker. They lie in one file in memory that every worker maps;
-those of a `numpy.memmap` stay in their file. Workers map privately: what they write into an array
-is theirs, as it would be with an array that was sent.
+Large arrays lie in one file in memory that every worker maps; those of a `numpy.memmap` stay in
+their file. Workers map privately: what they write into an array is theirs.
 """
 
 from __future__ import annotations

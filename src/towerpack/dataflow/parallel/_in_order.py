@@ -23,7 +23,7 @@ from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, check_count
 from towerpack.dataflow.parallel._messages import Failure, describe_failure, restore_failure
 from towerpack.dataflow.parallel._reader import (
-    Buffer,
+    Reader,
     may_write_over,
 )
 from towerpack.dataflow.parallel._run import Begin
@@ -40,8 +40,7 @@ Level = MapData | BatchData
 class Levels:
     """The stages at the top of a flow that workers can do: maps, and one batch of what maps give.
 
-    Only the topmost may leave out datapoints: how many come out of it is not known beforehand, and
-    so neither are the positions from which maps above it draw, or what is in a batch.
+    Only the topmost may leave out datapoints: positions above it are not known beforehand.
 
     Attributes:
         stages: From the lowest to the topmost.
@@ -183,7 +182,7 @@ class ReadStream(Stream):
     """What workers make of a source that a thread reads. Its states are the source's.
 
     There is one datapoint for each of the source: the first of a group is what was made of it, and
-    the others are `None`. Place and state are those of the topmost stage.
+    the others are `None`.
     """
 
     def __init__(
@@ -198,7 +197,7 @@ class ReadStream(Stream):
         self._used = 0
         self._results: list[Datapoint] = []
         self._ended = False
-        self._buffer = Buffer(
+        self._reader = Reader(
             source,
             tally,
             reused=may_write_over(levels.source),
@@ -207,16 +206,16 @@ class ReadStream(Stream):
             epoch=epoch,
             start=start,
         )
-        self._run = begin(self._buffer)
+        self._run = begin(self._reader)
 
     def __next__(self) -> Datapoint:
         first = self._used % self._group == 0
         if first and not self._results and not self._ended:
             self._results = (self._run.take() or [])[::-1]
-        if not self._buffer.reads:
+        if not self._reader.reads:
             self._end()
             raise StopIteration
-        self._state, skipped = self._buffer.reads.popleft()
+        self._state, skipped = self._reader.reads.popleft()
         self._total.skipped += skipped
         self._used += 1
         return self._results.pop() if first and self._results else None
@@ -230,6 +229,6 @@ class ReadStream(Stream):
     def _end(self) -> None:
         if not self._ended:
             self._ended = True
-            self._state, skipped = self._buffer.last
+            self._state, skipped = self._reader.last
             self._total.skipped += skipped
             self._run.close()  # the next pass, begun while this one is kept, has the workers

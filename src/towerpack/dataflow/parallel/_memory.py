@@ -1,8 +1,7 @@
 """Memory that processes share: nameless files, and slots in one of them that are used again.
 
 Nothing has a name, so nothing is left behind, whoever dies; `/dev/shm` and its limit have no part
-in it. Memory is reserved when it is made: without room that is an error there, and not a SIGBUS
-where it is first touched.
+in it. Memory is reserved when it is made: without room that is an error, and no SIGBUS later.
 """
 
 from __future__ import annotations
@@ -147,7 +146,7 @@ class SlotPool:
     def adopt(self, fd: int) -> Slot:
         """A slot for once: a file that a worker made for what was too large for its slot.
 
-        Further slots are a little larger, so that units which differ a little fit.
+        Further slots are a little larger, as units differ a little.
         """
         nbytes = os.fstat(fd).st_size
         memory = map_shared(fd, nbytes)

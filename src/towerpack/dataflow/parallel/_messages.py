@@ -57,10 +57,7 @@ def load(data: Any, buffers: Iterable[Any] = ()) -> Any:
 
 @cache
 def _pickler() -> Any:
-    """Cloudpickle's class, but for text files that are open.
-
-    It would send what they hold, and each worker would read its copy from the beginning.
-    """
+    """Cloudpickle's class, which would send text files by what they hold, but without that."""
     cloudpickle: Any = importlib.import_module("cloudpickle")  # only where it is needed: 40 ms
     by_name = cloudpickle.Pickler.dispatch_table[io.TextIOWrapper]
 

@@ -44,12 +44,7 @@ _SUGGESTIONS = {
 
 
 class ProcessMember(Member):
-    """A worker process.
-
-    Args:
-        slots_fd: The file of the slots.
-        job: What a fork is to know; without, the worker is a fresh interpreter.
-    """
+    """A worker process: a fork that knows its job, or without one a fresh interpreter."""
 
     def __init__(self, slots_fd: int, job: Job | None) -> None:
         super().__init__()

@@ -1,7 +1,6 @@
 """A thread that reads a source ahead, for what can only be read in order, and keeps what it read.
 
-A generator may fill one array again and again: read by itself that is right, as each datapoint is
-used before the next one is asked for. Whoever reads ahead has to copy first.
+A generator may fill one array again and again, so whoever reads it ahead has to copy first.
 """
 
 from __future__ import annotations
@@ -11,8 +10,7 @@ import copy
 import threading
 import time
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Generator
-from functools import partial
+from collections.abc import Generator
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
@@ -24,8 +22,6 @@ from towerpack.dataflow._user_code import is_ours
 from towerpack.dataflow.parallel._pool import Pool
 from towerpack.dataflow.parallel._work import Inputs, Work, WorkSource
 from towerpack.dataflow.sources._iterables import DataFromGenerator, DataFromIterable
-
-Keep = Callable[[Datapoint], Datapoint]
 
 _UNCHANGING: Final = frozenset(
     {type(None), bool, int, float, complex, str, bytes, *np.sctypeDict.values()}
@@ -43,8 +39,8 @@ class Entry(NamedTuple):
     skipped: int
 
 
-class Buffer(WorkSource):
-    """What was read and not used. The thread knows this, and not the iteration that it serves.
+class Reader(threading.Thread, WorkSource):
+    """Read a stream ahead, and close it. It does not know the iteration that it serves.
 
     Each `group` datapoints become one, as do those left at the end if `remainder`; `start` groups
     were done before. What is `reused` may be written over when the stream goes on.
@@ -61,6 +57,9 @@ class Buffer(WorkSource):
         epoch: int,
         start: int,
     ) -> None:
+        super().__init__(name="towerpack-data-reader", daemon=True)
+        self.at_source = threading.Lock()
+        """Held while it is in its source."""
         self._stream = stream
         self._tally = tally
         self._reused = reused
@@ -83,8 +82,32 @@ class Buffer(WorkSource):
 
     def begin(self, pool: Pool) -> None:
         self._wake = pool.wake
-        keep = partial(own_copy, deep=pool.options.backend == "process")
-        Reader(self._stream, self._tally, self, keep if self._reused else None).start()
+        self._deep = pool.options.backend == "process"
+        self.start()
+
+    def run(self) -> None:
+        counted = 0
+        read: list[Datapoint] = []  # one, which is not lost if it cannot be kept at first
+        while not self.closed:
+            try:
+                with self.at_source:
+                    if not read:
+                        read.append(next(self._stream))
+                    datapoint = own_copy(read[0], self._deep) if self._reused else read[0]
+                    skipped = self._tally.skipped
+                    entry = Entry(datapoint, self._stream.state(), skipped - counted)
+            except StopIteration:
+                self._end(self._stream.state(), self._tally.skipped - counted)
+                break
+            except BaseException as error:  # noqa: BLE001  it is raised in the consumer
+                self._fail(error)
+            else:
+                counted = skipped
+                read.clear()
+                self._put(entry)
+                del datapoint, entry
+        with self.at_source:
+            self._stream.close()
 
     def next_work(self) -> tuple[Work, Inputs | None] | None:
         with self._changed:
@@ -105,7 +128,7 @@ class Buffer(WorkSource):
         datapoints = [entry.datapoint for entry in entries[: count * self.group]]
         return (self._epoch, start, self._next), (start * self.group, datapoints)
 
-    def put(self, entry: Entry) -> None:
+    def _put(self, entry: Entry) -> None:
         """Add an entry, and wait until there is room for another one."""
         with self._changed:
             self._entries.append(entry)
@@ -113,14 +136,14 @@ class Buffer(WorkSource):
                 self._tell()
             self._changed.wait_for(lambda: self.closed or len(self._entries) < self._limit)
 
-    def fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         """The source raised. Wait until it is to be tried again."""
         with self._changed:
             self._error = error
             self._tell()
             self._changed.wait_for(lambda: self.closed or self._error is None)
 
-    def end(self, state: State, skipped: int) -> None:
+    def _end(self, state: State, skipped: int) -> None:
         """The source is exhausted."""
         with self._changed:
             self._ended = True
@@ -153,52 +176,9 @@ class Buffer(WorkSource):
             self._wake()
 
 
-class Reader(threading.Thread):
-    """Read a stream into a buffer, and close it; it counts in `tally` what it leaves out.
-
-    `keep` makes of a datapoint what is kept of it while the stream goes on.
-    """
-
-    def __init__(self, stream: Stream, tally: Tally, buffer: Buffer, keep: Keep | None) -> None:
-        super().__init__(name="towerpack-data-reader", daemon=True)
-        self.at_source = threading.Lock()
-        """Held while it is in its source."""
-        self._stream = stream
-        self._tally = tally
-        self._buffer = buffer
-        self._keep = keep
-
-    def run(self) -> None:
-        stream, buffer, keep = self._stream, self._buffer, self._keep
-        counted = 0
-        read: list[Datapoint] = []  # one, which is not lost if it cannot be kept at first
-        while not buffer.closed:
-            try:
-                with self.at_source:
-                    if not read:
-                        read.append(next(stream))
-                    datapoint = read[0] if keep is None else keep(read[0])
-                    entry = Entry(datapoint, stream.state(), self._tally.skipped - counted)
-            except StopIteration:
-                buffer.end(stream.state(), self._tally.skipped - counted)
-                break
-            except BaseException as error:  # noqa: BLE001  it is raised in the consumer
-                buffer.fail(error)
-            else:
-                counted = self._tally.skipped
-                read.clear()
-                buffer.put(entry)
-                del datapoint, entry
-        with self.at_source:
-            stream.close()
-
-
 @contextlib.contextmanager
 def readers_at_rest(timeout_s: float) -> Generator[set[threading.Thread]]:
-    """Keep other readers out of their sources, where they may hold any lock.
-
-    Yields those that are out of them.
-    """
+    """Keep other readers out of their sources, where they may hold any lock; yield those."""
     end = time.monotonic() + timeout_s
     resting: set[threading.Thread] = set()
     with contextlib.ExitStack() as kept_out:
@@ -212,10 +192,7 @@ def readers_at_rest(timeout_s: float) -> Generator[set[threading.Thread]]:
 
 
 def may_write_over(flow: DataFlow) -> bool:
-    """Whether datapoints come from iterating code of the user's, which may use memory again.
-
-    The sources and stages of the library never do.
-    """
+    """Whether datapoints come from iterating code of the user's, which may use memory again."""
     if not is_exact(flow) or not is_ours(type(flow)):
         return compile_flow(flow, Place(0, serial=True)) is None
     iterates = isinstance(flow, (DataFromGenerator, DataFromIterable))

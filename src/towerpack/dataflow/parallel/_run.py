@@ -26,10 +26,7 @@ _SPARE_SLOTS = 4
 
 
 class Run:
-    """The engine of one pass, with a pool that it borrows.
-
-    Jobs with equal keys are equal, and sent only once.
-    """
+    """The engine of one pass, with a pool that it borrows; jobs with equal keys are equal."""
 
     closed = True  # or interrupted, or not begun
 
@@ -62,9 +59,7 @@ class Run:
     def take(self) -> list[Datapoint] | None:
         """The datapoints of the next unit; `None` at the end.
 
-        Raises:
-            Exception: What a datapoint raised, after those before it were taken. The next call
-                tries it again.
+        What one of them raised is raised after those before it; the next call tries it again.
         """
         if self.closed:
             raise DataFlowError(
@@ -73,12 +68,10 @@ class Run:
             )
         try:
             return self._take()
-        except Exception:
-            raise
-        except BaseException:
-            # Ctrl-C may have come between a message and what was to be done about it.
-            self._pool.close()
-            self.close()
+        except BaseException as error:
+            if not isinstance(error, Exception):  # Ctrl-C may have come amid a message
+                self._pool.close()
+                self.close()
             raise
 
     def close(self) -> None:

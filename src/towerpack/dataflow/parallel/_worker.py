@@ -47,10 +47,7 @@ def send(channel: Connection, *message: Any, fds: Sequence[int] = ()) -> None:
 
 
 def receive(channel: Connection) -> list[Any]:
-    """Wait for a message; last in it are its descriptors, which are the receiver's to close.
-
-    If the other end is gone, an `EOFError` or `OSError`.
-    """
+    """Wait for a message; its descriptors, which are last in it, are the receiver's to close."""
     *message, count = load(channel.recv_bytes())
     return [*message, [recv_handle(channel) for _ in range(count)]]
 
@@ -63,10 +60,7 @@ def main(
     parent: int,
     job: Job | None = None,
 ) -> None:
-    """Run until the consumer closes its end. Does not return.
-
-    The descriptors are those of `Fds`. A fork knows its job already.
-    """
+    """Run until the consumer closes its end, and exit; the descriptors are those of `Fds`."""
     die_with_parent(life_fd, parent)
     leave_signals_to_parent()
     faulthandler.enable(words_fd)
@@ -90,10 +84,9 @@ def main(
 def die_with_parent(life_fd: int, parent: int) -> None:
     """End when the parent does, however it ends.
 
-    The kernel sends SIGIO when the last writer of the pipe is gone, and its default action ends
-    this process even within code that never lets go of the GIL. It sends it to one process for
-    each pipe. Not all systems do, and a process that the parent forked in C may hold the pipe open
-    too: hence the thread.
+    The kernel sends SIGIO (to one process for each pipe) when the last writer of the pipe is gone,
+    which ends this process even within code that never lets go of the GIL. Not all systems do, and
+    a process that the parent forked in C may hold the pipe open too: hence the thread.
     """
     signal.signal(signal.SIGIO, signal.SIG_DFL)  # a fork has its parent's handlers
     fcntl.fcntl(life_fd, fcntl.F_SETOWN, os.getpid())
@@ -114,9 +107,8 @@ def die_with_parent(life_fd: int, parent: int) -> None:
 def leave_signals_to_parent() -> None:
     """Do nothing on Ctrl-C and SIGTERM, which schedulers and terminals send to all processes.
 
-    They are the consumer's to handle, and workers end with it. SIGTERM is handled rather than
-    ignored, as programs that a map function starts would inherit that, and `terminate()` be lost on
-    them. Both were blocked while this interpreter started.
+    They are the consumer's to handle. SIGTERM is not ignored, as programs that a map function
+    starts would inherit that. Both were blocked while this interpreter started.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: None)
