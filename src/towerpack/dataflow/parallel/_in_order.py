@@ -22,10 +22,7 @@ from towerpack.dataflow._flow import (
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, check_count
 from towerpack.dataflow.parallel._messages import Failure, describe_failure, restore_failure
-from towerpack.dataflow.parallel._reader import (
-    Reader,
-    may_write_over,
-)
+from towerpack.dataflow.parallel._reader import Reader, may_write_over
 from towerpack.dataflow.parallel._run import Begin
 from towerpack.dataflow.stages._base import WindowStream
 from towerpack.dataflow.stages._batch import BatchData

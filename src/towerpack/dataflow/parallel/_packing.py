@@ -9,12 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack.dataflow._datapoints import (
-    Block,
-    Columns,
-    keys_of,
-    rebuild,
-)
+from towerpack.dataflow._datapoints import Block, Columns, keys_of, rebuild
 from towerpack.dataflow._memory import Arena, aligned, lent_empty
 from towerpack.dataflow.parallel._memory import Bytes
 from towerpack.dataflow.parallel._messages import dump, dump_code, load

@@ -60,10 +60,8 @@ class Options:
 
 def usable_cpus() -> int:
     """CPUs that this process may use: by affinity, and by the quota of its control group."""
-    if hasattr(os, "sched_getaffinity"):
-        count = len(os.sched_getaffinity(0))
-    else:
-        count = os.cpu_count() or 1
+    affine = hasattr(os, "sched_getaffinity")
+    count = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return max(1, min(count, math.ceil(int(quota) / int(period))))

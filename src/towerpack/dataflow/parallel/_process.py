@@ -74,12 +74,8 @@ class ProcessMember(Member):
         if not self.started:  # the signal would end it
             return "it has not started yet"
         os.kill(self.process.pid, signal.SIGUSR1)
-        end = time.monotonic() + _STACKS_S
-        words = ""
-        while time.monotonic() < end:
-            time.sleep(0.02)
-            words += self.words()
-        return words
+        time.sleep(_STACKS_S)
+        return self.words()
 
     def words(self) -> str:
         """What it has written about its end, or about its stacks, since the last time."""
@@ -183,12 +179,8 @@ class ProcessPool(Pool):
             sent = put(parts, Arena(unit.slot.bytes()))
         except Exception as error:  # noqa: BLE001  raised in its turn, as all that befalls a unit
             if not isinstance(error, TowerpackError):  # which tells that there is no memory
-                error = error_from(
-                    error,
-                    "A datapoint cannot be sent to a worker",
-                    expected="what pickles",
-                    fix='convert it in the source, or backend="thread"',
-                )
+                fix = 'convert it in the source, or backend="thread"'
+                error = error_from(error, "A datapoint cannot be sent to a worker", fix=fix)
             unit.finish(None, 0, error)
             return
         member.assign(unit)

@@ -230,9 +230,9 @@ class AheadNode(Node):
         """End the pass."""
         self._rows.clear()
         self._epoch = self._next = -1
-        running, self._run = self._run, None
-        if running is not None:
-            running.close()
+        if self._run is not None:
+            self._run.close()
+            self._run = None
 
     def _fill(self) -> None:
         if self._run is None or self._run.closed:

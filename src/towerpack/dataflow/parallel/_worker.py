@@ -25,13 +25,7 @@ from towerpack._core.errors import DataFlowError
 from towerpack.dataflow._memory import Arena, lend
 from towerpack.dataflow.parallel._image import Piece, load_image
 from towerpack.dataflow.parallel._memory import SlotMemory, map_shared, reserved_file
-from towerpack.dataflow.parallel._messages import (
-    Failure,
-    describe_failure,
-    dump,
-    error_from,
-    load,
-)
+from towerpack.dataflow.parallel._messages import Failure, describe_failure, dump, error_from, load
 from towerpack.dataflow.parallel._packing import Extents, bundle, pack, put, space_for, unpack
 from towerpack.dataflow.parallel._work import Job, Result, Work, place_of
 
@@ -184,12 +178,8 @@ class Worker:
                 extents, own = _pack(result, arena)
         except Exception as error:  # noqa: BLE001  it is raised in the consumer
             if not isinstance(error, DataFlowError):  # which tells that there is no memory
-                error = error_from(
-                    error,
-                    f"What a worker made at {place_of(work)} cannot be sent to the consumer",
-                    expected="arrays, numbers, strings, and what else pickles",
-                    fix="convert it in the map function",
-                )
+                what = f"What a worker made at {place_of(work)} cannot be sent to the consumer"
+                error = error_from(error, what, fix="convert it in the map function")
             result = Result([], 0, error)
         failure = None if result.error is None else describe_failure(result.error)
         seconds = time.perf_counter() - begin
