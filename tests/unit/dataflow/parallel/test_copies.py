@@ -85,18 +85,10 @@ class OneList(ProxyDataFlow):
             yield row
 
 
-class Plain(FixedSizeData):
-    """A stage of the user's."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return shots()
-
-
 SOURCES: dict[str, Callable[[], DataFlow]] = {
     "generator function": lambda: DataFromGenerator(shots),
     "iterator": lambda: DataFromIterable(shots()),
     "wrapper": lambda: OneList(DataFromList([(np.full((2, 2), i), i) for i in range(COUNT)])),
-    "stage": lambda: Plain(DataFromList([]), 3),
     "below stages": lambda: SelectComponent(FixedSizeData(FilterData(Camera(), bool), 40), [0, 1]),
     "one of two": lambda: ConcatData([DataFromList([]), Camera()]),
 }

@@ -54,20 +54,6 @@ assert cv2.getNumThreads() == 4
 """)
 
 
-def test_while_the_thread_of_the_last_pass_is_still_in_its_source() -> None:
-    run("""
-def slowly():
-    for i in range(100):
-        time.sleep(0.2 if i % 5 == 4 else 0)
-        yield (i,)
-flow = MapData(DataFromGenerator(slowly), lambda dp: dp)
-for _ in range(4):
-    iterator = PrefetchData(flow, num_proc=1, start="fork").iterate(seed=0)
-    assert list(itertools.islice(iterator, 4)) == [(0,), (1,), (2,), (3,)]
-    iterator.close()
-""")
-
-
 def test_one_that_dies_is_replaced_while_a_thread_reads() -> None:
     run("""
 import tempfile
