@@ -51,8 +51,8 @@ class Run:
         try:
             self._pool.begin(key, job)
             source.begin(self._pool)
-        except BaseException:
-            pools.put_back(self._pool)
+        except BaseException:  # it may have told a worker half of it
+            self._pool.close()
             raise
         self.closed = False
 

@@ -139,6 +139,12 @@ def test_every_value_arrives_as_it_is(read_in_order: bool) -> None:
         assert same_datapoints(found, rows)
 
 
+def test_many_large_arrays_reach_workers() -> None:
+    flow = ConcatData([DataFromArrays(np.full((1, 9000), i)) for i in range(99)])
+    found = [int(dp[0][0]) for dp in PrefetchData(flow, num_proc=1, backend="process")]
+    assert found == list(range(99))
+
+
 def test_objects_of_the_programs_own_classes(monkeypatch: pytest.MonkeyPatch) -> None:
     main = sys.modules["__main__"]
     own = type("Own", (), {"__module__": "__main__"})
