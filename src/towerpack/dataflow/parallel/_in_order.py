@@ -72,7 +72,7 @@ class Levels:
                 inner = stage.node(inner, place)
             else:
                 mapper = stage.mapper(place)
-                inner = MapNode(inner, Skipping(**vars(mapper)) if _skips(stage) else mapper)
+                inner = MapNode(inner, Skipping(mapper) if _skips(stage) else mapper)
         return inner
 
     def begin(self, state: State) -> tuple[int, State]:
@@ -142,9 +142,12 @@ def _made_of(stage: BatchData) -> Callable[[int, list[Datapoint]], list[Datapoin
 class Skipping(Mapper):
     """A map function in a worker, which gives a `Failure` for what its stage leaves out."""
 
+    def __init__(self, mapper: Mapper) -> None:
+        self._mapper = mapper
+
     def __call__(self, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
         try:
-            return super().__call__(datapoint, epoch, position)
+            return self._mapper(datapoint, epoch, position)
         except MapError as error:
             return describe_failure(error)
 

@@ -130,11 +130,13 @@ class ProcessPool(Pool):
                 member.tell("job", self._image.pieces, fds=self._image.fds)
 
     def wait(self, timeout_s: float) -> None:
-        for key, _ in self._selector.select(timeout_s):
-            if key.data is None:
-                self._bell[0].recv(4096)
-            else:
-                self._listen(key.data)
+        while ready := self._selector.select(timeout_s):
+            timeout_s = 0.0
+            for key, _ in ready:
+                if key.data is None:
+                    self._bell[0].recv(4096)
+                else:
+                    self._listen(key.data)
 
     def wake(self) -> None:
         with contextlib.suppress(OSError):  # closed meanwhile
