@@ -84,9 +84,6 @@ def start_fork(fds: Fds, job: Job) -> Forked:
             own = sorted(fds)
             for low, high in zip([2, *own], [*own, os.sysconf("SC_OPEN_MAX")], strict=True):
                 os.closerange(low + 1, high)
-            os.environ.update(_ONE_THREAD)
-            if "cv2" in sys.modules:  # it has read its environment
-                sys.modules["cv2"].setNumThreads(1)
             main(*fds, parent, job)
         finally:
             os._exit(1)

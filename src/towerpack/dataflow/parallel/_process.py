@@ -38,7 +38,6 @@ _STACKS_S = 0.2
 _MOST_WORDS = 20_000
 _SUGGESTIONS = {
     "SIGKILL": "probably out of memory: fewer workers, smaller batches or a smaller num_prefetch",
-    "SIGSEGV": "a fault in compiled code that the pipeline calls",
     "SIGBUS": "a mapped file that shrank, or a disk that failed",
 }
 
@@ -59,7 +58,7 @@ class ProcessMember(Member):
             fds = (theirs.fileno(), slots_fd, lives_fd, self._words.fileno())
             self.process: Process = start_fresh(fds) if job is None else start_fork(fds, job)
             self.close = kept.pop_all().close
-        self.let_live = life.close  # in a process that is not its parent: it kills the worker
+        self.let_go = life.close  # of what its life hangs on: for forks of this process
         self.job = job
         """The one that it knows."""
         self.started = False
@@ -273,11 +272,9 @@ def _obituary(member: ProcessMember, unit: Unit | None) -> WorkerError:
         how, fix = f"ended with status {code}", "see what it wrote to stderr"
     where = "" if unit is None else f" at {place_of(unit.work)}"
     words = member.words().strip()
-    return WorkerError(
-        f"A worker (process {member.process.pid}) {how}{where}.",
-        fix=fix,
-        details=f"Its last words:\n{words}" if words else None,
-    )
+    details = f"Its last words:\n{words}" if words else None
+    what = f"A worker (process {member.process.pid}) {how}{where}."
+    return WorkerError(what, fix=fix, details=details)
 
 
 # All that are open. Not weak: what is found in garbage has its sockets closed before anybody could
@@ -292,11 +289,11 @@ def close_all() -> None:
         pool.close()
 
 
-def _let_live() -> None:
+def _let_go() -> None:
     """Let go, in a fork, of the pipes by which workers notice the end of their parent."""
     for pool in _POOLS:
         for member in pool.members:
-            member.let_live()
+            member.let_go()
 
 
-os.register_at_fork(after_in_child=_let_live)
+os.register_at_fork(after_in_child=_let_go)

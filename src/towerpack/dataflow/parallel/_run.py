@@ -183,13 +183,9 @@ class Run:
             limit = max(pool.options.stall_s, 0.0 if member.started else _START_S)
             if member.queue and now - max(member.since, member.reported) >= limit:
                 member.reported = now
-                log.warning(
-                    "%s: a worker has been at %s for %.0f s. Its stacks:\n%s",
-                    self._pipeline,
-                    place_of(member.queue[0].work),
-                    now - member.since,
-                    member.stacks(),
-                )
+                what = self._pipeline, place_of(member.queue[0].work), now - member.since
+                told = "%s: a worker has been at %s for %.0f s. Its stacks:\n%s"
+                log.warning(told, *what, member.stacks())
 
 
 Begin = Callable[[WorkSource], Run]

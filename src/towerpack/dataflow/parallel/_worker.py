@@ -120,6 +120,7 @@ class Worker:
         self._slots: dict[int, SlotMemory] = {}
         self._backlog: deque[list[Any]] = deque()
         self._job: Job | Failure | None = job
+        use_one_thread()
 
     def serve(self) -> None:
         """Work until the other end is closed, which is an `EOFError`."""
@@ -149,6 +150,7 @@ class Worker:
         self._job = None  # free what the last one held
         try:
             self._job = load_image(pieces, fds)
+            use_one_thread()
         except BaseException as error:  # noqa: BLE001  it is raised in the consumer
             fix = "what the pipeline uses must be importable in a fresh process"
             failure = error_from(error, "A worker cannot load the pipeline", fix=fix)
@@ -187,6 +189,12 @@ class Worker:
         send(self._channel, *message, fds=own)
         for fd in own:
             os.close(fd)
+
+
+def use_one_thread() -> None:
+    """Keep OpenCV to one; what imports it later is told by the environment, of fresh workers."""
+    if "cv2" in sys.modules:
+        sys.modules["cv2"].setNumThreads(0)
 
 
 def _pack(result: Result, arena: Arena) -> tuple[Extents | None, tuple[int, ...]]:
