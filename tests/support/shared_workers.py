@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
 from towerpack.dataflow.parallel._pool import IdlePools
 
 
+class _Shared(IdlePools):
+    def __reduce__(self) -> Any:
+        return IdlePools, ()  # of a flow that is sent somewhere
+
+
 @contextlib.contextmanager
 def shared_workers() -> Iterator[None]:
     """Let flows made within find the workers of those that were made before them."""
-    parking = IdlePools()
+    parking = _Shared()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("towerpack.dataflow.parallel._prefetch.IdlePools", lambda: parking)
         patch.setattr("towerpack.dataflow.parallel._pool._MOST_IDLE", 8)

@@ -1,8 +1,7 @@
 """A job as it travels to worker processes: pickled once, its arrays in memory that all share.
 
-Large arrays are not sent to each worker. They lie in one file in memory that every worker maps;
-those of a `numpy.memmap` stay in their file. Workers map privately: what they write into an array
-is theirs, as it would be with an array that was sent.
+Large arrays lie in one file in memory that every worker maps; those of a `numpy.memmap` stay in
+their file. Workers map privately: what they write into an array is theirs.
 """
 
 from __future__ import annotations
@@ -12,14 +11,13 @@ import mmap
 import os
 import pickle
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack._core.errors import DataFlowError
 from towerpack.dataflow._flow import DataFlow, pipeline_of
 from towerpack.dataflow._memory import aligned
 from towerpack.dataflow.parallel._memory import bases_of, buffer_address, reserved_file
@@ -84,8 +82,7 @@ class ToShared(Sender):
 class FlatList(Sequence[Any]):
     """A list as one array of bytes, from which items are made when they are asked for.
 
-    A million objects would be copied, page by page, into every process that only counts
-    references to them.
+    Processes that count references to a million objects would each get a copy of all pages.
     """
 
     def __init__(self, items: Sequence[Any]) -> None:
@@ -172,14 +169,7 @@ def _view(piece: Piece, maps: dict[str | int, mmap.mmap], fds: Sequence[int]) ->
         sent = isinstance(file, int)
         with open(fds[file] if sent else file, "rb", closefd=not sent) as opened:
             maps[file] = mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_COPY)
-    mapped = maps[file]
-    if len(mapped) < start + nbytes:
-        raise DataFlowError(
-            f"{file} has shrunk since it was mapped.",
-            got=f"{len(mapped):,} bytes",
-            expected=f"at least {start + nbytes:,}",
-        )
-    view = memoryview(mapped)[start : start + nbytes]
+    view = memoryview(maps[file])[start : start + nbytes]
     return view.toreadonly() if readonly else view
 
 
@@ -188,33 +178,29 @@ def find_unpicklable(flow: DataFlow) -> str:
     value: Any = flow
     path: list[str] = []
     for _ in range(_DEEPEST):
-        bad = [(part, member) for part, member in _members(value) if not _pickles(member)]
-        if not bad:
+        bad = next((one for one in _members(value).items() if not _pickles(one[1])), None)
+        if bad is None:
             break
-        part, value = bad[0]
-        path.insert(0, part)
+        path.insert(0, bad[0])
+        value = bad[1]
         if isinstance(value, DataFlow):
             flow, path = value, []
     where = f"{' in '.join(path)} (a {type(value).__name__})" if path else "a part"
     return f"{where} of {pipeline_of(flow)}"
 
 
-def _members(value: Any) -> Iterator[tuple[str, Any]]:
+def _members(value: Any) -> dict[str, Any]:
     if isinstance(value, MethodType):
-        yield f"the object of {value.__qualname__}", value.__self__
-    elif isinstance(value, FunctionType):
+        return {f"the object of {value.__qualname__}": value.__self__}
+    if isinstance(value, FunctionType):
         used = inspect.getclosurevars(value)
-        for kind, members in (("", used.nonlocals), ("the global ", used.globals)):
-            for name, member in members.items():
-                yield f"{kind}{name} of {value.__qualname__}", member
-    elif isinstance(value, Mapping):
-        for key, member in cast("Mapping[Any, Any]", value).items():
-            yield f"[{key!r}]", member
-    elif isinstance(value, (list, tuple)):
-        for index, member in enumerate(cast("list[Any]", value)):
-            yield f"[{index}]", member
-    else:
-        yield from getattr(value, "__dict__", {}).items()
+        members = {**used.globals, **used.nonlocals}
+        return {f"{name} of {value.__qualname__}": member for name, member in members.items()}
+    if isinstance(value, (dict, list, tuple)):
+        held = cast("Any", value)
+        items = held.items() if isinstance(value, dict) else enumerate(held)
+        return {f"[{key!r}]": member for key, member in items}
+    return getattr(value, "__dict__", {})
 
 
 def _pickles(value: Any) -> bool:

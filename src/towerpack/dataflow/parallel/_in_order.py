@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 from towerpack._core.errors import MapError, StateError
 from towerpack.dataflow._datapoints import Datapoint
@@ -24,21 +23,13 @@ from towerpack.dataflow._flow import (
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, check_count
 from towerpack.dataflow.parallel._messages import Failure, describe_failure, restore_failure
-from towerpack.dataflow.parallel._pool import Pool
-from towerpack.dataflow.parallel._reader import (
-    Buffer,
-    may_write_over,
-    own_copy,
-    pickled,
-    read_ahead,
-)
+from towerpack.dataflow.parallel._reader import Reader, may_write_over
 from towerpack.dataflow.parallel._run import Begin
 from towerpack.dataflow.stages._base import WindowStream
 from towerpack.dataflow.stages._batch import BatchData
 from towerpack.dataflow.stages._map import MapData, MapNode
 from towerpack.dataflow.stages._mapping import Mapper, MapStream
 
-_BUFFER = 256
 _MOST = 1 << 62
 
 Level = MapData | BatchData
@@ -47,8 +38,7 @@ Level = MapData | BatchData
 class Levels:
     """The stages at the top of a flow that workers can do: maps, and one batch of what maps give.
 
-    Only the topmost may leave out datapoints: how many come out of it is not known beforehand, and
-    so neither are the positions from which maps above it draw, or what is in a batch.
+    Only the topmost may leave out datapoints: positions above it are not known beforehand.
 
     Attributes:
         stages: From the lowest to the topmost.
@@ -193,50 +183,41 @@ class ReadStream(Stream):
     """What workers make of a source that a thread reads. Its states are the source's.
 
     There is one datapoint for each of the source: the first of a group is what was made of it, and
-    the others are `None`. Place and state are those of the topmost stage.
+    the others are `None`.
     """
-
-    _buffer: Buffer
 
     def __init__(
         self, levels: Levels, place: Place, epoch: int, state: State, begin: Begin
     ) -> None:
-        position, below = levels.begin(state)
+        start, below = levels.begin(state)
         tally = Tally()
         alone = replace(place, serial=True, workers=None, tally=tally)
         source = open_flow(levels.source, alone, epoch, below)
         self._state = source.state()
         self._total = place.tally or Tally()
-        self._group = group = levels.group
+        self._group = levels.group
         self._used = 0
         self._results: list[Datapoint] = []
         self._ended = False
-
-        def reading(pool: Pool) -> Buffer:
-            self._buffer = Buffer(
-                max(_BUFFER, group),
-                pool.wake,
-                group,
-                epoch=epoch,
-                start=position,
-                remainder=levels.remainder,
-            )
-            processes = pool.options.backend == "process"
-            keep = partial(own_copy, others=pickled if processes else _as_it_is)
-            copying = may_write_over(levels.source)
-            read_ahead(source, tally, self._buffer, keep if copying else None)
-            return self._buffer
-
-        self._run = begin(reading)
+        self._reader = Reader(
+            source,
+            tally,
+            reused=may_write_over(levels.source),
+            group=levels.group,
+            remainder=levels.remainder,
+            epoch=epoch,
+            start=start,
+        )
+        self._run = begin(self._reader)
 
     def __next__(self) -> Datapoint:
         first = self._used % self._group == 0
         if first and not self._results and not self._ended:
             self._results = (self._run.take() or [])[::-1]
-        if not self._buffer.reads:
+        if not self._reader.reads:
             self._end()
             raise StopIteration
-        self._state, skipped = self._buffer.reads.popleft()
+        self._state, skipped = self._reader.reads.popleft()
         self._total.skipped += skipped
         self._used += 1
         return self._results.pop() if first and self._results else None
@@ -250,10 +231,6 @@ class ReadStream(Stream):
     def _end(self) -> None:
         if not self._ended:
             self._ended = True
-            self._state, skipped = self._buffer.last
+            self._state, skipped = self._reader.last
             self._total.skipped += skipped
             self._run.close()  # the next pass, begun while this one is kept, has the workers
-
-
-def _as_it_is(value: Any) -> Any:
-    return value  # for threads: it might be a file, a lock, or what the program goes on with

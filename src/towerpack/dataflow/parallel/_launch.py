@@ -91,10 +91,7 @@ def start_fork(fds: Fds, job: Job) -> Forked:
 
 @contextlib.contextmanager
 def safe_to_fork() -> Generator[None]:
-    """Refuse to fork where the copy could hang: with locks that another thread holds.
-
-    The threads that read sources ahead wait meanwhile, and hold none.
-    """
+    """Refuse to fork where another thread could hold a lock; those that read ahead wait."""
     with readers_at_rest(_REST_S) as resting:
         threads = [one.name for one in threading.enumerate() if one not in resting]
         loaded = "tensorflow" in sys.modules

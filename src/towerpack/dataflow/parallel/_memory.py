@@ -1,8 +1,7 @@
 """Memory that processes share: nameless files, and slots in one of them that are used again.
 
 Nothing has a name, so nothing is left behind, whoever dies; `/dev/shm` and its limit have no part
-in it. Memory is reserved when it is made: without room that is an error there, and not a SIGBUS
-where it is first touched.
+in it. Memory is reserved when it is made: without room that is an error, and no SIGBUS later.
 """
 
 from __future__ import annotations
@@ -73,9 +72,8 @@ class SlotMemory(mmap.mmap):
 
 def map_shared(fd: int, nbytes: int, offset: int = 0) -> SlotMemory:
     """Map a part of a file, with its pages at hand where the system can do that."""
-    if hasattr(mmap, "MAP_POPULATE"):
-        return SlotMemory(fd, nbytes, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, offset=offset)
-    return SlotMemory(fd, nbytes, offset=offset)
+    flags = mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0)
+    return SlotMemory(fd, nbytes, flags=flags, offset=offset)
 
 
 def bases_of(array: Any) -> Iterator[object]:
@@ -101,11 +99,10 @@ class Slot:
     nbytes: int
     memory: SlotMemory
 
-    def anchor(self) -> Bytes:
+    def bytes(self) -> Bytes:
         """A new array over the slot, which every array over a part of it will keep alive.
 
-        An array's `base` is never another array's view but its owner, so arrays that are made of
-        an ordinary view do not keep that view alive; they do keep one that `frombuffer` made.
+        That is only so for one that `frombuffer` made: the `base` of arrays is never another view.
         """
         return np.frombuffer(self.memory, np.uint8)
 
@@ -125,8 +122,6 @@ class SlotPool:
         self._lent = self._lent_bytes = 0
         self.wanted = _SMALLEST
         self.total_bytes = 0
-        self.dropped: list[int | None] = []
-        """Where slots were that are gone since somebody asked last."""
 
     def take(self, nbytes: int = 0) -> Slot:
         """A slot of at least `nbytes`, and of the size that units have been found to need."""
@@ -151,7 +146,7 @@ class SlotPool:
     def adopt(self, fd: int) -> Slot:
         """A slot for once: a file that a worker made for what was too large for its slot.
 
-        Further slots are a little larger, so that units which differ a little fit.
+        Further slots are a little larger, as units differ a little.
         """
         nbytes = os.fstat(fd).st_size
         memory = map_shared(fd, nbytes)
@@ -173,7 +168,7 @@ class SlotPool:
 
     def lend(self, slot: Slot) -> Bytes:
         """The slot's bytes; it comes back when nothing made of them is left."""
-        anchor = slot.anchor()
+        anchor = slot.bytes()
         self._lent += 1
         self._lent_bytes += slot.nbytes
         weakref.finalize(anchor, self._returned.append, slot).atexit = False
@@ -207,28 +202,8 @@ class SlotPool:
 
     def _drop(self, slot: Slot) -> None:
         self.total_bytes -= slot.nbytes
-        self.dropped.append(slot.offset)
         if self.fd >= 0 and hasattr(mmap, "MADV_REMOVE"):  # gives back pages that the file holds
             slot.memory.madvise(mmap.MADV_REMOVE)
-
-
-class MappedSlots:
-    """A worker's view of the slots in a file: each is mapped when it is first used."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd = fd
-        self._known: dict[int, SlotMemory] = {}
-
-    def anchor(self, offset: int, nbytes: int) -> Bytes:
-        """An array over one slot."""
-        if offset not in self._known:
-            self._known[offset] = map_shared(self._fd, nbytes, offset)
-        return np.frombuffer(self._known[offset], np.uint8)
-
-    def forget(self, offsets: list[int]) -> None:
-        """Let go of slots that will not be used again."""
-        for offset in offsets:
-            self._known.pop(offset, None)
 
 
 def buffer_address(data: Any) -> int:

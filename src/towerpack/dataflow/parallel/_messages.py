@@ -1,8 +1,7 @@
-"""Messages between a consumer and its own workers: pickles, sockets, and exceptions.
+"""What travels between a consumer and its own workers: pickles, and exceptions.
 
 Both ends are ours and run the same code. Nothing that comes from a file or from the network passes
-through here. Sockets give what queues and semaphores do not: an end that died is noticed at once,
-and there is no lock that it could have kept.
+through here.
 """
 
 from __future__ import annotations
@@ -12,25 +11,18 @@ import importlib
 import io
 import itertools
 import pickle
-import socket
-import struct
 import sys
 import traceback
-from collections import ChainMap, deque
+from collections import ChainMap
 from collections.abc import Callable, Iterable
 from functools import cache
 from typing import Any, ClassVar, NamedTuple
 
 from towerpack._core.errors import DataFlowError, TowerpackError, text_of
 
-Message = tuple[Any, ...]
-
 Keep = Callable[[pickle.PickleBuffer], bool]
 """Called with the memory of an array; true leaves it in the pickle."""
 
-_LENGTH = struct.Struct("<I")
-_CHUNK = 1 << 16
-_RIGHTS = socket.CMSG_LEN(64 * struct.calcsize("i"))  # of so many descriptors at a time
 _LONGEST_CHAIN = 10
 
 
@@ -65,10 +57,7 @@ def load(data: Any, buffers: Iterable[Any] = ()) -> Any:
 
 @cache
 def _pickler() -> Any:
-    """Cloudpickle's class, but for text files that are open.
-
-    It would send what they hold, and each worker would read its copy from the beginning.
-    """
+    """Cloudpickle's class, which would send text files by what they hold, but without that."""
     cloudpickle: Any = importlib.import_module("cloudpickle")  # only where it is needed: 40 ms
     by_name = cloudpickle.Pickler.dispatch_table[io.TextIOWrapper]
 
@@ -83,66 +72,6 @@ def _pickler() -> Any:
         )
 
     return Pickler
-
-
-class Channel:
-    """One end of a connection, which owns its socket; messages are pickles behind their length."""
-
-    def __init__(self, end: socket.socket) -> None:
-        self._socket = end
-        self._bytes = bytearray()
-        self._ready: deque[Message] = deque()
-        self.fds: deque[int] = deque()
-        """Descriptors that came with messages, in order. They are the receiver's to close."""
-        self.fileno = end.fileno  # for selectors
-        self.close = end.close
-
-    def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
-        """Send a message, with descriptors; an `OSError` if the other end is gone."""
-        body = dump(message)
-        data = _LENGTH.pack(len(body)) + body
-        if fds:
-            data = data[socket.send_fds(self._socket, [data], list(fds)) :]
-        if data:
-            self._socket.sendall(data)
-
-    def receive(self) -> Message:
-        """Wait for the next message; an `EOFError` if the other end is gone."""
-        while not self._ready:
-            self._read(0)
-        return self._ready.popleft()
-
-    def poll(self) -> list[Message]:
-        """Messages that have come; there may be more, unless there are none."""
-        if not self._ready:
-            with contextlib.suppress(BlockingIOError):
-                self._read(socket.MSG_DONTWAIT)
-        messages = list(self._ready)
-        self._ready.clear()
-        return messages
-
-    def _read(self, flags: int) -> None:
-        try:
-            # Not `recv_fds`, which does not pass the flags on.
-            data, rights, _, _ = self._socket.recvmsg(_CHUNK, _RIGHTS, flags)
-        except ConnectionError as error:
-            raise EOFError from error
-        for level, kind, numbers in rights:
-            if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
-                self.fds.extend(number for (number,) in struct.iter_unpack("i", numbers))
-        if not data:
-            raise EOFError
-        self._bytes += data
-        begin = 0
-        while len(self._bytes) - begin >= _LENGTH.size:
-            (nbytes,) = _LENGTH.unpack_from(self._bytes, begin)
-            end = begin + _LENGTH.size + nbytes
-            if len(self._bytes) < end:
-                break
-            self._ready.append(load(memoryview(self._bytes)[begin + _LENGTH.size : end]))
-            begin = end
-        if begin:
-            del self._bytes[:begin]
 
 
 class Failure(NamedTuple):

@@ -9,18 +9,14 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack.dataflow._datapoints import (
-    Block,
-    Columns,
-    keys_of,
-    rebuild,
-)
+from towerpack.dataflow._datapoints import Block, Columns, keys_of, rebuild
 from towerpack.dataflow._memory import Arena, aligned, lent_empty
 from towerpack.dataflow.parallel._memory import Bytes
 from towerpack.dataflow.parallel._messages import dump, dump_code, load
 
 # Smaller buffers are cheaper to copy twice than to describe.
 _OUT_OF_BAND = 2048
+_MAIN = b"__main__"
 # Slots are lent from here on; below, a copy is cheaper than looking after one.
 WORTH_LENDING = 1 << 16
 
@@ -29,41 +25,44 @@ Extents = list[tuple[int, int]]
 """Where in a slot a value lies: start and size of the memory of each array, last of its pickle."""
 
 
-class Packed:
-    """A pickled value that is ready to be put into a slot: its arrays are not copied yet."""
+def pack(value: Any) -> list[memoryview]:
+    """The memory of the large arrays of a value, and last its pickle; nothing is copied yet."""
+    parts: list[memoryview] = []
 
-    def __init__(self, value: Any) -> None:
-        self._buffers: list[memoryview] = []
-        try:
-            self._data = dump(value, self._keep)
-        except (pickle.PicklingError, AttributeError, TypeError):
-            self._buffers.clear()
-            self._data = dump_code(value, self._keep)
-
-    def _keep(self, buffer: pickle.PickleBuffer) -> bool:
+    def keep(buffer: pickle.PickleBuffer) -> bool:
         view = buffer.raw()
         if view.nbytes < _OUT_OF_BAND:
             return True
-        self._buffers.append(view)
+        parts.append(view)
         return False
 
-    @property
-    def most(self) -> int:
-        """Bytes of a slot that is large enough."""
-        end = 0
-        for nbytes in (*(view.nbytes for view in self._buffers), len(self._data)):
-            end = aligned(end, nbytes) + nbytes
-        return end
+    try:
+        data = dump(value, keep)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        data = _MAIN
+    if _MAIN in data:  # another process does not find by name what is defined there
+        parts.clear()
+        data = dump_code(value, keep)
+    return [*parts, memoryview(data)]
 
-    def put(self, arena: Arena) -> Extents | None:
-        """Copy what is not in the arena into it; `None` if there is no room."""
-        places: Extents = []
-        for part in (*self._buffers, memoryview(self._data)):
-            start = arena.put(part)
-            if start is None:
-                return None
-            places.append((start, part.nbytes))
-        return places
+
+def space_for(parts: Sequence[memoryview]) -> int:
+    """Bytes of a slot that is large enough."""
+    end = 0
+    for part in parts:
+        end = aligned(end, part.nbytes) + part.nbytes
+    return end
+
+
+def put(parts: Sequence[memoryview], arena: Arena) -> Extents | None:
+    """Copy what is not in the arena into it; `None` if there is no room."""
+    places: Extents = []
+    for part in parts:
+        start = arena.put(part)
+        if start is None:
+            return None
+        places.append((start, part.nbytes))
+    return places
 
 
 def unpack(extents: Extents, memory: Bytes, *, copy: bool) -> Any:
@@ -102,16 +101,15 @@ def bundle(block: Block) -> Block:
 def _column(values: Sequence[Any]) -> NDArray[Any] | list[Any]:
     first: Any = values[0]
     kind = cast("type[Any]", type(first))
-    if kind is not np.ndarray and not issubclass(kind, np.number):
-        return list(values)
     if any(type(one) is not kind for one in values):
         return list(values)
-    if kind is not np.ndarray:
+    if issubclass(kind, np.number):
         return np.array(values)
-    shape, dtype = first.shape, first.dtype
-    if not shape or 0 in shape or dtype.hasobject or not dtype.isnative:
+    if kind is not np.ndarray:
         return list(values)
-    if any(one.shape != shape or one.dtype != dtype for one in values):
+    shape, dtype = first.shape, first.dtype
+    plain = shape and 0 not in shape and not dtype.hasobject and dtype.isnative
+    if not plain or any(one.shape != shape or one.dtype != dtype for one in values):
         return list(values)
     if not all(one.flags.c_contiguous for one in values):
         return list(values)

@@ -35,9 +35,9 @@ class Options:
     """What all parallel stages can be told; see `PrefetchData` for the meaning."""
 
     workers: int
-    backend: Backend | None = None
     prefetch: int | None = None
     ordered: bool = True
+    backend: Backend | None = None
     on_worker_death: OnWorkerDeath = "raise"
     max_restarts: int = 100
     stall_s: float = 60.0
@@ -60,10 +60,8 @@ class Options:
 
 def usable_cpus() -> int:
     """CPUs that this process may use: by affinity, and by the quota of its control group."""
-    if hasattr(os, "sched_getaffinity"):
-        count = len(os.sched_getaffinity(0))
-    else:
-        count = os.cpu_count() or 1
+    affine = hasattr(os, "sched_getaffinity")
+    count = len(os.sched_getaffinity(0)) if affine else os.cpu_count() or 1
     try:
         quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
         return max(1, min(count, math.ceil(int(quota) / int(period))))
@@ -104,14 +102,12 @@ class Pool(ABC):
         self.options = options
         self.slots = slots
         self.members: list[Any] = []
-        self.lost: deque[Unit] = deque()
-        """Units whose worker died, to be issued again."""
+        self.again: deque[Unit] = deque()
+        """Units to be issued again: their worker died, or they ended in an error."""
         self.job_key: Any = None
         self.job: Job | None = None
         self.restarts = 0
         """Of workers, in this pass."""
-        self.last_seq = 0
-        """The number of the unit that was made last."""
         self._closed = False
 
     def begin(self, key: Any, job: Job) -> None:
@@ -123,11 +119,6 @@ class Pool(ABC):
             self.job_key = key
         self.hire()
 
-    def ready_member(self) -> Member | None:
-        """The worker with least to do, unless all have enough."""
-        member = min(self.members, key=lambda one: len(one.queue), default=None)
-        return member if member is not None and len(member.queue) < QUEUED else None
-
     def abandon(self, units: Iterable[Unit]) -> None:
         """Forget units: nobody waits for them any more."""
         at_work = {unit for member in self.members for unit in member.queue}
@@ -135,8 +126,8 @@ class Pool(ABC):
             unit.abandoned = True
             if unit not in at_work:  # done, or to be issued again
                 self.release(unit)
-        self.lost.clear()
-        self.cancel(self.last_seq)
+        self.again.clear()
+        self.cancel()
 
     def release(self, unit: Unit) -> None:
         """Give back the slot of a unit."""
@@ -155,6 +146,10 @@ class Pool(ABC):
 
     def check(self) -> None:
         """Find workers that ended unnoticed."""
+        return
+
+    def cancel(self) -> None:
+        """Tell workers that what was issued need not be done."""
         return
 
     @abstractmethod
@@ -177,10 +172,6 @@ class Pool(ABC):
     @abstractmethod
     def wake(self) -> None:
         """End a `wait`, from another thread."""
-
-    @abstractmethod
-    def cancel(self, seq: int) -> None:
-        """Tell workers that units up to `seq` need not be done."""
 
     @abstractmethod
     def take(self, unit: Unit) -> list[Datapoint]:
@@ -215,11 +206,11 @@ class IdlePools:
 
     def put_back(self, pool: Pool) -> None:
         """Keep a pool for the next pass."""
-        if self._closed or not pool.usable:
+        if pool.usable:
+            self._pools.append(pool)
+        else:
             pool.close()
-            return
-        self._pools.append(pool)
-        while len(self._pools) > _MOST_IDLE:
+        while len(self._pools) > (0 if self._closed else _MOST_IDLE):
             self._pools.pop(0).close()
 
     def close(self) -> None:
@@ -229,6 +220,3 @@ class IdlePools:
             self._pools.pop().close()
 
     __del__ = close
-
-    def __reduce__(self) -> Any:
-        return IdlePools, ()

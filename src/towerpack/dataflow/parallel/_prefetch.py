@@ -25,7 +25,6 @@ from towerpack.dataflow.parallel._pool import (
     IdlePools,
     OnWorkerDeath,
     Options,
-    Pool,
     Start,
     usable_cpus,
 )
@@ -90,16 +89,17 @@ class PrefetchData(ParallelStage):
         start: Start = "fresh",
     ) -> None:
         super().__init__(ds)
+        workers = usable_cpus() if num_proc is None else num_proc
         self.options = Options(
-            workers=usable_cpus() if num_proc is None else num_proc,
-            backend=backend,
-            prefetch=num_prefetch,
-            ordered=ordered,
-            on_worker_death=on_worker_death,
-            max_restarts=max_restarts,
-            stall_s=stall_s,
-            copy=copy,
-            start=start,
+            workers,
+            num_prefetch,
+            ordered,
+            backend,
+            on_worker_death,
+            max_restarts,
+            stall_s,
+            copy,
+            start,
         )
         self._idle = IdlePools()
 
@@ -151,7 +151,7 @@ class PrefetchData(ParallelStage):
 
         # It must not hold `place`, which comes to hold it: passes end when they are dropped, and
         # not when garbage is collected.
-        def begin(source: Callable[[Pool], WorkSource]) -> Run:
+        def begin(source: WorkSource) -> Run:
             try:
                 return Run(self._idle, options, job, key, source, pipeline)
             except (TowerpackError, OSError, MemoryError):
@@ -240,8 +240,6 @@ class MultiProcessMapData(PrefetchData):
         options: `rng`, `on_error` and `max_errors` as for `MapData`, others as for `PrefetchData`.
     """
 
-    _backend: Backend = "process"
-
     def __init__(
         self,
         ds: DataFlow,
@@ -252,7 +250,8 @@ class MultiProcessMapData(PrefetchData):
         **options: Any,
     ) -> None:
         mapped = _mapped(ds, map_func, options)
-        super().__init__(mapped, buffer_size, num_proc, backend=self._backend, **options)
+        options.setdefault("backend", "process")
+        super().__init__(mapped, buffer_size, num_proc, **options)
 
 
 class MultiThreadMapData(MultiProcessMapData):
@@ -260,8 +259,6 @@ class MultiThreadMapData(MultiProcessMapData):
 
     Contract: as `MapData`. Arguments as those of `MultiProcessMapData`.
     """
-
-    _backend: Backend = "thread"
 
     def __init__(
         self,
@@ -272,7 +269,7 @@ class MultiThreadMapData(MultiProcessMapData):
         strict: bool = False,
         **options: Any,
     ) -> None:
-        super().__init__(ds, num_thread, map_func, buffer_size, strict, **options)
+        super().__init__(ds, num_thread, map_func, buffer_size, backend="thread", **options)
 
 
 class MultiProcessMapAndBatchData(PrefetchData):

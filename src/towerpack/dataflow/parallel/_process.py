@@ -9,8 +9,9 @@ import selectors
 import signal
 import socket
 import time
-from io import RawIOBase
-from typing import cast
+from collections.abc import Sequence
+from multiprocessing.connection import Pipe
+from typing import Any, cast
 
 from towerpack._core.errors import TowerpackError, WorkerError
 from towerpack._core.logs import get_logger
@@ -19,10 +20,11 @@ from towerpack.dataflow._memory import Arena
 from towerpack.dataflow.parallel._image import JobImage
 from towerpack.dataflow.parallel._launch import Process, safe_to_fork, start_fork, start_fresh
 from towerpack.dataflow.parallel._memory import Slot, SlotPool, memory_file
-from towerpack.dataflow.parallel._messages import Channel, Message, error_from, restore_failure
-from towerpack.dataflow.parallel._packing import WORTH_LENDING, Packed, unpack
+from towerpack.dataflow.parallel._messages import error_from, restore_failure
+from towerpack.dataflow.parallel._packing import WORTH_LENDING, pack, put, space_for, unpack
 from towerpack.dataflow.parallel._pool import Member, Options, Pool
 from towerpack.dataflow.parallel._work import Job, Unit, place_of
+from towerpack.dataflow.parallel._worker import receive, send
 
 log = get_logger(__name__)
 
@@ -36,40 +38,43 @@ _STACKS_S = 0.2
 _MOST_WORDS = 20_000
 _SUGGESTIONS = {
     "SIGKILL": "probably out of memory: fewer workers, smaller batches or a smaller num_prefetch",
-    "SIGSEGV": "a fault in compiled code that the pipeline calls",
     "SIGBUS": "a mapped file that shrank, or a disk that failed",
 }
 
 
 class ProcessMember(Member):
-    """A worker process, with the file for its last words.
+    """A worker process: a fork that knows its job, or without one a fresh interpreter."""
 
-    It is killed when `life`, the writing end of its pipe, is closed.
-    """
-
-    def __init__(
-        self, channel: Channel, process: Process, words: RawIOBase, life: RawIOBase
-    ) -> None:
+    def __init__(self, slots_fd: int, job: Job | None) -> None:
         super().__init__()
-        self.channel = channel
-        self.process = process
-        self.job: Job | None = None
-        """The one that was sent to it last."""
+        with contextlib.ExitStack() as kept, contextlib.ExitStack() as handed_over:
+            self.channel, theirs = map(kept.enter_context, Pipe())
+            handed_over.callback(theirs.close)
+            self._words = kept.enter_context(open(memory_file("words"), "rb", 0))
+            # A pipe for each: of one that they shared, the kernel would tell only one of them.
+            lives_fd, life_fd = os.pipe()
+            handed_over.callback(os.close, lives_fd)
+            life = kept.enter_context(open(life_fd, "wb", 0))
+            fds = (theirs.fileno(), slots_fd, lives_fd, self._words.fileno())
+            self.process: Process = start_fresh(fds) if job is None else start_fork(fds, job)
+            self.close = kept.pop_all().close
+        self.let_go = life.close  # of what its life hangs on: for forks of this process
+        self.job = job
+        """The one that it knows."""
         self.started = False
-        self.let_live = life.close  # in a process that is not its parent
-        self._words = words
         self._words_read = 0
+
+    def tell(self, *message: Any, fds: Sequence[int] = ()) -> None:
+        """Send a message."""
+        with contextlib.suppress(OSError):  # it died: that shows when it is waited for
+            send(self.channel, *message, fds=fds)
 
     def stacks(self) -> str:
         if not self.started:  # the signal would end it
             return "it has not started yet"
         os.kill(self.process.pid, signal.SIGUSR1)
-        end = time.monotonic() + _STACKS_S
-        words = ""
-        while time.monotonic() < end:
-            time.sleep(0.02)
-            words += self.words()
-        return words
+        time.sleep(_STACKS_S)
+        return self.words()
 
     def words(self) -> str:
         """What it has written about its end, or about its stacks, since the last time."""
@@ -84,12 +89,6 @@ class ProcessMember(Member):
             if time.monotonic() > end:
                 self.process.kill()
             time.sleep(0.002)
-
-    def close(self) -> None:
-        """Close what there is between us. Were it not over, that would end it at once."""
-        self.channel.close()
-        self._words.close()
-        self.let_live()
 
 
 class ProcessPool(Pool):
@@ -121,41 +120,22 @@ class ProcessPool(Pool):
     def hire(self) -> None:
         self.check()
         while len(self.members) < self.options.workers:
-            self.members.append(self._start())
-        image = self._image
+            member = ProcessMember(self.slots.fd, self.job if self._image is None else None)
+            self._selector.register(member.channel, selectors.EVENT_READ, member)
+            self.members.append(member)
         for member in self.members:
-            if image is not None and member.job is not self.job:
+            if member.job is not self.job and self._image is not None:
                 member.job = self.job
-                with contextlib.suppress(OSError):  # it died: that shows when it is waited for
-                    message = ("job", image.pieces, len(image.fds))
-                    member.channel.send(message, tuple(image.fds))
-
-    def _start(self) -> ProcessMember:
-        with contextlib.ExitStack() as failed, contextlib.ExitStack() as handed_over:
-            ours, theirs = socket.socketpair()
-            failed.enter_context(ours)
-            handed_over.enter_context(theirs)
-            words = failed.enter_context(open(memory_file("words"), "rb", 0))
-            # A pipe for each: of one that they shared, the kernel would tell only one of them.
-            lives_fd, life_fd = os.pipe()
-            handed_over.callback(os.close, lives_fd)
-            life = failed.enter_context(open(life_fd, "wb", 0))
-            fds = (theirs.fileno(), self.slots.fd, lives_fd, words.fileno())
-            if self.options.start == "fresh" or self.job is None:
-                process = start_fresh(fds)
-            else:
-                process = start_fork(fds, self.job)
-            failed.pop_all()
-        member = ProcessMember(Channel(ours), process, words, life)
-        self._selector.register(member.channel, selectors.EVENT_READ, member)
-        return member
+                member.tell("job", self._image.pieces, fds=self._image.fds)
 
     def wait(self, timeout_s: float) -> None:
-        for key, _ in self._selector.select(timeout_s):
-            if key.data is None:
-                self._bell[0].recv(4096)
-            else:
-                self._listen(key.data)
+        while ready := self._selector.select(timeout_s):
+            timeout_s = 0.0
+            for key, _ in ready:
+                if key.data is None:
+                    self._bell[0].recv(4096)
+                else:
+                    self._listen(key.data)
 
     def wake(self) -> None:
         with contextlib.suppress(OSError):  # closed meanwhile
@@ -165,26 +145,24 @@ class ProcessPool(Pool):
         """Find workers that ended though something keeps their sockets open."""
         for member in list(self.members):
             if member.process.poll() is not None:
-                self._listen(member)
+                while member in self.members and member.channel.poll():
+                    self._listen(member)
                 self._bury(member)
 
     def _listen(self, member: ProcessMember) -> None:
         try:
-            while messages := member.channel.poll():
-                for message in messages:
-                    self._heard(member, message)
+            kind, *fields, own = receive(member.channel)
         except (EOFError, OSError):
             self._bury(member)
-
-    def _heard(self, member: ProcessMember, message: Message) -> None:
-        if message[0] == "ready":
+            return
+        if kind == "ready":
             member.started, member.since = True, time.monotonic()
             return
-        _, extents, failure, count, needed, seconds, has_own = message
+        extents, failure, count, needed, seconds = fields
         unit = member.finished()
-        if has_own:
+        if own:
             self.release(unit)
-            unit.slot = self.slots.adopt(member.channel.fds.popleft())
+            unit.slot = self.slots.adopt(*own)
         error = None if failure is None else restore_failure(failure)
         unit.finish(extents, count, error)
         if unit.abandoned:
@@ -192,43 +170,23 @@ class ProcessPool(Pool):
             return
         unit.seconds, unit.nbytes = seconds, needed
 
-    def take_slot(self, nbytes: int = 0) -> Slot:
-        """A slot, after telling workers which are gone."""
-        slot = self.slots.take(nbytes)
-        if self.slots.dropped:
-            for member in self.members:
-                with contextlib.suppress(OSError):
-                    member.channel.send(("forget", self.slots.dropped))
-            self.slots.dropped.clear()
-        return slot
-
     def submit(self, unit: Unit, member: Member) -> None:
         try:
-            slot = self._send_inputs(unit)
+            parts = [] if unit.inputs is None else pack(unit.inputs)
+            needed = space_for(parts)
+            if unit.slot is None or unit.slot.nbytes < needed:
+                self.release(unit)
+                unit.slot = self.slots.take(needed)
+            sent = put(parts, Arena(unit.slot.bytes()))
         except Exception as error:  # noqa: BLE001  raised in its turn, as all that befalls a unit
             if not isinstance(error, TowerpackError):  # which tells that there is no memory
-                error = error_from(
-                    error,
-                    "A datapoint cannot be sent to a worker",
-                    expected="what pickles",
-                    fix='convert it in the source, or backend="thread"',
-                )
+                fix = 'convert it in the source, or backend="thread"'
+                error = error_from(error, "A datapoint cannot be sent to a worker", fix=fix)
             unit.finish(None, 0, error)
             return
         member.assign(unit)
-        with contextlib.suppress(OSError):  # it died: that shows when it is waited for
-            message = ("unit", unit.seq, slot.offset, slot.nbytes, unit.work, unit.sent)
-            cast("ProcessMember", member).channel.send(message)
-
-    def _send_inputs(self, unit: Unit) -> Slot:
-        packed = None if unit.inputs is None else Packed(unit.inputs)
-        needed = 0 if packed is None else packed.most
-        if unit.slot is None or unit.slot.nbytes < needed:
-            self.release(unit)
-            unit.slot = self.take_slot(needed)
-        if packed is not None:
-            unit.sent = packed.put(Arena(unit.slot.anchor()))
-        return unit.slot
+        where = unit.slot.offset, unit.slot.nbytes
+        cast("ProcessMember", member).tell("unit", *where, unit.work, sent)
 
     def take(self, unit: Unit) -> list[Datapoint]:
         slot, extents = cast("Slot", unit.slot), unit.value
@@ -236,15 +194,14 @@ class ProcessPool(Pool):
         large = sum(size for _, size in extents[:-1]) >= WORTH_LENDING
         if large and not self.must_copy():
             return to_rows(unpack(extents, self.slots.lend(slot), copy=False))
-        value = to_rows(unpack(extents, slot.anchor(), copy=True))
+        value = to_rows(unpack(extents, slot.bytes(), copy=True))
         self.slots.give_back(slot)
         return value
 
-    def cancel(self, seq: int) -> None:
+    def cancel(self) -> None:
         for member in self.members:
             if member.queue:
-                with contextlib.suppress(OSError):
-                    member.channel.send(("cancel", seq))
+                member.tell("cancel")
 
     def _bury(self, member: ProcessMember) -> None:
         """A worker has ended: its units are issued again, or the first one becomes an error."""
@@ -264,7 +221,7 @@ class ProcessPool(Pool):
             elif unit is first and not self._may_restart(unit, member):
                 unit.finish(None, 0, error)
             else:
-                self.lost.append(unit)
+                self.again.append(unit)
         member.queue.clear()
 
     def _may_restart(self, unit: Unit, member: ProcessMember) -> bool:
@@ -315,11 +272,9 @@ def _obituary(member: ProcessMember, unit: Unit | None) -> WorkerError:
         how, fix = f"ended with status {code}", "see what it wrote to stderr"
     where = "" if unit is None else f" at {place_of(unit.work)}"
     words = member.words().strip()
-    return WorkerError(
-        f"A worker (process {member.process.pid}) {how}{where}.",
-        fix=fix,
-        details=f"Its last words:\n{words}" if words else None,
-    )
+    details = f"Its last words:\n{words}" if words else None
+    what = f"A worker (process {member.process.pid}) {how}{where}."
+    return WorkerError(what, fix=fix, details=details)
 
 
 # All that are open. Not weak: what is found in garbage has its sockets closed before anybody could
@@ -334,11 +289,11 @@ def close_all() -> None:
         pool.close()
 
 
-def _let_live() -> None:
+def _let_go() -> None:
     """Let go, in a fork, of the pipes by which workers notice the end of their parent."""
     for pool in _POOLS:
         for member in pool.members:
-            member.let_live()
+            member.let_go()
 
 
-os.register_at_fork(after_in_child=_let_live)
+os.register_at_fork(after_in_child=_let_go)

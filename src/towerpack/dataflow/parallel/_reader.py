@@ -1,19 +1,16 @@
 """A thread that reads a source ahead, for what can only be read in order, and keeps what it read.
 
-A generator may fill one array again and again: read by itself that is right, as each datapoint is
-used before the next one is asked for. Whoever reads ahead has to copy first.
+A generator may fill one array again and again, so whoever reads it ahead has to copy first.
 """
 
 from __future__ import annotations
 
 import contextlib
 import copy
-import pickle
 import threading
 import time
-import weakref
 from collections import OrderedDict, defaultdict, deque
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
@@ -22,19 +19,15 @@ from towerpack.dataflow._datapoints import Datapoint, rebuild
 from towerpack.dataflow._flow import DataFlow, Place, compile_flow, inputs_of, is_exact
 from towerpack.dataflow._stream import State, Stream, Tally
 from towerpack.dataflow._user_code import is_ours
-from towerpack.dataflow.parallel._messages import dump, dump_code, load
+from towerpack.dataflow.parallel._pool import Pool
 from towerpack.dataflow.parallel._work import Inputs, Work, WorkSource
 from towerpack.dataflow.sources._iterables import DataFromGenerator, DataFromIterable
-
-Keep = Callable[[Datapoint], Datapoint]
-
-Others = Callable[[Any], Any]
-"""What is to become of objects of kinds that are not known here."""
 
 _UNCHANGING: Final = frozenset(
     {type(None), bool, int, float, complex, str, bytes, *np.sctypeDict.values()}
     - {np.void, np.object_}
 )
+_AHEAD = 256
 _CONTAINERS: Final = (list, dict, OrderedDict, defaultdict)
 
 
@@ -46,34 +39,39 @@ class Entry(NamedTuple):
     skipped: int
 
 
-class Buffer(WorkSource):
-    """What was read and not used. The thread knows this, and not the iteration that it serves.
+class Reader(threading.Thread, WorkSource):
+    """Read a stream ahead, and close it. It does not know the iteration that it serves.
 
-    About `limit` datapoints are read ahead. Each `group` of them becomes one, as do those left at
-    the end if `remainder`; `start` groups were done before. `wake` is called when there is again
-    something to take.
+    Each `group` datapoints become one, as do those left at the end if `remainder`; `start` groups
+    were done before. What is `reused` may be written over when the stream goes on.
     """
 
     def __init__(
         self,
-        limit: int,
-        wake: Callable[[], None],
-        group: int = 1,
+        stream: Stream,
+        tally: Tally,
         *,
-        epoch: int = 0,
-        start: int = 0,
-        remainder: bool = True,
+        reused: bool,
+        group: int,
+        remainder: bool,
+        epoch: int,
+        start: int,
     ) -> None:
-        super().__init__(1, max(1, limit // 2 // group))
+        super().__init__(name="towerpack-data-reader", daemon=True)
+        self.at_source = threading.Lock()
+        """Held while it is in its source."""
+        self._stream = stream
+        self._tally = tally
+        self._reused = reused
         self.group = group
-        self.limit = limit
+        self._limit = max(_AHEAD, group)
+        self.most = max(1, self._limit // 2 // group)
         self.reads: deque[tuple[State, int]] = deque()
         """For each datapoint that was taken as work and is not handed on: the state of the source
         after it, and how many bad datapoints it left out before it."""
         self.last: tuple[State, int] = (None, 0)
         """The same of the source at its end."""
         self.closed = False
-        self._wake = wake
         self._epoch = epoch
         self._next = start
         self._remainder = remainder
@@ -82,8 +80,43 @@ class Buffer(WorkSource):
         self._error: BaseException | None = None
         self._ended = self._hungry = False
 
+    def begin(self, pool: Pool) -> None:
+        self._wake = pool.wake
+        self._deep = pool.options.backend == "process"
+        self.start()
+
+    def run(self) -> None:
+        counted = 0
+        read: list[Datapoint] = []  # one, which is not lost if it cannot be kept at first
+        while not self.closed:
+            try:
+                with self.at_source:
+                    if not read:
+                        read.append(next(self._stream))
+                    datapoint = own_copy(read[0], self._deep) if self._reused else read[0]
+                    skipped = self._tally.skipped
+                    entry = Entry(datapoint, self._stream.state(), skipped - counted)
+            except StopIteration:
+                self._end(self._stream.state(), self._tally.skipped - counted)
+                break
+            except BaseException as error:  # noqa: BLE001  it is raised in the consumer
+                self._fail(error)
+            else:
+                counted = skipped
+                read.clear()
+                self._put(entry)
+                del datapoint, entry
+        with self.at_source:
+            self._stream.close()
+
     def next_work(self) -> tuple[Work, Inputs | None] | None:
-        entries = self.take(self.size * self.group)
+        with self._changed:
+            there = min(self.size * self.group, len(self._entries))
+            if not self._ended:  # only then may a group be smaller
+                there -= there % self.group
+            entries = [self._entries.popleft() for _ in range(there)]
+            self._hungry = len(self._entries) < self.group
+            self._changed.notify_all()
         self.reads.extend((entry.state, entry.skipped) for entry in entries)
         count = len(entries) // self.group
         if self._remainder and len(entries) % self.group:
@@ -95,38 +128,27 @@ class Buffer(WorkSource):
         datapoints = [entry.datapoint for entry in entries[: count * self.group]]
         return (self._epoch, start, self._next), (start * self.group, datapoints)
 
-    def put(self, entry: Entry) -> None:
+    def _put(self, entry: Entry) -> None:
         """Add an entry, and wait until there is room for another one."""
         with self._changed:
             self._entries.append(entry)
             if len(self._entries) >= self.group:
                 self._tell()
-            self._changed.wait_for(lambda: self.closed or len(self._entries) < self.limit)
+            self._changed.wait_for(lambda: self.closed or len(self._entries) < self._limit)
 
-    def fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
         """The source raised. Wait until it is to be tried again."""
         with self._changed:
             self._error = error
             self._tell()
             self._changed.wait_for(lambda: self.closed or self._error is None)
 
-    def end(self, state: State, skipped: int) -> None:
+    def _end(self, state: State, skipped: int) -> None:
         """The source is exhausted."""
         with self._changed:
             self._ended = True
             self.last = state, skipped
             self._tell()
-
-    def take(self, count: int) -> list[Entry]:
-        """Up to `count` entries that are there now, in whole groups until the end."""
-        with self._changed:
-            there = min(count, len(self._entries))
-            if not self._ended:
-                there -= there % self.group
-            taken = [self._entries.popleft() for _ in range(there)]
-            self._hungry = len(self._entries) < self.group
-            self._changed.notify_all()
-            return taken
 
     def raise_error(self) -> None:
         """Raise what the source raised, and let it try again, once what is before it was taken."""
@@ -154,84 +176,34 @@ class Buffer(WorkSource):
             self._wake()
 
 
-_READERS: weakref.WeakKeyDictionary[threading.Thread, threading.Lock] = weakref.WeakKeyDictionary()
-"""Of all threads that were started, the lock that one holds while it is in its source."""
-
-
-def read_ahead(stream: Stream, tally: Tally, buffer: Buffer, keep: Keep | None = None) -> None:
-    """Start the thread; it closes the stream, which counts in `tally` what it leaves out.
-
-    `keep` makes of a datapoint what is kept of it while the stream goes on.
-    """
-    at_source = threading.Lock()
-    thread = threading.Thread(
-        target=_read,
-        args=(stream, tally, buffer, keep, at_source),
-        name="towerpack-data-reader",
-        daemon=True,
-    )
-    _READERS[thread] = at_source
-    thread.start()
-
-
 @contextlib.contextmanager
 def readers_at_rest(timeout_s: float) -> Generator[set[threading.Thread]]:
-    """Keep the other threads of this module out of their sources, where they may hold any lock.
-
-    Yields those that are out of them.
-    """
+    """Keep other readers out of their sources, where they may hold any lock; yield those."""
     end = time.monotonic() + timeout_s
     resting: set[threading.Thread] = set()
     with contextlib.ExitStack() as kept_out:
-        for thread, at_source in list(_READERS.items()):
-            # A fork has its parent's table, but not its threads.
-            if thread is threading.current_thread() or not thread.is_alive():
+        for thread in threading.enumerate():
+            if not isinstance(thread, Reader) or thread is threading.current_thread():
                 continue
-            if at_source.acquire(timeout=max(0.0, end - time.monotonic())):
-                kept_out.callback(at_source.release)
+            if thread.at_source.acquire(timeout=max(0.0, end - time.monotonic())):
+                kept_out.callback(thread.at_source.release)
                 resting.add(thread)
         yield resting
 
 
-def _read(
-    stream: Stream, tally: Tally, buffer: Buffer, keep: Keep | None, at_source: threading.Lock
-) -> None:
-    counted = 0
-    read: list[Datapoint] = []  # one, which is not lost if it cannot be kept at first
-    while not buffer.closed:
-        try:
-            with at_source:
-                if not read:
-                    read.append(next(stream))
-                datapoint = read[0] if keep is None else keep(read[0])
-                entry = Entry(datapoint, stream.state(), tally.skipped - counted)
-        except StopIteration:
-            buffer.end(stream.state(), tally.skipped - counted)
-            break
-        except BaseException as error:  # noqa: BLE001  it is raised in the consumer
-            buffer.fail(error)
-        else:
-            counted = tally.skipped
-            read.clear()
-            buffer.put(entry)
-            del datapoint, entry
-    with at_source:
-        stream.close()
-
-
 def may_write_over(flow: DataFlow) -> bool:
-    """Whether datapoints come from iterating code of the user's, which may use memory again.
-
-    The sources and stages of the library never do.
-    """
+    """Whether datapoints come from iterating code of the user's, which may use memory again."""
     if not is_exact(flow) or not is_ours(type(flow)):
         return compile_flow(flow, Place(0, serial=True)) is None
     iterates = isinstance(flow, (DataFromGenerator, DataFromIterable))
     return iterates or any(map(may_write_over, inputs_of(flow)))
 
 
-def own_copy(value: Any, others: Others, done: dict[int, Any] | None = None) -> Any:
-    """A datapoint in memory of its own: arrays, and what holds them, are copied."""
+def own_copy(value: Any, deep: bool, done: dict[int, Any] | None = None) -> Any:
+    """A datapoint in memory of its own: arrays, and what holds them, are copied.
+
+    Other objects if `deep`; for threads one might be what the program goes on with.
+    """
     kind = cast("type[Any]", type(value))
     if kind in _UNCHANGING or (kind is tuple and _UNCHANGING.issuperset(map(type, value))):
         return value
@@ -241,36 +213,17 @@ def own_copy(value: Any, others: Others, done: dict[int, Any] | None = None) -> 
     if kind is np.ndarray and not value.dtype.hasobject:
         made = value.copy(order="K")
     elif kind is tuple or (issubclass(kind, tuple) and hasattr(value, "_make")):
-        made = rebuild(value, [own_copy(one, others, done) for one in value])
+        made = rebuild(value, [own_copy(one, deep, done) for one in value])
     elif kind in _CONTAINERS:
         made = done[id(value)] = value.copy()  # which it may hold itself
         for key, one in value.items() if issubclass(kind, dict) else enumerate(value):
-            made[key] = own_copy(one, others, done)
+            made[key] = own_copy(one, deep, done)
     elif issubclass(kind, memoryview):
         made = np.array(value).data
     else:
-        made = None
-        if issubclass(kind, (np.ndarray, np.void, bytearray)):
+        made = value
+        if deep or issubclass(kind, (np.ndarray, np.void, bytearray)):
             with contextlib.suppress(Exception):  # it holds what cannot be copied
-                made = copy.deepcopy(value)
-        made = others(value) if made is None else made
+                made = copy.deepcopy(value, done)
     done[id(value)] = made
     return made
-
-
-class _Pickled:
-    """An object as it was."""
-
-    def __init__(self, data: bytes) -> None:
-        self._data = data
-
-    def __reduce__(self) -> Any:
-        return load, (pickle.PickleBuffer(self._data),)
-
-
-def pickled(value: Any) -> Any:
-    """What pickles like a value as it is now; the value itself if that does not pickle."""
-    for pickling in (dump, dump_code):
-        with contextlib.suppress(Exception):
-            return _Pickled(pickling(value))
-    return value

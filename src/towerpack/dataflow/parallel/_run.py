@@ -6,15 +6,14 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from towerpack._core.errors import DataFlowError, WorkerError
 from towerpack._core.logs import get_logger
-from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
+from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import Done, State, Stream
-from towerpack.dataflow.parallel._pool import IdlePools, Options, Pool
+from towerpack.dataflow.parallel._pool import QUEUED, IdlePools, Options
 from towerpack.dataflow.parallel._work import Job, PlanWork, Unit, Work, WorkSource, place_of
 
 log = get_logger(__name__)
@@ -24,14 +23,10 @@ _START_S = 30.0
 # A worker's death is raised in its turn, unless what comes before it takes longer.
 _DEATH_PATIENCE_S = 0.5
 _SPARE_SLOTS = 4
-_MOST_JUMPS = 4
 
 
 class Run:
-    """The engine of one pass, with a pool that it borrows.
-
-    Jobs with equal keys are equal, and sent only once. What is to be done may depend on the pool.
-    """
+    """The engine of one pass, with a pool that it borrows; jobs with equal keys are equal."""
 
     closed = True  # or interrupted, or not begun
 
@@ -41,13 +36,13 @@ class Run:
         options: Options,
         job: Job,
         key: Any,
-        source: Callable[[Pool], WorkSource],
+        source: WorkSource,
         pipeline: str,
     ) -> None:
         self._pools = pools
+        self._source = source
         self._pipeline = pipeline
         self._order: deque[Unit] = deque()
-        self._again: deque[Unit] = deque()
         self._outstanding = 0
         self._checked = 0.0
         self.taken: Work = (0, 0, 0)
@@ -55,18 +50,16 @@ class Run:
         self._pool = pools.take(options)
         try:
             self._pool.begin(key, job)
-            self._source = source(self._pool)
-        except BaseException:
-            pools.put_back(self._pool)
+            source.begin(self._pool)
+        except BaseException:  # it may have told a worker half of it
+            self._pool.close()
             raise
         self.closed = False
 
     def take(self) -> list[Datapoint] | None:
         """The datapoints of the next unit; `None` at the end.
 
-        Raises:
-            Exception: What a datapoint raised, after those before it were taken. The next call
-                tries it again.
+        What one of them raised is raised after those before it; the next call tries it again.
         """
         if self.closed:
             raise DataFlowError(
@@ -75,12 +68,10 @@ class Run:
             )
         try:
             return self._take()
-        except Exception:
-            raise
-        except BaseException:
-            # Ctrl-C may have come between a message and what was to be done about it.
-            self._pool.close()
-            self.close()
+        except BaseException as error:
+            if not isinstance(error, Exception):  # Ctrl-C may have come amid a message
+                self._pool.close()
+                self.close()
             raise
 
     def close(self) -> None:
@@ -134,7 +125,7 @@ class Run:
         if unit.error is not None and unit.finished == 0:
             error = unit.error
             unit.reset()  # should anybody ask again, it is done again
-            self._again.append(unit)
+            self._pool.again.append(unit)
             raise error
         rows = self._pool.take(unit)
         self.taken = unit.work
@@ -152,23 +143,21 @@ class Run:
     def _issue(self) -> None:
         pool = self._pool
         while True:
-            if pool.lost or not pool.members:
+            if pool.again or not pool.members:
                 pool.hire()  # before one is chosen: it may find that one has ended
-            member = pool.ready_member()
-            unit = None if member is None else self._next_unit()
-            if member is None or unit is None:
+            member = min(pool.members, key=lambda one: len(one.queue))
+            unit = self._next_unit() if len(member.queue) < QUEUED else None
+            if unit is None:
                 return
             pool.submit(unit, member)
 
     def _next_unit(self) -> Unit | None:
-        for waiting in (self._again, self._pool.lost):
-            if waiting:
-                return waiting.popleft()
+        if self._pool.again:
+            return self._pool.again.popleft()
         work = self._source.next_work() if self._has_room() else None
         if work is None:
             return None
-        self._pool.last_seq += 1
-        unit = Unit(self._pool.last_seq, *work)
+        unit = Unit(*work)
         self._order.append(unit)
         self._outstanding += unit.count
         return unit
@@ -194,21 +183,13 @@ class Run:
             limit = max(pool.options.stall_s, 0.0 if member.started else _START_S)
             if member.queue and now - max(member.since, member.reported) >= limit:
                 member.reported = now
-                log.warning(
-                    "%s: a worker has been at %s for %.0f s. Its stacks:\n%s",
-                    self._pipeline,
-                    place_of(member.queue[0].work),
-                    now - member.since,
-                    member.stacks(),
-                )
+                what = self._pipeline, place_of(member.queue[0].work), now - member.since
+                told = "%s: a worker has been at %s for %.0f s. Its stacks:\n%s"
+                log.warning(told, *what, member.stacks())
 
 
-Begin = Callable[[Callable[[Pool], WorkSource]], Run]
+Begin = Callable[[WorkSource], Run]
 """Begins a pass over some work."""
-
-
-def _positions(node: Node, epoch: int, gaps: list[tuple[int, int]], pool: Pool) -> PlanWork:
-    return PlanWork(epoch, gaps, node.chunk, pool.options.workers)
 
 
 class AheadNode(Node):
@@ -225,16 +206,14 @@ class AheadNode(Node):
         self._rows: list[Datapoint] = []  # in reverse: the next one is the last
         self._epoch: int = -1
         self._next = -1
-        self._jumps = 0
 
     def get(self, epoch: int, position: int) -> Datapoint:
         if position != self._next or epoch != self._epoch:
-            if self._jumps >= _MOST_JUMPS:
-                return self.inner.get(epoch, position)
-            # The first one, and that to the next epoch, are no jumps.
-            self._jumps = self._jumps + 1 if position and self._epoch >= 0 else 0
+            jumped = epoch == self._epoch
             self.close()
-            self._epoch, self._next = epoch, position
+            self._epoch, self._next = epoch, position + jumped
+            if jumped:
+                return self.inner.get(epoch, position)
         if not self._rows:
             self._fill()
         self._next += 1
@@ -243,21 +222,18 @@ class AheadNode(Node):
             self.close()
         return datapoint
 
-    def read(self, epoch: int, positions: Positions) -> Block:
-        return [self.get(epoch, position) for position in as_ints(positions)]
-
     def close(self) -> None:
         """End the pass."""
         self._rows.clear()
         self._epoch = self._next = -1
-        running, self._run = self._run, None
-        if running is not None:
-            running.close()
+        if self._run is not None:
+            self._run.close()
+            self._run = None
 
     def _fill(self) -> None:
         if self._run is None or self._run.closed:
             left = [(self._next, sys.maxsize if self.size is None else self.size)]
-            self._run = self._begin(partial(_positions, self.inner, self._epoch, left))
+            self._run = self._begin(PlanWork(self.inner.chunk, self._epoch, left))
         rows = self._run.take()
         if not rows:
             raise IndexError(f"there is no position {self._next}")
@@ -273,7 +249,7 @@ class UnorderedStream(Stream):
         self._rows: list[Datapoint] = []
         self._position = 0
         self._ended = False
-        self._run = begin(partial(_positions, node, epoch, self._done.gaps(size)))
+        self._run = begin(PlanWork(node.chunk, epoch, self._done.gaps(size)))
 
     def __next__(self) -> Datapoint:
         if not self._rows:

@@ -15,9 +15,9 @@ from towerpack.dataflow._memory import Arena, lend
 from towerpack.dataflow.parallel._memory import Bytes, SlotPool
 from towerpack.dataflow.parallel._packing import WORTH_LENDING
 from towerpack.dataflow.parallel._pool import Member, Options, Pool
-from towerpack.dataflow.parallel._work import Inputs, Result, Unit, Work
+from towerpack.dataflow.parallel._work import Result, Unit
 
-_Task = tuple[int, Work, Inputs | None, Any, Bytes | None]
+_Task = tuple[Unit, Any, Bytes | None]
 _Done = tuple[int, Result, int, float]
 
 
@@ -27,11 +27,8 @@ class ThreadMember(Member):
     def __init__(self, number: int, results: queue.SimpleQueue[_Done | None]) -> None:
         super().__init__()
         self.tasks: queue.SimpleQueue[_Task | None] = queue.SimpleQueue()
-        self.cancelled = [-1]
-        arguments = (number, self.tasks, results, self.cancelled)
-        self.thread = threading.Thread(
-            target=_serve, args=arguments, name=f"towerpack-data-{number}", daemon=True
-        )
+        name, arguments = f"towerpack-data-{number}", (number, self.tasks, results)
+        self.thread = threading.Thread(target=_serve, args=arguments, name=name, daemon=True)
         self.thread.start()
 
     def stacks(self) -> str:
@@ -44,23 +41,21 @@ def _serve(
     number: int,
     tasks: queue.SimpleQueue[_Task | None],
     results: queue.SimpleQueue[_Done | None],
-    cancelled: list[int],
 ) -> None:
     while (task := tasks.get()) is not None:
-        seq, work, inputs, job, memory = task
+        unit, job, memory = task
         begin = time.perf_counter()
         arena = None if memory is None else Arena(memory)
         result = Result([], 0)
-        if seq > cancelled[0]:
+        if not unit.abandoned:
             try:
                 with lend(arena):
-                    result = job.run(work, inputs)
+                    result = job.run(unit.work, unit.inputs)
             except BaseException as error:  # noqa: BLE001  the consumer waits for an answer
                 result = Result([], 0, error)
         needed = 0 if arena is None else max(1, arena.needed)
         results.put((number, result, needed, time.perf_counter() - begin))
-        # Not to be kept alive while waiting.
-        del task, work, inputs, job, memory, arena, result
+        del task, unit, job, memory, arena, result  # not to be kept alive while waiting
 
 
 class ThreadPool(Pool):
@@ -89,8 +84,7 @@ class ThreadPool(Pool):
         small = 0 < self._needed < WORTH_LENDING
         if not (small or self.must_copy()):
             memory = self.slots.lend(self.slots.take())
-        task = (unit.seq, unit.work, unit.inputs, self.job, memory)
-        cast("ThreadMember", member).tasks.put(task)
+        cast("ThreadMember", member).tasks.put((unit, self.job, memory))
 
     def wait(self, timeout_s: float) -> None:
         with contextlib.suppress(queue.Empty):
@@ -114,10 +108,6 @@ class ThreadPool(Pool):
         unit.finish(result.block, result.count, result.error)
         unit.seconds, unit.nbytes = seconds, needed
 
-    def cancel(self, seq: int) -> None:
-        for member in self.members:
-            member.cancelled[0] = seq
-
     def take(self, unit: Unit) -> list[Datapoint]:
         block, unit.value = unit.value, None
         return to_rows(block)
@@ -127,7 +117,8 @@ class ThreadPool(Pool):
             return
         self._closed = True
         for member in self.members:
-            member.cancelled[0] = self.last_seq
+            for unit in member.queue:
+                unit.abandoned = True
             member.tasks.put(None)
         self.members.clear()
         self.slots.close()

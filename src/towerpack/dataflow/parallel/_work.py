@@ -7,13 +7,15 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from towerpack.dataflow._datapoints import Block, Datapoint, Positions
 from towerpack.dataflow._memory import lent_empty
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow.parallel._memory import Slot
-from towerpack.dataflow.parallel._packing import Extents
+
+if TYPE_CHECKING:
+    from towerpack.dataflow.parallel._pool import Pool
 
 # A unit costs some 50 µs besides its work; results that take long or are large go alone.
 _WORTHWHILE_S = 8e-3
@@ -36,48 +38,36 @@ class Result:
     error: BaseException | None = None
 
 
-class _Sent(threading.local):
-    """What came with the work that a thread is at."""
-
-    first = 0
-    datapoints: Sequence[Datapoint] = ()
-
-
-_SENT = _Sent()
-
-
 class SentNode(Node):
     """The datapoints that come with a piece of work: a source that workers cannot read."""
 
     size = None
+    sent: Any = threading.local()  # `first` and `datapoints` of the work that a thread is at
 
     def read(self, epoch: int, positions: Positions) -> Block:
         # Of the last group that is to become one, there may be fewer.
-        first = int(positions[0]) - _SENT.first
-        return list(_SENT.datapoints[first : first + len(positions)])
+        first = int(positions[0]) - self.sent.first
+        return list(self.sent.datapoints[first : first + len(positions)])
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        return _SENT.datapoints[position - _SENT.first]
+        return self.sent.datapoints[position - self.sent.first]
 
 
 class Job:
     """What workers do in a pass: they read positions of a plan. Pickles by cloudpickle."""
 
     def __init__(self, node: Node, key: int) -> None:
+        node.lay_into(lent_empty)
         self._node = node
         self._key = key
-        self._ready = False
 
     def run(self, work: Work, inputs: Inputs | None = None) -> Result:
         """Do one piece of work; exceptions become part of the result."""
-        if not self._ready:
-            self._node.lay_into(lent_empty)
-            self._ready = True
         epoch, start, stop = work
         if inputs is not None:
-            _SENT.first, _SENT.datapoints = inputs
+            SentNode.sent.first, SentNode.sent.datapoints = inputs
             result = self._one_by_one(epoch, start, stop)
-            _SENT.datapoints = ()
+            del SentNode.sent.datapoints
             return result
         if stop - start > 1:
             # Of an exception, read alone they show which one it was, and what those before it are.
@@ -111,10 +101,8 @@ def place_of(work: Work) -> str:
 class Unit:
     """What a worker does at a time, from when it is issued until its datapoints are handed on."""
 
-    seq: int  # its name; grows
     work: Work
     inputs: Inputs | None = None  # what it is done on, where workers cannot read it themselves
-    sent: Extents | None = None  # where in the slot `inputs` lie
     slot: Slot | None = None  # where its result goes
     done: bool = False
     value: Any = None  # the result, or where in the slot it lies
@@ -158,10 +146,12 @@ class WorkSource(ABC):
 
     group: int = 1
     """How many inputs become one datapoint."""
+    size: int = 1
+    most: int = 1
 
-    def __init__(self, size: int, most: int) -> None:
-        self.size = min(size, most)
-        self._most = most
+    @abstractmethod
+    def begin(self, pool: Pool) -> None:
+        """Begin a pass."""
 
     @abstractmethod
     def next_work(self) -> tuple[Work, Inputs | None] | None:
@@ -183,17 +173,21 @@ class WorkSource(ABC):
         """Learn what a unit cost."""
         cheap = unit.seconds < _WORTHWHILE_S / 2 and unit.nbytes < _LARGE_BYTES / 2
         if cheap and unit.count == self.size:
-            self.size = min(2 * self.size, self._most)
+            self.size = min(2 * self.size, self.most)
 
 
 class PlanWork(WorkSource):
     """Runs of positions in the gaps left of a pass; all workers have some until its end."""
 
-    def __init__(self, epoch: int, gaps: list[tuple[int, int]], chunk: int, workers: int) -> None:
-        left = sum(stop - start for start, stop in gaps)
-        super().__init__(chunk, max(1, min(_MOST, left // (4 * workers))))
+    def __init__(self, chunk: int, epoch: int, gaps: list[tuple[int, int]]) -> None:
+        self.size = chunk
         self._epoch = epoch
         self._gaps = gaps[::-1]
+
+    def begin(self, pool: Pool) -> None:
+        left = sum(stop - start for start, stop in self._gaps)
+        self.most = max(1, min(_MOST, left // (4 * pool.options.workers)))
+        self.size = min(self.size, self.most)
 
     def next_work(self) -> tuple[Work, Inputs | None] | None:
         if not self._gaps:

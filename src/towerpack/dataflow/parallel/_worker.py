@@ -7,13 +7,16 @@ import faulthandler
 import fcntl
 import os
 import random
+import select
 import signal
-import socket
 import sys
 import threading
 import time
 import traceback
 from collections import deque
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import recv_handle, send_handle
 from typing import Any
 
 import numpy as np
@@ -21,18 +24,26 @@ import numpy as np
 from towerpack._core.errors import DataFlowError
 from towerpack.dataflow._memory import Arena, lend
 from towerpack.dataflow.parallel._image import Piece, load_image
-from towerpack.dataflow.parallel._memory import MappedSlots, map_shared, reserved_file
-from towerpack.dataflow.parallel._messages import (
-    Channel,
-    Failure,
-    Message,
-    describe_failure,
-    error_from,
-)
-from towerpack.dataflow.parallel._packing import Extents, Packed, bundle, unpack
-from towerpack.dataflow.parallel._work import Job, Result, place_of
+from towerpack.dataflow.parallel._memory import SlotMemory, map_shared, reserved_file
+from towerpack.dataflow.parallel._messages import Failure, describe_failure, dump, error_from, load
+from towerpack.dataflow.parallel._packing import Extents, bundle, pack, put, space_for, unpack
+from towerpack.dataflow.parallel._work import Job, Result, Work, place_of
 
 _WATCH_S = 0.5
+_MOST_MAPPED = 256
+
+
+def send(channel: Connection, *message: Any, fds: Sequence[int] = ()) -> None:
+    """Send a message, with descriptors; an `OSError` if the other end is gone."""
+    channel.send_bytes(dump((*message, len(fds))))
+    for fd in fds:
+        send_handle(channel, fd, 0)
+
+
+def receive(channel: Connection) -> list[Any]:
+    """Wait for a message; its descriptors, which are last in it, are the receiver's to close."""
+    *message, count = load(channel.recv_bytes())
+    return [*message, [recv_handle(channel) for _ in range(count)]]
 
 
 def main(
@@ -43,19 +54,16 @@ def main(
     parent: int,
     job: Job | None = None,
 ) -> None:
-    """Run until the consumer closes its end. Does not return.
-
-    The descriptors are those of `Fds`. A fork knows its job already.
-    """
+    """Run until the consumer closes its end, and exit; the descriptors are those of `Fds`."""
     die_with_parent(life_fd, parent)
     leave_signals_to_parent()
     faulthandler.enable(words_fd)
     faulthandler.register(signal.SIGUSR1, words_fd)
-    channel = Channel(socket.socket(fileno=channel_fd))
+    channel = Connection(channel_fd)
     status = 0
     try:
-        channel.send(("ready",))
-        Worker(channel, MappedSlots(slots_fd), job).serve()
+        send(channel, "ready")
+        Worker(channel, slots_fd, job).serve()
     except (EOFError, OSError):  # the consumer closed its end, or is gone
         pass
     except BaseException:  # noqa: BLE001  nobody is left to raise it to
@@ -70,10 +78,9 @@ def main(
 def die_with_parent(life_fd: int, parent: int) -> None:
     """End when the parent does, however it ends.
 
-    The kernel sends SIGIO when the last writer of the pipe is gone, and its default action ends
-    this process even within code that never lets go of the GIL. It sends it to one process for
-    each pipe. Not all systems do, and a process that the parent forked in C may hold the pipe open
-    too: hence the thread.
+    The kernel sends SIGIO (to one process for each pipe) when the last writer of the pipe is gone,
+    which ends this process even within code that never lets go of the GIL. Not all systems do, and
+    a process that the parent forked in C may hold the pipe open too: hence the thread.
     """
     signal.signal(signal.SIGIO, signal.SIG_DFL)  # a fork has its parent's handlers
     fcntl.fcntl(life_fd, fcntl.F_SETOWN, os.getpid())
@@ -94,9 +101,8 @@ def die_with_parent(life_fd: int, parent: int) -> None:
 def leave_signals_to_parent() -> None:
     """Do nothing on Ctrl-C and SIGTERM, which schedulers and terminals send to all processes.
 
-    They are the consumer's to handle, and workers end with it. SIGTERM is handled rather than
-    ignored, as programs that a map function starts would inherit that, and `terminate()` be lost on
-    them. Both were blocked while this interpreter started.
+    They are the consumer's to handle. SIGTERM is not ignored, as programs that a map function
+    starts would inherit that. Both were blocked while this interpreter started.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda number, frame: None)
@@ -106,64 +112,61 @@ def leave_signals_to_parent() -> None:
 class Worker:
     """Serve one consumer."""
 
-    def __init__(self, channel: Channel, slots: MappedSlots, job: Job | None) -> None:
+    def __init__(self, channel: Connection, slots_fd: int, job: Job | None) -> None:
         self._channel = channel
-        self._slots = slots
-        self._backlog: deque[Message] = deque()
+        self._come = select.poll()  # ten times as fast as the channel's own
+        self._come.register(channel, select.POLLIN)
+        self._slots_fd = slots_fd
+        self._slots: dict[int, SlotMemory] = {}
+        self._backlog: deque[list[Any]] = deque()
         self._job: Job | Failure | None = job
-        self._cancelled = -1
-        self._cv2_told = False
+        use_one_thread()
 
     def serve(self) -> None:
         """Work until the other end is closed, which is an `EOFError`."""
         while True:
             kind, *fields = self._next()
-            # Before work: it may be there since the fork, or since the job was loaded. What imports
-            # it within a unit is told by the environment.
-            if not self._cv2_told and "cv2" in sys.modules:
-                self._cv2_told = True
-                sys.modules["cv2"].setNumThreads(0)
-            if kind == "unit":
-                self._unit(*fields)
-            elif kind == "job":
+            if kind == "job":
                 self._load(*fields)
+            elif kind == "unit" and isinstance(self._job, Job):
+                self._unit(self._job, *fields)
+            else:
+                failure = self._job if kind == "unit" else None
+                send(self._channel, "done", None, failure, 0, 0, 0.0)
 
-    def _next(self) -> Message:
-        """The next thing to do. What cancels others is read ahead of them."""
-        messages = self._channel.poll()
-        while messages or not self._backlog:
-            for message in messages or [self._channel.receive()]:
-                if message[0] == "cancel":
-                    self._cancelled = message[1]
-                elif message[0] == "forget":
-                    self._slots.forget(message[1])
-                else:
-                    self._backlog.append(message)
-            messages = []
+    def _next(self) -> list[Any]:
+        """The next thing to do. What cancels those before it is read ahead of them."""
+        while not self._backlog or self._come.poll(0):
+            message = receive(self._channel)
+            if message[0] != "cancel":
+                self._backlog.append(message)
+                continue
+            for waiting in self._backlog:
+                if waiting[0] == "unit":
+                    waiting[0] = "cancelled"
         return self._backlog.popleft()
 
-    def _load(self, pieces: list[Piece], fd_count: int) -> None:
-        fds = [self._channel.fds.popleft() for _ in range(fd_count)]
+    def _load(self, pieces: list[Piece], fds: list[int]) -> None:
         self._job = None  # free what the last one held
         try:
             self._job = load_image(pieces, fds)
+            use_one_thread()
         except BaseException as error:  # noqa: BLE001  it is raised in the consumer
             fix = "what the pipeline uses must be importable in a fresh process"
             failure = error_from(error, "A worker cannot load the pipeline", fix=fix)
             self._job = describe_failure(failure)
 
-    def _unit(self, seq: int, offset: int, nbytes: int, work: Any, sent: Any) -> None:
-        job = None if seq <= self._cancelled else self._job
+    def _unit(
+        self, job: Job, offset: int, nbytes: int, work: Work, sent: Extents, _: list[int]
+    ) -> None:
         begin = time.perf_counter()
-        if job is None or isinstance(job, Failure):
-            self._channel.send(("done", None, job, 0, 0, 0.0, False))
-            return
-        memory = self._slots.anchor(offset, nbytes)
-        inputs, used = None, 0
-        if sent is not None:
-            inputs = unpack(sent, memory, copy=False)
-            used = max(start + size for start, size in sent)
-        arena = Arena(memory, used)
+        if len(self._slots) > _MOST_MAPPED:  # most of them are not used any more
+            self._slots.clear()
+        if offset not in self._slots:
+            self._slots[offset] = map_shared(self._slots_fd, nbytes, offset)
+        memory = np.frombuffer(self._slots[offset], np.uint8)
+        inputs = unpack(sent, memory, copy=False) if sent else None
+        arena = Arena(memory, used=max((start + size for start, size in sent), default=0))
         with lend(arena):
             # Lest all workers draw the same from the global generators.
             seed = job.seed_of(work)
@@ -177,26 +180,28 @@ class Worker:
                 extents, own = _pack(result, arena)
         except Exception as error:  # noqa: BLE001  it is raised in the consumer
             if not isinstance(error, DataFlowError):  # which tells that there is no memory
-                error = error_from(
-                    error,
-                    f"What a worker made at {place_of(work)} cannot be sent to the consumer",
-                    expected="arrays, numbers, strings, and what else pickles",
-                    fix="convert it in the map function",
-                )
+                what = f"What a worker made at {place_of(work)} cannot be sent to the consumer"
+                error = error_from(error, what, fix="convert it in the map function")
             result = Result([], 0, error)
         failure = None if result.error is None else describe_failure(result.error)
         seconds = time.perf_counter() - begin
-        message = ("done", extents, failure, result.count, arena.needed, seconds, bool(own))
-        self._channel.send(message, own)
+        message = "done", extents, failure, result.count, arena.needed, seconds
+        send(self._channel, *message, fds=own)
         for fd in own:
             os.close(fd)
 
 
+def use_one_thread() -> None:
+    """Keep OpenCV to one; what imports it later is told by the environment, of fresh workers."""
+    if "cv2" in sys.modules:
+        sys.modules["cv2"].setNumThreads(0)
+
+
 def _pack(result: Result, arena: Arena) -> tuple[Extents | None, tuple[int, ...]]:
     """Put a result into the arena; without room there, into a file of its own."""
-    packed = Packed(result.block)
-    extents = packed.put(arena)
+    parts = pack(result.block)
+    extents = put(parts, arena)
     if extents is not None:
         return extents, ()
-    fd, nbytes = reserved_file("result", packed.most + arena.missed)
-    return packed.put(Arena(np.frombuffer(map_shared(fd, nbytes), np.uint8))), (fd,)
+    fd, nbytes = reserved_file("result", space_for(parts) + arena.missed)
+    return put(parts, Arena(np.frombuffer(map_shared(fd, nbytes), np.uint8))), (fd,)

@@ -86,8 +86,6 @@ BATCHES: dict[str, Callable[[], DataFlow]] = {
     "text": lambda: BatchData(MapData(numbers(), text, rng=True), 8),
     "lists": lambda: BatchData(MapData(numbers(), picture, rng=True), 8, stack="list"),
     "a list": lambda: BatchData(DataFromList([(np.full(3000, i), i) for i in range(40)]), 8),
-    "no batches": lambda: MapData(numbers(), picture, rng=True),
-    "a map above": lambda: MapData(BatchData(images(), 8), lambda dp: (dp[0][:, :5],)),
     "padded": lambda: BatchData(MapData(numbers(), ragged, rng=True), 2, pad=0),
 }
 

@@ -23,7 +23,6 @@ from towerpack.dataflow import (
     FilterData,
     FixedSizeData,
     MapData,
-    MultiProcessMapAndBatchData,
     MultiThreadMapData,
     PrefetchData,
     ProxyDataFlow,
@@ -56,13 +55,6 @@ class Camera(DataFlow):
         return shots()
 
 
-class Frames:
-    """The same, not as a flow."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return shots()
-
-
 def kept(dp: Any) -> Any:
     """What a map makes of it; by itself, it is right."""
     return (dp[0].copy(), dp[1])
@@ -76,21 +68,6 @@ def numbers(flow: DataFlow) -> list[int]:
     """One pixel of each frame, of datapoints or of batches of them."""
     frames = [np.reshape(frame, (-1, 4)) for frame, _ in flow.iterate(seed=0)]
     return np.concatenate(frames)[:, -1].tolist()
-
-
-RUNNERS: list[Callable[[DataFlow, Any], DataFlow]] = [
-    lambda ds, backend: PrefetchData(MapData(ds, kept), num_proc=2, backend=backend),
-    lambda ds, backend: PrefetchData(
-        MapData(MapData(ds, same), kept), num_proc=2, backend=backend, ordered=False
-    ),
-    lambda ds, backend: MultiProcessMapAndBatchData(ds, 2, kept, 4, backend=backend),
-]
-
-
-@BACKENDS
-@pytest.mark.parametrize("runner", RUNNERS)
-def test_all_runners(runner: Any, backend: Any) -> None:
-    assert numbers(runner(Camera(), backend)) == list(range(COUNT))
 
 
 def test_without_maps_it_is_the_serial_pipeline() -> None:
@@ -108,19 +85,10 @@ class OneList(ProxyDataFlow):
             yield row
 
 
-class Plain(FixedSizeData):
-    """A stage of the user's."""
-
-    def __iter__(self) -> Iterator[Any]:
-        return shots()
-
-
 SOURCES: dict[str, Callable[[], DataFlow]] = {
     "generator function": lambda: DataFromGenerator(shots),
-    "iterable": lambda: DataFromIterable(Frames()),
     "iterator": lambda: DataFromIterable(shots()),
     "wrapper": lambda: OneList(DataFromList([(np.full((2, 2), i), i) for i in range(COUNT)])),
-    "stage": lambda: Plain(DataFromList([]), 3),
     "below stages": lambda: SelectComponent(FixedSizeData(FilterData(Camera(), bool), 40), [0, 1]),
     "one of two": lambda: ConcatData([DataFromList([]), Camera()]),
 }
@@ -218,20 +186,22 @@ class Lines(list[str]):
 
 
 @pytest.mark.parametrize("one", [Lines("ab"), Mine([3])])
-def test_objects_of_the_users_are_left_to_others(one: Any) -> None:
-    made = own_copy({"a": (one, 1)}, lambda value: ["others", value])
-    assert made == {"a": (["others", one], 1)}
+def test_objects_of_the_users_stay_for_threads(one: Any) -> None:
+    for deep in (False, True):
+        ((made, number),) = own_copy({"a": (one, 1)}, deep).values()
+        assert (type(made), made, number) == (type(one), one, 1)
+        assert (made is one) is not deep
 
 
 def test_what_is_one_object_stays_one() -> None:
     frame, names = np.zeros(3), ["a"]
-    made = own_copy({"a": frame, "b": [frame, names, names]}, same)
+    made = own_copy({"a": frame, "b": [frame, names, names]}, deep=False)
     assert made["a"] is made["b"][0]
     assert made["a"] is not frame
     assert made["b"][1] is made["b"][2]
     assert made["b"][1] is not names
     ring: list[Any] = [frame]
     ring.append(ring)
-    made = own_copy(ring, same)
+    made = own_copy(ring, deep=False)
     assert made is not ring
     assert made[1] is made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import threading
@@ -17,7 +16,7 @@ import pytest
 from processes import wait_until
 from shared_workers import shared_workers
 from small_flows import generated as numbers
-from towerpack import BatchError, DataFlowError, MapError, StateError
+from towerpack import DataFlowError, MapError, StateError
 from towerpack.dataflow import (
     BatchData,
     DataFlow,
@@ -178,41 +177,20 @@ def test_states_are_those_of_the_serial_stages(
         assert same_datapoints(steps(ahead, state=state), steps(flow, state=state))
 
 
-@BACKENDS
-def test_a_state_within_a_batch(backend: Any) -> None:
-    """After a smaller batch, which is the last, the state tells that it was used."""
-    flow = batches(10, 4)
-    state = steps(flow)[-1][1]
-    assert state["at"]["used"] == 1
-    ahead = PrefetchData(flow, num_proc=1, backend=backend)
-    assert list(ahead.iterate(state=state)) == []
-    # If meanwhile there is more, what follows is as without workers.
-    flow, ahead = batches(14, 4), PrefetchData(batches(14, 4), num_proc=1, backend=backend)
-    assert same_datapoints(steps(ahead, state=state), steps(flow, state=state))
-
-
-DAMAGE: list[tuple[list[str], Any]] = [
-    (["window"], -1), (["window"], "x"), (["inner", "count"], 9.5), (["inner"], {}),
-    (["inner", "inner", "count"], 7), (["inner", "bad"], 1), (["inner", "inner"], 5),
-    (["inner", "count"], 5),
-]  # fmt: skip
-DAMAGE_ABOVE: list[tuple[list[str], Any]] = [(["count"], 5), (["bad"], 1), (["inner"], 5)]
-
-
 @pytest.mark.parametrize(
-    ("mapped", "path", "value"),
-    [*((False, *one) for one in DAMAGE), *((True, *one) for one in DAMAGE_ABOVE)],
-)
-def test_damaged_states_are_refused(mapped: bool, path: list[str], value: Any) -> None:
+    ("way", "value"),
+    [("count", 5), ("bad", 1), ("inner", 5), ("inner/window", -1), ("inner/window", "x"),
+     ("inner/inner", {}), ("inner/inner/count", 9.5), ("inner/inner/count", 5),
+     ("inner/inner/bad", 1), ("inner/inner/inner", 5), ("inner/inner/inner/count", 7)],
+)  # fmt: skip
+def test_damaged_states_are_refused(way: str, value: Any) -> None:
     """A state after one batch, with another value in it."""
-    flow: DataFlow = batches(20, 4)
-    flow = MapData(flow, noisy, rng=True) if mapped else flow
+    flow = MapData(batches(20, 4), noisy, rng=True)
     with PrefetchData(flow, num_proc=1, backend="thread").iterate(seed=0) as iterator:
         next(iterator)
-        state = iterator.state()
-    *way, last = path
-    part = state["at"]
-    for key in way:
+        state = part = iterator.state()
+    *path, last = ["at", *way.split("/")]
+    for key in path:
         part = part[key]
     part[last] = value
     with pytest.raises(StateError):
@@ -330,25 +308,6 @@ def test_a_map_that_fails_names_the_datapoint(
     assert same_datapoints(list(ahead), list(serial))
 
 
-@BACKENDS
-def test_datapoints_that_do_not_stack(backend: Any) -> None:
-    def ragged(dp: Any) -> Any:
-        return (np.zeros(3 if dp[0] == 9 else 2), dp[0])
-
-    flow = BatchData(MapData(numbers(20), ragged), 4)
-    told: list[str] = []
-    for ds in (flow, PrefetchData(flow, num_proc=2, backend=backend)):
-        iterator = ds.iterate(seed=0)
-        assert [int(dp[1][0]) for dp in itertools.islice(iterator, 2)] == [0, 4]
-        for _ in range(2):
-            with pytest.raises(BatchError) as caught:
-                next(iterator)
-        assert iterator.state()["at"]["window"] == 2
-        told.append(str(caught.value.what))
-        iterator.close()
-    assert told[0] == told[1]
-
-
 def test_an_error_in_a_unit_of_several_batches() -> None:
     """What is cheap is done several batches at a time; those before the error are handed on."""
     bad: list[int] = []
@@ -356,13 +315,10 @@ def test_an_error_in_a_unit_of_several_batches() -> None:
     ahead = PrefetchData(BatchData(flow, 2), num_proc=1, backend="thread")
     for where in (301, 430, 517):
         bad[:] = [where]
-        found: list[int] = []
-        with pytest.raises(MapError, match=f"datapoint {where} of"):
-            found.extend(int(dp[0][0]) for dp in ahead.iterate(seed=0, epoch=0))
         iterator = ahead.iterate(seed=0, epoch=0)
         for _ in range(where // 2):
             next(iterator)
-        with pytest.raises(MapError):
+        with pytest.raises(MapError, match=f"datapoint {where} of"):
             next(iterator)
         bad.clear()
         assert [int(dp[0][0]) for dp in iterator] == list(range(where - where % 2, 600, 2))
@@ -385,14 +341,6 @@ def test_a_worker_that_is_killed_within_a_batch(tmp_path: Path) -> None:
 
 
 # ------------------------------------------------------------------ the rest
-
-
-def test_threads_draw_from_the_generators_of_the_program() -> None:
-    np.random.seed(5)
-    flow = BatchData(MapData(numbers(64), lambda dp: (np.random.random(),)), 4)
-    found = [dp[0] for dp in PrefetchData(flow, num_proc=1, backend="thread").iterate(seed=0)]
-    expected = np.random.RandomState(5).random(64).astype(np.float32)
-    assert np.array_equal(np.concatenate(found), expected)
 
 
 def test_num_prefetch_counts_batches() -> None:
@@ -436,11 +384,7 @@ def test_passes_that_are_left_early(backend: Any) -> None:
             ended.append(1)
 
     flow = BatchData(MapData(DataFromGenerator(source), noisy, rng=True), 8)
-    ahead = PrefetchData(flow, num_proc=2, backend=backend)
-    expected = list(itertools.islice(flow.iterate(seed=2, epoch=0), 4))
-    for count in (0, 1, 4):
-        with ahead.iterate(seed=2, epoch=0) as iterator:
-            found = list(itertools.islice(iterator, count))
-        assert same_datapoints(found, expected[:count])
-    # One that was closed before its first datapoint has nothing to end.
-    assert wait_until(lambda: len(ended) >= 3, 5), "readers end, and close the source"
+    for _ in range(2):
+        with PrefetchData(flow, num_proc=2, backend=backend).iterate(seed=2) as iterator:
+            next(iterator)
+    assert wait_until(lambda: len(ended) == 2, 5), "readers end, and close the source"

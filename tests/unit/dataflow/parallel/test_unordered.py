@@ -32,12 +32,6 @@ SIZE = 60
 AT = {"from": 3, "ahead": [[5, 9], [20, 21]]}
 LEFT = [3, 4, *range(9, 20), *range(21, SIZE)]
 
-CONTINUED: dict[str, Callable[[DataFlow], DataFlow]] = {
-    "without workers": lambda flow: flow,
-    "in the consumer": lambda flow: PrefetchData(flow, num_proc=0, ordered=False),
-    "in order": lambda flow: PrefetchData(flow, num_proc=2, backend="thread"),
-}
-
 
 def numbers() -> DataFlow:
     return MapData(DataFromArrays(np.arange(SIZE)), lambda dp: (int(dp[0]),))
@@ -47,7 +41,14 @@ def saved(at: Any) -> dict[str, Any]:
     return {**numbers().iterate(seed=0, epoch=0).state(), "at": at}
 
 
-@pytest.mark.parametrize("continued", CONTINUED.values(), ids=CONTINUED)
+@pytest.mark.parametrize(
+    "continued",
+    [
+        lambda flow: flow,
+        lambda flow: PrefetchData(flow, num_proc=0, ordered=False),
+        lambda flow: PrefetchData(flow, num_proc=2, backend="thread"),
+    ],
+)
 def test_it_can_be_stopped_again_anywhere(continued: Callable[[DataFlow], DataFlow]) -> None:
     with continued(numbers()).iterate(state=saved(AT)) as iterator:
         for taken in range(len(LEFT)):
@@ -60,16 +61,10 @@ def test_it_can_be_stopped_again_anywhere(continued: Callable[[DataFlow], DataFl
 
 @pytest.mark.parametrize(
     "at",
-    [
-        {"from": 3, "ahead": [[2, 9]]},
-        {"from": 3, "ahead": [[5, SIZE + 1]]},
-        {"from": 3, "ahead": [[5]]},
-        {"from": -1, "ahead": []},
-        {"ahead": []},
-        {"from": "3", "ahead": []},
-        {"from": 3, "ahead": 7},
-    ],
-)
+    [{"from": 3, "ahead": [[2, 9]]}, {"from": 3, "ahead": [[5, SIZE + 1]]}, {"ahead": []},
+     {"from": 3, "ahead": [[5]]}, {"from": -1, "ahead": []}, {"from": "3", "ahead": []},
+     {"from": 3, "ahead": 7}],
+)  # fmt: skip
 def test_damaged(at: Any) -> None:
     with pytest.raises(StateError):
         list(numbers().iterate(state=saved(at)))

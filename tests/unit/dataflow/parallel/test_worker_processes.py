@@ -166,24 +166,26 @@ def test_nothing_stays_open_of_workers_that_died_or_did_not_start(
     assert open_files() == before
 
 
-def test_work_that_kills_every_worker_is_an_error() -> None:
-    flow = MapData(numbers(10), lambda dp: os._exit(3) if dp[0] == 5 else dp)
-    flow = PrefetchData(flow, num_proc=1, on_worker_death="restart")
-    found = []
-    with pytest.raises(WorkerError, match=r"ended with status 3 at position"):
-        for dp in flow:
-            found.append(int(dp[0]))
+def leave(dp: Any) -> Any:
+    os._exit(3)
+
+
+def crash(dp: Any) -> Any:
+    import ctypes
+
+    return ctypes.string_at(0)
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [(leave, r"ended with status 3 at position"), (crash, r"(?s)SIGSEGV.*last words.*in crash")],
+)
+def test_work_that_kills_every_worker_is_an_error(end: Any, told: str) -> None:
+    flow = MapData(numbers(10), lambda dp: end(dp) if dp[0] == 5 else dp)
+    found: list[int] = []
+    with pytest.raises(WorkerError, match=told):
+        found.extend(int(dp[0]) for dp in PrefetchData(flow, num_proc=1, on_worker_death="restart"))
     assert found == list(range(len(found)))
-
-
-def test_a_crash_tells_its_last_words() -> None:
-    def crash(dp: Any) -> Any:
-        import ctypes
-
-        return ctypes.string_at(0)
-
-    with pytest.raises(WorkerError, match=r"(?s)SIGSEGV.*last words.*in crash"):
-        list(PrefetchData(MapData(numbers(3), crash), num_proc=1))
 
 
 @BACKENDS
@@ -202,6 +204,3 @@ def test_stalls_are_reported(
         assert len(list(flow)) == 5
     reports = [record.getMessage() for record in caplog.records]
     assert any("position 3" in text and "hangs" in text for text in reports), reports
-
-
-# ------------------------------------------------------------------ arguments
