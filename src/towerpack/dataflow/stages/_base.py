@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import Place, Wrapper, compile_flow, open_flow
+from towerpack.dataflow._flow import Length, Place, Wrapper, compile_flow, length_of, open_flow
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import (
     InnerStream,
@@ -29,6 +29,14 @@ class PlannedStage(Wrapper):
     @abstractmethod
     def node(self, inner: Node, place: Place) -> Node:
         """The plan, made of that of `ds`."""
+
+    def resized(self, size: int) -> int:
+        """Datapoints in a pass, given those of `ds`."""
+        return size
+
+    def length(self) -> Length:
+        length = length_of(self.ds)
+        return self.resized(length) if isinstance(length, int) else length
 
     def compile(self, place: Place) -> Node | None:
         inner = compile_flow(self.ds, place)

@@ -57,11 +57,11 @@ class RepeatedData(PlannedStage):
             raise ConfigError(f"Nothing can be repeated {n} times.", expected="-1, or 1 or more")
         self._begin = partial(_begin_repeated, self.n)
 
+    def resized(self, size: int) -> int:
+        return size * self.n
+
     def length(self) -> Length:
-        length = length_of(self.ds)
-        if self.n == -1:
-            return math.inf
-        return None if length is None else length * self.n
+        return math.inf if self.n == -1 else super().length()
 
     def identity(self) -> str:
         return "" if self.n == -1 else str(self.n)
@@ -69,7 +69,7 @@ class RepeatedData(PlannedStage):
     def node(self, inner: Node, place: Place) -> Node:
         if self.n == -1 and inner.size == 0:
             raise empty_error(self.ds)
-        size = None if inner.size is None or self.n == -1 else inner.size * self.n
+        size = None if inner.size is None or self.n == -1 else self.resized(inner.size)
         return PassesNode(inner, size, self._begin)
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
@@ -356,9 +356,8 @@ class RepeatedDataPoint(WindowStage):
         super().__init__(ds)
         self.n = integer_of(n, "n", 1)
 
-    def length(self) -> Length:
-        length = length_of(self.ds)
-        return None if length is None else length * self.n
+    def resized(self, size: int) -> int:
+        return size * self.n
 
     def identity(self) -> str:
         return str(self.n)

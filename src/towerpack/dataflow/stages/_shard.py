@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_array
-from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, length_of
+from towerpack.dataflow._flow import DataFlow, Place, Wrapper
 from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow.stages._base import Transform, WindowStage
@@ -55,9 +55,10 @@ class ShardData(WindowStage):
         self.shard = self.num_shards > 1
         self.tail: Tail = tail
 
-    def length(self) -> Length:
-        length = length_of(self.ds)
-        return self._share(length) if isinstance(length, int) else length
+    def resized(self, size: int) -> int:
+        last = self.num_shards - 1
+        missing = {"drop": 0, "pad": last, "uneven": last - self.index}[self.tail]
+        return (size + missing) // self.num_shards
 
     def arguments(self) -> str:
         return f"{self.index} of {self.num_shards}"
@@ -67,7 +68,7 @@ class ShardData(WindowStage):
         return str(self.num_shards) if self.tail == "drop" else f"{self.num_shards}, {self.tail}"
 
     def node(self, inner: Node, place: Place) -> Node:
-        size = None if inner.size is None else self._share(inner.size)
+        size = None if inner.size is None else self.resized(inner.size)
         return ShardNode(inner, self.num_shards, self.index, size)
 
     def transform(self, place: Place, epoch: int) -> Transform:
@@ -79,11 +80,6 @@ class ShardData(WindowStage):
             return datapoints[self.index : self.index + 1]
 
         return part
-
-    def _share(self, length: int) -> int:
-        last = self.num_shards - 1
-        missing = {"drop": 0, "pad": last, "uneven": last - self.index}[self.tail]
-        return (length + missing) // self.num_shards
 
 
 class ShardNode(InnerNode):

@@ -14,7 +14,6 @@ from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_array, duplicate
 from towerpack.dataflow._flow import (
     DataFlow,
-    Length,
     Place,
     check_seed,
     infinite,
@@ -104,9 +103,8 @@ class LocallyShuffleData(WindowStage):
         self.seed = check_seed(seed)
         self.random = seed is None
 
-    def length(self) -> Length:
-        length = length_of(self.ds)
-        return None if length is None else length * self.num_reuse
+    def resized(self, size: int) -> int:
+        return size * self.num_reuse
 
     def identity(self) -> str:
         reuse = f", {self.num_reuse} times" if self.num_reuse > 1 else ""
