@@ -185,8 +185,8 @@ class JoinData(Combination):
     """Join the i-th datapoints of all flows into one.
 
     Tuples and lists are concatenated (a list if any is a list), dicts are merged, the later
-    winning. It ends with the shortest flow. A flow may occur twice, but then its two places have
-    two streams of randomness: give its shuffle a `seed=` of its own to keep both alike.
+    winning. A flow may occur twice, but its two places have two streams of randomness: a shuffle
+    with a `seed=` of its own keeps both alike.
 
     Contract: in order; the shortest length; not random; thread- and fork-safe as the flows are;
     resumable as they are.
@@ -226,10 +226,7 @@ class JoinData(Combination):
 def join(parts: Sequence[Datapoint]) -> Datapoint:
     """Put datapoints together into one. A `DataFlowError` if they are of different kinds."""
     if all(isinstance(part, dict) for part in parts):
-        merged: dict[Any, Any] = {}
-        for part in parts:
-            merged.update(part)
-        return merged
+        return {key: value for part in parts for key, value in part.items()}
     if not all(isinstance(part, (tuple, list)) for part in parts):
         raise DataFlowError(
             "These datapoints cannot be joined.",
@@ -288,9 +285,7 @@ class JoinStream(CombinedStream):
 
     def _check_ends(self) -> None:
         """Refuse an end at which another stream has a datapoint."""
-        end = object()
-        others = self.streams[1:]
-        if not (self._unequal or self._parts or any(next(one, end) is not end for one in others)):
-            return
-        self._unequal = True
-        raise DataFlowError("A joined flow ended before another, with strict=True.") from None
+        end, others = object(), self.streams[1:]
+        self._unequal |= bool(self._parts) or any(next(one, end) is not end for one in others)
+        if self._unequal:
+            raise DataFlowError("A joined flow ended before another, with strict=True.") from None

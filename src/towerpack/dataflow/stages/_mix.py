@@ -35,7 +35,7 @@ def whole_weights(weights: Any) -> tuple[int, ...]:
     """Weights as the smallest integers in the same proportion.
 
     Decimal fractions are taken as they are written: ten times 0.1 are ten equal weights. What would
-    need a sum above 65,536 is rounded to that, with a warning.
+    need a sum above 65,536 is rounded to about that, with a warning.
     """
     try:
         shares = [Fraction(str(weight)) for weight in weights]
@@ -51,12 +51,7 @@ def whole_weights(weights: Any) -> tuple[int, ...]:
     whole = [int(share * scale) for share in shares]
     total = sum(whole)
     if total > _FINEST * gcd(*whole):
-        whole = [round(Fraction(weight * _FINEST, total)) for weight in whole]
-        if 0 in whole:
-            raise ConfigError(
-                f"A weight of {weights[whole.index(0)]} is too small.",
-                expected=f"a share of at least 1 in {_FINEST}",
-            )
+        whole = [max(1, round(Fraction(weight * _FINEST, total))) for weight in whole]
         log.warning("The weights of a mix, %r, are rounded to %s", weights, whole)
     return tuple(weight // gcd(*whole) for weight in whole)
 
@@ -164,9 +159,8 @@ class MixData(Combination):
     """Take turns between flows, so that each has its share of every stretch of the mix.
 
     The order of turns is fixed, and as even as can be: of the first n datapoints, for any n, a flow
-    with share w has given w * n, to within one. Shuffle the flows, not the mix. Shares are exact
-    where the smallest integers in their proportion sum up to no more than 65,536, and otherwise
-    rounded to that, with a warning.
+    with share w has given w * n, to within one. Shuffle the flows, not the mix. Shares whose
+    smallest integers in proportion sum up to more than 65,536 are rounded, with a warning.
 
     Contract: each flow in its own order; length by `stop`; not random; thread- and fork-safe as the
     flows are; resumable as they are, at once if all are indexable.
@@ -312,15 +306,11 @@ class RandomMixData(Combination):
         return ", ".join(str(len(flow)) for flow in self.flows)
 
     def combine(self, nodes: list[Node], place: Place) -> Node:
-        mix = self.mix(place)
+        mix = RandomMix(list(map(len, self.flows)), place.key(self))
         return LocatedNode(nodes, mix.size, mix.locate)
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         return RandomMixStream(self, place, epoch, state)
-
-    def mix(self, place: Place) -> RandomMix:
-        """The order of the datapoints."""
-        return RandomMix([len(flow) for flow in self.flows], place.key(self))
 
 
 class RandomMix:
@@ -361,8 +351,9 @@ class RandomMixStream(CombinedStream):
     def __init__(self, flow: RandomMixData, place: Place, epoch: int, state: State) -> None:
         super().__init__(flow.open_inputs(place, epoch, inner_state(state)))
         self._flows = flow.flows
-        self._whose, self._local = flow.mix(place).order(epoch)
-        self._position = check_count(None if state is None else state["position"], len(self._whose))
+        mix = RandomMix(list(map(len, flow.flows)), place.key(flow))
+        self._whose, _ = mix.order(epoch)
+        self._position = check_count(None if state is None else state["position"], mix.size)
 
     def __next__(self) -> Datapoint:
         if self._position >= len(self._whose):
@@ -371,10 +362,9 @@ class RandomMixStream(CombinedStream):
         try:
             datapoint = next(self.streams[index])
         except StopIteration:
-            flow, found = self._flows[index], self._local[self._position]
+            flow = self._flows[index]
             raise DataFlowError(
-                f"{pipeline_of(flow)} ended after {found} datapoints.",
-                expected=f"{len(flow)}, as its len() says",
+                f"{pipeline_of(flow)} ended before its length, {len(flow)}."
             ) from None
         self._position += 1
         return datapoint

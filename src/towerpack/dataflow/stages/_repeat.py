@@ -97,7 +97,7 @@ class FixedSizeData(PlannedStage):
         self.size = integer_of(size, "size", 1)
         self.keep_state = keep_state
         self.begin = partial(_begin_fixed, self.size, keep_state)
-        # Where a pass ended, for each seed and place: the next one need not read up to there.
+        # What is left of the last pass of each seed and place: the next need not read up to there.
         self._waiting: dict[tuple[int, str], Waiting] = {}
 
     def length(self) -> Length:
@@ -112,27 +112,14 @@ class FixedSizeData(PlannedStage):
         return PassesNode(inner, self.size, self.begin)
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
-        return FixedStream(self, place, epoch, state)
-
-    def leave(self, place: Place, waiting: Waiting) -> None:
-        """Leave a stream to the pass that begins where it is."""
-        self._waiting[place.seed, place.branch] = waiting
-
-    def take(self, place: Place, epoch: int) -> Waiting | None:
-        """What was left to pass `epoch`. Only one iterator gets it."""
-        key = place.seed, place.branch
-        waiting = self._waiting.get(key)
-        return self._waiting.pop(key) if waiting is not None and waiting.epoch == epoch else None
+        return FixedStream(self, self._waiting, place, epoch, state)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_waiting": {}}
 
 
 class Beginning(NamedTuple):
-    """Where a pass begins: after `skip` datapoints of the passes that it is made of.
-
-    Their epochs are `first`, `first + step`, ...
-    """
+    """Where a pass begins: after `skip` datapoints of epochs `first`, `first + step`, ..."""
 
     first: int
     step: int = 1
@@ -247,18 +234,25 @@ class Waiting(NamedTuple):
 class FixedStream(Stream):
     """Take a fixed number of datapoints from passes that can only be read in order."""
 
-    def __init__(self, flow: FixedSizeData, place: Place, epoch: int, state: State) -> None:
+    def __init__(
+        self,
+        flow: FixedSizeData,
+        waiting: dict[tuple[int, str], Waiting],
+        place: Place,
+        epoch: int,
+        state: State,
+    ) -> None:
         self._flow = flow
-        self._size = flow.size
+        self._waiting = waiting
         self._place = place
         self._epoch = epoch
         self._end: State = None
         # The stream may go over to the next pass, whose tally is another one.
         self._total = place.tally or Tally()
         self._counted = self._done = self._skip = 0
-        waiting = flow.take(place, epoch) if state is None else None
-        if waiting is not None:
-            _, self._passes, self._tally = waiting
+        left = waiting.pop((place.seed, place.branch), None) if state is None else None
+        if left is not None and left.epoch == epoch:
+            _, self._passes, self._tally = left
             self._counted = self._tally.skipped
             return
         self._tally = self._total.part()
@@ -274,21 +268,26 @@ class FixedStream(Stream):
         self._count()
 
     def __next__(self) -> Datapoint:
+        if self._end is not None:
+            raise StopIteration
         try:
             while self._skip:
                 next(self._passes)
                 self._skip -= 1
-            if self._done >= self._size:
-                self._finish()
-                raise StopIteration
-            datapoint = next(self._passes)
-        except BaseException:
-            self._count()
-            raise
-        if self._tally.skipped != self._counted:
-            self._count()
-        self._done += 1
-        return datapoint
+            if self._done < self._flow.size:
+                datapoint = next(self._passes)
+                self._done += 1
+                return datapoint
+        finally:
+            if self._tally.skipped != self._counted:
+                self._count()
+        self._end = self.state()
+        if self._flow.keep_state:
+            left = Waiting(self._epoch + 1, self._passes, self._tally)
+            self._waiting[self._place.seed, self._place.branch] = left
+        else:
+            self._passes.close()
+        raise StopIteration
 
     def state(self) -> State:
         if self._end is not None:
@@ -299,18 +298,9 @@ class FixedStream(Stream):
         if self._end is None:  # otherwise it belongs to the next pass
             self._passes.close()
 
-    def _finish(self) -> None:
-        if self._end is None:
-            self._end = self.state()
-            if self._flow.keep_state:
-                self._flow.leave(self._place, Waiting(self._epoch + 1, self._passes, self._tally))
-            else:
-                self._passes.close()
-
     def _count(self) -> None:
-        if self._end is None:
-            self._total.skipped += self._tally.skipped - self._counted
-            self._counted = self._tally.skipped
+        self._total.skipped += self._tally.skipped - self._counted
+        self._counted = self._tally.skipped
 
 
 def empty_error(ds: DataFlow) -> DataFlowError:
@@ -327,9 +317,7 @@ def tell_if_short(ds: DataFlow, datapoints: int) -> bool:
     length = length_of(ds)
     if length is None or datapoints >= length:
         return False
-    message = (
-        "len() of the flow is %d, but a pass over it ended after %d datapoints. Correct it. (%s)"
-    )
+    message = "Its len() is %d, but a pass over it ended after %d datapoints. Correct it. (%s)"
     log.warning(message, length, datapoints, pipeline_of(ds))
     return True
 
