@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -27,10 +28,18 @@ _DECODING = 'lambda file: decode_image(Path(file).read_bytes()), on_error="skip"
 
 
 class FilesStage(PlannedSource["FilesNode"]):
-    """Base of sources that read one file for each datapoint."""
+    """Base of sources that read one file for each datapoint; arguments as of `FilesNode`."""
 
-    def __init__(self, node: FilesNode, shuffle: bool, seed: int | None) -> None:
-        super().__init__(node, shuffle=shuffle, seed=seed)
+    def __init__(
+        self,
+        files: Strings,
+        reader: ImageReader | None,
+        labels: NDArray[np.int64] | None,
+        *,
+        shuffle: bool,
+        seed: int | None,
+    ) -> None:
+        super().__init__(FilesNode(files, reader, labels), shuffle=shuffle, seed=seed)
 
     def content(self) -> str:
         node = self._node
@@ -75,8 +84,7 @@ class ImageFromFile(FilesStage):
         if isinstance(files, (str, os.PathLike)) or not isinstance(cast("object", files), Iterable):
             raise ConfigError("ImageFromFile takes a list of files.", got=given(files))
         reader = ImageReader(channel, resize, max_pixels)
-        node = FilesNode(Strings(map(str, files)), reader, None)
-        super().__init__(node, shuffle, seed)
+        super().__init__(Strings(map(str, files)), reader, None, shuffle=shuffle, seed=seed)
 
 
 class ImageReader:
@@ -93,26 +101,17 @@ class ImageReader:
         if channels not in (1, 3):
             raise ConfigError(f"There are no images of {channels} channels.", expected="3 or 1")
         self._channels = channels
-        self._size = None if resize is None else height_and_width(resize, "size")
-        self._max_pixels = integer_of(max_pixels, "max_pixels")
         self._rgb = rgb
+        self._size = None if resize is None else height_and_width(resize, "size")
+        limit = integer_of(max_pixels, "max_pixels")
+        self._decode = partial(decode_image, rgb=rgb, channels=channels, max_pixels=limit)
 
     def __repr__(self) -> str:
         return f"ImageReader({self._channels}, {self._size}, rgb={self._rgb})"
 
     def __call__(self, file: str, allocate: Allocate = np.empty) -> NDArray[np.uint8]:
-        """The image in one file; `allocate` makes memory for one that is resized.
-
-        Raises:
-            FormatError: It cannot be read, or is no whole image.
-        """
-        image = decode_image(
-            _read(file),
-            rgb=self._rgb,
-            channels=self._channels,
-            max_pixels=self._max_pixels,
-            name=file,
-        )
+        """The image in one file; `allocate` makes memory for one that is resized."""
+        image = self._decode(_read(file), name=file)
         if self._size is None:
             return image
         cv2: Any = require("cv2", extra="image", needed_for="resizing images")
@@ -123,7 +122,7 @@ class ImageReader:
 
 
 def _read(file: str) -> bytes:
-    """What an image file holds."""
+    """What an image file holds, unless it is too large or no file."""
     try:
         with open(file, "rb", opener=_opened) as opened:
             status = os.fstat(opened.fileno())
@@ -150,14 +149,12 @@ class FilesNode(RowMaker, Node):
     With labels, datapoints are tuples of image and label, otherwise lists without.
     """
 
-    size: int | None
-
     def __init__(
         self, files: Strings, reader: ImageReader | None, labels: NDArray[np.int64] | None
     ) -> None:
         self.files = files
         self.labels = labels
-        self.size = len(files)
+        self.size: int | None = len(files)
         self.reader = reader
 
     def read(self, epoch: int, positions: Positions) -> Block:

@@ -52,15 +52,13 @@ class DataFromIterable(Stage):
         return ReplayStream(begin, partial(Ambient, key, epoch), type(self).__name__, state)
 
     def _start(self, key: int, epoch: int) -> Iterator[Datapoint]:
-        source = cast("Iterable[Any]", self._source)
         if self._used:
             raise DataFlowError(
-                f"{type(self).__name__} was given a {type(source).__name__}, which can be "
-                "iterated once, and that was done.",
+                f"A {type(self._source).__name__} can be iterated once, and that was done.",
                 fix="pass the generator function instead, not what it returned",
             )
-        self._used = isinstance(source, Iterator)
-        return iter(source)
+        self._used = isinstance(self._source, Iterator)
+        return iter(self._source)
 
 
 class DataFromGenerator(DataFromIterable):
@@ -110,13 +108,11 @@ def _iterable(source: object) -> bool:
 class DataFromQueue(Stage):
     """What `queue.get()` gives, until a sentinel comes or the queue is closed.
 
-    A pass ends at a sentinel, and the next pass goes on behind it. Waiting can be interrupted by
-    Ctrl-C.
+    A pass ends at a sentinel, and the next one goes on behind it. Ctrl-C interrupts waiting.
 
-    Contract: in order of the queue; length unknown; not random; iterators share the queue, so that
-    each datapoint goes to one of them; crosses to other processes if the queue does. What was taken
-    from a queue cannot be taken again, so nothing is exactly resumable: a state counts what was
-    taken, and a resumed pass goes on with what the queue holds then.
+    Contract: in order of the queue; length unknown; not random; each datapoint goes to one of the
+    iterators, which share the queue; fork-safe if the queue is; not resumable: a state counts what
+    was taken, and a resumed pass goes on with what the queue holds then.
 
     Args:
         queue: `queue.Queue`, `multiprocessing.Queue`, or anything with `get()`.
@@ -141,6 +137,7 @@ class QueueStream(Stream):
     def __init__(self, queue: Any, sentinel: object, state: State) -> None:
         self._get = queue.get
         self._sentinel = sentinel
+        self._plain = isinstance(sentinel, (str, bytes, int, float))
         self._taken = check_count(state, _NO_LIMIT)
         self._ended = False
 
@@ -154,7 +151,9 @@ class QueueStream(Stream):
                 raise
             self._ended = True
             raise StopIteration from error
-        if _same(datapoint, self._sentinel):
+        sentinel = self._sentinel
+        equal = self._plain and type(datapoint) is type(sentinel) and datapoint == sentinel
+        if datapoint is sentinel or equal:
             self._ended = True
             raise StopIteration
         self._taken += 1
@@ -169,8 +168,3 @@ def _says_closed(error: Exception) -> bool:
     return isinstance(error, _CLOSED) or (
         isinstance(error, (ValueError, OSError)) and str(error).endswith("is closed")
     )
-
-
-def _same(value: object, sentinel: object) -> bool:
-    plain = isinstance(sentinel, (str, bytes, int, float)) and type(value) is type(sentinel)
-    return value is sentinel or (plain and value == sentinel)

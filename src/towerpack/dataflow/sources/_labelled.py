@@ -16,7 +16,7 @@ from towerpack._core.logs import get_logger
 from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._opening import PathLike, Strings, file_of, path_of
 from towerpack.dataflow.images._decode import MAX_PIXELS
-from towerpack.dataflow.sources._files import FilesNode, FilesStage, ImageReader
+from towerpack.dataflow.sources._files import FilesStage, ImageReader
 
 log = get_logger(__name__)
 
@@ -32,10 +32,9 @@ Lines = list[tuple[int, list[str]]]
 class ImageFolder(FilesStage):
     """Datapoints `(image, label)` from `root/<class>/**/<image>`.
 
-    Classes are the folders in `root`, in the order of their names; images follow in the order of
-    theirs. Hidden files and folders are passed over; other files that are no images by their
-    extension are left out, counted in `left_out` and logged. Links to folders are followed at the
-    first level only.
+    Classes are the folders in `root`, and images what is in them, in the order of their names.
+    Hidden files and folders are passed over; other files that are no images by their extension are
+    left out and logged. Links to folders are followed at the first level only.
 
     Contract: in order, or exactly shuffled; as many as there are images; random if shuffled;
     thread- and fork-safe; resumable at once.
@@ -106,7 +105,7 @@ class ImageFolder(FilesStage):
                 fix="ImageFromFile reads a list of images, ImageCSV a table with their labels",
             )
         reader = ImageReader(channels, None, max_pixels) if decode else None
-        super().__init__(FilesNode(files, reader, self.labels), shuffle, seed)
+        super().__init__(files, reader, self.labels, shuffle=shuffle, seed=seed)
         if self.left_out:
             log.info("%s: left out %d files that are no images", self, self.left_out)
 
@@ -119,7 +118,7 @@ class ImageCSV(FilesStage):
 
     Paths are relative to the folder of the file. Labels that are all integers are taken as they
     are; otherwise they are names, and the label is the name's index in `classes`. Empty lines are
-    passed over; any other line that is not `path,label` is an error that gives its number.
+    passed over.
 
     Contract: in order of the lines, or exactly shuffled; as long as there are lines; random if
     shuffled; thread- and fork-safe; resumable at once.
@@ -140,7 +139,7 @@ class ImageCSV(FilesStage):
 
     Raises:
         ConfigError: There is no such file, no image in it, or a class is named twice.
-        FormatError: A line is bad; for images, raised while iterating.
+        FormatError: A line is no `path,label`; for images, raised while iterating.
     """
 
     def __init__(
@@ -159,10 +158,8 @@ class ImageCSV(FilesStage):
         seed: int | None = None,
     ) -> None:
         self.path = file_of(path)
-        named = None if classes is None else _class_names(classes)
         base = self.path.parent if root is None else Path(os.path.expanduser(path_of(root)))
-        lines = list(self._lines(delimiter, quotechar))
-        lines = lines[1:] if header else lines
+        lines = list(self._lines(delimiter, quotechar))[header:]
         if not lines:
             raise ConfigError(f"There are no images in {self.path}.", expected="lines path,label")
         number, fields = lines[0]
@@ -174,11 +171,11 @@ class ImageCSV(FilesStage):
         for number, fields in lines:
             if len(fields) != 2 or not all(fields) or "\0" in fields[0]:
                 raise self._bad_line(number, f"{len(fields)} fields: {fields!r:.80}")
-        self.classes = self._names(lines) if named is None else named
+        self.classes = self._names(lines) if classes is None else _class_names(classes)
         self.labels = np.array(list(self._numbers(lines)), np.int64)
         files = Strings(str(base / fields[0]) for _, fields in lines)
         reader = ImageReader(channels, None, max_pixels) if decode else None
-        super().__init__(FilesNode(files, reader, self.labels), shuffle, seed)
+        super().__init__(files, reader, self.labels, shuffle=shuffle, seed=seed)
 
     def arguments(self) -> str:
         return self.path.name
@@ -204,12 +201,11 @@ class ImageCSV(FilesStage):
         if all(integers):
             return None
         if any(integers):
-            fewer = sum(integers) * 2 < len(integers)
-            number, (_, label) = lines[integers.index(fewer)]
+            found = (lines[integers.index(kind)] for kind in (True, False))
+            shown = " and ".join(f"{label!r:.80} in line {number}" for number, (_, label) in found)
             raise FormatError(
-                f"The label {label!r:.80} in line {number} of {self.path} is "
-                f"{'an integer' if fewer else 'no integer'}, unlike most others.",
-                fix="correct it; header=True for a header; classes=[...] if it is meant",
+                f"Some labels of {self.path} are integers, and some are names: {shown}.",
+                fix="correct them; header=True for a header; classes=[...] if it is meant",
             )
         return sorted({label for _, (_, label) in lines})
 

@@ -194,10 +194,8 @@ class TestImageCSV:
         ):
             with pytest.raises(FormatError, match=rf"Line {line} of .*list\.csv"):
                 ImageCSV(self.write(root, text))
-        with pytest.raises(FormatError, match=r"'x' in line 3 .* no integer"):
+        with pytest.raises(FormatError, match=r"'1' in line 1 and 'x' in line 3"):
             ImageCSV(self.write(root, "a,1\nb,2\nc,x\n"))
-        with pytest.raises(FormatError, match=r"'1' in line 2 .* an integer"):
-            ImageCSV(self.write(root, "a,x\nb,1\nc,y\n"))
 
     def test_a_file_too_large_for_an_image_is_not_read(self, root: Path) -> None:
         with open(root / "film.png", "wb") as file:
