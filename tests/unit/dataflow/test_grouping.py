@@ -219,7 +219,7 @@ class TestKnownLengths:
     [
         ({"batch_size": 2, "shuffle": True}, "needs the lengths"),
         ({"batch_size": 2, "max_tokens": 5}, "Give a batch_size, or max_tokens"),
-        ({"batch_size": 2, "boundaries": [3, 3]}, "make no buckets"),
+        ({"batch_size": 2, "boundaries": [3, 3]}, "do not fit boundaries"),
         ({"batch_size": [1, 0, 2], "boundaries": [3, 4]}, "do not fit boundaries"),
         ({"batch_size": [1, 2], "boundaries": [3, 4]}, "do not fit boundaries"),
         ({"max_tokens": 10}, "do not fit boundaries"),

@@ -41,9 +41,8 @@ def test_component() -> None:
     assert data.lst == [{"a": 1}, {"a": 2}]  # which nobody has changed
     assert list(MapDataComponent(DataFromList([[1, 2]]), str)) == [["1", 2]]
 
-    with pytest.raises(MapError, match="There is no component 'b' to map") as caught:
+    with pytest.raises(MapError, match=r"'b'\) raised KeyError .*\n +got +{a: int}"):
         list(MapDataComponent(data, str, "b"))
-    assert caught.value.expected == "'a'"
     with pytest.raises(ConfigError, match="needs a function"):
         MapData(data, 3)  # type: ignore[arg-type]
 

@@ -67,8 +67,7 @@ def test_weights(caplog: pytest.LogCaptureFixture) -> None:
     rounded = whole(math.pi, math.e)
     assert rounded[0] / sum(rounded) == pytest.approx(math.pi / (math.pi + math.e), abs=2e-5)
     assert "are rounded to [" in caplog.text
-    with pytest.raises(ConfigError, match="too small"):
-        whole(1, 1e-9)
+    assert whole(1, 1e-9) == (65_536, 1)
     for wrong in (0, -1, math.inf, math.nan):
         with pytest.raises(ConfigError, match="do not mix"):
             whole(1, wrong)
@@ -190,5 +189,5 @@ class TestRandomMix:
             def __iter__(self) -> Any:
                 yield (0, 0)
 
-        with pytest.raises(DataFlowError, match=r"Short.* ended after 1 datapoints"):
+        with pytest.raises(DataFlowError, match=r"Short.* ended before its length"):
             list(RandomMixData([Short()]))

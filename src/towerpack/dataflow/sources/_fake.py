@@ -21,8 +21,7 @@ Domain = tuple[float, float]
 class FakeData(Stage):
     """Tuples of arrays with given shapes, uniform in a domain.
 
-    Contract: in order; `size` long; random unless `random=False`; thread- and fork-safe; resumable
-    at once.
+    Contract: in order; `size`; random unless `random=False`; thread-, fork-safe; resumable at once.
 
     Args:
         shapes: One for each component; `[]` is a scalar.

@@ -55,8 +55,7 @@ class FilesStage(PlannedSource["FilesNode"]):
 class ImageFromFile(FilesStage):
     """Datapoint i is `[image]`, decoded from file i: uint8, [height, width, channels], RGB.
 
-    Contract: in order, or exactly shuffled; as long as the list; random if shuffled; thread- and
-    fork-safe; resumable at once.
+    Contract: as `DataFromList`.
 
     Args:
         files: Names of JPEG, PNG, WebP, BMP, TIFF or GIF files. Copied, and never reordered.

@@ -36,8 +36,7 @@ class ImageFolder(FilesStage):
     Hidden files and folders are passed over; other files that are no images by their extension are
     left out and logged. Links to folders are followed at the first level only.
 
-    Contract: in order, or exactly shuffled; as many as there are images; random if shuffled;
-    thread- and fork-safe; resumable at once.
+    Contract: as `DataFromList`; as long as there are images.
 
     Args:
         root: The folder of folders.
@@ -120,8 +119,7 @@ class ImageCSV(FilesStage):
     are; otherwise they are names, and the label is the name's index in `classes`. Empty lines are
     passed over.
 
-    Contract: in order of the lines, or exactly shuffled; as long as there are lines; random if
-    shuffled; thread- and fork-safe; resumable at once.
+    Contract: as `DataFromList`; as long as there are lines.
 
     Args:
         path: The file; fields may be quoted.

@@ -61,13 +61,10 @@ class Combination(Stage):
         """The plan, made of those of the flows."""
 
     def compile(self, place: Place) -> Node | None:
-        nodes: list[Node] = []
-        for index, flow in enumerate(self.flows):
-            node = compile_flow(flow, self._place_of(index, place))
-            if node is None:
-                return None
-            nodes.append(node)
-        return self.combine(nodes, place)
+        inputs = enumerate(self.flows)
+        nodes = [compile_flow(flow, self._place_of(index, place)) for index, flow in inputs]
+        planned = [node for node in nodes if node is not None]
+        return self.combine(planned, place) if len(planned) == len(nodes) else None
 
     def open_input(self, index: int, place: Place, epoch: int, state: State) -> Stream:
         """A pass over one of the flows."""
@@ -89,7 +86,7 @@ class CombinedStream(Stream):
         self.streams = streams
 
     def inner_states(self) -> list[State]:
-        """The states of the others."""
+        """Their states."""
         return [stream.state() for stream in self.streams]
 
     def close(self) -> None:
@@ -128,8 +125,7 @@ class LocatedNode(Node):
 class ConcatData(Combination):
     """All datapoints of the first flow, then all of the second, and so on.
 
-    Contract: in order; sum of the lengths; not random; thread- and fork-safe as the flows are;
-    resumable as they are.
+    Contract: in order; sum of the lengths; not random; thread-, fork-safe, resumable as the flows.
 
     Args:
         flows: One or more.
@@ -188,8 +184,7 @@ class JoinData(Combination):
     winning. A flow may occur twice, but its two places have two streams of randomness: a shuffle
     with a `seed=` of its own keeps both alike.
 
-    Contract: in order; the shortest length; not random; thread- and fork-safe as the flows are;
-    resumable as they are.
+    Contract: in order; the shortest length; not random; thread-, fork-safe, resumable as the flows.
 
     Args:
         flows: One or more.

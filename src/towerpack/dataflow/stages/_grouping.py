@@ -18,25 +18,15 @@ from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, ended_
 
 @dataclass(frozen=True)
 class Grouping:
-    """How datapoints are gathered.
-
-    Attributes:
-        name: Of the stage, for messages.
-        property_of: What all datapoints of a batch have in common, or what `group_of` makes it of.
-        group_of: From that property to the group.
-        full_size: From a group to the number of datapoints in a full batch.
-        collate: From a group and its datapoints to a batch.
-        remainder: Whether groups that are not full at the end are handed on, the oldest first.
-        max_waiting: With more datapoints waiting than this, the oldest group is handed on.
-    """
+    """How datapoints are gathered."""
 
     name: str
-    property_of: Callable[[Datapoint], Any]
-    group_of: Callable[[Any], Hashable]
-    full_size: Callable[[Any], int]
-    collate: Callable[[Any, list[Datapoint]], Datapoint]
-    remainder: bool
-    max_waiting: int | None = None
+    property_of: Callable[[Datapoint], Any]  # a length, a shape
+    group_of: Callable[[Any], Hashable]  # from that property
+    full_size: Callable[[Any], int]  # of a group's batches
+    collate: Callable[[Any, list[Datapoint]], Datapoint]  # from a group and its datapoints
+    remainder: bool  # hand on groups that are not full at the end, the oldest first
+    max_waiting: int | None = None  # hand on the oldest group if more datapoints wait
 
     def ask(self, datapoint: Datapoint, number: int) -> Any:
         """The property of the datapoint at position `number`; a `DataFlowError` without one."""
@@ -61,8 +51,8 @@ class Waiting(NamedTuple):
 class GroupStream(InnerStream):
     """Gather datapoints in groups, and hand on a batch whenever one is full.
 
-    Its state holds no datapoints but the positions of those that wait. A resume reads them again:
-    just them over an indexable source, otherwise all from the first of them on.
+    Its state holds the positions of those that wait. A resume reads them again: just them over an
+    indexable source, otherwise all from the first of them on.
     """
 
     def __init__(
@@ -110,9 +100,8 @@ class GroupStream(InnerStream):
         return batch
 
     def state(self) -> State:
-        waiting = sorted(
-            (one for group in self._groups.values() for one in group), key=lambda one: one.number
-        )
+        every = (one for group in self._groups.values() for one in group)
+        waiting = sorted(every, key=lambda one: one.number)
         state: dict[str, Any] = {"read": self._read, "waiting": [one.number for one in waiting]}
         again = [*waiting, *self._pending]
         if not again:
@@ -163,8 +152,7 @@ class BatchDataByShape(Wrapper):
     """Stack datapoints into batches in which one component has the same shape throughout.
 
     A batch is handed on as soon as `batch_size` datapoints of its shape have come by. Those that
-    still wait at the end of a pass follow in smaller batches: left out, as `BatchData` does with
-    its one remainder, rare shapes would never be seen. Nothing is kept for the next pass.
+    still wait at the end of a pass follow in smaller batches, or rare shapes would never be seen.
 
     Contract: batches in the order in which they fill up, within each the order of `ds`; length
     unknown; not random; thread- and fork-safe as `ds` is; resumable as `ds` is, reading again

@@ -34,15 +34,13 @@ _TEXT = 40
 
 
 class PrintData(PlannedStage):
-    """Write the structure of the first datapoints to standard output, and pass everything on.
-
-    An iterator writes once about the datapoints at positions 0 to num - 1; a resumed one does not.
+    """Write the structure of the first datapoints to standard output, once for each iterator.
 
     Contract: order, length, randomness, safety and resuming of `ds`.
 
     Args:
         ds: What to look at.
-        num: How many datapoints to write about.
+        num: How many datapoints to write about; of a resumed iterator none.
         name: Stands in the heading.
         max_depth: How deep to go into nested lists and dicts.
         max_list: How many elements of a list to show.
@@ -172,8 +170,7 @@ class SpeedReport:
 
     Attributes:
         pipeline: What was measured.
-        datapoints: How many were read, without the warm-up.
-        seconds: How long that took.
+        datapoints: How many were read, without the warm-up, in so many `seconds`.
         nbytes: Bytes in the arrays, numbers and strings of these datapoints, from some of them.
         first_s: Seconds until the first datapoint.
     """
@@ -186,12 +183,12 @@ class SpeedReport:
 
     @property
     def datapoints_per_second(self) -> float:
-        """How many were read in a second."""
+        """The rate."""
         return self.datapoints / self.seconds
 
     @property
     def bytes_per_second(self) -> float:
-        """How many bytes were read in a second."""
+        """The rate in bytes."""
         return self.nbytes / self.seconds
 
     def __str__(self) -> str:

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
-from towerpack._core.errors import ConfigError, DataFlowError, MapError
+from towerpack._core.errors import ConfigError, MapError
 from towerpack.dataflow._datapoints import (
     Block,
     Columns,
@@ -16,7 +16,6 @@ from towerpack.dataflow._datapoints import (
     Positions,
     as_ints,
     block_size,
-    choices_of,
     copied,
     describe_datapoint,
     is_datapoint,
@@ -159,16 +158,7 @@ class OnComponent:
         self._index = index
 
     def __call__(self, datapoint: Datapoint, *rng: object) -> Datapoint | None:
-        try:
-            component = datapoint[self._index]
-        except (LookupError, TypeError) as error:
-            raise DataFlowError(
-                f"There is no component {self._index!r} to map.",
-                got=describe_datapoint(datapoint),
-                expected=choices_of(datapoint) if is_datapoint(datapoint) else "components",
-                fix="give another index",
-            ) from error
-        result = self._f(component, *rng)
+        result = self._f(datapoint[self._index], *rng)
         if result is None:
             return None
         # Not `replaced`, which takes a third longer.
@@ -183,8 +173,7 @@ class OnComponent:
 class SelectComponent(MapData):
     """Keep some components, in the order asked for. Tuples stay tuples, dicts stay dicts.
 
-    Contract: in order; length of `ds`; not random; thread- and fork-safe as `ds` is; resumable as
-    `ds` is.
+    Contract: in order; length of `ds`; not random; thread-, fork-safe and resumable as `ds` is.
 
     Args:
         ds: What to select from.

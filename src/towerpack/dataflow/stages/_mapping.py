@@ -69,13 +69,12 @@ class Mapper:
     """A map function at its place, named for messages.
 
     With a `key` it is given a generator, which is a function of that, epoch and position.
-    `skipping` is what messages advise to leave out bad datapoints.
     """
 
     f: Callable[..., Any]
     name: str
     key: int | None = None
-    skipping: str | None = None
+    skipping: str | None = None  # how bad datapoints are left out, for messages
 
     def __call__(self, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
         """Map one datapoint; a `MapError` if the function raised, or returned `None`."""
@@ -88,11 +87,10 @@ class Mapper:
             where = f"datapoint {position} of epoch {epoch}"
             raise self.failure(error, where, datapoint) from error
         if result is None:
-            advice = "return it at the end of the function"
             raise MapError(
                 f"{self.name} returned None for datapoint {position} of epoch {epoch}.",
                 expected="a datapoint",
-                fix=self._advice(advice, "datapoints for which it raises or returns None"),
+                fix=self._or_skip("return it at the end of the function"),
             )
         return result
 
@@ -104,11 +102,12 @@ class Mapper:
             f"{self.name} raised {type(error).__name__} on {where}: {ours.what}",
             got="\nin ".join(filter(None, [ours.got, describe_datapoint(datapoint)])),
             expected=ours.expected,
-            fix=self._advice(ours.fix or "see the cause above", "bad datapoints"),
+            fix=self._or_skip(ours.fix or "see the cause above"),
         )
 
-    def _advice(self, fix: str, bad: str) -> str:
-        return f"{fix}; {self.skipping} leaves out and counts {bad}" if self.skipping else fix
+    def _or_skip(self, fix: str) -> str:
+        skipping = f"; {self.skipping} leaves out and counts bad datapoints"
+        return fix + skipping * (self.skipping is not None)
 
 
 class MapStream(InnerStream):
@@ -165,8 +164,7 @@ class MapStream(InnerStream):
         self.count += 1
 
     def _skip(self, error: MapError) -> None:
-        if self._policy.spent(self.bad + 1, self.count + 1):
-            raise self._overspent(self.bad + 1, self.count + 1, error) from error
+        self._judge(self.bad + 1, self.count + 1, error)
         self._tally.skipped += 1
         self.bad += 1
         self._last = error.with_traceback(None)  # its frames would hold this stream
@@ -184,20 +182,20 @@ class MapStream(InnerStream):
 
     def ended(self) -> None:
         """Judge and report a pass at its end."""
-        if self._policy.spent(self.bad, self.count, ended=True):
-            raise self._overspent(self.bad, self.count, self._last) from self._last
+        self._judge(self.bad, self.count, self._last, ended=True)
         if self.bad:
             numbers = self.bad, self.count, self.epoch
             log.warning("%s left out %d of %d datapoints in epoch %d", self.name, *numbers)
 
-    def _overspent(self, bad: int, count: int, last: MapError | None) -> MapError:
-        return MapError(
-            f"{self.name} found {bad} bad datapoints among the first {count} of epoch "
-            f"{self.epoch}.",
-            expected=f"at most max_errors={self._policy.max_errors}",
-            details=None if last is None else f"The last one: {last.what}",
-            fix="mend the function or the data, or allow more",
-        )
+    def _judge(self, bad: int, count: int, last: MapError | None, *, ended: bool = False) -> None:
+        if self._policy.spent(bad, count, ended=ended):
+            raise MapError(
+                f"{self.name} found {bad} bad datapoints among the first {count} of epoch "
+                f"{self.epoch}.",
+                expected=f"at most max_errors={self._policy.max_errors}",
+                details=None if last is None else f"The last one: {last.what}",
+                fix="mend the function or the data, or allow more",
+            ) from last
 
 
 def function_name(f: Callable[..., Any]) -> str:
@@ -244,8 +242,7 @@ class FilterData(FunctionStage):
     How many are kept is not known beforehand, so what stands above can only be read in order: do
     costly maps below it that need not see everything, above it.
 
-    Contract: in order; length unknown; random with `rng`; thread- and fork-safe as `ds` and
-    `predicate` are; resumable as `ds` is.
+    Contract: as `MapData`; length unknown.
 
     Args:
         ds: What to choose from.

@@ -57,17 +57,11 @@ def whole_weights(weights: Any) -> tuple[int, ...]:
 
 
 class Turns(NamedTuple):
-    """A schedule that repeats itself.
+    """A schedule that repeats itself."""
 
-    Attributes:
-        whose: For each turn of a period the flow that has it.
-        nth: For each turn, how many that flow had before in the period.
-        weights: For each flow its turns in a period.
-    """
-
-    whose: Array
-    nth: Array
-    weights: Array
+    whose: Array  # for each turn of a period the flow that has it
+    nth: Array  # for each turn, how many that flow had before in the period
+    weights: Array  # for each flow its turns in a period
 
     def locate(self, turns: Array) -> tuple[Array, Array]:
         """Whose these turns are, and how many turns each of those flows had before."""
@@ -188,10 +182,8 @@ class MixData(Combination):
             raise ConfigError(f"There is no stop={stop!r}.", expected='"first", "all" or "repeat"')
         self.weights = whole_weights([1] * len(self.flows) if weights is None else weights)
         if len(self.weights) != len(self.flows):
-            raise ConfigError(
-                f"{len(self.flows)} flows were given {len(self.weights)} weights.",
-                expected="a weight for each flow",
-            )
+            found = f"{len(self.flows)} flows were given {len(self.weights)} weights."
+            raise ConfigError(found, expected="a weight for each flow")
         if stop == "repeat":
             self.flows = [RepeatedData(flow) for flow in self.flows]
         self.stop: Stop = stop
@@ -277,8 +269,7 @@ class RandomMixData(Combination):
     Every interleaving is equally likely, so each flow is spread evenly over the pass, whatever its
     length. The order of a pass takes 16 bytes of memory per datapoint.
 
-    Contract: each flow in its own order; sum of the lengths; random; thread- and fork-safe as the
-    flows are; resumable as they are, at once if all are indexable.
+    Contract: as `MixData`, but random, and as long as all flows together.
 
     Args:
         df_lists: One or more flows of known length.
@@ -363,9 +354,8 @@ class RandomMixStream(CombinedStream):
             datapoint = next(self.streams[index])
         except StopIteration:
             flow = self._flows[index]
-            raise DataFlowError(
-                f"{pipeline_of(flow)} ended before its length, {len(flow)}."
-            ) from None
+            problem = f"{pipeline_of(flow)} ended before its length, {len(flow)}."
+            raise DataFlowError(problem) from None
         self._position += 1
         return datapoint
 

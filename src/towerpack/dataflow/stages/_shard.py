@@ -24,12 +24,11 @@ class ShardData(WindowStage):
     """Every `num_shards`-th datapoint, from the one at `index` on: the part of one host.
 
     The hosts must be given one seed (`iterate(seed=...)`), or their parts overlap. Over an
-    indexable source only the host's own part is read. `BatchData(ShardData(ds, H, h), b)` gives
-    hosts that together read the global batches `BatchData(ds, H * b)`. Put random maps below the
-    shard: above it, all hosts draw the same numbers.
+    indexable source only the host's own part is read. Hosts with `BatchData(ShardData(ds, H, h),
+    b)` together read the global batches `BatchData(ds, H * b)`. Put random maps below the shard:
+    above it, all hosts draw the same numbers.
 
-    A state of one host is good for all of them. Where the number of hosts may change, use
-    `ShardRows`.
+    A state of one host is good for all. Where their number may change, use `ShardRows`.
 
     Contract: in order; a `num_shards`-th of `ds`; not random; thread- and fork-safe as `ds` is;
     resumable as `ds` is, reading at most `num_shards` datapoints again.
@@ -108,13 +107,11 @@ class ShardNode(InnerNode):
 class ShardRows(Wrapper):
     """The rows of one host of each global batch.
 
-    A state says which global batch comes next, and nothing about hosts: it can be restored with
-    any number of them. The hosts must be given one seed (`iterate(seed=...)`). Over an indexable
-    source only the host's own rows are read. Put random maps below the batch: above, all hosts
-    draw the same numbers.
+    A state can be restored with any number of hosts. They must be given one seed
+    (`iterate(seed=...)`). Over an indexable source only the host's own rows are read. Put random
+    maps below the batch: above, all hosts draw the same numbers.
 
-    Contract: in order; length of `ds`; not random; thread- and fork-safe as `ds` is; resumable as
-    `ds` is.
+    Contract: in order; length of `ds`; not random; thread-, fork-safe and resumable as `ds` is.
 
     Args:
         ds: A `BatchData` of the global batch size, which `num_shards` divides, without `remainder`.
@@ -136,8 +133,7 @@ class ShardRows(Wrapper):
             )
         if ds.remainder or ds.batch_size % num_shards:
             raise ConfigError(
-                f"{num_shards} hosts cannot share batches of {ds.batch_size}"
-                f"{' and a remainder' * ds.remainder} evenly.",
+                f"{num_shards} hosts cannot share the batches of {ds} evenly.",
                 expected=f"a multiple of {num_shards}, without remainder",
             )
         self.shard = num_shards > 1
