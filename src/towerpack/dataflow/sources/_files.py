@@ -66,7 +66,6 @@ class ImageFromFile(FilesStage):
         seed: For the shuffle alone; by default the run's.
 
     Raises:
-        ConfigError: The arguments make no sense.
         FormatError: A file cannot be read, or is no whole image; raised while iterating.
     """
 

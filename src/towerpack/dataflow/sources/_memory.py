@@ -225,9 +225,6 @@ class DataFromList(OrderedSource):
         lst: Any sequence of datapoints. Not copied; must not change while in use.
         shuffle: Give every pass another order, as `ShuffleData` does.
         seed: For the shuffle alone; by default the run's.
-
-    Raises:
-        ConfigError: It is no sequence.
     """
 
     def __init__(

@@ -92,10 +92,7 @@ class BatchData(WindowStage):
         return batch
 
     def tell_if_too_few(self, datapoints: int | None) -> None:
-        """Log a warning, once, if a pass, or the first batch of one, has so few that none is whole.
-
-        An empty pass is not meant; `None` is endless.
-        """
+        """Log a warning, once, if a pass, or its first batch, has some, and too few for a batch."""
         if self._told or self.remainder or not datapoints or datapoints >= self.batch_size:
             return
         self._told = True
@@ -123,18 +120,18 @@ class Collate:
         return stack_rows(block, self.pad, self.allocate, lender)
 
 
+@dataclass(eq=False)
 class BatchNode(Node):
     """Read batches of another plan."""
 
-    def __init__(
-        self, inner: Node, batch_size: int, size: int | None, collate: Collate, rows: slice
-    ) -> None:
-        self.inner = inner
-        self.batch_size = batch_size
-        self.size = size
-        self.collate = collate
-        self._makers = [maker for maker in makers_of(inner) if isinstance(maker, RowMaker)]
-        self._rows = rows
+    inner: Node
+    batch_size: int
+    size: int | None
+    collate: Collate
+    rows: slice
+
+    def __post_init__(self) -> None:
+        self._makers = [maker for maker in makers_of(self.inner) if isinstance(maker, RowMaker)]
 
     @property
     def gathers(self) -> bool:
@@ -146,11 +143,10 @@ class BatchNode(Node):
 
     def members(self, position: int) -> range:
         """The positions in `inner` of one batch, or of the rows of it that are read."""
-        start = position * self.batch_size
-        stop = start + self.batch_size
+        stop = (position + 1) * self.batch_size
         if self.inner.size is not None and stop > self.inner.size:
             stop = self.inner.size
-        return range(start, stop)[self._rows]
+        return range(position * self.batch_size, stop)[self.rows]
 
     def get(self, epoch: int, position: int) -> Datapoint:
         members = self.members(position)

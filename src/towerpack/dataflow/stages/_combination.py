@@ -28,7 +28,6 @@ from towerpack.dataflow._flow import (
     Place,
     Stage,
     compile_flow,
-    infinite,
     length_of,
     open_flow,
     require_flows,
@@ -117,8 +116,7 @@ class LocatedNode(Node):
             stop = (block + 1) * _BLOCK
             stop = stop if self.size is None else min(stop, self.size)
             inputs, local = self._locate(epoch, np.arange(block * _BLOCK, stop, dtype=np.int64))
-            last = (epoch, block, inputs.tolist(), local.tolist())
-            self._last = last
+            self._last = last = epoch, block, inputs.tolist(), local.tolist()
         return self.inputs[last[2][offset]].get(epoch, last[3][offset])
 
 
@@ -126,9 +124,6 @@ class ConcatData(Combination):
     """All datapoints of the first flow, then all of the second, and so on.
 
     Contract: in order; sum of the lengths; not random; thread-, fork-safe, resumable as the flows.
-
-    Args:
-        flows: One or more.
     """
 
     def length(self) -> Length:
@@ -186,12 +181,8 @@ class JoinData(Combination):
 
     Contract: in order; the shortest length; not random; thread-, fork-safe, resumable as the flows.
 
-    Args:
-        flows: One or more.
-        strict: Lengths that differ are an error rather than a warning.
-
     Raises:
-        ConfigError: `strict`, and known lengths differ.
+        ConfigError: `strict`, and known lengths differ, which otherwise is a warning.
         DataFlowError: `strict`, and a flow ends before another; raised while iterating.
     """
 
@@ -199,13 +190,12 @@ class JoinData(Combination):
         super().__init__(flows)
         self.strict = strict
         lengths = [length_of(flow) for flow in self.flows]
-        finite = {length for length in lengths if length is not None and not infinite(length)}
-        if len(finite) < 2 and not (strict and finite and any(map(infinite, lengths))):
-            return
+        known = {length for length in lengths if length is not None}
         shown = ", ".join("unknown" if length is None else str(length) for length in lengths)
-        if strict:
+        if strict and len(known) > 1:
             raise ConfigError("The flows to join differ in length.", got=shown)
-        log.warning("JoinData stops with the shortest of flows of lengths %s", shown)
+        if len(known - {math.inf}) > 1:
+            log.warning("JoinData stops with the shortest of flows of lengths %s", shown)
 
     def length(self) -> Length:
         lengths: list[Any] = [length_of(flow) for flow in self.flows]

@@ -19,6 +19,7 @@ from towerpack.dataflow._datapoints import (
     Datapoint,
     Positions,
     as_ints,
+    describe,
     is_datapoint,
     keys_of,
     to_rows,
@@ -78,7 +79,7 @@ class PrintData(PlannedStage):
         """Write about one datapoint."""
         title = f"{self.name}: " if self.name else ""
         lines = [f"{title}datapoint {position} of {pipeline_of(self.ds)}"]
-        lines += describe_tree(datapoint, max_depth=self.max_depth, max_list=self.max_list)
+        lines += describe_tree(datapoint, self.max_depth, self.max_list)
         sys.stdout.write("\n".join(lines) + "\n")
 
 
@@ -128,7 +129,7 @@ class PrintStream(InnerStream):
         return self._inner.state()
 
 
-def describe_tree(value: Any, *, max_depth: int, max_list: int, indent: int = 1) -> list[str]:
+def describe_tree(value: Any, max_depth: int, max_list: int, indent: int = 1) -> list[str]:
     """Lines about a datapoint: types, shapes, dtypes, ranges."""
     pad = "  " * indent
     if not is_datapoint(value):
@@ -139,9 +140,7 @@ def describe_tree(value: Any, *, max_depth: int, max_list: int, indent: int = 1)
         return lines
     shown = len(items) if isinstance(value, dict) or indent == 1 else max_list
     for key, inner in items[:shown]:
-        first, *rest = describe_tree(
-            inner, max_depth=max_depth, max_list=max_list, indent=indent + 1
-        )
+        first, *rest = describe_tree(inner, max_depth, max_list, indent + 1)
         lines += [f"{pad}  {key}: {first.strip()}", *rest]
     if shown < len(items):
         lines.append(f"{pad}  ... and {len(items) - shown} more")
@@ -149,16 +148,17 @@ def describe_tree(value: Any, *, max_depth: int, max_list: int, indent: int = 1)
 
 
 def _leaf(value: Any) -> str:
-    name = type(value).__name__
+    text = describe(value)
+    if isinstance(value, (bool, int, float, np.generic)):
+        return f"{type(value).__name__} {value}"
+    if isinstance(value, (str, bytes)):
+        return f"{text}: {value[:_TEXT]!r}"
     if isinstance(value, np.ndarray):
         array = cast("NDArray[Any]", value)
-        text = f"array {array.dtype} {list(array.shape)}"
         if array.size and array.dtype.kind in "biuf":
             text += f" in [{float(array.min()):.5g}, {float(array.max()):.5g}]"
-        return text
-    if isinstance(value, (str, bytes)):
-        return f"{name} of length {len(value)}: {value[:_TEXT]!r}"
-    return f"{name} {value}" if isinstance(value, (bool, int, float, np.generic)) else name
+        return f"array {text}"
+    return text
 
 
 _SIZED_EVERY = 16  # to look at a small datapoint takes longer than to read it

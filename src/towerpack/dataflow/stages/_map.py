@@ -53,8 +53,7 @@ class MapData(FunctionStage):
     Args:
         ds: What to map.
         f: Returns a new datapoint. May change a list or dict that it gets, not what others hold.
-        rng: Pass a random generator.
-        batched: `f` takes and returns stacked components.
+        rng, batched: See above.
         on_error: What an exception in `f` does: "raise" a `MapError`, or "skip" the datapoint,
             count it (`iterator.skipped`) and log it, up to 10,000 in a row. `None` from `f` counts
             as an error.

@@ -165,9 +165,6 @@ class MixData(Combination):
         stop: When a pass ends: when the "first" flow has nothing left for its turn; when "all" have
             been read once, those that remain keeping the proportion of their weights; or never,
             where "repeat" has each flow repeated for ever.
-
-    Raises:
-        ConfigError: No flows, or weights that do not fit them.
     """
 
     def __init__(
@@ -323,8 +320,8 @@ class RandomMix:
             local = np.empty_like(where)
             local[np.argsort(flows, kind="stable")] = where
             starts = np.concatenate(([0], self._ends[:-1]))
-            last = (epoch, flows, local - starts[flows])
-            self._last = last  # one assignment: safe between threads
+            # One assignment: safe between threads.
+            self._last = last = epoch, flows, local - starts[flows]
         return last[1:]
 
     def locate(self, epoch: int, positions: Array) -> tuple[Array, Array]:
@@ -353,8 +350,8 @@ class RandomMixStream(CombinedStream):
         try:
             datapoint = next(self.streams[index])
         except StopIteration:
-            flow = self._flows[index]
-            problem = f"{pipeline_of(flow)} ended before its length, {len(flow)}."
+            ended = self._flows[index]
+            problem = f"{pipeline_of(ended)} ended before its length, {len(ended)}."
             raise DataFlowError(problem) from None
         self._position += 1
         return datapoint

@@ -33,16 +33,12 @@ log = get_logger(__name__)
 
 
 class RepeatedData(PlannedStage):
-    """Passes over `ds` one after another, each with its own epoch.
+    """`n` passes over `ds` one after another, each with its own epoch; -1 is for ever.
 
     Pass k of epoch e is epoch e * n + k of `ds`; with n = -1 it is epoch k.
 
     Contract: in order; `n * len(ds)`, or infinite; not random, but random stages in `ds` differ
-    from pass to pass; thread- and fork-safe as `ds` is; resumable as `ds` is.
-
-    Args:
-        ds: What to repeat.
-        n: How often; -1 is for ever.
+    from pass to pass; thread-, fork-safe and resumable as `ds` is.
 
     Raises:
         DataFlowError: A pass to be repeated for ever has no datapoints; raised while iterating.
@@ -86,10 +82,8 @@ class FixedSizeData(PlannedStage):
     Contract: in order; `size`; not random; thread- and fork-safe as `ds` is; resumable as `ds` is.
     A pass that is started afresh in the middle of a `ds` without a plan reads up to there.
 
-    Args:
-        ds: Any flow that is not empty.
-        size: Datapoints in a pass.
-        keep_state: Go on rather than begin again.
+    Raises:
+        DataFlowError: `ds` is empty; raised while iterating.
     """
 
     def __init__(self, ds: DataFlow, size: int, keep_state: bool = True) -> None:
@@ -177,10 +171,7 @@ class PassesNode(InnerNode):
 
 
 class PassesStream(InnerStream):
-    """Open one pass after another; stay at the end of a pass until asked for more.
-
-    There are `n` passes, -1 for ever; `turn` is the one to begin with.
-    """
+    """Open `n` passes (-1: for ever) in turn; stay at an end until asked for more."""
 
     def __init__(
         self, ds: DataFlow, place: Place, begin: Beginning, n: int, state: State, turn: int = 0
@@ -331,10 +322,6 @@ class RepeatedDataPoint(WindowStage):
 
     Contract: in order; `n * len(ds)`; not random; thread- and fork-safe as `ds` is; resumable as
     `ds` is, reading one datapoint again.
-
-    Args:
-        ds: What to repeat.
-        n: How often.
     """
 
     lifts = True
