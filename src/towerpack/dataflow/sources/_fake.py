@@ -54,6 +54,8 @@ class FakeData(Stage):
             self.dtypes = [np.dtype(one) for one, _ in zip(each, self.shapes, strict=True)]
             pairs = np.asarray(domain, np.float64).reshape(-1, 2)
             bounds = np.broadcast_to(pairs, (len(self.shapes), 2))
+        except ConfigError:
+            raise
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 "There must be one shape, one dtype and one domain for each component.",

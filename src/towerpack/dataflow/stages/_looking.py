@@ -149,16 +149,15 @@ def describe_tree(value: Any, max_depth: int, max_list: int, indent: int = 1) ->
 
 def _leaf(value: Any) -> str:
     text = describe(value)
-    if isinstance(value, (bool, int, float, np.generic)):
-        return f"{type(value).__name__} {value}"
-    if isinstance(value, (str, bytes)):
-        return f"{text}: {value[:_TEXT]!r}"
     if isinstance(value, np.ndarray):
         array = cast("NDArray[Any]", value)
         if array.size and array.dtype.kind in "biuf":
             text += f" in [{float(array.min()):.5g}, {float(array.max()):.5g}]"
         return f"array {text}"
-    return text
+    if isinstance(value, (str, bytes)):
+        return f"{text}: {value[:_TEXT]!r}"
+    number = isinstance(value, (bool, int, float, np.generic))
+    return f"{type(cast('object', value)).__name__} {value}" if number else text
 
 
 _SIZED_EVERY = 16  # to look at a small datapoint takes longer than to read it

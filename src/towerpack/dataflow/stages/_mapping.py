@@ -52,7 +52,7 @@ class ErrorPolicy:
         if not (count or share) or limit < 0 or self.on_error == "raise":
             raise ConfigError(
                 f"max_errors={limit!r} is no limit.",
-                expected='a number of datapoints, or a share: 0.0 <= max_errors < 1; on_error="skip"',
+                expected='a number of datapoints, or a share from 0.0 to below 1; on_error="skip"',
             )
 
     def spent(self, bad: int, count: int, *, ended: bool = False) -> bool:
