@@ -70,25 +70,19 @@ def test_vectorised_must_keep_rows() -> None:
     with pytest.raises(MapError, match="changed the number of rows") as caught:
         list(MapData(arrays(), lambda dp: (dp[0][:3],), batched=True))
     assert "12 rows" in str(caught.value)
-    for wrong in (np.array(1), np.float32(1), 5, [1, 2]):
-        with pytest.raises(MapError, match="changed the number of rows"):
-            list(MapData(arrays(), lambda dp, wrong=wrong: (dp[0], wrong), batched=True))
+    with pytest.raises(MapError, match="changed the number of rows"):
+        list(MapData(arrays(), lambda dp: (dp[0], np.float32(1)), batched=True))
     with pytest.raises(MapError, match="returned a NoneType"):
         list(MapData(arrays(), lambda dp: None, batched=True))
     with pytest.raises(BatchError):
         ragged = DataFromList([(np.zeros(1),), (np.zeros(2),)])
         list(BatchData(MapData(ragged, lambda dp: dp, batched=True), 2))
 
-
-def test_vectorised_error_names_the_block() -> None:
     def fail(dp: Any) -> Any:
         raise ZeroDivisionError("no")
 
     with pytest.raises(MapError, match=r"fail\) raised ZeroDivisionError on datapoints 4\.\.7 of"):
         BatchData(MapData(arrays(), fail, batched=True), 4).plan(seed=0).get(1)
-
-
-def test_vectorised_is_for_before_batches() -> None:
     for wrap in (lambda ds: ds, RepeatedData):
         with pytest.raises(ConfigError, match="before BatchData"):
             MapData(wrap(BatchData(arrays(), 2)), lambda dp: dp, batched=True)
@@ -203,21 +197,3 @@ def test_select() -> None:
         SelectComponent(data, [])
     with pytest.raises(MapError, match=r"SelectComponent\('d'\) raised KeyError"):
         list(SelectComponent(data, "d"))
-
-
-def test_an_error_of_ours_keeps_its_lines_apart() -> None:
-    def crop(dp: Any) -> Any:
-        raise ConfigError("It is too small.", got="5 pixels", expected="6", fix="make it larger")
-
-    ds = MapData(DataFromList([(1, 2)]), crop)
-    with pytest.raises(MapError) as caught:
-        list(ds)
-    assert str(caught.value).splitlines() == [
-        "MapData(crop) raised ConfigError on datapoint 0 of epoch 0: It is too small.",
-        "  got       5 pixels",
-        "            in tuple (int, int)",
-        "  expected  6",
-        '  to fix    make it larger; on_error="skip" leaves out and counts bad datapoints',
-        "  pipeline  DataFromList(1) > MapData(crop)",
-    ]
-    assert isinstance(caught.value.__cause__, ConfigError)

@@ -99,14 +99,6 @@ class TestMix:
         rest = [name for name, _ in found[last + 1 :]]
         assert Counter(rest[:9]) == {0: 6, 2: 3}
 
-    def test_never_ends(self, make: Make) -> None:
-        ds = MixData([make(0, 3), make(1, 2)], [3, 1], stop="repeat")
-        found = pairs(ds, 80)
-        assert Counter(name for name, _ in found) == {0: 60, 1: 20}
-        assert [i for name, i in found if name == 0] == [0, 1, 2] * 20
-        with pytest.raises(TypeError, match="infinite"):
-            len(ds)
-
     def test_empty_flows(self, make: Make) -> None:
         assert pairs(MixData([make(0, 5), make(1, 0)])) == [(0, 0)]
         assert pairs(MixData([make(0, 3), make(1, 0)], stop="all")) == [(0, i) for i in range(3)]
