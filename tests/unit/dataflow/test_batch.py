@@ -78,7 +78,8 @@ def test_remainder() -> None:
     assert len(BatchData(ten, 4, True)) == 3
     with pytest.raises(TypeError):
         BatchData(ten, 3, True, True)  # type: ignore[misc]  # use_list: taken for nothing else
-    assert len(BatchData(ten, 5, remainder=True)) == 2
+    with pytest.raises(ConfigError, match="stack='lists'"):
+        BatchData(ten, 3, stack="lists")  # type: ignore[arg-type]
 
 
 class Numbers(DataFlow):
@@ -217,10 +218,3 @@ def test_fast_path_gives_what_the_slow_path_gives() -> None:
         for (one,), (other,) in zip(BatchData(ds, 3), BatchData(slow, 3), strict=True):
             assert one.dtype == other.dtype
             assert one.tolist() == other.tolist()
-
-
-def test_arguments() -> None:
-    with pytest.raises(ConfigError, match="stack='lists'"):
-        BatchData(DataFromList([(1,)]), 1, stack="lists")  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match="BatchData wraps a DataFlow, not a list"):
-        BatchData([(1,)], 1)  # type: ignore[arg-type]

@@ -29,7 +29,6 @@ from towerpack.dataflow import (
     ShuffleData,
     empty_row,
 )
-from towerpack.dataflow._memory import Arena, lend, lent_empty
 
 SHAPE = (5, 3)
 SIZE = 8
@@ -99,21 +98,6 @@ def test_the_last_smaller_batch_and_shards_of_batches_are_made_in_rows() -> None
     batches = list(ShardRows(BatchData(MapData(numbers(), make), SIZE), 2, 1))
     assert all(np.shares_memory(batches[1][0], row) for row in make.rows[4:8])
     assert batches[1][1].tolist() == [12, 13, 14, 15]
-
-
-def test_rows_lie_in_the_arena_of_a_worker() -> None:
-    make = Maker()
-    node = BatchData(MapData(numbers(), make), SIZE).plan(seed=0).root
-    node.lay_into(lent_empty)
-    memory = np.zeros(1 << 16, np.uint8)
-    for position in range(3):
-        arena = Arena(memory)
-        with lend(arena):
-            batch = node.get(0, position)
-        assert np.shares_memory(batch[0], memory)
-        assert arena.needed == batch[0].nbytes, "no second array for the same batch"
-        assert (batch[0][:, 0, 0] == batch[1]).all()
-    assert all(np.shares_memory(row, memory) for row in make.rows)
 
 
 def test_anywhere_else_it_is_memory_of_its_own() -> None:
@@ -200,16 +184,6 @@ def once(position: int, empty: Empty) -> Any:
     return [filled(empty(SHAPE, np.int32), position)]
 
 
-def not_always(position: int, empty: Empty) -> Any:
-    return once(position, empty if position % 3 else np.empty)
-
-
-def two_in_one(position: int, empty: Empty) -> Any:
-    """As a function that calls itself: what it asked for first is thrown away."""
-    once(position + 1000, empty)
-    return once(position, empty)
-
-
 def turned(position: int, empty: Empty) -> Any:
     row = empty((3, 3), np.int32)
     row[...] = np.arange(9).reshape(3, 3) + position
@@ -252,7 +226,7 @@ class Late:
 
 
 ODD: list[Callable[[], Make]] = [
-    *(lambda f=f: f for f in (not_always, two_in_one, turned, other_shape, neighbours, scalars)),
+    *(lambda f=f: f for f in (turned, other_shape, neighbours, scalars)),
     Swapping,
     Late,
 ]

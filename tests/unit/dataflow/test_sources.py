@@ -158,12 +158,8 @@ class TestFakeData:
         assert i.dtype == np.int64 and set(i.tolist()) == {5, 6, 7}
         assert u.dtype == np.uint8 and u.max() > 200
         assert b.dtype == np.bool_ and 150 < b.sum() < 350
-
-    def test_random_or_not(self) -> None:
-        values = [value.item() for (value,) in FakeData([[]], 10)]
-        assert len(set(values)) == 10
-        values = [value.item() for (value,) in FakeData([[]], 10, random=False)]
-        assert len(set(values)) == 1
+        for random, different in ((True, 10), (False, 1)):
+            assert len({x.item() for (x,) in FakeData([[]], 10, random)}) == different
 
 
 class Squares(DataFlow):
@@ -176,17 +172,14 @@ class Squares(DataFlow):
         return index, index**2
 
 
-class TestOwnSources:
-    def test_error_names_the_position(self) -> None:
-        iterator = BatchData(Squares(), 10).iterate()
-        with pytest.raises(DataFlowError, match=r"Squares\[7\] raised KeyError") as caught:
-            next(iterator)
-        assert caught.value.pipeline == "Squares(10) > BatchData(10)"
-        assert iterator.state()["at"] == 0
+def test_an_error_of_ones_own_source_names_the_position() -> None:
+    iterator = BatchData(Squares(), 10).iterate()
+    with pytest.raises(DataFlowError, match=r"Squares\[7\] raised KeyError") as caught:
+        next(iterator)
+    assert caught.value.pipeline == "Squares(10) > BatchData(10)"
+    assert iterator.state()["at"] == 0
 
-    def test_one_that_defines_nothing(self) -> None:
-        class Nothing(DataFlow):
-            pass
 
-        with pytest.raises(ConfigError, match="defines no datapoints"):
-            iter(Nothing())
+def test_one_that_defines_nothing() -> None:
+    with pytest.raises(ConfigError, match="defines no datapoints"):
+        iter(DataFlow())

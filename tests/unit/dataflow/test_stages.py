@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from towerpack._core.errors import ConfigError, DataFlowError, StateError
+from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack.dataflow import (
     BatchData,
     CacheData,
@@ -321,13 +321,3 @@ def test_what_a_cache_hands_out_may_be_changed(source: str) -> None:
         for datapoint in found:
             datapoint["a"] = 99
     assert items[0] == {"a": 1}
-
-
-def test_a_state_of_a_cache_of_more_data() -> None:
-    long = CacheData(generated(20))
-    list(long.iterate(seed=1))
-    iterator = long.iterate(seed=1)
-    for _ in range(10):
-        next(iterator)
-    with pytest.raises(StateError, match=r"got +3 datapoints"):
-        CacheData(generated(3)).iterate(state=iterator.state())
