@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -75,22 +76,23 @@ class FakeData(Stage):
         return f"{super().content()}, {drawn}"
 
     def compile(self, place: Place) -> Node | None:
-        return FakeNode(self, place.key(self, self.seed))
+        components = list(zip(self.shapes, self.dtypes, self.domains, strict=True))
+        return FakeNode(self.size, components, self.repeats_first, place.key(self, self.seed))
 
 
+@dataclass(eq=False)
 class FakeNode(Node):
     """Draw datapoints by position."""
 
-    def __init__(self, flow: FakeData, key: int) -> None:
-        self.size = flow.size
-        self._components = list(zip(flow.shapes, flow.dtypes, flow.domains, strict=True))
-        self._repeats_first = flow.repeats_first
-        self._key = key
+    size: int | None
+    components: list[tuple[tuple[int, ...], np.dtype[Any], Domain]]
+    repeats_first: bool
+    key: int
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        where = (0, 0) if self._repeats_first else (epoch, position)
-        rng = position_rng(self._key, *where)
-        return tuple(_draw(rng, *component) for component in self._components)
+        where = (0, 0) if self.repeats_first else (epoch, position)
+        rng = position_rng(self.key, *where)
+        return tuple(_draw(rng, *component) for component in self.components)
 
 
 def _draw(

@@ -126,15 +126,14 @@ def _read(file: str) -> bytes:
             status = os.fstat(opened.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise OSError("it is no file, but a pipe or a device")
-            nbytes = status.st_size
-            if nbytes <= _LARGEST_FILE:
-                return opened.read()
+            if status.st_size > _LARGEST_FILE:
+                raise OSError(f"it has {status.st_size:_} bytes")
+            return opened.read()
     except (OSError, ValueError) as error:
         raise FormatError(
             f"The image {file} cannot be read: {error}.",
             fix="check the list of files and where the program runs; complete the data set",
         ) from error
-    raise FormatError(f"The image {file} has {nbytes:_} bytes.")
 
 
 def _opened(file: str, flags: int) -> int:

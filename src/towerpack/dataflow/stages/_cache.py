@@ -126,8 +126,8 @@ class CacheStream(Stream):
         self._seen: list[Datapoint] | None = [] if from_start else None
         self._inner: Stream | None = None
         found = passes.get(place.branch)
-        self._kept = found[1] if found is not None and found[0] == place.seed else None
-        if self._kept is None:
+        self._kept = [] if found is None else found[1]
+        if found is None or found[0] != place.seed:
             self._inner = open_flow(ds, place.kept_in_order(), 0, saved)
             while self._seen is not None and len(self._seen) < self._position:
                 try:
@@ -136,14 +136,21 @@ class CacheStream(Stream):
                     raise ended_early(ds, len(self._seen), self._position) from None
 
     def __next__(self) -> Datapoint:
-        if self._inner is not None:
-            datapoint = self._from_inner(self._inner)
-        elif self._kept is not None and self._position < len(self._kept):
-            datapoint = copied(self._kept[self._position])
+        if self._inner is None:
+            if self._position >= len(self._kept):
+                raise StopIteration
+            datapoint = self._kept[self._position]
         else:
-            raise StopIteration
+            try:
+                datapoint = _frozen(next(self._inner))
+            except StopIteration:
+                if self._seen is not None:
+                    self._passes[self._place.branch] = self._place.seed, self._seen
+                raise
+            if self._seen is not None:
+                self._seen.append(datapoint)
         self._position += 1
-        return datapoint
+        return copied(datapoint)
 
     def state(self) -> State:
         # Without `inner`, a resume in a process that has no cache reads up to the position.
@@ -153,18 +160,6 @@ class CacheStream(Stream):
     def close(self) -> None:
         if self._inner is not None:
             self._inner.close()
-
-    def _from_inner(self, inner: Stream) -> Datapoint:
-        try:
-            datapoint = _frozen(next(inner))
-        except StopIteration:
-            if self._seen is not None:
-                self._passes[self._place.branch] = self._place.seed, self._seen
-            raise
-        if self._seen is None:
-            return datapoint
-        self._seen.append(datapoint)
-        return copied(datapoint)
 
 
 def _frozen(datapoint: Datapoint) -> Datapoint:

@@ -85,9 +85,13 @@ class GroupStream(InnerStream):
 
     def __next__(self) -> Datapoint:
         while not self._due:
-            if not self._pending:
-                self._read_one()
-            if self._pending:
+            try:
+                self._pending = self._pending or [self._next(self._read)]
+            except StopIteration:
+                if not self._groups or not self._grouping.remainder:
+                    raise
+                self._due = [next(iter(self._groups))]
+            else:
                 self._sort_in(self._pending[0])
                 self._pending = []
                 self._read += 1
@@ -108,15 +112,6 @@ class GroupStream(InnerStream):
             return {**state, "inner": self._inner.state()}
         state["inner"] = again[0].before
         return with_skipped(state, self._skipped - again[0].skipped)
-
-    def _read_one(self) -> None:
-        """Read a datapoint; at the end, the oldest group is due."""
-        try:
-            self._pending = [self._next(self._read)]
-        except StopIteration:
-            if not self._groups or not self._grouping.remainder:
-                raise
-            self._due = [next(iter(self._groups))]
 
     def _next(self, number: int) -> Waiting:
         state, before, skipped = self._inner.state(), self._tally.skipped, self._skipped
