@@ -121,8 +121,12 @@ class ImageReader:
 
 def _read(file: str) -> bytes:
     """What an image file holds, unless it is too large or no file."""
+
+    def opener(file: str, flags: int) -> int:
+        return os.open(file, flags | os.O_NONBLOCK)  # a pipe would wait for who writes to it
+
     try:
-        with open(file, "rb", opener=_opened) as opened:
+        with open(file, "rb", opener=opener) as opened:
             status = os.fstat(opened.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise OSError("it is no file, but a pipe or a device")
@@ -134,10 +138,6 @@ def _read(file: str) -> bytes:
             f"The image {file} cannot be read: {error}.",
             fix="check the list of files and where the program runs; complete the data set",
         ) from error
-
-
-def _opened(file: str, flags: int) -> int:
-    return os.open(file, flags | os.O_NONBLOCK)  # a pipe would wait for somebody who writes to it
 
 
 class FilesNode(RowMaker, Node):

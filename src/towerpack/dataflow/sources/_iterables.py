@@ -146,11 +146,11 @@ class QueueStream(Stream):
             raise StopIteration
         try:
             datapoint = self._get()
-        except Exception as error:
-            if not _says_closed(error):
+        except (*_CLOSED, ValueError, OSError) as error:
+            # multiprocessing raises the latter on a queue that this process has closed.
+            if not isinstance(error, _CLOSED) and not str(error).endswith("is closed"):
                 raise
-            self._ended = True
-            raise StopIteration from error
+            datapoint = self._sentinel
         sentinel = self._sentinel
         equal = self._plain and type(datapoint) is type(sentinel) and datapoint == sentinel
         if datapoint is sentinel or equal:
@@ -161,10 +161,3 @@ class QueueStream(Stream):
 
     def state(self) -> State:
         return self._taken
-
-
-def _says_closed(error: Exception) -> bool:
-    # The last is what multiprocessing raises on a queue that this process has closed.
-    return isinstance(error, _CLOSED) or (
-        isinstance(error, (ValueError, OSError)) and str(error).endswith("is closed")
-    )

@@ -41,9 +41,8 @@ class BatchByLength(Wrapper):
     smaller batches.
 
     With `lengths`, those of all datapoints of an indexable `ds`, the number of batches is known,
-    any of them can be read alone, and a resume reads nothing again. `shuffle=True` puts the
-    datapoints in a random order first, instead of a `ShuffleData` below, whose order is not that of
-    `lengths`. The order of a pass then takes 8 bytes of memory per datapoint.
+    any of them can be read alone, and a resume reads nothing again. The order of a pass then takes
+    8 bytes of memory per datapoint.
 
     Contract: batches in the order in which they fill up, within each the order of `ds` or that of
     the shuffle; length known with `lengths`; random with `shuffle`; thread- and fork-safe as `ds`
@@ -54,11 +53,11 @@ class BatchByLength(Wrapper):
         batch_size: Datapoints in a batch, for all buckets or for each.
         boundaries: The greatest lengths of the buckets, ascending; one more bucket takes the rest.
         max_tokens: Instead of `batch_size`: each bucket gets as many datapoints as make this many
-            tokens when padded to its boundary. A datapoint longer than the last boundary is then an
-            error.
+            tokens when padded to its boundary; none may be longer than the last.
         length: The component whose first axis tells, or a function from a datapoint to its length.
         lengths: The length of each datapoint of `ds`, in its order.
-        shuffle: See above.
+        shuffle: Put datapoints with `lengths` in a random order first. (A `ShuffleData` below would
+            give them in another order than `lengths`, which is noticed.)
         seed: For this shuffle alone; by default the run's.
         pad: A value, or one for each component that may be ragged, as for `BatchData`.
         pad_to_boundary: Pad to the bucket's boundary rather than to the longest of the batch, so

@@ -34,10 +34,9 @@ Kept = dict[str, tuple[int, T]]
 class CacheData(PlannedStage):
     """Keep datapoints in memory, so that what is below runs once.
 
-    Every pass gives what epoch 0 of `ds` gives: random stages below it are frozen, those above
-    are not. Over an indexable source each datapoint is kept when it is first read. Otherwise a
-    pass is kept when it has been read from the beginning to the end; one that stops early leaves
-    nothing behind. Arrays are handed out read-only; do not change lists or dicts in components.
+    Every pass gives what epoch 0 of `ds` gives: random stages below are frozen. Over an indexable
+    source each datapoint is kept when it is first read, otherwise a pass when it has been read to
+    its end. Arrays are handed out read-only; do not change lists or dicts in components.
 
     Contract: in order, or exactly shuffled; length of `ds`; random if shuffled; thread-safe, and
     each process has its own; resumable as `ds` is.

@@ -202,9 +202,7 @@ class SpeedReport:
 
 
 class TestDataSpeed(PlannedStage):
-    """Measure how fast a flow is, by `start()`. Iterated, it is the flow itself.
-
-    `profile` tells which stage takes the time.
+    """Measure how fast a flow is, by `start()`; `profile` tells which stage takes the time.
 
     Contract: order, length, randomness, safety and resuming of `ds`.
 
@@ -232,11 +230,7 @@ class TestDataSpeed(PlannedStage):
         self._clock = clock
 
     def start(self) -> SpeedReport:
-        """Read, measure, write a table to standard output, and return its numbers.
-
-        Raises:
-            DataFlowError: A pass has no datapoints.
-        """
+        """Measure, write a table to standard output, and return its numbers."""
         with progress("speed", self.size) as tick:
             report = self.measure(tick)
         sys.stdout.write(str(report))

@@ -54,15 +54,13 @@ class MapData(FunctionStage):
         ds: What to map.
         f: Returns a new datapoint. May change a list or dict that it gets, not what others hold.
         rng, batched: See above.
-        on_error: What an exception in `f` does: "raise" a `MapError`, or "skip" the datapoint,
-            count it (`iterator.skipped`) and log it, up to 10,000 in a row. `None` from `f` counts
-            as an error.
+        on_error: What an exception in `f`, or `None` from it, does: "raise" a `MapError`, or "skip"
+            the datapoint, count it (`iterator.skipped`) and log it, up to 10,000 in a row.
         max_errors: How many datapoints of a pass "skip" may leave out: a number, or a share such
             as 0.01, which is judged from the 1,000th datapoint on and at the end.
 
     Raises:
-        MapError: `f` raised, or returned `None`, or did so more often than `max_errors`; raised
-            while iterating.
+        MapError: `f` raised or returned `None`, or too often so; raised while iterating.
     """
 
     def __init__(

@@ -245,8 +245,7 @@ class FilterData(FunctionStage):
 
     Args:
         ds: What to choose from.
-        predicate: From a datapoint to something true or false. `None` is taken for a forgotten
-            `return`, and is an error.
+        predicate: From a datapoint to something true or false; `None` is an error.
         rng, on_error, max_errors: As for `MapData`.
 
     Raises:

@@ -9,7 +9,6 @@ from math import gcd, lcm
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.logs import get_logger
@@ -20,22 +19,21 @@ from towerpack.dataflow._flow import DataFlow, Length, Place, length_of, pipelin
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._randomness import permute
 from towerpack.dataflow._stream import State, Stream, check_count, inner_state
-from towerpack.dataflow.stages._combination import Combination, CombinedStream, LocatedNode
+from towerpack.dataflow.stages._combination import Array, Combination, CombinedStream, LocatedNode
 from towerpack.dataflow.stages._repeat import RepeatedData
 
 log = get_logger(__name__)
 
 _FINEST = 1 << 16
 
-Array = NDArray[np.int64]
 Stop = Literal["first", "all", "repeat"]
 
 
 def whole_weights(weights: Any) -> tuple[int, ...]:
     """Weights as the smallest integers in the same proportion.
 
-    Decimal fractions are taken as they are written: ten times 0.1 are ten equal weights. What would
-    need a sum above 65,536 is rounded to about that, with a warning.
+    Decimal fractions are taken as they are written. What would need a sum above 65,536 is rounded
+    to about that, with a warning.
     """
     try:
         shares = [Fraction(str(weight)) for weight in weights]
@@ -62,22 +60,6 @@ class Turns(NamedTuple):
     whose: Array  # for each turn of a period the flow that has it
     nth: Array  # for each turn, how many that flow had before in the period
     weights: Array  # for each flow its turns in a period
-
-    def locate(self, turns: Array) -> tuple[Array, Array]:
-        """Whose these turns are, and how many turns each of those flows had before."""
-        periods, rest = np.divmod(turns, len(self.whose))
-        whose = self.whose[rest]
-        return whose, periods * self.weights[whose] + self.nth[rest]
-
-    def taken(self, turns: int) -> Array:
-        """How many of the first `turns` turns each flow has had."""
-        periods, rest = divmod(turns, len(self.whose))
-        return periods * self.weights + np.bincount(self.whose[:rest], minlength=len(self.weights))
-
-    def turn_of(self, flow: int, nth: int) -> int:
-        """When a flow has its turn number `nth`, from 0."""
-        periods, rest = divmod(nth, int(self.weights[flow]))
-        return periods * len(self.whose) + int(np.flatnonzero(self.whose == flow)[rest])
 
 
 @lru_cache(maxsize=64)
@@ -119,19 +101,22 @@ class EvenMix:
         self.size: int | None = 0
         while any(left):
             turns = even_turns(tuple(left))
+            period = len(turns.whose)
             self._phases.append((self.size, given.copy(), turns))
-            # For each flow the first turn at which it has nothing left.
-            ends = {
-                turns.turn_of(flow, size - int(given[flow])): flow
-                for flow, size in enumerate(sizes)
-                if size is not None and left[flow]
-            }
+            ends: dict[int, int] = {}  # for each flow the first turn at which it has nothing left
+            for flow, size in enumerate(sizes):
+                if size is not None and left[flow]:
+                    periods, rest = divmod(size - int(given[flow]), int(turns.weights[flow]))
+                    in_period = np.flatnonzero(turns.whose == flow)
+                    ends[periods * period + int(in_period[rest])] = flow
             if not ends:
                 self.size = None
                 break
             end = min(ends)
-            given += turns.taken(end)
             self.size += end
+            periods, rest = divmod(end, period)
+            given += periods * turns.weights
+            given += np.bincount(turns.whose[:rest], minlength=len(sizes))
             left[ends[end]] = 0
             if stop_first:
                 break
@@ -144,8 +129,9 @@ class EvenMix:
         for index in cast("list[int]", np.unique(which).tolist()):
             start, before, turns = self._phases[index]
             here = which == index
-            flows[here], nth = turns.locate(positions[here] - start)
-            local[here] = before[flows[here]] + nth
+            periods, rest = np.divmod(positions[here] - start, len(turns.whose))
+            flows[here] = whose = turns.whose[rest]
+            local[here] = before[whose] + periods * turns.weights[whose] + turns.nth[rest]
         return flows, local
 
 

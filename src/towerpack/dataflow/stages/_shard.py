@@ -38,8 +38,7 @@ class ShardData(WindowStage):
         num_shards: How many parts.
         index: Which one, from 0.
         tail: What becomes of the last datapoints if they are not enough for all parts: "drop" them;
-            "pad", which repeats them in turn until they are; or "uneven", which makes the first
-            parts longer by one.
+            "pad" repeats them in turn until they are; "uneven" makes the first parts longer by one.
     """
 
     lifts = True

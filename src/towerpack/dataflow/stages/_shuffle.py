@@ -62,16 +62,14 @@ class LocallyShuffleData(WindowStage):
     Nothing leaves its window, so that a state is small (where the window began). Use it over an
     indexable source, too, to keep reads close together on disk.
 
-    With `num_reuse` every datapoint comes that often, at random places of its window, which saves
-    reading where that is slow (though over an indexable source each use reads again).
-
     Contract: random order within windows; `num_reuse` times the length of `ds`; random; thread- and
     fork-safe as `ds` is; resumable, reading at most `buffer_size` datapoints again.
 
     Args:
         ds: Any flow, also an infinite one.
         buffer_size: Datapoints in a window.
-        num_reuse: How often each datapoint comes.
+        num_reuse: How often each datapoint comes, at random places of its window, which saves
+            reading where that is slow (though over an indexable source each use reads again).
         shuffle_interval: Without effect, for programs written for Tensorpack.
         seed: For this shuffle alone; by default the run's.
     """
