@@ -16,7 +16,8 @@ from towerpack.dataflow._stream import State, Stream, check_count
 from towerpack.dataflow._user_code import Ambient, ReplayStream
 
 _NO_LIMIT = (1 << 63) - 1
-_CLOSED = (EOFError, getattr(queue, "ShutDown", EOFError))  # Python 3.13 has the second
+# Python 3.13 has the second.
+_CLOSED: tuple[type[Exception], ...] = (EOFError, getattr(queue, "ShutDown", EOFError))
 
 
 class DataFromIterable(Stage):

@@ -95,11 +95,13 @@ class CacheNode(InnerNode):
         self._seed, self._branch = place.seed, place.branch
 
     def read(self, epoch: int, positions: Positions) -> Block:
-        # Not when the node is made: to compile a flow must not make it forget another seed.
-        found = self._by_position.get(self._branch)
-        if found is None or found[0] != self._seed:
-            found = self._by_position[self._branch] = self._seed, {}
-        cache = found[1]
+        cache: dict[int, Datapoint] | None = self._last
+        if cache is None:
+            # Not when the node is made: to compile a flow must not make it forget another seed.
+            found = self._by_position.get(self._branch)
+            if found is None or found[0] != self._seed:
+                found = self._by_position[self._branch] = self._seed, {}
+            self._last = cache = found[1]
         wanted = as_ints(positions)
         missing = [position for position in wanted if position not in cache]
         if missing:
@@ -108,7 +110,7 @@ class CacheNode(InnerNode):
         return [copied(cache[position]) for position in wanted]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_by_position": {}}
+        return {**super().__getstate__(), "_by_position": {}}
 
 
 class CacheStream(Stream):

@@ -259,27 +259,29 @@ class BlockMapper:
     def __call__(self, block: Block, epoch: int, positions: Positions) -> Columns:
         data = block.data if isinstance(block, Columns) else stack_rows(block)
         arguments = () if self._rngs is None else (self._rngs(epoch, positions),)
-
-        def where() -> str:
-            return f"datapoints {positions[0]}..{positions[-1]} of epoch {epoch}"
-
         try:
             result = self._mapper.f(copied(data), *arguments)
         except Exception as error:
-            raise self._mapper.failure(error, where(), data) from error
+            raise self._mapper.failure(error, _where(epoch, positions), data) from error
+        size = block_size(block)
+        name = self._mapper.name
         if not is_datapoint(result):
             raise MapError(
-                f"{self._mapper.name} returned a {type(result).__name__} for {where()}.",
+                f"{name} returned a {type(result).__name__} for {_where(epoch, positions)}.",
                 expected="a tuple, list or dict of stacked components",
             )
-        size = block_size(block)
         columns = [np.asarray(column) for column in values_of(result)]
-        for column in columns:  # a loop: `any` takes twice as long
+        for column in columns:  # `any` takes twice as long
             if column.ndim == 0 or len(column) != size:
                 raise MapError(
-                    f"{self._mapper.name} changed the number of rows of {where()}.",
+                    f"{name} changed the number of rows of {_where(epoch, positions)}.",
                     got=describe_datapoint(rebuild(result, columns)),
                     expected=f"components with {size} rows",
                     fix="a vectorised map returns one row for each row that it gets",
                 )
-        return Columns(rebuild(result, columns), size)
+        plain = type(result) is tuple  # which `rebuild` finds out last
+        return Columns(tuple(columns) if plain else rebuild(result, columns), size)
+
+
+def _where(epoch: int, positions: Positions) -> str:
+    return f"datapoints {positions[0]}..{positions[-1]} of epoch {epoch}"
