@@ -29,6 +29,7 @@ from towerpack.dataflow import (
     ShuffleData,
     empty_row,
 )
+from towerpack.dataflow.testing import same_datapoints
 
 SHAPE = (5, 3)
 SIZE = 8
@@ -62,13 +63,6 @@ class Maker:
     def lent(self) -> list[bool]:
         """Of which rows the memory is not their own."""
         return [row.base is not None for row in self.rows]
-
-
-def equal(a: Any, b: Any) -> bool:
-    return len(a) == len(b) and all(
-        len(x) == len(y) and all(np.array_equal(p, q) for p, q in zip(x, y, strict=True))
-        for x, y in zip(a, b, strict=True)
-    )
 
 
 def test_what_is_made_in_rows_is_not_copied() -> None:
@@ -232,24 +226,15 @@ ODD: list[Callable[[], Make]] = [
 ]
 
 
-def values(batch: Any) -> list[Any]:
-    return list(batch.values() if isinstance(batch, dict) else batch)
-
-
 @pytest.mark.parametrize("new", ODD, ids=lambda new: getattr(new(), "__name__", new.__name__))
 def test_what_a_function_does_with_rows_never_shows(new: Callable[[], Make]) -> None:
     lent, plain = new(), new()
     got = list(BatchData(MapData(numbers(), lambda dp: lent(int(dp[0]), empty_row)), SIZE))
     wanted = list(BatchData(MapData(numbers(), lambda dp: plain(int(dp[0]), np.empty)), SIZE))
-    for a, b in zip(got, wanted, strict=True):
-        assert type(a) is type(b)
-        for x, y in zip(values(a), values(b), strict=True):
-            assert x.dtype == y.dtype and np.array_equal(x, y)
-            assert x.flags.c_contiguous and x.flags.writeable
-    arrays = [array for batch in got for array in values(batch)]
-    assert not any(
-        np.shares_memory(arrays[i], arrays[j]) for i in range(len(arrays)) for j in range(i)
-    )
+    assert same_datapoints(got, wanted)
+    arrays = [array for one in got for array in (one.values() if isinstance(one, dict) else one)]
+    assert all(array.flags.c_contiguous and array.flags.writeable for array in arrays)
+    assert not any(np.shares_memory(a, b) for a, b in itertools.combinations(arrays, 2))
 
 
 def test_ragged_rows() -> None:
@@ -291,47 +276,42 @@ def made(ways: tuple[str, ...], position: int, empty: Empty) -> Any:
         max_size=24,
     ),
     batch=st.integers(1, 6),
-    order=st.sampled_from(["as is", "shuffled", "repeated", "twice", "shuffled repeats"]),
+    between=st.sampled_from(
+        [
+            lambda ds: ds,
+            ShuffleData,
+            lambda ds: RepeatedData(ds, 3),
+            lambda ds: ConcatData([ds, ds]),
+            lambda ds: ShuffleData(RepeatedData(ds, 3)),
+        ]
+    ),
 )
 def test_any_mixture_gives_the_same_batches(
-    table: list[tuple[str, ...]], batch: int, order: str
+    table: list[tuple[str, ...]], batch: int, between: Callable[[DataFlow], DataFlow]
 ) -> None:
     def flow(empty: Empty) -> DataFlow:
         def f(dp: Any) -> Any:
             return made(table[int(dp[0]) % len(table)], int(dp[0]), empty)
 
-        ds: DataFlow = MapData(numbers(24), f)
-        if order == "shuffled":
-            ds = ShuffleData(ds)
-        if order in ("repeated", "shuffled repeats"):
-            ds = RepeatedData(ds, 3)
-        if order == "twice":
-            ds = ConcatData([ds, ds])
-        if order == "shuffled repeats":
-            ds = ShuffleData(ds)
-        return BatchData(ds, batch, remainder=True)
+        return BatchData(between(MapData(numbers(24), f)), batch, remainder=True)
 
     got = list(flow(empty_row).iterate(seed=1))
-    assert equal(got, list(flow(np.empty).iterate(seed=1)))
+    assert same_datapoints(got, list(flow(np.empty).iterate(seed=1)))
     arrays = [array for one in got for array in one]
     spans = sorted((array.ctypes.data, array.nbytes) for array in arrays)
     assert all(at + size <= after for (at, size), (after, _) in itertools.pairwise(spans))
-
-
-def mixed(dp: Any) -> Any:
-    position = int(dp[0])
-    ways = ("row", "row", WAYS[position % 5] if position // 64 % 2 else "row")
-    return made(ways, position, empty_row)
 
 
 def test_workers_give_the_same() -> None:
     shape = (40, 40, 20)  # large enough for slots to be lent
 
     def f(dp: Any) -> Any:
-        return [*mixed(dp), filled(empty_row(shape, np.float32), dp[0])]
+        position = int(dp[0])
+        ways = ("row", "row", WAYS[position % 5] if position // 64 % 2 else "row")
+        return [*made(ways, position, empty_row), filled(empty_row(shape, np.float32), position)]
 
     flow = BatchData(ShuffleData(MapData(numbers(128), f)), SIZE)
     serial = [[np.array(x) for x in batch] for batch in flow.iterate(seed=3)]
     for backend in ("process", "thread"):
         ahead = PrefetchData(flow, num_proc=2, backend=backend)
-        assert equal(list(ahead.iterate(seed=3)), serial)
+        assert same_datapoints(list(ahead.iterate(seed=3)), serial)
