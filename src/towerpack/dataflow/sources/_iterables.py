@@ -32,11 +32,7 @@ class DataFromIterable(Stage):
 
     def __init__(self, iterable: Iterable[Any]) -> None:
         if not _iterable(iterable):
-            raise ConfigError(
-                "DataFromIterable takes what can be iterated.",
-                got=given(iterable),
-                fix="a list, or DataFromGenerator for a function",
-            )
+            raise ConfigError("DataFromIterable takes what can be iterated.", got=given(iterable))
         self._source: Any = iterable
         self._used = False
 
@@ -79,11 +75,7 @@ class DataFromGenerator(DataFromIterable):
     ) -> None:
         self._called = callable(gen) and not isinstance(gen, Iterator)
         if not self._called and (rng or not _iterable(cast("object", gen))):
-            raise ConfigError(
-                "DataFromGenerator takes a generator function.",
-                got=given(gen),
-                fix=f"def gen({'rng' * rng}): yield datapoint",
-            )
+            raise ConfigError("DataFromGenerator takes a generator function.", got=given(gen))
         self._source = gen
         self._used = False
         self._rng = self.random = rng
@@ -122,9 +114,7 @@ class DataFromQueue(Stage):
 
     def __init__(self, queue: Any, *, sentinel: object = None) -> None:
         if not callable(getattr(queue, "get", None)):
-            raise ConfigError(
-                f"A {type(queue).__name__} is no queue.", expected="an object with get()"
-            )
+            raise ConfigError(f"A {type(queue).__name__} is no queue: it has no get().")
         self.queue = queue
         self.sentinel = sentinel
 

@@ -196,8 +196,7 @@ class Buckets:
         """The bucket of a length; a `DataFlowError` above the limit that tokens give."""
         if self.limit is not None and length > self.limit:
             raise DataFlowError(
-                f"A datapoint of length {length} is longer than the last boundary.",
-                expected=f"at most {self.limit}",
+                f"A datapoint of length {length} is longer than the last boundary, {self.limit}.",
                 fix="cut it or leave it out (MapData, FilterData), or add a boundary",
             )
         return int(np.searchsorted(self.boundaries, length, side="left"))

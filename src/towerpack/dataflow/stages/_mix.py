@@ -40,11 +40,7 @@ def whole_weights(weights: Any) -> tuple[int, ...]:
     except (TypeError, ValueError):
         shares = [Fraction(0)]
     if any(share <= 0 for share in shares):
-        raise ConfigError(
-            "These weights do not mix.",
-            got=given(weights),
-            expected="a list of finite numbers, each more than 0",
-        )
+        raise ConfigError("Weights are finite numbers, each more than 0.", got=given(weights))
     scale = lcm(*(share.denominator for share in shares))
     whole = [int(share * scale) for share in shares]
     total = sum(whole)

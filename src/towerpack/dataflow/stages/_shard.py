@@ -126,10 +126,8 @@ class ShardRows(Wrapper):
         super().__init__(ds)
         self.num_shards, self.index = _checked_shard(num_shards, index)
         if not isinstance(ds, BatchData):
-            raise ConfigError(
-                f"ShardRows takes batches apart, and {type(ds).__name__} is no BatchData.",
-                fix="put it directly on BatchData, or use ShardData",
-            )
+            found = f"ShardRows takes batches apart, and {type(ds).__name__} is no BatchData."
+            raise ConfigError(found, fix="put it directly on BatchData, or use ShardData")
         if ds.remainder or ds.batch_size % num_shards:
             raise ConfigError(
                 f"{num_shards} hosts cannot share the batches of {ds} evenly.",
