@@ -141,10 +141,7 @@ def _read(file: str) -> bytes:
 
 
 class FilesNode(RowMaker, Node):
-    """Read one file for each datapoint; without a `reader`, give its name.
-
-    With labels, datapoints are tuples of image and label, otherwise lists without.
-    """
+    """Read one file for each datapoint, or give its name; `(image, label)`, else `[image]`."""
 
     def __init__(
         self, files: Strings, reader: ImageReader | None, labels: NDArray[np.int64] | None

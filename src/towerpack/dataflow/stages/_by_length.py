@@ -110,10 +110,7 @@ class BatchByLength(Wrapper):
         self.random = shuffle and seed is None
         self.lengths = None if lengths is None else self._checked(lengths)
         if shuffle and lengths is None:
-            raise ConfigError(
-                "shuffle=True needs the lengths of all datapoints.",
-                fix="give lengths=..., or shuffle below: ShuffleData or LocallyShuffleData",
-            )
+            raise ConfigError("shuffle=True needs lengths=...; or shuffle below: ShuffleData(ds)")
 
     def length(self) -> Length:
         if self.lengths is None:
@@ -246,8 +243,7 @@ class BucketNode(Node):
                 raise DataFlowError(
                     f"Datapoint {number} has length {found}.",
                     expected=f"{length}, as lengths[{number}] says",
-                    fix="give the lengths of `ds` in its own order; to shuffle, give shuffle=True "
-                    "rather than a shuffled `ds`",
+                    fix="give lengths in the order of `ds`; shuffle=True, not a shuffled `ds`",
                 )
         return self.grouping.collate(self.buckets.of_one(expected[0]), rows)
 
@@ -267,10 +263,9 @@ class BucketNode(Node):
 
 
 def gather(groups: Array, sizes: Array, *, remainder: bool) -> tuple[Array, Array]:
-    """Put positions together as `GroupStream` does, all at once.
+    """Put positions, of which each is in a group, together as `GroupStream` does, all at once.
 
-    From the group of each position and the size of each group's full batches to the positions,
-    batch after batch, and where each batch starts among them, and the end.
+    Gives them batch after batch, and where each batch starts among them, and the end.
     """
     by_group = np.argsort(groups, kind="stable")
     group = groups[by_group]

@@ -51,8 +51,7 @@ class Waiting(NamedTuple):
 class GroupStream(InnerStream):
     """Gather datapoints in groups, and hand on a batch whenever one is full.
 
-    Its state holds the positions of those that wait. A resume reads them again: just them over an
-    indexable source, otherwise all from the first of them on.
+    Its state holds the positions of those that wait, which a resume reads again.
     """
 
     def __init__(

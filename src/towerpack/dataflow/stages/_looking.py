@@ -40,7 +40,6 @@ class PrintData(PlannedStage):
     Contract: order, length, randomness, safety and resuming of `ds`.
 
     Args:
-        ds: What to look at.
         num: How many datapoints to write about; of a resumed iterator none.
         name: Stands in the heading.
         max_depth: How deep to go into nested lists and dicts.
@@ -207,7 +206,6 @@ class TestDataSpeed(PlannedStage):
     Contract: order, length, randomness, safety and resuming of `ds`.
 
     Args:
-        ds: What to measure.
         size: Datapoints to read; passes follow one another until there are enough.
         warmup: Datapoints to read before the clock starts.
         clock: Seconds that pass.

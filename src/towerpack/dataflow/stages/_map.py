@@ -51,7 +51,6 @@ class MapData(FunctionStage):
     and fork-safe as `ds` and `f` are; resumable as `ds` is, at once over an indexable source.
 
     Args:
-        ds: What to map.
         f: Returns a new datapoint. May change a list or dict that it gets, not what others hold.
         rng, batched: See above.
         on_error: What an exception in `f`, or `None` from it, does: "raise" a `MapError`, or "skip"
@@ -106,10 +105,7 @@ class MapData(FunctionStage):
 
     def _check(self) -> None:
         if self.batched and self.on_error == "skip":
-            raise ConfigError(
-                "A vectorised map cannot skip: an exception does not say which row was bad.",
-                fix='on_error="skip" without batched=True',
-            )
+            raise ConfigError("A vectorised map cannot skip: nothing says which row was bad.")
         if self.batched and is_batched(self.ds):
             raise ConfigError("batched=True is for maps before BatchData.", fix="leave it out")
 
@@ -120,7 +116,6 @@ class MapDataComponent(MapData):
     Contract: as `MapData`.
 
     Args:
-        ds: What to map.
         f: From the component (with `batched=True` a stack of them) to what replaces it.
         index: Which component: an index, or the key of a dict.
         rng, batched, on_error, max_errors: As for `MapData`.
@@ -173,7 +168,6 @@ class SelectComponent(MapData):
     Contract: in order; length of `ds`; not random; thread-, fork-safe and resumable as `ds` is.
 
     Args:
-        ds: What to select from.
         idxs: Indices, or keys of dicts; one, or several of them. An index may occur twice.
     """
 
@@ -276,8 +270,7 @@ class BlockMapper:
                 raise MapError(
                     f"{name} changed the number of rows of {_where(epoch, positions)}.",
                     got=describe_datapoint(rebuild(result, columns)),
-                    expected=f"components with {size} rows",
-                    fix="a vectorised map returns one row for each row that it gets",
+                    expected=f"components with {size} rows, one for each row that it gets",
                 )
         plain = type(result) is tuple  # which `rebuild` finds out last
         return Columns(tuple(columns) if plain else rebuild(result, columns), size)

@@ -65,14 +65,11 @@ class ErrorPolicy:
 
 @dataclass(eq=False)
 class Mapper:
-    """A map function at its place, named for messages.
-
-    With a `key` it is given a generator, which is a function of that, epoch and position.
-    """
+    """A map function at its place, named for messages."""
 
     f: Callable[..., Any]
     name: str
-    key: int | None = None
+    key: int | None = None  # of the generator that it is given, if it is
     skipping: str | None = None  # how bad datapoints are left out, for messages
 
     def __call__(self, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
@@ -88,7 +85,6 @@ class Mapper:
         if result is None:
             raise MapError(
                 f"{self.name} returned None for datapoint {position} of epoch {epoch}.",
-                expected="a datapoint",
                 fix=self._or_skip("return it at the end of the function"),
             )
         return result
@@ -244,7 +240,6 @@ class FilterData(FunctionStage):
     Contract: as `MapData`; length unknown.
 
     Args:
-        ds: What to choose from.
         predicate: From a datapoint to something true or false; `None` is an error.
         rng, on_error, max_errors: As for `MapData`.
 

@@ -30,11 +30,7 @@ Stop = Literal["first", "all", "repeat"]
 
 
 def whole_weights(weights: Any) -> tuple[int, ...]:
-    """Weights as the smallest integers in the same proportion.
-
-    Decimal fractions are taken as they are written. What would need a sum above 65,536 is rounded
-    to about that, with a warning.
-    """
+    """Weights as the smallest integers in proportion; decimal fractions as they are written."""
     try:
         shares = [Fraction(str(weight)) for weight in weights]
     except (TypeError, ValueError):
@@ -62,10 +58,10 @@ class Turns(NamedTuple):
 def even_turns(weights: tuple[int, ...]) -> Turns:
     """The schedule in which flow i has `weights[i]` turns of every `sum(weights)`.
 
-    Weighted round-robin by earliest deadline: turn n of a flow with weight w of W may come from
-    turn `n * W / w` on and must have come by turn `(n + 1) * W / w`; of two with one deadline the
-    earlier comes first. So after any number of turns each flow has had its share of them to within
-    one turn (proportionate progress: Baruah et al. 1996). A flow with weight 0 has no turn.
+    By earliest deadline: turn n of a flow with weight w of W may come from turn `n * W / w` on and
+    must have come by turn `(n + 1) * W / w`; of two with one deadline the earlier comes first. So
+    each flow always has had its share to within one turn (Baruah et al. 1996, proportionate
+    progress). A flow with weight 0 has no turn.
     """
     weights = tuple(weight // gcd(*weights) for weight in weights)
     period = sum(weights)
@@ -264,10 +260,7 @@ class RandomMixData(Combination):
         super().__init__(df_lists)
         for flow in self.flows:
             if not isinstance(length_of(flow), int):
-                raise ConfigError(
-                    f"RandomMixData needs lengths, and that of {flow} is infinite or not known.",
-                    fix="MixData mixes flows of any length",
-                )
+                raise ConfigError(f"The length of {flow} is infinite or not known: see MixData.")
 
     def length(self) -> Length:
         return sum(map(len, self.flows))

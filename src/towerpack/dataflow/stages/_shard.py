@@ -34,7 +34,6 @@ class ShardData(WindowStage):
     resumable as `ds` is, reading at most `num_shards` datapoints again.
 
     Args:
-        ds: What all hosts share.
         num_shards: How many parts.
         index: Which one, from 0.
         tail: What becomes of the last datapoints if they are not enough for all parts: "drop" them;
