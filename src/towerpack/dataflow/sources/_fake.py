@@ -26,7 +26,6 @@ class FakeData(Stage):
 
     Args:
         shapes: One for each component; `[]` is a scalar.
-        size: Datapoints in a pass.
         random: New numbers for every datapoint, or the first one again and again.
         dtype: Of all components, or one for each.
         domain: `(low, high)` of all components, or one for each; `low <= value < high`. For bool,
@@ -48,21 +47,19 @@ class FakeData(Stage):
         self.repeats_first = not random
         self.random = seed is None
         self.seed = check_seed(seed)
-        side = "a side of a shape"
         try:
-            self.shapes = [tuple(integer_of(n, side, 0) for n in shape) for shape in shapes]
-            each: Any = dtype if isinstance(dtype, (list, tuple)) else [dtype] * len(self.shapes)
-            self.dtypes = [np.dtype(one) for one, _ in zip(each, self.shapes, strict=True)]
+            sides = [tuple(shape) for shape in shapes]
+            each: Any = dtype if isinstance(dtype, (list, tuple)) else [dtype] * len(sides)
+            self.dtypes = [np.dtype(one) for one, _ in zip(each, sides, strict=True)]
             pairs = np.asarray(domain, np.float64).reshape(-1, 2)
-            bounds = np.broadcast_to(pairs, (len(self.shapes), 2))
-        except ConfigError:
-            raise
+            bounds = np.broadcast_to(pairs, (len(sides), 2))
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 "There must be one shape, one dtype and one domain for each component.",
                 got=f"shapes {given(shapes)}, dtypes {given(dtype)}, domains {given(domain)}",
                 expected='for example [[28, 28], []], an image and a scalar, "float32" and (0, 1)',
             ) from error
+        self.shapes = [tuple(integer_of(n, "a side of a shape", 0) for n in one) for one in sides]
         self.domains = [(low, high) for low, high in bounds.tolist()]
 
     def length(self) -> Length:

@@ -25,8 +25,7 @@ IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 _HEADINGS = ({"path", "file", "filename", "image", "image_path"}, {"label", "class", "target"})
 
-Lines = list[tuple[int, list[str]]]
-"""Of a CSV file: the number of each, and its fields."""
+Lines = list[tuple[int, list[str]]]  # of a CSV file: the number of each, and its fields
 
 
 class ImageFolder(FilesStage):
@@ -39,7 +38,6 @@ class ImageFolder(FilesStage):
     Contract: as `DataFromList`; as long as there are images.
 
     Args:
-        root: The folder of folders.
         decode: Give images, uint8 [height, width, channels], RGB; otherwise the file's name.
         channels: 3 for colour, 1 for grey.
         shuffle: Give every pass another order, as `ShuffleData` does.
@@ -78,9 +76,8 @@ class ImageFolder(FilesStage):
         self.classes = found if classes is None else _class_names(classes)
         missing = sorted(set(self.classes) - set(found))
         if missing:
-            raise ConfigError(
-                f"{self.root} has no folder for {', '.join(missing)}.", got=", ".join(found)
-            )
+            what = f"{self.root} has no folder for {', '.join(missing)}."
+            raise ConfigError(what, got=", ".join(found))
         endings = tuple(names_of(extensions))
         labels: list[int] = []
         self.left_out = 0
@@ -128,8 +125,7 @@ class ImageCSV(FilesStage):
         decode, channels, shuffle, max_pixels, seed: As for `ImageFolder`.
         classes: Names of the classes, in order; other labels are errors. By default those in the
             file, sorted.
-        delimiter: Between path and label.
-        quotechar: Around fields with a delimiter in them.
+        delimiter, quotechar: As for `csv.reader`.
 
     Attributes:
         classes: Names of the classes; `None` if labels are integers.
@@ -163,9 +159,7 @@ class ImageCSV(FilesStage):
         number, fields = lines[0]
         pairs = zip(fields, _HEADINGS, strict=False)
         if not header and all(field.lower() in known for field, known in pairs):
-            raise FormatError(
-                f"Line {number} of {self.path} looks like a header.", fix="header=True"
-            )
+            raise FormatError(f"Line {number} of {self.path} is a header.", fix="header=True")
         for number, fields in lines:
             if len(fields) != 2 or not all(fields) or "\0" in fields[0]:
                 raise self._bad_line(number, f"{len(fields)} fields: {fields!r:.80}")

@@ -34,7 +34,6 @@ class BatchData(WindowStage):
 
     Args:
         ds: Its datapoints are tuples, lists or dicts.
-        batch_size: Datapoints in a batch.
         remainder: Also yield the last, smaller batch. Without it, a flow of fewer datapoints than
             `batch_size` gives nothing, which is logged as a warning.
         pad: A value that fills up ragged components, at the end of every axis, to the largest in

@@ -49,7 +49,6 @@ class BatchByLength(Wrapper):
     is; resumable at once with `lengths`, otherwise as `BatchDataByShape`.
 
     Args:
-        ds: Its datapoints are tuples, lists or dicts.
         batch_size: Datapoints in a batch, for all buckets or for each.
         boundaries: The greatest lengths of the buckets, ascending; one more bucket takes the rest.
         max_tokens: Instead of `batch_size`: each bucket gets as many datapoints as make this many

@@ -58,8 +58,7 @@ class CacheData(PlannedStage):
         self.random = shuffle and seed is None
         if infinite(length_of(ds)):
             raise ConfigError(f"{ds} is infinite.", fix="cache first and repeat afterwards")
-        # For each place in a pipeline the last seed, and what is kept for it: of a plan datapoints
-        # by their positions, otherwise a whole pass.
+        # For each place in a pipeline the last seed, and what is kept for it.
         self._by_position: Kept[dict[int, Datapoint]] = {}
         self._passes: Kept[list[Datapoint]] = {}
 

@@ -153,8 +153,6 @@ class BatchDataByShape(Wrapper):
     what waits (over an indexable source) or all since the oldest datapoint that waits.
 
     Args:
-        ds: Its datapoints are tuples, lists or dicts.
-        batch_size: Datapoints in a batch.
         idx: The component whose shape decides: an index, or the key of a dict.
         remainder: Yield smaller batches at the end.
         max_waiting: Yield a smaller batch of the shape that has waited longest whenever more
@@ -179,11 +177,10 @@ class BatchDataByShape(Wrapper):
         self.batch_size = integer_of(batch_size, "batch_size", 1)
         self.idx = idx
         self.remainder = remainder
-        self.max_waiting = max_waiting
-        if max_waiting is not None:
-            self.max_waiting = integer_of(max_waiting, "max_waiting", 0)
-            if not remainder:
-                raise ConfigError("max_waiting= makes smaller batches.", expected="remainder=True")
+        limit = max_waiting
+        self.max_waiting = None if limit is None else integer_of(limit, "max_waiting", 0)
+        if limit is not None and not remainder:
+            raise ConfigError("max_waiting= makes smaller batches.", expected="remainder=True")
 
     def length(self) -> Length:
         return None

@@ -31,8 +31,6 @@ from towerpack.dataflow._progress import endless, progress
 from towerpack.dataflow._stream import InnerStream, State, Stream
 from towerpack.dataflow.stages._base import PlannedStage
 
-_TEXT = 40
-
 
 class PrintData(PlannedStage):
     """Write the structure of the first datapoints to standard output, once for each iterator.
@@ -41,7 +39,6 @@ class PrintData(PlannedStage):
 
     Args:
         num: How many datapoints to write about; of a resumed iterator none.
-        name: Stands in the heading.
         max_depth: How deep to go into nested lists and dicts.
         max_list: How many elements of a list to show.
     """
@@ -154,7 +151,7 @@ def _leaf(value: Any) -> str:
             text += f" in [{float(array.min()):.5g}, {float(array.max()):.5g}]"
         return f"array {text}"
     if isinstance(value, (str, bytes)):
-        return f"{text}: {value[:_TEXT]!r}"
+        return f"{text}: {value[:40]!r}"
     number = isinstance(value, (bool, int, float, np.generic))
     return f"{type(cast('object', value)).__name__} {value}" if number else text
 
@@ -167,7 +164,6 @@ class SpeedReport:
     """What a test of speed found.
 
     Attributes:
-        pipeline: What was measured.
         datapoints: How many were read, without the warm-up, in so many `seconds`.
         nbytes: Bytes in the arrays, numbers and strings of these datapoints, from some of them.
         first_s: Seconds until the first datapoint.
@@ -208,7 +204,6 @@ class TestDataSpeed(PlannedStage):
     Args:
         size: Datapoints to read; passes follow one another until there are enough.
         warmup: Datapoints to read before the clock starts.
-        clock: Seconds that pass.
     """
 
     __test__ = False  # for pytest: this is not a test class

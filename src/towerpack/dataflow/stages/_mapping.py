@@ -42,9 +42,7 @@ class ErrorPolicy:
     def __post_init__(self) -> None:
         limit: Any = self.max_errors
         if self.on_error not in ("raise", "skip"):
-            raise ConfigError(
-                f"There is no on_error={self.on_error!r}.", expected='"raise" or "skip"'
-            )
+            raise ConfigError(f"There is no on_error={self.on_error!r}.", expected="raise or skip")
         if limit is None:
             return
         count = isinstance(limit, (int, np.integer)) and not isinstance(limit, bool)
@@ -234,8 +232,7 @@ class FunctionStage(Wrapper):
 class FilterData(FunctionStage):
     """Keep the datapoints for which `predicate` is true.
 
-    How many are kept is not known beforehand, so what stands above can only be read in order: do
-    costly maps below it that need not see everything, above it.
+    What stands above can only be read in order: how many are kept is not known beforehand.
 
     Contract: as `MapData`; length unknown.
 

@@ -138,7 +138,6 @@ class MixData(Combination):
     flows are; resumable as they are, at once if all are indexable.
 
     Args:
-        flows: One or more.
         weights: The shares, in any unit; equal ones by default.
         stop: When a pass ends: when the "first" flow has nothing left for its turn; when "all" have
             been read once, those that remain keeping the proportion of their weights; or never,

@@ -34,8 +34,7 @@ class ShardData(WindowStage):
     resumable as `ds` is, reading at most `num_shards` datapoints again.
 
     Args:
-        num_shards: How many parts.
-        index: Which one, from 0.
+        num_shards, index: How many parts, and which one, from 0.
         tail: What becomes of the last datapoints if they are not enough for all parts: "drop" them;
             "pad" repeats them in turn until they are; "uneven" makes the first parts longer by one.
     """
@@ -113,9 +112,8 @@ class ShardRows(Wrapper):
 
     Args:
         ds: A `BatchData` of the global batch size, which `num_shards` divides, without `remainder`.
-        num_shards: How many hosts.
-        index: Which one, from 0. It gets rows `index * b` to `(index + 1) * b` of each batch, where
-            b is the batch size divided by `num_shards`.
+        num_shards, index: How many hosts, and which one, from 0. It gets rows `index * b` to
+            `(index + 1) * b` of each batch, where b is the batch size divided by `num_shards`.
     """
 
     transparent = True

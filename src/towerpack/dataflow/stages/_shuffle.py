@@ -67,7 +67,6 @@ class LocallyShuffleData(WindowStage):
 
     Args:
         ds: Any flow, also an infinite one.
-        buffer_size: Datapoints in a window.
         num_reuse: How often each datapoint comes, at random places of its window, which saves
             reading where that is slow (though over an indexable source each use reads again).
         shuffle_interval: Without effect, for programs written for Tensorpack.

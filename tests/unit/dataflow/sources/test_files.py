@@ -172,7 +172,7 @@ class TestImageCSV:
     def test_header(self, root: Path) -> None:
         path = self.write(root, "path,label\nb/1.png,3\n")
         assert ImageCSV(path, header=True).labels.tolist() == [3]
-        with pytest.raises(FormatError, match=r"Line 1 .* looks like a header"):
+        with pytest.raises(FormatError, match=r"Line 1 .* is a header"):
             ImageCSV(path)
         with pytest.raises(FormatError, match="'kind' in line 1"):
             ImageCSV(self.write(root, "picture,kind\nb/1.png,3\nb/0.PNG,4\n"))
