@@ -11,10 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
-import msgpack
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from every_flow import (
     NO_CASE,
@@ -24,6 +21,7 @@ from every_flow import (
     Source,
     assert_same,
     in_order,
+    packed_state,
     pictured,
     planned,
     public_flows,
@@ -43,11 +41,11 @@ from towerpack.dataflow import (
     RNGDataFlow,
     ShuffleData,
 )
-from towerpack.dataflow._flow import inputs_of
+from towerpack.dataflow._flow import flows_in
 from towerpack.dataflow.formats import DiskCacheData
 from towerpack.dataflow.images import Mosaic
 from towerpack.dataflow.parallel._pool import Backend, IdlePools, Options, Pool
-from towerpack.dataflow.testing import check_flow, same_datapoints
+from towerpack.dataflow.testing import check_flow, check_independence, same_datapoints
 
 pytestmark = pytest.mark.usefixtures("quiet")
 T = TypeVar("T")
@@ -68,9 +66,6 @@ class Workers:
 
     count: int | None
     backend: Backend = "process"
-
-    def __str__(self) -> str:
-        return "none" if self.count is None else f"{self.count} {self.backend}"
 
     def wrap(self, ds: DataFlow, **options: Any) -> DataFlow:
         """The flow, with a parallel stage."""
@@ -103,7 +98,11 @@ class Pools:
 
     def take(self, options: Options) -> Pool:
         for pool in self._waiting:
-            if pool.usable and _alike(pool.options, options):
+            same = (pool.options.workers, pool.options.backend) == (
+                options.workers,
+                options.backend,
+            )
+            if pool.usable and same:
                 self._waiting.remove(pool)
                 pool.options = options
                 return pool
@@ -115,10 +114,6 @@ class Pools:
     def close(self) -> None:
         for pool in self._waiting:
             pool.close()
-
-
-def _alike(one: Options, other: Options) -> bool:
-    return (one.workers, one.backend) == (other.workers, other.backend)
 
 
 @pytest.fixture(scope="module")
@@ -137,17 +132,11 @@ def chosen(cases: Sequence[T], turn: int, *, at_least: int = 1) -> list[T]:
 
 def parallel_stages(flow: DataFlow) -> list[PrefetchData]:
     """Those in a pipeline."""
-    own = [flow] if isinstance(flow, PrefetchData) else []
-    return own + [stage for inner in inputs_of(flow) for stage in parallel_stages(inner)]
-
-
-def flows_in(flow: DataFlow) -> list[DataFlow]:
-    """A flow and all below it."""
-    return [flow, *(one for inner in inputs_of(flow) for one in flows_in(inner))]
+    return [one for one in flows_in(flow) if isinstance(one, PrefetchData)]
 
 
 def make_with(
-    case: Case, source: Source, placed: Placed, workers: Workers, pools: Pools
+    case: Case, source: Source, placed: Placed, pools: Pools, workers: Workers
 ) -> DataFlow:
     """A case with workers above it, below it, or both."""
 
@@ -185,9 +174,9 @@ def states_of(flow: DataFlow, epoch: int, expected: list[Any], where: str) -> St
     states: Stops = {}
     with flow.iterate(seed=SEED, epoch=epoch) as iterator:
         for index, datapoint in enumerate(expected):
-            states[index] = msgpack.unpackb(msgpack.packb(iterator.state()))
+            states[index] = packed_state(iterator)
             assert same_datapoints(next(iterator), datapoint), f"{where}, epoch {epoch}, {index}"
-        states[len(expected)] = msgpack.unpackb(msgpack.packb(iterator.state()))
+        states[len(expected)] = packed_state(iterator)
         if len(expected) < LIMIT:
             assert next(iterator, None) is None, where
     return states
@@ -240,12 +229,8 @@ def test_stages(name: str, pools: Pools) -> None:
         if case.needs_plan and source is in_order:
             continue
         where = f"{name}, {source.__name__}, workers {placed}"
-        check_workers(
-            lambda workers: make_with(case, source, placed, workers, pools),  # noqa: B023
-            passes(case.plain(source)),
-            index + turn,
-            where,
-        )
+        make = partial(make_with, case, source, placed, pools)
+        check_workers(make, passes(case.plain(source)), index + turn, where)
 
 
 @pytest.mark.slow
@@ -260,24 +245,17 @@ def test_sources(name: str, folder: Path, pools: Pools) -> None:
     )
 
 
-@settings(max_examples=scaled(200))
-@given(
-    size=st.integers(0, 70),
-    workers=st.sampled_from(ALL_WORKERS),
-    batch=st.integers(1, 9),
-    prefetch=st.none() | st.integers(1, 20),
-    stop=st.integers(0, 20),
-    lifted=st.booleans(),
-)
-def test_any_sizes(
-    size: int,
-    workers: Workers,
-    batch: int,
-    prefetch: int | None,
-    stop: int,
-    lifted: bool,
-    pools: Pools,
-) -> None:
+@pytest.mark.parametrize("number", range(scaled(200)))
+def test_any_sizes(number: int, pools: Pools) -> None:
+    rng = random.Random(number)
+    size, batch, stop, lifted = (
+        rng.randrange(71),
+        rng.randrange(1, 10),
+        rng.randrange(21),
+        number % 2,
+    )
+    prefetch, workers = rng.choice([None, *range(1, 21)]), rng.choice(ALL_WORKERS)
+
     def make(one: Workers) -> DataFlow:
         ds: DataFlow = planned(size)
         if lifted:
@@ -319,14 +297,13 @@ def test_long_passes(source: Source, pools: Pools) -> None:
 
     expected = list(make(Workers(None)).iterate(seed=SEED))
     for turn, first in enumerate(sample(ALL_WORKERS, at_least=2)):
-        stops = {1, 399 + turn, count - 1}
-        states = {}
+        states, found = {}, list[Any]()
         with make(first).iterate(seed=SEED) as iterator:
-            for index, datapoint in enumerate(iterator):
-                assert same_datapoints(datapoint, expected[index]), f"{first}, {index}"
-                if index + 1 in stops:
-                    states[index + 1] = msgpack.unpackb(msgpack.packb(iterator.state()))
-        assert index == count - 1
+            for stop in (1, 399 + turn, count - 1, count):
+                found += islice(iterator, stop - len(found))
+                states[stop] = packed_state(iterator)
+            assert next(iterator, None) is None
+        assert_same(found, expected, f"{first}")
         for stop, state in states.items():
             then = ALL_WORKERS[(stop + turn) % len(ALL_WORKERS)]
             rest = list(make(then).iterate(state=state))
@@ -340,24 +317,17 @@ def test_passes_in_turns_and_given_up(name: str, pools: Pools) -> None:
     for turn, (source, placed) in enumerate(chosen(KINDS, index)):
         if case.needs_plan and source is in_order:
             continue
-        expected = passes(case.plain(source))
+        expected = passes(case.plain(source))[1]
         for workers in chosen(ALL_WORKERS, index + turn):
-            flow = make_with(case, source, placed, workers, pools)
-            where = f"{name}, {source.__name__}, {workers} {placed}"
-            found: list[list[Any]] = [[] for _ in EPOCHS]
-            iterators = [flow.iterate(seed=SEED, epoch=epoch) for epoch in EPOCHS]
-            for _ in range(LIMIT):
-                for one, iterator in zip(found, iterators, strict=True):
-                    one.extend(islice(iterator, 1))
-            for epoch in EPOCHS:
-                assert_same(found[epoch], expected[epoch], f"{where}, in turns, epoch {epoch}")
-            del iterators, iterator
+            make = partial(make_with, case, source, placed, pools, workers)
+            check_independence(make, seed=SEED, limit=LIMIT)
+            flow = make()
             for stop in (0, 1, 3):
                 for count, _ in enumerate(flow.iterate(seed=SEED, epoch=0)):
                     if count == stop:
                         break
             again = list(islice(flow.iterate(seed=SEED, epoch=1), LIMIT))
-            assert_same(again, expected[1], f"{where}, after passes that were given up")
+            assert_same(again, expected, f"{source.__name__}, {workers} {placed}")
 
 
 @pytest.mark.slow
@@ -377,7 +347,7 @@ def test_in_any_order(name: str, pools: Pools) -> None:
             iterator = make().iterate(seed=SEED, epoch=1)
             stop = (index + turn) % (len(whole) + 1)
             found = list(islice(iterator, stop))
-            state = msgpack.unpackb(msgpack.packb(iterator.state()))
+            state = packed_state(iterator)
             where = f"{name}, {source.__name__}, {workers}"
             assert_same_set([*found, *iterator], whole, where)
             rest = list(make().iterate(state=state))

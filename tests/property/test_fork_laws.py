@@ -9,10 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import msgpack
 import pytest
 
-from every_flow import STAGES, assert_same, in_order, planned
+from every_flow import STAGES, assert_same, in_order, packed_state, planned
 from scaling import sample
 from towerpack.dataflow import DataFlow, PrefetchData
 
@@ -26,7 +25,7 @@ def check_stops(flow: DataFlow, again: DataFlow, whole: list[Any], epoch: int, w
     for stop in sorted({1, len(whole) // 2, len(whole)}):
         iterator = flow.iterate(seed=SEED, epoch=epoch)
         assert_same(list(islice(iterator, stop)), whole[:stop], f"{where}, up to {stop}")
-        state = msgpack.unpackb(msgpack.packb(iterator.state()))
+        state = packed_state(iterator)
         iterator.close()
         rest = list(islice(again.iterate(state=state), len(whole) - stop))
         assert_same(rest, whole[stop:], f"{where}, from {stop} on")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 
 import towerpack.dataflow
@@ -80,6 +81,11 @@ def pictured(dp: Any) -> Any:
     box = np.array([[2.0, 3.0, 14.0 + i % 5, 12.0]])
     points = np.array([[1.0, 2.0], [i % 9, 5.0]])
     return [image, box, np.array([i]), points, np.int64(i)]
+
+
+def packed_state(iterator: df.DataIterator) -> Any:
+    """Where a pass is, as it was written to a file and read."""
+    return msgpack.unpackb(msgpack.packb(iterator.state()))
 
 
 def assert_same(found: list[Any], expected: list[Any], where: str) -> None:
@@ -390,7 +396,13 @@ SOURCES: dict[str, tuple[type[df.DataFlow], Callable[[Path], df.DataFlow]]] = {
     "TarData in order": (df.TarData, lambda folder: df.TarData(folder / "a.tar.gz")),
     "TarData saved": (df.TarData, lambda folder: df.TarSerializer.load(folder / "saved.tar")),
     "LMDBData": (LMDBData, lambda folder: LMDBData(folder / "a.lmdb")),
-    "LMDBDataDecoder": (LMDBDataDecoder, lambda folder: LMDBSerializer.load(folder / "a.lmdb")),
+    "LMDBDataDecoder": (
+        LMDBDataDecoder,
+        lambda folder: LMDBDataDecoder(
+            LMDBData(folder / "a.lmdb"), lambda key, value: [value, key]
+        ),
+    ),
+    "LMDB saved": (LMDBData, lambda folder: LMDBSerializer.load(folder / "a.lmdb")),
     "CaffeLMDB": (CaffeLMDB, lambda folder: CaffeLMDB(folder / "caffe.lmdb")),
     "TFRecordData": (TFRecordData, lambda folder: TFRecordData(folder / "a.tfrecord", {})),
     "TFRecordData in order": (TFRecordData, lambda folder: TFRecordData(folder / "a.tfrecord.gz")),

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from contextvars import ContextVar, copy_context
 from hashlib import blake2b
-from operator import methodcaller
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack.dataflow._flow import DataFlow, ParallelStage, Stage, inputs_of, stages_of
+from towerpack.dataflow._flow import DataFlow, ParallelStage, Stage, flows_in, pipeline_of
 from towerpack.dataflow._opening import PathLike, Strings
 
 _WRITTEN_OUT: Final = (type(None), bool, int, float, complex, str, range)
@@ -25,16 +24,6 @@ _DEPTH: Final = 6
 _OPAQUE: Final = {"keras", "logging", "tensorflow", "threading", "torch"}
 _TOLD: Final = (type(None), bool, int, float, str, np.ndarray)  # in descriptions of stages
 _sampling: ContextVar[bool] = ContextVar("sampling", default=False)
-
-
-@contextmanager
-def sampled() -> Generator[None]:
-    """Inside, some 64 rows, items or files of long data count, evenly spread: for quick looks."""
-    token = _sampling.set(True)
-    try:
-        yield
-    finally:
-        _sampling.reset(token)
 
 
 def _some(items: Any) -> Any:
@@ -57,23 +46,11 @@ def content_of_files(paths: Iterable[PathLike]) -> str:
 
 
 def content_of_values(*values: Any) -> str:
-    """A checksum over values: arrays, numbers, strings, bytes, `None`, and containers of these.
-
-    Of others nothing is seen but their types, and of containers that hold them their lengths;
-    sequences that are no lists may make their items when they are read, and are not.
-    """
+    """A checksum over arrays, plain values and containers of them; of others, over their types."""
     return _content(values, 0)
 
 
-def content_of_code(*values: Any) -> str:
-    """A checksum over functions (their code, defaults and what they close over) and plain values.
-
-    Of other objects their type and attributes are seen, but for those with an underscore.
-    """
-    return _content(values, _DEPTH)
-
-
-def _content(values: tuple[Any, ...], depth: int) -> str:
+def _content(values: Iterable[Any], depth: int) -> str:
     digest = blake2b(digest_size=16)
     for value in values:
         _feed(digest, value, depth)
@@ -102,7 +79,10 @@ def _feed(digest: Any, value: Any, depth: int) -> None:
     elif depth and isinstance(value, MethodType):
         _feed(digest, (value.__func__, value.__self__), depth)
     elif depth and isinstance(value, FunctionType):
-        cells = [cell.cell_contents for cell in value.__closure__ or () if _is_full(cell)]
+        cells: list[Any] = []
+        for cell in value.__closure__ or ():
+            with suppress(ValueError):  # the variable has no value yet
+                cells.append(cell.cell_contents)
         parts = value.__code__, value.__defaults__, value.__kwdefaults__, *cells
         _feed(digest, parts, depth)
     elif depth and _has_attributes(value):
@@ -117,14 +97,6 @@ def _feed(digest: Any, value: Any, depth: int) -> None:
 def _has_attributes(value: Any) -> bool:
     library = type(value).__module__.partition(".")[0] in _OPAQUE
     return hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType)) and not library
-
-
-def _is_full(cell: Any) -> bool:
-    try:
-        cell.cell_contents  # noqa: B018 - raises where the variable has no value yet
-    except ValueError:
-        return False
-    return True
 
 
 def _feed_items(digest: Any, container: object, items: Sequence[Any], depth: int) -> None:
@@ -150,27 +122,29 @@ def _is_parallel(flow: DataFlow) -> bool:
 
 def serial_pipeline_of(flow: DataFlow) -> str:
     """`pipeline_of` without the parallel stages, which change no datapoint."""
-    return stages_of(flow, methodcaller("arguments"), _is_parallel)
+    return pipeline_of(flow, passed_over=_is_parallel)
 
 
 def functions_of(flow: DataFlow) -> str:
     """A checksum over the code of a pipeline's functions, and over public attributes."""
     found: list[Any] = []
-    waiting = [flow]
-    while waiting:
-        here = waiting.pop()
-        waiting.extend(inputs_of(here))
+    for here in flows_in(flow):
         given = [v for k, v in sorted(vars(here).items()) if k[0] != "_"]
-        if isinstance(here, ParallelStage):  # how many workers there are changes no datapoint
+        if _is_parallel(here):  # how many workers there are changes no datapoint
             given = [v for v in given if callable(v)]
         elif isinstance(here, Stage):  # its numbers stand in its description
             given = [v for v in given if not isinstance(v, _TOLD)]
         found += [v for v in given if not isinstance(v, DataFlow)]
-    with sampled():
-        return content_of_code(*found)
+    return _sampling_in(True, _content, found, _DEPTH)
 
 
 def content_of(flow: DataFlow, *, sample: bool = False) -> str:
     """Description of a flow's stages but the parallel ones, and of (a sample of) their data."""
-    with sampled() if sample else nullcontext():
-        return stages_of(flow, methodcaller("content"), _is_parallel)
+    return _sampling_in(sample, pipeline_of, flow, "content", _is_parallel)
+
+
+def _sampling_in(sample: bool, f: Callable[..., str], *arguments: Any) -> str:
+    """Call `f`; with `sample`, only some rows, items or files of long data count, evenly spread."""
+    context = copy_context()
+    context.run(_sampling.set, sample)
+    return context.run(f, *arguments)

@@ -8,12 +8,11 @@ whole arrays, and only a consumer that wants single datapoints takes them apart.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
-
-_MANY = 20
 
 Datapoint = Any
 """A tuple, list or dict of components. Sources may yield anything; batching needs one of these."""
@@ -86,8 +85,6 @@ def name_of(key: Hashable) -> str:
 def choices_of(datapoint: Datapoint) -> str:
     """The indices or keys of the components, for messages: `0, 1 or 2`."""
     names = [repr(key) for key in keys_of(datapoint)]
-    if len(names) > _MANY:
-        names = [*names[:3], "...", names[-1]]
     return " or ".join(filter(None, [", ".join(names[:-1]), *names[-1:]])) or "components"
 
 
@@ -96,9 +93,7 @@ def describe(value: object) -> str:
     if isinstance(value, (np.ndarray, np.generic)):
         array = cast("np.ndarray[Any, Any]", value)
         return f"{array.dtype} {list(array.shape)}"
-    if isinstance(value, (str, bytes)):
-        return f"{type(value).__name__} of length {len(value)}"
-    if isinstance(value, (list, tuple)):
+    if isinstance(value, (str, bytes, list, tuple)):
         items = cast("Sequence[Any]", value)
         return f"{type(items).__name__} of length {len(items)}"
     return type(value).__name__
@@ -108,32 +103,27 @@ def describe_datapoint(datapoint: object) -> str:
     """All components of a datapoint in one line, for messages."""
     if not is_datapoint(datapoint):
         return describe(datapoint)
-    pairs = zip(keys_of(datapoint), values_of(datapoint), strict=True)
+    kind = type(datapoint).__name__
+    values = [describe(value) for value in values_of(datapoint)]
     if isinstance(datapoint, dict):
-        return "{" + ", ".join(f"{key}: {describe(value)}" for key, value in pairs) + "}"
-    return f"{type(datapoint).__name__} (" + ", ".join(describe(value) for _, value in pairs) + ")"
+        pairs = zip(keys_of(datapoint), values, strict=True)
+        return f"{kind} {{{', '.join(f'{key}: {value}' for key, value in pairs)}}}"
+    return f"{kind} ({', '.join(values)})"
 
 
 Positions = range | NDArray[np.int64]
 """Which datapoints to read. A `range` has step 1."""
 
 
+@dataclass(slots=True)
 class Columns:
     """`size` datapoints as one datapoint whose components are stacked along a first axis."""
 
-    __slots__ = ("data", "size")
-
-    def __init__(self, data: Datapoint, size: int) -> None:
-        self.data = data
-        self.size = size
+    data: Datapoint
+    size: int
 
 
 Block = Columns | list[Datapoint]
-
-
-def block_size(block: Block) -> int:
-    """How many datapoints a block holds."""
-    return block.size if isinstance(block, Columns) else len(block)
 
 
 def to_rows(block: Block) -> list[Datapoint]:

@@ -6,7 +6,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from operator import methodcaller
 from typing import Any, TypeGuard, cast, overload
 
 import numpy as np
@@ -20,7 +19,6 @@ from towerpack.dataflow._plan import Node, Plan
 from towerpack.dataflow._stream import (
     DataIterator,
     PlanStream,
-    RestStream,
     State,
     Stream,
     Tally,
@@ -37,8 +35,6 @@ from towerpack.dataflow._user_code import (
 )
 
 log = get_logger(__name__)
-
-_ARGUMENTS = methodcaller("arguments")
 
 Length = int | float | None
 """Datapoints in a pass: an integer, `math.inf`, or `None` for unknown."""
@@ -105,17 +101,20 @@ class DataFlow:
         seed = check_seed(seed)
         epoch = None if epoch is None else integer_of(epoch, "epoch", 0)
         at, skipped = None, 0
-        # Code of the user's that is at work, if it is: a resume runs it again.
-        ambient = AMBIENT.get()
+        ambient = AMBIENT.get()  # code of the user's that is at work, if it is
         lent = ambient if ambient and state is None and stands_for_code(self) else None
-        if lent is not None:
-            seed = lent.seed if seed is None else seed
-            epoch = lent.epoch if epoch is None else epoch
-        elif state is not None:
+        if state is not None:
             seed, epoch, at, skipped = read_state(state, signature, seed=seed, epoch=epoch)
             self.__passes, self.__seed = epoch + 1, seed
+        elif ambient is not None:
+            its_seed, its_epoch = (lent.seed, lent.epoch) if lent else ambient.next_pass(self)
+            seed = its_seed if seed is None else seed
+            epoch = its_epoch if epoch is None else epoch
         else:
-            seed, epoch = self.__this_pass(seed, epoch)
+            if epoch is None:
+                epoch = self.__passes
+                self.__passes += 1
+            seed = self.__own_seed() if seed is None else seed
         tally = Tally(skipped)
         place = Place(seed, tally=tally, in_order=ambient is not None, ambient=lent)
         try:
@@ -139,16 +138,6 @@ class DataFlow:
         seed = self.__own_seed() if seed is None else check_seed(seed)
         root = require_plan(self, Place(seed, serial=True), f"{self} has no plan")
         return Plan(root, seed=seed, signature=signature_of(self), pipeline=pipeline_of(self))
-
-    def __this_pass(self, seed: int | None, epoch: int | None) -> tuple[int, int]:
-        ambient = AMBIENT.get()
-        if ambient is not None:
-            lent_seed, lent_epoch = ambient.next_pass(self)
-            return lent_seed if seed is None else seed, lent_epoch if epoch is None else epoch
-        if epoch is None:
-            epoch = self.__passes
-            self.__passes = epoch + 1
-        return self.__own_seed() if seed is None else seed, epoch
 
     def __own_seed(self) -> int:
         if self.__seed is None:
@@ -213,19 +202,14 @@ class RNGDataFlow(DataFlow):
 class Place:
     """Where in a pipeline a stage stands, and with which seed it runs.
 
-    The key of a stage is made of the path to its branch (through stages that have several inputs)
-    and its height above the source there. So wrapping a pipeline in further stages changes
-    nothing in it, and no two stages of it share a key.
-
     Args:
         seed: The run's.
-        branch: Which inputs were taken from the outermost stage down to here.
+        branch: Which inputs of stages with several were taken from the outermost down to here.
         tally: What the iteration counts.
         serial: Parallel stages do nothing: the caller, or a worker, reads by itself.
         workers: The parallel stage, further up, whose workers apply the maps found here.
         in_order: A resume may read again, and must find the same, even with `ordered=False`.
-        ambient: The pass of the user's code that iterates this flow, which only hands on what other
-            code of the user's gives.
+        ambient: The pass of the user's code around this flow, if this only hands on such code.
     """
 
     seed: int
@@ -244,12 +228,12 @@ class Place:
         """The place of what a stage may read again."""
         return replace(self, in_order=True)
 
-    def alone(self, tally: Tally) -> Place:
-        """The place of what the consumer reads by itself, and counts apart."""
-        return replace(self, serial=True, workers=None, tally=tally)
-
     def key(self, flow: DataFlow, own_seed: int | None = None) -> int:
-        """The seed of everything random in `flow`; a seed of its own makes it alike everywhere."""
+        """The seed of everything random in `flow`; a seed of its own makes it alike everywhere.
+
+        It depends on the branch and the height above the source, so that wrapping a pipeline in
+        further stages changes nothing in it, and no two stages share it.
+        """
         if own_seed is not None:
             return derive_seed(own_seed, type(flow).__name__)
         return derive_seed(self.seed, self.branch, height_of(flow))
@@ -314,11 +298,7 @@ class Stage(DataFlow):
 
 
 class Wrapper(Stage):
-    """Base of stages that wrap one flow.
-
-    Attributes:
-        makes_batches: Its datapoints are stacks of those of `ds`.
-    """
+    """Base of stages that wrap one flow; what those that `makes_batches` give are stacks."""
 
     makes_batches: bool = False
 
@@ -377,11 +357,12 @@ def parallel_below(flow: DataFlow) -> ParallelStage | None:
 
 def stands_for_code(flow: DataFlow) -> bool:
     """Whether a flow only hands on what code of the user's gives, with which it shares its pass."""
-    if not is_exact(flow) or not flow.transparent:
+    inner = flow
+    while is_exact(inner) and inner.transparent:
+        (inner,) = inner.inputs
+    if inner is flow or is_exact(inner):
         return False
-    while is_exact(flow) and flow.transparent:
-        (flow,) = flow.inputs
-    return not is_exact(flow) and compile_flow(flow, Place(0, serial=True)) is None
+    return compile_flow(inner, Place(0, serial=True)) is None
 
 
 def is_exact(flow: DataFlow) -> TypeGuard[Stage]:
@@ -435,7 +416,7 @@ def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
             return stream
         place = place.kept_in_order()
     if node is not None:
-        return open_plan(node, epoch, state)
+        return PlanStream(node, epoch, state)
     if is_exact(flow):
         return flow.open(place, epoch, state)
     if type(flow).__iter__ is DataFlow.__iter__:
@@ -450,13 +431,6 @@ def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
         return iter(flow)
 
     return ReplayStream(begin, lambda: lent or Ambient(key, epoch), type(flow).__name__, state)
-
-
-def open_plan(node: Node, epoch: int, state: State) -> Stream:
-    """One pass over a plan, from its beginning or from a state."""
-    # `ordered=False` leaves gaps; what continues may be in order.
-    gaps = isinstance(state, dict) and "ahead" in state
-    return (RestStream if gaps else PlanStream)(node, epoch, state)
 
 
 def require_flow(ds: Any, owner: DataFlow) -> DataFlow:
@@ -511,15 +485,24 @@ def length_of(flow: DataFlow) -> Length:
         return None
 
 
+def flows_in(flow: DataFlow) -> Iterator[DataFlow]:
+    """A flow, and all that it wraps."""
+    yield flow
+    for inner in inputs_of(flow):
+        yield from flows_in(inner)
+
+
 def is_random(flow: DataFlow) -> bool:
     """Whether a stage of this pipeline is known to draw from the run's seed."""
-    own = isinstance(flow, RNGDataFlow) or (isinstance(flow, Stage) and flow.random)
-    return own or any(is_random(inner) for inner in inputs_of(flow))
+    return any(
+        isinstance(one, RNGDataFlow) or (isinstance(one, Stage) and one.random)
+        for one in flows_in(flow)
+    )
 
 
 def is_shard(flow: DataFlow) -> bool:
     """Whether a stage of this pipeline is one of several parts."""
-    return (isinstance(flow, Stage) and flow.shard) or any(map(is_shard, inputs_of(flow)))
+    return any(isinstance(one, Stage) and one.shard for one in flows_in(flow))
 
 
 def height_of(flow: DataFlow) -> int:
@@ -536,21 +519,16 @@ def sequential_part(flow: DataFlow) -> DataFlow:
     return flow
 
 
-def pipeline_of(flow: DataFlow) -> str:
-    """How messages name a flow: `DataFromArrays(50000) > MapData(decode) > BatchData(128)`."""
-    return stages_of(flow, _ARGUMENTS, lambda stage: False)
-
-
-def signature_of(flow: DataFlow) -> str:
-    """What a state of this flow carries, to be told from states of others."""
-    return stages_of(flow, methodcaller("identity"), lambda stage: stage.transparent)
-
-
-def stages_of(
-    flow: DataFlow, told: Callable[[Stage], str], passed_over: Callable[[Stage], bool]
+def pipeline_of(
+    flow: DataFlow,
+    told: str = "arguments",
+    passed_over: Callable[[Stage], bool] = lambda stage: False,
 ) -> str:
-    """The stages of a flow, with what is `told` of each, without those that are `passed_over`."""
-    paths = [stages_of(inner, told, passed_over) for inner in inputs_of(flow)]
+    """How messages name a flow: `DataFromArrays(50000) > MapData(decode) > BatchData(128)`.
+
+    In brackets is what the method `told` of a stage gives; those `passed_over` are left out.
+    """
+    paths = [pipeline_of(inner, told, passed_over) for inner in inputs_of(flow)]
     if isinstance(flow, Stage) and passed_over(flow):
         return paths[0]
     name = name_of_stage(flow, told)
@@ -559,10 +537,15 @@ def stages_of(
     return f"{name}[{' | '.join(paths)}]" if paths else name
 
 
-def name_of_stage(flow: DataFlow, told: Callable[[Stage], str] = _ARGUMENTS) -> str:
+def signature_of(flow: DataFlow) -> str:
+    """What a state of this flow carries, to be told from states of others."""
+    return pipeline_of(flow, "identity", lambda stage: stage.transparent)
+
+
+def name_of_stage(flow: DataFlow, told: str = "arguments") -> str:
     """How messages name one stage: `MapData(decode)`."""
     if isinstance(flow, Stage):
-        arguments = told(flow)
+        arguments = getattr(flow, told)()
     else:
         length = length_of(flow)
         arguments = str(length) if isinstance(length, int) else ""

@@ -12,12 +12,12 @@ in its hands, in order, it takes that array as it is. In any other case it copie
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 from collections.abc import Callable, Container, Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from itertools import starmap
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -35,10 +35,7 @@ _LARGE = 1 << 16
 
 
 class Arena:
-    """Lay arrays into given memory, aligned to a page, of which the first bytes may be `used`.
-
-    What is laid into the memory keeps it alive.
-    """
+    """Lay arrays into memory that is aligned to a page; its first bytes may be `used`."""
 
     def __init__(self, memory: NDArray[np.uint8], used: int = 0) -> None:
         self._memory = memory
@@ -94,14 +91,8 @@ def aligned(offset: int, nbytes: int) -> int:
     return -(-offset // align) * align
 
 
-class Lender(Protocol):
-    """Memory for arrays, asked for as that of `numpy.empty`."""
-
-    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array: ...
-
-
 class _Here(threading.local):
-    arena: Lender | None = None
+    arena: Arena | None = None
     """For the arrays of the unit of work that is made."""
     offered: RowLender | None = None
     """By the batch that is being read, for the maps below it."""
@@ -118,14 +109,20 @@ def lent_empty(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     return np.empty(shape, dtype) if arena is None else arena.empty(shape, dtype)
 
 
-@contextlib.contextmanager
-def lend(arena: Lender | None) -> Generator[None]:
-    """Let `lent_empty` of this thread use an arena."""
-    before, _HERE.arena = _HERE.arena, arena
+@contextmanager
+def _here(name: str, value: Arena | RowLender | None) -> Generator[None]:
+    """Inside, something of this thread is another one."""
+    before = getattr(_HERE, name)
+    setattr(_HERE, name, value)
     try:
         yield
     finally:
-        _HERE.arena = before
+        setattr(_HERE, name, before)
+
+
+def lend(arena: Arena | None) -> AbstractContextManager[None]:
+    """Inside, `lent_empty` of this thread uses an arena."""
+    return _here("arena", arena)
 
 
 def empty_row(shape: int | tuple[int, ...], dtype: DTypeLike) -> Array:
@@ -162,14 +159,9 @@ class RowLender:
         self._row = -1
         self._asked = 0
 
-    @contextlib.contextmanager
-    def offered(self) -> Generator[None]:
-        """While the batch is read: let its makers have rows."""
-        before, _HERE.offered = _HERE.offered, self
-        try:
-            yield
-        finally:
-            _HERE.offered = before
+    def offered(self) -> AbstractContextManager[None]:
+        """Inside, where the batch is read, its makers have rows."""
+        return _here("offered", self)
 
     def turns(self, calls: Iterable[Any]) -> Generator[Any]:
         """The same; each turn is another datapoint."""
@@ -193,10 +185,7 @@ class RowLender:
         return row
 
     def whole(self, arrays: Sequence[Array]) -> Array | None:
-        """The array whose rows these arrays, of one shape and dtype, are: all, and in order.
-
-        It is not given away twice.
-        """
+        """The array whose rows these arrays are, all and in order. It is not given away twice."""
         for key, (data, handed) in self._columns.items():
             # A row's own shape and dtype can be set, which does not change what it is a row of.
             fits = (arrays[0].shape, arrays[0].dtype) == (data.shape[1:], data.dtype)
@@ -222,7 +211,7 @@ class RowMaker:
         lender = _HERE.offered
         if lender is None or self not in lender.makers:
             return without_rows(lambda: list(starmap(f, calls)))
-        before, _HERE.making = _HERE.making, lender
+        before, _HERE.making = _HERE.making, lender  # not `_here`: this is for each batch
         try:
             return list(starmap(f, lender.turns(calls)))
         finally:
@@ -230,15 +219,8 @@ class RowMaker:
 
 
 def without_rows(f: Callable[..., Result], *arguments: Any) -> Result:
-    """Call a function that has no part in the datapoint that is being made, if there is one.
-
-    A map's function may read another pipeline, whose datapoints are not rows of the batch above.
-    """
-    before = _HERE.making
-    if before is None:
+    """Call a map's function, which may read other pipelines: they make no rows of the batch."""
+    if _HERE.making is None:
         return f(*arguments)
-    _HERE.making = None
-    try:
+    with _here("making", None):
         return f(*arguments)
-    finally:
-        _HERE.making = before

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast, overload
 
@@ -37,10 +37,6 @@ class PerProcess(Generic[T]):
             opened = (pid, self._make())
             self._opened = opened  # one assignment: safe between threads
         return opened[1]
-
-    def drop(self) -> None:
-        """Let go of what is open; the next `get` opens it again."""
-        self._opened = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_opened": None}
@@ -83,14 +79,11 @@ def file_of(path: PathLike) -> Path:
 
 def files_of(paths: PathLike | Sequence[PathLike]) -> list[Path]:
     """One file, several, or those that a pattern such as `train-*.tar` names, sorted."""
-    if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes, os.PathLike)):
-        found = [file_of(path) for path in paths]
-    else:
+    if not isinstance(paths, Iterable) or isinstance(paths, (str, bytes, os.PathLike)):
         pattern = str(path_of(paths))
-        if glob.has_magic(pattern) and not os.path.exists(pattern):
-            found = [Path(path) for path in sorted(glob.glob(pattern, recursive=True))]
-        else:
-            found = [file_of(paths)]
+        is_pattern = glob.has_magic(pattern) and not os.path.exists(pattern)
+        paths = sorted(glob.glob(pattern, recursive=True)) if is_pattern else [pattern]
+    found = [file_of(path) for path in paths]
     if not found:
         raise ConfigError(f"There are no files {paths!r:.80}.", expected="one or more")
     return found
@@ -135,10 +128,7 @@ def check_expansion(nbytes: int, stored: int, what: str, path: PathLike) -> None
 
 
 class Strings(Sequence[str]):
-    """Strings that cannot be changed, as one buffer and offsets: a million in few objects.
-
-    Names of files that are not UTF-8 survive: their bytes come back as `os.fsdecode` gives them.
-    """
+    """Strings, also names of files that are not UTF-8, as one buffer: a million in few objects."""
 
     def __init__(self, strings: Iterable[str]) -> None:
         buffer = bytearray()
@@ -164,6 +154,3 @@ class Strings(Sequence[str]):
             raise IndexError(f"{index} is not within {len(self)} strings")
         start, end = self._ends[position : position + 2].tolist()
         return self._buffer[start:end].decode("utf-8", "surrogateescape")
-
-    def __iter__(self) -> Iterator[str]:
-        return (self[i] for i in range(len(self)))

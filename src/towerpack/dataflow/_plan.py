@@ -7,6 +7,7 @@ Resuming, sharding over hosts and any number of workers follow from that by arit
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -54,10 +55,7 @@ class Node:
         return {name: value for name, value in vars(self).items() if name != "_last"}
 
     def lay_into(self, allocate: Allocate) -> None:
-        """Let the arrays that it gives be made by `allocate`.
-
-        Those that code of the user's sees are not: it might keep one, whose memory is used again.
-        """
+        """Let `allocate` make its arrays, but those that code of the user's may keep."""
         for inner in self.passes_on:
             inner.lay_into(allocate)
 
@@ -79,6 +77,7 @@ def makers_of(node: Node) -> Iterator[Node]:
         yield from makers_of(inner)
 
 
+@dataclass(frozen=True, eq=False, repr=False)
 class Plan:
     """Random access to every pass of a pipeline: made by `flow.plan(seed=...)`.
 
@@ -89,11 +88,10 @@ class Plan:
         pipeline: How messages name it.
     """
 
-    def __init__(self, root: Node, *, seed: int, signature: str, pipeline: str) -> None:
-        self.root = root
-        self.seed = seed
-        self.signature = signature
-        self.pipeline = pipeline
+    root: Node
+    seed: int
+    signature: str
+    pipeline: str
 
     @property
     def size(self) -> int | None:
@@ -118,11 +116,18 @@ class Plan:
         """
         if len(positions) == 0:
             return []
-        if not (isinstance(positions, range) and positions.step == 1):
-            positions = np.asarray(positions, np.int64)
-            self._check(int(positions.min()), int(positions.max()))
+        if isinstance(positions, range) and positions.step == 1:
+            ends = positions[0], positions[-1]
         else:
-            self._check(positions[0], positions[-1])
+            positions = np.asarray(positions, np.int64)
+            ends = int(positions.min()), int(positions.max())
+        for position in ends:
+            if position < 0 or (self.size is not None and position >= self.size):
+                raise ConfigError(
+                    f"There is no position {position} in a pass.",
+                    expected="0 or more" if self.size is None else f"0..{self.size - 1}",
+                    pipeline=self.pipeline,
+                )
         try:
             return to_rows(self.root.read(epoch, positions))
         except TowerpackError as error:
@@ -131,18 +136,4 @@ class Plan:
 
     def get(self, position: int, *, epoch: int = 0) -> Datapoint:
         """The datapoint at one position of pass `epoch`."""
-        self._check(position, position)
-        try:
-            return self.root.get(epoch, position)
-        except TowerpackError as error:
-            error.pipeline = error.pipeline or self.pipeline
-            raise
-
-    def _check(self, lowest: int, highest: int) -> None:
-        size = self.root.size
-        if lowest < 0 or (size is not None and highest >= size):
-            raise ConfigError(
-                f"There is no position {lowest if lowest < 0 else highest} in a pass.",
-                expected="0 or more" if size is None else f"0..{size - 1}",
-                pipeline=self.pipeline,
-            )
+        return self.read(range(position, position + 1), epoch=epoch)[0]

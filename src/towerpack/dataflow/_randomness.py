@@ -127,10 +127,7 @@ def position_rng(key: int, epoch: int, position: int) -> np.random.Generator:
 
 
 class Words:
-    """The random words of some rows, each a function of (key, epoch, position, call).
-
-    They are drawn for all rows at once, and kept for the next who asks for some of them.
-    """
+    """The random words of some rows, drawn for all at once and kept for whoever asks next."""
 
     def __init__(self, key: int, epoch: int, positions: Positions) -> None:
         self.epoch = epoch
@@ -228,10 +225,7 @@ class ItemRNG:
 
 
 class ItemRNGs:
-    """Make the `ItemRNG` of each block of a stage, drawing ahead for blocks that follow.
-
-    Safe to use from several threads. `size` is that of a pass, where it is known and finite.
-    """
+    """Make the `ItemRNG` of each block of a stage, drawing ahead; for several threads at once."""
 
     def __init__(self, key: int, size: int | None = None) -> None:
         self._key = key

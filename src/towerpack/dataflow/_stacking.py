@@ -26,11 +26,11 @@ from towerpack.dataflow._datapoints import (
     Datapoint,
     choices_of,
     describe,
+    describe_datapoint,
     is_datapoint,
     keys_of,
     name_of,
     rebuild,
-    values_of,
 )
 from towerpack.dataflow._memory import Allocate, RowLender
 
@@ -40,8 +40,7 @@ Pad = float | Mapping[Hashable, float]
 Array = NDArray[Any]
 Into = tuple[Allocate, RowLender | None]
 _NUMBERS = {bool: np.dtype(np.bool_), int: np.dtype(np.int64), float: np.dtype(np.float32)}
-_CONVERT = "convert to one dtype before batching"
-_ONE_TYPE = "convert to one type before batching"
+_CONVERT = "convert to one type before batching"
 # Not every stage that stacks takes them.
 _LISTS = 'BatchData(stack="list")'
 _RESHAPE = f"make the shapes agree before batching, or see BatchData(pad=...) or {_LISTS}"
@@ -56,13 +55,14 @@ def stack_rows(
     """Stack datapoints, at least one, into one of their kind.
 
     Arrays are made by `allocate`, unless the datapoints were made in rows of `lender`.
-
-    Raises:
-        BatchError: They differ in structure, shape or dtype, or hold what does not stack.
     """
     _check_structure(rows)
     first = rows[0]
-    _check_pad(pad, first)
+    unknown = pad.keys() - {*keys_of(first)} if isinstance(pad, Mapping) else ()
+    for key in unknown:
+        raise BatchError(
+            f"There is no component {key!r} to pad.", got=f"pad={pad!r}", expected=choices_of(first)
+        )
     into = allocate, lender
     keyed = zip(keys_of(first), _columns(rows), strict=True)
     return rebuild(first, [_stack(column, key, pad_value(pad, key), into) for key, column in keyed])
@@ -100,19 +100,9 @@ def _check_structure(rows: Sequence[Datapoint]) -> None:
         ):
             raise BatchError(
                 f"item {index} does not stack with item 0.",
-                got=_structure(row),
-                expected=f"{_structure(first)}, as item 0",
+                got=describe_datapoint(row),
+                expected=f"{describe_datapoint(first)}, as item 0",
                 fix="make all datapoints alike before batching",
-            )
-
-
-def _check_pad(pad: Pad | None, row: Datapoint) -> None:
-    if isinstance(pad, Mapping):
-        for key in pad.keys() - set(keys_of(row)):
-            raise BatchError(
-                f"There is no component {key!r} to pad.",
-                got=f"pad={dict(pad)!r}",
-                expected=choices_of(row),
             )
 
 
@@ -217,7 +207,7 @@ def _stack_numbers(items: Sequence[Any], key: Hashable) -> Array:
         dtype = dtypes[0]
         for index, other in enumerate(dtypes):
             if other is not dtype and (other is None or other != dtype):
-                raise _mismatch(index, key, items[index], items[0], _ONE_TYPE)
+                raise _mismatch(index, key, items[index], items[0], _CONVERT)
     try:
         return np.array(items, dtype)
     except OverflowError as error:
@@ -230,7 +220,7 @@ def _stack_texts(items: Sequence[Any], key: Hashable) -> Array:
     kind = str if isinstance(items[0], str) else bytes
     for index, item in enumerate(items):
         if not isinstance(item, kind):
-            raise _mismatch(index, key, item, items[0], _ONE_TYPE)
+            raise _mismatch(index, key, item, items[0], _CONVERT)
     out = np.empty(len(items), object)
     out[:] = [kind(item) for item in items]  # np.str_ and np.bytes_ become str and bytes
     return out
@@ -238,7 +228,7 @@ def _stack_texts(items: Sequence[Any], key: Hashable) -> Array:
 
 def _from_sequence(item: Any, index: int, key: Hashable, items: Sequence[Any]) -> Array:
     if not isinstance(item, (list, tuple)):
-        raise _mismatch(index, key, item, items[0], _ONE_TYPE)
+        raise _mismatch(index, key, item, items[0], _CONVERT)
     sequence = cast("Sequence[Any]", item)
     try:
         array = np.asarray(sequence)
@@ -255,10 +245,10 @@ def _from_sequence(item: Any, index: int, key: Hashable, items: Sequence[Any]) -
 def _empty_alike(arrays: list[Array]) -> list[Array]:
     """With those of empty lists, which say nothing of their items, of the kind of the others."""
     like = next((array for array in arrays if array.size), None)
-    if like is None or all(array.size for array in arrays):
+    if like is None:
         return arrays
-    inner = like.shape[1:]
-    return [np.empty((0, *inner), like.dtype) if array.shape == (0,) else array for array in arrays]
+    empty = np.empty((0, *like.shape[1:]), like.dtype)
+    return [empty if array.shape == (0,) else array for array in arrays]
 
 
 def _python_dtype(array: Array, sequence: Sequence[Any]) -> Array:
@@ -269,14 +259,6 @@ def _python_dtype(array: Array, sequence: Sequence[Any]) -> Array:
     if array.dtype == np.float64 and not isinstance(leaf, (np.generic, np.ndarray)):
         return array.astype(np.float32)
     return array
-
-
-def _structure(row: object) -> str:
-    if isinstance(row, dict):
-        return f"dict with {', '.join(map(repr, keys_of(row)))}"
-    if is_datapoint(row):
-        return f"{type(row).__name__} of {len(values_of(row))} components"
-    return describe(row)
 
 
 def _mismatch(index: int, key: Hashable, item: object, first: object, fix: str) -> BatchError:

@@ -73,22 +73,23 @@ class InnerStream(Stream):
 
 
 class PlanStream(Stream):
-    """Read a plan from one position on. Its state is that position."""
+    """Read a plan from one position on, passing over what `ordered=False` has handed on before."""
 
     def __init__(self, node: Node, epoch: int, state: State) -> None:
         self._node = node
         self._get = node.get
         self._epoch = epoch
-        self._stop = sys.maxsize if node.size is None else node.size
-        self._position = check_count(state, self._stop)
         self._chunk = node.chunk
+        self._size = sys.maxsize if node.size is None else node.size
+        (_, self._position), *self._ahead = ranges_done(state, self._size)
+        self._stop = self._ahead[0][0] if self._ahead else self._size
         self._rows: list[Datapoint] = []
         self._first = self._position
 
     def __next__(self) -> Datapoint:
         position = self._position
         if position >= self._stop:
-            raise StopIteration
+            position = self._pass_over()
         try:
             if self._chunk == 1:
                 datapoint = self._get(self._epoch, position)
@@ -103,6 +104,15 @@ class PlanStream(Stream):
         return datapoint
 
     def state(self) -> State:
+        ahead = [*self._ahead]
+        return {"from": self._position, "ahead": ahead} if ahead else self._position
+
+    def _pass_over(self) -> int:
+        while self._position >= self._stop:
+            if not self._ahead:
+                raise StopIteration
+            self._position = self._ahead.pop(0)[1]
+            self._stop = self._ahead[0][0] if self._ahead else self._size
         return self._position
 
     def _read_ahead(self, position: int) -> Datapoint:
@@ -150,38 +160,35 @@ def check_count(state: State, limit: int) -> int:
     return state
 
 
-class Done:
-    """Which positions of a pass were handed on: all before one, and some ranges after it.
+def ranges_done(state: State, size: int) -> list[list[int]]:
+    """Which positions a state says were handed on: all before one, and some ranges after it."""
+    if not isinstance(state, dict):
+        return [[0, check_count(state, size)]]
+    fields = cast("dict[str, Any]", state)
+    ranges = [[0, fields["from"]], *map(list, fields["ahead"])]
+    edges = [edge for one in ranges for edge in one]
+    if {*map(len, ranges)} != {2} or edges != sorted(edges) or edges[-1] > size:
+        raise StateError(
+            f"The ranges of a state are not within a pass of {size}: {ranges!r:.200}.",
+            fix="the state is damaged, or was taken from other data",
+        )
+    return ranges
 
-    `state` is what `state()` gave, or a position: all before it.
-    """
+
+class Done:
+    """Which positions of a pass were handed on, as `ranges_done` tells them of a state."""
 
     def __init__(self, state: State, size: int) -> None:
-        self._ranges: list[list[int]] = [[0, 0]]
-        if isinstance(state, dict):
-            fields = cast("dict[str, Any]", state)
-            self._ranges = [[0, fields["from"]], *(list(one) for one in fields["ahead"])]
-        elif state is not None:
-            self._ranges = [[0, check_count(state, size)]]
-        edges = [edge for one in self._ranges for edge in one]
-        pairs = all(len(one) == 2 for one in self._ranges)
-        if not pairs or edges != sorted(edges) or edges[-1] > size:
-            raise StateError(
-                f"The ranges of a state are not within a pass of {size}: {self._ranges!r:.200}.",
-                fix="the state is damaged, or was taken from other data",
-            )
+        self._ranges = ranges_done(state, size)
 
     def add(self, position: int) -> None:
         """One more position."""
         ranges = self._ranges
-        index = bisect.bisect_right(ranges, [position, sys.maxsize]) - 1
-        if index >= 0 and ranges[index][1] == position:
-            ranges[index][1] += 1
-        else:
-            index += 1
-            ranges.insert(index, [position, position + 1])
-        if index + 1 < len(ranges) and ranges[index][1] == ranges[index + 1][0]:
-            ranges[index][1] = ranges.pop(index + 1)[1]
+        index = bisect.bisect_right(ranges, [position, sys.maxsize])
+        ranges.insert(index, [position, position + 1])
+        for at in (index, index - 1):  # join it with its neighbours
+            if at + 1 < len(ranges) and ranges[at][1] == ranges[at + 1][0]:
+                ranges[at][1] = ranges.pop(at + 1)[1]
 
     def gaps(self, size: int) -> list[tuple[int, int]]:
         """What is left of a pass."""
@@ -195,29 +202,6 @@ class Done:
         if len(self._ranges) == 1:
             return first
         return {"from": first, "ahead": [list(one) for one in self._ranges[1:]]}
-
-
-class RestStream(Stream):
-    """Reads, in order, what is left of a pass that workers began in any order."""
-
-    def __init__(self, node: Node, epoch: int, state: State) -> None:
-        self._get = node.get
-        self._epoch = epoch
-        size = sys.maxsize if node.size is None else node.size
-        self._done = Done(state, size)
-        self._gaps = self._done.gaps(size)[::-1]
-
-    def __next__(self) -> Datapoint:
-        if not self._gaps:
-            raise StopIteration
-        position, end = self._gaps[-1]
-        datapoint = self._get(self._epoch, position)
-        self._done.add(position)
-        self._gaps[-1:] = [(position + 1, end)] if position + 1 < end else []
-        return datapoint
-
-    def state(self) -> State:
-        return self._done.state()
 
 
 class DataIterator:
@@ -288,19 +272,14 @@ class DataIterator:
 def read_state(
     state: object, signature: str, *, seed: int | None, epoch: int | None
 ) -> tuple[int, int, State, int]:
-    """Seed, epoch, position and skipped datapoints of a state, if that fits.
-
-    Raises:
-        StateError: It is no state, or one of another pipeline, seed or epoch.
-    """
-    if not isinstance(state, Mapping) or not {"version", "flow", "seed", "epoch", "at"} <= set(
-        cast("Mapping[object, object]", state)
-    ):
+    """Seed, epoch, position and skipped datapoints of a state; a `StateError` if it is no fit."""
+    fields = cast("dict[str, Any]", state)
+    needed = {"version", "flow", "seed", "epoch", "at"}
+    if not isinstance(state, Mapping) or not needed <= fields.keys():
         raise StateError(
             f"This is no state of an iterator: {state!r:.80}",
             expected="what `iterator.state()` returned",
         )
-    fields = cast("Mapping[str, Any]", state)
     if fields["version"] != _VERSION:
         raise StateError(
             f"This state has version {fields['version']!r}.",
@@ -309,13 +288,13 @@ def read_state(
         )
     if fields["flow"] != signature:
         raise StateError(
-            f"This state belongs to another pipeline: {_difference(fields['flow'], signature)}.",
+            "This state belongs to another pipeline.",
             got=str(fields["flow"]),
             expected=signature,
             fix="build the pipeline as it was when the state was taken, or start afresh",
         )
     for name, wanted in (("seed", seed), ("epoch", epoch)):
-        if wanted is not None and wanted != fields[name]:
+        if wanted not in (None, fields[name]):
             raise StateError(
                 f"The {name} given and the state's {name} differ.",
                 got=f"{name}={wanted}",
@@ -323,12 +302,3 @@ def read_state(
                 fix=f"leave out {name}=: the state carries it",
             )
     return fields["seed"], fields["epoch"], fields["at"], fields.get("skipped", 0)
-
-
-def _difference(saved: str, current: str) -> str:
-    theirs, ours = saved.split(" > "), current.split(" > ")
-    for place, (their, our) in enumerate(zip(theirs, ours, strict=False)):
-        if their != our:
-            return f"stage {place} was {their} and is {our}"
-    more = theirs[len(ours) :] or ours[len(theirs) :]
-    return f"{' > '.join(more)} is {'missing' if len(theirs) > len(ours) else 'new'}"

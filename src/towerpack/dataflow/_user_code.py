@@ -46,14 +46,15 @@ class Ambient:
         self._generators: dict[int, np.random.Generator] = {}
 
     def next_pass(self, flow: object) -> tuple[int, int]:
-        """Seed and epoch for one more iteration of an inner flow.
-
-        The first one in epoch e is the inner flow's epoch e; see `AGAIN` for more of them.
-        """
+        """Seed and epoch for one more pass over an inner flow; the first has the epoch of this."""
         index = self._index(flow)
         again = self._passes[index]
         self._passes[index] += 1
-        return derive_seed(self.seed, "inside", index), _epoch_of(self.epoch, again)
+        outer_again, number = divmod(self.epoch, AGAIN)
+        if outer_again:
+            # A sum would not tell the second pass in the first one from the first in the second.
+            again = _WITHIN + derive_seed(outer_again, again) % _WITHIN
+        return derive_seed(self.seed, "inside", index), number + again * AGAIN
 
     def generator(self, flow: object) -> np.random.Generator:
         """The random generator of a flow for this pass."""
@@ -64,15 +65,6 @@ class Ambient:
 
     def _index(self, flow: object) -> int:
         return self._known.setdefault(id(flow), (flow, len(self._known)))[1]
-
-
-def _epoch_of(outer: int, again: int) -> int:
-    """The epoch of a flow that is begun for the `again`-th time within a pass of epoch `outer`."""
-    outer_again, number = divmod(outer, AGAIN)
-    if outer_again:
-        # Their sum would not tell the second pass in the first one from the first in the second.
-        again = _WITHIN + derive_seed(outer_again, again) % _WITHIN
-    return number + again * AGAIN
 
 
 AMBIENT: ContextVar[Ambient | None] = ContextVar("towerpack_dataflow_pass", default=None)
@@ -175,10 +167,7 @@ class ItemsNode(IndexNode):
 
 
 class ReplayStream(Stream):
-    """Runs code of the user's that only knows how to start: a resume runs it again and skips.
-
-    `ambient` makes what flows iterated inside take their seed and epoch from.
-    """
+    """Run code of the user's that only knows how to start: a resume runs it again and skips."""
 
     def __init__(
         self,

@@ -147,20 +147,15 @@ def _check_stop(make: Make, seed: int, epoch: int, stop: int, whole: list[Datapo
     iterator = make().iterate(seed=seed, epoch=epoch)
     _take(iterator, stop)
     state = _packed(iterator.state())
+    restored = make()
     if not same_datapoints(state, _packed(iterator.state())):
-        raise LawError(f"{make()}: asking for the state twice gives two states")
-    where = f"{make()}, epoch {epoch}, restored at {stop}"
+        raise LawError(f"{restored}: asking for the state twice gives two states")
+    where = f"{restored}, epoch {epoch}, restored at {stop}"
     rest = whole[stop:]
     _same(_take(iterator, len(rest)), rest, f"{where}: what followed the state")
-    restored = make()
     for attempt in ("once", "twice"):
         _same(_take(restored.iterate(state=state), len(rest)), rest, f"{where} {attempt}")
-    _check_second_stop(make, state, rest, where)
-
-
-def _check_second_stop(make: Make, state: Any, rest: list[Datapoint], where: str) -> None:
-    """A state taken after a restore is as good as any."""
-    for more in sorted({0, len(rest) // 2}):
+    for more in sorted({0, len(rest) // 2}):  # a state taken after a restore is as good as any
         iterator = make().iterate(state=state)
         _take(iterator, more)
         again = make().iterate(state=_packed(iterator.state()))
@@ -190,7 +185,12 @@ def same_datapoints(one: Any, other: Any) -> bool:
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):
-        return _equal_arrays(cast("NDArray[Any]", one), other)
+        array = cast("NDArray[Any]", one)
+        if array.dtype != other.dtype or array.shape != other.shape:
+            return False
+        if array.dtype.kind == "O":
+            return all(map(same_datapoints, array.ravel().tolist(), other.ravel().tolist()))
+        return bool(np.array_equal(array, other, equal_nan=array.dtype.kind in "fc"))
     if isinstance(one, Mapping):
         mapping = cast("Mapping[Any, Any]", one)
         return list(mapping) == list(other) and all(
@@ -200,11 +200,3 @@ def same_datapoints(one: Any, other: Any) -> bool:
         items = cast("Sequence[Any]", one)
         return len(items) == len(other) and all(map(same_datapoints, items, other))
     return bool(one == other) or (one != one and other != other)
-
-
-def _equal_arrays(one: NDArray[Any], other: NDArray[Any]) -> bool:
-    if one.dtype != other.dtype or one.shape != other.shape:
-        return False
-    if one.dtype.kind == "O":
-        return all(map(same_datapoints, one.ravel().tolist(), other.ravel().tolist()))
-    return bool(np.array_equal(one, other, equal_nan=one.dtype.kind in "fc"))

@@ -129,8 +129,8 @@ def test_formats_are_recognised(folder: Path) -> None:
     (folder / "db").mkdir()
     (folder / "db" / "data.mdb").write_bytes((folder / "a.lmdb").read_bytes())
     for name, told in (
-        ("a.lmdb", "LMDBData(a.lmdb) > LMDBDataDecoder(_decoded_value)"),
-        ("db", "LMDBData(db/data.mdb) > LMDBDataDecoder(_decoded_value)"),
+        ("a.lmdb", "LMDBData(a.lmdb) > MapData(_decoded)"),
+        ("db", "LMDBData(db/data.mdb) > MapData(_decoded)"),
         ("plain.lmdb", "LMDBData(plain.lmdb)"),
         ("images", "ImageFolder(images)"),
         ("images/cat", "ImageFromFile(1)"),

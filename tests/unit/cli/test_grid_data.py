@@ -91,6 +91,6 @@ def test_a_label_is_no_mask(
     assert capsys.readouterr().err.splitlines() == [
         "ConfigError: This is no mask to show.",
         "  got       int",
-        "  expected  a whole number for each pixel: [height, width] or [height, width, 1]",
-        "  to fix    name the component that is one: mask=..., or on the command line --mask ...",
+        "  expected  a whole number for each pixel: [height, width]",
+        "  to fix    name it with mask=..., or on the command line with --mask ...",
     ]

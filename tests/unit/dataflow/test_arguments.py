@@ -11,7 +11,7 @@ import pytest
 
 from towerpack import dataflow as df
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow.formats import FixedFeature, TFRecordWriter, VariableFeature
+from towerpack.dataflow.formats import TFRecordWriter
 
 
 def any_(value: object) -> Any:
@@ -148,22 +148,6 @@ def test_paths(name: str) -> None:
     for wrong in (3, None, b"data", [3]):
         with pytest.raises(ConfigError, match="This is no path"):
             PATHS[name](wrong)
-
-
-def test_features(tmp_path: Path) -> None:
-    path = tmp_path / "a.tfrecord"
-    df.TFRecordSerializer.save(ten(), path)
-    for wrong in (["image"], "image", {"image"}, 3):
-        with pytest.raises(ConfigError, match="describes none") as caught:
-            df.TFRecordData(path, any_(wrong))
-        assert "FixedFeature" in str(caught.value.expected)
-    for wrong in (bytes, "bytes", FixedFeature, None):
-        with pytest.raises(ConfigError, match="describes none"):
-            df.TFRecordData(path, {"image": any_(wrong)})
-    features = {"image": FixedFeature((), bytes), "ids": VariableFeature(int)}
-    assert df.TFRecordData(path, features).features == features
-    with pytest.raises(ConfigError, match="This is no path"):
-        df.TFRecordData(path, index_dir=any_(3))
 
 
 def test_a_string_is_one_name(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_component() -> None:
     assert data.lst == [{"a": 1}, {"a": 2}]  # which nobody has changed
     assert list(MapDataComponent(DataFromList([[1, 2]]), str)) == [["1", 2]]
 
-    with pytest.raises(MapError, match=r"'b'\) raised KeyError .*\n +got +{a: int}"):
+    with pytest.raises(MapError, match=r"'b'\) raised KeyError .*\n +got +dict {a: int}"):
         list(MapDataComponent(data, str, "b"))
     with pytest.raises(ConfigError, match="needs a function"):
         MapData(data, 3)  # type: ignore[arg-type]

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import cloudpickle
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from towerpack import ConfigError, FormatError
 from towerpack.dataflow._opening import OpenFile, PerProcess, Strings, file_of, files_of, reading
@@ -33,8 +31,6 @@ def test_a_handle_for_each_process(tmp_path: Path) -> None:
     os.waitpid(child, 0)
     assert os.read(read, 100) == b"another"
     os.close(read), os.close(write)
-    handle.drop()
-    assert handle.get() is not mine
 
 
 def test_an_error_of_reading_does_not_keep_what_was_open() -> None:
@@ -85,11 +81,10 @@ def test_reading_names_the_file() -> None:
                 raise error
 
 
-@settings(max_examples=20)
-@given(st.lists(st.text() | st.binary().map(os.fsdecode), max_size=20))
-def test_strings(texts: list[str]) -> None:
+def test_strings() -> None:
+    texts = ["", "a", "", "ä€😀", os.fsdecode(b"\xff\x00"), "\0", "x" * 1000]
     strings = pickle.loads(pickle.dumps(Strings(texts)))
-    assert list(strings) == texts and len(strings) == len(texts)
+    assert list(strings) == texts and len(strings) == len(texts) and list(Strings([])) == []
     assert strings[1:3] == texts[1:3] and strings[::-1] == texts[::-1]
     for i in range(-len(texts), len(texts)):
         assert strings[i] == texts[i]

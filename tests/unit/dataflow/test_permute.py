@@ -24,14 +24,7 @@ def test_bijection(size: int, key: int) -> None:
     assert np.array_equal(np.sort(order), np.arange(size))
 
 
-@pytest.mark.parametrize("size", [100, 10_000])
-def test_any_positions_in_any_order(size: int) -> None:
-    whole = permute(np.arange(size), size, key=5)
-    some = np.array([size - 1, 0, 17, 17, size // 2])
-    assert np.array_equal(permute(some, size, key=5), whole[some])
-
-
-@pytest.mark.parametrize("size", [8193, 65_537, 10**9])
+@pytest.mark.parametrize("size", [100, 8193, 65_537, 10**9])
 def test_many_at_once_are_as_few(size: int) -> None:
     positions = np.arange(max(0, size - 30_000), size)
     whole = permute(positions, size, key=5)

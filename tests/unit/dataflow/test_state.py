@@ -53,11 +53,10 @@ class TestSeedsAndEpochs:
             f"DataFromArrays(20) > ShuffleData was given no seed and drew {seed}"
         ]
 
-    def test_kinds_of_seeds(self) -> None:
+    def test_seeds_out_of_range(self) -> None:
         for seed in (-1, 1 << 63):
             with pytest.raises(ConfigError, match="out of range"):
                 shuffled().iterate(seed=seed)
-        assert type(shuffled().iterate(seed=np.int64(3)).state()["seed"]) is int  # type: ignore[arg-type]
 
 
 class TestStates:
@@ -85,15 +84,14 @@ class TestStates:
 
     def test_another_pipeline(self) -> None:
         state = df.BatchData(shuffled(), 4).iterate(seed=1).state()
-        for other, difference in (
-            (df.BatchData(shuffled(21), 4), "stage 0 was DataFromArrays(20) and is DataFromArr"),
-            (df.BatchData(shuffled(), 4, remainder=True), "is BatchData(4, remainder)"),
-            (shuffled(), "BatchData(4) is missing"),
-            (df.RepeatedData(df.BatchData(shuffled(), 4)), "RepeatedData is new"),
+        for other in (
+            df.BatchData(shuffled(21), 4),
+            df.BatchData(shuffled(), 4, remainder=True),
+            shuffled(),
+            df.RepeatedData(df.BatchData(shuffled(), 4)),
         ):
-            with pytest.raises(StateError) as caught:
+            with pytest.raises(StateError, match="another pipeline") as caught:
                 other.iterate(state=state)
-            assert difference in caught.value.what
             assert caught.value.got == "DataFromArrays(20) > ShuffleData > BatchData(4)"
 
     def test_another_seed_or_epoch(self) -> None:
@@ -164,9 +162,6 @@ class TestFlowsOfUsers:
         assert values(df.ProxyDataFlow(df.DataFromList([(1,)]))) == [1]
 
     def test_old_programs(self) -> None:
-        ds = shuffled()
-        assert ds.reset_state() is None  # type: ignore[func-returns-value]
-
         class Old(df.DataFlow):
             def __iter__(self) -> Iterator[Any]:
                 yield (1,)
@@ -214,8 +209,7 @@ def with_bad_ones() -> df.DataFlow:
 
 
 READS_AGAIN: dict[str, Callable[[df.DataFlow], df.DataFlow]] = {
-    "a shuffled cache": lambda ds: df.CacheData(ds, shuffle=True),
-    "a cache": df.CacheData,
+    "a cache": lambda ds: df.CacheData(ds, shuffle=True),
     "a vectorised map": lambda ds: df.MapData(ds, lambda block: block, batched=True),
     "by length": lambda ds: df.BatchByLength(ds, 3, [5], length=lambda dp: dp[0] % 10 + 1),
     "by shape": lambda ds: df.BatchDataByShape(ds, 3, 0),
@@ -226,6 +220,9 @@ READS_AGAIN: dict[str, Callable[[df.DataFlow], df.DataFlow]] = {
     "beside others": lambda ds: df.MixData(
         [df.LocallyShuffleData(ds, 4), df.MapData(ds, bool), df.BatchDataByShape(ds, 2, 0)]
     ),
+    "a pass that ends within a window": lambda ds: df.FixedSizeData(
+        df.LocallyShuffleData(ds, 4), 7
+    ),
     "workers": lambda ds: df.PrefetchData(
         df.BatchData(df.MapData(ds, lambda dp: dp), 3), num_proc=1, backend="thread"
     ),
@@ -234,15 +231,13 @@ READS_AGAIN: dict[str, Callable[[df.DataFlow], df.DataFlow]] = {
 
 @pytest.mark.parametrize("make", READS_AGAIN.values(), ids=READS_AGAIN)
 def test_what_is_left_out_again_counts_once(make: Callable[[df.DataFlow], df.DataFlow]) -> None:
-    for taken in range(5):
-        with make(with_bad_ones()).iterate(seed=1) as iterator:
-            for _ in range(min(taken, 3)):
-                next(iterator)
-            state, before = msgpack.unpackb(msgpack.packb(iterator.state())), iterator.skipped
-            list(iterator)
-            expected = iterator.skipped
-            assert expected >= 10
-        with make(with_bad_ones()).iterate(state=state) as iterator:
+    with make(with_bad_ones()).iterate(seed=1) as iterator:
+        states = [(iterator.state(), iterator.skipped)]
+        states += [(iterator.state(), iterator.skipped) for _ in iterator]
+        expected = iterator.skipped
+    assert expected >= 7
+    for state, before in states:
+        with make(with_bad_ones()).iterate(state=msgpack.unpackb(msgpack.packb(state))) as iterator:
             assert iterator.skipped <= before
             second = iterator.state()
             list(iterator)
@@ -270,21 +265,3 @@ def test_passes_of_a_fixed_size_count_what_they_leave_out(
             assert list(iterator) == rest
             assert iterator.skipped == counts[-1]
     assert 19 <= sum(counts) <= 24  # of two passes below, maybe with the window that follows
-
-
-def test_a_pass_that_ends_within_a_window_keeps_its_count() -> None:
-    def ds() -> df.DataFlow:
-        return df.FixedSizeData(df.LocallyShuffleData(with_bad_ones(), 4), 8)
-
-    with ds().iterate(seed=1) as iterator:
-        states = [iterator.state()] + [iterator.state() for _ in iterator]
-        expected = iterator.skipped
-    assert expected > 0
-    for state in states:
-        with ds().iterate(state=state) as iterator:
-            again = iterator.state()
-            list(iterator)
-            assert iterator.skipped == expected
-        with ds().iterate(state=again) as iterator:
-            list(iterator)
-            assert iterator.skipped == expected

@@ -14,7 +14,6 @@ from towerpack.apps.classification._image_inputter import Found, ImageInputter, 
 from towerpack.dataflow import TFRecordData
 from towerpack.dataflow.formats import FixedFeature
 from towerpack.dataflow.formats._tfrecord import TFRecordNode
-from towerpack.dataflow.formats._tfrecord_format import index_files
 from towerpack.dataflow.images import decode_image
 
 _IMAGE, _LABEL = "image/encoded", "image/class/label"
@@ -42,7 +41,7 @@ class TFRecordInputter(ImageInputter):
         parts: dict[str, Pictures] = {}
         for split, patterns in given.items():
             store = _RecordReader(patterns, len(names))
-            numbers = np.arange(store.index.ends[-1])
+            numbers = np.arange(cast("int", store.node.size))
             parts[split] = Pictures(numbers, np.zeros(len(numbers), np.int64), store)
         return names, parts
 
@@ -63,14 +62,13 @@ class _RecordReader:
                 f"Compressed records cannot be shuffled: {', '.join(patterns)}.",
                 fix="decompress the files",
             )
-        self.index = index_files(self.paths, None)
-        self.node = TFRecordNode(self.paths, self.index, _FEATURES)
+        self.node = TFRecordNode(self.paths, _FEATURES)
         self.num_classes = num_classes
 
     def __call__(self, datapoint: tuple[Any, Any]) -> tuple[NDArray[np.uint8], int]:
         number = int(datapoint[0])
         found = cast("dict[str, Any]", self.node.get(0, number))
-        file, start, _ = self.index.find(number)
+        file, start, _ = self.node.find(number)
         name, label = f"{self.paths[file]} (byte {start:,})", int(found[_LABEL])
         if not 0 <= label < self.num_classes:
             raise FormatError(

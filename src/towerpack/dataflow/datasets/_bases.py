@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack.dataflow._arguments import given, integer_of, names_of
+from towerpack.dataflow._arguments import integer_of, names_of
 from towerpack.dataflow._content import content_of_files, content_of_values
 from towerpack.dataflow._datapoints import Block, Columns, Datapoint, Positions
 from towerpack.dataflow._opening import PathLike, Strings
@@ -29,12 +29,6 @@ class Dataset(PlannedSource[Node]):
     """
 
     def __getitem__(self, index: int) -> Datapoint:
-        if isinstance(cast("object", index), slice):
-            raise ConfigError(
-                "A data set gives one datapoint at a time.",
-                got=given(index),
-                fix="[ds[i] for i in range(...)]; the first n in each pass: FixedSizeData(ds, n)",
-            )
         return self._node.get(0, range(len(self))[integer_of(index, "the index")])
 
 
@@ -139,10 +133,10 @@ class ImageList(Dataset):
 
 def check_choice(argument: str, value: str, choices: tuple[str, ...]) -> str:
     """Refuse what is not among the choices."""
-    if value in choices:
-        return value
-    expected = ", ".join(repr(choice) for choice in choices)
-    raise ConfigError(f"There is no {argument}={value!r}.", expected=expected)
+    if value not in choices:
+        expected = ", ".join(map(repr, choices))
+        raise ConfigError(f"There is no {argument}={value!r}.", expected=expected)
+    return value
 
 
 def part_names(names: Sequence[str]) -> list[str]:

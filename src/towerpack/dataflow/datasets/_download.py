@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -14,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from towerpack._core.errors import ConfigError, DataFlowError, FormatError
+from towerpack._core.errors import DataFlowError, FormatError
 from towerpack._core.extras import require
 from towerpack._core.files import fsync_dir
 from towerpack._core.locks import locked
@@ -35,7 +34,6 @@ _HEADERS = {"User-Agent": "towerpack", "Accept-Encoding": "identity"}
 _LONGEST_PAUSE_S = 30.0
 _TRY_AGAIN = {408, 425, 429}
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_CHECKSUM = re.compile("(sha256:[0-9a-f]{64}|md5:[0-9a-f]{32})", re.IGNORECASE)
 
 Address = str | Sequence[str] | None
 """One folder on a web server, several, or `None` for those that are known."""
@@ -58,7 +56,7 @@ def own_dir(dir: PathLike | None, name: str) -> Path:
 
 @contextlib.contextmanager
 def only_one(path: Path) -> Generator[None]:
-    """Only one process at a time makes `path`; the others wait here, and then look for it."""
+    """Let one process at a time make `path`; the others wait here, and then look for it."""
 
     def tell(holder: str, waited: float) -> None:
         if waited % _REMIND_S < _LOOK_AGAIN_S:
@@ -125,11 +123,6 @@ def download(
     path = Path(path).expanduser()
     if path.is_file():
         return path
-    if checksum is not None and not _CHECKSUM.fullmatch(checksum):
-        raise ConfigError(
-            f"{checksum!r} is no checksum.",
-            expected='"sha256:" and 64 hexadecimal digits, or "md5:" and 32',
-        )
     addresses = [urls] if isinstance(urls, str) else list(urls)
     failures: dict[str, Exception] = {}
     most = min(max_bytes, size or max_bytes)
@@ -140,27 +133,22 @@ def download(
             if not path.is_file():
                 failures = _try_all(addresses, fetch, retries, backoff_s)
     except OSError as error:
-        fix = "free some room" if error.errno in _FULL else "look at the directory's permissions"
-        raise DataFlowError(
-            f"{path} cannot be written.",
-            got=error.strerror or str(error),
-            fix=f"{fix}, or set TOWERPACK_DATA to another directory",
-        ) from error
+        got, fix = error.strerror or str(error), "or set TOWERPACK_DATA to another directory"
+        first = "free some room" if error.errno in _FULL else "look at the directory's permissions"
+        raise DataFlowError(f"{path} cannot be written.", got=got, fix=f"{first}, {fix}") from error
     if not path.is_file():
         other = any(not isinstance(error, OSError) for error in failures.values())
-        raise (FormatError if other else DataFlowError)(
-            f"{path.name} could not be downloaded.",
-            got="\n".join(f"{url}: {reason}" for url, reason in failures.items()),
-            fix=f"fetch it in another way and put it at {path}, or set TOWERPACK_DATA to where the "
-            "data sets are",
-        )
+        kind = FormatError if other else DataFlowError
+        got = "\n".join(f"{url}: {reason}" for url, reason in failures.items())
+        fix = f"put it at {path} in another way, or set TOWERPACK_DATA to where the data sets are"
+        raise kind(f"{path.name} could not be downloaded.", got=got, fix=fix)
     return path
 
 
 def _try_all(
     urls: list[str], fetch: Callable[[str], None], retries: int, backoff_s: float
 ) -> dict[str, Exception]:
-    """Try all addresses in turn, again and again, and tell what went wrong; nothing at success."""
+    """Try all addresses in turn, again and again; what went wrong with each, or nothing."""
     failures: dict[str, Exception] = {}
     for attempt in range(retries + 1):
         waiting = [url for url in urls if not _is_final(failures.get(url))]

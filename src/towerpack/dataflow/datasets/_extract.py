@@ -59,11 +59,9 @@ def extract(archive: PathLike, folder: PathLike, *, max_bytes: int | None = None
         if isinstance(error, (TowerpackError, MemoryError)):
             raise
         if isinstance(error, OSError) and error.errno:
-            raise DataFlowError(
-                f"{archive} cannot be extracted to {folder}.",
-                got=str(error),
-                fix="see that there is room, and that the directory may be written to",
-            ) from error
+            what = f"{archive} cannot be extracted to {folder}."
+            fix = "see that there is room, and that the directory may be written to"
+            raise DataFlowError(what, got=str(error), fix=fix) from error
         raise FormatError(
             f"{archive} is no archive of a data set.",
             got=f"{type(error).__name__}: {error}",
@@ -82,10 +80,9 @@ def fetch_member(remote: RemoteFile, folder: Path, name: str) -> Path:
             if not wanted.exists():
                 extract(archive, folder)
     if not wanted.exists():
-        raise FormatError(
-            f"There is no {name} in {folder}, nor in the archive {remote.name}.",
-            fix=f"delete {folder / remote.name} and try again, or put {name} there",
-        )
+        what = f"There is no {name} in {folder}, nor in the archive {remote.name}."
+        fix = f"delete {folder / remote.name} and try again, or put {name} there"
+        raise FormatError(what, fix=fix)
     return wanted
 
 

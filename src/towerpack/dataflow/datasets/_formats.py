@@ -1,4 +1,7 @@
-"""Files in formats of data sets: IDX, MAT-files, Caffe's mean images, boxes of PASCAL VOC."""
+"""Files in formats of data sets: IDX, MAT-files, Caffe's mean images, boxes of PASCAL VOC.
+
+A damaged file, or one that holds something else, is a `FormatError`.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +27,7 @@ _LARGEST_XML = 1 << 20
 
 
 def read_idx(path: Path, *, num_axes: int) -> NDArray[np.uint8]:
-    """The array in an IDX file of uint8, the format of MNIST, gzipped or not.
-
-    Raises:
-        FormatError: The file is damaged, or holds something else.
-    """
+    """The array in an IDX file of uint8, the format of MNIST, gzipped or not."""
     with open(path, "rb") as file:
         compressed = file.read(2) == b"\x1f\x8b"
     with (gzip.open if compressed else open)(path, "rb") as content, reading(path, "an IDX file"):
@@ -42,17 +41,7 @@ def read_idx(path: Path, *, num_axes: int) -> NDArray[np.uint8]:
 
 
 def read_mat(path: Path, names: Sequence[str], *, kinds: str = "biuf") -> list[NDArray[Any]]:
-    """Variables of a MAT-file up to version 7, as `scipy.io.loadmat` gives them.
-
-    Args:
-        path: The file.
-        names: Which variables.
-        kinds: Of their types: those of NumPy's `dtype.kind`.
-
-    Raises:
-        FormatError: The file is damaged, or does not have them.
-        MissingExtraError: SciPy is not installed.
-    """
+    """Variables of a MAT-file up to version 7, of `kinds` of NumPy's, by `scipy.io.loadmat`."""
     io: Any = require("scipy.io", extra="datasets", needed_for=path.name)
     with open(path, "rb") as file, reading(path, "a MAT-file"):
         try:
@@ -66,12 +55,7 @@ def read_mat(path: Path, names: Sequence[str], *, kinds: str = "biuf") -> list[N
 
 
 def read_blob(path: Path, *, channels: int) -> NDArray[np.float32]:
-    """The array [channels, height, width] in a file of Caffe's, a `BlobProto`.
-
-    Raises:
-        FormatError: The file is damaged, or has another number of channels.
-        MissingExtraError: protobuf is not installed.
-    """
+    """The array [channels, height, width] in a file of Caffe's, a `BlobProto`."""
     blob_class = message_class("BlobProto")
     with reading(path, "a mean image of Caffe's"), open(path, "rb") as file:
         blob = blob_class.FromString(file.read(_LARGEST_BLOB))
@@ -81,12 +65,7 @@ def read_blob(path: Path, *, channels: int) -> NDArray[np.float32]:
 
 
 def read_first_box(path: Path) -> NDArray[np.float32]:
-    """`[x0, y0, x1, y1]` of the first object in XML of PASCAL VOC, in pixels.
-
-    Raises:
-        FormatError: The file is damaged, has no object, or declares entities.
-        OSError: It cannot be read.
-    """
+    """`[x0, y0, x1, y1]` of the first object in XML of PASCAL VOC, in pixels."""
     with open(path, "rb") as file:
         data = file.read(_LARGEST_XML)
     with reading(path, "an annotation"):

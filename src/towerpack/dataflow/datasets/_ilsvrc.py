@@ -90,10 +90,8 @@ class ILSVRCMeta:
         if name == "val" and dir_structure == "train":
             synsets = self.get_synset_1000()
             if labels.max() >= len(synsets):
-                raise FormatError(
-                    f"{path} has the label {labels.max()}.",
-                    expected=f"0 to {len(synsets) - 1}, as there are {len(synsets)} synsets",
-                )
+                expected = f"0 to {len(synsets) - 1}: there are {len(synsets)} synsets"
+                raise FormatError(f"{path} has the label {labels.max()}.", expected=expected)
             pairs = zip(names, labels.tolist(), strict=True)
             names = [f"{synsets[label]}/{file}" for file, label in pairs]
         return inner_names(path, names), labels
@@ -168,11 +166,10 @@ class ILSVRC12Files(ImageList):
         names, labels = meta.image_list(name, structure)
         for file in names[:_LOOKED_AT]:
             if not (self.full_dir / file).is_file():
-                raise ConfigError(
-                    f"There is no {file} in {self.full_dir}.",
-                    expected=f"the images of {name!r} in the structure {structure!r}",
-                    fix="complete the folder, or give another dir_structure",
-                )
+                what = f"There is no {file} in {self.full_dir}."
+                expected = f"the images of {name!r} in the structure {structure!r}"
+                fix = "complete the folder, or give another dir_structure"
+                raise ConfigError(what, expected=expected, fix=fix)
         shuffle = name == "train" if shuffle is None else shuffle
         listed = self.full_dir, names, labels
         super().__init__(*listed, shuffle=shuffle, seed=seed, channel_order=self._order)

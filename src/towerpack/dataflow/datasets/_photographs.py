@@ -79,10 +79,8 @@ class Places365Standard(ImageList):
         lines = read_lines(path)
         classes = [line.split("/")[1] if line.count("/") > 1 else "" for line in lines]
         if "" in classes:
-            number = classes.index("")
-            raise FormatError(
-                f"{path} lists {lines[number]!r:.200}, among others.", expected=f"{name}/class/file"
-            )
+            what = f"{path} lists {lines[classes.index('')]!r:.200}, among others."
+            raise FormatError(what, expected=f"{name}/class/file")
         self._label_names = sorted(set(classes))
         label_of = {label: number for number, label in enumerate(self._label_names)}
         labels = np.asarray([label_of[label] for label in classes], np.int64)
@@ -128,7 +126,8 @@ class TinyImageNet(ImageList):
             remote = _TINY_ARCHIVE.at(base_url, verify=verify)
             folder = fetch_member(remote, folder, f"{_TINY}/wnids.txt").parent
         self._folder = folder
-        self._ids = read_lines(folder / "wnids.txt")
+        ids = folder / "wnids.txt"
+        self._ids = list(inner_names(ids, read_lines(ids)))
         names, labels = self._train() if name == "train" else self._val()
         shuffle = name == "train" if shuffle is None else shuffle
         listed = folder / name, names, labels
@@ -154,10 +153,8 @@ class TinyImageNet(ImageList):
         for number, line in enumerate(read_lines(path), 1):
             fields = line.split("\t")
             if len(fields) < 2 or fields[1] not in label_of:
-                raise FormatError(
-                    f"Line {number} of {path} is {line[:80]!r}.",
-                    expected="a file, a tabulator, one of the classes in wnids.txt",
-                )
+                expected = "a file, a tabulator, one of the classes in wnids.txt"
+                raise FormatError(f"Line {number} of {path} is {line[:80]!r}.", expected=expected)
             names.append(f"images/{fields[0]}")
             labels.append(label_of[fields[1]])
         return inner_names(path, names), np.asarray(labels, np.int64)

@@ -25,15 +25,14 @@ from towerpack.dataflow._flow import (
     Wrapper,
     check_seed,
     compile_flow,
-    infinite,
     is_random,
-    length_of,
     open_flow,
 )
 from towerpack.dataflow._opening import PathLike, PerProcess, path_of
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import State, Stream, check_count, ended_early
 from towerpack.dataflow.formats._wire import pack, unpack
+from towerpack.dataflow.formats._writing import check_finite
 
 log = get_logger(__name__)
 
@@ -61,8 +60,8 @@ class DiskCacheData(Wrapper):
         version: Of what is below.
 
     Raises:
-        ConfigError: `ds` is infinite; or, when it is read, the directory cannot be made or belongs
-            to another pipeline, or a datapoint cannot be packed.
+        ConfigError: `ds` is infinite; or, when it is read, the directory belongs to another
+            pipeline, or a datapoint cannot be packed.
     """
 
     def __init__(
@@ -72,9 +71,7 @@ class DiskCacheData(Wrapper):
         self.path = path_of(path)
         self.seed = None if seed is None else check_seed(seed)
         self.version = version
-        if infinite(length_of(ds)):
-            fix = "cache first and repeat afterwards"
-            raise ConfigError(f"{ds} is infinite: a disk is not.", fix=fix)
+        check_finite(ds)
         self._stores: dict[int, PerProcess[DiskStore]] = {}
 
     def arguments(self) -> str:
@@ -203,10 +200,7 @@ class DiskStore:
         self.path = path
         self._lock = threading.Lock()
         self._db: sqlite3.Connection | None = None
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise ConfigError(f"The directory {path} cannot be made: {error.strerror}.") from error
+        path.mkdir(parents=True, exist_ok=True)
         if any(not name.startswith(_NAME) for name in os.listdir(path)):
             raise ConfigError(f"{path} holds something else than a cache.")
         with self._open() as db:

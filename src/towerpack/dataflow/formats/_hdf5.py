@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,10 +22,9 @@ from towerpack.dataflow._datapoints import (
     Positions,
     describe,
     describe_datapoint,
-    is_datapoint,
     values_of,
 )
-from towerpack.dataflow._flow import DataFlow, length_of
+from towerpack.dataflow._flow import DataFlow, Length, length_of
 from towerpack.dataflow._opening import PathLike, PerProcess, check_expansion, file_of, reading
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow.formats._writing import (
@@ -85,7 +84,7 @@ class HDF5Data(PlannedSource[Node]):
         super().__init__(node, shuffle=shuffle, seed=seed)
 
     def content(self) -> str:
-        return f"{super().content()}, {self.data_paths}, {content_of_files([self.path])}"
+        return f"{super().content()}, {content_of_files([self.path])}"
 
     def arguments(self) -> str:
         return f"{self.path.name}, {', '.join(self.data_paths)}"
@@ -115,7 +114,22 @@ class HDF5Node(Node):
 class _DataSet:
     """One data set of an open file; its strings are decoded."""
 
-    def __init__(self, h5py: Any, data: Any) -> None:
+    def __init__(self, h5py: Any, file: Any, path: Path, name: str, trusted: bool) -> None:
+        if name not in file:
+            names = ", ".join(_names(h5py, file)[:20])
+            what = f"{path} has no data set {name!r}."
+            raise ConfigError(what, got=names or "a file without any")
+        data = file[name]
+        if not isinstance(data, h5py.Dataset) or not data.shape:
+            what = f"{name!r} of {path} has no rows."
+            raise ConfigError(what, got=f"{data}", expected="a data set with rows")
+        if not trusted:
+            if data.file.filename != file.filename or data.external or data.is_virtual:
+                raise FormatError(
+                    f"{name!r} of {path} lies in another file.",
+                    fix="trusted=True if you know where the file comes from",
+                )
+            check_expansion(data.nbytes, path.stat().st_size, f"the data set {name!r}", path)
         self.size = len(data)
         self.row_bytes = data.dtype.itemsize * math.prod(data.shape[1:])
         self._data = data
@@ -139,7 +153,7 @@ def _open(path: Path, names: list[str], trusted: bool) -> list[_DataSet]:
     with reading(path, "an HDF5 file"):
         file: Any = h5py.File(path, "r", rdcc_nbytes=_CACHE_BYTES)
         try:
-            data_sets = [_data_set(h5py, file, path, name, trusted) for name in names]
+            data_sets = [_DataSet(h5py, file, path, name, trusted) for name in names]
             if len({one.size for one in data_sets}) != 1:
                 sizes = zip(names, data_sets, strict=True)
                 raise ConfigError(
@@ -153,25 +167,6 @@ def _open(path: Path, names: list[str], trusted: bool) -> list[_DataSet]:
             file.close()
             raise
     return data_sets
-
-
-def _data_set(h5py: Any, file: Any, path: Path, name: str, trusted: bool) -> _DataSet:
-    if name not in file:
-        names = ", ".join(_names(h5py, file)[:20])
-        raise ConfigError(f"{path} has no data set {name!r}.", got=names or "a file without any")
-    data = file[name]
-    if not isinstance(data, h5py.Dataset) or not data.shape:
-        raise ConfigError(
-            f"{name!r} of {path} has no rows.", got=f"{data}", expected="a data set with rows"
-        )
-    if not trusted:
-        if data.file.filename != file.filename or data.external or data.is_virtual:
-            raise FormatError(
-                f"{name!r} of {path} lies in another file.",
-                fix="trusted=True if you know where the file comes from",
-            )
-        check_expansion(data.nbytes, path.stat().st_size, f"the data set {name!r}", path)
-    return _DataSet(h5py, data)
 
 
 def data_sets_of(path: PathLike) -> list[str]:
@@ -212,14 +207,17 @@ class HDF5Serializer:
         names = names_of(data_paths)
         size = length_of(df)
         with whole_file(path) as temporary, h5py.File(temporary, "w") as file:
-            written = 0
-            for rows, stacked in _blocks(df, len(names)):
-                for name, component in zip(names, stacked, strict=True):
-                    column = _in_hdf5(h5py, name, component)
-                    if not written:
-                        _create(file, name, column, size if isinstance(size, int) else None)
-                    _append(file[name], column, written)
-                written += rows
+            written, datapoints = 0, iter(df)
+            while rows := list(islice(datapoints, _CHUNK)):
+                components = values_of(stack_for_file(rows))
+                if len(components) != len(names):
+                    raise ConfigError(
+                        f"Datapoints do not have {len(names)} components, as data_paths has names.",
+                        got=describe_datapoint(rows[0]),
+                    )
+                for name, component in zip(names, components, strict=True):
+                    _append(file, name, _in_hdf5(h5py, name, component), written, size)
+                written += len(rows)
             if not written:
                 raise ConfigError(f"{df} has no datapoints, and so no components to store.")
 
@@ -229,37 +227,17 @@ class HDF5Serializer:
         return HDF5Data(path, data_paths, shuffle)
 
 
-def _blocks(ds: DataFlow, components: int) -> Iterator[tuple[int, list[Any]]]:
-    """The components of a pass, stacked some datapoints at a time, and how many these are."""
-    iterator = iter(ds)
-    while rows := list(islice(iterator, _CHUNK)):
-        for row in rows:
-            if not is_datapoint(row) or len(cast("Sequence[Any]", row)) != components:
-                raise ConfigError(
-                    f"Datapoints do not have {components} components, as data_paths has names.",
-                    got=describe_datapoint(row),
-                )
-        yield len(rows), values_of(stack_for_file(rows))
-
-
-def _create(file: Any, name: str, column: NDArray[Any], size: int | None) -> None:
+def _append(file: Any, name: str, column: NDArray[Any], written: int, size: Length) -> None:
     rest = column.shape[1:]
-    # Of unknown length it grows, in chunks.
-    options = {} if size is not None else {"maxshape": (None, *rest), "chunks": True}
-    try:
+    if not written:
+        # Of unknown length it grows, in chunks.
+        options = {"maxshape": (None, *rest), "chunks": True} if size is None else {}
         file.create_dataset(name, (size or 0, *rest), column.dtype, **options)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"HDF5 does not store {name!r} of data_paths: {error}.",
-            expected="names none of which is in another",
-        ) from error
-
-
-def _append(data_set: Any, column: NDArray[Any], written: int) -> None:
-    if data_set.dtype != column.dtype or data_set.shape[1:] != column.shape[1:]:
+    data_set = file[name]
+    if data_set.dtype != column.dtype or data_set.shape[1:] != rest:
         raise BatchError(
             f"{data_set.name!r} changes from datapoint {written} on.",
-            got=f"{column.dtype} {list(column.shape[1:])}",
+            got=f"{column.dtype} {list(rest)}",
             expected=f"{data_set.dtype} {list(data_set.shape[1:])}, as before",
             fix=RAGGED,
         )

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 import threading
 from array import array
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
 import numpy as np
 
-from towerpack._core.errors import ConfigError, DataFlowError
+from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
-from towerpack.dataflow._arguments import given, integer_of
+from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._content import content_of_files, content_of_values
 from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._opening import PathLike, PerProcess, file_of, path_of, reading
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow.formats._writing import Decode, Format, codec_of, encoded, whole_file
+from towerpack.dataflow.formats._writing import Format, codec_of, decoded, encoded, whole_file
 from towerpack.dataflow.sources._memory import PlannedSource
 from towerpack.dataflow.stages._map import MapData
 from towerpack.dataflow.stages._mapping import Limit, OnError
@@ -41,10 +40,8 @@ class LMDBData(PlannedSource[Node]):
     """Datapoint i is the i-th record of an LMDB database, `[key, value]`, both bytes.
 
     The file is read by LMDB's own library, which maps it into memory. Any number of flows, threads
-    and processes may read one file, which must not be written to meanwhile. The keys are listed
-    once, and 8 bytes and the key are kept for each record.
-
-    A record `__keys__`, which the predecessor's files have, is left out.
+    and processes may read one file, which must not be written to meanwhile. For each record its key
+    and 8 bytes are kept. A record `__keys__`, which the predecessor's files have, is left out.
 
     Contract: in order of the keys or as `keys` says, or exactly shuffled; as long as the database,
     or as `keys`; random if shuffled; thread- and fork-safe; resumable at once.
@@ -184,7 +181,7 @@ def _environment(path: Path, transaction: int | None = None) -> Any:
     return env
 
 
-def _checked_keys(keys: Any) -> _FlatKeys | str:
+def _checked_keys(keys: Keys) -> _FlatKeys | str:
     """Keys as bytes; a format as it is."""
     if isinstance(keys, str):
         if not re.search(r"[%{].*[d}]", keys):
@@ -193,10 +190,7 @@ def _checked_keys(keys: Any) -> _FlatKeys | str:
                 expected='for example "%08d" or "{:0>8d}", or a list of keys',
             )
         return keys
-    listed = list(cast("Iterable[Any]", keys)) if isinstance(keys, Iterable) else [keys]
-    if not all(isinstance(key, (str, bytes)) for key in listed):
-        raise ConfigError("keys= lists what is no key.", got=given(keys), expected="str or bytes")
-    return _FlatKeys(key if isinstance(key, bytes) else key.encode() for key in listed)
+    return _FlatKeys(key if isinstance(key, bytes) else key.encode() for key in keys)
 
 
 def _key(pattern: str, position: int) -> bytes:
@@ -223,7 +217,6 @@ class LMDBSerializer:
 
         Raises:
             ConfigError: A datapoint cannot be written, or there are more than 100 million.
-            DataFlowError: The file cannot be written; the disk is full.
         """
         lmdb: Any = require("lmdb", extra="formats", needed_for="LMDBSerializer.save")
         records = encoded(df, format)
@@ -232,28 +225,21 @@ class LMDBSerializer:
         target = target / "data.mdb" if target.is_dir() else target
         # No lock file: nobody else knows this one.
         options = {"lock": False, "sync": False, "meminit": False, "subdir": False}
-        try:
-            with (
-                whole_file(target) as temporary,
-                lmdb.open(str(temporary), map_size=_MAP_BYTES, **options) as env,
-            ):
-                batch, nbytes = list[tuple[bytes, bytes]](), 0
-                for count, record in enumerate(records):
-                    if count >= _MOST_RECORDS:
-                        raise ConfigError(f"One file holds {_MOST_RECORDS:,} records at most.")
-                    batch.append(((_KEY % count).encode(), record))
-                    nbytes += len(record)
-                    if len(batch) >= write_frequency or nbytes >= _COMMIT_BYTES:
-                        _append(env, batch)
-                        batch, nbytes = [], 0
-                _append(env, batch)
-                env.sync(True)
-        except lmdb.Error as error:
-            raise DataFlowError(
-                f"{target} cannot be written: {error}.",
-                got=f"{shutil.disk_usage(target.parent).free:,} bytes free in {target.parent}",
-                fix="the disk is probably full, or a quota or limit is reached: make room",
-            ) from error
+        with (
+            whole_file(target) as temporary,
+            lmdb.open(str(temporary), map_size=_MAP_BYTES, **options) as env,
+        ):
+            batch, nbytes = list[tuple[bytes, bytes]](), 0
+            for count, record in enumerate(records):
+                if count >= _MOST_RECORDS:
+                    raise ConfigError(f"One file holds {_MOST_RECORDS:,} records at most.")
+                batch.append(((_KEY % count).encode(), record))
+                nbytes += len(record)
+                if len(batch) >= write_frequency or nbytes >= _COMMIT_BYTES:
+                    _append(env, batch)
+                    batch, nbytes = [], 0
+            _append(env, batch)
+            env.sync(True)
 
     @staticmethod
     def load(path: PathLike, shuffle: bool = True, *, format: Format = "wire") -> DataFlow:
@@ -265,13 +251,7 @@ class LMDBSerializer:
             MapError: A record is damaged; raised where it is read.
         """
         _, decode = codec_of(format)
-        ds = LMDBDataDecoder(LMDBData(path, shuffle), partial(_decoded_value, decode))
-        ds.skipping = None  # which is an argument of the decoder, and not of this
-        return ds
-
-
-def _decoded_value(decode: Decode, key: bytes, value: bytes) -> Any:
-    return decode(value)
+        return decoded(LMDBData(path, shuffle), decode)
 
 
 def _append(env: Any, batch: list[tuple[bytes, bytes]]) -> None:

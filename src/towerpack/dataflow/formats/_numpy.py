@@ -80,8 +80,8 @@ def _load(path: Path, names: list[str] | None) -> Datapoint:
             what = f"{path} is an npy file: it holds one array without a name."
             raise ConfigError(what, fix="leave out names=")
         file.seek(0)
-        header = _read_header(file, path.stat().st_size, path, "an npy file")
-    return (_mapped(path, header, 0),)
+        with reading(path, "an npy file"):
+            return (_mapped(path, _read_header(file, path.stat().st_size, path), 0),)
 
 
 def _load_npz(path: Path, file: IO[bytes], names: list[str] | None) -> Datapoint:
@@ -105,7 +105,7 @@ def _member(
             return parse_npy(archive.read(info), path, what)
         # Opening it checks that the local header agrees with the directory.
         with archive.open(info) as member:
-            header = _read_header(member, info.file_size, path, what)
+            header = _read_header(member, info.file_size, path)
         # The local header may be longer than the directory says.
         file.seek(info.header_offset + 26)
         name, extra = struct.unpack("<HH", file.read(4))
@@ -121,8 +121,8 @@ def _mapped(path: Path, header: _Header, start: int) -> NDArray[Any]:
 
 def parse_npy(data: bytes, path: PathLike, what: str = "an npy file") -> NDArray[Any]:
     """The array in the whole content of a `.npy` file; a view that cannot be written to."""
-    header = _read_header(io.BytesIO(data), len(data), path, what)
     with reading(path, what):
+        header = _read_header(io.BytesIO(data), len(data), path)
         return np.ndarray(header.shape, header.dtype, data, header.offset, order=header.order)
 
 
@@ -135,26 +135,25 @@ class _Header(NamedTuple):
     offset: int
 
 
-def _read_header(file: IO[bytes], nbytes: int, path: PathLike, what: str) -> _Header:
+def _read_header(file: IO[bytes], nbytes: int, path: PathLike) -> _Header:
     """Read a header, and check that header and numbers add up to `nbytes`."""
-    with reading(path, what):
-        try:
-            version, _ = npy_format.read_magic(file)
-            read: Any = getattr(npy_format, f"read_array_header_{version}_0")
-            shape, fortran_order, dtype = read(file)
-        except MemoryError as error:  # of a parser of Python that is nested too deep
-            raise ValueError("the header cannot be parsed") from error
-        if dtype.hasobject:
-            raise FormatError(
-                f"{path} holds Python objects, which only pickle could read, and that runs code.",
-                got=f"{what} of dtype {dtype}",
-                expected="numbers, booleans, fixed-size strings",
-                fix="np.load(..., allow_pickle=True), if you trust it as you trust a program",
-            )
-        rest, claimed = nbytes - file.tell(), dtype.itemsize * math.prod(shape)
-        if min(shape, default=0) < 0 or dtype.itemsize == 0 or claimed != rest:
-            raise ValueError(f"{rest:,} bytes of numbers for {dtype} {list(shape)}")
-        return _Header(dtype, shape, "F" if fortran_order else "C", file.tell())
+    try:
+        version, _ = npy_format.read_magic(file)
+        read: Any = getattr(npy_format, f"read_array_header_{version}_0")
+        shape, fortran_order, dtype = read(file)
+    except MemoryError as error:  # of a parser of Python that is nested too deep
+        raise ValueError("the header cannot be parsed") from error
+    if dtype.hasobject:
+        raise FormatError(
+            f"{path} holds Python objects, which only pickle could read, and that runs code.",
+            got=f"an array of dtype {dtype}",
+            expected="numbers, booleans, fixed-size strings",
+            fix="np.load(..., allow_pickle=True), if you trust it as you trust a program",
+        )
+    rest, claimed = nbytes - file.tell(), dtype.itemsize * math.prod(shape)
+    if min(shape, default=0) < 0 or dtype.itemsize == 0 or claimed != rest:
+        raise ValueError(f"{rest:,} bytes of numbers for {dtype} {list(shape)}")
+    return _Header(dtype, shape, "F" if fortran_order else "C", file.tell())
 
 
 class NumpySerializer:

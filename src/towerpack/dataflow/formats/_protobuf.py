@@ -63,15 +63,13 @@ def message_class(name: str) -> Any:
 def _add_fields(message: Any, fields: str) -> None:
     for number, text in enumerate(fields.split(", "), 1):
         kind, name = text.removeprefix("*").split()
-        label = 3 if text.startswith("*") else 1
-        field = message.field.add(name=name, number=number, label=label)
+        field = message.field.add(name=name, number=number, label=3 if text[0] == "*" else 1)
         field.type = _TYPES.get(kind, _MESSAGE)
         if kind not in _TYPES:
             field.type_name = f".towerpack.{kind}"
 
 
 _STRINGS: Final = (bytes, str, bytearray, memoryview)
-_FEATURES: Final = '{"image": FixedFeature((), bytes), "ids": VariableFeature(int)}'
 
 Values = list[bytes] | NDArray[Any]
 
@@ -96,8 +94,7 @@ class FixedFeature:
     default: Any = None
 
     def __post_init__(self) -> None:
-        _check_dtype(self.dtype)
-        object.__setattr__(self, "shape", _sizes(self.shape))
+        object.__setattr__(self, "shape", _checked_shape(self.shape, self.dtype))
 
     def make(self, values: Values | None) -> Any:
         """The component of a datapoint."""
@@ -105,10 +102,7 @@ class FixedFeature:
         if values is None and self.default is not None:
             dtype = object if self.dtype is bytes or self.dtype is str else self.dtype
             return np.full(sizes, self.default, dtype)[()]
-        count = math.prod(sizes)
-        if values is None and count:
-            raise ValueError("it is not there")
-        values = [] if values is None else values
+        values, count = [] if values is None else values, math.prod(sizes)
         if len(values) != count:
             raise ValueError(f"it has {len(values):,} values instead of {count:,}")
         array = _as_array(values, self.dtype)
@@ -126,7 +120,7 @@ class VariableFeature:
     dtype: DTypeLike
 
     def __post_init__(self) -> None:
-        _check_dtype(self.dtype)
+        _checked_shape((), self.dtype)
 
     def make(self, values: Values | None) -> NDArray[Any]:
         """The component of a datapoint: an array of one axis."""
@@ -136,30 +130,20 @@ class VariableFeature:
 Feature = FixedFeature | VariableFeature
 
 
-def _check_dtype(dtype: Any) -> None:
+def _checked_shape(shape: Any, dtype: Any) -> tuple[int, ...]:
     try:
-        texts = dtype is bytes or dtype is str
-        known = texts or (dtype is not None and np.dtype(dtype).kind in "biuf")
-    except TypeError:
-        known = False
-    if not known:
-        raise ConfigError(
-            "There are no features of this dtype.",
-            got=given(dtype),
-            expected="bytes, str, or a dtype of NumPy's for numbers, such as np.int64",
-        )
-
-
-def _sizes(shape: Any) -> tuple[int, ...]:
-    sizes = np.atleast_1d(shape)
-    if sizes.size and (sizes.dtype.kind != "i" or sizes.min() < 0):
-        raise ConfigError(
-            "There are no features of this shape.",
-            got=given(shape),
-            expected="sizes that are known, such as (3,), or () for a single value",
-            fix="VariableFeature, if their number differs",
-        )
-    return tuple(sizes.tolist())
+        sizes = np.broadcast_to(0, shape).shape
+        if dtype is bytes or dtype is str or np.dtype(dtype).kind in "biuf":
+            return sizes
+    except (TypeError, ValueError):
+        pass
+    raise ConfigError(
+        "There are no features of this shape, or of this dtype.",
+        got=f"shape {given(shape)}, dtype {given(dtype)}",
+        expected="known sizes such as (3,), or () for a single value; bytes, str or a dtype of "
+        "NumPy's for numbers",
+        fix="VariableFeature, if their number differs",
+    )
 
 
 def checked_features(features: Any) -> dict[str, Feature]:
@@ -168,7 +152,8 @@ def checked_features(features: Any) -> dict[str, Feature]:
     if not isinstance(features, Mapping) or not all(
         isinstance(feature, Feature) for feature in wanted.values()
     ):
-        raise ConfigError("features= describes none.", got=given(features), expected=_FEATURES)
+        expected = '{"image": FixedFeature((), bytes), "ids": VariableFeature(int)}'
+        raise ConfigError("features= describes none.", got=given(features), expected=expected)
     return dict(wanted)
 
 

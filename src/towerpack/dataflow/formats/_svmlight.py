@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
@@ -37,6 +37,9 @@ class SVMLightData(PlannedSource["SparseNode"]):
         dtype: Of the features; labels are float64.
         seed: For the shuffle alone; by default the run's.
 
+    Attributes:
+        num_features: Length of the rows.
+
     Raises:
         ConfigError: There is no such file, or it has more features than `num_features`.
         FormatError: The file is damaged.
@@ -54,50 +57,38 @@ class SVMLightData(PlannedSource["SparseNode"]):
         self.path = file_of(path)
         if num_features is not None:
             integer_of(num_features, "num_features", least=0)
-        node = SparseNode(*_load(self.path, num_features, dtype))
+        node = SparseNode(self.path, num_features, np.dtype(dtype))
         super().__init__(node, shuffle=shuffle, seed=seed)
-
-    @property
-    def num_features(self) -> int:
-        """Length of the rows."""
-        return self._node.num_features
+        self.num_features = node.num_features
 
     def content(self) -> str:
-        rows = f"{self.num_features}, {self._node.dtype}"
-        return f"{super().content()}, {rows}, {content_of_files([self.path])}"
+        dtype, files = self._node.dtype, content_of_files([self.path])
+        return f"{super().content()}, {self.num_features}, {dtype}, {files}"
 
     def arguments(self) -> str:
         return self.path.name
 
 
-def _load(path: Path, num_features: int | None, dtype: DTypeLike) -> tuple[Any, NDArray[Any]]:
-    datasets: Any = require("sklearn.datasets", extra="formats", needed_for="SVMLightData")
-    kind = np.dtype(dtype)
-    with reading(path, "an SVMLight file"):
-        sparse, labels = datasets.load_svmlight_file(str(path), dtype=kind, zero_based="auto")
-    found = int(sparse.shape[1])
-    if num_features is None:
-        row = found * sparse.dtype.itemsize
-        check_expansion(row, path.stat().st_size, "the largest index", path)
-    elif found > num_features:
-        raise ConfigError(
-            f"{path} has {found} features.", expected=f"at most num_features={num_features}"
-        )
-    sparse.resize(len(labels), found if num_features is None else num_features)
-    return sparse, labels
-
-
 class SparseNode(Node):
     """Read rows of a SciPy matrix as dense columns."""
 
-    def __init__(self, sparse: Any, labels: NDArray[Any]) -> None:
-        self.size = len(labels)
-        self.num_features = int(sparse.shape[1])
-        self.dtype: np.dtype[Any] = sparse.dtype
-        self._sparse = sparse
-        self._labels = labels
-        row_bytes = self.num_features * self.dtype.itemsize
-        self.chunk = max(1, min(256, _CHUNK_BYTES // max(1, row_bytes)))
+    def __init__(self, path: Path, num_features: int | None, dtype: np.dtype[Any]) -> None:
+        datasets: Any = require("sklearn.datasets", extra="formats", needed_for="SVMLightData")
+        with reading(path, "an SVMLight file"):
+            loaded = datasets.load_svmlight_file(str(path), dtype=dtype, zero_based="auto")
+        self._sparse, self._labels = loaded
+        found = int(self._sparse.shape[1])
+        if num_features is None:
+            row_bytes = found * dtype.itemsize
+            check_expansion(row_bytes, path.stat().st_size, "the largest index", path)
+        elif found > num_features:
+            what = f"{path} has {found} features."
+            raise ConfigError(what, expected=f"at most num_features={num_features}")
+        self.num_features = found if num_features is None else num_features
+        self.dtype = dtype
+        self.size = len(self._labels)
+        self._sparse.resize(self.size, self.num_features)
+        self.chunk = max(1, min(256, _CHUNK_BYTES // max(1, self.num_features * dtype.itemsize)))
 
     def read(self, epoch: int, positions: Positions) -> Block:
         rows = as_array(positions)

@@ -8,10 +8,8 @@ import json
 import re
 import tarfile
 from array import array
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from functools import partial
-from itertools import groupby
-from operator import itemgetter
 from pathlib import Path
 from tarfile import BLOCKSIZE, HeaderError, ReadError, TarFile, TarInfo
 from typing import Any, Final, Self, cast
@@ -85,14 +83,11 @@ class TarData(IndexedFiles):
         return f"{super().content()}, decode={self.decode}"
 
     def _index(self) -> Node:
-        node = TarNode(self.paths, self.decode)
-        if node.left_out:
-            log.info("%s: left out %d files without stem or extension", self, node.left_out)
-        return node
+        return TarNode(self.paths, self.decode)
 
     def _in_order(self) -> Iterator[Datapoint]:
         for path in self.paths:
-            for key, files in _grouped(_members(path, load=True), path, []):
+            for key, files in _samples(path, load=True):
                 yield {KEY: key} | {
                     extension: _content(path, self.decode, key, extension, data)
                     for extension, (_, data) in files.items()
@@ -100,28 +95,26 @@ class TarData(IndexedFiles):
 
 
 class TarNode(Node):
-    """Read plain archives through an index of their files; `left_out` of these are no samples."""
+    """Read plain archives through an index of their files."""
 
     def __init__(self, paths: list[Path], decode: bool) -> None:
         self._paths = paths
         self._decode = decode
         # Taken before the walk: what changes during it is noticed too.
         self._files = PerProcess(partial(opener, paths, [*map(version_of, paths)]))
-        left_out: list[str] = []
         keys: list[str] = []
         extensions: dict[str, int] = {}
         firsts, rows = array("q", [0]), array("q")
         self._starts: list[int] = []
         for path in paths:
             self._starts.append(len(keys))
-            for key, files in _grouped(_members(path), path, left_out):
+            for key, files in _samples(path):
                 keys.append(key)
                 for extension, (info, _) in files.items():
                     kind = extensions.setdefault(extension, len(extensions))
                     rows.extend((kind, info.offset_data, info.size))
                 firsts.append(len(rows) // 3)
         self.size = len(keys)
-        self.left_out = len(left_out)
         self._keys = Strings(keys)
         self._extensions: list[str] = list(extensions)
         self._firsts = np.array(firsts, np.int64)
@@ -164,29 +157,28 @@ def _members(path: Path, *, load: bool = False) -> Generator[tuple[TarInfo, byte
                 yield info, data
 
 
-def _grouped(
-    members: Iterable[tuple[TarInfo, bytes]], path: Path, left_out: list[str]
-) -> Generator[tuple[str, _Files]]:
+def _samples(path: Path, *, load: bool = False) -> Generator[tuple[str, _Files]]:
     """The files of one key together, with the key."""
-
-    def named() -> Generator[tuple[str, str, TarInfo, bytes]]:
-        for info, data in members:
-            match = NAME.fullmatch(info.name)
-            if match is None:
-                left_out.append(info.name)
-            else:
-                yield match[1], match[2], info, data
-
-    for key, group in groupby(named(), itemgetter(0)):
-        files: _Files = {}
-        for _, extension, info, data in group:
-            if extension in files or extension == KEY:
-                raise FormatError(
-                    f"{path} holds {info.name!r} twice, at byte {info.offset:,} again.",
-                    expected="one file for each stem and extension",
-                )
-            files[extension] = info, data
-        yield key, files
+    last, files, left_out = "", _Files(), 0
+    for info, data in _members(path, load=load):
+        match = NAME.fullmatch(info.name)
+        if match is None:
+            left_out += 1
+            continue
+        key, extension = match.groups()
+        if key != last and files:
+            yield last, files
+            files = _Files()
+        if extension in files or extension == KEY:
+            raise FormatError(
+                f"{path} holds {info.name!r} twice, at byte {info.offset:,} again.",
+                expected="one file for each stem and extension",
+            )
+        last, files[extension] = key, (info, data)
+    if files:
+        yield last, files
+    if left_out:
+        log.info("%s: left out %d files without stem or extension", path, left_out)
 
 
 def _compression_of(path: Path) -> str:

@@ -41,8 +41,7 @@ class TarWriter:
 
     def __enter__(self) -> TarWriter:
         temporary = self._open.enter_context(whole_file(self.path))
-        tar = tarfile.open(temporary, "w", format=tarfile.PAX_FORMAT)
-        self._tar = self._open.enter_context(tar)
+        self._tar = self._open.enter_context(tarfile.open(temporary, "w"))
         return self
 
     def write(self, datapoint: Mapping[str, Any]) -> None:

@@ -7,26 +7,26 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Final, cast
+from typing import IO, Any, Final
+
+import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow
 from towerpack.dataflow._opening import PathLike, PerProcess, files_of, path_of, reading
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow.formats._indexed_files import IndexedFiles, opener
+from towerpack.dataflow.formats._indexed_files import IndexedFiles, opener, version_of
 from towerpack.dataflow.formats._protobuf import Feature, checked_features, parse_example
 from towerpack.dataflow.formats._tfrecord_format import (
     Compression,
-    RecordIndex,
     framed,
-    index_files,
+    index_file,
     is_compressed,
     records_in_order,
     unframed,
 )
-from towerpack.dataflow.formats._writing import Format, codec_of, encoded, whole_file
-from towerpack.dataflow.stages._map import MapData
+from towerpack.dataflow.formats._writing import Format, codec_of, decoded, encoded, whole_file
 from towerpack.dataflow.stages._repeat import FixedSizeData
 
 Features = Mapping[str, Feature]
@@ -72,8 +72,7 @@ class TFRecordData(IndexedFiles):
         return f"{super().content()}, {self.features}"
 
     def _index(self) -> Node:
-        index = index_files(self.paths, self.index_dir)
-        return TFRecordNode(self.paths, index, self.features)
+        return TFRecordNode(self.paths, self.features, self.index_dir)
 
     def _in_order(self) -> Iterator[Datapoint]:
         for path in self.paths:
@@ -84,15 +83,27 @@ class TFRecordData(IndexedFiles):
 class TFRecordNode(Node):
     """Read records of plain files through an index."""
 
-    def __init__(self, paths: list[Path], index: RecordIndex, features: Features | None) -> None:
-        self.size = int(index.ends[-1])
+    def __init__(
+        self, paths: list[Path], features: Features | None, index_dir: PathLike | None = None
+    ) -> None:
+        versions = [version_of(path) for path in paths]
+        parts = [index_file(*pair, index_dir) for pair in zip(paths, versions, strict=True)]
+        self._offsets = np.concatenate(parts)
+        self._ends = np.cumsum([len(part) - 1 for part in parts], dtype=np.int64)
+        self.size = int(self._ends[-1])
         self._paths = paths
-        self._index = index
         self._features = features
-        self._files = PerProcess(partial(opener, paths, index.versions))
+        self._files = PerProcess(partial(opener, paths, versions))
+
+    def find(self, position: int) -> tuple[int, int, int]:
+        """Which file holds a record, where it begins, and where it ends."""
+        file = int(self._ends.searchsorted(position, "right"))
+        # Each file before this one has an offset more than records: where its last one ends.
+        start, stop = self._offsets[position + file : position + file + 2].tolist()
+        return file, start, stop
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        file, start, stop = self._index.find(position)
+        file, start, stop = self.find(position)
         path = self._paths[file]
         raw = self._files.get()(file).read_at(start, stop - start)
         return _datapoint(unframed(raw, path, start), self._features, path, f"byte {start:,}")
@@ -141,15 +152,10 @@ class TFRecordWriter:
         return self
 
     def write(self, record: bytes) -> None:
-        """Append one record, as bytes."""
-        if not isinstance(cast("object", record), (bytes, bytearray, memoryview)):
-            raise ConfigError(
-                f"A record is bytes, not a {type(record).__name__}.",
-                fix="encode_example(...) or pack(...) makes bytes of a datapoint",
-            )
+        """Append one record: bytes, as `encode_example` or `pack` makes of a datapoint."""
         if self._file is None:
             raise ConfigError("The file is not open.", fix="with TFRecordWriter(path) as writer:")
-        data = framed(record)
+        data = framed(memoryview(record).cast("B"))
         self._file.write(self._deflater.compress(data) if self._deflater else data)
         self.written += 1
 
@@ -211,10 +217,5 @@ class TFRecordSerializer:
                     fix='format="example", or leave out features=',
                 )
             decode = partial(parse_example, features=checked_features(features))
-        ds = MapData(TFRecordData(path), partial(_decoded, decode))
-        ds.skipping = None  # which is an argument of the map, and not of this
+        ds = decoded(TFRecordData(path), decode)
         return ds if size is None else FixedSizeData(ds, size)
-
-
-def _decoded(decode: Any, datapoint: list[bytes]) -> Any:
-    return decode(datapoint[0])

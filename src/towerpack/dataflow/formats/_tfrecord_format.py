@@ -11,8 +11,7 @@ import os
 import struct
 import zlib
 from array import array
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Generator
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, Final, Literal
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._opening import OpenFile, PathLike, check_expansion, reading
-from towerpack.dataflow.formats._indexed_files import Version, version_of
+from towerpack.dataflow.formats._indexed_files import Version
 from towerpack.dataflow.formats._numpy import parse_npy
 from towerpack.dataflow.formats._writing import whole_file
 
@@ -46,7 +45,7 @@ def masked_crc(data: bytes | memoryview) -> int:
     return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
 
 
-def framed(record: bytes) -> bytes:
+def framed(record: memoryview) -> bytes:
     """A record as it is written."""
     length = struct.pack("<Q", len(record))
     parts = (length, FOOTER.pack(masked_crc(length)), record, FOOTER.pack(masked_crc(record)))
@@ -55,7 +54,7 @@ def framed(record: bytes) -> bytes:
 
 def unframed(raw: bytes, path: Path, offset: int) -> bytes:
     """The record in the bytes that hold it, its checksums compared; `offset` is for messages."""
-    if len(raw) < OVERHEAD or _length(raw, 0, path, offset) != len(raw) - OVERHEAD:
+    if len(raw) < OVERHEAD or _length(raw, path, offset) != len(raw) - OVERHEAD:
         raise damaged(path, offset, "its length is not what it was")
     view = memoryview(raw)[HEADER.size : -FOOTER.size]
     if FOOTER.unpack_from(raw, len(raw) - FOOTER.size)[0] != masked_crc(view):
@@ -72,12 +71,10 @@ def record_offsets(path: Path) -> NDArray[np.int64]:
     while at < size:
         if at - begin + HEADER.size > len(window):
             window, begin = file.read_at(at, wanted), at
-            if len(window) < HEADER.size:
-                raise damaged(path, at, "it is cut off")
-        length = _length(window, at - begin, path, at)
-        if length + OVERHEAD > size - at:
-            raise damaged(path, at, "it is cut off")
+        length = _length(window[at - begin : at - begin + HEADER.size], path, at)
         at += length + OVERHEAD
+        if at > size:
+            raise damaged(path, offsets[-1], "it is cut off")
         offsets.append(at)
         wanted = HEADER.size if length >= _LONG else _WINDOW
     return np.frombuffer(offsets, np.int64)
@@ -101,9 +98,7 @@ def records_in_order(path: Path) -> Generator[bytes]:
         stream = io.BufferedReader(_Inflated(file)) if compressed else file
         offset = 0
         while header := stream.read(HEADER.size):
-            if len(header) < HEADER.size:
-                raise damaged(path, offset, "it is cut off")
-            nbytes = _length(header, 0, path, offset) + FOOTER.size
+            nbytes = _length(header, path, offset) + FOOTER.size
             check_expansion(nbytes, stored, f"the record at byte {offset:,}", path)
             rest = stream.read(nbytes)
             if len(rest) < nbytes:
@@ -120,9 +115,12 @@ def damaged(path: Path, offset: int, what: str) -> FormatError:
     )
 
 
-def _length(window: bytes, at: int, path: Path, offset: int) -> int:
-    length, crc = HEADER.unpack_from(window, at)
-    if masked_crc(window[at : at + 8]) != crc:
+def _length(raw: bytes, path: Path, offset: int) -> int:
+    """The length of the record that begins with these bytes, its checksum compared."""
+    if len(raw) < HEADER.size:
+        raise damaged(path, offset, "it is cut off")
+    length, crc = HEADER.unpack_from(raw)
+    if masked_crc(raw[:8]) != crc:
         raise damaged(path, offset, "the checksum of its length is wrong")
     return length
 
@@ -160,31 +158,8 @@ def _crc32c() -> Callable[[bytes | memoryview], int]:
     return module.crc32c
 
 
-@dataclass(frozen=True)
-class RecordIndex:
-    """Flat arrays over all records of some files."""
-
-    offsets: NDArray[np.int64]  # for each file where its records begin, and the last one ends
-    ends: NDArray[np.int64]  # for each file how many records there are up to its end
-    versions: list[Version]  # when they were indexed
-
-    def find(self, position: int) -> tuple[int, int, int]:
-        """Which file holds a record, where it begins, and where it ends."""
-        file = int(self.ends.searchsorted(position, "right"))
-        # Each file before this one has an offset more than records.
-        start, stop = self.offsets[position + file : position + file + 2].tolist()
-        return file, start, stop
-
-
-def index_files(paths: Sequence[Path], index_dir: PathLike | None) -> RecordIndex:
-    """Index files, or read what was kept in `index_dir` about them."""
-    versions = [version_of(path) for path in paths]
-    parts = [_indexed(*pair, index_dir) for pair in zip(paths, versions, strict=True)]
-    ends = np.cumsum([len(part) - 1 for part in parts], dtype=np.int64)
-    return RecordIndex(np.concatenate(parts), ends, versions)
-
-
-def _indexed(path: Path, version: Version, index_dir: PathLike | None) -> NDArray[np.int64]:
+def index_file(path: Path, version: Version, index_dir: PathLike | None) -> NDArray[np.int64]:
+    """`record_offsets`, or what was kept of them in `index_dir`."""
     if index_dir is None:
         return record_offsets(path)
     name = hashlib.blake2b(os.fsencode(path.resolve()), digest_size=8).hexdigest()

@@ -68,29 +68,15 @@ def pack_frames(datapoint: Datapoint) -> list[Buffer]:
     return [_PREFIX.pack(_MAGIC, len(values)) + values, *frames]
 
 
-class Packer:
-    """Packer of a list of datapoints, which come one after another and may change later."""
+def pack_values(datapoint: Datapoint) -> bytes:
+    """A datapoint as what `pack_list` takes."""
+    return _packed(datapoint, None)
 
-    def __init__(self) -> None:
-        self._values: list[bytes] = []
-        self.nbytes = 0
 
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self._values)
-
-    def add(self, datapoint: Datapoint) -> None:
-        """Take the next one."""
-        self._values.append(_packed(datapoint, None))
-        self.nbytes += len(self._values[-1])
-
-    def pack(self) -> bytes:
-        """Those that were added since the last time."""
-        count = _msgpack.Packer().pack_array_header(self.count)
-        values = b"".join([count, *self._values])
-        self._values, self.nbytes = [], 0
-        return _PREFIX.pack(_MAGIC, len(values)) + values
+def pack_list(packed: Sequence[bytes]) -> bytes:
+    """`pack` of a list of datapoints, each of which `pack_values` has packed."""
+    values = b"".join([_msgpack.Packer().pack_array_header(len(packed)), *packed])
+    return _PREFIX.pack(_MAGIC, len(values)) + values
 
 
 def unpack(data: Buffer, *, copy: bool = False) -> Datapoint:
@@ -149,7 +135,15 @@ def _packed(datapoint: Datapoint, frames: list[Buffer] | None) -> bytes:
             array: NDArray[Any] = np.asarray(cast("Any", value))
             return [_MARKS[_Kind.SCALAR], _dtype_name(array.dtype), [], array.tobytes()]
         if kind is not np.ndarray and kind is not np.memmap:
-            raise _unpackable(value)
+            bits = f" of {value.bit_length()} bits" if isinstance(value, int) else ""
+            raise ConfigError(
+                f"A value of type {kind.__name__}{bits} cannot be packed.",
+                got=describe(value),
+                expected="tuples, lists and dicts (not classes derived from them), None, bool, "
+                "int of 64 bits, float, str, bytes, NumPy scalars and arrays",
+                fix="MapData(ds, f) to make one of these of it; files can be written with "
+                'format="pickle"',
+            )
         if value.dtype.char == "O":
             return [_MARKS[_Kind.OBJECTS], list(value.shape), value.ravel().tolist()]
         name = _dtype_name(value.dtype)
@@ -236,17 +230,6 @@ def _dtype(name: str) -> np.dtype[Any]:
     if not _DTYPE.fullmatch(name):  # NumPy would evaluate some of the other texts
         raise ValueError(f"there is no dtype {name!r:.40}")
     return np.dtype(name)
-
-
-def _unpackable(value: Any) -> ConfigError:
-    bits = f" of {value.bit_length()} bits" if isinstance(value, int) else ""
-    return ConfigError(
-        f"A value of type {type(value).__name__}{bits} cannot be packed.",
-        got=describe(value),
-        expected="tuples, lists and dicts (not classes derived from them), None, bool, int of 64 "
-        "bits, float, str, bytes, NumPy scalars and arrays",
-        fix='MapData(ds, f) to make one of these of it; files can be written with format="pickle"',
-    )
 
 
 @contextlib.contextmanager

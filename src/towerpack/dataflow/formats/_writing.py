@@ -7,17 +7,19 @@ import math
 import os
 import pickle
 import secrets
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
 from towerpack._core.errors import BatchError, ConfigError, FormatError
-from towerpack.dataflow._datapoints import Datapoint, describe_datapoint
+from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow, length_of
 from towerpack.dataflow._opening import PathLike, path_of
 from towerpack.dataflow._stacking import stack_rows
 from towerpack.dataflow.formats._protobuf import encode_example, parse_example
 from towerpack.dataflow.formats._wire import pack, unpack
+from towerpack.dataflow.stages._map import MapData
 
 RAGGED: Final = "LMDBSerializer or TFRecordSerializer, which take datapoints of any shapes"
 
@@ -57,7 +59,7 @@ def codec_of(format: Format) -> tuple[Encode, Decode]:
     codecs: dict[str, tuple[Encode, Decode]] = {
         "wire": (pack, _unpacked),
         "example": (encode_example, parse_example),
-        "pickle": (_pickled, pickle.loads),
+        "pickle": (partial(pickle.dumps, protocol=5), pickle.loads),
     }
     if format not in codecs:
         raise ConfigError(f"There is no format={format!r}.", expected=" or ".join(codecs))
@@ -87,6 +89,17 @@ def encoded(ds: Iterable[Datapoint], format: Format) -> Generator[bytes]:
         yield record
 
 
+def decoded(records: DataFlow, decode: Decode) -> DataFlow:
+    """The datapoints in the last components of records."""
+    ds = MapData(records, partial(_decoded, decode))
+    ds.skipping = None  # which is an argument of the map, and not of those who read files
+    return ds
+
+
+def _decoded(decode: Decode, record: Sequence[bytes]) -> Datapoint:
+    return decode(record[-1])
+
+
 def stack_for_file(rows: list[Datapoint]) -> Datapoint:
     """Stack datapoints as `stack_rows`, whose errors are about batches."""
     try:
@@ -112,11 +125,3 @@ def _unpacked(record: bytes) -> Datapoint:
             fix='format="pickle", if you trust the file as you trust a program',
         )
     return unpack(record, copy=True)
-
-
-def _pickled(datapoint: Datapoint) -> bytes:
-    try:
-        return pickle.dumps(datapoint, protocol=5)
-    except (pickle.PicklingError, AttributeError, TypeError) as error:
-        what = f"A datapoint cannot be pickled: {error}."
-        raise ConfigError(what, got=describe_datapoint(datapoint)) from error

@@ -11,13 +11,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from towerpack._core.errors import MissingExtraError
 from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow.images._arguments import BORDERS
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
-from towerpack.dataflow.images._image import Image, check_image, size_of
+from towerpack.dataflow.images._image import Image, Points, check_image, size_of
 from towerpack.dataflow.images._noise import draw_seed
-from towerpack.dataflow.images._transform import GeometricTransform, Points, Transform
+from towerpack.dataflow.images._transform import GeometricTransform, Transform
 
 _COPIES = threading.local()  # of the transforms, as each thread uses its own
 
@@ -32,14 +31,15 @@ class Albumentations(ImageAugmentor):
     NaN, in the row where they were.
 
     Contract: as `ImageAugmentor`. Each thread uses a copy of the transforms.
-
-    Raises:
-        MissingExtraError: The package is not installed.
     """
 
     def __init__(self, transform: Any) -> None:
         self.transform = transform
-        self._composed = _composed(transform)
+        package: Any = importlib.import_module("albumentations")
+        several = isinstance(transform, (list, tuple))
+        steps = list(cast("list[Any]", transform)) if several else [transform]
+        points = package.KeypointParams(format="xy", remove_invisible=False)
+        self._composed = package.Compose(steps, keypoint_params=points)
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         return AlbumentationsTransform(self, img, draw_seed(self.generator(rng)))
@@ -47,11 +47,11 @@ class Albumentations(ImageAugmentor):
     def run(self, seed: int, img: Image, **targets: Any) -> dict[str, Any]:
         """Apply the transforms with what a seed draws."""
         copies = _COPIES.__dict__.setdefault("of", WeakKeyDictionary()).setdefault(self, {})
-        kind = "of points" if "keypoints" in targets else "of pixels"
-        composed = copies.get(kind)
+        of_points = "keypoints" in targets
+        composed = copies.get(of_points)
         if composed is None:
-            composed = copies[kind] = copy.deepcopy(self._composed)
-            if kind == "of points":
+            composed = copies[of_points] = copy.deepcopy(self._composed)
+            if of_points:
                 _keep_no_reflections(composed)
         composed.set_random_state(np.random.default_rng(seed), random.Random(seed))
         return composed(image=img, **targets)
@@ -98,18 +98,3 @@ def _keep_no_reflections(composed: Any) -> None:
             _keep_no_reflections(transform)
         elif hasattr(transform, "border_mode"):
             transform.border_mode = BORDERS["constant"]
-
-
-def _composed(transform: Any) -> Any:
-    """One `Compose` in which points are kept, wherever they come to lie."""
-    try:
-        package: Any = importlib.import_module("albumentations")
-    except ImportError as error:
-        raise MissingExtraError(
-            f"The package 'albumentations' cannot be imported: {error}.",
-            fix="pip install albumentations==2.0.8",
-        ) from error
-    several = cast("list[Any]", transform if isinstance(transform, (list, tuple)) else [transform])
-    return package.Compose(
-        list(several), keypoint_params=package.KeypointParams(format="xy", remove_invisible=False)
-    )

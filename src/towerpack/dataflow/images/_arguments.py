@@ -65,16 +65,13 @@ def number(
             bounds = {f"above {above:g}": above, f"{least:g} or more": least}
             bounds[f"at most {greatest:g}"] = greatest
             finite = [text for text, bound in bounds.items() if math.isfinite(bound)]
-            raise _refused(value, name, ", ".join([form, *finite]))
+            raise ConfigError(f"{name} is {given(value)}.", expected=", ".join([form, *finite]))
 
     return check
 
 
 pair = partial(number, form="two numbers", count=2)
-"""The check for two finite numbers, such as one for x and one for y."""
-
 interval = partial(number, form="(lowest, highest)", count=2, order=operator.le)
-"""The check for (lowest, highest), finite numbers within bounds."""
 
 whole_interval = partial(
     number, form="(low, high) of integers, low < high", count=2, order=operator.lt, kind=_WHOLE
@@ -95,18 +92,22 @@ def side_limits(value: int | tuple[int, int], name: str = "side") -> tuple[int, 
     """An argument that is the (least, greatest) length of a side, or one number for both."""
     low, high = height_and_width(value, name)
     if low > high:
-        raise _refused(value, name, "(least, greatest)")
+        raise ConfigError(f"{name} is {given(value)}.", expected="(least, greatest)")
     return low, high
 
 
-def interpolation(interp: int | str, name: str = "interp") -> int:
-    """OpenCV's number of a way to interpolate, or a `ConfigError`."""
-    return _constant(interp, INTERPOLATIONS, name)
+def constant_of(names: dict[str, int], value: int | str, what: str = "constant") -> int:
+    """OpenCV's number of what may be given by name, or a `ConfigError`."""
+    if value in names.values():
+        return int(value)
+    if value not in names:
+        expected = f"one of {', '.join(map(repr, names))}, or OpenCV's constant for it"
+        raise ConfigError(f"There is no {what} {value!r}.", expected=expected)
+    return names[str(value)]
 
 
-def border_mode(border: int | str, name: str = "border") -> int:
-    """OpenCV's number of what lies around an image, or a `ConfigError`."""
-    return _constant(border, BORDERS, name)
+interpolation = partial(constant_of, INTERPOLATIONS)
+border_mode = partial(constant_of, BORDERS)
 
 
 def pair_of(value: Any) -> tuple[Any, Any] | None:
@@ -128,16 +129,5 @@ Size = Annotated[int | tuple[int, int], height_and_width]
 """(height, width), or one number for both."""
 
 Probability = Annotated[float, number(0, 1)]
-
-
-def _constant(value: int | str, names: dict[str, int], what: str) -> int:
-    if value in names.values():
-        return int(value)
-    if value not in names:
-        expected = f"one of {', '.join(map(repr, names))}, or OpenCV's constant for it"
-        raise ConfigError(f"There is no {what} {value!r}.", expected=expected)
-    return names[str(value)]
-
-
-def _refused(value: Any, name: str, expected: str) -> ConfigError:
-    return ConfigError(f"{name} is {given(value)}.", expected=expected)
+Fractions = Annotated[tuple[float, float], interval(greatest=1, above=0)]
+Factors = Annotated[tuple[float, float], interval(above=0)]

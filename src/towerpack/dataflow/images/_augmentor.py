@@ -7,13 +7,11 @@ Those in the style of the predecessor draw from `self.rng`, in `_get_augment_par
 from __future__ import annotations
 
 import contextlib
-import functools
 import inspect
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -131,7 +129,7 @@ Augmentor = ImageAugmentor
 
 
 class _LegacyTransform(Transform):
-    """What an augmentor in the old style has drawn; it was free to change its input."""
+    """What an augmentor in the predecessor's style has drawn; it may change its input."""
 
     def __init__(self, augmentor: ImageAugmentor, param: Any) -> None:
         self._augmentor: Any = augmentor
@@ -159,7 +157,6 @@ def _lent(rng: RNG) -> Generator[None]:
 
 
 def _with_rng(get_transform: Callable[[Any, Any], Transform]) -> Any:
-    @functools.wraps(get_transform)
     def wrapped(self: Any, img: Any, rng: RNG | None = None) -> Transform:
         with _lent(self.generator(rng)):
             return get_transform(self, img)
@@ -185,15 +182,13 @@ class PhotometricAugmentor(ImageAugmentor):
 
 class _DrawnTransform(PhotometricTransform):
     def __init__(self, augmentor: PhotometricAugmentor, drawn: Any) -> None:
-        super().__init__(partial(augmentor.change, drawn=drawn))
         self._augmentor = augmentor
         self._drawn = drawn
 
     def apply_image(self, img: Image) -> Image:
-        return super().apply_image(check_image(img))
+        return self._augmentor.change(check_image(img), self._drawn)
 
     def __repr__(self) -> str:
-        # Not as a name when it is made: that would take as long as many a transform.
         drawn = "" if self._drawn is None else f", drawn as {self._drawn!r:.60}"
         return f"PhotometricTransform({self._augmentor!r}{drawn})"
 
@@ -208,8 +203,7 @@ class Identity(ImageAugmentor):
 class CompositeAugmentor(ImageAugmentor):
     """Base of augmentors made of augmentors. A subclass defines `steps`.
 
-    Each step sees the image as the steps before it leave it, so `get_transform` applies all but
-    the last; `augment_with_transform` does no work twice.
+    Each step sees the image as the steps before it leave it, so `get_transform` applies them all.
     """
 
     def steps(self, rng: RNG) -> Sequence[ImageAugmentor]:
@@ -217,12 +211,7 @@ class CompositeAugmentor(ImageAugmentor):
         raise NotImplementedError
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
-        rng = self.generator(rng)
-        transforms: list[Transform] = []
-        for step in self.steps(rng):
-            img = transforms[-1].apply_image(img) if transforms else img
-            transforms.append(step.get_transform(img, rng))
-        return TransformList(transforms)
+        return self.augment_with_transform(img, rng)[1]
 
     def augment_with_transform(self, img: Image, rng: RNG | None = None) -> tuple[Image, Transform]:
         img, rng = check_image(img), self.generator(rng)

@@ -10,31 +10,15 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+import towerpack.dataflow.images._color as color
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow._randomness import ItemRNG
 from towerpack.dataflow.images._arguments import height_and_width, side_limits
 from towerpack.dataflow.images._augmentor import RNG, AugmentorList, Identity, ImageAugmentor
-from towerpack.dataflow.images._color import (
-    Brightness,
-    BrightnessScale,
-    ClippingAugmentor,
-    Contrast,
-    MeanVarianceNormalize,
-    ToFloat32,
-    ToUint8,
-)
 from towerpack.dataflow.images._crop import CenterCrop, CenterPaste, RandomCrop, free_space
 from towerpack.dataflow.images._geometry import Flip
-from towerpack.dataflow.images._image import (
-    check_color,
-    like,
-    luma,
-    mirrored,
-    opencv,
-    pixel_values,
-    size_of,
-)
+from towerpack.dataflow.images._image import like, mirrored, opencv, pixel_values, size_of
 from towerpack.dataflow.images._noise import RandomCutout, RandomErasing
 
 Images = NDArray[Any]
@@ -84,16 +68,16 @@ def _flip(aug: Flip, images: Images, rng: ItemRNG) -> Images:
     return flipped
 
 
-def _contrast(aug: Contrast, images: Images, rng: Any) -> Images:
+def _contrast(aug: color.Contrast, images: Images, rng: Any) -> Images:
     factor: Any = aug.draw(images, rng)
     mean, _ = _moments(images, all_channel=False)
     if aug.rgb is not None:
-        check_color(images[0], aug)
-        mean = (mean @ luma(aug.rgb))[:, None]
+        color.check_color(images[0], aug)
+        mean = (mean @ color.luma(aug.rgb))[:, None]
     return _linear(aug, images, factor, mean * (1 - factor)[:, None])
 
 
-def _linear(aug: ClippingAugmentor, images: Images, factor: Any, shift: Any) -> Images:
+def _linear(aug: color.ClippingAugmentor, images: Images, factor: Any, shift: Any) -> Images:
     """X * factor + shift, each image with its own; as `map_values` does it for one."""
     factors, shifts = (v if v is None else _per_image(v, images) for v in (factor, shift))
     changed = np.empty(images.shape, images.dtype)
@@ -153,7 +137,7 @@ def _filled(images: Images, sides: Sides, rng: ItemRNG, fill: Any) -> Images:
     return filled
 
 
-def _mean_variance(aug: MeanVarianceNormalize, images: Images, rng: ItemRNG) -> Images:
+def _mean_variance(aug: color.MeanVarianceNormalize, images: Images, rng: ItemRNG) -> Images:
     mean, deviation = _moments(images, all_channel=aug.all_channel)
     count = images[0].size if aug.all_channel else images.shape[1] * images.shape[2]
     values = images.astype(np.float32)
@@ -162,7 +146,7 @@ def _mean_variance(aug: MeanVarianceNormalize, images: Images, rng: ItemRNG) -> 
     return values
 
 
-def _alike(aug: ToFloat32 | ToUint8, images: Images, rng: ItemRNG) -> Images:
+def _alike(aug: color.ToFloat32 | color.ToUint8, images: Images, rng: ItemRNG) -> Images:
     """What is done to every value by itself is done to all images as to one."""
     return aug.augment(images.reshape(-1, *images.shape[2:])).reshape(images.shape)
 
@@ -193,14 +177,14 @@ _KINDS: dict[type, Callable[[Any, Images, ItemRNG], Images]] = {
     RandomCrop: _random_crop,
     CenterCrop: _center_crop,
     Flip: _flip,
-    Brightness: lambda aug, images, rng: _linear(aug, images, None, aug.draw(images, rng)),
-    BrightnessScale: lambda aug, images, rng: _linear(aug, images, aug.draw(images, rng), None),
-    Contrast: _contrast,
+    color.Brightness: lambda aug, imgs, rng: _linear(aug, imgs, None, aug.draw(imgs, rng)),
+    color.BrightnessScale: lambda aug, imgs, rng: _linear(aug, imgs, aug.draw(imgs, rng), None),
+    color.Contrast: _contrast,
     RandomCutout: _cutout,
     RandomErasing: _erasing,
-    MeanVarianceNormalize: _mean_variance,
-    ToFloat32: _alike,
-    ToUint8: _alike,
+    color.MeanVarianceNormalize: _mean_variance,
+    color.ToFloat32: _alike,
+    color.ToUint8: _alike,
     Identity: lambda aug, images, rng: images,
 }
 

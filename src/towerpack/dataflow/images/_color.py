@@ -9,18 +9,10 @@ from typing import Annotated, Any
 import numpy as np
 
 from towerpack._core.errors import ConfigError
+from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow.images._arguments import interval, number
 from towerpack.dataflow.images._augmentor import RNG, PhotometricAugmentor
-from towerpack.dataflow.images._image import (
-    Image,
-    channel_means,
-    check_color,
-    like,
-    luma,
-    map_values,
-    opencv,
-    to_uint8,
-)
+from towerpack.dataflow.images._image import Floats, Image, like, map_values, opencv, to_uint8
 
 Limits = Annotated[tuple[float, float], interval()]
 
@@ -233,11 +225,6 @@ class ColorSpace(PhotometricAugmentor):
     mode: int | str
     keepdims: bool = True
 
-    def __post_init__(self) -> None:
-        if isinstance(self.mode, str) and not hasattr(opencv(), f"COLOR_{self.mode}"):
-            examples = '"RGB2HSV", "BGR2GRAY", ...'
-            raise ConfigError(f"OpenCV has no conversion {self.mode!r}.", expected=examples)
-
     def change(self, img: Image, drawn: None) -> Image:
         cv2 = opencv()
         mode = getattr(cv2, f"COLOR_{self.mode}") if isinstance(self.mode, str) else self.mode
@@ -326,3 +313,23 @@ class ToFloat32(PhotometricAugmentor):
             return img
         values = img.astype(np.float32)
         return values if self.max_value == 255 else values * np.float32(self.max_value / 255)
+
+
+def channel_means(img: Image) -> Floats:
+    """The mean of each channel, of shape [channels]."""
+    # Rows first: along both axes at once NumPy takes ten times as long.
+    means = img.mean(axis=0, dtype=np.float64).mean(axis=0)
+    return means.reshape(-1).astype(np.float32)
+
+
+def luma(rgb: bool) -> Floats:
+    """How bright the three channels look (ITU-R BT.601), in the order of the channels."""
+    weights = np.array((0.299, 0.587, 0.114), np.float32)
+    return weights if rgb else weights[::-1]
+
+
+def check_color(img: Image, who: object) -> None:
+    """Raise `ConfigError` for an image without three channels."""
+    if img.ndim != 3 or img.shape[2] != 3:
+        what = f"{who!r} is for images of three colours."
+        raise ConfigError(what, got=describe(img), expected="[height, width, 3]")

@@ -11,22 +11,11 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow.images._arguments import (
-    Interpolation,
-    Size,
-    height_and_width,
-    interval,
-    number,
-)
+from towerpack.dataflow.images import _arguments as args
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
-from towerpack.dataflow.images._geometry import ResizeTransform, shortest_edge
-from towerpack.dataflow.images._image import Image, check_image, pixel_values, size_of
-from towerpack.dataflow.images._transform import (
-    GeometricTransform,
-    Points,
-    Transform,
-    TransformList,
-)
+from towerpack.dataflow.images._geometry import ResizeTransform, shortest_edge, whole
+from towerpack.dataflow.images._image import Image, Points, check_image, pixel_values, size_of
+from towerpack.dataflow.images._transform import GeometricTransform, Transform, TransformList
 
 _TRIES = 10
 
@@ -59,23 +48,21 @@ class CropTransform(GeometricTransform):
 
 
 @dataclass(eq=False, repr=False)
-class RandomCrop(ImageAugmentor):
-    """Cut (height, width) out of a random place; one number is both."""
-
-    crop_shape: Size
-
-    def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
-        return draw_crop(size_of(img), height_and_width(self.crop_shape), self.generator(rng))
-
-
-@dataclass(eq=False, repr=False)
 class CenterCrop(ImageAugmentor):
     """Cut (height, width) out of the middle; one number is both."""
 
-    crop_shape: Size
+    crop_shape: args.Size
+    _anywhere = False
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
-        return draw_crop(size_of(img), height_and_width(self.crop_shape), None)
+        rng = self.generator(rng) if self._anywhere else None
+        return draw_crop(size_of(img), args.height_and_width(self.crop_shape), rng)
+
+
+class RandomCrop(CenterCrop):
+    """Cut (height, width) out of a random place; one number is both."""
+
+    _anywhere = True
 
 
 @dataclass(eq=False, repr=False)
@@ -88,11 +75,11 @@ class RandomCropRandomShape(ImageAugmentor):
         max_aspect_ratio: Of the longer side to the shorter one, where the widths allow it.
     """
 
-    wmin: Annotated[int, integer_of, number(1)]
-    hmin: Annotated[int, integer_of, number(1)]
+    wmin: Annotated[int, integer_of, args.number(1)]
+    hmin: Annotated[int, integer_of, args.number(1)]
     wmax: Annotated[int | None, integer_of] = None
     hmax: Annotated[int | None, integer_of] = None
-    max_aspect_ratio: Annotated[float | None, number(1)] = None
+    max_aspect_ratio: Annotated[float | None, args.number(1)] = None
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         rng = self.generator(rng)
@@ -120,14 +107,14 @@ class GoogleNetRandomCropAndResize(ImageAugmentor):
         interp: See `ResizeTransform`.
     """
 
-    crop_area_fraction: Annotated[tuple[float, float], interval(greatest=1, above=0)] = (0.08, 1.0)
-    aspect_ratio_range: Annotated[tuple[float, float], interval(above=0)] = (0.75, 1.333)
-    target_shape: Size = 224
-    interp: Interpolation = "linear"
+    crop_area_fraction: args.Fractions = (0.08, 1.0)
+    aspect_ratio_range: args.Factors = (0.75, 1.333)
+    target_shape: args.Size = 224
+    interp: args.Interpolation = "linear"
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         rng = self.generator(rng)
-        size, target = size_of(img), height_and_width(self.target_shape)
+        size, target = size_of(img), args.height_and_width(self.target_shape)
         for _ in range(_TRIES):
             h, w = self._draw(size, rng)
             if h <= size[0] and w <= size[1]:
@@ -140,8 +127,7 @@ class GoogleNetRandomCropAndResize(ImageAugmentor):
     def _draw(self, size: tuple[int, int], rng: RNG) -> tuple[int, int]:
         area = rng.uniform(*self.crop_area_fraction) * size[0] * size[1]
         ratio = rng.uniform(*self.aspect_ratio_range)
-        w = max(1, math.floor(math.sqrt(area * ratio) + 0.5))
-        h = max(1, math.floor(math.sqrt(area / ratio) + 0.5))
+        w, h = whole(math.sqrt(area * ratio)), whole(math.sqrt(area / ratio))
         return (w, h) if rng.random() < 0.5 else (h, w)
 
 
@@ -204,14 +190,14 @@ class CenterPaste(ImageAugmentor):
     `background_filler` makes it, black by default; that of masks is `mask_value`.
     """
 
-    background_shape: Size
+    background_shape: args.Size
     background_filler: BackgroundFiller | None = None
     _: KW_ONLY
     mask_value: Any = 0
     _anywhere = False
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
-        size, shape = size_of(img), height_and_width(self.background_shape)
+        size, shape = size_of(img), args.height_and_width(self.background_shape)
         place = draw_place(shape, size, self.generator(rng) if self._anywhere else None)
         filler = self.background_filler or ConstantBackgroundFiller()
         return PasteTransform(*place, *shape, filler, self.mask_value)

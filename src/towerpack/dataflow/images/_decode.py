@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,13 +19,7 @@ from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow._memory import empty_row
-from towerpack.dataflow.images._arguments import (
-    INTERPOLATIONS,
-    Interpolation,
-    Size,
-    height_and_width,
-    interpolation,
-)
+from towerpack.dataflow.images import _arguments as args
 from towerpack.dataflow.images._augmentor import RNG
 from towerpack.dataflow.images._crop import CropTransform, GoogleNetRandomCropAndResize
 from towerpack.dataflow.images._headers import Bytes, ImageHeader, as_bytes, image_header
@@ -57,7 +51,6 @@ def decode_image(
 
     JPEGs are decoded by libjpeg-turbo, straight into `out` if that is given. OpenCV decodes
     everything else, with depths above 8 bits scaled down; transparency is dropped, not blended.
-    Nothing is allocated for a picture that is too large, or that cannot be in so few bytes.
 
     Args:
         data: The file.
@@ -65,15 +58,13 @@ def decode_image(
         channels: 1, 3 or 4; or `None` for what the file holds, 16 bits and floats included.
         min_size: (height, width), or one number for both: a JPEG may be decoded at 1/2, 1/4 or 1/8
             of its size, if it stays at least so large.
-        part: (top, left, height, width) of what is wanted of the upright picture, in pixels; not
-            with `min_size`. With `strict=False`, rows of a JPEG that are stored below it are not
-            decoded.
+        part: (top, left, height, width) of what is wanted of the upright picture; not with
+            `min_size`. With `strict=False`, rows of a JPEG stored below it are not decoded.
         out: uint8 memory for the result: of the result's shape, or one axis of at least its size.
-        max_pixels: Larger pictures are an error.
+        max_pixels: Larger pictures are an error, before memory is taken for them.
         orient: Turn the picture upright as its EXIF block says; other formats than JPEG only if
             `channels` is 1 or 3.
-        strict: A truncated or damaged JPEG is an error, wherever the damage is. `False` takes what
-            can be decoded of it.
+        strict: A truncated or damaged JPEG is an error; `False` takes what can be decoded of it.
         name: What messages call the picture.
 
     Returns:
@@ -93,7 +84,7 @@ def decode_image(
         return _fitted(decoder.decode_part(data, header, crop), out)
     if part is not None:
         raise ConfigError("Either min_size or part can be given, not both.")
-    least = height_and_width(min_size, "min_size")
+    least = args.height_and_width(min_size, "min_size")
     height, width = header.upright_size
     fits = (f for f in (8, 4, 2) if -(-height // f) >= least[0] and -(-width // f) >= least[1])
     return decoder.decode(data, header, next(fits, 1), out)
@@ -147,6 +138,8 @@ class Decoder:
         memory = None if out is None or header.orientation > 1 else _memory_of(out, stored)
         if memory is None or not memory.flags.c_contiguous:
             memory = np.empty(stored, np.uint8)
+        if not self.strict:
+            memory[:] = 0  # libjpeg leaves pixels that it cannot read as they are
         try:
             _simplejpeg().decode_jpeg(
                 data,
@@ -170,31 +163,25 @@ class Decoder:
         flags = cv2.IMREAD_UNCHANGED if flags is None else flags | cv2.IMREAD_IGNORE_ORIENTATION
         raw = np.frombuffer(data, np.uint8)
         try:
-            img = cv2.imdecode(raw, flags)
-            if img is None and header.format == "tiff" and self.channels is not None:
-                self._check_range(cv2.imdecode(raw, cv2.IMREAD_UNCHANGED))
+            img = exact = cv2.imdecode(raw, flags)
+            if img is None and header.format == "tiff":
+                exact = cv2.imdecode(raw, cv2.IMREAD_UNCHANGED)
         except cv2.error as error:
             raise headers.damaged(self.name, header.format, str(error)) from error
+        if self.channels and exact is not None and exact.dtype.name not in ("uint8", "uint16"):
+            what = f"Pixels of {self.name or 'the image'} are {exact.dtype}"
+            fix = "decode_image(channels=None) gives them as they are"
+            raise FormatError(f"{what}, which have no known range.", fix=fix)
         if img is None:
             raise headers.damaged(self.name, header.format, "OpenCV cannot decode it")
-        if self.channels is not None:
-            self._check_range(img)
         if header.format == "jpeg" and img.shape[:2] != (header.height, header.width):
             raise headers.damaged(self.name, "jpeg", "its header tells another size")
-        img = img.reshape(*img.shape[:2], -1)
         turn = header.format == "jpeg" or self.channels in (1, 3)
         orientation = header.orientation if turn else 1
         if header.format == "tiff":  # OpenCV has turned it, whatever it was told
             turned = image_header(data).orientation
             orientation = 1 if orientation == turned else _BACK.get(turned, turned)
-        return self._coloured(upright(img, orientation))
-
-    def _check_range(self, img: Image | None) -> None:
-        """Refuse what cannot be scaled to uint8: nobody knows what is white."""
-        if img is not None and img.dtype.name not in ("uint8", "uint16"):
-            what = f"Pixels of {self.name or 'the image'} are {img.dtype}"
-            fix = "decode_image(channels=None) gives them as they are"
-            raise FormatError(f"{what}, which have no known range.", fix=fix)
+        return self._coloured(upright(img.reshape(*img.shape[:2], -1), orientation))
 
     def _coloured(self, img: Image) -> Image:
         """From OpenCV's order and number of channels to those asked for."""
@@ -230,19 +217,18 @@ class DecodeRandomCrop:
         strict: Refuse truncated and damaged JPEGs. `False` does not decode the rows below the part.
     """
 
-    target_shape: Size = 224
+    target_shape: args.Size = 224
     crop_area_fraction: tuple[float, float] = (0.08, 1.0)
     aspect_ratio_range: tuple[float, float] = (0.75, 1.333)
-    interp: Interpolation = "linear"
+    interp: args.Interpolation = "linear"
     rgb: bool = True
     reduce: bool = True
     max_pixels: int = MAX_PIXELS
     strict: bool = True
-    _crop: GoogleNetRandomCropAndResize = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        self._target = height_and_width(self.target_shape, "target_shape")
-        self._interp = interpolation(self.interp)
+        self._target = args.height_and_width(self.target_shape, "target_shape")
+        self._interp = args.interpolation(self.interp)
         self._decoder = Decoder(self.rgb, strict=self.strict, max_pixels=self.max_pixels)
         drawn = self.crop_area_fraction, self.aspect_ratio_range
         self._crop = GoogleNetRandomCropAndResize(*drawn, self.target_shape, self.interp)
@@ -251,18 +237,14 @@ class DecodeRandomCrop:
         """The part as uint8 [height, width, 3]; `out` and errors are as for `decode_image`."""
         data = as_bytes(data)
         header = self._decoder.read_header(data)
-        # Only a JPEG is not decoded as a whole. Of an image the draw looks at the shape alone.
-        is_jpeg = header.format == "jpeg"
-        whole = None if is_jpeg else self._decoder.decode(data, header)
-        seen = np.empty(header.upright_size, "V0") if whole is None else whole
-        transform: Any = self._crop.get_transform(seen, rng)
+        # Of an image the draw looks at the shape alone.
+        transform: Any = self._crop.get_transform(np.empty(header.upright_size, "V0"), rng)
         part = next(iter(transform))
         if not isinstance(part, CropTransform):  # no draw fitted: the middle, after scaling
-            whole = self._decoder.decode(data, header) if whole is None else whole
-            return _fitted(transform.apply_image(whole), out)
-        img = self._part(data, header, part) if whole is None else part.apply_image(whole)
+            return _fitted(transform.apply_image(self._decoder.decode(data, header)), out)
+        img = self._part(data, header, part)
         memory = None if out is None else _memory_of(out, (*self._target, 3))
-        nearest = self._interp == INTERPOLATIONS["nearest"]  # OpenCV's is another rule
+        nearest = self._interp == args.INTERPOLATIONS["nearest"]  # OpenCV's is another rule
         if nearest or memory is None or not memory.flags.c_contiguous:
             return _fitted(resize(img, *self._target, self._interp), out)
         size = self._target[::-1]
@@ -275,13 +257,13 @@ class DecodeRandomCrop:
         return self(data, rng, out=empty_row((*self._target, 3), np.uint8))
 
     def _part(self, data: bytes, header: ImageHeader, part: CropTransform) -> Image:
-        """A part of an upright JPEG, reduced if that is good enough."""
+        """A part of an upright picture, reduced if it is a JPEG and that is good enough."""
         height, width = self._target
         larger = (f for f in (8, 4, 2) if part.h >= f * height and part.w >= f * width)
-        factor = next(larger, 1) if self.reduce else 1
+        factor = next(larger, 1) if self.reduce and header.format == "jpeg" else 1
         if factor == 1:
             return self._decoder.decode_part(data, header, part)
-        # Reduced as it is stored: blocks begin at its edges, not at those of the upright picture.
+        # As it is stored: blocks begin at its edges, not at those of the upright picture.
         part = _before_turning(part, header)
         img = self._decoder.decode(data, header._replace(orientation=1), factor)
         if img.shape[:2] != (header.height, header.width):  # rounded outwards

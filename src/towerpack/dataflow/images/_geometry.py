@@ -10,20 +10,11 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
-from towerpack.dataflow.images._arguments import (
-    Interpolation,
-    Probability,
-    Size,
-    height_and_width,
-    interpolation,
-    interval,
-    number,
-    pair,
-    pair_of,
-)
+from towerpack.dataflow.images import _arguments as args
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
 from towerpack.dataflow.images._image import (
     Image,
+    Points,
     check_image,
     check_size,
     mirrored,
@@ -32,12 +23,7 @@ from towerpack.dataflow.images._image import (
     size_of,
     transposed,
 )
-from towerpack.dataflow.images._transform import (
-    GeometricTransform,
-    NoOpTransform,
-    Points,
-    Transform,
-)
+from towerpack.dataflow.images._transform import GeometricTransform, NoOpTransform, Transform
 
 _TRIES = 50
 
@@ -86,7 +72,7 @@ class Flip(ImageAugmentor):
 
     horiz: bool = False
     vert: bool = False
-    prob: Probability = 0.5
+    prob: args.Probability = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -104,7 +90,7 @@ class Flip(ImageAugmentor):
 class Transpose(ImageAugmentor):
     """Swap rows and columns of some of the images: of each with probability `prob`."""
 
-    prob: Probability = 0.5
+    prob: args.Probability = 0.5
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         return TransposeTransform() if self.generator(rng).random() < self.prob else NoOpTransform()
@@ -122,13 +108,13 @@ class ResizeTransform(GeometricTransform):
     w: int
     new_h: int
     new_w: int
-    interp: Interpolation = "linear"
+    interp: args.Interpolation = "linear"
 
     def apply_image(self, img: Image) -> Image:
         check_size(img, self.h, self.w)
         if (self.h, self.w) == (self.new_h, self.new_w):
             return img
-        return resize(img, self.new_h, self.new_w, interpolation(self.interp))
+        return resize(img, self.new_h, self.new_w, args.interpolation(self.interp))
 
     def apply_mask(self, mask: Image) -> Image:
         check_size(mask, self.h, self.w)
@@ -145,11 +131,11 @@ class Resize(ImageAugmentor):
     For `interp` see `ResizeTransform`.
     """
 
-    shape: Size
-    interp: Interpolation = "linear"
+    shape: args.Size
+    interp: args.Interpolation = "linear"
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
-        return ResizeTransform(*size_of(img), *height_and_width(self.shape), self.interp)
+        return ResizeTransform(*size_of(img), *args.height_and_width(self.shape), self.interp)
 
 
 @dataclass(eq=False, repr=False)
@@ -159,8 +145,8 @@ class ResizeShortestEdge(ImageAugmentor):
     For `interp` see `ResizeTransform`.
     """
 
-    size: Annotated[int, integer_of, number(1)]
-    interp: Interpolation = "linear"
+    size: Annotated[int, integer_of, args.number(1)]
+    interp: args.Interpolation = "linear"
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         h, w = size_of(img)
@@ -182,16 +168,16 @@ class RandomResize(ImageAugmentor):
         interp: See `ResizeTransform`.
     """
 
-    xrange: Annotated[tuple[float, float], interval(above=0)]
-    yrange: Annotated[tuple[float, float] | None, interval(above=0)] = None
+    xrange: args.Factors
+    yrange: Annotated[tuple[float, float] | None, args.interval(above=0)] = None
     minimum: int | tuple[int, int] = (0, 0)
-    aspect_ratio_thres: Annotated[float, number(0)] = 0.15
-    interp: Interpolation = "linear"
+    aspect_ratio_thres: Annotated[float, args.number(0)] = 0.15
+    interp: args.Interpolation = "linear"
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._least: tuple[Any, Any] = pair_of(self.minimum) or (self.minimum, self.minimum)
-        pair(least=0)(self._least, "minimum")
+        self._least: tuple[Any, Any] = args.pair_of(self.minimum) or (self.minimum, self.minimum)
+        args.pair(least=0)(self._least, "minimum")
         if self.aspect_ratio_thres == 0 and self.yrange is not None:
             what = "With aspect_ratio_thres=0 the width decides the height."
             raise ConfigError(what, fix="leave yrange out")
@@ -205,7 +191,7 @@ class RandomResize(ImageAugmentor):
             if self.aspect_ratio_thres == 0 or change <= self.aspect_ratio_thres + 1e-5:
                 return ResizeTransform(h, w, new_h, new_w, self.interp)
         factor = max(1, self._least[0] / w, self._least[1] / h)
-        return ResizeTransform(h, w, _whole(factor * h), _whole(factor * w), self.interp)
+        return ResizeTransform(h, w, whole(factor * h), whole(factor * w), self.interp)
 
     def _draw(self, h: int, w: int, rng: RNG) -> tuple[int, int]:
         least_w, least_h = self._least
@@ -213,16 +199,16 @@ class RandomResize(ImageAugmentor):
         if self.aspect_ratio_thres == 0:
             # One factor, so large that both sides keep to the minimum.
             factor = max(new_w / w, least_w / w, least_h / h)
-            return _whole(factor * h), _whole(factor * w)
+            return whole(factor * h), whole(factor * w)
         new_h = _draw_length(self.xrange if self.yrange is None else self.yrange, h, rng)
-        return max(_whole(new_h), least_h), max(_whole(new_w), least_w)
+        return max(whole(new_h), least_h), max(whole(new_w), least_w)
 
 
 def shortest_edge(h: int, w: int, size: int) -> tuple[int, int]:
     """Height and width with the same aspect ratio, the smaller of which is `size`."""
     if h < w:
-        return size, _whole(size * w / h)
-    return _whole(size * h / w), size
+        return size, whole(size * w / h)
+    return whole(size * h / w), size
 
 
 def _draw_length(limits: tuple[float, float], old: int, rng: RNG) -> float:
@@ -231,5 +217,5 @@ def _draw_length(limits: tuple[float, float], old: int, rng: RNG) -> float:
     return rng.uniform(*limits) * old
 
 
-def _whole(length: float) -> int:
+def whole(length: float) -> int:
     return max(1, math.floor(length + 0.5))

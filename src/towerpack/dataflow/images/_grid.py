@@ -150,9 +150,8 @@ def _as_mask(mask: Any) -> NDArray[Any]:
     floats = array.dtype.kind == "f" and bool((np.abs(array) < _LARGEST_LABEL).all())
     if array.ndim == 2 and array.size and (floats or array.dtype.kind in "uib"):
         return array
-    expected = "a whole number for each pixel: [height, width] or [height, width, 1]"
-    fix = "name the component that is one: mask=..., or on the command line --mask ..."
-    raise ConfigError("This is no mask to show.", got=describe(mask), expected=expected, fix=fix)
+    what, expected = "This is no mask to show.", "a whole number for each pixel: [height, width]"
+    raise ConfigError(what, got=describe(mask), expected=expected, fix=_NAME.format("mask"))
 
 
 def _told(label: Any, names: Sequence[str] | None) -> str:
@@ -168,11 +167,10 @@ def _told(label: Any, names: Sequence[str] | None) -> str:
 
 def _samples(source: Any, parts: dict[str, Any], seed: int) -> Iterator[dict[str, Any]]:
     """What there is to draw, batches taken apart."""
-    with contextlib.ExitStack() as stack:
-        pipeline = str(source) if isinstance(source, DataFlow) else None
-        if isinstance(source, DataFlow):
-            source = stack.enter_context(source.iterate(seed=seed, epoch=0))
-        for datapoint in cast("Iterable[Any]", source):
+    flow = isinstance(source, DataFlow)
+    pipeline = str(source) if flow else None
+    with source.iterate(seed=seed, epoch=0) if flow else contextlib.nullcontext(source) as read:
+        for datapoint in read:
             if not is_datapoint(datapoint):
                 yield from _split({"image": datapoint})
                 continue

@@ -113,10 +113,9 @@ def check_size(header: ImageHeader, nbytes: int, max_pixels: int, name: str | No
 
 
 def check_contents(header: ImageHeader, data: bytes, name: str | None) -> None:
-    """Refuse files made to take for ever, or to take memory that their header does not tell.
+    """Refuse JPEGs of so many scans that they take for ever, and PNGs that end early.
 
-    Each scan of a JPEG passes over all pixels; a chunk of a PNG that is longer than the file would
-    be allocated by OpenCV first.
+    OpenCV would first allocate a chunk that is longer than the file.
     """
     if header.format == "png" and not any(kind == b"IEND" for kind, _ in _png_chunks(data)):
         raise damaged(name, "png", "it ends too early")
@@ -124,28 +123,22 @@ def check_contents(header: ImageHeader, data: bytes, name: str | None) -> None:
     # There are no more scans than these bytes occur, whatever they mean.
     if header.format != "jpeg" or not slow or data.count(_SCAN) <= _MAX_SCANS:
         return
-    if (scans := _count_scans(data, header.frame)) > _MAX_SCANS:
-        what = f"{name or 'The image'} is a JPEG of {scans} scans."
-        raise FormatError(what, expected=f"at most {_MAX_SCANS}; usual are 1 to 12")
-
-
-def _count_scans(data: bytes, at: int) -> int:
-    """How many scans libjpeg reads, at most, up to the end marker; behind it may be a film."""
-    scans = 0
-    at += int.from_bytes(data[at : at + 2], "big")
+    # Those that libjpeg reads, at most, up to the end marker; behind it may be a film.
+    scans, at = 0, header.frame + int.from_bytes(data[header.frame : header.frame + 2], "big")
     while (found := _MARKER.search(data, at)) and found[0] != _END:
         at = found.end()
         if found[0] != _START:
             at += max(2, int.from_bytes(data[at : at + 2], "big"))
         scans += found[0] == _SCAN
-    return scans
+    if scans > _MAX_SCANS:
+        what = f"{name or 'The image'} is a JPEG of {scans} scans."
+        raise FormatError(what, expected=f"at most {_MAX_SCANS}; usual are 1 to 12")
 
 
 def with_first_rows(data: bytes, header: ImageHeader, rows: int) -> tuple[bytes, ImageHeader]:
-    """An ordinary JPEG, not progressive, that announces only its first rows, and ends behind them.
+    """An ordinary JPEG, not progressive, that announces its first `rows` only, and a few more.
 
-    There are so many more that these are as in the whole picture: colours are scaled up with the
-    rows next to them, and stored in blocks.
+    Colours are scaled up with the rows next to them, and stored in blocks.
     """
     # Behind length, bits, height, width and channels: number, sampling and table of each channel.
     sampling = data[header.frame + 9 : header.frame + 8 + 3 * header.channels : 3]
@@ -203,8 +196,7 @@ def _tiff_tags(data: bytes) -> dict[int, int]:
 
 def _tiff(data: bytes) -> ImageHeader:
     tags = _tiff_tags(data)
-    size = tags.get(0x0101, 0), tags.get(0x0100, 0)
-    return ImageHeader("tiff", *size, 0, _exif_orientation(data))
+    return ImageHeader("tiff", tags.get(0x0101, 0), tags.get(0x0100, 0), 0, _exif_orientation(data))
 
 
 def _png(data: bytes) -> ImageHeader:

@@ -20,10 +20,10 @@ from towerpack.dataflow.images._arguments import INTERPOLATIONS
 
 Image = NDArray[Any]
 Floats = NDArray[np.float32]
+Points = NDArray[np.float64]
 
 MOST_CHANNELS = 128  # that functions of OpenCV 5 take at once, where they take any number
 
-_TRANSPOSABLE = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32}  # bytes of a pixel that OpenCV can move
 
 _AT_ONCE = 4  # channels that every kernel of OpenCV takes
 _LEVELS = np.arange(256, dtype=np.float32)[:, None]
@@ -67,10 +67,8 @@ def check_size(img: Any, h: int, w: int) -> None:
 
 
 def mirrored(img: Image, code: int, out: Image | None = None) -> Image:
-    """Left and right swapped (`code` 1), top and bottom (0) or both (-1), in `out` if given.
-
-    By OpenCV: to copy a view that runs backwards takes NumPy ten times as long.
-    """
+    """Left and right swapped (`code` 1), top and bottom (0) or both (-1), in `out` if given."""
+    # By OpenCV: to copy a view that runs backwards takes NumPy ten times as long.
     if img.ndim == 3 and img.shape[2] > MOST_CHANNELS:
         out = np.empty_like(img) if out is None else out
         np.copyto(out, img[:: -1 if code < 1 else 1, :: -1 if code else 1])
@@ -80,9 +78,7 @@ def mirrored(img: Image, code: int, out: Image | None = None) -> Image:
 
 def transposed(img: Image) -> Image:
     """X and y swapped; by OpenCV, too."""
-    if img.itemsize * math.prod(img.shape[2:]) not in _TRANSPOSABLE:
-        return np.ascontiguousarray(img.swapaxes(0, 1))
-    return opencv().transpose(img).reshape(img.shape[1], img.shape[0], *img.shape[2:])
+    return in_parts(img, lambda part, _: opencv().transpose(part))
 
 
 def upright(img: Image, orientation: int) -> Image:
@@ -143,10 +139,7 @@ def pixel_values(value: Any, img: Image) -> NDArray[np.float64]:
 
 
 def map_values(img: Image, f: Callable[[Floats], NDArray[Any]], limit: float | None) -> Image:
-    """Apply a function of values [..., channels or 1]; uint8 images are looked up in a table.
-
-    Float images are clipped to 0..limit, if there is one.
-    """
+    """Apply a function of values [..., channels or 1], for uint8 by a table; else as `like`."""
     if img.dtype == np.uint8:
         return look_up(img, to_uint8(f(_LEVELS)))
     return like(f(img.reshape(*img.shape[:2], -1)).astype(np.float32, copy=False), img, limit)
@@ -172,23 +165,3 @@ def to_uint8(values: NDArray[Any]) -> NDArray[np.uint8]:
     if values.dtype == np.uint8:
         return values
     return np.clip(np.rint(values), 0, 255).astype(np.uint8)
-
-
-def channel_means(img: Image) -> Floats:
-    """The mean of each channel, of shape [channels]."""
-    # Rows first: along both axes at once NumPy takes ten times as long.
-    means = img.mean(axis=0, dtype=np.float64).mean(axis=0)
-    return means.reshape(-1).astype(np.float32)
-
-
-def luma(rgb: bool) -> Floats:
-    """How bright the three channels look (ITU-R BT.601), in the order of the channels."""
-    weights = np.array((0.299, 0.587, 0.114), np.float32)
-    return weights if rgb else weights[::-1]
-
-
-def check_color(img: Image, who: object) -> None:
-    """Raise `ConfigError` for an image without three channels."""
-    if img.ndim != 3 or img.shape[2] != 3:
-        what = f"{who!r} is for images of three colours."
-        raise ConfigError(what, got=describe(img), expected="[height, width, 3]")

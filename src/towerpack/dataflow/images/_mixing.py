@@ -13,23 +13,10 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Datapoint, describe, replaced
-from towerpack.dataflow._flow import (
-    DataFlow,
-    Place,
-    Wrapper,
-    compile_flow,
-    pipeline_of,
-    sequential_part,
-)
+from towerpack.dataflow._flow import DataFlow, Place, Wrapper, compile_flow, pipeline_of
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._randomness import position_rng
-from towerpack.dataflow.images._arguments import (
-    Probability,
-    Size,
-    check_arguments,
-    height_and_width,
-    number,
-)
+from towerpack.dataflow.images import _arguments as args
 from towerpack.dataflow.images._augmentor import RNG
 from towerpack.dataflow.images._crop import draw_crop
 from towerpack.dataflow.images._geometry import ResizeTransform
@@ -67,31 +54,38 @@ class BatchMix(ABC):
             [n, height, width, channels], and the labels.
     """
 
-    alpha: Annotated[float, number(above=0)] = 1.0
+    alpha: Annotated[float, args.number(above=0)] = 1.0
     num_classes: Annotated[int | None, integer_of] = None
     _: KW_ONLY
-    prob: Probability = 1.0
+    prob: args.Probability = 1.0
     labels: Literal["soft", "pair"] = "soft"
     image: Hashable = 0
     label: Hashable = 1
 
     def __post_init__(self) -> None:
-        check_arguments(self)
+        args.check_arguments(self)
         if self.labels not in ("soft", "pair"):
             raise ConfigError(f"There is no labels={self.labels!r}.", expected='"soft" or "pair"')
 
     @abstractmethod
     def mix(self, images: Image, partners: Partners, ratios: Ratios, rng: RNG) -> Mixed:
-        """New images, and how much is left of the original ones, which are not to be changed.
+        """Mix each image with that of its index in `partners`; leave about `ratios` of it.
 
-        `partners` are the indices of the images to mix each with, `ratios` how much is to be left.
+        The images given may not be changed. Return new ones, and how much is left of each.
         """
 
     def __call__(self, batch: Datapoint, rng: RNG | None = None) -> Datapoint:
         """Mix one batch, with the generator that `MapData(..., rng=True)` gives."""
         if not isinstance(rng, np.random.Generator):
             raise self._refused("draws a number for each image of a batch")
-        images, labels = self._parts(batch)
+        fix = "image=..., label=... say which are"
+        images, labels = (
+            np.asarray(component_of(batch, i, "mix", fix)) for i in (self.image, self.label)
+        )
+        right = images.ndim in (3, 4) and images.dtype.name in ("uint8", "float32")
+        if not right or labels.shape[:1] != images.shape[:1]:
+            got = f"images {describe(images)}, labels {describe(labels)}"
+            raise self._refused("mixes images and labels of a batch, and these are none", got)
         count = len(images)
         partners = rng.permutation(count)
         ratios = rng.beta(self.alpha, self.alpha, count).astype(np.float32)
@@ -105,17 +99,6 @@ class BatchMix(ABC):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.alpha})"
-
-    def _parts(self, batch: Datapoint) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The images and labels of a batch, checked."""
-        fix = "image=..., label=... say which are"
-        images = np.asarray(component_of(batch, self.image, "mix", fix))
-        labels = np.asarray(component_of(batch, self.label, "mix", fix))
-        right = images.ndim in (3, 4) and images.dtype.name in ("uint8", "float32")
-        if not right or labels.shape[:1] != images.shape[:1]:
-            got = f"images {describe(images)}, labels {describe(labels)}"
-            raise self._refused("mixes images and labels of a batch, and these are none", got)
-        return images, labels
 
     def _refused(self, why: str, got: str | None = None) -> ConfigError:
         name = type(self).__name__
@@ -192,14 +175,14 @@ class MosaicLayout:
         min_visible: Boxes of which less than this fraction is shown are left out.
     """
 
-    shape: Size = 640
+    shape: args.Size = 640
     image: Hashable = 0
     boxes: Hashable | None = 1
     labels: Hashable | tuple[Hashable, ...] | None = 2
-    min_visible: Annotated[float, number(0, 1)] = 0.1
+    min_visible: Annotated[float, args.number(0, 1)] = 0.1
 
     def __post_init__(self) -> None:
-        check_arguments(self)
+        args.check_arguments(self)
 
     def __call__(self, datapoints: Sequence[Datapoint], rng: RNG) -> Datapoint:
         """One datapoint made of four; components not named here are those of the first."""
@@ -207,7 +190,7 @@ class MosaicLayout:
         if len({(image.dtype, image.shape[2:]) for image in images}) > 1:
             what, got = "The images of a mosaic differ in kind.", ", ".join(map(describe, images))
             raise ConfigError(what, got=got, expected="one dtype and number of channels")
-        height, width = height_and_width(self.shape)
+        height, width = args.height_and_width(self.shape)
         canvas = np.empty((height, width, *images[0].shape[2:]), images[0].dtype)
         y, x = (int(size * rng.uniform(*_MIDDLE)) for size in (height, width))
         corners = [(0, y, 0, x), (0, y, x, width), (y, height, 0, x), (y, height, x, width)]
@@ -287,12 +270,12 @@ class Mosaic(Wrapper):
         self.layout = MosaicLayout(shape, image, boxes, labels, min_visible)
         node = compile_flow(ds, Place(0, serial=True))
         if node is None or node.size is None:
-            part = pipeline_of(sequential_part(ds))
+            what = f"Mosaic needs random access to a finite flow, not {pipeline_of(ds)}."
             fix = "behind BatchData(ds, 4, stack='list'), a function that calls MosaicLayout(...)"
-            raise ConfigError(f"Mosaic needs random access to a finite flow, not {part}.", fix=fix)
+            raise ConfigError(what, fix=fix)
 
     def arguments(self) -> str:
-        return "{} x {}".format(*height_and_width(self.layout.shape))
+        return "{} x {}".format(*args.height_and_width(self.layout.shape))
 
     def compile(self, place: Place) -> Node | None:
         inner = compile_flow(self.ds, replace(place, serial=True))

@@ -9,25 +9,11 @@ from typing import Annotated, Any
 import numpy as np
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow.images._arguments import (
-    Probability,
-    interval,
-    number,
-    side_limits,
-    whole_interval,
-)
+from towerpack.dataflow.images import _arguments as args
 from towerpack.dataflow.images._augmentor import RNG, PhotometricAugmentor
-from towerpack.dataflow.images._color import ClippingAugmentor
+from towerpack.dataflow.images._color import ClippingAugmentor, ToUint8
 from towerpack.dataflow.images._crop import draw_place
-from towerpack.dataflow.images._image import (
-    Image,
-    in_parts,
-    like,
-    opencv,
-    pixel_values,
-    size_of,
-    to_uint8,
-)
+from towerpack.dataflow.images._image import Image, in_parts, like, opencv, pixel_values, size_of
 
 _TRIES = 100
 
@@ -39,7 +25,7 @@ class GaussianNoise(ClippingAugmentor):
     For `clip` and `max_value` see `Brightness`.
     """
 
-    sigma: Annotated[float, number(0)] = 1.0
+    sigma: Annotated[float, args.number(0)] = 1.0
     clip: bool = True
     max_value: float = 255.0
 
@@ -56,8 +42,8 @@ class GaussianNoise(ClippingAugmentor):
 class SaltPepperNoise(PhotometricAugmentor):
     """Make fractions of the pixels white (`max_value` in float images) and black."""
 
-    white_prob: Probability = 0.05
-    black_prob: Probability = 0.05
+    white_prob: args.Probability = 0.05
+    black_prob: args.Probability = 0.05
     max_value: float = 255.0
 
     def __post_init__(self) -> None:
@@ -86,7 +72,7 @@ class JpegNoise(PhotometricAugmentor):
         max_value: White in float images, which are compressed as uint8.
     """
 
-    quality_range: Annotated[tuple[int, int], whole_interval(0, 101)] = (40, 100)
+    quality_range: Annotated[tuple[int, int], args.whole_interval(0, 101)] = (40, 100)
     rgb: bool = True
     max_value: float = 255.0
 
@@ -94,10 +80,9 @@ class JpegNoise(PhotometricAugmentor):
         return int(rng.integers(*self.quality_range))
 
     def change(self, img: Image, drawn: int) -> Image:
-        order = -1 if self.rgb and img.shape[2:] == (3,) else 1  # OpenCV's is blue, green, red
+        cv2, order = opencv(), -1 if self.rgb and img.shape[2:] == (3,) else 1  # OpenCV's is BGR
         factor = 1.0 if img.dtype == np.uint8 else 255 / self.max_value
-        pixels = to_uint8(img if img.dtype == np.uint8 else img * factor)[..., ::order]
-        cv2 = opencv()
+        pixels = ToUint8(self.max_value).change(img, None)[..., ::order]
         quality = [cv2.IMWRITE_JPEG_QUALITY, drawn]
         _, encoded = cv2.imencode(".jpg", np.ascontiguousarray(pixels), quality)
         decoded = cv2.imdecode(encoded, cv2.IMREAD_UNCHANGED).reshape(img.shape)[..., ::order]
@@ -116,8 +101,8 @@ class GaussianBlur(PhotometricAugmentor):
         max_size: The predecessor's name for the `high` of `size_range`.
     """
 
-    size_range: Annotated[tuple[int, int], whole_interval(0)] = (0, 3)
-    sigma_range: Annotated[tuple[float, float], interval(0)] = (0.0, 0.0)
+    size_range: Annotated[tuple[int, int], args.whole_interval(0)] = (0, 3)
+    sigma_range: Annotated[tuple[float, float], args.interval(0)] = (0.0, 0.0)
     symmetric: bool = True
     max_size: int | None = None
 
@@ -147,12 +132,12 @@ class RandomCutout(PhotometricAugmentor):
         fill: What it is filled with: a number, or one for each channel.
     """
 
-    h_range: Annotated[int | tuple[int, int], side_limits]
-    w_range: Annotated[int | tuple[int, int], side_limits]
+    h_range: Annotated[int | tuple[int, int], args.side_limits]
+    w_range: Annotated[int | tuple[int, int], args.side_limits]
     fill: Any = 0
 
     def draw(self, img: Image, rng: RNG) -> tuple[int, int, int, int]:
-        limits = side_limits(self.h_range), side_limits(self.w_range)
+        limits = args.side_limits(self.h_range), args.side_limits(self.w_range)
         h, w = (int(rng.integers(low, high + 1)) for low, high in limits)
         return *draw_place(size_of(img), (h, w), rng), h, w
 
@@ -179,9 +164,9 @@ class RandomErasing(PhotometricAugmentor):
         max_value: Random values are below it in float images: 255 or 1. uint8 has 0..255.
     """
 
-    prob: Probability = 0.5
-    area: Annotated[tuple[float, float], interval(greatest=1, above=0)] = (0.02, 0.4)
-    aspect_ratio: Annotated[tuple[float, float], interval(above=0)] = (0.3, 1 / 0.3)
+    prob: args.Probability = 0.5
+    area: args.Fractions = (0.02, 0.4)
+    aspect_ratio: args.Factors = (0.3, 1 / 0.3)
     fill: Any = "random"
     max_value: float = 255.0
 

@@ -16,14 +16,7 @@ from towerpack.dataflow._datapoints import describe
 from towerpack.dataflow.images._arguments import Interpolation, number
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
 from towerpack.dataflow.images._color import BrightnessScale, Contrast, Saturation
-from towerpack.dataflow.images._image import (
-    Image,
-    check_image,
-    look_up,
-    map_values,
-    opencv,
-    size_of,
-)
+from towerpack.dataflow.images._image import Image, look_up, map_values, opencv, size_of
 from towerpack.dataflow.images._transform import (
     NoOpTransform,
     PhotometricTransform,
@@ -112,8 +105,7 @@ class RandAugment(ImageAugmentor):
 
 
 def _changed(name: str, strength: float, rgb: bool, img: Image) -> Image:
-    channels = 1 if check_image(img).ndim == 2 else img.shape[2]
-    if img.dtype != np.uint8 or channels not in (1, 3):
+    if img.dtype != np.uint8 or img.shape[2:] not in ((), (1,), (3,)):
         what = "RandAugment is for uint8 images of one or three channels."
         fix = "put it before ToFloat32 and normalisation"
         raise ConfigError(what, got=describe(img), fix=fix)

@@ -50,7 +50,7 @@ class AugmentImageComponent(MapDataComponent):
     ) -> None:
         self.augmentors = _as_one(augmentors)
         on_error = "skip" if catch_exceptions else "raise"
-        f = _AugmentOne(self.augmentors, copy)
+        f = _Augment(self.augmentors, copy).one
         super().__init__(ds, f, index, rng=True, on_error=on_error)
 
     def arguments(self) -> str:
@@ -94,7 +94,9 @@ class AugmentImageComponents(MapData):
             "apply_keypoints": _as_list(keypoints),
         }
         on_error = "skip" if catch_exceptions else "raise"
-        f = _AugmentTogether(self.augmentors, self.kinds, copy)
+        # An image comes first: for it the transform is drawn.
+        methods = {i: method for method, indices in self.kinds.items() for i in indices}
+        f = _Augment(self.augmentors, copy, methods).together
         super().__init__(ds, f, rng=True, on_error=on_error)
 
     def arguments(self) -> str:
@@ -124,12 +126,29 @@ class AugmentImageCoordinates(AugmentImageComponents):
 
 
 class _Augment:
-    """Base of both: what they lend to augmentors, and what becomes of their results."""
+    """Augment one image, or components together: each by a method of one transform."""
 
-    def __init__(self, augmentors: ImageAugmentor, copy: bool) -> None:
+    def __init__(
+        self, augmentors: ImageAugmentor, copy: bool, methods: dict[Any, str] | None = None
+    ) -> None:
         self._augmentors = augmentors
         self._copy = copy
         self._copy_first = copy and _may_change_input(augmentors)
+        self._methods = methods or {}
+
+    def one(self, img: Image, rng: RNG) -> Image:
+        return self._owned(self._augmentors.augment(self._lent(img), rng), img)
+
+    def together(self, datapoint: Datapoint, rng: RNG) -> Datapoint:
+        parts = {index: component_of(datapoint, index) for index in self._methods}
+        self._check(parts)
+        lent = {index: self._lent(part) for index, part in parts.items()}
+        first, *others = self._methods
+        image, transform = self._augmentors.augment_with_transform(lent[first], rng)
+        changed = {first: image}
+        for index in others:
+            changed[index] = getattr(transform, self._methods[index])(lent[index])
+        return replaced(datapoint, {i: self._owned(new, parts[i]) for i, new in changed.items()})
 
     def _lent(self, value: Any) -> Any:
         """What augmentors may write to; what is no array is refused elsewhere."""
@@ -143,37 +162,14 @@ class _Augment:
         np.copyto(own, result)
         return own
 
-
-class _AugmentOne(_Augment):
-    def __call__(self, img: Image, rng: RNG) -> Image:
-        return self._owned(self._augmentors.augment(self._lent(img), rng), img)
-
-
-class _AugmentTogether(_Augment):
-    def __init__(self, augmentors: ImageAugmentor, kinds: dict[str, list[Any]], copy: bool) -> None:
-        super().__init__(augmentors, copy)
-        # An image comes first: for it the transform is drawn.
-        self._methods = {i: method for method, indices in kinds.items() for i in indices}
-
-    def __call__(self, datapoint: Datapoint, rng: RNG) -> Datapoint:
-        parts = {index: component_of(datapoint, index) for index in self._methods}
-        self._check(parts)
-        lent = {index: self._lent(part) for index, part in parts.items()}
-        first, *others = self._methods
-        image, transform = self._augmentors.augment_with_transform(lent[first], rng)
-        changed = {first: image}
-        for index in others:
-            changed[index] = getattr(transform, self._methods[index])(lent[index])
-        return replaced(datapoint, {i: self._owned(new, parts[i]) for i, new in changed.items()})
-
     def _check(self, parts: dict[Hashable, Any]) -> None:
         """Look at all images and masks before anything is drawn."""
         sizes: dict[Hashable, tuple[int, int]] = {}
         for index, method in self._methods.items():
-            if method == "apply_image":
-                check_image(parts[index])
             if method in ("apply_image", "apply_mask"):
                 sizes[index] = size_of(parts[index])
+            if method == "apply_image":
+                check_image(parts[index])
         if len(set(sizes.values())) > 1:
             got = ", ".join(f"{name_of(i)}: {h} x {w}" for i, (h, w) in sizes.items())
             what = "Images and masks that belong together differ in size."

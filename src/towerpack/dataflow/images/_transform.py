@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._datapoints import describe
-from towerpack.dataflow.images._image import Image
-
-Points = NDArray[np.float64]
+from towerpack.dataflow.images._image import Image, Points
 
 # Where along the sides of a box to look for points that are not lost: most are lost at an edge.
 _ALONG = np.array([0, 0.01, 0.02, 0.05, *np.arange(1, 10) / 10, 0.95, 0.98, 0.99, 1])
@@ -72,10 +70,8 @@ class Transform:
         return np.asarray(self.apply_coords(points.reshape(-1, 2))).reshape(points.shape)
 
     def _undefined(self, what: str, method: str) -> ConfigError:
-        return ConfigError(
-            f"{self!r} does not say what becomes of {what}.",
-            fix=f"define {method} in it, or leave {what} out",
-        )
+        message = f"{self!r} does not say what becomes of {what}."
+        return ConfigError(message, fix=f"define {method} in it, or leave {what} out")
 
 
 class GeometricTransform(Transform):

@@ -11,18 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError
-from towerpack.dataflow.images._arguments import (
-    Border,
-    Interpolation,
-    border_mode,
-    interpolation,
-    interval,
-    number,
-    pair,
-)
+from towerpack.dataflow.images import _arguments as args
 from towerpack.dataflow.images._augmentor import RNG, ImageAugmentor
 from towerpack.dataflow.images._image import (
     Image,
+    Points,
     check_image,
     check_size,
     in_parts,
@@ -30,7 +23,7 @@ from towerpack.dataflow.images._image import (
     pixel_values,
     size_of,
 )
-from towerpack.dataflow.images._transform import GeometricTransform, Points, Transform
+from towerpack.dataflow.images._transform import GeometricTransform, Transform
 
 Matrix = NDArray[np.float64]
 
@@ -54,8 +47,8 @@ class WarpAffineTransform(GeometricTransform):
 
     mat: Matrix
     dsize: tuple[int, int]
-    interp: Interpolation = "linear"
-    border: Border = "constant"
+    interp: args.Interpolation = "linear"
+    border: args.Border = "constant"
     border_value: Any = 0
     mask_value: Any = 0
 
@@ -64,7 +57,7 @@ class WarpAffineTransform(GeometricTransform):
 
     def apply_image(self, img: Image) -> Image:
         values = np.atleast_1d(pixel_values(self.border_value, check_image(img)))
-        interp = interpolation(self.interp)
+        interp = args.interpolation(self.interp)
         return in_parts(
             img, lambda part, channels: self._warp(part, interp, values[channels].tolist())
         )
@@ -75,7 +68,7 @@ class WarpAffineTransform(GeometricTransform):
         return _pick(mask, self._warp(numbers, 0, -1), self.mask_value)
 
     def _warp(self, img: Image, interp: int, value: Any) -> Image:
-        warp, border = opencv().warpAffine, border_mode(self.border)
+        warp, border = opencv().warpAffine, args.border_mode(self.border)
         return warp(img, self.mat, self.dsize, flags=interp, borderMode=border, borderValue=value)
 
     def move(self, points: Points) -> Points:
@@ -85,8 +78,8 @@ class WarpAffineTransform(GeometricTransform):
 class _Warp(ImageAugmentor):
     """Base of augmentors that draw a matrix, and keep the size of the image."""
 
-    interp: Interpolation = "nearest"
-    border: Border
+    interp: args.Interpolation = "nearest"
+    border: args.Border
     border_value: Any
     mask_value: Any
 
@@ -110,9 +103,9 @@ class Shift(_Warp):
         border, border_value, mask_value: See `WarpAffineTransform`.
     """
 
-    horiz_frac: Annotated[float, number(0, 1)] = 0.0
-    vert_frac: Annotated[float, number(0, 1)] = 0.0
-    border: Border = "replicate"
+    horiz_frac: Annotated[float, args.number(0, 1)] = 0.0
+    vert_frac: Annotated[float, args.number(0, 1)] = 0.0
+    border: args.Border = "replicate"
     border_value: Any = 0
     mask_value: Any = 0
 
@@ -132,11 +125,11 @@ class Rotation(_Warp):
         step_deg: Only multiples of it, each as likely as the others.
     """
 
-    max_deg: Annotated[float, number(0)]
-    center_range: Annotated[tuple[float, float], interval()] = (0.0, 1.0)
-    interp: Interpolation = "linear"
-    border: Border = "replicate"
-    step_deg: Annotated[float | None, number(above=0)] = None
+    max_deg: Annotated[float, args.number(0)]
+    center_range: Annotated[tuple[float, float], args.interval()] = (0.0, 1.0)
+    interp: args.Interpolation = "linear"
+    border: args.Border = "replicate"
+    step_deg: Annotated[float | None, args.number(above=0)] = None
     border_value: Any = 0
     mask_value: Any = 0
 
@@ -154,9 +147,9 @@ class RotationAndCropValid(ImageAugmentor):
         max_deg, interp, step_deg: See `Rotation`.
     """
 
-    max_deg: Annotated[float, number(0)]
-    interp: Interpolation = "linear"
-    step_deg: Annotated[float | None, number(above=0)] = None
+    max_deg: Annotated[float, args.number(0)]
+    interp: args.Interpolation = "linear"
+    step_deg: Annotated[float | None, args.number(above=0)] = None
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         h, w = size_of(img)
@@ -180,12 +173,12 @@ class Affine(_Warp):
         interp, border, border_value, mask_value: See `WarpAffineTransform`.
     """
 
-    scale: Annotated[tuple[float, float] | None, interval(above=0)] = None
-    translate_frac: Annotated[tuple[float, float] | None, pair(least=0)] = None
-    rotate_max_deg: Annotated[float, number(0)] = 0.0
-    shear: Annotated[float, number(0)] = 0.0
-    interp: Interpolation = "linear"
-    border: Border = "replicate"
+    scale: Annotated[tuple[float, float] | None, args.interval(above=0)] = None
+    translate_frac: Annotated[tuple[float, float] | None, args.pair(least=0)] = None
+    rotate_max_deg: Annotated[float, args.number(0)] = 0.0
+    shear: Annotated[float, args.number(0)] = 0.0
+    interp: args.Interpolation = "linear"
+    border: args.Border = "replicate"
     border_value: Any = 0
     mask_value: Any = 0
 
@@ -230,11 +223,7 @@ class DeformTransform(GeometricTransform):
         return _pick(mask, y.clip(0, self.h - 1) * self.w + x.clip(0, self.w - 1), 0)
 
     def move(self, points: Points) -> Points:
-        """Newton's method: a point moves to where the deformed image shows it.
-
-        Raises:
-            ConfigError: The image is folded there, so that there is no such place, or several.
-        """
+        """A point moves to where the deformed image shows it: found by Newton's method."""
         moved = points.copy()
         for _ in range(_STEPS):
             pull, slope = self._pull(moved)
@@ -249,10 +238,8 @@ class DeformTransform(GeometricTransform):
             step = np.stack([d * x - b * y, a * y - c * x], axis=1) / determinant[:, None]
             far = np.abs(step).max(axis=1) / np.abs(missing).max(axis=1).clip(_PRECISION)
             moved -= step / (far / _STRIDE).clip(1)[:, None]
-        raise ConfigError(
-            "The deformation folds the image, so that points have no place in it.",
-            fix="a smaller randrange, or a larger sigma",
-        )
+        what = "The deformation folds the image, so that points have no place in it."
+        raise ConfigError(what, fix="a smaller randrange, or a larger sigma")
 
     def _sources(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """For each pixel, x and y of what its centre shows."""
@@ -289,8 +276,8 @@ class GaussianDeform(ImageAugmentor):
 
     anchors: Sequence[tuple[float, float]]
     shape: tuple[int, int] | None = None
-    sigma: Annotated[float, number(above=0)] = 0.5
-    randrange: Annotated[float | None, number(0)] = None
+    sigma: Annotated[float, args.number(above=0)] = 0.5
+    randrange: Annotated[float | None, args.number(0)] = None
 
     def get_transform(self, img: Image, rng: RNG | None = None) -> Transform:
         h, w = size_of(img)

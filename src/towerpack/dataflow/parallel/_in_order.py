@@ -7,6 +7,7 @@ the consumer, over what workers have made, so that states are those of the seria
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeGuard
 
@@ -201,7 +202,8 @@ class ReadStream(Stream):
     ) -> None:
         position, below = levels.begin(state)
         tally = Tally()
-        source = open_flow(levels.source, place.alone(tally), epoch, below)
+        alone = replace(place, serial=True, workers=None, tally=tally)
+        source = open_flow(levels.source, alone, epoch, below)
         self._state = source.state()
         self._total = place.tally or Tally()
         self._group = group = levels.group

@@ -13,12 +13,11 @@ from towerpack.dataflow._flow import (
     DataFlow,
     ParallelStage,
     Place,
-    inputs_of,
-    open_plan,
+    flows_in,
     pipeline_of,
 )
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._stream import State, Stream
+from towerpack.dataflow._stream import PlanStream, State, Stream
 from towerpack.dataflow.parallel._image import find_unpicklable
 from towerpack.dataflow.parallel._in_order import Levels, ReadStream
 from towerpack.dataflow.parallel._pool import (
@@ -127,7 +126,7 @@ class PrefetchData(ParallelStage):
         if node is not None:
             ahead = self.read_ahead(flow, node, place)
             if ahead is not None:
-                return open_plan(ahead, epoch, state)
+                return PlanStream(ahead, epoch, state)
             begin = self._beginning(flow, node, place, ordered=False)
             return UnorderedStream(node, epoch, state, begin)
         levels = Levels(flow)
@@ -137,7 +136,7 @@ class PrefetchData(ParallelStage):
         if below is not None:
             ahead = self.read_ahead(flow, levels.node(place, below), place.kept_in_order())
             inner = None if state is None else state["inner"]
-            results = open_plan(ahead or below, epoch, inner)
+            results = PlanStream(ahead or below, epoch, inner)
             return levels.streams(results, place, epoch, state)
         # What can only be read in order has no positions by which a state could tell what is done.
         begin = self._beginning(flow, levels.node(place, SentNode()), place, ordered=True)
@@ -177,17 +176,12 @@ class PrefetchData(ParallelStage):
             gathers = node is not None and node.gathers
             processes = options.start == "fork" or options.on_worker_death == "restart"
             backend = "thread" if gathers and not processes else "process"
-        workers = max(options.workers, most_workers(flow))
+        below = [one.options.workers for one in flows_in(flow) if isinstance(one, PrefetchData)]
+        workers = max([options.workers, *below])
         return replace(options, workers=workers, backend=backend)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_idle": IdlePools()}
-
-
-def most_workers(flow: DataFlow) -> int:
-    """The largest number of workers that parallel stages of a pipeline ask for."""
-    own = flow.options.workers if isinstance(flow, PrefetchData) else 0
-    return max([own, *map(most_workers, inputs_of(flow))])
 
 
 # The names of the predecessor. All are exact and in order.

@@ -1,11 +1,8 @@
 """A copy of a pipeline whose every stage measures how long it is at work.
 
 What a stage compiles to or opens is changed in place to a subclass of its own class, in which the
-methods that give datapoints are timed. So `isinstance` still holds, and engines that take plans
-apart find what they know.
-
-They write to tables in shared memory, one for every thread of every process: small files, mapped,
-so that no engine needs to carry them, and what a worker had measured outlives it.
+methods that give datapoints are timed, so that `isinstance` still holds. Times are written to
+mapped files, one for every thread of every process: no engine carries them, and they outlive it.
 """
 
 from __future__ import annotations
@@ -43,10 +40,9 @@ Tables = dict[str, NDArray[np.float64]]
 
 
 class Timers(threading.local):
-    """One measurement, of `stages` stages, with files in `directory`.
+    """One measurement of `stages` stages, with a table for each thread in `directory`.
 
-    Used in another thread, or sent to a worker, it makes a further table. Time is charged to the
-    innermost stage at work, so it is never counted twice.
+    Time is charged to the innermost stage at work, so it is never counted twice.
     """
 
     def __init__(self, directory: str, stages: int) -> None:
@@ -128,10 +124,7 @@ def probed(ds: DataFlow, directory: str) -> tuple[DataFlow, list[DataFlow], Time
 
 
 def cloned(flow: DataFlow, pairs: dict[int, tuple[DataFlow, DataFlow]]) -> DataFlow:
-    """A copy of a pipeline that shares its data, and neither its caches nor its workers.
-
-    `pairs` comes to hold, by identity, every flow of it with its copy, sources first.
-    """
+    """Copy a pipeline, noting in `pairs` each flow and its copy by identity, sources first."""
     if id(flow) not in pairs:
         clone = copy(flow)
         pairs[id(flow)] = flow, clone  # now, for flows that hold each other
@@ -145,10 +138,7 @@ def cloned(flow: DataFlow, pairs: dict[int, tuple[DataFlow, DataFlow]]) -> DataF
 
 
 def _watch(stage: Any, probe: tuple[Timers, int]) -> None:
-    """Time what a stage makes.
-
-    The methods are replaced on the object: engines look at the class to know what a stage does.
-    """
+    """Time what a stage makes, without touching its class, which engines look at."""
     inside: list[bool] = []
 
     def watched(make: Callable[..., Any]) -> Callable[..., Any]:

@@ -78,10 +78,7 @@ def generate_keys(path: str | os.PathLike[str], clients: Sequence[str] = ("clien
 
 
 def give_keys(socket: Any, keys: Keys, *, bind: bool) -> Any:
-    """Make a socket, not yet bound or connected, use keys.
-
-    Returns what lets clients in, to `stop()` after the socket was closed.
-    """
+    """Make a socket, not yet bound or connected, use keys; what lets clients in is to `stop()`."""
     path = Path(keys or "")
     folder = path if path.is_dir() else path.parent
     if not bind:

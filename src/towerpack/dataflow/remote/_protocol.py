@@ -7,8 +7,7 @@ an end.
 A message has a header, then what a kind needs. Nothing is pickled or evaluated, and no length is
 believed: what does not fit is a `FormatError`.
 
-    DATA     a datapoint, as `towerpack.dataflow.formats.pack_frames` makes it
-    GROUP    a list of small ones, as `pack` makes it
+    DATA     a list of datapoints, as `towerpack.dataflow.formats.pack_frames` makes it
     END      the producer's passes are over
     ERROR    its flow raised: the exception's type, text and traceback
 
@@ -20,13 +19,12 @@ from __future__ import annotations
 
 import contextlib
 import enum
-import ipaddress
 import os
 import re
 import stat
 import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from typing import Any, Final, NamedTuple
 
 from towerpack._core.errors import ConfigError, DataFlowError, FormatError
@@ -34,21 +32,17 @@ from towerpack._core.extras import require
 from towerpack.dataflow.remote._keys import Keys, give_keys
 
 LONGEST_NAME: Final = 200
-_MAGIC: Final = b"TPDF"
-_VERSION: Final = 4
-_HEADER: Final = struct.Struct("<4sBBxx8sQ")
-_FRAMES: Final = 1 << 16
+_MAGIC: Final = b"TPDF\x05"
+_HEADER: Final = struct.Struct("<5sBxx8sQ")
 
-SLICE_S: Final = 0.1
-"""How long one wait lasts, after which signals are handled and other threads heard."""
-REPORT_S: Final = 30.0
-"""How often whoever waits says so."""
+SLICE_S: Final = 0.1  # of a wait, after which other threads are heard
+REPORT_S: Final = 30.0  # between two messages of whoever waits
 _ADDRESS: Final = re.compile(
     r"(ipc|inproc)://.+|tcp://(?P<host>\[[^\[\]]+\]|[^\[\]:;]+):(?P<port>\d+)"
 )
+_LOOPBACK: Final = re.compile(r"localhost|127(\.\d{1,3}){3}|\[::1\]")
 # libzmq notices by its own heartbeats that a machine is gone without a word.
 _HEARTBEAT_MS: Final = 2_000
-_RECONNECT_MS, _RECONNECT_MAX_MS = 50, 1_000
 _LINGER_MS: Final = 1_000
 # The address of a process that was killed is free when the kernel has cleaned up after it.
 _BIND_PATIENCE_S: Final = 2.0
@@ -60,7 +54,6 @@ class Kind(enum.IntEnum):
     DATA = 1
     END = 2
     ERROR = 3
-    GROUP = 4
 
 
 class Message(NamedTuple):
@@ -75,20 +68,15 @@ class Message(NamedTuple):
 
 def header(kind: Kind, run: bytes, number: int, name: bytes) -> bytes:
     """The first frame of a message."""
-    return _HEADER.pack(_MAGIC, _VERSION, kind, run, number) + name
+    return _HEADER.pack(_MAGIC, kind, run, number) + name
 
 
 def parse(frames: Sequence[Any]) -> Message:
     """Read the frames of a message, which may come from anybody."""
     head = bytes(frames[0][: _HEADER.size + LONGEST_NAME + 1])
-    if len(head) <= _HEADER.size or len(frames) > _FRAMES or not head.startswith(_MAGIC):
-        raise FormatError("This is no message of remote data.")
-    _, version, kind, run, number = _HEADER.unpack_from(head)
-    if version != _VERSION:
-        raise FormatError(
-            f"The other side speaks version {version} of the protocol.",
-            expected=f"version {_VERSION}",
-        )
+    if len(head) <= _HEADER.size or not head.startswith(_MAGIC):
+        raise FormatError("This is no message of remote data, or one of another version.")
+    _, kind, run, number = _HEADER.unpack_from(head)
     try:
         name = head[_HEADER.size :].decode()
         return Message(Kind(kind), run, number, name, frames[1:])
@@ -96,67 +84,61 @@ def parse(frames: Sequence[Any]) -> Message:
         raise FormatError(f"A damaged message of remote data: {error}.") from error
 
 
-class Socket:
-    """One end of connections; `raw` is ZeroMQ's. For one thread at a time, in one process.
+@contextlib.contextmanager
+def socket_at(
+    kind: str, *addresses: str, bind: bool, keys: Keys, hwm: int, max_nbytes: int = -1
+) -> Generator[Any]:
+    """Lend one of ZeroMQ's sockets; what was sent last then has a second to leave.
 
     `hwm` messages may wait, for each peer; one that announces a longer frame than `max_nbytes` is
     disconnected.
     """
-
-    def __init__(
-        self, kind: str, *addresses: str, bind: bool, keys: Keys, hwm: int, max_nbytes: int = -1
-    ) -> None:
+    for address in addresses:
+        check_address(address, keys)
+    zmq: Any = require("zmq", extra="remote", needed_for="Remote data")
+    # `inproc://` addresses exist within a context.
+    shared = any(address.startswith("inproc://") for address in addresses)
+    context = zmq.Context.instance() if shared else zmq.Context()
+    socket = context.socket(getattr(zmq, kind))
+    door: Any = None
+    try:
+        socket.linger = _LINGER_MS
+        socket.set_hwm(hwm)
+        socket.maxmsgsize = max_nbytes
+        socket.heartbeat_ivl = _HEARTBEAT_MS
+        socket.ipv6 = any("[" in address for address in addresses)
+        if keys is not None:
+            door = give_keys(socket, keys, bind=bind)
         for address in addresses:
-            check_address(address, keys)
-        self.zmq: Any = require("zmq", extra="remote", needed_for="Remote data")
-        self._pid = os.getpid()
-        # `inproc://` addresses exist within a context.
-        shared = any(address.startswith("inproc://") for address in addresses)
-        self._own = None if shared else self.zmq.Context()
-        context = self.zmq.Context.instance() if self._own is None else self._own
-        self.raw: Any = context.socket(getattr(self.zmq, kind))
-        self._door: Any = None
-        self.raw.linger = 0
-        self.raw.set_hwm(hwm)
-        self.raw.maxmsgsize = max_nbytes
-        self.raw.heartbeat_ivl = _HEARTBEAT_MS
-        self.raw.reconnect_ivl = _RECONNECT_MS
-        self.raw.reconnect_ivl_max = _RECONNECT_MAX_MS
-        self.raw.ipv6 = any("[" in address for address in addresses)
+            if bind:
+                _bind(socket, address)
+            else:
+                socket.connect(address)
+        yield socket
+    finally:
+        socket.close()
+        if door is not None:
+            door.stop()
+        if not shared:
+            context.term()
+
+
+def _bind(socket: Any, address: str) -> None:
+    zmq: Any = require("zmq", extra="remote", needed_for="Remote data")
+    scheme, _, path = address.partition("://")
+    # ZeroMQ would delete a file that is there.
+    if scheme == "ipc" and os.path.exists(path) and not stat.S_ISSOCK(os.stat(path).st_mode):
+        raise ConfigError(f"{address} is a file or folder, and no socket.")
+    until = time.monotonic() + _BIND_PATIENCE_S
+    while True:
         try:
-            if keys is not None:
-                self._door = give_keys(self.raw, keys, bind=bind)
-            for address in addresses:
-                if bind:
-                    self._bind(address)
-                else:
-                    self.raw.connect(address)
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """Close it; what was sent last has a second to leave."""
-        if os.getpid() != self._pid or self.raw.closed:  # a fork's sockets are its parent's
+            socket.bind(address)
             return
-        self.raw.close(linger=_LINGER_MS)
-        if self._door is not None:
-            self._door.stop()
-        if self._own is not None:
-            self._own.term()
-
-    def _bind(self, address: str) -> None:
-        _check_free(address)
-        until = time.monotonic() + _BIND_PATIENCE_S
-        while True:
-            try:
-                self.raw.bind(address)
-                return
-            except self.zmq.ZMQError as error:
-                if error.errno != self.zmq.EADDRINUSE or time.monotonic() > until:
-                    what = f"Nobody can listen at {address}: {error.strerror}."
-                    raise DataFlowError(what) from error
-            time.sleep(SLICE_S)
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EADDRINUSE or time.monotonic() > until:
+                what = f"Nobody can listen at {address}: {error.strerror}."
+                raise DataFlowError(what) from error
+        time.sleep(SLICE_S)
 
 
 def check_address(address: str, keys: Keys) -> None:
@@ -167,23 +149,10 @@ def check_address(address: str, keys: Keys) -> None:
             f"{address!r} is not an address of remote data.",
             expected="tcp://host:port with a port in 1..65535, ipc://path or inproc://name",
         )
-    if keys is None and match["host"] and not _is_loopback(match["host"]):
+    if keys is None and match["host"] and not _LOOPBACK.fullmatch(match["host"]):
         raise ConfigError(
             f"{address} can be reached from other machines, and there are no keys.",
             expected="keys for everything but ipc://, inproc:// and tcp://127.0.0.1",
             fix="make keys (towerpack data keys FOLDER), copy them to both sides, and pass "
             "keys=FOLDER; or use tcp://127.0.0.1",
         )
-
-
-def _is_loopback(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    return host == "localhost"
-
-
-def _check_free(address: str) -> None:
-    """Refuse a path where a file is: ZeroMQ would delete it."""
-    scheme, _, path = address.partition("://")
-    if scheme == "ipc" and os.path.exists(path) and not stat.S_ISSOCK(os.stat(path).st_mode):
-        raise ConfigError(f"{address} is a file or folder, and no socket.")

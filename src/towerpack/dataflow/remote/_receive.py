@@ -13,28 +13,27 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from towerpack._core.errors import ConfigError, DataFlowError, FormatError, StateError, WorkerError
+from towerpack._core.extras import require
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import Place, Stage
 from towerpack.dataflow._stream import State, Stream
-from towerpack.dataflow.formats._wire import unpack, unpack_frames
+from towerpack.dataflow.formats._wire import unpack_frames
 from towerpack.dataflow.remote._keys import Keys
 from towerpack.dataflow.remote._protocol import (
     REPORT_S,
     SLICE_S,
     Kind,
     Message,
-    Socket,
     check_address,
     parse,
+    socket_at,
 )
 
 log = get_logger(__name__)
 
 _SMALL_FRAME: Final = 1 << 16
-# A slice that takes longer was a pause of this process or of its machine.
-_LONGEST_SLICE_S: Final = 0.5
 
 _open_lock: Final = threading.Lock()
 _open_streams: Final[weakref.WeakValueDictionary[str, RemoteStream]] = weakref.WeakValueDictionary()
@@ -57,10 +56,6 @@ class ProducerCounts:
     starts: int = 0
 
 
-Found = tuple[dict[str, ProducerCounts], Counter[str]]
-"""By producer, and how many messages were dropped, by reason."""
-
-
 class RemoteDataZMQ(Stage):
     """Datapoints that `send_dataflow_zmq` sends, from any number of processes.
 
@@ -81,9 +76,12 @@ class RemoteDataZMQ(Stage):
         producers: How many there are, or their names: others are dropped, and a pass is over when
             these have ended. Otherwise all are welcome, and a pass is over when all that came have
             ended.
-        timeout_s: Raise when no datapoint has come for so long; a pause of this process, as of a
-            machine that sleeps, does not count. By default that is only logged.
+        timeout_s: Raise when no datapoint has come for so long. By default that is only logged.
         max_nbytes: Whoever sends a longer frame is disconnected.
+
+    Attributes:
+        counts: What came from each producer in the latest pass, running or over.
+        dropped: How many messages were dropped in that pass, by reason.
 
     Raises:
         WorkerError: Nothing came for `timeout_s`; raised while iterating. `next` waits again.
@@ -109,7 +107,8 @@ class RemoteDataZMQ(Stage):
         self.producers = _checked_producers(producers)
         self.timeout_s = timeout_s
         self.max_nbytes = integer_of(max_nbytes, "max_nbytes", 1024)
-        self._latest: Found = {}, Counter()
+        self.counts: dict[str, ProducerCounts] = {}
+        self.dropped: Counter[str] = Counter()
         for address in self.addresses:
             check_address(address, keys)
 
@@ -123,34 +122,22 @@ class RemoteDataZMQ(Stage):
         del place, epoch
         if state is not None and not isinstance(state, int):
             raise StateError(f"{state!r:.200} is no state of remote data.", expected="a number")
-        self._latest = {}, Counter()
-        return RemoteStream(self, self._latest, state or 0)
-
-    @property
-    def counts(self) -> dict[str, ProducerCounts]:
-        """What came from each producer in the latest pass, running or over."""
-        return dict(self._latest[0])
-
-    @property
-    def dropped(self) -> dict[str, int]:
-        """How many messages were dropped in that pass, by reason."""
-        return dict(self._latest[1])
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_latest": ({}, Counter())}
+        self.counts, self.dropped = {}, Counter()
+        return RemoteStream(self, state or 0)
 
 
 class RemoteStream(Stream):
-    """One pass. The sockets are opened by the first `next`."""
+    """One pass. The socket is opened by the first `next`."""
 
-    def __init__(self, flow: RemoteDataZMQ, found: Found, handed: int) -> None:
+    def __init__(self, flow: RemoteDataZMQ, handed: int) -> None:
         self._flow, self._handed = flow, handed
-        self._counts, self._dropped = found
+        self._counts, self._dropped = flow.counts, flow.dropped
         # Of each producer its run, and the number of the message that comes next.
         self._next: dict[str, tuple[bytes, int]] = {}
         self._ended: set[str] = set()
         self._ready: deque[Datapoint] = deque()
-        self._link: Socket | None = None
+        self._open = contextlib.ExitStack()
+        self._link: Any = None
         # Held while `next` runs, so that `close` can come from another thread.
         self._lock = threading.Lock()
         self._closing = ""
@@ -158,14 +145,11 @@ class RemoteStream(Stream):
 
     def __next__(self) -> Datapoint:
         if os.getpid() != self._pid:
-            raise DataFlowError(
-                "This pass over remote data was begun in another process.",
-                fix="begin it in the process that uses it: flow.iterate()",
-            )
+            raise _over("it was begun in another process")
         with self._lock:
             while not self._ready:
                 if self._is_over():
-                    self._close_link()
+                    self._open.close()
                     raise StopIteration
                 self._handle(self._received())
             self._handed += 1
@@ -178,7 +162,7 @@ class RemoteStream(Stream):
         self._closing = self._closing or why
         if os.getpid() == self._pid:
             with self._lock:
-                self._close_link()
+                self._open.close()
 
     def _is_over(self) -> bool:
         wanted = self._flow.producers
@@ -193,7 +177,7 @@ class RemoteStream(Stream):
             self._drop(f"from {name!r}, who is not of producers={self._flow.producers!r}")
             return
         try:
-            datapoints = _unpacked(kind, frames)
+            datapoints = _unpacked(frames) if kind is Kind.DATA else []
         except FormatError as error:
             self._drop(f"damaged: {error.what}")
             return
@@ -210,7 +194,7 @@ class RemoteStream(Stream):
         self._ready.extend(datapoints)
         counts.datapoints += len(datapoints)
         counts.nbytes += sum(len(frame) for frame in frames)
-        if kind in (Kind.END, Kind.ERROR):
+        if kind is not Kind.DATA:
             self._ended.add(name)
         if kind is Kind.ERROR:
             raise _remote_error(name, number, frames)
@@ -228,33 +212,33 @@ class RemoteStream(Stream):
 
     def _received(self) -> Message:
         """The next message that has the form of one."""
-        self._check_closing()
+        zmq: Any = require("zmq", extra="remote", needed_for="Remote data")
+        if self._closing:
+            raise _over(self._closing)
         if self._link is None:
             self._link = self._opened()
-        raw, zmq = self._link.raw, self._link.zmq
         while True:
             try:
-                frames = raw.recv_multipart(zmq.NOBLOCK, copy=False)
+                frames = self._link.recv_multipart(zmq.NOBLOCK, copy=False)
                 route, *frames = (frame.buffer for frame in frames)
                 message = parse(frames)
-                if message.kind in (Kind.END, Kind.ERROR):
+                if message.kind is not Kind.DATA:  # its producer waits for an answer
                     with contextlib.suppress(zmq.Again):
-                        raw.send_multipart([route, b""], zmq.NOBLOCK)
+                        self._link.send_multipart([route, b""], zmq.NOBLOCK)
                 return message
             except FormatError as error:
                 self._drop(error.what)
             except zmq.Again:
-                self._wait(raw)
+                self._wait()
 
-    def _wait(self, raw: Any) -> None:
+    def _wait(self) -> None:
         """Until something can be received."""
-        before, waited_s, report_s = time.monotonic(), 0.0, REPORT_S
+        begin, report_s = time.monotonic(), REPORT_S
         timeout = self._flow.timeout_s
-        while not raw.poll(1000 * SLICE_S):
-            self._check_closing()
-            now = time.monotonic()
-            waited_s += min(now - before, _LONGEST_SLICE_S)
-            before = now
+        while not self._link.poll(1000 * SLICE_S):
+            if self._closing:
+                raise _over(self._closing) from None
+            waited_s = time.monotonic() - begin
             if timeout is not None and waited_s > timeout:
                 raise WorkerError(
                     f"No datapoint has come for {timeout:g} s.",
@@ -274,7 +258,7 @@ class RemoteStream(Stream):
         total = f" of {wanted}" if isinstance(wanted, int) else ""
         return f"waiting for {', '.join(waiting) or 'producers'}; {len(self._next)}{total} came"
 
-    def _opened(self) -> Socket:
+    def _opened(self) -> Any:
         flow = self._flow
         with _open_lock:
             before = [_open_streams.get(address, self) for address in flow.addresses]
@@ -282,26 +266,9 @@ class RemoteStream(Stream):
         for other in before:
             if other is not self:
                 other.close("another pass over the same address has begun")
-        return Socket(
-            "ROUTER",
-            *flow.addresses,
-            bind=flow.bind,
-            keys=flow.keys,
-            hwm=flow.hwm,
-            max_nbytes=flow.max_nbytes,
-        )
-
-    def _check_closing(self) -> None:
-        if self._closing:
-            raise DataFlowError(
-                f"This pass over remote data is over: {self._closing}.",
-                fix="begin a new one: flow.iterate()",
-            ) from None
-
-    def _close_link(self) -> None:
-        link, self._link = self._link, None
-        if link is not None:
-            link.close()
+        options: Any = {"keys": flow.keys, "hwm": flow.hwm, "max_nbytes": flow.max_nbytes}
+        link = socket_at("ROUTER", *flow.addresses, bind=flow.bind, **options)
+        return self._open.enter_context(link)
 
     def __del__(self) -> None:
         # An iterator that was left by `break`. At the interpreter's end half of it may be gone.
@@ -309,17 +276,18 @@ class RemoteStream(Stream):
             self.close()
 
 
-def _unpacked(kind: Kind, frames: Sequence[Any]) -> list[Datapoint]:
-    if kind is Kind.DATA:
-        # Small messages are slices of a buffer of libzmq's: not aligned, and they keep all of it.
-        own = [bytearray(one) if len(one) < _SMALL_FRAME else one for one in frames]
-        return [unpack_frames(own)]
-    if kind is not Kind.GROUP:
-        return []
-    found: Any = unpack(bytearray(b"".join(frames)))
-    if type(found) is not list:
-        raise FormatError("A group is no list.")
-    return cast("list[Datapoint]", found)
+def _over(why: str) -> DataFlowError:
+    what = f"This pass over remote data is over: {why}."
+    return DataFlowError(what, fix="begin a new one: flow.iterate()")
+
+
+def _unpacked(frames: Sequence[Any]) -> list[Datapoint]:
+    # Small frames are slices of a buffer of libzmq's: not aligned, and they keep all of it.
+    own = [bytearray(one) if len(one) < _SMALL_FRAME else one for one in frames]
+    datapoints: Any = unpack_frames(own)
+    if type(datapoints) is not list:
+        raise FormatError("It is no list of datapoints.")
+    return cast("list[Datapoint]", datapoints)
 
 
 def _checked_producers(producers: int | Sequence[str] | None) -> int | tuple[str, ...] | None:

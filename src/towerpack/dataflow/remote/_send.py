@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
-import signal
 import socket
 import sys
-import threading
 import time
 import traceback
-from collections.abc import Generator, Sequence
-from types import FrameType
+from collections.abc import Sequence
 from typing import Any, Final
 
 from towerpack._core.errors import ConfigError
+from towerpack._core.extras import require
 from towerpack._core.logs import get_logger
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Datapoint, values_of
 from towerpack.dataflow._flow import DataFlow, check_seed
-from towerpack.dataflow.formats._wire import Packer, pack_frames
+from towerpack.dataflow.formats._wire import pack_frames, pack_list, pack_values
 from towerpack.dataflow.remote._keys import Keys
-from towerpack.dataflow.remote._protocol import (
-    LONGEST_NAME,
-    REPORT_S,
-    SLICE_S,
-    Kind,
-    Socket,
-    header,
-)
+from towerpack.dataflow.remote._protocol import LONGEST_NAME, REPORT_S, Kind, header, socket_at
 from towerpack.dataflow.stages._repeat import RepeatedData
 
 log = get_logger(__name__)
@@ -38,6 +28,7 @@ log = get_logger(__name__)
 # Small datapoints that come quickly travel together.
 _SMALL: Final = 1 << 15
 _GROUP: Final = 128
+_GROUP_BYTES: Final = 1 << 17
 _QUICKLY_S: Final = 0.002
 _SHOW_S: Final = 0.5
 _ERROR_S: Final = 10.0  # for a consumer to hear of it
@@ -61,7 +52,7 @@ def send_dataflow_zmq(
     """Send the datapoints of a flow to a `RemoteDataZMQ`, for ever or until the passes are over.
 
     While no consumer is there, it waits. What is on its way when a process ends is lost, and a
-    producer that is started again begins its flow anew. On SIGTERM and Ctrl-C it ends.
+    producer that is started again begins its flow anew.
 
     Args:
         df: What to send. Each process with a part of its own is best; processes with the same
@@ -83,11 +74,7 @@ def send_dataflow_zmq(
         DataFlowError: What `df` raised, which the consumer is told, too.
     """
     if format is not None:
-        raise ConfigError(
-            f"There is no format={format!r}.",
-            expected="None: datapoints travel as raw arrays, and never as pickles",
-            fix="leave it out; the consumer is RemoteDataZMQ",
-        )
+        raise ConfigError(f"There is no format={format!r}.", expected="None", fix="leave it out")
     hwm = integer_of(hwm, "hwm", 1)
     name = f"{socket.gethostname()[:100]}-{os.getpid()}" if name is None else name
     if not 0 < len(name.encode()) <= LONGEST_NAME:
@@ -96,41 +83,35 @@ def send_dataflow_zmq(
     flow = RepeatedData(df, -1 if passes is None else passes)
     seed = None if seed is None else derive_seed(check_seed(seed), name)
     shown = sys.stderr.isatty() if progress is None else progress
-    with _terminated_as_exit():
-        group = max(1, min(_GROUP, hwm // 4))
-        link = Socket("DEALER", addr, bind=bind, keys=keys, hwm=-(-hwm // group))
+    group = max(1, min(_GROUP, hwm // 4))
+    with socket_at("DEALER", addr, bind=bind, keys=keys, hwm=-(-hwm // group)) as link:
+        sender = _Sender(link, addr, name, group, shown)
         try:
-            sender = _Sender(link, addr, name, group, shown)
-            try:
-                for datapoint in flow.iterate(seed=seed):
-                    sender.add(datapoint)
-                sender.flush()
-            except Exception as error:
-                sender.flush()
-                log.error("%s failed after %d datapoints: %s", name, sender.number, error)
-                told = type(error).__name__, str(error), traceback.format_exc()
-                frames = [text[-_LONGEST_TEXT:].encode(errors="replace") for text in told]
-                sender.end(Kind.ERROR, frames, _ERROR_S)
-                raise
-            sender.end(Kind.END, [], math.inf)
-        finally:
-            link.close()
+            for datapoint in flow.iterate(seed=seed):
+                sender.add(datapoint)
+            sender.flush()
+        except Exception as error:
+            sender.flush()
+            log.error("%s failed after %d datapoints: %s", name, sender.number, error)
+            told = type(error).__name__, str(error), traceback.format_exc()
+            frames = [text[-_LONGEST_TEXT:].encode(errors="replace") for text in told]
+            sender.end(Kind.ERROR, frames, _ERROR_S)
+            raise
+        sender.end(Kind.END, [], math.inf)
 
 
 class _Sender:
     """Group small datapoints, number them, and show how many there are."""
 
-    def __init__(self, link: Socket, address: str, name: str, group: int, shown: bool) -> None:
+    def __init__(self, link: Any, address: str, name: str, group: int, shown: bool) -> None:
+        self._zmq: Any = require("zmq", extra="remote", needed_for="Remote data")
         self._link, self._address, self._group, self._shown = link, address, group, shown
-        self._packer = Packer()
+        self._name, self._run = name.encode(), os.urandom(8)
+        self._waiting: list[bytes] = []
         self._quick = 0
-        self._came_s = 0.0
-        self._name = name.encode()
-        self._run = os.urandom(8)
-        self.number = 0
-        self._waited_s = 0.0
+        self._came_s = self._waited_s = 0.0
         self._begun = self._drawn = time.monotonic()
-        self._zmq = link.zmq
+        self.number = 0
 
     def add(self, datapoint: Datapoint) -> None:
         """Send it, at once or with those that come after it."""
@@ -139,31 +120,21 @@ class _Sender:
         self._came_s = now
         if self._group == 1 or _size(datapoint) > _SMALL:
             self.flush()
-            self.send(Kind.DATA, pack_frames(datapoint), 1)
+            self._send(Kind.DATA, pack_frames([datapoint]), 1)
             return
-        packer = self._packer
-        packer.add(datapoint)
+        # Packed now, since the flow may use its memory again.
+        values = pack_values(datapoint)
+        self._waiting.append(values)
+        count = len(self._waiting)
         # A flow that pauses between datapoints would hold them back.
-        if self._quick < _GROUP or packer.count >= self._group or packer.nbytes >= 4 * _SMALL:
+        if self._quick < _GROUP or count >= self._group or count * len(values) >= _GROUP_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Send what waits."""
-        if count := self._packer.count:
-            self.send(Kind.GROUP, [self._packer.pack()], count)
-
-    def send(self, kind: Kind, frames: Sequence[Any], count: int = 0) -> None:
-        """Send a message of so many datapoints."""
-        message = [header(kind, self._run, self.number, self._name), *frames]
-        try:
-            # A copy, since the flow may use its memory again.
-            self._link.raw.send_multipart(message, self._zmq.NOBLOCK)
-        except self._zmq.Again:
-            self._wait()
-            self._link.raw.send_multipart(message)
-        self.number += count
-        if self._shown:
-            self._show(last=count == 0)
+        if self._waiting:
+            self._send(Kind.DATA, [pack_list(self._waiting)], len(self._waiting))
+            self._waiting.clear()
 
     def end(self, kind: Kind, frames: Sequence[Any], limit_s: float) -> None:
         """Say that nothing follows, until the consumer has heard it.
@@ -172,24 +143,33 @@ class _Sender:
         """
         until = time.monotonic() + limit_s
         while time.monotonic() < until:
-            with contextlib.suppress(self._zmq.Again):
-                self.send(kind, frames)
-            again = time.monotonic() + _END_AGAIN_S
-            while time.monotonic() < again:
-                if self._link.raw.poll(1000 * SLICE_S):
-                    return
+            self._send(kind, frames)
+            if self._link.poll(1000 * _END_AGAIN_S):
+                return
+
+    def _send(self, kind: Kind, frames: Sequence[Any], count: int = 0) -> None:
+        """Send a message of so many datapoints."""
+        message = [header(kind, self._run, self.number, self._name), *frames]
+        try:
+            # A copy, since the flow may use its memory again.
+            self._link.send_multipart(message, self._zmq.NOBLOCK)
+        except self._zmq.Again:
+            self._wait()
+            self._link.send_multipart(message)
+        self.number += count
+        if self._shown:
+            self._show(last=count == 0)
 
     def _wait(self) -> None:
-        begin, report_s = time.monotonic(), REPORT_S
-        while not self._link.raw.poll(1000 * SLICE_S, self._zmq.POLLOUT):
-            if time.monotonic() - begin > report_s:
-                report_s += REPORT_S
-                log.warning(
-                    "Nobody has taken data at %s for %.0f s: see whether the consumer runs, and "
-                    "whether both sides have keys that fit, or none.",
-                    self._address,
-                    time.monotonic() - begin,
-                )
+        """Until something can be sent."""
+        begin = time.monotonic()
+        while not self._link.poll(1000 * REPORT_S, self._zmq.POLLOUT):
+            log.warning(
+                "Nobody has taken data at %s for %.0f s: see whether the consumer runs, and "
+                "whether both sides have keys that fit, or none.",
+                self._address,
+                time.monotonic() - begin,
+            )
         self._waited_s += time.monotonic() - begin
 
     def _show(self, last: bool) -> None:
@@ -207,21 +187,3 @@ def _size(datapoint: Datapoint) -> int:
     """Bytes of the larger components, about."""
     values = values_of(datapoint)
     return sum(len(v) if isinstance(v, str | bytes) else getattr(v, "nbytes", 0) for v in values)
-
-
-@contextlib.contextmanager
-def _terminated_as_exit() -> Generator[None]:
-    """Let SIGTERM unwind the stack, where the program has no plan of its own for it."""
-    mine = threading.current_thread() is threading.main_thread()
-    if not mine or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-
-    def leave(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -15,7 +15,6 @@ from towerpack.dataflow._datapoints import (
     Datapoint,
     Positions,
     as_ints,
-    block_size,
     copied,
     describe_datapoint,
     is_datapoint,
@@ -257,7 +256,7 @@ class BlockMapper:
             result = self._mapper.f(copied(data), *arguments)
         except Exception as error:
             raise self._mapper.failure(error, _where(epoch, positions), data) from error
-        size = block_size(block)
+        size = block.size if isinstance(block, Columns) else len(block)
         name = self._mapper.name
         if not is_datapoint(result):
             raise MapError(

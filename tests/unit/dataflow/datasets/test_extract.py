@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import lzma
+import random
 import stat
 import tarfile
 import zipfile
@@ -13,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from dataset_files import damaged, serving, tar_bytes, zip_bytes
 from towerpack._core.errors import DataFlowError, FormatError
@@ -60,9 +59,6 @@ def test_all_kinds(tmp_path: Path, name: str, data: bytes) -> None:
     out = found(folder)
     out.pop("z", None)
     assert out == {**FILES, "top/mine": b"mine"}
-
-
-def test_gzip(tmp_path: Path) -> None:
     extract(put(tmp_path, "labels.idx.gz", gzip.compress(b"labels")), tmp_path / "out")
     assert found(tmp_path / "out") == {"labels.idx": b"labels"}
 
@@ -103,11 +99,7 @@ def lying() -> bytes:
     return bytes(data)
 
 
-def without_end(data: bytes, at: int) -> bytes:
-    """A tar archive with a damaged header in the middle."""
-    return data[:at] + b"x" * 512 + data[at + 512 :]
-
-
+TAR = tar_bytes(FILES, "w")
 EVIL_NAMES = ["../evil", "a/../../evil", "/tmp/evil", "..", "C:evil", "..\\evil"]
 HOSTILE = {
     **{f"tar {n}": ("a.tar", tar_bytes({"good": b"", n: b"e"}, "w")) for n in EVIL_NAMES},
@@ -116,8 +108,8 @@ HOSTILE = {
     "a link in it": ("a.zip", link_zip()),
     "encrypted": ("a.zip", encrypted()),
     "a lie about the size": ("a.zip", lying()),
-    "cut off": ("a.tar", tar_bytes(FILES, "w")[:2000]),
-    "a damaged header": ("a.tar", without_end(tar_bytes(FILES, "w"), 1024)),
+    "cut off": ("a.tar", TAR[:2000]),
+    "a damaged header": ("a.tar", TAR[:1024] + b"x" * 512 + TAR[1536:]),
     "a wrong checksum": ("a.tar.gz", tar_bytes(FILES)[:-8] + bytes(8)),
     "text": ("a", b"text" * 1000),
     "tar.gz bomb": ("a.tar.gz", tar_bytes({"zeros": ZEROS})),
@@ -156,24 +148,18 @@ def test_the_limit_counts_all_files(tmp_path: Path) -> None:
     extract(archive, tmp_path / "out", max_bytes=2000)
 
 
-WHOLE = {
-    "a.tar": tar_bytes(FILES, "w"),
-    "a.tar.gz": tar_bytes(FILES),
-    "a.zip": zip_bytes(FILES),
-    "a.gz": gzip.compress(b"labels" * 100),
-}
+WHOLE = {"a.tar": TAR, "a.tar.gz": tar_bytes(FILES), "a.zip": zip_bytes(FILES)}
 
 
 @pytest.mark.parametrize("name", WHOLE)
-@given(draw=st.randoms(use_true_random=False))
-@settings(max_examples=10, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_damage_is_an_error_or_harmless(tmp_path: Path, name: str, draw: Any) -> None:
-    archive = put(tmp_path, name, damaged(WHOLE[name], draw.randrange))
-    try:
-        extract(archive, tmp_path / "out")
-    except DataFlowError as error:
-        assert str(archive) in str(error)
-    assert {path.name for path in tmp_path.iterdir()} <= {name, "out"}
+def test_damage_is_an_error_or_harmless(tmp_path: Path, name: str) -> None:
+    for seed in range(10):
+        archive = put(tmp_path, name, damaged(WHOLE[name], random.Random(seed).randrange))
+        try:
+            extract(archive, tmp_path / "out")
+        except DataFlowError as error:
+            assert str(archive) in str(error)
+        assert {path.name for path in tmp_path.iterdir()} <= {name, "out"}
 
 
 def test_several_want_a_member(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

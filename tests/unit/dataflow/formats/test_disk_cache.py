@@ -3,27 +3,25 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import random
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
-import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from dataset_files import damaged
 from every_flow import SOURCES, write_files
 from scaling import scaled
 from towerpack import ConfigError, DataFlowError, FormatError
 from towerpack.dataflow import (
     DataFlow,
     DataFromArrays,
-    DataFromIterable,
+    DataFromGenerator,
     DataFromList,
     FakeData,
     ImageFolder,
@@ -35,8 +33,6 @@ from towerpack.dataflow import (
 from towerpack.dataflow._content import content_of
 from towerpack.dataflow.formats import DiskCacheData
 from towerpack.dataflow.testing import check_flow
-
-COUNTS = itertools.count()
 
 
 class Counted:
@@ -54,16 +50,8 @@ def indexable(f: Any, count: int = 20) -> DataFlow:
     return MapData(DataFromList(list(range(count))), f)
 
 
-class InOrder:
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.count))
-
-
 def in_order(f: Any, count: int = 20) -> DataFlow:
-    return MapData(DataFromIterable(InOrder(count)), f)
+    return MapData(DataFromGenerator(lambda: iter(range(count))), f)
 
 
 KINDS = pytest.mark.parametrize("source", [indexable, in_order])
@@ -72,24 +60,17 @@ KINDS = pytest.mark.parametrize("source", [indexable, in_order])
 @KINDS
 def test_what_is_below_runs_once_also_in_later_runs(tmp_path: Path, source: Any) -> None:
     first, second = Counted(), Counted()
-    ds = DiskCacheData(source(first), tmp_path / "c")
+    ds, later = (DiskCacheData(source(one), tmp_path) for one in (first, second))
     expected = list(source(Counted()))
-    for _ in range(3):
-        np.testing.assert_equal(list(ds), expected)
-    assert first.calls == 20
-    later = DiskCacheData(source(second), tmp_path / "c")
-    np.testing.assert_equal(list(later), expected)
-    assert second.calls == 0
-    np.testing.assert_equal(list(cloudpickle.loads(cloudpickle.dumps(later))), expected)
+    for again in (ds, ds, later, cloudpickle.loads(cloudpickle.dumps(later))):
+        np.testing.assert_equal(list(again), expected)
+    assert first.calls == 20 and second.calls == 0
 
 
 @KINDS
 def test_laws_where_some_is_kept(tmp_path: Path, source: Any) -> None:
-    def make() -> DataFlow:
-        return DiskCacheData(source(Counted()), tmp_path / "c")
-
-    list(itertools.islice(make(), 7))
-    check_flow(make)
+    list(itertools.islice(DiskCacheData(source(Counted()), tmp_path), 7))
+    check_flow(lambda: DiskCacheData(source(Counted()), tmp_path))
 
 
 @KINDS
@@ -108,15 +89,12 @@ def test_random_stages_below_are_frozen(tmp_path: Path) -> None:
     def draw(datapoint: int, rng: np.random.Generator) -> float:
         return float(rng.random())
 
-    def make(**options: Any) -> DataFlow:
-        ds = MapData(DataFromList(list(range(9))), draw, rng=True)
-        return DiskCacheData(ds, tmp_path / "c", **options)
-
-    first = list(make().iterate(seed=3))
-    assert list(make().iterate(seed=3, epoch=5)) == first
+    below = MapData(DataFromList(list(range(9))), draw, rng=True)
+    ds = DiskCacheData(below, tmp_path / "c")
+    assert list(ds.iterate(seed=3)) == list(ds.iterate(seed=3, epoch=5))
     with pytest.raises(ConfigError, match=r"another pipeline(.|\n)*seed=3(.|\n)*seed=4"):
-        list(make().iterate(seed=4))
-    frozen = DiskCacheData(make().ds, tmp_path / "d", seed=3)
+        list(ds.iterate(seed=4))
+    frozen = DiskCacheData(below, tmp_path / "d", seed=3)
     assert list(frozen.iterate(seed=8)) == list(frozen.iterate(seed=9))
 
 
@@ -135,9 +113,7 @@ def test_the_cache_of_another_pipeline_is_refused(tmp_path: Path) -> None:
     (tmp_path / "c" / "datapoints.sqlite").write_bytes(b"?" * 5000)
     with pytest.raises(FormatError, match="damaged"):
         list(DiskCacheData(indexable(Counted()), tmp_path / "c"))
-    with pytest.raises(ConfigError, match="cannot be made"):
-        list(DiskCacheData(DataFromList([1]), tmp_path / "x"))
-    with pytest.raises(ConfigError, match="infinite"):
+    with pytest.raises(ConfigError, match="endless"):
         DiskCacheData(RepeatedData(indexable(Counted()), -1), tmp_path / "e")
 
 
@@ -160,32 +136,25 @@ def test_errors_below_pass_and_are_tried_again(tmp_path: Path) -> None:
 
 
 @KINDS
-@settings(max_examples=scaled(200))
-@given(data=st.data())
+@pytest.mark.parametrize("seed", range(scaled(200)))
 def test_what_is_damaged_is_computed_again_or_an_error(
-    tmp_path_factory: pytest.TempPathFactory, source: Any, data: st.DataObject
+    tmp_path: Path, source: Any, seed: int
 ) -> None:
-    path = tmp_path_factory.getbasetemp() / f"cache{next(COUNTS)}"
-    expected = list(DiskCacheData(source(Counted()), path))
-    (kept,) = path.glob("*.sqlite")
-    content = bytearray(kept.read_bytes())
-    if data.draw(st.booleans()):
-        del content[data.draw(st.integers(0, len(content) - 1)) :]
-    else:
-        content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    kept.write_bytes(content)
+    expected = list(DiskCacheData(source(Counted()), tmp_path))
+    (kept,) = tmp_path.glob("*.sqlite")
+    kept.write_bytes(damaged(kept.read_bytes(), random.Random(seed).randrange))
     for _ in range(2):
         with contextlib.suppress(FormatError, DataFlowError):
-            np.testing.assert_equal(list(DiskCacheData(source(Counted()), path)), expected)
+            np.testing.assert_equal(list(DiskCacheData(source(Counted()), tmp_path)), expected)
 
 
 def test_a_damaged_datapoint_is_computed_again(tmp_path: Path) -> None:
-    ds = DiskCacheData(DataFromList(["x" * 50, "y" * 50]), tmp_path / "c")
-    assert list(ds) == ["x" * 50, "y" * 50]
-    (kept,) = (tmp_path / "c").glob("*.sqlite")
+    ds = DiskCacheData(DataFromList(["x" * 50, "y" * 50]), tmp_path)
+    expected = list(ds)
+    (kept,) = tmp_path.glob("*.sqlite")
     kept.write_bytes(kept.read_bytes().replace(b"y" * 50, b"z" * 50))
     for _ in range(2):
-        assert list(DiskCacheData(ds.ds, tmp_path / "c")) == ["x" * 50, "y" * 50]
+        assert list(DiskCacheData(ds.ds, tmp_path)) == expected == ["x" * 50, "y" * 50]
     assert b"z" * 50 not in kept.read_bytes()
 
 
@@ -225,9 +194,8 @@ def assert_told_apart(*flows: DataFlow) -> None:
 
 
 def test_values_in_memory_are_told_apart() -> None:
-    lists: list[list[Any]] = [[1, 2, 3], [4, 5, 6], [1], [True], ["1"], [b"a", b"b"], [b"ab", b""]]
-    lists += [[(1, [2])], [(1, (2,))], [{"a": "\ud800"}], [{"b": "\ud800"}]]
-    assert_told_apart(*map(DataFromList, lists))
+    lists: list[list[Any]] = [[1, 2, 3], [1], [True], ["1"], [b"a", b"b"], [b"ab", b""]]
+    assert_told_apart(*map(DataFromList, [*lists, [(1, [2])], [(1, (2,))], [{"b": "\ud800"}]]))
     zeros = np.zeros((4, 3), np.float32)
     last = zeros.copy()
     last[-1, -1] = -0.0  # equal, and yet another
@@ -236,9 +204,6 @@ def test_values_in_memory_are_told_apart() -> None:
     assert_told_apart(*map(DataFromArrays, arrays))
     strided = np.zeros((4, 6), np.float32)[:, ::2]
     assert DataFromArrays(strided).content() == DataFromArrays(zeros).content()
-    assert DataFromArrays(np.array(["a", None], object)).content() == (
-        DataFromArrays(objects[0]).content()
-    )
 
 
 def test_arguments_that_change_datapoints_are_told_apart(tmp_path: Path) -> None:
@@ -246,11 +211,10 @@ def test_arguments_that_change_datapoints_are_told_apart(tmp_path: Path) -> None
     shuffled = [DataFromList(numbers.lst, True, seed=seed) for seed in (1, 2, None)]
     assert_told_apart(numbers, *(ShuffleData(numbers, seed=seed) for seed in (1, 2)), *shuffled)
     assert_told_apart(FakeData([[2]], 3), FakeData([[3]], 3), FakeData([[2]], 3, dtype="f8"))
-    for name in ("a/0.png", "b/0.png"):
-        path = tmp_path / name
-        path.parent.mkdir()
-        cv2.imwrite(str(path), np.full((4, 4, 3), 7, np.uint8))
     files = [tmp_path / "a" / "0.png", tmp_path / "b" / "0.png"]
+    for path in files:
+        path.parent.mkdir()
+        path.write_bytes(b"")
     assert_told_apart(
         *(ImageFromFile([file]) for file in files),
         ImageFromFile(files[:1], 1),

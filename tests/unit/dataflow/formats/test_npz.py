@@ -41,9 +41,8 @@ def test_npy_and_all_arrays_by_name(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=X, y=Y)
     assert list(next(iter(NumpyData(tmp_path / "data.npz")))) == ["x", "y"]
     np.save(tmp_path / "x.npy", X)
-    ds = NumpyData(tmp_path / "x.npy")
-    assert isinstance(ds.arrays[0].base, np.memmap) and np.array_equal(ds.arrays[0], X)
-    assert np.array_equal(ds[1][0], X[1])
+    (mapped,) = NumpyData(tmp_path / "x.npy").arrays
+    assert isinstance(mapped.base, np.memmap) and np.array_equal(mapped, X)
     with pytest.raises(ConfigError, match="one array without a name"):
         NumpyData(tmp_path / "x.npy", ["x"])
 
@@ -66,9 +65,9 @@ def test_objects_are_not_unpickled(tmp_path: Path, capsys: pytest.CaptureFixture
     objects = np.array([Bomb(), None], object)
     np.savez(tmp_path / "o.npz", o=objects, x=X)
     np.save(tmp_path / "o.npy", objects)
-    for arguments in (("o.npz",), ("o.npz", ["o"]), ("o.npy",)):
+    for name in ("o.npz", "o.npy"):
         with pytest.raises(FormatError, match="Python objects"):
-            NumpyData(tmp_path / arguments[0], *arguments[1:])
+            NumpyData(tmp_path / name)
     assert len(NumpyData(tmp_path / "o.npz", ["x"])) == 10
     assert capsys.readouterr().out == ""
 
@@ -82,9 +81,7 @@ HEADERS = [
     "{'descr': '<f4', 'fortran_order': False, 'shape': (1000000000000,)}",
     "{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}",
     "{'descr': 'S0', 'fortran_order': False, 'shape': (1000000000000,)}",
-    "{'descr': '<f4', 'fortran_order': False, 'shape': (99999999999999999999,0)}",
     "{'descr': ('<f4', (1000000000,)), 'fortran_order': False, 'shape': (1,)}",
-    "",
     "__import__('os').system('true')",
     "(" * 5000,
     "-" * 9000 + "1",
@@ -115,12 +112,13 @@ def test_zip_bomb(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_checksums_of_compressed_arrays(tmp_path: Path) -> None:
-    np.savez_compressed(tmp_path / "x.npz", x=X)
-    content = (tmp_path / "x.npz").read_bytes()
-    start = content.index(b"x.npy") + 5 + 20  # name, extra field
-    for position in range(start + 30, start + 130, 5):
-        flipped = bytearray(content)
-        flipped[position] ^= 4
-        (tmp_path / "x.npz").write_bytes(flipped)
+    path = tmp_path / "x.npz"
+    np.savez_compressed(path, x=X)
+    content = path.read_bytes()
+    start = content.index(b"x.npy") + 55  # after name, extra field and a header of numbers
+    for position in range(start, start + 100, 9):
+        path.write_bytes(
+            content[:position] + bytes([content[position] ^ 4]) + content[position + 1 :]
+        )
         with pytest.raises(FormatError):
-            NumpyData(tmp_path / "x.npz")
+            NumpyData(path)

@@ -35,7 +35,6 @@ def samples(count: int, start: int = 0) -> dict[str, bytes]:
 def test_files_of_one_stem_are_one_datapoint(tmp_path: Path) -> None:
     files = {"a/7.jpg": b"J", "a/7.seg.png": b"P", "b.x/7.jpg": b"Q", "8.cls": b"3"}
     ds = TarData(archive(tmp_path / "t.tar", files))
-    assert len(ds) == 3
     assert list(ds) == [
         {"__key__": "a/7", "jpg": b"J", "seg.png": b"P"},
         {"__key__": "b.x/7", "jpg": b"Q"},
@@ -94,14 +93,8 @@ def test_several_archives(tmp_path: Path, mode: str) -> None:
 
 def test_contents_by_extension(tmp_path: Path) -> None:
     array = np.arange(6, dtype=np.float32).reshape(2, 3)
-    datapoint = {
-        "cls": 3,
-        "npy": array,
-        "t.npy": np.asfortranarray(array),
-        "json": {"a": [1]},
-        "txt": "ä",
-        "mask.npy": array > 2,
-    }
+    arrays = {"npy": array, "t.npy": np.asfortranarray(array), "mask.npy": array > 2}
+    datapoint = {"cls": 3, "json": {"a": [1]}, "txt": "ä", **arrays}
     with TarWriter(tmp_path / "t.tar") as writer:
         writer.write(datapoint)
         writer.write({**datapoint, "__key__": "x/y", "bin": b"\0"})
@@ -112,22 +105,12 @@ def test_contents_by_extension(tmp_path: Path) -> None:
     first["npy"] += 1  # what is yielded is the reader's
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("1.cls", b"x"),
-        ("1.json", b"{"),
-        ("1.txt", b"\xff"),
-        ("1.npy", b"\x93NUMPY"),
-        ("1.png", b""),
-    ],
-)
-def test_contents_that_are_not_what_they_are_called(
-    tmp_path: Path, name: str, content: bytes
-) -> None:
-    path = archive(tmp_path / "t.tar", {name: content})
-    with pytest.raises(FormatError, match=rf"t\.tar: {name}"):
-        list(TarData(path, decode=True))
+def test_contents_that_are_not_what_they_are_called(tmp_path: Path) -> None:
+    wrong = {"cls": b"x", "json": b"{", "txt": b"\xff", "npy": b"\x93NUMPY", "png": b""}
+    for kind, content in wrong.items():
+        path = archive(tmp_path / "t.tar", {f"1.{kind}": content})
+        with pytest.raises(FormatError, match=rf"t\.tar: 1\.{kind}"):
+            list(TarData(path, decode=True))
 
 
 @pytest.mark.parametrize(("each", "count"), [(2, 2), (4, 1), (3, 2), (1, 4), (None, 1)])
@@ -163,9 +146,7 @@ ITSELF.append(ITSELF)
     ("bad", "told"),
     [
         ({"__key__": "a.b", "cls": 1}, "not be read back"),
-        ({"__key__": ".a", "cls": 1}, "not be read back"),
         ({"__key__": "a", "x/y": b""}, "not be read back"),
-        ({"__key__": "a\0", "x": b""}, "not be read back"),
         ({"__key__": None, "txt": "a"}, "not be read back"),
         ({"__key__": "\ud800", "txt": "a"}, "not be read back"),
         ({"__key__": "a"}, "no content"),
@@ -174,9 +155,7 @@ ITSELF.append(ITSELF)
         ({"jpg": np.zeros((2, 2, 3))}, "cannot be written as a .jpg"),
         ({"json": {"a": {1}}}, "dict cannot"),
         ({"json": ITSELF}, "list cannot"),
-        ({"json": np.datetime64("2026-01-01")}, "datetime64 cannot"),
         ({"npy": np.array([None, {}], object)}, "ndarray cannot"),
-        ({"npy": [[1], [2, 3]]}, "list cannot"),
         ({"txt": "\ud800"}, "str cannot"),
         ((1, 2), "dicts"),
     ],
@@ -188,69 +167,64 @@ def test_what_would_not_come_back_is_refused(tmp_path: Path, bad: Any, told: str
     assert "datapoint 3" in str(caught.value) and list(tmp_path.iterdir()) == []
 
 
-class TestDamage:
-    def whole(self, tmp_path: Path) -> bytes:
-        path = archive(tmp_path / "whole.tar", samples(3))
-        return path.read_bytes()
+@pytest.fixture
+def whole(tmp_path: Path) -> bytes:
+    return archive(tmp_path / "whole.tar", samples(3)).read_bytes()
 
-    def read(self, path: Path, data: bytes) -> list[Any]:
-        path.write_bytes(data)
-        return list(TarData(path))
 
-    def test_every_truncation(self, tmp_path: Path) -> None:
-        whole = self.whole(tmp_path)
-        end = len(whole.rstrip(b"\0")) // 512 * 512 + 512 + 1024
-        assert len(self.read(tmp_path / "t.tar", whole[:end])) == 3
-        for size in (*range(0, end, 512), end - 1, 700, 5):
-            with pytest.raises(FormatError, match=r"t\.tar"):
-                self.read(tmp_path / "t.tar", whole[:size])
-        with pytest.raises(FormatError, match="goes on after its end"):
-            self.read(tmp_path / "t.tar", whole + whole)
+def read(path: Path, data: bytes) -> list[Any]:
+    path.write_bytes(data)
+    return list(TarData(path))
 
-    def test_changed_while_it_is_read(self, tmp_path: Path) -> None:
-        path = tmp_path / "t.tar"
-        path.write_bytes(self.whole(tmp_path))
-        ds = TarData(path)
-        assert len(ds) == 3
-        path.write_bytes(self.whole(tmp_path)[:1000])
-        with pytest.raises(FormatError, match=r"t\.tar was changed"):
-            list(ds)
-        path.write_bytes(self.whole(tmp_path))
-        iterator = iter(TarData(path))
-        next(iterator)
-        os.truncate(path, 2100)
-        with pytest.raises(FormatError, match=r"ends within 'd/0001\.cls'"):
-            list(iterator)
 
-    def test_the_same_name_twice(self, tmp_path: Path) -> None:
-        path = tmp_path / "t.tar"
-        with tarfile.open(path, "w") as tar:
-            for _ in range(2):
-                tar.addfile(tarfile.TarInfo("1.cls"))
-        with pytest.raises(FormatError, match="twice"):
-            len(TarData(path))
+def test_every_truncation(tmp_path: Path, whole: bytes) -> None:
+    path, end = tmp_path / "t.tar", len(whole.rstrip(b"\0")) // 512 * 512 + 512 + 1024
+    assert len(read(path, whole[:end])) == 3
+    for size in (*range(0, end, 512), end - 1, 700, 5):
+        with pytest.raises(FormatError, match=r"t\.tar"):
+            read(path, whole[:size])
+    with pytest.raises(FormatError, match="goes on after its end"):
+        read(path, whole + whole)
 
-    def test_sizes_that_cannot_be(self, tmp_path: Path) -> None:
-        header = self.whole(tmp_path)[:512]
-        for field in (b"77777777777\0", b"\x80" + b"\xff" * 11, b"-0000000001\0"):
-            with pytest.raises(FormatError):
-                self.read(tmp_path / "t.tar", signed(header, field) + bytes(1024))
-        info = tarfile.TarInfo("1.cls")
-        info.type = tarfile.GNUTYPE_SPARSE
-        with pytest.raises(FormatError, match="sparse"):
-            self.read(tmp_path / "t.tar", info.tobuf() + bytes(1024))
 
-    @pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
-    def test_compressed_archives_cut_off(self, tmp_path: Path, mode: str) -> None:
-        whole = archive(tmp_path / "whole", samples(9), mode).read_bytes()
-        for size in range(8, len(whole), 37):
-            with pytest.raises(FormatError, match=r"t\.tar"):
-                self.read(tmp_path / "t.tar", whole[:size])
+def test_changed_while_it_is_read(tmp_path: Path, whole: bytes) -> None:
+    path = tmp_path / "t.tar"
+    path.write_bytes(whole)
+    ds = TarData(path)
+    assert len(ds) == 3
+    path.write_bytes(whole[:1000])
+    with pytest.raises(FormatError, match=r"t\.tar was changed"):
+        list(ds)
+    path.write_bytes(whole)
+    iterator = iter(TarData(path))
+    next(iterator)
+    os.truncate(path, 2100)
+    with pytest.raises(FormatError, match=r"ends within 'd/0001\.cls'"):
+        list(iterator)
 
-    def test_a_member_no_compression_can_hold(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(_opening, "_ALWAYS_ALLOWED", 1 << 20)
-        path = archive(tmp_path / "bomb.tar", {"1.bin": bytes(5_000_000)}, "w:bz2")
-        with pytest.raises(FormatError, match=r"claims 5,000,000 bytes"):
-            list(TarData(path))
+
+def test_headers_that_cannot_be(tmp_path: Path, whole: bytes) -> None:
+    path, sparse = tmp_path / "t.tar", tarfile.TarInfo("1.cls")
+    for field in (b"77777777777\0", b"\x80" + b"\xff" * 11, b"-0000000001\0"):
+        with pytest.raises(FormatError):
+            read(path, signed(whole[:512], field) + bytes(1024))
+    with pytest.raises(FormatError, match="twice"):
+        read(path, 2 * sparse.tobuf() + bytes(1024))
+    sparse.type = tarfile.GNUTYPE_SPARSE
+    with pytest.raises(FormatError, match="sparse"):
+        read(path, sparse.tobuf() + bytes(1024))
+
+
+@pytest.mark.parametrize("mode", ["w:gz", "w:bz2", "w:xz"])
+def test_compressed_archives_cut_off(tmp_path: Path, mode: str) -> None:
+    content = archive(tmp_path / "whole", samples(9), mode).read_bytes()
+    for size in range(8, len(content), 37):
+        with pytest.raises(FormatError, match=r"t\.tar"):
+            read(tmp_path / "t.tar", content[:size])
+
+
+def test_a_member_no_compression_can_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_opening, "_ALWAYS_ALLOWED", 1 << 20)
+    path = archive(tmp_path / "bomb.tar", {"1.bin": bytes(5_000_000)}, "w:bz2")
+    with pytest.raises(FormatError, match=r"claims 5,000,000 bytes"):
+        list(TarData(path))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -110,10 +111,15 @@ def test_memory_is_not_copied_but_if_asked_for() -> None:
     assert all(array.flags.writeable for array in unpack(bytearray(message)))
 
 
+LOOP: list[Any] = []
+LOOP.append(LOOP)
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (1 << 64, "int of 65 bits"),
+        (LOOP, "nest it less"),
+        ([1 << 20000], "20001 bits"),  # too many for Python to print
         ({1, 2}, "set cannot be packed"),
         (collections.OrderedDict(), "OrderedDict"),
         (collections.namedtuple("Point", "x")(1), "Point"),
@@ -126,20 +132,9 @@ def test_what_cannot_be_packed(value: Any, message: str) -> None:
         pack((1, value))
 
 
-def test_a_list_that_holds_itself() -> None:
-    loop: list[Any] = []
-    loop.append(loop)
-    with pytest.raises(ConfigError, match="nest it less"):
-        pack(loop)
-    with pytest.raises(ConfigError, match="20001 bits"):  # too many for Python to print
-        pack(1 << 20000)
-
-
 def good_or_error(read: Callable[[], Any]) -> None:
-    try:
+    with contextlib.suppress(FormatError):
         read()
-    except FormatError:
-        return
 
 
 @given(st.data())
@@ -151,10 +146,9 @@ def test_flipped_bits_and_cut_ends(data: st.DataObject) -> None:
         message[data.draw(st.integers(0, interesting))] ^= 1 << data.draw(st.integers(0, 7))
     good_or_error(lambda: unpack(bytes(message)))
     cut = data.draw(st.integers(0, len(message) - 1))
-    with pytest.raises(FormatError):
-        unpack(pack(SAMPLE)[:cut])
-    with pytest.raises(FormatError):
-        unpack(pack(SAMPLE) + b"\0")
+    for wrong in (pack(SAMPLE)[:cut], pack(SAMPLE) + b"\0"):
+        with pytest.raises(FormatError):
+            unpack(wrong)
 
 
 def message_of(*values: Any, memory: bytes = b"") -> bytes:
@@ -204,11 +198,6 @@ def test_random_bytes(frames: list[bytes], values: bytes) -> None:
 
 def test_frames_must_be_those_that_belong() -> None:
     frames = pack_frames(SAMPLE)
-    for wrong in (
-        [],
-        frames[:-1],
-        [*frames, b""],
-        [bytes(frames[0]) + b"\0", *frames[1:]],
-    ):
+    for wrong in ([], frames[:-1], [*frames, b""], [bytes(frames[0]) + b"\0", *frames[1:]]):
         with pytest.raises(FormatError):
             unpack_frames(wrong)

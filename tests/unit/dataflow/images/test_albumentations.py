@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 
 from augmentors import rng
-from towerpack._core.errors import MissingExtraError
 from towerpack.dataflow import images as im
 from towerpack.dataflow.images import clip_boxes
 
@@ -64,36 +62,14 @@ def test_all_targets_move_together() -> None:
         assert np.allclose(bright.max(axis=0) + 0.5, box[0, 2:], atol=1.5)
 
 
-def test_points_outside_are_kept() -> None:
-    points = np.array([[-5.0, -5.0], [70.0, 2.0], [30.0, 20.0]])
-    flipped = im.Albumentations(A.HorizontalFlip(p=1)).get_transform(IMG).apply_coords(points)
-    assert np.allclose(flipped, [[65, -5], [-10, 2], [30, 20]])
-    nothing = im.Albumentations(A.NoOp()).get_transform(IMG)
-    assert nothing.apply_coords(np.zeros((0, 2))).shape == (0, 2)
-
-
-def test_missing_package_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    transform = A.HorizontalFlip()
-    monkeypatch.setitem(sys.modules, "albumentations", None)
-    with pytest.raises(MissingExtraError, match="albumentations") as info:
-        im.Albumentations(transform)
-    assert "pip install albumentations==2.0.8" in str(info.value)
-
-
 LARGE = np.random.default_rng(0).integers(0, 256, (81, 100, 3), np.uint8)
 PLACES = np.array([[50.0, 40], [-5, 20], [100, 81], [99.9, 80.9], [0, 0], [30, 30], [500, -300]])
-LOSING = {
-    "GridDistortion": {},
-    "ElasticTransform": {},
-    "OpticalDistortion": {},
-    "ThinPlateSpline": {"scale_range": (0.05, 0.1)},
-}
 
 
-@pytest.mark.parametrize("name", LOSING)
+@pytest.mark.parametrize("name", ["GridDistortion", "ElasticTransform", "OpticalDistortion"])
 def test_points_that_are_lost_keep_their_rows(name: str) -> None:
     """Those inside stay with their labels; nothing else is told about the others than NaN."""
-    aug = im.Albumentations(getattr(A, name)(**LOSING[name], p=1))
+    aug = im.Albumentations(getattr(A, name)(p=1))
     lost = 0
     for seed in range(2):
         transform = aug.get_transform(LARGE, rng(seed))
@@ -125,6 +101,7 @@ def test_reflections_are_no_points() -> None:
             drawn = im.Albumentations(transform).get_transform(LARGE, rng())
             assert drawn.apply_image(LARGE).shape == (120, 130, 3)
             assert np.allclose(drawn.apply_coords(PLACES), PLACES + np.array((15, 19)))
+            assert drawn.apply_coords(np.zeros((0, 2))).shape == (0, 2)
 
 
 def test_masks_of_any_dtype() -> None:
@@ -133,13 +110,3 @@ def test_masks_of_any_dtype() -> None:
         for transform in (A.GridDistortion(p=1), A.HorizontalFlip(p=1)):
             moved = im.Albumentations(transform).get_transform(LARGE, rng()).apply_mask(mask)
             assert moved.dtype == dtype and 0.2 < moved.mean() < 0.8
-
-
-def test_boxes_in_a_list_are_moved_by_their_corners() -> None:
-    """Not as boxes around boxes."""
-    cos, sin = np.cos(0.5), np.sin(0.5)
-    turns = [np.array([[cos, s, 0], [-s, cos, 0]]) for s in (sin, -sin)]
-    there, back = (im.WarpAffineTransform(turn, (60, 40)) for turn in turns)
-    nothing = im.Albumentations(A.NoOp()).get_transform(IMG)
-    box = np.array([[10.0, 10, 20, 15]])
-    assert np.allclose(im.TransformList([there, nothing, back]).apply_boxes(box), box, atol=1e-3)

@@ -27,7 +27,7 @@ RandomErasing(1, fill="x"); RandomCutout(2.5, 3); RandomCutout(3, (4, 3)); Rando
 RandAugment(2.5, 3); RandAugment(2, 11); RandAugment(ops=("rotat",)); RandAugment(ops=());
 Resize((0, 3)); Resize((1, 2, 3)); Resize("ab"); Resize(4, interp="fancy"); Resize(4, interp=17);
 RandomResize((0.5, 2), minimum="10"); RandomResize((0.5, 1.0), (0.5, 1.0), aspect_ratio_thres=0);
-RandomCropRandomShape(5.5, 5); GoogleNetRandomCropAndResize((1.5, 2)); ColorSpace("RGB2XXX");
+RandomCropRandomShape(5.5, 5); GoogleNetRandomCropAndResize((1.5, 2));
 AugmentorList(3); AugmentorList([Identity]); RandomOrderAug(3); RandomChooseAug([]);
 RandomChooseAug([(Identity(), 0.5), Identity()]); RandomChooseAug([(Identity(), 0.5)]);
 RandomApplyAug(Identity(), 2); Flip(); Flip(horiz=True, vert=True); Flip(horiz=True, prob=None);

@@ -41,27 +41,12 @@ class Looks(im.ImageAugmentor):
         return im.NoOpTransform()
 
 
-def test_later_steps_see_what_earlier_ones_leave() -> None:
+def test_later_steps_see_once_what_earlier_ones_leave() -> None:
     looks = [Looks(), Looks(), Looks()]
     negative = im.MapImage(lambda img: 255 - img)
-    aug = im.AugmentorList([looks[0], im.Resize(4), looks[1], negative, looks[2]])
-    image = np.full((8, 8), 5, np.uint8)
-    for see in (aug.get_transform, aug.augment_with_transform):
-        see(image)
-        assert [look.seen for look in looks] == [[((8, 8), 5)], [((4, 4), 5)], [((4, 4), 250)]]
-        for look in looks:
-            look.seen.clear()
-
-
-def test_no_step_is_applied_twice() -> None:
-    calls: list[str] = []
-
-    def called(name: str) -> im.MapImage:
-        return im.MapImage(lambda img: (calls.append(name), img)[1])
-
-    inner = im.AugmentorList([called("b"), called("c")])
-    im.AugmentorList([called("a"), im.RandomApplyAug(inner, 1), called("d")])(picture((2, 2)))
-    assert calls == ["a", "b", "c", "d"]
+    inner = im.RandomApplyAug(im.AugmentorList([looks[1], negative]), 1)
+    im.AugmentorList([looks[0], im.Resize(4), inner, looks[2]])(np.full((8, 8), 5, np.uint8))
+    assert [look.seen for look in looks] == [[((8, 8), 5)], [((4, 4), 5)], [((4, 4), 250)]]
 
 
 def test_lists_add_up() -> None:
@@ -71,10 +56,8 @@ def test_lists_add_up() -> None:
     before = [a] + im.AugmentorList([b])  # noqa: RUF005
     assert isinstance(before, im.AugmentorList) and before.augmentors == [a, b]
     assert list(im.AugmentorList([a, b])) == [a, b] and len(im.AugmentorList([])) == 0
-    assert np.array_equal(im.AugmentorList([])(picture((3, 3))), picture((3, 3)))
     one, two = im.NoOpTransform(), im.ResizeTransform(1, 1, 2, 2)
-    added = im.TransformList([one]) + [two]  # noqa: RUF005
-    assert isinstance(added, im.TransformList) and added.tfms == [one, two]
+    assert (im.TransformList([one]) + [two]).tfms == [one, two]  # noqa: RUF005
 
 
 def test_boxes_of_which_a_corner_is_lost() -> None:
@@ -103,12 +86,9 @@ def test_boxes_do_not_grow_with_every_step_and_may_be_moved_by_a_transform_of_on
         assert np.allclose(several.apply_boxes(box), box * 2)
     shifted = im.TransformList([shift, own, shift])
     assert np.allclose(shifted.apply_boxes(box), (box - 1) * 2 - 1)
-    with pytest.raises(ConfigError, match=r"\[n, 4\]"):
-        im.TransformList([own]).apply_boxes(np.zeros((3, 5)))
 
 
 def test_a_list_of_no_transforms_keeps_its_word_about_dtypes() -> None:
-    """Or batches would be of ints and floats."""
     for transform in (im.TransformList([]), im.NoOpTransform()):
         for method, columns in (("coords", 2), ("boxes", 4), ("keypoints", 3)):
             apply = getattr(transform, f"apply_{method}")
@@ -136,17 +116,10 @@ def test_apply_and_choose() -> None:
 
 
 def test_what_a_transform_does_not_define() -> None:
-    class Alone(im.Transform):
-        def apply_image(self, img: Array) -> Array:
-            return img
-
-    for transform in (Alone(), im.TransformFactory("mine", apply_image=abs)):
-        transform.apply_image(picture((2, 2)))
-        for kind in ("mask", "coords", "boxes", "keypoints"):
-            with pytest.raises(ConfigError, match="does not say what becomes of"):
-                getattr(transform, f"apply_{kind}")(np.zeros((1, 4)))
-    with pytest.raises(ConfigError, match="images"):
-        im.TransformFactory(apply_coords=abs).apply_image(picture((2, 2)))
+    transform = im.TransformFactory("mine", apply_text=str.upper)
+    for kind in ("image", "mask", "coords", "boxes", "keypoints"):
+        with pytest.raises(ConfigError, match="does not say what becomes of"):
+            getattr(transform, f"apply_{kind}")(np.zeros((1, 4)))
 
 
 def test_lists_hand_on_any_method() -> None:
@@ -154,8 +127,6 @@ def test_lists_hand_on_any_method() -> None:
     assert im.TransformList([upper, strip]).apply_text(" a ") == "A"
     with pytest.raises(AttributeError):
         im.TransformList([im.NoOpTransform()]).apply_text("a")
-    with pytest.raises(AttributeError):
-        im.TransformList([upper]).other  # noqa: B018
     assert pickle.loads(pickle.dumps(im.TransformList([im.NoOpTransform()]))).tfms
 
 
@@ -163,8 +134,8 @@ def test_map_image() -> None:
     image = picture((3, 3))
     flip = im.MapImage(np.flipud, lambda xy: xy * (1, -1) + (0, 3), np.flipud)
     transform = flip.get_transform(image)
-    assert np.array_equal(transform.apply_image(image), image[::-1])
-    assert np.array_equal(transform.apply_mask(image), image[::-1])
+    for shown in (transform.apply_image(image), transform.apply_mask(image)):
+        assert np.array_equal(shown, image[::-1])
     assert transform.apply_boxes(np.array([[0, 0, 1, 1.0]])).tolist() == [[0, 2, 1, 3]]
     with pytest.raises(ConfigError, match="coordinates"):
         im.MapImage(np.flipud).get_transform(image).apply_coords(np.zeros((1, 2)))
@@ -258,11 +229,8 @@ def test_old_coordinates() -> None:
     assert transform.apply_coords(points).tolist() == [[3, 3], [3, 3]] and not points.any()
     assert transform.apply_boxes(np.array([[0, 0, 1, 1]])).tolist() == [[3, 3, 4, 4]]
     aug.reset_state()
-
-    class Nothing(im.ImageAugmentor):
-        pass
-
-    with pytest.raises(NotImplementedError, match="Nothing does not move coordinates"):
-        Nothing().get_transform(picture((4, 4))).apply_coords(points)
-    with pytest.raises(NotImplementedError, match="Nothing defines neither"):
-        Nothing()(picture((4, 4)))
+    nothing = im.ImageAugmentor()
+    with pytest.raises(NotImplementedError, match="does not move coordinates"):
+        nothing.get_transform(picture((4, 4))).apply_coords(points)
+    with pytest.raises(NotImplementedError, match="defines neither"):
+        nothing(picture((4, 4)))

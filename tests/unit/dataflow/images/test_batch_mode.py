@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import pickle
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from scaling import scaled
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow import (
-    BatchData,
-    DataFromArrays,
     ItemRNG,
-    MapDataComponent,
-    ShuffleData,
 )
 from towerpack.dataflow import images as im
 
@@ -54,11 +47,6 @@ RANDOM: list[im.ImageAugmentor] = [
 
 def items(first: int = 0, count: int = 40) -> ItemRNG:
     return ItemRNG(5, 0, np.arange(first, first + count))
-
-
-def test_every_kind_is_tried() -> None:
-    tried = {type(aug).__name__ for aug in (*NOT_RANDOM, *RANDOM)}
-    assert tried == set(im.BatchAugment.KINDS)
 
 
 @pytest.mark.parametrize("aug", [*NOT_RANDOM, *RANDOM], ids=repr)
@@ -122,48 +110,28 @@ def test_distributions() -> None:
     assert noise.std() > 50 and len(np.unique(noise)) == 256
 
 
-@settings(max_examples=scaled(400))
-@given(
-    shape=st.tuples(*[st.integers(1, 9)] * 4),
-    axes=st.permutations(range(4)),
-    seed=st.integers(0, 99),
-)
-def test_any_memory_layout(shape: tuple[int, ...], axes: list[int], seed: int) -> None:
-    images = np.random.default_rng(seed).integers(0, 256, shape, np.uint8).transpose(axes)
-    h, w = max(1, images.shape[1] - 1), max(1, images.shape[2] - 2)
-    augment = im.BatchAugment(
-        [im.RandomCrop((h, w)), im.Flip(horiz=True), im.Contrast((0.5, 2)), im.RandomErasing(1.0)]
-    )
-    rng = [ItemRNG(seed, 0, np.arange(len(images))) for _ in range(2)]
-    found = augment(images, rng[0])
-    assert found.shape == (len(images), h, w, images.shape[3])
-    assert np.array_equal(found, augment(np.ascontiguousarray(images), rng[1]))
+def test_any_memory_layout() -> None:
+    others = [im.Flip(horiz=True), im.Contrast((0.5, 2)), im.RandomErasing(1.0)]
+    for seed in range(scaled(400)):
+        draw = np.random.default_rng(seed)
+        images = draw.integers(0, 256, draw.integers(1, 10, 4), np.uint8)
+        images = images.transpose(draw.permutation(4))
+        h, w = max(1, images.shape[1] - 1), max(1, images.shape[2] - 2)
+        augment = im.BatchAugment([im.RandomCrop((h, w)), *others])
+        found = augment(images, items(0, len(images)))
+        assert found.shape == (len(images), h, w, images.shape[3])
+        again = augment(np.ascontiguousarray(images), items(0, len(images)))
+        assert np.array_equal(found, again), seed
 
 
 def test_functions_and_lists() -> None:
+    tried = {type(aug).__name__ for aug in (*NOT_RANDOM, *RANDOM)}
+    assert tried == set(im.BatchAugment.KINDS)
     augment = im.BatchAugment([im.Flip(horiz=True), lambda x: x.astype(np.float32) / 255])
     assert augment(IMAGES, items()).dtype == np.float32
     both = [im.Flip(horiz=True), im.RandomCrop(8)]
     one = im.BatchAugment(im.AugmentorList(both))(IMAGES, items())
     assert np.array_equal(one, im.BatchAugment(both)(IMAGES, items()))
-    again = pickle.loads(pickle.dumps(im.BatchAugment(both)))
-    assert np.array_equal(one, again(IMAGES, items()))
-
-
-def test_in_a_pipeline() -> None:
-    cifar = [im.CenterPaste(20), im.RandomCrop((12, 10)), *RANDOM[1:3], im.MeanVarianceNormalize()]
-    augment = im.BatchAugment(cifar)
-
-    def before() -> MapDataComponent:
-        ds = ShuffleData(DataFromArrays(IMAGES, np.arange(40)))
-        return MapDataComponent(ds, augment, batched=True, rng=True)
-
-    single = list(before().iterate(seed=3))
-    for size in (7, 16):
-        for number, (images, labels) in enumerate(BatchData(before(), size).iterate(seed=3)):
-            rows = single[number * size : (number + 1) * size]
-            assert np.array_equal(images, np.stack([row[0] for row in rows]))
-            assert labels.tolist() == [row[1] for row in rows]
 
 
 def test_errors() -> None:

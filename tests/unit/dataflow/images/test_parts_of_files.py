@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from dataclasses import replace
 from typing import Any
 
@@ -12,13 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from augmentors import rng
-from picture_files import close, noise, saved, smooth
+from picture_files import noise, saved, smooth
 from scaling import sample, scaled
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.dataflow import images as im
 from towerpack.dataflow.images import DecodeRandomCrop, decode_image, encode_jpeg
 from towerpack.dataflow.images import _decode as decode
-from towerpack.dataflow.images import _headers as headers
 
 pytest.importorskip("cv2")
 pytest.importorskip("simplejpeg")
@@ -104,17 +102,10 @@ def test_arguments() -> None:
                 decode_image(PICTURE, part=part, strict=strict)
     with pytest.raises(ConfigError, match="not both"):
         decode_image(PICTURE, part=PART, min_size=10)
-
-
-def test_a_part_of_a_picture_that_opencv_leaves_lying() -> None:
-    data = saved(noise(20, 30), "TIFF", 6)
-    for channels in (3, None, 4):
-        whole = decode_image(data, channels=channels)
-        height, width = whole.shape[:2]
-        part = decode_image(data, channels=channels, part=(2, 1, height - 2, width - 1))
-        assert np.array_equal(part, whole[2:, 1:])
-        with pytest.raises(ConfigError, match=f"of {height} x {width} pixels"):
-            decode_image(data, channels=channels, part=(2, 1, height - 1, width - 1))
+    lying = saved(noise(20, 30), "TIFF", 6)
+    for channels, size in ((3, "30 x 20"), (None, "20 x 30"), (4, "20 x 30")):
+        with pytest.raises(ConfigError, match=f"of {size} pixels"):
+            decode_image(lying, channels=channels, part=(2, 1, 29, 29))
 
 
 # Random crops
@@ -131,30 +122,18 @@ FILES = {
 
 @pytest.mark.parametrize("file", FILES)
 def test_a_crop_is_decode_then_crop(file: str) -> None:
-    for interp in ("linear", "nearest", "area"):
+    whole = decode_image(FILES[file])
+    for seed in range(18):
+        interp = ("linear", "nearest", "area")[seed % 3]
         fused = DecodeRandomCrop(32, reduce=False, interp=interp)
         plain = im.GoogleNetRandomCropAndResize(target_shape=32, interp=interp)
-        whole = decode_image(FILES[file])
-        for seed in range(6):
-            img = fused(FILES[file], rng(seed))
-            assert np.array_equal(img, plain.augment(whole, rng(seed)))
-            for out in (np.zeros((32, 32, 3), np.uint8), np.zeros((32, 64, 3), np.uint8)[:, ::2]):
-                assert fused(FILES[file], rng(seed), out=out) is out
-                assert np.array_equal(out, img)
+        img = fused(FILES[file], rng(seed))
+        assert np.array_equal(img, plain.augment(whole, rng(seed)))
+        for out in (np.zeros((32, 32, 3), np.uint8), np.zeros((32, 64, 3), np.uint8)[:, ::2]):
+            assert fused(FILES[file], rng(seed), out=out) is out
+            assert np.array_equal(out, img)
     with pytest.raises(ConfigError, match="out does not fit"):
         DecodeRandomCrop(8)(FILES[file], out=np.zeros((8, 9, 3), np.uint8))
-
-
-def test_reduced_crops_look_the_same() -> None:
-    data, reduced = saved(smooth(375, 500)), 0
-    crop = DecodeRandomCrop((120, 110))
-    for seed in range(20):
-        img, full = crop(data, rng(seed)), replace(crop, reduce=False)(data, rng(seed))
-        assert img.shape == (120, 110, 3) and close(img, full)
-        reduced += not np.array_equal(img, full)
-    assert 2 < reduced < 18
-    with pytest.raises(FormatError, match="max_pixels"):
-        DecodeRandomCrop(8, max_pixels=100)(data)
 
 
 @pytest.mark.parametrize("orientation", sample(range(1, 9), at_least=3))
@@ -221,42 +200,3 @@ def test_bombs() -> None:
     scan = large.index(b"\xff\xda")
     with pytest.raises(FormatError, match="201 scans"):
         decode_image(large[:scan] + 200 * large[scan : scan + 14] + large[scan:], strict=False)
-
-
-def test_just_as_many_scans_as_are_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(headers, "_MAX_SCANS", len(SCANS))
-    assert decode_image(PROGRESSIVE).shape == (48, 67, 3)
-    monkeypatch.setattr(headers, "_MAX_SCANS", len(SCANS) - 1)
-    with pytest.raises(FormatError, match=f"{len(SCANS)} scans"):
-        decode_image(PROGRESSIVE)
-
-
-def test_scans_that_libjpeg_reads_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever stands before them: `alphabet` is what has a meaning."""
-    alphabet = [b"\xff", b"\xff", b"\0", b"\x01", b"\x02", b"\xd9", b"\xd8", b"\xd0", b"\xd7"]
-    alphabet += [b"\xda", b"\xc4", b"\xdb", b"\xdd", b"\xe1", b"\xfe", b"\x04", b"x"]
-    library = decode._simplejpeg()
-
-    def read(data: bytes) -> np.ndarray:
-        """What libjpeg makes of it: zeros if that is nothing."""
-        img = np.zeros((48, 67, 3), np.uint8)
-        with contextlib.suppress(ValueError):
-            library.decode_jpeg(data, strict=False, buffer=img)
-        return img
-
-    read_on = stopped = 0
-    for seed in range(scaled(20_000)):
-        draw = rng(seed)
-        number = int(draw.integers(1, len(SCANS)))
-        at = SCANS[number] - int(draw.integers(0, 3)) * int(draw.integers(0, 2))
-        inserted = b"".join(alphabet[i] for i in draw.integers(0, len(alphabet), draw.integers(9)))
-        data = PROGRESSIVE[:at] + inserted + PROGRESSIVE[at:]
-        whole, cut = read(data), read(PROGRESSIVE[:at] + inserted + b"\xff\xd9")
-        if not whole.any() or not cut.any() or np.array_equal(whole, cut):
-            stopped += 1
-            continue
-        read_on += 1
-        monkeypatch.setattr(headers, "_MAX_SCANS", number)
-        with pytest.raises(FormatError, match="scans"):
-            decode_image(data, strict=False)
-    assert min(read_on, stopped) > 20

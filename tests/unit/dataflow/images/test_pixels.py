@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from augmentors import rng
-from scaling import scaled
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow import images as im
 
@@ -80,13 +76,9 @@ def test_blur() -> None:
     expected = np.array([side, centre, side]) * centre * 100
     assert blurred[3, 2:5, 0].tolist() == pytest.approx(expected)
     assert blurred.sum() == pytest.approx(100)
-    even = np.full((9, 9), 100, np.uint8)
-    assert np.array_equal(im.GaussianBlur((3, 4))(even), even)
     assert im.GaussianBlur(max_size=5).size_range == (0, 5)
     sizes = {tuple(im.GaussianBlur(symmetric=False).draw(dot, rng(s))[0]) for s in range(200)}
     assert sizes == {(a, b) for a in (1, 3, 5) for b in (1, 3, 5)}
-    sizes = {tuple(im.GaussianBlur().draw(dot, rng(s))[0]) for s in range(50)}
-    assert sizes == {(1, 1), (3, 3), (5, 5)}
 
 
 def test_hue(most: np.random.Generator) -> None:
@@ -97,12 +89,9 @@ def test_hue(most: np.random.Generator) -> None:
         for angle, rgb, expected in ((60, True, green), (120, True, blue), (60, False, blue)):
             turned = im.Hue((0, angle), rgb=rgb)(red.astype(dtype), most)
             assert turned.dtype == dtype and np.abs(turned.astype(float) - expected).max() < 1
-    unit = red.astype(np.float32) / 255
-    assert np.allclose(im.Hue((0, 60))(unit, most), [[[0, 200 / 255, 0]]], atol=1e-3)
     image = picture(9, 9, 3)
     for around in (180, -180):
-        out = im.Hue((around, around))(image).astype(int)
-        assert np.abs(out - im.Hue((0, 0))(image)).max() == 0
+        assert np.array_equal(im.Hue((around, around))(image), im.Hue((0, 0))(image))
 
 
 def test_saturation(most: np.random.Generator) -> None:
@@ -144,7 +133,6 @@ def test_salt_and_pepper() -> None:
     assert (noisy == noisy[..., :1]).all()  # whole pixels
     assert abs((noisy == 255).mean() - 0.1) < 0.01 and abs((noisy == 0).mean() - 0.3) < 0.01
     assert im.SaltPepperNoise(1, 0, max_value=1)(image.astype(np.float32)).min() == 1
-    assert np.array_equal(im.SaltPepperNoise(0, 0)(image), image)
 
 
 @pytest.mark.parametrize("shape", [(16, 24), (16, 24, 1), (16, 24, 3), (1, 1, 3)])
@@ -155,20 +143,15 @@ def test_jpeg_noise_keeps_the_shape(shape: tuple[int, ...]) -> None:
         out = im.JpegNoise((90, 91), max_value=white)(floats)
         assert out.shape == shape and out.dtype == np.float32
         assert np.abs(out - floats).max() < 0.1 * white
-    image = smooth.astype(np.uint8)
-    worse, better = (im.JpegNoise((q, q + 1))(image).astype(float) - image for q in (5, 100))
-    assert np.abs(better).max() <= np.abs(worse).max() + 2
     if shape[-1] == 3:
+        image = smooth.astype(np.uint8)
         encoded = cv2.imencode(".jpg", image[..., ::-1], [cv2.IMWRITE_JPEG_QUALITY, 30])[1]
-        expected = cv2.imdecode(encoded, cv2.IMREAD_COLOR)
-        assert expected is not None
+        expected: Any = cv2.imdecode(encoded, cv2.IMREAD_COLOR)
         assert np.array_equal(im.JpegNoise((30, 31))(image), expected[..., ::-1])
 
 
 def test_cutout() -> None:
     image = np.full((10, 12, 3), 9, np.uint8)
-    areas = {int((im.RandomCutout(3, 4)(image, rng(s)) == 0).all(-1).sum()) for s in range(30)}
-    assert areas == {12}
     sizes: set[tuple[int, int]] = set()
     corners: set[tuple[int, int]] = set()
     for seed in range(150):
@@ -178,7 +161,6 @@ def test_cutout() -> None:
         corners.add((int(ys.min()), int(xs.min())))
     assert sizes == {(h, w) for h in (9, 10) for w in (10, 11, 12)}
     assert corners == {(y, x) for y in (0, 1) for x in (0, 1, 2)}
-    assert image.min() == 9
     with pytest.raises(ConfigError, match="does not fit"):
         im.RandomCutout(11, 3)(image)
 
@@ -228,22 +210,3 @@ def test_colours_need_three_channels() -> None:
         for shape in ((5, 5), (5, 5, 1), (5, 5, 4)):
             with pytest.raises(ConfigError, match=rf"{type(aug).__name__}\(.*three colours"):
                 aug(picture(*shape))
-
-
-POINTWISE: list[tuple[Any, Callable[[Array, float], Array]]] = [
-    (im.Brightness(90), lambda x, drawn: x + drawn),
-    (im.BrightnessScale((0, 3)), lambda x, drawn: x * drawn),
-    (im.Contrast((0, 3)), lambda x, drawn: (x - x.mean((0, 1))) * drawn + x.mean((0, 1))),
-    (im.Gamma((-0.9, 3)), lambda x, drawn: 255 * (x / 255) ** (1 / (1 + drawn))),
-]
-
-
-@settings(max_examples=scaled(600))
-@given(st.integers(0, 2**32), st.sampled_from([(5, 7), (5, 7, 1), (4, 4, 3), (3, 3, 6)]))
-def test_tables_and_arithmetic_agree(seed: int, shape: tuple[int, ...]) -> None:
-    for aug, formula in POINTWISE:
-        image = rng(seed).integers(0, 256, shape, np.uint8)
-        drawn = aug.draw(image, rng(seed))
-        expected = np.clip(formula(image.astype(np.float64), drawn), 0, 255)
-        assert np.allclose(aug(image.astype(np.float32), rng(seed)), expected, atol=1e-2), aug
-        assert np.abs(aug(image, rng(seed)) - expected).max() <= 0.51, aug

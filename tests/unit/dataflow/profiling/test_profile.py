@@ -68,19 +68,12 @@ def test_a_slow_map() -> None:
 @pytest.mark.parametrize(
     ("ds", "waits", "advice"),
     [
-        (BatchData(SlowDisk(), 4), "SlowDisk(100)", "num_proc=8"),
-        (BatchData(DataFromGenerator(slowly), 4), "DataFromGenerator(slowly)", "do not help"),
-        (
-            MapData(
-                DataFromGenerator(lambda: iter([(1,)] * 1000)), lambda _: time.sleep(2e-3) or 1
-            ),
-            "MapData(<lambda>)",
-            "num_proc=8",
-        ),
+        (SlowDisk(), "SlowDisk(100)", "num_proc=8"),
+        (DataFromGenerator(slowly), "DataFromGenerator(slowly)", "do not help"),
     ],
 )
 def test_a_stage_that_waits(ds: DataFlow, waits: str, advice: str) -> None:
-    report = profile(ds, 0.2)
+    report = profile(BatchData(ds, 4), 0.2)
     assert report.verdict.bottleneck.startswith(f"{waits} waits")
     assert advice in report.verdict.advice
     assert stage(report, waits).on_cpu < 0.4
@@ -106,11 +99,13 @@ def test_what_comes_before_the_first_datapoint_is_told_apart() -> None:
 @pytest.mark.parametrize(("backend", "ordered"), [("process", True), ("thread", False)])
 def test_stages_in_workers(backend: Any, ordered: bool) -> None:
     ds = PrefetchData(BatchData(SlowDisk(), 5), None, 2, backend=backend, ordered=ordered)
-    report = profile(ds, 0.2)
-    assert [(one.name, one.where) for one in report.stages] == [
-        ("SlowDisk(100)", "workers"),
-        ("BatchData(5)", "workers"),
-    ]
+    report = profile(MapData(ds, list), 0.2)
+    places = {one.name: one.where for one in report.stages}
+    assert places == {
+        "SlowDisk(100)": "workers",
+        "BatchData(5)": "workers",
+        "MapData(list)": "loop",
+    }
     assert 1 <= len(report.workers) <= 2 and report.threads == (backend == "thread")
     assert report.waiting > 0.3 and "\nworkers     " in str(report)
 
@@ -125,46 +120,27 @@ def test_what_can_only_be_read_in_order(on_error: Any) -> None:
     assert report.reader > 0.3 and "in order for the workers" in str(report)
 
 
-def test_a_map_above_the_workers() -> None:
-    ds = PrefetchData(BatchData(arrays(), 5), None, 1, backend="thread")
-    report = profile(MapData(ds, spin), 0.2)
-    assert stage(report, "MapData(spin)").where == "loop"
-    assert stage(report, "BatchData(5)").where == "workers"
-    assert report.waiting < 0.3
-    assert report.verdict.bottleneck.startswith("MapData(spin): ")
-
-
 def test_text() -> None:
-    def name(dp: Any) -> Any:
-        return dp
-
-    name.__name__ = "f" * 200
-    report = profile(BatchData(MapData(arrays(), name), 5), 0.05)
-    assert all(len(line) <= 100 for line in str(report).splitlines())
-    for part in ("µs each", "BatchData(5)", "bottleneck", "to do", "the first after"):
+    report = ProfileReport("it", 100, 2.0, 0.1, [found("BatchData(5)", 1), found("f" * 200, 1)])
+    for part in ("µs each", "BatchData(5)", "bottleneck", "to do", "the first after", "ff…"):
         assert part in str(report)
     assert "\nworkers" not in str(report)
-    lines = report.text(70).splitlines()
-    assert max(map(len, lines)) <= 70
-    assert any(line.startswith("MapData(fff") and "…" in line for line in lines)
-    assert report.datapoints_per_second == report.datapoints / report.seconds
+    for width in (70, 100):
+        assert max(map(len, report.text(width).splitlines())) <= width
+    assert report.datapoints_per_second == 50
 
 
-def test_quiet_unless_on_a_terminal(
+def test_progress_is_shown_on_a_terminal_only(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     profile(arrays(), 0.05)
-    captured = capsys.readouterr()
-    assert captured.out == captured.err == ""
-
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.setattr("sys.stderr", screen := Terminal())
+    assert capsys.readouterr() == ("", "")
+    screen = io.StringIO()
+    screen.isatty = lambda: True  # type: ignore[method-assign]
+    monkeypatch.setattr("sys.stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
     profile(MapData(arrays(), spin), 0.3)
-    assert "profile" in screen.getvalue() and capsys.readouterr().out == ""
+    assert "profile" in screen.getvalue()
 
 
 def test_passes_follow_one_another_and_those_of_the_flow_are_not_counted() -> None:
@@ -182,10 +158,7 @@ def test_passes_follow_one_another_and_those_of_the_flow_are_not_counted() -> No
 @pytest.mark.parametrize(
     ("arguments", "error", "told"),
     [
-        ({"ds": [1]}, ConfigError, "profile measures a DataFlow"),
-        *(({"seconds": s}, ConfigError, "no length of time") for s in ("a", None, 0, -1.0)),
-        *(({"seconds": float(s)}, ConfigError, "no length of time") for s in ("nan", "inf")),
-        ({"seed": "a"}, ConfigError, "seed is no integer"),
+        *(({"seconds": float(s)}, ConfigError, "no length of time") for s in (0, "nan", "inf")),
         ({"ds": DataFromList([])}, DataFlowError, "no datapoints to measure"),
         ({"ds": RepeatedData(MapData(arrays(), int))}, DataFlowError, r"MapData\(int\) raised"),
     ],
@@ -213,15 +186,13 @@ WORKERS = {"waiting": 0.8, "workers": [0.95, 0.9]}
         ([LOOP], {}, "cast: 1,000.0 µs per datapoint, 50%", "PrefetchData(ds, num_proc="),
         ([LOOP], {"datapoints": 10**5}, "cast: ", "cost more than it saves"),
         ([CALLS], {}, "the cost of a call", "batched=True"),
-        ([LOOP, CALLS], {}, "the cost of a call", "batched=True"),
-        ([found("slow", 1, "loop", calls=True)], {}, "slow: ", "PrefetchData"),
         ([found("read", 1, "loop", on_cpu=0.1)], {}, "read waits", "num_proc=8"),
         ([found("read", 1, "loop", on_cpu=0.1, divisible=False)], {}, "read waits", "do not help"),
         ([LOOP, found("decode", 9)], {**WORKERS, "waiting": 0.1}, "cast: ", "below PrefetchData"),
         (
             [DECODE, READ, LOOP],
             WORKERS,
-            "too few workers: 2 of 2 are always busy, mostly with dec",
+            "too few workers: 2 of 2 are always busy, mostly with d",
             "",
         ),
         ([found("read", 3, on_cpu=0.1)], WORKERS, "too few", "also more than that: they wait"),
@@ -229,15 +200,12 @@ WORKERS = {"waiting": 0.8, "workers": [0.95, 0.9]}
         ([DECODE], {**WORKERS, "workers": [0.9, 0.2]}, "one worker: of 2 only 1", "num_prefetch"),
         ([DECODE], {**WORKERS, "workers": [0.3, 0.2]}, "handing over: the loop waits 80%", "uint8"),
         ([DECODE, READ], {**WORKERS, "workers": [0.3], "reader": 0.9}, "reading in order", ""),
-        ([DECODE, READ], {**WORKERS, "workers": [], "reader": 0.9}, "reading in order", ""),
         ([DECODE, READ], {**WORKERS, "reader": 0.9}, "too few workers", ""),
         *(
             ([DECODE], {**WORKERS, "workers": w, "threads": True}, told, "")
             for w, told in (
                 ([0.4, 0.4], "the interpreter's lock: 2 threads do the work of one"),
-                ([0.6, 0.6], "the interpreter's lock"),
                 ([0.9, 0.9], "too few"),
-                ([0.1, 0.1], "handing over"),
                 ([0.9], "too few"),
             )
         ),

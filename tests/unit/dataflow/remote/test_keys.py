@@ -23,30 +23,27 @@ def give(keys: Path, *, bind: bool) -> None:
             door.stop()
 
 
-def test_keys_are_made(tmp_path: Path) -> None:
+def test_keys_are_made_and_added_and_nothing_is_overwritten(tmp_path: Path) -> None:
     folder = generate_keys(tmp_path / "new" / "keys")
     for file in folder.glob("*.key_secret"):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    secret, allowed = folder / "client.key_secret", folder / "allowed" / "client.key"
-    assert zmq.auth.load_certificate(secret)[0] == zmq.auth.load_certificate(allowed)[0]
+    secret, allowed = folder / "client.key_secret", folder / "allowed"
+    assert (
+        zmq.auth.load_certificate(secret)[0] == zmq.auth.load_certificate(allowed / "client.key")[0]
+    )
     assert zmq.auth.load_certificate(folder / "server.key")[1] is None
     for keys, bind in ((folder, True), (folder, False), (secret, False)):
         give(keys, bind=bind)
-
-
-def test_clients_are_added_and_nothing_is_overwritten(tmp_path: Path) -> None:
-    generate_keys(tmp_path)
-    before = {file: file.read_bytes() for file in tmp_path.rglob("*.key*")}
+    before = {file: file.read_bytes() for file in folder.rglob("*.key*")}
     with pytest.raises(ConfigError, match=r"client\.key_secret exists"):
-        generate_keys(tmp_path)
-    generate_keys(tmp_path, ["one", "two"])
-    generate_keys(tmp_path, "gpu")
+        generate_keys(folder)
+    generate_keys(folder, ["one", "two"])
+    generate_keys(folder, "gpu")
     assert {file: file.read_bytes() for file in before} == before
-    names = sorted(file.stem for file in (tmp_path / "allowed").iterdir())
-    assert names == ["client", "gpu", "one", "two"]
+    assert sorted(file.stem for file in allowed.iterdir()) == ["client", "gpu", "one", "two"]
 
 
-@pytest.mark.parametrize("name", ["server", "", "../x", "a/b", ".x", "x" * 65])
+@pytest.mark.parametrize("name", ["server", "", "../x", "x" * 65])
 def test_names_that_are_none(tmp_path: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="not a name"):
         generate_keys(tmp_path / "keys", [name])
@@ -73,19 +70,12 @@ def test_each_side_needs_its_own_files(tmp_path: Path) -> None:
         give(folder, bind=True)
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"\xff\xfe" * 50,
-        b'public-key = "short"',
-        b'public-key = "' + b"~" * 40 + b'"\nsecret-key = "' + b"~" * 40 + b'"',
-        b'public-key = "' + b"a" * 40 + b'"',
-        b'public-key = "' + b"a" * 40 + b'"\nsecret-key = "' + b"b" * 40 + b'"',
-    ],
-)
-def test_damaged_files(tmp_path: Path, content: bytes) -> None:
+def test_damaged_files(tmp_path: Path) -> None:
     generate_keys(tmp_path)
-    (tmp_path / "client.key_secret").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"cannot be read|no secret key"):
-        give(tmp_path, bind=False)
+    public = 'public-key = "' + "a" * 40 + '"\n'
+    wrong = 'public-key = "' + "~" * 40 + '"\nsecret-key = "' + "~" * 40 + '"'
+    other = public + 'secret-key = "' + "b" * 40 + '"'
+    for content in ("", 'public-key = "short"', wrong, public, other):
+        (tmp_path / "client.key_secret").write_text(content)
+        with pytest.raises(ConfigError, match=r"cannot be read|no secret key"):
+            give(tmp_path, bind=False)

@@ -11,7 +11,8 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from itertools import groupby, islice
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,8 @@ from towerpack.dataflow import (
     send_dataflow_zmq,
 )
 from towerpack.dataflow.formats import pack_frames
-from towerpack.dataflow.remote import _protocol, generate_keys
+from towerpack.dataflow.formats._wire import pack_list
+from towerpack.dataflow.remote import _protocol, _send, generate_keys
 from towerpack.dataflow.remote._protocol import Kind, header
 from towerpack.dataflow.testing import same_datapoints
 
@@ -98,6 +100,18 @@ def test_what_is_sent_arrives_as_it_is(scheme: str, bind: bool, tmp_path: Path) 
     assert (ds.counts["a"].datapoints, ds.counts["a"].lost) == (30, 0)
 
 
+def test_small_datapoints_travel_together(ipc: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_send, "_QUICKLY_S", 10.0)
+    together: list[int] = []
+    monkeypatch.setattr(
+        _send, "pack_list", lambda values: together.append(len(values)) or pack_list(values)
+    )
+    send(numbers(1000), ipc, hwm=1000)
+    ds = RemoteDataZMQ(ipc, timeout_s=30)
+    assert list(ds) == list(numbers(1000)) and ds.counts["a"].lost == 0
+    assert together == [1] * 128 + [128] * 6 + [104]
+
+
 def test_several_producers_and_addresses(run: Run, ipc: str) -> None:
     # A process, which can be ended: a producer that nobody listens to waits for ever.
     run(ipc, name="other", count=9, passes=1)
@@ -128,7 +142,7 @@ def test_a_producer_is_no_further_ahead_than_both_sides_allow(ipc: str) -> None:
     iterator = RemoteDataZMQ(ipc, hwm=2, timeout_s=30).iterate()
     next(iterator)
     assert wait_until(lambda: len(made) >= 4, 20)
-    time.sleep(0.5)
+    time.sleep(0.3)
     assert len(made) <= 10
     assert [dp[0] for dp in iterator] == list(range(1, 40))
 
@@ -143,20 +157,11 @@ def test_what_a_flow_raises_is_raised_on_both_sides(run: Run, ipc: str) -> None:
 
 
 def test_what_cannot_be_packed_is_an_error_and_no_pickle(ipc: str) -> None:
-    seen: list[str] = []
-
-    def sender() -> None:
-        try:
-            send_dataflow_zmq(DataFromList([(object(),)]), ipc, name="a")
-        except ConfigError as error:
-            seen.append(str(error))
-
-    thread = threading.Thread(target=sender)
-    thread.start()
-    with pytest.raises(DataFlowError, match="object cannot be packed"):
-        next(RemoteDataZMQ(ipc, timeout_s=30).iterate())
-    thread.join(15)
-    assert "object cannot be packed" in seen[0]
+    with ThreadPoolExecutor(1) as pool:
+        sending = pool.submit(send_dataflow_zmq, DataFromList([(object(),)]), ipc, name="a")
+        with pytest.raises(DataFlowError, match="object cannot be packed"):
+            next(RemoteDataZMQ(ipc, timeout_s=30).iterate())
+        assert "object cannot be packed" in str(sending.exception(15))
 
 
 def test_a_producer_is_killed_and_started_again(run: Run, ipc: str) -> None:
@@ -195,22 +200,17 @@ def test_a_new_pass_goes_on_with_what_comes(run: Run, ipc: str) -> None:
         list(old)
 
 
-@pytest.mark.parametrize(
-    ("number", "code", "busy"), [(signal.SIGTERM, 143, False), (signal.SIGINT, 1, True)]
-)
-def test_signals_end_a_producer(
-    run: Run, ipc: str, number: signal.Signals, code: int, busy: bool
-) -> None:
+@pytest.mark.parametrize("busy", [False, True])
+def test_ctrl_c_ends_a_producer(run: Run, ipc: str, busy: bool) -> None:
     process = run(ipc, name="a", count=10)
     iterator = RemoteDataZMQ(ipc, timeout_s=60).iterate()
     next(iterator)
     if not busy:
         iterator.close()
         time.sleep(0.3)  # it waits for a consumer
-    process.send_signal(number)
-    _, text = communicate(process, 10)
-    assert process.returncode in (code, -number)
-    assert number is signal.SIGINT or b"Traceback" not in text
+    process.send_signal(signal.SIGINT)
+    communicate(process, 10)
+    assert process.returncode in (1, -signal.SIGINT)
 
 
 def test_whoever_waits_says_for_whom(ipc: str) -> None:
@@ -276,7 +276,6 @@ def test_damaged_and_foreign_messages_are_dropped(
             assert "producer 'y' raised ? at datapoint 0: " in str(error)
     context.destroy(linger=0)
     assert came < 60 and "This is no message of remote data" in caplog.text
-    assert sorted(key for key, _ in groupby(caplog.messages)) == sorted(caplog.messages)
 
 
 def test_keys_let_in_who_has_them(run: Run, tmp_path: Path) -> None:
@@ -289,7 +288,7 @@ def test_keys_let_in_who_has_them(run: Run, tmp_path: Path) -> None:
     run(address, name="wrong", keys=str(other), **options)
     run(address, name="none", **options)
     run(address, name="gone", keys=str(keys / "gone.key_secret"), **options)
-    ds = RemoteDataZMQ(address, keys=keys, timeout_s=1.5, producers=1)
+    ds = RemoteDataZMQ(address, keys=keys, timeout_s=1, producers=1)
     iterator = iter(ds)
     with pytest.raises(WorkerError, match="whether their keys fit"):
         next(iterator)
@@ -303,18 +302,15 @@ def test_keys_let_in_who_has_them(run: Run, tmp_path: Path) -> None:
     [
         (lambda: RemoteDataZMQ("tcp://127.0.0.1:0"), "not an address"),
         (lambda: RemoteDataZMQ("tcp://127.0.0.1"), "not an address"),
-        (lambda: RemoteDataZMQ("udp://x:1"), "not an address"),
         (lambda: RemoteDataZMQ(5555), "not an address"),  # type: ignore[arg-type]
         (lambda: RemoteDataZMQ("tcp://0.0.0.0:5555"), "there are no keys"),
+        (lambda: RemoteDataZMQ("tcp://127.example.org:1"), "there are no keys"),
         (lambda: RemoteDataZMQ("ipc://x", "tcp://localhost.example.org:1"), "there are no keys"),
-        (lambda: RemoteDataZMQ("ipc://x", hwm=0), "hwm is 0"),
         (lambda: RemoteDataZMQ("ipc://x", producers=0), "neither how many"),
         (lambda: RemoteDataZMQ("ipc://x", producers=["a", "a"]), "neither how many"),
-        (lambda: RemoteDataZMQ("ipc://x", max_nbytes=5), "max_nbytes is 5"),
         (lambda: RemoteDataZMQ("ipc://x").iterate(state={"inner": 3}), "state"),
         (lambda: send_dataflow_zmq(numbers(1), "tcp://eth0:5555"), "there are no keys"),
         (lambda: send_dataflow_zmq(numbers(1), "ipc://x", format="zmq_ops"), "format"),
-        (lambda: send_dataflow_zmq(numbers(1), "ipc://x", hwm=0), "hwm is 0"),
         (lambda: send_dataflow_zmq(numbers(1), "ipc://x", name="a" * 300), "1 to 200 bytes"),
     ],
 )
