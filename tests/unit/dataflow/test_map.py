@@ -41,9 +41,8 @@ def test_component() -> None:
     assert data.lst == [{"a": 1}, {"a": 2}]  # which nobody has changed
     assert list(MapDataComponent(DataFromList([[1, 2]]), str)) == [["1", 2]]
 
-    with pytest.raises(MapError, match="There is no component 'b' to map") as caught:
+    with pytest.raises(MapError, match=r"'b'\) raised KeyError .*\n +got +dict {a: int}"):
         list(MapDataComponent(data, str, "b"))
-    assert caught.value.expected == "'a'"
     with pytest.raises(ConfigError, match="needs a function"):
         MapData(data, 3)  # type: ignore[arg-type]
 
@@ -71,25 +70,19 @@ def test_vectorised_must_keep_rows() -> None:
     with pytest.raises(MapError, match="changed the number of rows") as caught:
         list(MapData(arrays(), lambda dp: (dp[0][:3],), batched=True))
     assert "12 rows" in str(caught.value)
-    for wrong in (np.array(1), np.float32(1), 5, [1, 2]):
-        with pytest.raises(MapError, match="changed the number of rows"):
-            list(MapData(arrays(), lambda dp, wrong=wrong: (dp[0], wrong), batched=True))
+    with pytest.raises(MapError, match="changed the number of rows"):
+        list(MapData(arrays(), lambda dp: (dp[0], np.float32(1)), batched=True))
     with pytest.raises(MapError, match="returned a NoneType"):
         list(MapData(arrays(), lambda dp: None, batched=True))
     with pytest.raises(BatchError):
         ragged = DataFromList([(np.zeros(1),), (np.zeros(2),)])
         list(BatchData(MapData(ragged, lambda dp: dp, batched=True), 2))
 
-
-def test_vectorised_error_names_the_block() -> None:
     def fail(dp: Any) -> Any:
         raise ZeroDivisionError("no")
 
     with pytest.raises(MapError, match=r"fail\) raised ZeroDivisionError on datapoints 4\.\.7 of"):
         BatchData(MapData(arrays(), fail, batched=True), 4).plan(seed=0).get(1)
-
-
-def test_vectorised_is_for_before_batches() -> None:
     for wrap in (lambda ds: ds, RepeatedData):
         with pytest.raises(ConfigError, match="before BatchData"):
             MapData(wrap(BatchData(arrays(), 2)), lambda dp: dp, batched=True)
@@ -110,14 +103,16 @@ def test_rng_depends_on_seed_epoch_position_and_place() -> None:
     assert len(seen) == 2 * 2 * 12 * 2
 
 
-def explode(dp: Any) -> Any:
-    if dp[1] == 5:
-        raise ValueError("bad picture")
-    return dp
-
-
 @pytest.mark.parametrize("make", [arrays, stream])
 def test_error_tells_the_whole_story_and_loses_nothing(make: Any) -> None:
+    left = [1, 2]
+
+    def explode(dp: Any) -> Any:
+        if dp[1] == 5 and left:
+            left.pop()
+            raise ValueError("bad picture")
+        return dp
+
     ds = BatchData(MapData(make(), explode), 2)
     iterator = ds.iterate(epoch=3)
     assert [next(iterator)[1].tolist() for _ in range(2)] == [[0, 1], [2, 3]]
@@ -126,35 +121,13 @@ def test_error_tells_the_whole_story_and_loses_nothing(make: Any) -> None:
         with pytest.raises(MapError) as caught:
             next(iterator)
         error = caught.value
-        assert error.what == (
-            "MapData(explode) raised ValueError on datapoint 5 of epoch 3: bad picture"
-        )
-        assert error.pipeline is not None
-        assert error.pipeline.endswith(" > MapData(explode) > BatchData(2)")
+        told = "MapData(explode) raised ValueError on datapoint 5 of epoch 3: bad picture"
+        assert error.what == told and isinstance(error.__cause__, ValueError)
+        assert str(error.pipeline).endswith(" > MapData(explode) > BatchData(2)")
         assert "float32 [2]" in str(error) and 'on_error="skip"' in str(error)
-        assert isinstance(error.__cause__, ValueError)
         assert iterator.state() == before
-
-
-def test_a_mapped_datapoint_that_failed_is_tried_again() -> None:
-    tries: list[int] = []
-
-    def flaky(dp: Any) -> Any:
-        if dp[1] == 1:
-            tries.append(1)
-            if len(tries) == 1:
-                raise OSError("once")
-        return dp[1]
-
-    for ds in (arrays(), stream()):
-        tries.clear()
-        iterator = MapData(ds, flaky).iterate()
-        assert next(iterator) == 0
-        with pytest.raises(MapError):
-            next(iterator)
-        state = iterator.state()
-        assert list(iterator) == list(range(1, 12))
-        assert list(MapData(ds, flaky).iterate(state=state)) == list(range(1, 12))
+    for rest in (iterator, ds.iterate(state=before)):
+        assert [y.tolist() for _, y in rest] == [[i, i + 1] for i in range(4, 12, 2)]
 
 
 def test_returning_nothing_is_an_error() -> None:
@@ -204,21 +177,3 @@ def test_select() -> None:
         SelectComponent(data, [])
     with pytest.raises(MapError, match=r"SelectComponent\('d'\) raised KeyError"):
         list(SelectComponent(data, "d"))
-
-
-def test_an_error_of_ours_keeps_its_lines_apart() -> None:
-    def crop(dp: Any) -> Any:
-        raise ConfigError("It is too small.", got="5 pixels", expected="6", fix="make it larger")
-
-    ds = MapData(DataFromList([(1, 2)]), crop)
-    with pytest.raises(MapError) as caught:
-        list(ds)
-    assert str(caught.value).splitlines() == [
-        "MapData(crop) raised ConfigError on datapoint 0 of epoch 0: It is too small.",
-        "  got       5 pixels",
-        "            in tuple (int, int)",
-        "  expected  6",
-        '  to fix    make it larger; on_error="skip" leaves out and counts bad datapoints',
-        "  pipeline  DataFromList(1) > MapData(crop)",
-    ]
-    assert isinstance(caught.value.__cause__, ConfigError)

@@ -10,9 +10,8 @@ import pytest
 
 from every_flow import planned
 from small_flows import Noise, Twice
-from towerpack import DataFlowError, MapError
+from towerpack import DataFlowError
 from towerpack.dataflow import (
-    BatchByLength,
     BatchData,
     CacheData,
     DataFlow,
@@ -35,11 +34,6 @@ WRAPS: dict[str, Callable[[DataFlow], DataFlow]] = {
 }
 
 
-class UnwellError(Exception):
-    def __str__(self) -> str:
-        raise RuntimeError("no text")
-
-
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("error", [SystemExit("boo"), KeyboardInterrupt()])
 @pytest.mark.parametrize("wrap", WRAPS.values(), ids=WRAPS)
@@ -56,15 +50,6 @@ def test_what_is_no_exception_reaches_the_consumer(
         for _ in wrap(MapData(DataFromArrays(np.arange(200)), leaves)):
             found += 1
     assert found in (70, 8)
-
-
-@pytest.mark.parametrize("num_proc", [0, 1])
-def test_errors_without_a_text(num_proc: int) -> None:
-    def unwell(dp: Any) -> Any:
-        raise UnwellError
-
-    with pytest.raises(MapError, match=r"UnwellError on datapoint 0 .*its __str__ raised"):
-        next(PrefetchData(MapData(DataFromList([(1,)]), unwell), num_proc=num_proc).iterate())
 
 
 class Interrupted:
@@ -114,16 +99,6 @@ def test_lists_that_raise(error: Exception) -> None:
     for above in (ds, ShuffleData(ds), RepeatedData(ds, 2), BatchData(ds, 2), prefetched):
         with pytest.raises(DataFlowError, match=rf"Stops\[3\] raised {type(error).__name__}"):
             list(above)
-
-
-@pytest.mark.parametrize("lengths", [None, [1, 1, 1]])
-def test_lengths_that_raise(lengths: Any) -> None:
-    def length(dp: Any) -> int:
-        return next(iter([]))
-
-    flow = BatchByLength(DataFromList([([1],)] * 3), 2, lengths=lengths, length=length)
-    with pytest.raises(DataFlowError, match="cannot group datapoint 0: StopIteration"):
-        list(flow)
 
 
 @pytest.mark.parametrize("outer", [ProxyDataFlow, Twice])

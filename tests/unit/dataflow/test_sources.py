@@ -85,12 +85,6 @@ class TestDataFromList:
 
 
 class TestDataFromGenerator:
-    def test_function_is_called_for_each_pass(self) -> None:
-        ds = DataFromGenerator(lambda: ((i,) for i in range(3)))
-        assert list(ds) == list(ds) == [(0,), (1,), (2,)]
-        with pytest.raises(TypeError, match="not known"):
-            len(ds)
-
     def test_generator_object_is_good_for_one_pass(self) -> None:
         ds = DataFromGenerator((i,) for i in range(3))
         assert len(list(ds)) == 3
@@ -158,35 +152,10 @@ class TestFakeData:
         assert i.dtype == np.int64 and set(i.tolist()) == {5, 6, 7}
         assert u.dtype == np.uint8 and u.max() > 200
         assert b.dtype == np.bool_ and 150 < b.sum() < 350
-
-    def test_random_or_not(self) -> None:
-        values = [value.item() for (value,) in FakeData([[]], 10)]
-        assert len(set(values)) == 10
-        values = [value.item() for (value,) in FakeData([[]], 10, random=False)]
-        assert len(set(values)) == 1
+        for random, different in ((True, 10), (False, 1)):
+            assert len({x.item() for (x,) in FakeData([[]], 10, random)}) == different
 
 
-class Squares(DataFlow):
-    def __len__(self) -> int:
-        return 10
-
-    def __getitem__(self, index: int) -> tuple[int, int]:
-        if index == 7:
-            raise KeyError("seven")
-        return index, index**2
-
-
-class TestOwnSources:
-    def test_error_names_the_position(self) -> None:
-        iterator = BatchData(Squares(), 10).iterate()
-        with pytest.raises(DataFlowError, match=r"Squares\[7\] raised KeyError") as caught:
-            next(iterator)
-        assert caught.value.pipeline == "Squares(10) > BatchData(10)"
-        assert iterator.state()["at"] == 0
-
-    def test_one_that_defines_nothing(self) -> None:
-        class Nothing(DataFlow):
-            pass
-
-        with pytest.raises(ConfigError, match="defines no datapoints"):
-            iter(Nothing())
+def test_one_that_defines_nothing() -> None:
+    with pytest.raises(ConfigError, match="defines no datapoints"):
+        iter(DataFlow())

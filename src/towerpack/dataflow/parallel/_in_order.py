@@ -102,8 +102,7 @@ class Levels:
                 inner = WindowStream(inner, self.group, _made_of(stage), saved, place.tally)
             elif _skips(stage):
                 mapper = Mapped(stage.f, stage.mapper(place).name, None)
-                tally = place.tally or Tally()
-                inner = MapStream(inner, mapper, epoch, saved, tally, stage.policy)
+                inner = MapStream(inner, mapper, epoch, saved, stage.policy, place.tally)
             else:
                 inner = MappedStream(inner, saved)
         return inner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,10 @@ Domain = tuple[float, float]
 class FakeData(Stage):
     """Tuples of arrays with given shapes, uniform in a domain.
 
-    Contract: in order; `size` long; random unless `random=False`; thread- and fork-safe; resumable
-    at once.
+    Contract: in order; `size`; random unless `random=False`; thread-, fork-safe; resumable at once.
 
     Args:
         shapes: One for each component; `[]` is a scalar.
-        size: Datapoints in a pass.
         random: New numbers for every datapoint, or the first one again and again.
         dtype: Of all components, or one for each.
         domain: `(low, high)` of all components, or one for each; `low <= value < high`. For bool,
@@ -48,21 +47,19 @@ class FakeData(Stage):
         self.repeats_first = not random
         self.random = seed is None
         self.seed = check_seed(seed)
-        side = "a side of a shape"
         try:
-            self.shapes = [tuple(integer_of(n, side, 0) for n in shape) for shape in shapes]
-            each: Any = dtype if isinstance(dtype, (list, tuple)) else [dtype] * len(self.shapes)
-            self.dtypes = [np.dtype(one) for one, _ in zip(each, self.shapes, strict=True)]
+            sides = [tuple(shape) for shape in shapes]
+            each: Any = dtype if isinstance(dtype, (list, tuple)) else [dtype] * len(sides)
+            self.dtypes = [np.dtype(one) for one, _ in zip(each, sides, strict=True)]
             pairs = np.asarray(domain, np.float64).reshape(-1, 2)
-            bounds = np.broadcast_to(pairs, (len(self.shapes), 2))
-        except ConfigError:
-            raise
+            bounds = np.broadcast_to(pairs, (len(sides), 2))
         except (TypeError, ValueError) as error:
             raise ConfigError(
                 "There must be one shape, one dtype and one domain for each component.",
                 got=f"shapes {given(shapes)}, dtypes {given(dtype)}, domains {given(domain)}",
                 expected='for example [[28, 28], []], an image and a scalar, "float32" and (0, 1)',
             ) from error
+        self.shapes = [tuple(integer_of(n, "a side of a shape", 0) for n in one) for one in sides]
         self.domains = [(low, high) for low, high in bounds.tolist()]
 
     def length(self) -> Length:
@@ -76,22 +73,23 @@ class FakeData(Stage):
         return f"{super().content()}, {drawn}"
 
     def compile(self, place: Place) -> Node | None:
-        return FakeNode(self, place.key(self, self.seed))
+        components = list(zip(self.shapes, self.dtypes, self.domains, strict=True))
+        return FakeNode(self.size, components, self.repeats_first, place.key(self, self.seed))
 
 
+@dataclass(eq=False)
 class FakeNode(Node):
     """Draw datapoints by position."""
 
-    def __init__(self, flow: FakeData, key: int) -> None:
-        self.size = flow.size
-        self._components = list(zip(flow.shapes, flow.dtypes, flow.domains, strict=True))
-        self._repeats_first = flow.repeats_first
-        self._key = key
+    size: int | None
+    components: list[tuple[tuple[int, ...], np.dtype[Any], Domain]]
+    repeats_first: bool
+    key: int
 
     def get(self, epoch: int, position: int) -> Datapoint:
-        where = (0, 0) if self._repeats_first else (epoch, position)
-        rng = position_rng(self._key, *where)
-        return tuple(_draw(rng, *component) for component in self._components)
+        where = (0, 0) if self.repeats_first else (epoch, position)
+        rng = position_rng(self.key, *where)
+        return tuple(_draw(rng, *component) for component in self.components)
 
 
 def _draw(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -27,10 +28,18 @@ _DECODING = 'lambda file: decode_image(Path(file).read_bytes()), on_error="skip"
 
 
 class FilesStage(PlannedSource["FilesNode"]):
-    """Base of sources that read one file for each datapoint."""
+    """Base of sources that read one file for each datapoint; arguments as of `FilesNode`."""
 
-    def __init__(self, node: FilesNode, shuffle: bool, seed: int | None) -> None:
-        super().__init__(node, shuffle=shuffle, seed=seed)
+    def __init__(
+        self,
+        files: Strings,
+        reader: ImageReader | None,
+        labels: NDArray[np.int64] | None,
+        *,
+        shuffle: bool,
+        seed: int | None,
+    ) -> None:
+        super().__init__(FilesNode(files, reader, labels), shuffle=shuffle, seed=seed)
 
     def content(self) -> str:
         node = self._node
@@ -46,8 +55,7 @@ class FilesStage(PlannedSource["FilesNode"]):
 class ImageFromFile(FilesStage):
     """Datapoint i is `[image]`, decoded from file i: uint8, [height, width, channels], RGB.
 
-    Contract: in order, or exactly shuffled; as long as the list; random if shuffled; thread- and
-    fork-safe; resumable at once.
+    Contract: as `DataFromList`.
 
     Args:
         files: Names of JPEG, PNG, WebP, BMP, TIFF or GIF files. Copied, and never reordered.
@@ -58,7 +66,6 @@ class ImageFromFile(FilesStage):
         seed: For the shuffle alone; by default the run's.
 
     Raises:
-        ConfigError: The arguments make no sense.
         FormatError: A file cannot be read, or is no whole image; raised while iterating.
     """
 
@@ -75,8 +82,7 @@ class ImageFromFile(FilesStage):
         if isinstance(files, (str, os.PathLike)) or not isinstance(cast("object", files), Iterable):
             raise ConfigError("ImageFromFile takes a list of files.", got=given(files))
         reader = ImageReader(channel, resize, max_pixels)
-        node = FilesNode(Strings(map(str, files)), reader, None)
-        super().__init__(node, shuffle, seed)
+        super().__init__(Strings(map(str, files)), reader, None, shuffle=shuffle, seed=seed)
 
 
 class ImageReader:
@@ -93,26 +99,17 @@ class ImageReader:
         if channels not in (1, 3):
             raise ConfigError(f"There are no images of {channels} channels.", expected="3 or 1")
         self._channels = channels
-        self._size = None if resize is None else height_and_width(resize, "size")
-        self._max_pixels = integer_of(max_pixels, "max_pixels")
         self._rgb = rgb
+        self._size = None if resize is None else height_and_width(resize, "size")
+        limit = integer_of(max_pixels, "max_pixels")
+        self._decode = partial(decode_image, rgb=rgb, channels=channels, max_pixels=limit)
 
     def __repr__(self) -> str:
         return f"ImageReader({self._channels}, {self._size}, rgb={self._rgb})"
 
     def __call__(self, file: str, allocate: Allocate = np.empty) -> NDArray[np.uint8]:
-        """The image in one file; `allocate` makes memory for one that is resized.
-
-        Raises:
-            FormatError: It cannot be read, or is no whole image.
-        """
-        image = decode_image(
-            _read(file),
-            rgb=self._rgb,
-            channels=self._channels,
-            max_pixels=self._max_pixels,
-            name=file,
-        )
+        """The image in one file; `allocate` makes memory for one that is resized."""
+        image = self._decode(_read(file), name=file)
         if self._size is None:
             return image
         cv2: Any = require("cv2", extra="image", needed_for="resizing images")
@@ -123,41 +120,35 @@ class ImageReader:
 
 
 def _read(file: str) -> bytes:
-    """What an image file holds."""
+    """What an image file holds, unless it is too large or no file."""
+
+    def opener(file: str, flags: int) -> int:
+        return os.open(file, flags | os.O_NONBLOCK)  # a pipe would wait for who writes to it
+
     try:
-        with open(file, "rb", opener=_opened) as opened:
+        with open(file, "rb", opener=opener) as opened:
             status = os.fstat(opened.fileno())
             if not stat.S_ISREG(status.st_mode):
                 raise OSError("it is no file, but a pipe or a device")
-            nbytes = status.st_size
-            if nbytes <= _LARGEST_FILE:
-                return opened.read()
+            if status.st_size > _LARGEST_FILE:
+                raise OSError(f"it has {status.st_size:_} bytes")
+            return opened.read()
     except (OSError, ValueError) as error:
         raise FormatError(
             f"The image {file} cannot be read: {error}.",
             fix="check the list of files and where the program runs; complete the data set",
         ) from error
-    raise FormatError(f"The image {file} has {nbytes:_} bytes.")
-
-
-def _opened(file: str, flags: int) -> int:
-    return os.open(file, flags | os.O_NONBLOCK)  # a pipe would wait for somebody who writes to it
 
 
 class FilesNode(RowMaker, Node):
-    """Read one file for each datapoint; without a `reader`, give its name.
-
-    With labels, datapoints are tuples of image and label, otherwise lists without.
-    """
-
-    size: int | None
+    """Read one file for each datapoint, or give its name; `(image, label)`, else `[image]`."""
 
     def __init__(
         self, files: Strings, reader: ImageReader | None, labels: NDArray[np.int64] | None
     ) -> None:
         self.files = files
         self.labels = labels
-        self.size = len(files)
+        self.size: int | None = len(files)
         self.reader = reader
 
     def read(self, epoch: int, positions: Positions) -> Block:

@@ -16,7 +16,8 @@ from towerpack.dataflow._stream import State, Stream, check_count
 from towerpack.dataflow._user_code import Ambient, ReplayStream
 
 _NO_LIMIT = (1 << 63) - 1
-_CLOSED = (EOFError, getattr(queue, "ShutDown", EOFError))  # Python 3.13 has the second
+# Python 3.13 has the second.
+_CLOSED: tuple[type[Exception], ...] = (EOFError, getattr(queue, "ShutDown", EOFError))
 
 
 class DataFromIterable(Stage):
@@ -31,11 +32,7 @@ class DataFromIterable(Stage):
 
     def __init__(self, iterable: Iterable[Any]) -> None:
         if not _iterable(iterable):
-            raise ConfigError(
-                "DataFromIterable takes what can be iterated.",
-                got=given(iterable),
-                fix="a list, or DataFromGenerator for a function",
-            )
+            raise ConfigError("DataFromIterable takes what can be iterated.", got=given(iterable))
         self._source: Any = iterable
         self._used = False
 
@@ -52,15 +49,13 @@ class DataFromIterable(Stage):
         return ReplayStream(begin, partial(Ambient, key, epoch), type(self).__name__, state)
 
     def _start(self, key: int, epoch: int) -> Iterator[Datapoint]:
-        source = cast("Iterable[Any]", self._source)
         if self._used:
             raise DataFlowError(
-                f"{type(self).__name__} was given a {type(source).__name__}, which can be "
-                "iterated once, and that was done.",
+                f"A {type(self._source).__name__} can be iterated once, and that was done.",
                 fix="pass the generator function instead, not what it returned",
             )
-        self._used = isinstance(source, Iterator)
-        return iter(source)
+        self._used = isinstance(self._source, Iterator)
+        return iter(self._source)
 
 
 class DataFromGenerator(DataFromIterable):
@@ -80,11 +75,7 @@ class DataFromGenerator(DataFromIterable):
     ) -> None:
         self._called = callable(gen) and not isinstance(gen, Iterator)
         if not self._called and (rng or not _iterable(cast("object", gen))):
-            raise ConfigError(
-                "DataFromGenerator takes a generator function.",
-                got=given(gen),
-                fix=f"def gen({'rng' * rng}): yield datapoint",
-            )
+            raise ConfigError("DataFromGenerator takes a generator function.", got=given(gen))
         self._source = gen
         self._used = False
         self._rng = self.random = rng
@@ -110,13 +101,11 @@ def _iterable(source: object) -> bool:
 class DataFromQueue(Stage):
     """What `queue.get()` gives, until a sentinel comes or the queue is closed.
 
-    A pass ends at a sentinel, and the next pass goes on behind it. Waiting can be interrupted by
-    Ctrl-C.
+    A pass ends at a sentinel, and the next one goes on behind it. Ctrl-C interrupts waiting.
 
-    Contract: in order of the queue; length unknown; not random; iterators share the queue, so that
-    each datapoint goes to one of them; crosses to other processes if the queue does. What was taken
-    from a queue cannot be taken again, so nothing is exactly resumable: a state counts what was
-    taken, and a resumed pass goes on with what the queue holds then.
+    Contract: in order of the queue; length unknown; not random; each datapoint goes to one of the
+    iterators, which share the queue; fork-safe if the queue is; not resumable: a state counts what
+    was taken, and a resumed pass goes on with what the queue holds then.
 
     Args:
         queue: `queue.Queue`, `multiprocessing.Queue`, or anything with `get()`.
@@ -125,9 +114,7 @@ class DataFromQueue(Stage):
 
     def __init__(self, queue: Any, *, sentinel: object = None) -> None:
         if not callable(getattr(queue, "get", None)):
-            raise ConfigError(
-                f"A {type(queue).__name__} is no queue.", expected="an object with get()"
-            )
+            raise ConfigError(f"A {type(queue).__name__} is no queue: it has no get().")
         self.queue = queue
         self.sentinel = sentinel
 
@@ -141,6 +128,7 @@ class QueueStream(Stream):
     def __init__(self, queue: Any, sentinel: object, state: State) -> None:
         self._get = queue.get
         self._sentinel = sentinel
+        self._plain = isinstance(sentinel, (str, bytes, int, float))
         self._taken = check_count(state, _NO_LIMIT)
         self._ended = False
 
@@ -149,12 +137,14 @@ class QueueStream(Stream):
             raise StopIteration
         try:
             datapoint = self._get()
-        except Exception as error:
-            if not _says_closed(error):
+        except (*_CLOSED, ValueError, OSError) as error:
+            # multiprocessing raises the latter on a queue that this process has closed.
+            if not isinstance(error, _CLOSED) and not str(error).endswith("is closed"):
                 raise
-            self._ended = True
-            raise StopIteration from error
-        if _same(datapoint, self._sentinel):
+            datapoint = self._sentinel
+        sentinel = self._sentinel
+        equal = self._plain and type(datapoint) is type(sentinel) and datapoint == sentinel
+        if datapoint is sentinel or equal:
             self._ended = True
             raise StopIteration
         self._taken += 1
@@ -162,15 +152,3 @@ class QueueStream(Stream):
 
     def state(self) -> State:
         return self._taken
-
-
-def _says_closed(error: Exception) -> bool:
-    # The last is what multiprocessing raises on a queue that this process has closed.
-    return isinstance(error, _CLOSED) or (
-        isinstance(error, (ValueError, OSError)) and str(error).endswith("is closed")
-    )
-
-
-def _same(value: object, sentinel: object) -> bool:
-    plain = isinstance(sentinel, (str, bytes, int, float)) and type(value) is type(sentinel)
-    return value is sentinel or (plain and value == sentinel)

@@ -16,7 +16,7 @@ from towerpack._core.logs import get_logger
 from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._opening import PathLike, Strings, file_of, path_of
 from towerpack.dataflow.images._decode import MAX_PIXELS
-from towerpack.dataflow.sources._files import FilesNode, FilesStage, ImageReader
+from towerpack.dataflow.sources._files import FilesStage, ImageReader
 
 log = get_logger(__name__)
 
@@ -25,23 +25,19 @@ IMAGE_EXTENSIONS = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".
 _INTEGER = re.compile(r"[+-]?[0-9]{1,18}", re.ASCII)
 _HEADINGS = ({"path", "file", "filename", "image", "image_path"}, {"label", "class", "target"})
 
-Lines = list[tuple[int, list[str]]]
-"""Of a CSV file: the number of each, and its fields."""
+Lines = list[tuple[int, list[str]]]  # of a CSV file: the number of each, and its fields
 
 
 class ImageFolder(FilesStage):
     """Datapoints `(image, label)` from `root/<class>/**/<image>`.
 
-    Classes are the folders in `root`, in the order of their names; images follow in the order of
-    theirs. Hidden files and folders are passed over; other files that are no images by their
-    extension are left out, counted in `left_out` and logged. Links to folders are followed at the
-    first level only.
+    Classes are the folders in `root`, and images what is in them, in the order of their names.
+    Hidden files and folders are passed over; other files that are no images by their extension are
+    left out and logged. Links to folders are followed at the first level only.
 
-    Contract: in order, or exactly shuffled; as many as there are images; random if shuffled;
-    thread- and fork-safe; resumable at once.
+    Contract: as `DataFromList`; as long as there are images.
 
     Args:
-        root: The folder of folders.
         decode: Give images, uint8 [height, width, channels], RGB; otherwise the file's name.
         channels: 3 for colour, 1 for grey.
         shuffle: Give every pass another order, as `ShuffleData` does.
@@ -80,9 +76,8 @@ class ImageFolder(FilesStage):
         self.classes = found if classes is None else _class_names(classes)
         missing = sorted(set(self.classes) - set(found))
         if missing:
-            raise ConfigError(
-                f"{self.root} has no folder for {', '.join(missing)}.", got=", ".join(found)
-            )
+            what = f"{self.root} has no folder for {', '.join(missing)}."
+            raise ConfigError(what, got=", ".join(found))
         endings = tuple(names_of(extensions))
         labels: list[int] = []
         self.left_out = 0
@@ -106,7 +101,7 @@ class ImageFolder(FilesStage):
                 fix="ImageFromFile reads a list of images, ImageCSV a table with their labels",
             )
         reader = ImageReader(channels, None, max_pixels) if decode else None
-        super().__init__(FilesNode(files, reader, self.labels), shuffle, seed)
+        super().__init__(files, reader, self.labels, shuffle=shuffle, seed=seed)
         if self.left_out:
             log.info("%s: left out %d files that are no images", self, self.left_out)
 
@@ -119,10 +114,9 @@ class ImageCSV(FilesStage):
 
     Paths are relative to the folder of the file. Labels that are all integers are taken as they
     are; otherwise they are names, and the label is the name's index in `classes`. Empty lines are
-    passed over; any other line that is not `path,label` is an error that gives its number.
+    passed over.
 
-    Contract: in order of the lines, or exactly shuffled; as long as there are lines; random if
-    shuffled; thread- and fork-safe; resumable at once.
+    Contract: as `DataFromList`; as long as there are lines.
 
     Args:
         path: The file; fields may be quoted.
@@ -131,8 +125,7 @@ class ImageCSV(FilesStage):
         decode, channels, shuffle, max_pixels, seed: As for `ImageFolder`.
         classes: Names of the classes, in order; other labels are errors. By default those in the
             file, sorted.
-        delimiter: Between path and label.
-        quotechar: Around fields with a delimiter in them.
+        delimiter, quotechar: As for `csv.reader`.
 
     Attributes:
         classes: Names of the classes; `None` if labels are integers.
@@ -140,7 +133,7 @@ class ImageCSV(FilesStage):
 
     Raises:
         ConfigError: There is no such file, no image in it, or a class is named twice.
-        FormatError: A line is bad; for images, raised while iterating.
+        FormatError: A line is no `path,label`; for images, raised while iterating.
     """
 
     def __init__(
@@ -159,26 +152,22 @@ class ImageCSV(FilesStage):
         seed: int | None = None,
     ) -> None:
         self.path = file_of(path)
-        named = None if classes is None else _class_names(classes)
         base = self.path.parent if root is None else Path(os.path.expanduser(path_of(root)))
-        lines = list(self._lines(delimiter, quotechar))
-        lines = lines[1:] if header else lines
+        lines = list(self._lines(delimiter, quotechar))[header:]
         if not lines:
             raise ConfigError(f"There are no images in {self.path}.", expected="lines path,label")
         number, fields = lines[0]
         pairs = zip(fields, _HEADINGS, strict=False)
         if not header and all(field.lower() in known for field, known in pairs):
-            raise FormatError(
-                f"Line {number} of {self.path} looks like a header.", fix="header=True"
-            )
+            raise FormatError(f"Line {number} of {self.path} is a header.", fix="header=True")
         for number, fields in lines:
             if len(fields) != 2 or not all(fields) or "\0" in fields[0]:
                 raise self._bad_line(number, f"{len(fields)} fields: {fields!r:.80}")
-        self.classes = self._names(lines) if named is None else named
+        self.classes = self._names(lines) if classes is None else _class_names(classes)
         self.labels = np.array(list(self._numbers(lines)), np.int64)
         files = Strings(str(base / fields[0]) for _, fields in lines)
         reader = ImageReader(channels, None, max_pixels) if decode else None
-        super().__init__(FilesNode(files, reader, self.labels), shuffle, seed)
+        super().__init__(files, reader, self.labels, shuffle=shuffle, seed=seed)
 
     def arguments(self) -> str:
         return self.path.name
@@ -204,12 +193,11 @@ class ImageCSV(FilesStage):
         if all(integers):
             return None
         if any(integers):
-            fewer = sum(integers) * 2 < len(integers)
-            number, (_, label) = lines[integers.index(fewer)]
+            found = (lines[integers.index(kind)] for kind in (True, False))
+            shown = " and ".join(f"{label!r:.80} in line {number}" for number, (_, label) in found)
             raise FormatError(
-                f"The label {label!r:.80} in line {number} of {self.path} is "
-                f"{'an integer' if fewer else 'no integer'}, unlike most others.",
-                fix="correct it; header=True for a header; classes=[...] if it is meant",
+                f"Some labels of {self.path} are integers, and some are names: {shown}.",
+                fix="correct them; header=True for a header; classes=[...] if it is meant",
             )
         return sorted({label for _, (_, label) in lines})
 

@@ -53,10 +53,7 @@ SENDER: ContextVar[Sender | None] = ContextVar("towerpack_dataflow_sender", defa
 
 
 class HeldArrays:
-    """Arrays of a source. Once they were sent to workers, this process uses the shared ones too.
-
-    So there is one copy of the data in all, if nobody else holds the first.
-    """
+    """Arrays of a source: once they were sent to workers, this process uses the shared ones too."""
 
     def __init__(self, data: Datapoint) -> None:
         self.data = data
@@ -74,7 +71,7 @@ class HeldArrays:
 
 
 def items_of(source: Stage) -> Node | None:
-    """Read a source by an `__getitem__` that a class outside the library has given it."""
+    """The plan by an `__getitem__` that a class outside the library has given a source, if any."""
     owner = next((cls for cls in type(source).__mro__ if "__getitem__" in vars(cls)), Stage)
     return None if is_ours(owner) else ItemsNode(source)
 
@@ -121,12 +118,11 @@ class DataFromArrays(Stage):
 
     `DataFromArrays(images, labels)` yields tuples, `DataFromArrays([images, labels])` lists and
     `DataFromArrays({"image": images, "label": labels})` dicts. The arrays are not copied, so they
-    may be memory maps and must not change while in use; what is yielded is copied out of them and
-    may be changed. With `ShuffleData`, `BatchData` and vectorised maps no Python code runs per
-    datapoint.
+    may be memory maps and must not change while in use; what is yielded is a copy. With
+    `ShuffleData`, `BatchData` and vectorised maps no Python code runs per datapoint.
 
-    When worker processes are to read the arrays, they are moved into memory that all processes
-    share, unless they are mapped from a file already. Drop your own references to them.
+    For worker processes the arrays are moved into memory that all share, unless they are mapped
+    from a file already. Drop your own references to them.
 
     Contract: in order; as long as the arrays; not random; thread- and fork-safe; resumable at once.
 
@@ -138,7 +134,11 @@ class DataFromArrays(Stage):
     """
 
     def __init__(self, *arrays: ArrayLike | Sequence[ArrayLike] | Mapping[Any, ArrayLike]) -> None:
-        data = self._datapoint(arrays)
+        data: Datapoint = arrays
+        if len(arrays) == 1 and isinstance(arrays[0], Mapping):
+            data = dict(cast("Mapping[Hashable, Any]", arrays[0]))
+        elif len(arrays) == 1 and isinstance(arrays[0], (list, tuple)):
+            data = cast("Datapoint", arrays[0])
         self._held = HeldArrays(rebuild(data, [np.asarray(array) for array in values_of(data)]))
         shapes = {name_of(k): a.shape for k, a in zip(keys_of(data), self.arrays, strict=True)}
         if () in shapes.values() or len({shape[:1] for shape in shapes.values()}) != 1:
@@ -169,26 +169,17 @@ class DataFromArrays(Stage):
     def compile(self, place: Place) -> Node | None:
         return items_of(self) or ArraysNode(self._held, self._size)
 
-    @staticmethod
-    def _datapoint(arrays: tuple[Any, ...]) -> Datapoint:
-        if len(arrays) == 1 and isinstance(arrays[0], Mapping):
-            return dict(cast("Mapping[Hashable, Any]", arrays[0]))
-        if len(arrays) == 1 and isinstance(arrays[0], (list, tuple)):
-            return cast("Datapoint", arrays[0])
-        return arrays
-
 
 class ArraysNode(Node):
     """Read blocks as columns, which are copied to where `allocate` says."""
 
     def __init__(self, data: HeldArrays | Datapoint, size: int) -> None:
-        held = data if isinstance(data, HeldArrays) else HeldArrays(data)
-        self.held = held
+        self.held = data if isinstance(data, HeldArrays) else HeldArrays(data)
         self.size = size
         self.allocate: Allocate = np.empty
         # `take` beats indexing, but copies a whole array first if it is not contiguous.
-        self._can_take = all(array.flags.c_contiguous for array in held.arrays)
-        row_bytes = sum(array.nbytes // max(1, size) for array in held.arrays)
+        self._can_take = all(array.flags.c_contiguous for array in self.held.arrays)
+        row_bytes = sum(array.nbytes // max(1, size) for array in self.held.arrays)
         self.chunk = max(1, min(_CHUNK, _CHUNK_BYTES // max(1, row_bytes)))
 
     @property
@@ -234,9 +225,6 @@ class DataFromList(OrderedSource):
         lst: Any sequence of datapoints. Not copied; must not change while in use.
         shuffle: Give every pass another order, as `ShuffleData` does.
         seed: For the shuffle alone; by default the run's.
-
-    Raises:
-        ConfigError: It is no sequence.
     """
 
     def __init__(

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable
 
 from towerpack.dataflow._datapoints import Datapoint
-from towerpack.dataflow._flow import Place, Wrapper, compile_flow, open_flow
+from towerpack.dataflow._flow import Length, Place, Wrapper, compile_flow, length_of, open_flow
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import (
     InnerStream,
@@ -30,21 +30,24 @@ class PlannedStage(Wrapper):
     def node(self, inner: Node, place: Place) -> Node:
         """The plan, made of that of `ds`."""
 
+    def resized(self, size: int) -> int:
+        """Datapoints in a pass, given those of `ds`."""
+        return size
+
+    def length(self) -> Length:
+        length = length_of(self.ds)
+        return self.resized(length) if isinstance(length, int) else length
+
     def compile(self, place: Place) -> Node | None:
         inner = compile_flow(self.ds, place)
         return None if inner is None else self.node(inner, place)
 
 
 class WindowStage(PlannedStage):
-    """Base of stages that, without a plan, read windows and transform each.
+    """Base of stages that, without a plan, read windows and transform each."""
 
-    Attributes:
-        window_size: Datapoints of `ds` in a window; the last may have fewer.
-        reads_again: A window gives several datapoints, so that a resume may read it again.
-    """
-
-    window_size: int
-    reads_again: bool = True
+    window_size: int  # the last may have fewer datapoints
+    reads_again: bool = True  # a window gives several, so that a resume may read it again
 
     @abstractmethod
     def transform(self, place: Place, epoch: int) -> Transform:
@@ -58,11 +61,7 @@ class WindowStage(PlannedStage):
 
 
 class WindowStream(InnerStream):
-    """Take datapoints in windows, and make a list of datapoints of each.
-
-    Its state is where the current window began, and how much of what it gave is used up; a resume
-    reads that window again.
-    """
+    """Make a list of datapoints of each window; a resume reads the current one again."""
 
     def __init__(
         self, inner: Stream, size: int, transform: Transform, state: State, tally: Tally | None
@@ -100,7 +99,7 @@ class WindowStream(InnerStream):
         return with_skipped(state, self._skipped)
 
     def _forward(self) -> None:
-        """Everything of this window was used: the next one begins here."""
+        """Go on to the window that begins here."""
         self._begin = self._inner.state()
         self._skipped = 0
         self._window += 1
@@ -108,8 +107,7 @@ class WindowStream(InnerStream):
         self._ready = None
 
     def _fill(self) -> list[Datapoint]:
-        pending = self._pending  # kept if `inner` raises, so that nothing is lost
-        ended = False
+        pending, ended = self._pending, False  # kept if `inner` raises, so that nothing is lost
         if self._resumed is not None:
             self._tally.uncount(self._resumed)
             self._resumed, self._skipped = None, 0

@@ -12,7 +12,7 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Block, Columns, Datapoint, to_rows, values_of
-from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, length_of
+from towerpack.dataflow._flow import DataFlow, Place, Wrapper
 from towerpack.dataflow._memory import Allocate, RowLender, RowMaker
 from towerpack.dataflow._plan import Node, makers_of
 from towerpack.dataflow._stacking import Pad, list_rows, stack_rows
@@ -24,18 +24,16 @@ Stack = Literal["array", "list"]
 
 
 class BatchData(WindowStage):
-    """Stack every `batch_size` datapoints into one, component by component.
+    """Stack every `batch_size` datapoints into one, which is a tuple, list or dict as they are.
 
-    Dtypes are kept: arrays and NumPy scalars keep theirs, bool stays bool, Python ints become
-    int64, Python floats float32. Strings and bytes become object arrays, which cut nothing off. The
-    batch is a tuple, list or dict as the datapoints are.
+    Arrays and NumPy scalars keep their dtypes; bool stays bool, Python ints become int64, Python
+    floats float32. Strings and bytes become object arrays, which cut nothing off.
 
     Contract: in order; `len(ds) // batch_size`, rounded up with `remainder`; not random; thread-
     and fork-safe as `ds` is; resumable at once, or as `ds` is.
 
     Args:
         ds: Its datapoints are tuples, lists or dicts.
-        batch_size: Datapoints in a batch.
         remainder: Also yield the last, smaller batch. Without it, a flow of fewer datapoints than
             `batch_size` gives nothing, which is logged as a warning.
         pad: A value that fills up ragged components, at the end of every axis, to the largest in
@@ -68,9 +66,9 @@ class BatchData(WindowStage):
         self.collate = Collate(stack, pad)
         self._told = False
 
-    def length(self) -> Length:
-        length = length_of(self.ds)
-        return length if not isinstance(length, int) else self._batches(length)
+    def resized(self, size: int) -> int:
+        whole, rest = divmod(size, self.batch_size)
+        return whole + (self.remainder and rest > 0)
 
     def arguments(self) -> str:
         return str(self.batch_size)
@@ -78,15 +76,9 @@ class BatchData(WindowStage):
     def identity(self) -> str:
         return f"{self.batch_size}, remainder" if self.remainder else str(self.batch_size)
 
-    def compile(self, place: Place) -> Node | None:
-        node = super().compile(place)
-        if node is None:
-            self.tell_if_too_few(length_of(self.ds))
-        return node
-
     def node(self, inner: Node, place: Place) -> Node:
         self.tell_if_too_few(inner.size)
-        size = None if inner.size is None else self._batches(inner.size)
+        size = None if inner.size is None else self.resized(inner.size)
         return BatchNode(inner, self.batch_size, size, self.collate, self.rows)
 
     def transform(self, place: Place, epoch: int) -> Transform:
@@ -98,37 +90,25 @@ class BatchData(WindowStage):
 
         return batch
 
-    def tell_if_too_few(self, datapoints: Length) -> None:
-        """Log a warning, once, if a pass has datapoints and gives no batch of them.
-
-        `datapoints` are those of a pass, or of the first batch of one, where that is known.
-        """
+    def tell_if_too_few(self, datapoints: int | None) -> None:
+        """Log a warning, once, if a pass, or its first batch, has some, and too few for a batch."""
         if self._told or self.remainder or not datapoints or datapoints >= self.batch_size:
             return
         self._told = True
-        log.warning(
-            "%s gives no batch: a pass has %d datapoints, and a batch %d. Make batches smaller, or "
-            "give remainder=True.",
-            self,
-            datapoints,
-            self.batch_size,
-        )
-
-    def _batches(self, datapoints: int) -> int:
-        whole, rest = divmod(datapoints, self.batch_size)
-        return whole + (self.remainder and rest > 0)
+        message = "%s gives no batch: a pass has %d datapoints, and a batch %d. Make batches"
+        message += " smaller, or give remainder=True."
+        log.warning(message, self, datapoints, self.batch_size)
 
 
 @dataclass(frozen=True)
 class Collate:
-    """Make one datapoint of a block of them."""
+    """Make one datapoint of a block that is not empty, whose rows may be made in a `lender`."""
 
     stack: Stack
     pad: Pad | None
     allocate: Allocate = np.empty
 
     def __call__(self, block: Block, lender: RowLender | None = None) -> Datapoint:
-        """One datapoint of a block that is not empty, and may be made in rows of `lender`."""
         if isinstance(block, Columns):
             values = values_of(block.data)
             if self.stack == "array" and all(column.dtype.kind not in "OSU" for column in values):
@@ -139,18 +119,18 @@ class Collate:
         return stack_rows(block, self.pad, self.allocate, lender)
 
 
+@dataclass(eq=False)
 class BatchNode(Node):
     """Read batches of another plan."""
 
-    def __init__(
-        self, inner: Node, batch_size: int, size: int | None, collate: Collate, rows: slice
-    ) -> None:
-        self.inner = inner
-        self.batch_size = batch_size
-        self.size = size
-        self.collate = collate
-        self._makers = [maker for maker in makers_of(inner) if isinstance(maker, RowMaker)]
-        self._rows = rows
+    inner: Node
+    batch_size: int
+    size: int | None
+    collate: Collate
+    rows: slice
+
+    def __post_init__(self) -> None:
+        self._makers = [maker for maker in makers_of(self.inner) if isinstance(maker, RowMaker)]
 
     @property
     def gathers(self) -> bool:
@@ -162,11 +142,10 @@ class BatchNode(Node):
 
     def members(self, position: int) -> range:
         """The positions in `inner` of one batch, or of the rows of it that are read."""
-        start = position * self.batch_size
-        stop = start + self.batch_size
+        stop = (position + 1) * self.batch_size
         if self.inner.size is not None and stop > self.inner.size:
             stop = self.inner.size
-        return range(start, stop)[self._rows]
+        return range(position * self.batch_size, stop)[self.rows]
 
     def get(self, epoch: int, position: int) -> Datapoint:
         members = self.members(position)

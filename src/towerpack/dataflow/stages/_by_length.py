@@ -40,32 +40,28 @@ class BatchByLength(Wrapper):
     is handed on as soon as its bucket is full; what is left in them at the end of a pass follows in
     smaller batches.
 
-    With `lengths`, those of all datapoints of an indexable `ds`, the batches of a pass are
-    arithmetic: their number is known, any of them can be read alone, a resume reads nothing again,
-    and `shuffle=True` puts the datapoints in a random order first. (A `ShuffleData` below would put
-    them in another order than `lengths`, which is noticed.) The order of a pass then takes 8 bytes
-    of memory per datapoint.
+    With `lengths`, those of all datapoints of an indexable `ds`, the number of batches is known,
+    any of them can be read alone, and a resume reads nothing again. The order of a pass then takes
+    8 bytes of memory per datapoint.
 
     Contract: batches in the order in which they fill up, within each the order of `ds` or that of
     the shuffle; length known with `lengths`; random with `shuffle`; thread- and fork-safe as `ds`
-    is; resumable at once with `lengths`, otherwise as `ds` is, reading again what waits (over an
-    indexable source) or all since the oldest datapoint that waits.
+    is; resumable at once with `lengths`, otherwise as `BatchDataByShape`.
 
     Args:
-        ds: Its datapoints are tuples, lists or dicts.
         batch_size: Datapoints in a batch, for all buckets or for each.
         boundaries: The greatest lengths of the buckets, ascending; one more bucket takes the rest.
         max_tokens: Instead of `batch_size`: each bucket gets as many datapoints as make this many
-            tokens when padded to its boundary. A datapoint longer than the last boundary is then an
-            error.
+            tokens when padded to its boundary; none may be longer than the last.
         length: The component whose first axis tells, or a function from a datapoint to its length.
         lengths: The length of each datapoint of `ds`, in its order.
-        shuffle: See above.
+        shuffle: Put datapoints with `lengths` in a random order first. (A `ShuffleData` below would
+            give them in another order than `lengths`, which is noticed.)
         seed: For this shuffle alone; by default the run's.
         pad: A value, or one for each component that may be ragged, as for `BatchData`.
         pad_to_boundary: Pad to the bucket's boundary rather than to the longest of the batch, so
-            that there are few shapes to compile for. It does so along the first axis of components
-            that `pad` applies to and that are as long as the datapoint.
+            that there are few shapes to compile for: along the first axis of components that `pad`
+            applies to and that are as long as the datapoint.
         remainder: Yield smaller batches at the end.
 
     Raises:
@@ -113,10 +109,7 @@ class BatchByLength(Wrapper):
         self.random = shuffle and seed is None
         self.lengths = None if lengths is None else self._checked(lengths)
         if shuffle and lengths is None:
-            raise ConfigError(
-                "shuffle=True needs the lengths of all datapoints.",
-                fix="give lengths=..., or shuffle below: ShuffleData or LocallyShuffleData",
-            )
+            raise ConfigError("shuffle=True needs lengths=...; or shuffle below: ShuffleData(ds)")
 
     def length(self) -> Length:
         if self.lengths is None:
@@ -129,13 +122,11 @@ class BatchByLength(Wrapper):
         return str(self.buckets)
 
     def identity(self) -> str:
-        known = ", known" * (self.lengths is not None)
-        return (
-            f"{self.buckets}{known}{', shuffled' * self.shuffle}{', whole' * (not self.remainder)}"
-        )
+        known = ", known" * (self.lengths is not None) + ", shuffled" * self.shuffle
+        return f"{self.buckets}{known}{', whole' * (not self.remainder)}"
 
     def compile(self, place: Place) -> Node | None:
-        inner = compile_flow(self.ds, place) if self.lengths is not None else None
+        inner = None if self.lengths is None else compile_flow(self.ds, place)
         if inner is None or self.lengths is None:
             return None
         key = place.key(self, self.seed) if self.shuffle else None
@@ -170,24 +161,22 @@ class Buckets:
     ) -> None:
         self.boundaries = [integer_of(boundary, "a boundary") for boundary in boundaries]
         self.limit: int | None = None
-        if any(low >= high for low, high in pairwise([0, *self.boundaries])):
-            raise ConfigError(
-                f"Boundaries {self.boundaries} make no buckets.", expected="ascending, above 0"
-            )
         if (batch_size is None) == (max_tokens is None):
             raise ConfigError("Give a batch_size, or max_tokens, and not both.")
         wanted = len(self.boundaries) + 1
-        if max_tokens is not None:
-            max_tokens = integer_of(max_tokens, "max_tokens")
-            self.sizes = [max_tokens // boundary for boundary in self.boundaries] + [1]
-            self.limit = self.boundaries[-1] if self.boundaries else None
-        else:
+        if max_tokens is None:
             sizes = batch_size if isinstance(batch_size, Iterable) else [batch_size] * wanted
             self.sizes = [integer_of(size, "batch_size") for size in sizes]
-        if len(self.sizes) != wanted or min(self.sizes) < 1 or (max_tokens and not self.limit):
+        else:
+            tokens = integer_of(max_tokens, "max_tokens")
+            self.limit = max(self.boundaries, default=0)
+            self.sizes = [tokens // max(1, boundary) for boundary in self.boundaries] + [1]
+        ascending = all(low < high for low, high in pairwise([0, *self.boundaries]))
+        if not ascending or len(self.sizes) != wanted or min(self.sizes) < 1 or self.limit == 0:
             raise ConfigError(
                 f"Batch sizes {self.sizes} do not fit boundaries {self.boundaries}.",
-                expected=f"{wanted}, each 1 or more; max_tokens needs boundaries, none above it",
+                expected=f"{wanted} sizes, each 1 or more, and boundaries ascending from 1 on; "
+                "max_tokens needs boundaries, none above it",
             )
 
     def __str__(self) -> str:
@@ -200,11 +189,10 @@ class Buckets:
         return np.searchsorted(self.boundaries, lengths, side="left")
 
     def of_one(self, length: int) -> int:
-        """The bucket of a length, unless that is too long for buckets that tokens limit."""
+        """The bucket of a length; a `DataFlowError` above the limit that tokens give."""
         if self.limit is not None and length > self.limit:
             raise DataFlowError(
-                f"A datapoint of length {length} is longer than the last boundary.",
-                expected=f"at most {self.limit}",
+                f"A datapoint of length {length} is longer than the last boundary, {self.limit}.",
                 fix="cut it or leave it out (MapData, FilterData), or add a boundary",
             )
         return int(np.searchsorted(self.boundaries, length, side="left"))
@@ -212,7 +200,7 @@ class Buckets:
 
 @dataclass
 class PaddedBatch:
-    """Make a batch of one bucket; padded to its width, if there are any."""
+    """Make a batch of one bucket, padded to its width, if it has one."""
 
     length_of: Callable[[Datapoint], int]
     pad: Pad
@@ -234,16 +222,13 @@ class PaddedBatch:
 
 @dataclass(eq=False)
 class BucketNode(Node):
-    """Read batches of another plan, whose datapoints have known `lengths`.
-
-    `key` is that of the shuffle; `None` leaves them in order.
-    """
+    """Read batches of another plan, whose datapoints have known `lengths`."""
 
     inner: Node
     grouping: Grouping
     buckets: Buckets
     lengths: Array
-    key: int | None
+    key: int | None  # of the shuffle, if any
     size: int | None
 
     def get(self, epoch: int, position: int) -> Datapoint:
@@ -257,8 +242,7 @@ class BucketNode(Node):
                 raise DataFlowError(
                     f"Datapoint {number} has length {found}.",
                     expected=f"{length}, as lengths[{number}] says",
-                    fix="give the lengths of `ds` in its own order; to shuffle, give shuffle=True "
-                    "rather than a shuffled `ds`",
+                    fix="give lengths in the order of `ds`; shuffle=True, not a shuffled `ds`",
                 )
         return self.grouping.collate(self.buckets.of_one(expected[0]), rows)
 
@@ -278,10 +262,9 @@ class BucketNode(Node):
 
 
 def gather(groups: Array, sizes: Array, *, remainder: bool) -> tuple[Array, Array]:
-    """Put positions together as `GroupStream` does, all at once.
+    """Put positions, of which each is in a group, together as `GroupStream` does, all at once.
 
-    Takes the group of each position, and for each group the size of a full batch. Gives the
-    positions, batch after batch; and where each batch starts among them, and the end.
+    Gives them batch after batch, and where each batch starts among them, and the end.
     """
     by_group = np.argsort(groups, kind="stable")
     group = groups[by_group]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,14 +27,16 @@ from towerpack.dataflow._stream import State, Stream, check_count, ended_early, 
 from towerpack.dataflow.stages._base import PlannedStage, WindowStream
 from towerpack.dataflow.stages._shuffle import ShuffleNode, shuffled_range
 
+T = TypeVar("T")
+Kept = dict[str, tuple[int, T]]
+
 
 class CacheData(PlannedStage):
     """Keep datapoints in memory, so that what is below runs once.
 
-    Every pass gives what epoch 0 of `ds` gives: random stages below it are frozen, those above
-    are not. Over an indexable source each datapoint is kept when it is first read. Otherwise a
-    pass is kept when it has been read from the beginning to the end; one that stops early leaves
-    nothing behind. Arrays are handed out read-only; do not change lists or dicts in components.
+    Every pass gives what epoch 0 of `ds` gives: random stages below are frozen. Over an indexable
+    source each datapoint is kept when it is first read, otherwise a pass when it has been read to
+    its end. Arrays are handed out read-only; do not change lists or dicts in components.
 
     Contract: in order, or exactly shuffled; length of `ds`; random if shuffled; thread-safe, and
     each process has its own; resumable as `ds` is.
@@ -57,8 +59,8 @@ class CacheData(PlannedStage):
         if infinite(length_of(ds)):
             raise ConfigError(f"{ds} is infinite.", fix="cache first and repeat afterwards")
         # For each place in a pipeline the last seed, and what is kept for it.
-        self._by_position: dict[str, tuple[int, dict[int, Datapoint]]] = {}
-        self._passes: dict[str, tuple[int, list[Datapoint]]] = {}
+        self._by_position: Kept[dict[int, Datapoint]] = {}
+        self._passes: Kept[list[Datapoint]] = {}
 
     def identity(self) -> str:
         return "shuffled" if self.shuffle else ""
@@ -69,24 +71,15 @@ class CacheData(PlannedStage):
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         if not self.shuffle:
-            return CacheStream(self, place, state)
+            return CacheStream(self.ds, self._passes, place, state)
         key = derive_seed(place.key(self, self.seed), epoch)
 
         def shuffled(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
             return [datapoints[i] for i in shuffled_range(len(datapoints), key).tolist()]
 
         # The whole pass is one window.
-        inner = CacheStream(self, place, inner_state(state))
+        inner = CacheStream(self.ds, self._passes, place, inner_state(state))
         return WindowStream(inner, sys.maxsize, shuffled, state, place.tally)
-
-    def cached(self, place: Place) -> list[Datapoint] | None:
-        """The complete pass, if there is one."""
-        seed, datapoints = self._passes.get(place.branch, (None, None))
-        return datapoints if seed == place.seed else None
-
-    def keep(self, place: Place, datapoints: list[Datapoint]) -> None:
-        """Take over a complete pass."""
-        self._passes[place.branch] = place.seed, datapoints
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_by_position": {}, "_passes": {}}
@@ -95,22 +88,19 @@ class CacheData(PlannedStage):
 class CacheNode(InnerNode):
     """Read another plan's epoch 0, each position once; add to what the flow keeps."""
 
-    def __init__(
-        self, inner: Node, by_position: dict[str, tuple[int, dict[int, Datapoint]]], place: Place
-    ) -> None:
+    def __init__(self, inner: Node, by_position: Kept[dict[int, Datapoint]], place: Place) -> None:
         super().__init__(inner)
         self._by_position = by_position
         self._seed, self._branch = place.seed, place.branch
-        self._kept: dict[int, Datapoint] | None = None
 
     def read(self, epoch: int, positions: Positions) -> Block:
-        cache = self._kept
+        cache: dict[int, Datapoint] | None = self._last
         if cache is None:
             # Not when the node is made: to compile a flow must not make it forget another seed.
             found = self._by_position.get(self._branch)
             if found is None or found[0] != self._seed:
                 found = self._by_position[self._branch] = self._seed, {}
-            cache = self._kept = found[1]
+            self._last = cache = found[1]
         wanted = as_ints(positions)
         missing = [position for position in wanted if position not in cache]
         if missing:
@@ -119,38 +109,48 @@ class CacheNode(InnerNode):
         return [copied(cache[position]) for position in wanted]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_by_position": {}, "_kept": None}
+        return {**super().__getstate__(), "_by_position": {}}
 
 
 class CacheStream(Stream):
-    """Give the complete pass, or read one, and hand it in if it saw the beginning."""
+    """Give the pass that is kept, or read one, and keep it if it was read from its beginning."""
 
-    def __init__(self, flow: CacheData, place: Place, state: State) -> None:
-        self._flow = flow
+    def __init__(
+        self, ds: DataFlow, passes: Kept[list[Datapoint]], place: Place, state: State
+    ) -> None:
+        self._passes = passes
         self._place = place
         self._position = check_count(None if state is None else state["position"], 1 << 62)
-        self._cached = flow.cached(place)
         saved = inner_state(state)
         from_start = saved is None or self._position == 0
         self._seen: list[Datapoint] | None = [] if from_start else None
         self._inner: Stream | None = None
-        if self._cached is None:
-            self._inner = open_flow(flow.ds, place.kept_in_order(), 0, saved)
+        found = passes.get(place.branch)
+        self._kept = [] if found is None else found[1]
+        if found is None or found[0] != place.seed:
+            self._inner = open_flow(ds, place.kept_in_order(), 0, saved)
             while self._seen is not None and len(self._seen) < self._position:
                 try:
                     self._seen.append(_frozen(next(self._inner)))
                 except StopIteration:
-                    raise ended_early(flow, len(self._seen), self._position) from None
+                    raise ended_early(ds, len(self._seen), self._position) from None
 
     def __next__(self) -> Datapoint:
-        if self._inner is not None:
-            datapoint = self._from_inner(self._inner)
-        elif self._cached is not None and self._position < len(self._cached):
-            datapoint = copied(self._cached[self._position])
+        if self._inner is None:
+            if self._position >= len(self._kept):
+                raise StopIteration
+            datapoint = self._kept[self._position]
         else:
-            raise StopIteration
+            try:
+                datapoint = _frozen(next(self._inner))
+            except StopIteration:
+                if self._seen is not None:
+                    self._passes[self._place.branch] = self._place.seed, self._seen
+                raise
+            if self._seen is not None:
+                self._seen.append(datapoint)
         self._position += 1
-        return datapoint
+        return copied(datapoint)
 
     def state(self) -> State:
         # Without `inner`, a resume in a process that has no cache reads up to the position.
@@ -160,18 +160,6 @@ class CacheStream(Stream):
     def close(self) -> None:
         if self._inner is not None:
             self._inner.close()
-
-    def _from_inner(self, inner: Stream) -> Datapoint:
-        try:
-            datapoint = _frozen(next(inner))
-        except StopIteration:
-            if self._seen is not None:
-                self._flow.keep(self._place, self._seen)
-            raise
-        if self._seen is None:
-            return datapoint
-        self._seen.append(datapoint)
-        return copied(datapoint)
 
 
 def _frozen(datapoint: Datapoint) -> Datapoint:

@@ -28,7 +28,6 @@ from towerpack.dataflow._flow import (
     Place,
     Stage,
     compile_flow,
-    infinite,
     length_of,
     open_flow,
     require_flows,
@@ -61,13 +60,10 @@ class Combination(Stage):
         """The plan, made of those of the flows."""
 
     def compile(self, place: Place) -> Node | None:
-        nodes: list[Node] = []
-        for index, flow in enumerate(self.flows):
-            node = compile_flow(flow, self._place_of(index, place))
-            if node is None:
-                return None
-            nodes.append(node)
-        return self.combine(nodes, place)
+        inputs = enumerate(self.flows)
+        nodes = [compile_flow(flow, self._place_of(index, place)) for index, flow in inputs]
+        planned = [node for node in nodes if node is not None]
+        return self.combine(planned, place) if len(planned) == len(nodes) else None
 
     def open_input(self, index: int, place: Place, epoch: int, state: State) -> Stream:
         """A pass over one of the flows."""
@@ -89,7 +85,7 @@ class CombinedStream(Stream):
         self.streams = streams
 
     def inner_states(self) -> list[State]:
-        """The states of the others."""
+        """Their states."""
         return [stream.state() for stream in self.streams]
 
     def close(self) -> None:
@@ -120,19 +116,14 @@ class LocatedNode(Node):
             stop = (block + 1) * _BLOCK
             stop = stop if self.size is None else min(stop, self.size)
             inputs, local = self._locate(epoch, np.arange(block * _BLOCK, stop, dtype=np.int64))
-            last = (epoch, block, inputs.tolist(), local.tolist())
-            self._last = last
+            self._last = last = epoch, block, inputs.tolist(), local.tolist()
         return self.inputs[last[2][offset]].get(epoch, last[3][offset])
 
 
 class ConcatData(Combination):
     """All datapoints of the first flow, then all of the second, and so on.
 
-    Contract: in order; sum of the lengths; not random; thread- and fork-safe as the flows are;
-    resumable as they are.
-
-    Args:
-        flows: One or more.
+    Contract: in order; sum of the lengths; not random; thread-, fork-safe, resumable as the flows.
     """
 
     def length(self) -> Length:
@@ -185,18 +176,13 @@ class JoinData(Combination):
     """Join the i-th datapoints of all flows into one.
 
     Tuples and lists are concatenated (a list if any is a list), dicts are merged, the later
-    winning. It ends with the shortest flow. A flow may occur twice, but then its two places have
-    two streams of randomness: give its shuffle a `seed=` of its own to keep both alike.
+    winning. A flow may occur twice, but its two places have two streams of randomness: a shuffle
+    with a `seed=` of its own keeps both alike.
 
-    Contract: in order; the shortest length; not random; thread- and fork-safe as the flows are;
-    resumable as they are.
-
-    Args:
-        flows: One or more.
-        strict: Lengths that differ are an error rather than a warning.
+    Contract: in order; the shortest length; not random; thread-, fork-safe, resumable as the flows.
 
     Raises:
-        ConfigError: `strict`, and known lengths differ.
+        ConfigError: `strict`, and known lengths differ, which otherwise is a warning.
         DataFlowError: `strict`, and a flow ends before another; raised while iterating.
     """
 
@@ -204,13 +190,12 @@ class JoinData(Combination):
         super().__init__(flows)
         self.strict = strict
         lengths = [length_of(flow) for flow in self.flows]
-        finite = {length for length in lengths if length is not None and not infinite(length)}
-        if len(finite) < 2 and not (strict and finite and any(map(infinite, lengths))):
-            return
+        known = {length for length in lengths if length is not None}
         shown = ", ".join("unknown" if length is None else str(length) for length in lengths)
-        if strict:
+        if strict and len(known) > 1:
             raise ConfigError("The flows to join differ in length.", got=shown)
-        log.warning("JoinData stops with the shortest of flows of lengths %s", shown)
+        if len(known - {math.inf}) > 1:
+            log.warning("JoinData stops with the shortest of flows of lengths %s", shown)
 
     def length(self) -> Length:
         lengths: list[Any] = [length_of(flow) for flow in self.flows]
@@ -226,10 +211,7 @@ class JoinData(Combination):
 def join(parts: Sequence[Datapoint]) -> Datapoint:
     """Put datapoints together into one. A `DataFlowError` if they are of different kinds."""
     if all(isinstance(part, dict) for part in parts):
-        merged: dict[Any, Any] = {}
-        for part in parts:
-            merged.update(part)
-        return merged
+        return {key: value for part in parts for key, value in part.items()}
     if not all(isinstance(part, (tuple, list)) for part in parts):
         raise DataFlowError(
             "These datapoints cannot be joined.",
@@ -288,9 +270,7 @@ class JoinStream(CombinedStream):
 
     def _check_ends(self) -> None:
         """Refuse an end at which another stream has a datapoint."""
-        end = object()
-        others = self.streams[1:]
-        if not (self._unequal or self._parts or any(next(one, end) is not end for one in others)):
-            return
-        self._unequal = True
-        raise DataFlowError("A joined flow ended before another, with strict=True.") from None
+        end, others = object(), self.streams[1:]
+        self._unequal |= bool(self._parts) or any(next(one, end) is not end for one in others)
+        if self._unequal:
+            raise DataFlowError("A joined flow ended before another, with strict=True.") from None

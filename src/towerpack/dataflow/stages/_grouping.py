@@ -18,25 +18,15 @@ from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, ended_
 
 @dataclass(frozen=True)
 class Grouping:
-    """How datapoints are gathered.
-
-    Attributes:
-        name: Of the stage, for messages.
-        property_of: What all datapoints of a batch have in common, or what `group_of` makes it of.
-        group_of: From that property to the group.
-        full_size: From a group to the number of datapoints in a full batch.
-        collate: From a group and its datapoints to a batch.
-        remainder: Whether groups that are not full at the end are handed on, the oldest first.
-        max_waiting: With more datapoints waiting than this, the oldest group is handed on.
-    """
+    """How datapoints are gathered."""
 
     name: str
-    property_of: Callable[[Datapoint], Any]
-    group_of: Callable[[Any], Hashable]
-    full_size: Callable[[Any], int]
-    collate: Callable[[Any, list[Datapoint]], Datapoint]
-    remainder: bool
-    max_waiting: int | None = None
+    property_of: Callable[[Datapoint], Any]  # a length, a shape
+    group_of: Callable[[Any], Hashable]  # from that property
+    full_size: Callable[[Any], int]  # of a group's batches
+    collate: Callable[[Any, list[Datapoint]], Datapoint]  # from a group and its datapoints
+    remainder: bool  # hand on groups that are not full at the end, the oldest first
+    max_waiting: int | None = None  # hand on the oldest group if more datapoints wait
 
     def ask(self, datapoint: Datapoint, number: int) -> Any:
         """The property of the datapoint at position `number`; a `DataFlowError` without one."""
@@ -61,8 +51,7 @@ class Waiting(NamedTuple):
 class GroupStream(InnerStream):
     """Gather datapoints in groups, and hand on a batch whenever one is full.
 
-    Its state holds no datapoints but the positions of those that wait. A resume reads them again:
-    just them over an indexable source, otherwise all from the first of them on.
+    Its state holds the positions of those that wait, which a resume reads again.
     """
 
     def __init__(
@@ -95,9 +84,13 @@ class GroupStream(InnerStream):
 
     def __next__(self) -> Datapoint:
         while not self._due:
-            if not self._pending:
-                self._read_one()
-            if self._pending:
+            try:
+                self._pending = self._pending or [self._next(self._read)]
+            except StopIteration:
+                if not self._groups or not self._grouping.remainder:
+                    raise
+                self._due = [next(iter(self._groups))]
+            else:
                 self._sort_in(self._pending[0])
                 self._pending = []
                 self._read += 1
@@ -110,24 +103,14 @@ class GroupStream(InnerStream):
         return batch
 
     def state(self) -> State:
-        waiting = sorted(
-            (one for group in self._groups.values() for one in group), key=lambda one: one.number
-        )
+        every = (one for group in self._groups.values() for one in group)
+        waiting = sorted(every, key=lambda one: one.number)
         state: dict[str, Any] = {"read": self._read, "waiting": [one.number for one in waiting]}
         again = [*waiting, *self._pending]
         if not again:
             return {**state, "inner": self._inner.state()}
         state["inner"] = again[0].before
         return with_skipped(state, self._skipped - again[0].skipped)
-
-    def _read_one(self) -> None:
-        """Read a datapoint; at the end, the oldest group is due."""
-        try:
-            self._pending = [self._next(self._read)]
-        except StopIteration:
-            if not self._groups or not self._grouping.remainder:
-                raise
-            self._due = [next(iter(self._groups))]
 
     def _next(self, number: int) -> Waiting:
         state, before, skipped = self._inner.state(), self._tally.skipped, self._skipped
@@ -163,16 +146,13 @@ class BatchDataByShape(Wrapper):
     """Stack datapoints into batches in which one component has the same shape throughout.
 
     A batch is handed on as soon as `batch_size` datapoints of its shape have come by. Those that
-    still wait at the end of a pass follow in smaller batches: left out, as `BatchData` does with
-    its one remainder, rare shapes would never be seen. Nothing is kept for the next pass.
+    still wait at the end of a pass follow in smaller batches, or rare shapes would never be seen.
 
     Contract: batches in the order in which they fill up, within each the order of `ds`; length
     unknown; not random; thread- and fork-safe as `ds` is; resumable as `ds` is, reading again
     what waits (over an indexable source) or all since the oldest datapoint that waits.
 
     Args:
-        ds: Its datapoints are tuples, lists or dicts.
-        batch_size: Datapoints in a batch.
         idx: The component whose shape decides: an index, or the key of a dict.
         remainder: Yield smaller batches at the end.
         max_waiting: Yield a smaller batch of the shape that has waited longest whenever more
@@ -197,11 +177,10 @@ class BatchDataByShape(Wrapper):
         self.batch_size = integer_of(batch_size, "batch_size", 1)
         self.idx = idx
         self.remainder = remainder
-        self.max_waiting = max_waiting
-        if max_waiting is not None:
-            self.max_waiting = integer_of(max_waiting, "max_waiting", 0)
-            if not remainder:
-                raise ConfigError("max_waiting= makes smaller batches.", expected="remainder=True")
+        limit = max_waiting
+        self.max_waiting = None if limit is None else integer_of(limit, "max_waiting", 0)
+        if limit is not None and not remainder:
+            raise ConfigError("max_waiting= makes smaller batches.", expected="remainder=True")
 
     def length(self) -> Length:
         return None

@@ -19,6 +19,7 @@ from towerpack.dataflow._datapoints import (
     Datapoint,
     Positions,
     as_ints,
+    describe,
     is_datapoint,
     keys_of,
     to_rows,
@@ -30,20 +31,14 @@ from towerpack.dataflow._progress import endless, progress
 from towerpack.dataflow._stream import InnerStream, State, Stream
 from towerpack.dataflow.stages._base import PlannedStage
 
-_TEXT = 40
-
 
 class PrintData(PlannedStage):
-    """Write the structure of the first datapoints to standard output, and pass everything on.
-
-    An iterator writes once about the datapoints at positions 0 to num - 1; a resumed one does not.
+    """Write the structure of the first datapoints to standard output, once for each iterator.
 
     Contract: order, length, randomness, safety and resuming of `ds`.
 
     Args:
-        ds: What to look at.
-        num: How many datapoints to write about.
-        name: Stands in the heading.
+        num: How many datapoints to write about; of a resumed iterator none.
         max_depth: How deep to go into nested lists and dicts.
         max_list: How many elements of a list to show.
     """
@@ -80,7 +75,7 @@ class PrintData(PlannedStage):
         """Write about one datapoint."""
         title = f"{self.name}: " if self.name else ""
         lines = [f"{title}datapoint {position} of {pipeline_of(self.ds)}"]
-        lines += describe_tree(datapoint, max_depth=self.max_depth, max_list=self.max_list)
+        lines += describe_tree(datapoint, self.max_depth, self.max_list)
         sys.stdout.write("\n".join(lines) + "\n")
 
 
@@ -130,7 +125,7 @@ class PrintStream(InnerStream):
         return self._inner.state()
 
 
-def describe_tree(value: Any, *, max_depth: int, max_list: int, indent: int = 1) -> list[str]:
+def describe_tree(value: Any, max_depth: int, max_list: int, indent: int = 1) -> list[str]:
     """Lines about a datapoint: types, shapes, dtypes, ranges."""
     pad = "  " * indent
     if not is_datapoint(value):
@@ -141,9 +136,7 @@ def describe_tree(value: Any, *, max_depth: int, max_list: int, indent: int = 1)
         return lines
     shown = len(items) if isinstance(value, dict) or indent == 1 else max_list
     for key, inner in items[:shown]:
-        first, *rest = describe_tree(
-            inner, max_depth=max_depth, max_list=max_list, indent=indent + 1
-        )
+        first, *rest = describe_tree(inner, max_depth, max_list, indent + 1)
         lines += [f"{pad}  {key}: {first.strip()}", *rest]
     if shown < len(items):
         lines.append(f"{pad}  ... and {len(items) - shown} more")
@@ -151,16 +144,16 @@ def describe_tree(value: Any, *, max_depth: int, max_list: int, indent: int = 1)
 
 
 def _leaf(value: Any) -> str:
-    name = type(value).__name__
+    text = describe(value)
     if isinstance(value, np.ndarray):
         array = cast("NDArray[Any]", value)
-        text = f"array {array.dtype} {list(array.shape)}"
         if array.size and array.dtype.kind in "biuf":
             text += f" in [{float(array.min()):.5g}, {float(array.max()):.5g}]"
-        return text
+        return f"array {text}"
     if isinstance(value, (str, bytes)):
-        return f"{name} of length {len(value)}: {value[:_TEXT]!r}"
-    return f"{name} {value}" if isinstance(value, (bool, int, float, np.generic)) else name
+        return f"{text}: {value[:40]!r}"
+    number = isinstance(value, (bool, int, float, np.generic))
+    return f"{type(cast('object', value)).__name__} {value}" if number else text
 
 
 _SIZED_EVERY = 16  # to look at a small datapoint takes longer than to read it
@@ -171,9 +164,7 @@ class SpeedReport:
     """What a test of speed found.
 
     Attributes:
-        pipeline: What was measured.
-        datapoints: How many were read, without the warm-up.
-        seconds: How long that took.
+        datapoints: How many were read, without the warm-up, in so many `seconds`.
         nbytes: Bytes in the arrays, numbers and strings of these datapoints, from some of them.
         first_s: Seconds until the first datapoint.
     """
@@ -186,12 +177,12 @@ class SpeedReport:
 
     @property
     def datapoints_per_second(self) -> float:
-        """How many were read in a second."""
+        """The rate."""
         return self.datapoints / self.seconds
 
     @property
     def bytes_per_second(self) -> float:
-        """How many bytes were read in a second."""
+        """The rate in bytes."""
         return self.nbytes / self.seconds
 
     def __str__(self) -> str:
@@ -206,17 +197,13 @@ class SpeedReport:
 
 
 class TestDataSpeed(PlannedStage):
-    """Measure how fast a flow is, by `start()`. Iterated, it is the flow itself.
-
-    `profile` tells which stage takes the time.
+    """Measure how fast a flow is, by `start()`; `profile` tells which stage takes the time.
 
     Contract: order, length, randomness, safety and resuming of `ds`.
 
     Args:
-        ds: What to measure.
         size: Datapoints to read; passes follow one another until there are enough.
         warmup: Datapoints to read before the clock starts.
-        clock: Seconds that pass.
     """
 
     __test__ = False  # for pytest: this is not a test class
@@ -236,11 +223,7 @@ class TestDataSpeed(PlannedStage):
         self._clock = clock
 
     def start(self) -> SpeedReport:
-        """Read, measure, write a table to standard output, and return its numbers.
-
-        Raises:
-            DataFlowError: A pass has no datapoints.
-        """
+        """Measure, write a table to standard output, and return its numbers."""
         with progress("speed", self.size) as tick:
             report = self.measure(tick)
         sys.stdout.write(str(report))

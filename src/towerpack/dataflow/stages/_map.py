@@ -8,14 +8,13 @@ from typing import Any, cast
 
 import numpy as np
 
-from towerpack._core.errors import ConfigError, DataFlowError, MapError
+from towerpack._core.errors import ConfigError, MapError
 from towerpack.dataflow._datapoints import (
     Block,
     Columns,
     Datapoint,
     Positions,
     as_ints,
-    choices_of,
     copied,
     describe_datapoint,
     is_datapoint,
@@ -23,63 +22,43 @@ from towerpack.dataflow._datapoints import (
     to_rows,
     values_of,
 )
-from towerpack.dataflow._flow import (
-    DataFlow,
-    Length,
-    Place,
-    Wrapper,
-    compile_flow,
-    length_of,
-    open_flow,
-)
+from towerpack.dataflow._flow import DataFlow, Place, compile_flow, open_flow
 from towerpack.dataflow._memory import RowMaker, without_rows
 from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._randomness import ItemRNGs
 from towerpack.dataflow._stacking import stack_rows
-from towerpack.dataflow._stream import State, Stream, Tally, inner_state
-from towerpack.dataflow.stages._base import PlannedStage, WindowStream
+from towerpack.dataflow._stream import State, Stream, inner_state
+from towerpack.dataflow.stages._base import WindowStream
 from towerpack.dataflow.stages._batch import is_batched
-from towerpack.dataflow.stages._mapping import (
-    ErrorPolicy,
-    Limit,
-    Mapper,
-    MapStream,
-    OnError,
-    function_name,
-    skipping_of,
-)
+from towerpack.dataflow.stages._mapping import FunctionStage, Limit, Mapper, MapStream, OnError
 
 _STREAM_BLOCK = 32
 
 
-class MapData(Wrapper):
+class MapData(FunctionStage):
     """Apply a function to every datapoint.
 
-    With `batched=True` the function is *vectorised*: it gets many datapoints at once, as one
-    datapoint whose components are stacked along a first axis, and returns the same for its
-    results, each row by itself. After `BatchData`, a plain map does.
+    With `batched=True` the function is *vectorised*: it gets many datapoints at once, as one whose
+    components are stacked along a first axis, and returns its results so, each row by itself.
+    After `BatchData`, a plain map does.
 
-    With `rng=True` the function is called as `f(datapoint, rng)`. `rng`, a function of (seed,
-    place in the pipeline, epoch, position), is a `numpy.random.Generator`, or with `batched=True`
-    an `ItemRNG`, which draws for every row.
+    With `rng=True` the function is called as `f(datapoint, rng)`. `rng`, a function of (seed, place
+    in the pipeline, epoch, position), is a `numpy.random.Generator`, or with `batched=True` an
+    `ItemRNG`, which draws for every row.
 
     Contract: in order; length of `ds`, unknown with `on_error="skip"`; random with `rng`; thread-
     and fork-safe as `ds` and `f` are; resumable as `ds` is, at once over an indexable source.
 
     Args:
-        ds: What to map.
         f: Returns a new datapoint. May change a list or dict that it gets, not what others hold.
-        rng: Pass a random generator.
-        batched: `f` takes and returns stacked components.
-        on_error: What an exception in `f` does: "raise" a `MapError`, or "skip" the datapoint,
-            count it (`iterator.skipped`) and log it, up to 10,000 in a row. `None` from `f` counts
-            as an error.
+        rng, batched: See above.
+        on_error: What an exception in `f`, or `None` from it, does: "raise" a `MapError`, or "skip"
+            the datapoint, count it (`iterator.skipped`) and log it, up to 10,000 in a row.
         max_errors: How many datapoints of a pass "skip" may leave out: a number, or a share such
             as 0.01, which is judged from the 1,000th datapoint on and at the end.
 
     Raises:
-        MapError: `f` raised, or returned `None`, or did so more often than `max_errors`; raised
-            while iterating.
+        MapError: `f` raised or returned `None`, or too often so; raised while iterating.
     """
 
     def __init__(
@@ -92,33 +71,21 @@ class MapData(Wrapper):
         on_error: OnError = "raise",
         max_errors: Limit = None,
     ) -> None:
-        super().__init__(ds)
-        self.f = f
-        self.rng = self.random = rng
+        super().__init__(ds, f, rng, on_error, max_errors)
         self.batched = batched
-        self.on_error = on_error
-        self.policy = ErrorPolicy(on_error, max_errors)
-        self.skipping = None if batched else skipping_of(type(self))
+        if batched:
+            self.skipping = None
         self._check()
-
-    def length(self) -> Length:
-        return None if self.on_error == "skip" else length_of(self.ds)
-
-    def arguments(self) -> str:
-        return function_name(self.f)
 
     def identity(self) -> str:
         return "skip" if self.on_error == "skip" else ""
 
-    def function(self) -> Callable[..., Any]:
-        """From a datapoint, and `rng` if asked for, to a datapoint."""
-        return self.f
-
     def compile(self, place: Place) -> Node | None:
         inner = compile_flow(self.ds, place) if self.on_error == "raise" else None
-        if inner is None:
-            return None
-        mapper = self.mapper(place)
+        return None if inner is None else self.node(inner, self.mapper(place))
+
+    def node(self, inner: Node, mapper: Mapper) -> Node:
+        """The plan, made of that of `ds`."""
         return BatchedMapNode(inner, mapper) if self.batched else MapNode(inner, mapper)
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
@@ -126,9 +93,7 @@ class MapData(Wrapper):
         inner = open_flow(self.ds, below, epoch, inner_state(state))
         mapper = self.mapper(place)
         if not self.batched:
-            skipped = (place.tally or Tally()) if self.on_error == "skip" else None
-            return MapStream(inner, mapper, epoch, state, skipped, self.policy)
-
+            return MapStream(inner, mapper, epoch, state, self.policy, place.tally)
         map_block = BlockMapper(mapper)
 
         def mapped(window: int, datapoints: list[Datapoint]) -> list[Datapoint]:
@@ -137,20 +102,9 @@ class MapData(Wrapper):
 
         return WindowStream(inner, _STREAM_BLOCK, mapped, state, place.tally)
 
-    def mapper(self, place: Place) -> Mapper:
-        """The function where it stands."""
-        name = f"{type(self).__name__}({self.arguments()})"
-        key = place.key(self) if self.rng else None
-        return Mapper(self.function(), name, key, self.skipping)
-
     def _check(self) -> None:
-        if not callable(cast("object", self.f)):
-            raise ConfigError(f"{type(self).__name__} needs a function, not {self.f!r:.60}.")
         if self.batched and self.on_error == "skip":
-            raise ConfigError(
-                "A vectorised map cannot skip: an exception does not say which row was bad.",
-                fix='on_error="skip" without batched=True',
-            )
+            raise ConfigError("A vectorised map cannot skip: nothing says which row was bad.")
         if self.batched and is_batched(self.ds):
             raise ConfigError("batched=True is for maps before BatchData.", fix="leave it out")
 
@@ -161,7 +115,6 @@ class MapDataComponent(MapData):
     Contract: as `MapData`.
 
     Args:
-        ds: What to map.
         f: From the component (with `batched=True` a stack of them) to what replaces it.
         index: Which component: an index, or the key of a dict.
         rng, batched, on_error, max_errors: As for `MapData`.
@@ -182,7 +135,7 @@ class MapDataComponent(MapData):
         self.index = index
 
     def arguments(self) -> str:
-        return f"{function_name(self.f)}, {self.index!r}"
+        return f"{super().arguments()}, {self.index!r}"
 
     def function(self) -> Callable[..., Any]:
         return OnComponent(self.f, self.index)
@@ -196,16 +149,7 @@ class OnComponent:
         self._index = index
 
     def __call__(self, datapoint: Datapoint, *rng: object) -> Datapoint | None:
-        try:
-            component = datapoint[self._index]
-        except (LookupError, TypeError) as error:
-            raise DataFlowError(
-                f"There is no component {self._index!r} to map.",
-                got=describe_datapoint(datapoint),
-                expected=choices_of(datapoint) if is_datapoint(datapoint) else "components",
-                fix="give another index",
-            ) from error
-        result = self._f(component, *rng)
+        result = self._f(datapoint[self._index], *rng)
         if result is None:
             return None
         # Not `replaced`, which takes a third longer.
@@ -217,36 +161,30 @@ class OnComponent:
         return datapoint
 
 
-class SelectComponent(PlannedStage):
+class SelectComponent(MapData):
     """Keep some components, in the order asked for. Tuples stay tuples, dicts stay dicts.
 
-    Contract: in order; length of `ds`; not random; thread- and fork-safe as `ds` is; resumable as
-    `ds` is.
+    Contract: in order; length of `ds`; not random; thread-, fork-safe and resumable as `ds` is.
 
     Args:
-        ds: What to select from.
         idxs: Indices, or keys of dicts; one, or several of them. An index may occur twice.
     """
 
     def __init__(self, ds: DataFlow, idxs: Hashable | Sequence[Hashable]) -> None:
-        super().__init__(ds)
         several = isinstance(idxs, (list, tuple))
         self.idxs: list[Any] = list(cast("Sequence[Hashable]", idxs)) if several else [idxs]
         if not self.idxs:
             raise ConfigError("SelectComponent was given nothing to select.")
+        super().__init__(ds, partial(_selected, self.idxs))
 
-    def identity(self) -> str:
+    def arguments(self) -> str:
         return ", ".join(map(repr, self.idxs))
 
-    def node(self, inner: Node, place: Place) -> Node:
-        return SelectNode(inner, self._mapper())
+    def identity(self) -> str:
+        return self.arguments()
 
-    def open(self, place: Place, epoch: int, state: State) -> Stream:
-        inner = open_flow(self.ds, place, epoch, inner_state(state))
-        return MapStream(inner, self._mapper(), epoch, state, None)
-
-    def _mapper(self) -> Mapper:
-        return Mapper(partial(_selected, self.idxs), f"SelectComponent({self.identity()})")
+    def node(self, inner: Node, mapper: Mapper) -> Node:
+        return SelectNode(inner, mapper)
 
 
 def _selected(idxs: list[Any], datapoint: Datapoint) -> Datapoint:
@@ -319,8 +257,6 @@ class BlockMapper:
         except Exception as error:
             raise self._mapper.failure(error, _where(epoch, positions), data) from error
         size = block.size if isinstance(block, Columns) else len(block)
-        if _is_plain(result, size):
-            return Columns(result, size)
         name = self._mapper.name
         if not is_datapoint(result):
             raise MapError(
@@ -328,24 +264,15 @@ class BlockMapper:
                 expected="a tuple, list or dict of stacked components",
             )
         columns = [np.asarray(column) for column in values_of(result)]
-        if any(column.ndim == 0 or len(column) != size for column in columns):
-            raise MapError(
-                f"{name} changed the number of rows of {_where(epoch, positions)}.",
-                got=describe_datapoint(rebuild(result, columns)),
-                expected=f"components with {size} rows",
-                fix="a vectorised map returns one row for each row that it gets",
-            )
-        return Columns(rebuild(result, columns), size)
-
-
-def _is_plain(result: Any, size: int) -> bool:
-    """Whether there is nothing to convert, and nothing wrong."""
-    if type(result) is not tuple:
-        return False
-    for column in cast("tuple[Any, ...]", result):  # a loop: `all` costs more than what it asks
-        if type(column) is not np.ndarray or column.ndim == 0 or len(column) != size:
-            return False
-    return True
+        for column in columns:  # `any` takes twice as long
+            if column.ndim == 0 or len(column) != size:
+                raise MapError(
+                    f"{name} changed the number of rows of {_where(epoch, positions)}.",
+                    got=describe_datapoint(rebuild(result, columns)),
+                    expected=f"components with {size} rows, one for each row that it gets",
+                )
+        plain = type(result) is tuple  # which `rebuild` finds out last
+        return Columns(tuple(columns) if plain else rebuild(result, columns), size)
 
 
 def _where(epoch: int, positions: Positions) -> str:

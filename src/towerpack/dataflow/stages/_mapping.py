@@ -1,18 +1,18 @@
-"""One call of a user's function, and the stream that makes it datapoint by datapoint; filters."""
+"""Functions of the user's, called for one datapoint after another; and filters."""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 
 from towerpack._core.errors import ConfigError, MapError, TowerpackError, text_of
 from towerpack._core.logs import get_logger
 from towerpack.dataflow._datapoints import Datapoint, copied, describe_datapoint
-from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, open_flow
+from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, length_of, open_flow
 from towerpack.dataflow._memory import without_rows
 from towerpack.dataflow._randomness import position_rng
 from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, inner_state
@@ -25,6 +25,7 @@ _GIVE_UP_AFTER = 10_000  # in a row; an endless flow of bad datapoints would han
 _TELL_EVERY = 100_000  # in a row; an endless flow of which nothing passes would hang silently
 _SHARE_FROM = 1000  # datapoints: one bad one among the first ten says nothing about a share
 
+# Arguments by which stages leave out bad datapoints.
 _SKIPPING = {"on_error": 'on_error="skip"', "catch_exceptions": "catch_exceptions=True"}
 
 OnError = Literal["raise", "skip"]
@@ -35,25 +36,21 @@ Limit = int | float | None
 class ErrorPolicy:
     """What a stage does about bad datapoints, and how many it leaves out; see `MapData`."""
 
-    on_error: OnError = "raise"
-    max_errors: Limit = None
+    on_error: OnError
+    max_errors: Limit
 
     def __post_init__(self) -> None:
         limit: Any = self.max_errors
         if self.on_error not in ("raise", "skip"):
-            raise ConfigError(
-                f"There is no on_error={self.on_error!r}.", expected='"raise" or "skip"'
-            )
+            raise ConfigError(f"There is no on_error={self.on_error!r}.", expected="raise or skip")
         if limit is None:
             return
-        if self.on_error == "raise":
-            raise ConfigError('max_errors= needs on_error="skip": otherwise nothing is skipped.')
         count = isinstance(limit, (int, np.integer)) and not isinstance(limit, bool)
         share = isinstance(limit, (float, np.floating)) and bool(limit < 1)
-        if not (count or share) or limit < 0:
+        if not (count or share) or limit < 0 or self.on_error == "raise":
             raise ConfigError(
                 f"max_errors={limit!r} is no limit.",
-                expected="a number of datapoints, or a share: 0.0 <= max_errors < 1.0",
+                expected='a number of datapoints, or a share from 0.0 to below 1; on_error="skip"',
             )
 
     def spent(self, bad: int, count: int, *, ended: bool = False) -> bool:
@@ -64,24 +61,14 @@ class ErrorPolicy:
         return (ended or count >= _SHARE_FROM) and bad > limit * count
 
 
-def skipping_of(stage: Callable[..., Any]) -> str | None:
-    """The argument by which a stage leaves out bad datapoints, if it takes one."""
-    taken = inspect.signature(stage).parameters
-    return next((words for name, words in _SKIPPING.items() if name in taken), None)
-
-
 @dataclass(eq=False)
 class Mapper:
-    """A map function at its place, named for messages.
-
-    With a `key` it is given a generator, which is a function of that, epoch and position.
-    `skipping` is what messages advise to leave out bad datapoints; see `skipping_of`.
-    """
+    """A map function at its place, named for messages."""
 
     f: Callable[..., Any]
     name: str
-    key: int | None = None
-    skipping: str | None = None
+    key: int | None = None  # of the generator that it is given, if it is
+    skipping: str | None = None  # how bad datapoints are left out, for messages
 
     def __call__(self, datapoint: Datapoint, epoch: int, position: int) -> Datapoint:
         """Map one datapoint; a `MapError` if the function raised, or returned `None`."""
@@ -94,11 +81,9 @@ class Mapper:
             where = f"datapoint {position} of epoch {epoch}"
             raise self.failure(error, where, datapoint) from error
         if result is None:
-            advice = "return it at the end of the function"
             raise MapError(
                 f"{self.name} returned None for datapoint {position} of epoch {epoch}.",
-                expected="a datapoint",
-                fix=self._advice(advice, "datapoints for which it raises or returns None"),
+                fix=self._or_skip("return it at the end of the function"),
             )
         return result
 
@@ -110,15 +95,16 @@ class Mapper:
             f"{self.name} raised {type(error).__name__} on {where}: {ours.what}",
             got="\nin ".join(filter(None, [ours.got, describe_datapoint(datapoint)])),
             expected=ours.expected,
-            fix=self._advice(ours.fix or "see the cause above", "bad datapoints"),
+            fix=self._or_skip(ours.fix or "see the cause above"),
         )
 
-    def _advice(self, fix: str, bad: str) -> str:
-        return f"{fix}; {self.skipping} leaves out and counts {bad}" if self.skipping else fix
+    def _or_skip(self, fix: str) -> str:
+        skipping = f"; {self.skipping} leaves out and counts bad datapoints"
+        return fix + skipping * (self.skipping is not None)
 
 
 class MapStream(InnerStream):
-    """Map what another stream gives; what raises is counted in `skipped`, unless that is `None`."""
+    """Map what another stream gives, and leave out what raises if the policy says so."""
 
     def __init__(
         self,
@@ -126,15 +112,15 @@ class MapStream(InnerStream):
         mapper: Mapper,
         epoch: int,
         state: State,
-        skipped: Tally | None,
-        policy: ErrorPolicy | None = None,
+        policy: ErrorPolicy,
+        tally: Tally | None,
     ) -> None:
         self._inner = inner
         self._mapper = mapper
         self.name = mapper.name
         self.epoch = epoch
-        self._skipped = skipped
-        self._policy = policy or ErrorPolicy()
+        self._policy = policy
+        self._tally = tally or Tally()
         self.count, self.bad = (0, 0) if state is None else (state["count"], state["bad"])
         self._in_a_row = 0
         self._last: MapError | None = None
@@ -154,9 +140,9 @@ class MapStream(InnerStream):
             try:
                 result = without_rows(self._mapper, self._pending[0], self.epoch, self.count)
             except MapError as error:
-                if self._skipped is None:
+                if self._policy.on_error == "raise":
                     raise
-                self._skip(error, self._skipped)
+                self._skip(error)
             else:
                 self._forward()
                 self._in_a_row = 0
@@ -170,10 +156,9 @@ class MapStream(InnerStream):
         self._pending = []
         self.count += 1
 
-    def _skip(self, error: MapError, tally: Tally) -> None:
-        if self._policy.spent(self.bad + 1, self.count + 1):
-            raise self._overspent(self.bad + 1, self.count + 1, error) from error
-        tally.skipped += 1
+    def _skip(self, error: MapError) -> None:
+        self._judge(self.bad + 1, self.count + 1, error)
+        self._tally.skipped += 1
         self.bad += 1
         self._last = error.with_traceback(None)  # its frames would hold this stream
         self._forward()
@@ -190,20 +175,20 @@ class MapStream(InnerStream):
 
     def ended(self) -> None:
         """Judge and report a pass at its end."""
-        if self._policy.spent(self.bad, self.count, ended=True):
-            raise self._overspent(self.bad, self.count, self._last) from self._last
+        self._judge(self.bad, self.count, self._last, ended=True)
         if self.bad:
             numbers = self.bad, self.count, self.epoch
             log.warning("%s left out %d of %d datapoints in epoch %d", self.name, *numbers)
 
-    def _overspent(self, bad: int, count: int, last: MapError | None) -> MapError:
-        return MapError(
-            f"{self.name} found {bad} bad datapoints among the first {count} of epoch "
-            f"{self.epoch}.",
-            expected=f"at most max_errors={self._policy.max_errors}",
-            details=None if last is None else f"The last one: {last.what}",
-            fix="mend the function or the data, or allow more",
-        )
+    def _judge(self, bad: int, count: int, last: MapError | None, *, ended: bool = False) -> None:
+        if self._policy.spent(bad, count, ended=ended):
+            raise MapError(
+                f"{self.name} found {bad} bad datapoints among the first {count} of epoch "
+                f"{self.epoch}.",
+                expected=f"at most max_errors={self._policy.max_errors}",
+                details=None if last is None else f"The last one: {last.what}",
+                fix="mend the function or the data, or allow more",
+            ) from last
 
 
 def function_name(f: Callable[..., Any]) -> str:
@@ -212,19 +197,47 @@ def function_name(f: Callable[..., Any]) -> str:
     return name or type(f).__name__
 
 
-class FilterData(Wrapper):
+class FunctionStage(Wrapper):
+    """Base of stages that call a function of the user's; arguments as of `MapData`."""
+
+    def __init__(
+        self, ds: DataFlow, f: Callable[..., Any], rng: bool, on_error: OnError, max_errors: Limit
+    ) -> None:
+        super().__init__(ds)
+        if not callable(cast("object", f)):
+            raise ConfigError(f"{type(self).__name__} needs a function, not {f!r:.60}.")
+        self.f = f
+        self.rng = self.random = rng
+        self.on_error = on_error
+        self.policy = ErrorPolicy(on_error, max_errors)
+        taken = inspect.signature(type(self)).parameters
+        self.skipping = next((told for name, told in _SKIPPING.items() if name in taken), None)
+
+    def length(self) -> Length:
+        return None if self.on_error == "skip" else length_of(self.ds)
+
+    def arguments(self) -> str:
+        return function_name(self.f)
+
+    def function(self) -> Callable[..., Any]:
+        """From a datapoint, and `rng` if asked for, to what the stage makes of it."""
+        return self.f
+
+    def mapper(self, place: Place) -> Mapper:
+        """The function where it stands."""
+        name = f"{type(self).__name__}({self.arguments()})"
+        return Mapper(self.function(), name, place.key(self) if self.rng else None, self.skipping)
+
+
+class FilterData(FunctionStage):
     """Keep the datapoints for which `predicate` is true.
 
-    How many are kept is not known beforehand, so what stands above can only be read in order: do
-    costly maps below it that need not see everything, above it.
+    What stands above can only be read in order: how many are kept is not known beforehand.
 
-    Contract: in order; length unknown; random with `rng`; thread- and fork-safe as `ds` and
-    `predicate` are; resumable as `ds` is.
+    Contract: as `MapData`; length unknown.
 
     Args:
-        ds: What to choose from.
-        predicate: From a datapoint to something true or false. `None` is taken for a forgotten
-            `return`, and is an error.
+        predicate: From a datapoint to something true or false; `None` is an error.
         rng, on_error, max_errors: As for `MapData`.
 
     Raises:
@@ -240,31 +253,21 @@ class FilterData(Wrapper):
         on_error: OnError = "raise",
         max_errors: Limit = None,
     ) -> None:
-        super().__init__(ds)
-        if not callable(predicate):
-            raise ConfigError(f"FilterData needs a function, not {predicate!r:.60}.")
-        self.predicate = predicate
-        self.rng = self.random = rng
-        self.policy = ErrorPolicy(on_error, max_errors)
+        super().__init__(ds, predicate, rng, on_error, max_errors)
 
     def length(self) -> Length:
         return None
 
-    def arguments(self) -> str:
-        return function_name(self.predicate)
+    def function(self) -> Callable[..., Any]:
+        def verdict(datapoint: Datapoint, *rng: object) -> tuple[Datapoint, bool] | None:
+            passed = self.f(datapoint, *rng)
+            return None if passed is None else (datapoint, bool(passed))
+
+        return verdict
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         inner = open_flow(self.ds, place, epoch, inner_state(state))
-        name = f"{type(self).__name__}({self.arguments()})"
-        key = place.key(self) if self.rng else None
-
-        def verdict(datapoint: Datapoint, *rng: object) -> tuple[Datapoint, bool] | None:
-            passed = self.predicate(datapoint, *rng)
-            return None if passed is None else (datapoint, bool(passed))
-
-        mapper = Mapper(verdict, name, key, skipping_of(type(self)))
-        skipped = (place.tally or Tally()) if self.policy.on_error == "skip" else None
-        return FilterStream(inner, mapper, epoch, state, skipped, self.policy)
+        return FilterStream(inner, self.mapper(place), epoch, state, self.policy, place.tally)
 
 
 class FilterStream(MapStream):

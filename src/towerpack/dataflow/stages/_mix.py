@@ -9,7 +9,6 @@ from math import gcd, lcm
 from typing import Any, Literal, NamedTuple, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, DataFlowError
 from towerpack._core.logs import get_logger
@@ -20,85 +19,49 @@ from towerpack.dataflow._flow import DataFlow, Length, Place, length_of, pipelin
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._randomness import permute
 from towerpack.dataflow._stream import State, Stream, check_count, inner_state
-from towerpack.dataflow.stages._combination import Combination, CombinedStream, LocatedNode
+from towerpack.dataflow.stages._combination import Array, Combination, CombinedStream, LocatedNode
 from towerpack.dataflow.stages._repeat import RepeatedData
 
 log = get_logger(__name__)
 
 _FINEST = 1 << 16
 
-Array = NDArray[np.int64]
 Stop = Literal["first", "all", "repeat"]
 
 
 def whole_weights(weights: Any) -> tuple[int, ...]:
-    """Weights as the smallest integers in the same proportion.
-
-    Decimal fractions are taken as they are written: ten times 0.1 are ten equal weights. What would
-    need a sum above 65,536 is rounded to that, with a warning.
-    """
+    """Weights as the smallest integers in proportion; decimal fractions as they are written."""
     try:
         shares = [Fraction(str(weight)) for weight in weights]
     except (TypeError, ValueError):
         shares = [Fraction(0)]
     if any(share <= 0 for share in shares):
-        raise ConfigError(
-            "These weights do not mix.",
-            got=given(weights),
-            expected="a list of finite numbers, each more than 0",
-        )
+        raise ConfigError("Weights are finite numbers, each more than 0.", got=given(weights))
     scale = lcm(*(share.denominator for share in shares))
     whole = [int(share * scale) for share in shares]
     total = sum(whole)
     if total > _FINEST * gcd(*whole):
-        whole = [round(Fraction(weight * _FINEST, total)) for weight in whole]
-        if 0 in whole:
-            raise ConfigError(
-                f"A weight of {weights[whole.index(0)]} is too small.",
-                expected=f"a share of at least 1 in {_FINEST}",
-            )
+        whole = [max(1, round(Fraction(weight * _FINEST, total))) for weight in whole]
         log.warning("The weights of a mix, %r, are rounded to %s", weights, whole)
     return tuple(weight // gcd(*whole) for weight in whole)
 
 
 class Turns(NamedTuple):
-    """A schedule that repeats itself.
+    """A schedule that repeats itself."""
 
-    Attributes:
-        whose: For each turn of a period the flow that has it.
-        nth: For each turn, how many that flow had before in the period.
-        weights: For each flow its turns in a period.
-    """
-
-    whose: Array
-    nth: Array
-    weights: Array
-
-    def locate(self, turns: Array) -> tuple[Array, Array]:
-        """Whose these turns are, and how many turns each of those flows had before."""
-        periods, rest = np.divmod(turns, len(self.whose))
-        whose = self.whose[rest]
-        return whose, periods * self.weights[whose] + self.nth[rest]
-
-    def taken(self, turns: int) -> Array:
-        """How many of the first `turns` turns each flow has had."""
-        periods, rest = divmod(turns, len(self.whose))
-        return periods * self.weights + np.bincount(self.whose[:rest], minlength=len(self.weights))
-
-    def turn_of(self, flow: int, nth: int) -> int:
-        """When a flow has its turn number `nth`, from 0."""
-        periods, rest = divmod(nth, int(self.weights[flow]))
-        return periods * len(self.whose) + int(np.flatnonzero(self.whose == flow)[rest])
+    whose: Array  # for each turn of a period the flow that has it
+    nth: Array  # for each turn, how many that flow had before in the period
+    weights: Array  # for each flow its turns in a period
 
 
 @lru_cache(maxsize=64)
 def even_turns(weights: tuple[int, ...]) -> Turns:
     """The schedule in which flow i has `weights[i]` turns of every `sum(weights)`.
 
-    Weighted round-robin by earliest deadline: turn n of a flow with weight w of W may come from
-    turn `n * W / w` on and must have come by turn `(n + 1) * W / w`; of two with one deadline the
-    earlier comes first. So after any number of turns each flow has had its share of them to within
-    one turn (proportionate progress: Baruah et al. 1996). A flow with weight 0 has no turn.
+    By earliest deadline: turn n of a flow with weight w of W may come from turn `n * W / w` on and
+    must have come by turn `(n + 1) * W / w`; of two with one deadline the earlier comes first. So
+    each flow always has had its share to within one turn (Baruah et al. 1996, proportionate
+    progress). A flow with weight 0 has no turn.
     """
     weights = tuple(weight // gcd(*weights) for weight in weights)
     period = sum(weights)
@@ -130,19 +93,22 @@ class EvenMix:
         self.size: int | None = 0
         while any(left):
             turns = even_turns(tuple(left))
+            period = len(turns.whose)
             self._phases.append((self.size, given.copy(), turns))
-            # For each flow the first turn at which it has nothing left.
-            ends = {
-                turns.turn_of(flow, size - int(given[flow])): flow
-                for flow, size in enumerate(sizes)
-                if size is not None and left[flow]
-            }
+            ends: dict[int, int] = {}  # for each flow the first turn at which it has nothing left
+            for flow, size in enumerate(sizes):
+                if size is not None and left[flow]:
+                    periods, rest = divmod(size - int(given[flow]), int(turns.weights[flow]))
+                    in_period = np.flatnonzero(turns.whose == flow)
+                    ends[periods * period + int(in_period[rest])] = flow
             if not ends:
                 self.size = None
                 break
             end = min(ends)
-            given += turns.taken(end)
             self.size += end
+            periods, rest = divmod(end, period)
+            given += periods * turns.weights
+            given += np.bincount(turns.whose[:rest], minlength=len(sizes))
             left[ends[end]] = 0
             if stop_first:
                 break
@@ -155,8 +121,9 @@ class EvenMix:
         for index in cast("list[int]", np.unique(which).tolist()):
             start, before, turns = self._phases[index]
             here = which == index
-            flows[here], nth = turns.locate(positions[here] - start)
-            local[here] = before[flows[here]] + nth
+            periods, rest = np.divmod(positions[here] - start, len(turns.whose))
+            flows[here] = whose = turns.whose[rest]
+            local[here] = before[whose] + periods * turns.weights[whose] + turns.nth[rest]
         return flows, local
 
 
@@ -164,22 +131,17 @@ class MixData(Combination):
     """Take turns between flows, so that each has its share of every stretch of the mix.
 
     The order of turns is fixed, and as even as can be: of the first n datapoints, for any n, a flow
-    with share w has given w * n, to within one. Shuffle the flows, not the mix. Shares are exact
-    where the smallest integers in their proportion sum up to no more than 65,536, and otherwise
-    rounded to that, with a warning.
+    with share w has given w * n, to within one. Shuffle the flows, not the mix. Shares whose
+    smallest integers in proportion sum up to more than 65,536 are rounded, with a warning.
 
     Contract: each flow in its own order; length by `stop`; not random; thread- and fork-safe as the
     flows are; resumable as they are, at once if all are indexable.
 
     Args:
-        flows: One or more.
         weights: The shares, in any unit; equal ones by default.
         stop: When a pass ends: when the "first" flow has nothing left for its turn; when "all" have
             been read once, those that remain keeping the proportion of their weights; or never,
             where "repeat" has each flow repeated for ever.
-
-    Raises:
-        ConfigError: No flows, or weights that do not fit them.
     """
 
     def __init__(
@@ -194,10 +156,8 @@ class MixData(Combination):
             raise ConfigError(f"There is no stop={stop!r}.", expected='"first", "all" or "repeat"')
         self.weights = whole_weights([1] * len(self.flows) if weights is None else weights)
         if len(self.weights) != len(self.flows):
-            raise ConfigError(
-                f"{len(self.flows)} flows were given {len(self.weights)} weights.",
-                expected="a weight for each flow",
-            )
+            found = f"{len(self.flows)} flows were given {len(self.weights)} weights."
+            raise ConfigError(found, expected="a weight for each flow")
         if stop == "repeat":
             self.flows = [RepeatedData(flow) for flow in self.flows]
         self.stop: Stop = stop
@@ -283,8 +243,7 @@ class RandomMixData(Combination):
     Every interleaving is equally likely, so each flow is spread evenly over the pass, whatever its
     length. The order of a pass takes 16 bytes of memory per datapoint.
 
-    Contract: each flow in its own order; sum of the lengths; random; thread- and fork-safe as the
-    flows are; resumable as they are, at once if all are indexable.
+    Contract: as `MixData`, but random, and as long as all flows together.
 
     Args:
         df_lists: One or more flows of known length.
@@ -300,10 +259,7 @@ class RandomMixData(Combination):
         super().__init__(df_lists)
         for flow in self.flows:
             if not isinstance(length_of(flow), int):
-                raise ConfigError(
-                    f"RandomMixData needs lengths, and that of {flow} is infinite or not known.",
-                    fix="MixData mixes flows of any length",
-                )
+                raise ConfigError(f"The length of {flow} is infinite or not known: see MixData.")
 
     def length(self) -> Length:
         return sum(map(len, self.flows))
@@ -312,15 +268,11 @@ class RandomMixData(Combination):
         return ", ".join(str(len(flow)) for flow in self.flows)
 
     def combine(self, nodes: list[Node], place: Place) -> Node:
-        mix = self.mix(place)
+        mix = RandomMix(list(map(len, self.flows)), place.key(self))
         return LocatedNode(nodes, mix.size, mix.locate)
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
         return RandomMixStream(self, place, epoch, state)
-
-    def mix(self, place: Place) -> RandomMix:
-        """The order of the datapoints."""
-        return RandomMix([len(flow) for flow in self.flows], place.key(self))
 
 
 class RandomMix:
@@ -342,8 +294,8 @@ class RandomMix:
             local = np.empty_like(where)
             local[np.argsort(flows, kind="stable")] = where
             starts = np.concatenate(([0], self._ends[:-1]))
-            last = (epoch, flows, local - starts[flows])
-            self._last = last  # one assignment: safe between threads
+            # One assignment: safe between threads.
+            self._last = last = epoch, flows, local - starts[flows]
         return last[1:]
 
     def locate(self, epoch: int, positions: Array) -> tuple[Array, Array]:
@@ -361,8 +313,9 @@ class RandomMixStream(CombinedStream):
     def __init__(self, flow: RandomMixData, place: Place, epoch: int, state: State) -> None:
         super().__init__(flow.open_inputs(place, epoch, inner_state(state)))
         self._flows = flow.flows
-        self._whose, self._local = flow.mix(place).order(epoch)
-        self._position = check_count(None if state is None else state["position"], len(self._whose))
+        mix = RandomMix(list(map(len, flow.flows)), place.key(flow))
+        self._whose, _ = mix.order(epoch)
+        self._position = check_count(None if state is None else state["position"], mix.size)
 
     def __next__(self) -> Datapoint:
         if self._position >= len(self._whose):
@@ -371,11 +324,9 @@ class RandomMixStream(CombinedStream):
         try:
             datapoint = next(self.streams[index])
         except StopIteration:
-            flow, found = self._flows[index], self._local[self._position]
-            raise DataFlowError(
-                f"{pipeline_of(flow)} ended after {found} datapoints.",
-                expected=f"{len(flow)}, as its len() says",
-            ) from None
+            ended = self._flows[index]
+            problem = f"{pipeline_of(ended)} ended before its length, {len(ended)}."
+            raise DataFlowError(problem) from None
         self._position += 1
         return datapoint
 

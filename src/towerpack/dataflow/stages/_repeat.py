@@ -33,16 +33,12 @@ log = get_logger(__name__)
 
 
 class RepeatedData(PlannedStage):
-    """Passes over `ds` one after another, each with its own epoch.
+    """`n` passes over `ds` one after another, each with its own epoch; -1 is for ever.
 
     Pass k of epoch e is epoch e * n + k of `ds`; with n = -1 it is epoch k.
 
     Contract: in order; `n * len(ds)`, or infinite; not random, but random stages in `ds` differ
-    from pass to pass; thread- and fork-safe as `ds` is; resumable as `ds` is.
-
-    Args:
-        ds: What to repeat.
-        n: How often; -1 is for ever.
+    from pass to pass; thread-, fork-safe and resumable as `ds` is.
 
     Raises:
         DataFlowError: A pass to be repeated for ever has no datapoints; raised while iterating.
@@ -57,11 +53,11 @@ class RepeatedData(PlannedStage):
             raise ConfigError(f"Nothing can be repeated {n} times.", expected="-1, or 1 or more")
         self._begin = partial(_begin_repeated, self.n)
 
+    def resized(self, size: int) -> int:
+        return size * self.n
+
     def length(self) -> Length:
-        length = length_of(self.ds)
-        if self.n == -1:
-            return math.inf
-        return None if length is None else length * self.n
+        return math.inf if self.n == -1 else super().length()
 
     def identity(self) -> str:
         return "" if self.n == -1 else str(self.n)
@@ -69,7 +65,7 @@ class RepeatedData(PlannedStage):
     def node(self, inner: Node, place: Place) -> Node:
         if self.n == -1 and inner.size == 0:
             raise empty_error(self.ds)
-        size = None if inner.size is None or self.n == -1 else inner.size * self.n
+        size = None if inner.size is None or self.n == -1 else self.resized(inner.size)
         return PassesNode(inner, size, self._begin)
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
@@ -86,10 +82,8 @@ class FixedSizeData(PlannedStage):
     Contract: in order; `size`; not random; thread- and fork-safe as `ds` is; resumable as `ds` is.
     A pass that is started afresh in the middle of a `ds` without a plan reads up to there.
 
-    Args:
-        ds: Any flow that is not empty.
-        size: Datapoints in a pass.
-        keep_state: Go on rather than begin again.
+    Raises:
+        DataFlowError: `ds` is empty; raised while iterating.
     """
 
     def __init__(self, ds: DataFlow, size: int, keep_state: bool = True) -> None:
@@ -97,7 +91,7 @@ class FixedSizeData(PlannedStage):
         self.size = integer_of(size, "size", 1)
         self.keep_state = keep_state
         self.begin = partial(_begin_fixed, self.size, keep_state)
-        # Where a pass ended, for each seed and place: the next one need not read up to there.
+        # What is left of the last pass of each seed and place: the next need not read up to there.
         self._waiting: dict[tuple[int, str], Waiting] = {}
 
     def length(self) -> Length:
@@ -112,27 +106,14 @@ class FixedSizeData(PlannedStage):
         return PassesNode(inner, self.size, self.begin)
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:
-        return FixedStream(self, place, epoch, state)
-
-    def leave(self, place: Place, waiting: Waiting) -> None:
-        """Leave a stream to the pass that begins where it is."""
-        self._waiting[place.seed, place.branch] = waiting
-
-    def take(self, place: Place, epoch: int) -> Waiting | None:
-        """What was left to pass `epoch`. Only one iterator gets it."""
-        key = place.seed, place.branch
-        waiting = self._waiting.get(key)
-        return self._waiting.pop(key) if waiting is not None and waiting.epoch == epoch else None
+        return FixedStream(self, self._waiting, place, epoch, state)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_waiting": {}}
 
 
 class Beginning(NamedTuple):
-    """Where a pass begins: after `skip` datapoints of the passes that it is made of.
-
-    Their epochs are `first`, `first + step`, ...
-    """
+    """Where a pass begins: after `skip` datapoints of epochs `first`, `first + step`, ..."""
 
     first: int
     step: int = 1
@@ -190,10 +171,7 @@ class PassesNode(InnerNode):
 
 
 class PassesStream(InnerStream):
-    """Open one pass after another; stay at the end of a pass until asked for more.
-
-    There are `n` passes, -1 for ever; `turn` is the one to begin with.
-    """
+    """Open `n` passes (-1: for ever) in turn; stay at an end until asked for more."""
 
     def __init__(
         self, ds: DataFlow, place: Place, begin: Beginning, n: int, state: State, turn: int = 0
@@ -247,18 +225,25 @@ class Waiting(NamedTuple):
 class FixedStream(Stream):
     """Take a fixed number of datapoints from passes that can only be read in order."""
 
-    def __init__(self, flow: FixedSizeData, place: Place, epoch: int, state: State) -> None:
+    def __init__(
+        self,
+        flow: FixedSizeData,
+        waiting: dict[tuple[int, str], Waiting],
+        place: Place,
+        epoch: int,
+        state: State,
+    ) -> None:
         self._flow = flow
-        self._size = flow.size
+        self._waiting = waiting
         self._place = place
         self._epoch = epoch
         self._end: State = None
         # The stream may go over to the next pass, whose tally is another one.
         self._total = place.tally or Tally()
         self._counted = self._done = self._skip = 0
-        waiting = flow.take(place, epoch) if state is None else None
-        if waiting is not None:
-            _, self._passes, self._tally = waiting
+        left = waiting.pop((place.seed, place.branch), None) if state is None else None
+        if left is not None and left.epoch == epoch:
+            _, self._passes, self._tally = left
             self._counted = self._tally.skipped
             return
         self._tally = self._total.part()
@@ -274,21 +259,26 @@ class FixedStream(Stream):
         self._count()
 
     def __next__(self) -> Datapoint:
+        if self._end is not None:
+            raise StopIteration
         try:
             while self._skip:
                 next(self._passes)
                 self._skip -= 1
-            if self._done >= self._size:
-                self._finish()
-                raise StopIteration
-            datapoint = next(self._passes)
-        except BaseException:
-            self._count()
-            raise
-        if self._tally.skipped != self._counted:
-            self._count()
-        self._done += 1
-        return datapoint
+            if self._done < self._flow.size:
+                datapoint = next(self._passes)
+                self._done += 1
+                return datapoint
+        finally:
+            if self._tally.skipped != self._counted:
+                self._count()
+        self._end = self.state()
+        if self._flow.keep_state:
+            left = Waiting(self._epoch + 1, self._passes, self._tally)
+            self._waiting[self._place.seed, self._place.branch] = left
+        else:
+            self._passes.close()
+        raise StopIteration
 
     def state(self) -> State:
         if self._end is not None:
@@ -299,18 +289,9 @@ class FixedStream(Stream):
         if self._end is None:  # otherwise it belongs to the next pass
             self._passes.close()
 
-    def _finish(self) -> None:
-        if self._end is None:
-            self._end = self.state()
-            if self._flow.keep_state:
-                self._flow.leave(self._place, Waiting(self._epoch + 1, self._passes, self._tally))
-            else:
-                self._passes.close()
-
     def _count(self) -> None:
-        if self._end is None:
-            self._total.skipped += self._tally.skipped - self._counted
-            self._counted = self._tally.skipped
+        self._total.skipped += self._tally.skipped - self._counted
+        self._counted = self._tally.skipped
 
 
 def empty_error(ds: DataFlow) -> DataFlowError:
@@ -327,9 +308,7 @@ def tell_if_short(ds: DataFlow, datapoints: int) -> bool:
     length = length_of(ds)
     if length is None or datapoints >= length:
         return False
-    message = (
-        "len() of the flow is %d, but a pass over it ended after %d datapoints. Correct it. (%s)"
-    )
+    message = "Its len() is %d, but a pass over it ended after %d datapoints. Correct it. (%s)"
     log.warning(message, length, datapoints, pipeline_of(ds))
     return True
 
@@ -343,10 +322,6 @@ class RepeatedDataPoint(WindowStage):
 
     Contract: in order; `n * len(ds)`; not random; thread- and fork-safe as `ds` is; resumable as
     `ds` is, reading one datapoint again.
-
-    Args:
-        ds: What to repeat.
-        n: How often.
     """
 
     lifts = True
@@ -356,9 +331,8 @@ class RepeatedDataPoint(WindowStage):
         super().__init__(ds)
         self.n = integer_of(n, "n", 1)
 
-    def length(self) -> Length:
-        length = length_of(self.ds)
-        return None if length is None else length * self.n
+    def resized(self, size: int) -> int:
+        return size * self.n
 
     def identity(self) -> str:
         return str(self.n)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_array
-from towerpack.dataflow._flow import DataFlow, Length, Place, Wrapper, length_of
+from towerpack.dataflow._flow import DataFlow, Place, Wrapper
 from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._stream import State, Stream
 from towerpack.dataflow.stages._base import Transform, WindowStage
@@ -24,23 +24,19 @@ class ShardData(WindowStage):
     """Every `num_shards`-th datapoint, from the one at `index` on: the part of one host.
 
     The hosts must be given one seed (`iterate(seed=...)`), or their parts overlap. Over an
-    indexable source only the host's own part is read. `BatchData(ShardData(ds, H, h), b)` gives
-    hosts that together read the global batches `BatchData(ds, H * b)`. Put random maps below the
-    shard: above it, all hosts draw the same numbers.
+    indexable source only the host's own part is read. Hosts with `BatchData(ShardData(ds, H, h),
+    b)` together read the global batches `BatchData(ds, H * b)`. Put random maps below the shard:
+    above it, all hosts draw the same numbers.
 
-    A state of one host is good for all of them. Where the number of hosts may change, use
-    `ShardRows`.
+    A state of one host is good for all. Where their number may change, use `ShardRows`.
 
     Contract: in order; a `num_shards`-th of `ds`; not random; thread- and fork-safe as `ds` is;
     resumable as `ds` is, reading at most `num_shards` datapoints again.
 
     Args:
-        ds: What all hosts share.
-        num_shards: How many parts.
-        index: Which one, from 0.
+        num_shards, index: How many parts, and which one, from 0.
         tail: What becomes of the last datapoints if they are not enough for all parts: "drop" them;
-            "pad", which repeats them in turn until they are; or "uneven", which makes the first
-            parts longer by one.
+            "pad" repeats them in turn until they are; "uneven" makes the first parts longer by one.
     """
 
     lifts = True
@@ -55,9 +51,10 @@ class ShardData(WindowStage):
         self.shard = self.num_shards > 1
         self.tail: Tail = tail
 
-    def length(self) -> Length:
-        length = length_of(self.ds)
-        return self._share(length) if isinstance(length, int) else length
+    def resized(self, size: int) -> int:
+        last = self.num_shards - 1
+        missing = {"drop": 0, "pad": last, "uneven": last - self.index}[self.tail]
+        return (size + missing) // self.num_shards
 
     def arguments(self) -> str:
         return f"{self.index} of {self.num_shards}"
@@ -67,7 +64,7 @@ class ShardData(WindowStage):
         return str(self.num_shards) if self.tail == "drop" else f"{self.num_shards}, {self.tail}"
 
     def node(self, inner: Node, place: Place) -> Node:
-        size = None if inner.size is None else self._share(inner.size)
+        size = None if inner.size is None else self.resized(inner.size)
         return ShardNode(inner, self.num_shards, self.index, size)
 
     def transform(self, place: Place, epoch: int) -> Transform:
@@ -79,11 +76,6 @@ class ShardData(WindowStage):
             return datapoints[self.index : self.index + 1]
 
         return part
-
-    def _share(self, length: int) -> int:
-        last = self.num_shards - 1
-        missing = {"drop": 0, "pad": last, "uneven": last - self.index}[self.tail]
-        return (length + missing) // self.num_shards
 
 
 class ShardNode(InnerNode):
@@ -112,19 +104,16 @@ class ShardNode(InnerNode):
 class ShardRows(Wrapper):
     """The rows of one host of each global batch.
 
-    A state says which global batch comes next, and nothing about hosts: it can be restored with
-    any number of them. The hosts must be given one seed (`iterate(seed=...)`). Over an indexable
-    source only the host's own rows are read. Put random maps below the batch: above, all hosts
-    draw the same numbers.
+    A state can be restored with any number of hosts. They must be given one seed
+    (`iterate(seed=...)`). Over an indexable source only the host's own rows are read. Put random
+    maps below the batch: above, all hosts draw the same numbers.
 
-    Contract: in order; length of `ds`; not random; thread- and fork-safe as `ds` is; resumable as
-    `ds` is.
+    Contract: in order; length of `ds`; not random; thread-, fork-safe and resumable as `ds` is.
 
     Args:
         ds: A `BatchData` of the global batch size, which `num_shards` divides, without `remainder`.
-        num_shards: How many hosts.
-        index: Which one, from 0. It gets rows `index * b` to `(index + 1) * b` of each batch, where
-            b is the batch size divided by `num_shards`.
+        num_shards, index: How many hosts, and which one, from 0. It gets rows `index * b` to
+            `(index + 1) * b` of each batch, where b is the batch size divided by `num_shards`.
     """
 
     transparent = True
@@ -134,14 +123,11 @@ class ShardRows(Wrapper):
         super().__init__(ds)
         self.num_shards, self.index = _checked_shard(num_shards, index)
         if not isinstance(ds, BatchData):
-            raise ConfigError(
-                f"ShardRows takes batches apart, and {type(ds).__name__} is no BatchData.",
-                fix="put it directly on BatchData, or use ShardData",
-            )
+            found = f"ShardRows takes batches apart, and {type(ds).__name__} is no BatchData."
+            raise ConfigError(found, fix="put it directly on BatchData, or use ShardData")
         if ds.remainder or ds.batch_size % num_shards:
             raise ConfigError(
-                f"{num_shards} hosts cannot share batches of {ds.batch_size}"
-                f"{' and a remainder' * ds.remainder} evenly.",
+                f"{num_shards} hosts cannot share the batches of {ds} evenly.",
                 expected=f"a multiple of {num_shards}, without remainder",
             )
         self.shard = num_shards > 1

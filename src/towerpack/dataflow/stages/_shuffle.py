@@ -12,15 +12,7 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
 from towerpack.dataflow._arguments import integer_of
 from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_array, duplicate
-from towerpack.dataflow._flow import (
-    DataFlow,
-    Length,
-    Place,
-    check_seed,
-    infinite,
-    length_of,
-    require_plan,
-)
+from towerpack.dataflow._flow import DataFlow, Place, check_seed, infinite, length_of, require_plan
 from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._randomness import permute
 from towerpack.dataflow.stages._base import PlannedStage, Transform, WindowStage
@@ -32,11 +24,10 @@ Array = NDArray[np.int64]
 class ShuffleData(PlannedStage):
     """Every datapoint of a pass once, in a random order that is new in each pass.
 
-    The order is a permutation that is computed, not stored, so passes of any length cost no memory
-    and a resume costs no time. Needs random access to what it wraps.
+    The order is a permutation that is computed, not stored, so that passes of any length cost no
+    memory and a resume costs no time.
 
-    Contract: random order; length of `ds`; random; thread- and fork-safe as `ds` is; resumable at
-    once.
+    Contract: random order; length of `ds`; random; thread-, fork-safe as `ds`; resumable at once.
 
     Args:
         ds: Finite, over an indexable source.
@@ -68,21 +59,17 @@ class ShuffleData(PlannedStage):
 class LocallyShuffleData(WindowStage):
     """Read windows of `buffer_size` datapoints and give each in a random order.
 
-    Nothing leaves its window, so that a state is small (where the window began) and a resume reads
-    at most one window again. Over an indexable source it compiles to a plan, with the same result;
-    use it there to keep reads close together on disk.
-
-    With `num_reuse` every datapoint comes that often, at random places of its window, which saves
-    reading where that is slow (though over an indexable source each use reads again).
+    Nothing leaves its window, so that a state is small (where the window began). Use it over an
+    indexable source, too, to keep reads close together on disk.
 
     Contract: random order within windows; `num_reuse` times the length of `ds`; random; thread- and
     fork-safe as `ds` is; resumable, reading at most `buffer_size` datapoints again.
 
     Args:
         ds: Any flow, also an infinite one.
-        buffer_size: Datapoints in a window.
-        num_reuse: How often each datapoint comes.
-        shuffle_interval: Accepted, and without effect, for programs written for Tensorpack.
+        num_reuse: How often each datapoint comes, at random places of its window, which saves
+            reading where that is slow (though over an indexable source each use reads again).
+        shuffle_interval: Without effect, for programs written for Tensorpack.
         seed: For this shuffle alone; by default the run's.
     """
 
@@ -104,9 +91,8 @@ class LocallyShuffleData(WindowStage):
         self.seed = check_seed(seed)
         self.random = seed is None
 
-    def length(self) -> Length:
-        length = length_of(self.ds)
-        return None if length is None else length * self.num_reuse
+    def resized(self, size: int) -> int:
+        return size * self.num_reuse
 
     def identity(self) -> str:
         reuse = f", {self.num_reuse} times" if self.num_reuse > 1 else ""
@@ -130,10 +116,7 @@ class LocallyShuffleData(WindowStage):
 
 
 class PermutedNode(InnerNode):
-    """Base of plans that read another one in a permuted order, a block of positions at a time.
-
-    The last block is kept: that is one computation per block, instead of one per batch.
-    """
+    """Base of plans that read another in a permuted order, of which the last block is kept."""
 
     def __init__(self, inner: Node, key: int, block: int) -> None:
         super().__init__(inner)

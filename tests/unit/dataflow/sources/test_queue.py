@@ -50,18 +50,14 @@ def test_a_state_counts_and_a_resume_takes_what_is_there() -> None:
 
 def test_process_queues_and_closed_ones() -> None:
     context = multiprocessing.get_context("spawn")
-    source = context.Queue()
-    source.put((1,))
-    source.put(None)
-    assert list(DataFromQueue(source)) == [(1,)]
-    source.close()
+    source, simple = context.Queue(), context.SimpleQueue()
+    for one in (source, simple):
+        one.put((1,))
+        one.put(None)
+        assert list(DataFromQueue(one)) == [(1,)]
+        one.close()
     source.join_thread()
     assert list(DataFromQueue(source)) == []
-    simple = context.SimpleQueue()
-    simple.put((1,))
-    simple.put(None)
-    assert list(DataFromQueue(simple)) == [(1,)]
-    simple.close()
 
 
 class Odd:
