@@ -248,14 +248,14 @@ class Stage(DataFlow):
     Attributes:
         transparent: It hands on what it wraps, unchanged; states and random keys ignore it.
         random: It draws from the run's seed.
-        lifts: It only restructures its one input, so the workers of a parallel stage below do its
-            work too.
+        structural: It only restructures its one input, so the workers of a parallel stage below do
+            its work too.
         shard: It is one of several parts, which fit together if they are given one seed.
     """
 
     transparent: bool = False
     random: bool = False
-    lifts: bool = False
+    structural: bool = False
     shard: bool = False
 
     @property
@@ -316,7 +316,7 @@ class Wrapper(Stage):
 class ParallelStage(Wrapper):
     """Base of stages that read what they wrap ahead, with workers.
 
-    Above stages that `lifts`, the workers do those' work too: `flow` is then the topmost of them.
+    The workers do the work of structural stages above, too: `flow` is then the topmost of these.
     """
 
     transparent = True
@@ -349,7 +349,7 @@ def parallel_below(flow: DataFlow) -> ParallelStage | None:
     while is_exact(flow):
         if isinstance(flow, ParallelStage):
             return flow
-        if not flow.lifts:
+        if not flow.structural:
             return None
         flow = flow.inputs[0]
     return None

@@ -27,18 +27,18 @@ class Node:
         size: Datapoints in a pass; `None` is infinite.
         chunk: How many datapoints a consumer of single ones should read at a time; above 1 only
             where reading ahead is cheap and runs no code of the user's on single datapoints.
-        passes_on: Plans whose datapoints it hands on as they are, without keeping any.
+        forwarded: Plans whose datapoints it hands on as they are, without keeping any.
     """
 
     size: int | None
     chunk: int = 1
-    passes_on: Sequence[Node] = ()
+    forwarded: Sequence[Node] = ()
     _last: Any = None  # what was made last, kept by one assignment; does not travel
 
     @property
-    def gathers(self) -> bool:
+    def releases_gil(self) -> bool:
         """Whether it does nothing but move rows of arrays, for which NumPy lets go of the GIL."""
-        return bool(self.passes_on) and all(inner.gathers for inner in self.passes_on)
+        return bool(self.forwarded) and all(inner.releases_gil for inner in self.forwarded)
 
     def read(self, epoch: int, positions: Positions) -> Block:
         """The datapoints at `positions` of pass `epoch`, in that order; at least one.
@@ -56,7 +56,7 @@ class Node:
 
     def lay_into(self, allocate: Allocate) -> None:
         """Let `allocate` make its arrays, but those that code of the user's may keep."""
-        for inner in self.passes_on:
+        for inner in self.forwarded:
             inner.lay_into(allocate)
 
 
@@ -71,9 +71,9 @@ class InnerNode(Node):
 
 def makers_of(node: Node) -> Iterator[Node]:
     """The plans that make what a plan gives: itself, or those from which it passes on."""
-    if not node.passes_on:
+    if not node.forwarded:
         yield node
-    for inner in node.passes_on:
+    for inner in node.forwarded:
         yield from makers_of(inner)
 
 

@@ -254,7 +254,7 @@ class Mosaic(Wrapper):
     """
 
     random = True
-    lifts = True
+    structural = True
 
     def __init__(
         self,

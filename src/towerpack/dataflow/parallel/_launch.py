@@ -15,7 +15,7 @@ from towerpack.dataflow.parallel._reader import readers_at_rest
 from towerpack.dataflow.parallel._work import Job
 
 Fds = tuple[int, int, int, int]
-"""Of a worker: its socket, the slots, the pipe that ends with the parent, and for last words."""
+"""Of a worker: its socket, the slots, the pipe that ends with the parent, and for its report."""
 
 _BOOT = (
     "import sys; sys.path[:] = sys.argv[6:]; "

@@ -117,7 +117,7 @@ class Pool(ABC):
             self.job_key, self.job = None, job
             self.prepare(job)
             self.job_key = key
-        self.hire()
+        self.start_members()
 
     def abandon(self, units: Iterable[Unit]) -> None:
         """Forget units: nobody waits for them any more."""
@@ -153,7 +153,7 @@ class Pool(ABC):
         return
 
     @abstractmethod
-    def hire(self) -> None:
+    def start_members(self) -> None:
         """Start workers until there are as many as wanted."""
 
     @abstractmethod

@@ -173,9 +173,9 @@ class PrefetchData(ParallelStage):
         if backend is None:
             # Threads that only gather rows of arrays are as parallel as processes are, start at
             # once, and take from the consumer's GIL no more than messages would.
-            gathers = node is not None and node.gathers
+            releases_gil = node is not None and node.releases_gil
             processes = options.start == "fork" or options.on_worker_death == "restart"
-            backend = "thread" if gathers and not processes else "process"
+            backend = "thread" if releases_gil and not processes else "process"
         below = [one.options.workers for one in flows_in(flow) if isinstance(one, PrefetchData)]
         workers = max([options.workers, *below])
         return replace(options, workers=workers, backend=backend)

@@ -113,11 +113,11 @@ class ProcessPool(Pool):
     def prepare(self, job: Job) -> None:
         if self.options.start == "fork":
             with safe_to_fork():
-                self._dismiss()  # new ones inherit the job: it need not even pickle
+                self._end_members()  # new ones inherit the job: it need not even pickle
         else:
             self._image = JobImage(job)
 
-    def hire(self) -> None:
+    def start_members(self) -> None:
         self.check()
         while len(self.members) < self.options.workers:
             member = ProcessMember(self.slots.fd, self.job if self._image is None else None)
@@ -147,13 +147,13 @@ class ProcessPool(Pool):
             if member.process.poll() is not None:
                 while member in self.members and member.channel.poll():
                     self._listen(member)
-                self._bury(member)
+                self._remove(member)
 
     def _listen(self, member: ProcessMember) -> None:
         try:
             kind, *fields, own = receive(member.channel)
         except (EOFError, OSError):
-            self._bury(member)
+            self._remove(member)
             return
         if kind == "ready":
             member.started, member.since = True, time.monotonic()
@@ -203,7 +203,7 @@ class ProcessPool(Pool):
             if member.queue:
                 member.tell("cancel")
 
-    def _bury(self, member: ProcessMember) -> None:
+    def _remove(self, member: ProcessMember) -> None:
         """A worker has ended: its units are issued again, or the first one becomes an error."""
         if member not in self.members:
             return
@@ -211,7 +211,7 @@ class ProcessPool(Pool):
         self.members.remove(member)
         member.end(_EXIT_S)
         first = next((unit for unit in member.queue if not unit.abandoned), None)
-        error = _obituary(member, first)
+        error = _death_error(member, first)
         member.close()
         if first is None:
             log.warning("%s It had nothing to do, and is replaced.", error.what)
@@ -237,7 +237,7 @@ class ProcessPool(Pool):
         if self._closed or self._owner != os.getpid():
             return
         self._closed = True
-        self._dismiss()
+        self._end_members()
         self._selector.close()
         for end in self._bell:
             end.close()
@@ -245,7 +245,7 @@ class ProcessPool(Pool):
         self._image = None
         _POOLS.discard(self)
 
-    def _dismiss(self) -> None:
+    def _end_members(self) -> None:
         """End all workers: they are told, waited for, and killed."""
         members = self.members.copy()
         self.members.clear()
@@ -262,7 +262,7 @@ class ProcessPool(Pool):
                 self.release(unit)
 
 
-def _obituary(member: ProcessMember, unit: Unit | None) -> WorkerError:
+def _death_error(member: ProcessMember, unit: Unit | None) -> WorkerError:
     """The error for a worker that ended, at a unit if it was at one."""
     code = member.process.returncode or 0
     if code < 0:
@@ -272,13 +272,13 @@ def _obituary(member: ProcessMember, unit: Unit | None) -> WorkerError:
         how, fix = f"ended with status {code}", "see what it wrote to stderr"
     where = "" if unit is None else f" at {place_of(unit.work)}"
     words = member.words().strip()
-    details = f"Its last words:\n{words}" if words else None
+    details = f"It wrote last:\n{words}" if words else None
     what = f"A worker (process {member.process.pid}) {how}{where}."
     return WorkerError(what, fix=fix, details=details)
 
 
-# All that are open. Not weak: what is found in garbage has its sockets closed before anybody could
-# say good-bye through them.
+# All that are open. Not weak: garbage collection may close the sockets of a pool before workers
+# have been told through them to end.
 _POOLS: set[ProcessPool] = set()
 
 

@@ -78,7 +78,7 @@ class Reader(threading.Thread, WorkSource):
         self._changed = threading.Condition()
         self._entries: deque[Entry] = deque()
         self._error: BaseException | None = None
-        self._ended = self._hungry = False
+        self._ended = self._awaited = False
 
     def begin(self, pool: Pool) -> None:
         self._wake = pool.wake
@@ -115,7 +115,7 @@ class Reader(threading.Thread, WorkSource):
             if not self._ended:  # only then may a group be smaller
                 there -= there % self.group
             entries = [self._entries.popleft() for _ in range(there)]
-            self._hungry = len(self._entries) < self.group
+            self._awaited = len(self._entries) < self.group
             self._changed.notify_all()
         self.reads.extend((entry.state, entry.skipped) for entry in entries)
         count = len(entries) // self.group
@@ -171,8 +171,8 @@ class Reader(threading.Thread, WorkSource):
             self._changed.notify_all()
 
     def _tell(self) -> None:
-        if self._hungry:
-            self._hungry = False
+        if self._awaited:
+            self._awaited = False
             self._wake()
 
 

@@ -144,7 +144,7 @@ class Run:
         pool = self._pool
         while True:
             if pool.again or not pool.members:
-                pool.hire()  # before one is chosen: it may find that one has ended
+                pool.start_members()  # before one is chosen: it may find that one has ended
             member = min(pool.members, key=lambda one: len(one.queue))
             unit = self._next_unit() if len(member.queue) < QUEUED else None
             if unit is None:

@@ -73,7 +73,7 @@ class ThreadPool(Pool):
         # After a fork there are no threads.
         return not self._closed and all(one.thread.is_alive() for one in self.members)
 
-    def hire(self) -> None:
+    def start_members(self) -> None:
         while len(self.members) < self.options.workers:
             self.members.append(ThreadMember(len(self.members), self._results))
 

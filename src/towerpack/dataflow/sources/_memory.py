@@ -183,7 +183,7 @@ class ArraysNode(Node):
         self.chunk = max(1, min(_CHUNK, _CHUNK_BYTES // max(1, row_bytes)))
 
     @property
-    def gathers(self) -> bool:
+    def releases_gil(self) -> bool:
         return not any(array.dtype.hasobject for array in self.held.arrays)
 
     def read(self, epoch: int, positions: Positions) -> Block:

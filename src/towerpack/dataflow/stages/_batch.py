@@ -45,7 +45,7 @@ class BatchData(WindowStage):
     """
 
     makes_batches = True
-    lifts = True
+    structural = True
     reads_again = False
     rows: slice = slice(None)  # of each batch; see `ShardRows`
 
@@ -133,8 +133,8 @@ class BatchNode(Node):
         self._makers = [maker for maker in makers_of(self.inner) if isinstance(maker, RowMaker)]
 
     @property
-    def gathers(self) -> bool:
-        return self.collate.stack == "array" and self.inner.gathers
+    def releases_gil(self) -> bool:
+        return self.collate.stack == "array" and self.inner.releases_gil
 
     def lay_into(self, allocate: Allocate) -> None:
         self.collate = replace(self.collate, allocate=allocate)

@@ -70,7 +70,7 @@ class BatchByLength(Wrapper):
     """
 
     makes_batches = True
-    lifts = True
+    structural = True
 
     def __init__(
         self,

@@ -142,7 +142,7 @@ class ConcatData(Combination):
             return inputs, positions - starts[inputs]
 
         node = LocatedNode(nodes, sum(finite) if len(finite) == len(nodes) else None, locate)
-        node.passes_on = nodes
+        node.forwarded = nodes
         return node
 
     def open(self, place: Place, epoch: int, state: State) -> Stream:

@@ -44,7 +44,7 @@ class RepeatedData(PlannedStage):
         DataFlowError: A pass to be repeated for ever has no datapoints; raised while iterating.
     """
 
-    lifts = True
+    structural = True
 
     def __init__(self, ds: DataFlow, n: int = -1) -> None:
         super().__init__(ds)
@@ -140,7 +140,7 @@ class PassesNode(InnerNode):
 
     def __init__(self, inner: Node, size: int | None, begin: Begin) -> None:
         super().__init__(inner)
-        self.passes_on = (inner,)
+        self.forwarded = (inner,)
         self.size = size
         if inner.size is not None:  # not ahead over many short passes
             self.chunk = max(1, min(inner.chunk, inner.size))
@@ -324,7 +324,7 @@ class RepeatedDataPoint(WindowStage):
     `ds` is, reading one datapoint again.
     """
 
-    lifts = True
+    structural = True
     window_size = 1
 
     def __init__(self, ds: DataFlow, n: int) -> None:

@@ -39,7 +39,7 @@ class ShardData(WindowStage):
             "pad" repeats them in turn until they are; "uneven" makes the first parts longer by one.
     """
 
-    lifts = True
+    structural = True
     reads_again = False
 
     def __init__(self, ds: DataFlow, num_shards: int, index: int, *, tail: Tail = "drop") -> None:
@@ -117,7 +117,7 @@ class ShardRows(Wrapper):
     """
 
     transparent = True
-    lifts = True
+    structural = True
 
     def __init__(self, ds: DataFlow, num_shards: int, index: int) -> None:
         super().__init__(ds)

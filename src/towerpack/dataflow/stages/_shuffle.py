@@ -38,7 +38,7 @@ class ShuffleData(PlannedStage):
         ConfigError: `ds` can only be read in order, or is infinite.
     """
 
-    lifts = True
+    structural = True
 
     def __init__(self, ds: DataFlow, *, seed: int | None = None) -> None:
         super().__init__(ds)
@@ -73,7 +73,7 @@ class LocallyShuffleData(WindowStage):
         seed: For this shuffle alone; by default the run's.
     """
 
-    lifts = True
+    structural = True
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class PermutedNode(InnerNode):
 
     def __init__(self, inner: Node, key: int, block: int) -> None:
         super().__init__(inner)
-        self.passes_on = (inner,)
+        self.forwarded = (inner,)
         self.key = key
         self.block = block
 
