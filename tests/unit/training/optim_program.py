@@ -56,7 +56,7 @@ def decayed(**kwargs: Any) -> Any:
 
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
-    "clipped": lambda: decayed(global_clipnorm=0.5),
+    "adamw": lambda: keras.optimizers.AdamW(0.1, weight_decay=0.1, global_clipnorm=0.5),
     "averaged": lambda: decayed(use_ema=True, ema_overwrite_frequency=2, loss_scale_factor=4.0),
     "loss scale": lambda: keras.optimizers.LossScaleOptimizer(decayed(), dynamic_growth_steps=2),
     "processors": lambda: ProcessGradients(
