@@ -23,7 +23,7 @@ tf.config.set_logical_device_configuration(
 )
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
-from scaling import SCALE
+from scaling import SCALE, sample
 from small_training import Model, config, flow
 from towerpack import (
     AccumulateGradients,
@@ -192,7 +192,7 @@ def trainers_precisions_and_compilation(where: Path) -> None:
             np.testing.assert_allclose(theirs[name], value, rtol=1e-4, atol=1e-6)
     for name in ("ema/cost", "gradient-summary/fc0/kernel-rms"):
         np.testing.assert_allclose(*(t.monitors.latest(name) for t in (one, two)), rtol=1e-4)
-    for trainer in (shared, copies):
+    for trainer in sample([shared, copies]):
         try:
             trained(trainer, where, wrapped, xla=True)
         except ConfigError as error:
