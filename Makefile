@@ -18,6 +18,9 @@ SETTINGS := pyproject.toml constraints.txt
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-full check format bench public-names constraints clean
 
+# Without it each pytest process rewrites all tests once more, and each program compiles all of src.
+unexport PYTHONDONTWRITEBYTECODE
+
 help:
 	@echo "make demo          train, evaluate and export a small model, and show the result"
 	@echo "make test          all tests, of slow ones a sample; ARGS='-k name' for some"

@@ -43,7 +43,7 @@ SPECS = [tf.TensorSpec([None, X.shape[1]], tf.float32, "x")]
 def every() -> dict[str, tuple[Any, tuple[int, ...]]]:
     layers = {name: (case.build, case.shape) for name, case in CASES.items()}
     if SCALE < 1:  # those without weights have nothing to resume or to share
-        return {name: layers[name] for name in sample(list(layers), at_least=8)}
+        return {name: layers[name] for name in sample(list(layers), at_least=5)}
     layers |= {kind: (layer, WIDE) for kind, (layer, _) in PURE.items()}
     for name in sorted(WITHOUT_WEIGHTS - {"ConcatWith", "PositionalEncoding"}):  # in PURE
         layer, arguments = getattr(nn, name), ARGUMENTS.get(name, [])

@@ -88,8 +88,8 @@ class Model(GANModelDesc):
         if not self.rich:
             return keras.optimizers.SGD(0.05, momentum=0.9)
         return {
-            "g_optimizer": WeightEMA(keras.optimizers.Adam(1e-3), 0.9),
-            "d_optimizer": keras.optimizers.Adam(1e-3),
+            "g_optimizer": WeightEMA(keras.optimizers.SGD(1e-3, momentum=0.9), 0.9),
+            "d_optimizer": keras.optimizers.SGD(1e-3, momentum=0.9),
         }
 
 

@@ -61,7 +61,7 @@ class Model(ModelDesc):
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(label, logits))
 
     def optimizer(self):
-        return keras.optimizers.Adam(2e-3)
+        return keras.optimizers.SGD(2e-3, momentum=0.9)
 
 
 class Say(Callback):

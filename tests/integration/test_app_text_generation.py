@@ -33,7 +33,7 @@ RECIPE: dict[str, Any] = {
     },
     "model": {"network": "rnn_basic", "options": {"units": 32, "embedding": 16}},
     "optimizer": {"name": "adam", "learning_rate": 1e-2, "clip_norm": 1.0},
-    "train": {"epochs": 2, "steps_per_epoch": 100},
+    "train": {"epochs": 2, "steps_per_epoch": 60},
     "sample": {"length": 40},
     "search": {"optimizer.learning_rate": [0.01, 0.02]},
 }

@@ -11,7 +11,7 @@ import pytest
 import tensorflow as tf
 
 from scaling import sample
-from small_training import SPECS, Model, X, Y, config, train
+from small_training import LINE, SPECS, Model, X, Y, config, train
 from towerpack import CheckpointMismatchError, StateError
 from towerpack.callbacks import ModelSaver, ScheduledHyperParamSetter
 from towerpack.dataflow import BatchData, DataFromArrays, MapData, PrefetchData
@@ -31,7 +31,7 @@ def model(decay: float = 1e-4, activation: Any = tf.nn.relu) -> Any:
         term = regularize_cost(".*/kernel", l2_regularizer(decay))
         return tf.reduce_mean(tf.square(out[:, 0] - y)) + term
 
-    return SPECS, build, lambda: keras.optimizers.Adam(0.05)
+    return SPECS, build, lambda: keras.optimizers.SGD(0.05)
 
 
 def adam(**kwargs: Any) -> dict[str, Any]:
@@ -92,7 +92,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("first", "then", "rows"), sample(CASES, at_least=6))
+@pytest.mark.parametrize(("first", "then", "rows"), sample(CASES, at_least=4))
 def test_what_was_changed_is_told_before_the_first_step(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, first: Any, then: Any, rows: Any
 ) -> None:
@@ -111,7 +111,7 @@ def test_what_was_changed_is_told_before_the_first_step(
 
 
 @pytest.mark.parametrize(
-    "then", sample([{"optimizer": keras.optimizers.SGD()}, {"precision": "float16"}])
+    "then", sample([{"optimizer": keras.optimizers.RMSprop()}, {"precision": "float16"}])
 )
 def test_what_the_checkpoint_does_not_fit_is_told_first(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, then: Any
@@ -149,24 +149,24 @@ def test_nothing_is_told_where_nothing_was_changed(
 def test_a_schedule_that_is_taken_out_leaves_what_it_has_set(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    train(tmp_path, [ModelSaver()], max_epoch=1, **table((0, 0.03)))
-    trainer = train(tmp_path, [ModelSaver()], extra_callbacks=[])
+    train(tmp_path, [ModelSaver()], model=LINE, max_epoch=1, **table((0, 0.03)))
+    trainer = train(tmp_path, [ModelSaver()], model=LINE, extra_callbacks=[])
     assert "what it has set stays" in caplog.text
     assert rate_of(trainer) == pytest.approx(0.03)
 
 
 def test_a_rate_may_become_a_schedule(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    train(tmp_path, [ModelSaver()], optimizer=keras.optimizers.SGD(0.1), max_epoch=1)
-    train(tmp_path, [ModelSaver()], optimizer=keras.optimizers.SGD(decay(0.1, 10, 0.5)))
-    assert "optimizer.learning_rate" in caplog.text
-    trainer = train(tmp_path, [ModelSaver()], optimizer=keras.optimizers.SGD(0.02), max_epoch=3)
+    for epochs, rate in enumerate((0.1, decay(0.1, 10, 0.5), 0.02), 1):
+        sgd = keras.optimizers.SGD(rate)
+        trainer = train(tmp_path, [ModelSaver()], model=LINE, optimizer=sgd, max_epoch=epochs)
+        assert (epochs > 1) == ("optimizer.learning_rate" in caplog.text)
     assert rate_of(trainer) == pytest.approx(0.02)
 
 
 def test_other_data_are_told_how_to_go_on(tmp_path: Path) -> None:
-    train(tmp_path, [ModelSaver()], max_epoch=1)
+    train(tmp_path, [ModelSaver()], model=LINE, max_epoch=1)
     with pytest.raises(StateError) as caught:
-        train(tmp_path, [ModelSaver()], **data(X, 4))
+        train(tmp_path, [ModelSaver()], model=LINE, **data(X, 4))
     assert "init=" in str(caught.value.fix)
 
 
@@ -179,8 +179,9 @@ def test_a_rate_that_the_program_gives_anew_is_taken(
 ) -> None:
     def run(rate: float, epochs: int, *callbacks: Any) -> SimpleTrainer:
         return train(
-            tmp_path, [ModelSaver(), *callbacks], max_epoch=epochs, **adam(learning_rate=rate)
-        )
+            tmp_path, [ModelSaver(), *callbacks], max_epoch=epochs, model=LINE,
+            optimizer=keras.optimizers.SGD(rate),
+        )  # fmt: skip
 
     def by_hand(trainer: SimpleTrainer) -> None:
         trainer.hyper_param("learning_rate").set(0.03)

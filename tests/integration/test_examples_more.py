@@ -24,8 +24,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
             ("mixup", 24, 0.0, 0.7, None),  # error; guessing has 0.9
             ("foreign_weights", 20, 0.0, 1e-4, None),  # difference from NumPy
             ("transfer_digits", 20, 0.0, 0.7, None),  # error; guessing has 0.8
-        ],
-        at_least=3,
+        ]
     ),
 )
 def test_examples_run(

@@ -11,7 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
-from scaling import sample
+from scaling import only_in_full
 from towerpack.callbacks.monitors import read_stats
 from towerpack.checkpoint import load_checkpoint
 
@@ -26,17 +26,16 @@ def nothing_is_left() -> Iterator[None]:
     gc.collect()  # Whole models and environments, which else a thread of a later test would free.
 
 
+@only_in_full  # test_gan.py has one, and docs/gan.md
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "runs", "players", "lowest", "highest", "pictures"),
-    sample(
-        [
-            ("infogan", ["."], BOTH, 0.0, 0.95, (10, 12)),
-            ("pix2pix", ["l1", "both"], BOTH, 0.1, 10.0, (6, 4 * 3)),
-            ("began", ["."], BOTH, 0.1, 1000.0, (8, 8)),
-            ("cyclegan", ["."], FOUR, 5.0, 30.0, (6, 4 * 4)),
-        ]
-    ),
+    [
+        ("infogan", ["."], BOTH, 0.0, 0.95, (10, 12)),
+        ("pix2pix", ["l1", "both"], BOTH, 0.1, 10.0, (6, 4 * 3)),
+        ("began", ["."], BOTH, 0.1, 1000.0, (8, 8)),
+        ("cyclegan", ["."], FOUR, 5.0, 30.0, (6, 4 * 4)),
+    ],
 )
 def test_both_players_move_and_pictures_are_drawn(
     name: str,

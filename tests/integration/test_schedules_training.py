@@ -133,7 +133,7 @@ class Own(Callback):
 
 
 def test_a_schedule_of_ones_own(tmp_path: Path) -> None:
-    rates = [0.5**step for step in range(13)]
+    rates = [0.1 * 0.5**step for step in range(13)]
     used = Recorded()
     one = train(tmp_path / "one", [Own(rates.__getitem__), used], max_epoch=2)
     # Of several, the last that has a value decides.

@@ -107,7 +107,7 @@ def hooks_of(first_step: int, last_step: int, epoch: int, call: int) -> list[tup
     return [*found, ("after_epoch", epoch, last_step), ("trigger", epoch, last_step)]
 
 
-@pytest.mark.parametrize("steps", [1, 4, 100])
+@pytest.mark.parametrize("steps", [1, 4])
 def test_hooks_fire_in_their_order_and_callbacks_in_that_of_the_list(
     paced: Any, tmp_path: Path, steps: int
 ) -> None:
@@ -383,7 +383,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> SimpleTrainer:
     return train(tmp_path_factory.mktemp("undisturbed"), max_epoch=3)
 
 
-@pytest.mark.parametrize("hook", sample(["trigger", "after_call", "after_epoch"], at_least=2))
+@pytest.mark.parametrize("hook", sample(["after_call", "trigger", "after_epoch"]))
 def test_a_failure_between_steps_costs_no_step(
     undisturbed: SimpleTrainer, paced: Any, tmp_path: Path, hook: str
 ) -> None:
@@ -436,7 +436,7 @@ OPTIMIZERS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sample(list(OPTIMIZERS), at_least=3))
+@pytest.mark.parametrize("name", sample(list(OPTIMIZERS), at_least=2))
 def test_optimizers_resume(tmp_path: Path, name: str) -> None:
     trainer = assert_resumes(tmp_path, model=lambda: Model(OPTIMIZERS[name]))
     if name != "schedule":
@@ -855,10 +855,10 @@ def test_sigterm_in_every_hook_of_a_run(
 
     paced(2)
     # The step in whose hook the signal comes, and the one that is saved.
-    for hook, at, saved in [("before_train", 0, 0), ("after_step", 1, 2), ("after_call", 4, 4),
-                            ("after_epoch", 6, 6), ("before_epoch", 6, 6), ("before_step", 7, 8),
-                            ("trigger_step", 9, 10), ("trigger", 12, 12),
-                            ("after_train", 18, 18)]:  # fmt: skip
+    ends = [("before_train", 0, 0), ("after_step", 1, 2), ("after_call", 4, 4),
+            ("after_epoch", 6, 6), ("before_epoch", 6, 6), ("before_step", 7, 8),
+            ("trigger_step", 9, 10), ("trigger", 12, 12), ("after_train", 18, 18)]  # fmt: skip
+    for hook, at, saved in [*sample(ends[:-1], at_least=4), ends[-1]]:
         # Not QueueInput, whose thread may be behind: then a call has fewer steps.
         data = FeedInput(flow())
         callbacks = [Do(hook, interrupted, at), Counts(), ModelSaver()]

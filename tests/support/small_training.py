@@ -28,7 +28,7 @@ class Model(ModelDesc):
     """Dropout, so that randomness counts; a hidden layer, so that slots differ."""
 
     def __init__(self, optimizer: Callable[[], Any] | None = None, *, rate: float = 0.25) -> None:
-        self._make = optimizer or (lambda: keras.optimizers.Adam(0.05))
+        self._make = optimizer or (lambda: keras.optimizers.SGD(0.05, momentum=0.9))
         self._rate = rate
 
     def inputs(self) -> list[tf.TensorSpec]:
@@ -40,7 +40,7 @@ class Model(ModelDesc):
         out = tf.cast(tf.squeeze(FullyConnected("fc1", h, 1), -1), tf.float32)
         error = tf.square(out - y)
         expose("out", out)
-        expose("large", tf.boolean_mask(x, error > 1.0))
+        expose("large", tf.where(error > 1.0))
         cost = tf.reduce_mean(error)
         summary.moving_average("mean", cost, decay=0.9)
         summary.scalar("last", tf.reduce_max(error))

@@ -42,7 +42,7 @@ def test_graph_and_settings_reach_tensorboard(
     content = found.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
     given = hparams.parse_session_start_info_plugin_data(content).hparams
     assert given["seed"].number_value == 5 and given["max_epoch"].number_value == 2
-    assert read_record(tmp_path / "run")["settings"]["optimizer.beta_1"] == 0.9
+    assert read_record(tmp_path / "run")["settings"]["optimizer.momentum"] == 0.9
     # A run remembers its numbers, whoever else gets them.
     assert read_stats(tmp_path / "run" / "stats.jsonl")[-1].step == trainer.global_step
     assert given["learning_rate"].number_value == pytest.approx(0.05)

@@ -39,13 +39,13 @@ X = np.random.default_rng(0).normal(3.0, 1.0, (16, 4)).astype(np.float32)
 Z = np.random.default_rng(1).uniform(-1, 1, (16, 2)).astype(np.float32)
 
 
-def adam() -> Any:
-    return keras.optimizers.Adam(0.05)
+def momentum() -> Any:
+    return keras.optimizers.SGD(0.05, momentum=0.9)
 
 
 class Model(GANModelDesc):
     scopes = ("gen", "discrim")
-    make: Any = staticmethod(adam)
+    make: Any = staticmethod(momentum)
     inside = False  # Costs are named inside of a scope.
 
     def inputs(self):
@@ -82,7 +82,7 @@ def with_(**attributes: Any) -> Any:
 
 
 def test_players_move_at_their_own_steps() -> None:
-    make = lambda: {"g_optimizer": WeightEMA(adam(), 0.5), "d_optimizer": adam()}  # noqa: E731
+    make = lambda: {"g_optimizer": WeightEMA(momentum(), 0.5), "d_optimizer": momentum()}  # noqa: E731
     train = build_step(with_(make=make), step=SeparateGANStep(1, 3))
     groups = train.variables()
     of_g = {**groups["g_optimizer"], **{n: v for n, v in groups["model"].items() if "gen/" in n}}
@@ -119,14 +119,14 @@ def test_one_optimizer_is_one_for_each() -> None:
     groups = train.variables()
     assert all(int(groups[name]["iteration"]) == 1 for name in ("g_optimizer", "d_optimizer"))
     both = build_step(
-        with_(make=lambda: {"g_optimizer": adam(), "d_optimizer": adam()}), step=GANStep()
+        with_(make=lambda: {"g_optimizer": momentum(), "d_optimizer": momentum()}), step=GANStep()
     )
     both(X, Z)
     for name, value in train.variables()["model"].items():
         np.testing.assert_array_equal(value, both.variables()["model"][name])
 
 
-SHARED = dict.fromkeys(("g_optimizer", "d_optimizer"), adam())
+SHARED = dict.fromkeys(("g_optimizer", "d_optimizer"), momentum())
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ SHARED = dict.fromkeys(("g_optimizer", "d_optimizer"), adam())
         (with_(scopes=("gen", "a/b")), GANStep("gen", "a"), None, ""),
         (with_(), GANStep("gen/fc", "discrim/fc/kernel"), ConfigError, "discriminator has no"),
         (with_(make=lambda: SHARED), GANStep(), ConfigError, "same optimizer object"),
-        (with_(make=lambda: {"g_optimizer": adam()}), GANStep(), ConfigError, "'d_optimizer'"),
-        (with_(make=lambda: WeightEMA(adam())), GANStep(), ConfigError, "WeightEMA cannot be"),
+        (with_(make=lambda: {"g_optimizer": momentum()}), GANStep(), ConfigError, "'d_optimizer'"),
+        (with_(make=lambda: WeightEMA(momentum())), GANStep(), ConfigError, "WeightEMA cannot be"),
         (with_(make=lambda: tf.compat.v1.train.AdamOptimizer(0.1)), GANStep(), None, ""),
         (with_(inside=True), GANStep(), LayerError, "no output 'd_loss'"),
     ],
@@ -175,7 +175,7 @@ def test_periods() -> None:
 def train(run_dir: Path, *callbacks: Any, step: Any = None, **settings: Any) -> Any:
     flow = JoinData([BatchData(DataFromArrays(X), 8), RandomZData([8, 2])])
     config = TrainConfig(
-        model=with_(make=lambda: {"g_optimizer": WeightEMA(adam()), "d_optimizer": adam()}),
+        model=with_(make=lambda: {"g_optimizer": WeightEMA(momentum()), "d_optimizer": momentum()}),
         dataflow=flow, callbacks=[*callbacks], monitors=[], max_epoch=2, seed=1, run_dir=run_dir,
         **settings,
     )  # fmt: skip
@@ -202,7 +202,7 @@ def test_the_distance_of_what_is_generated_is_monitored(
     assert train(tmp_path, step=SeparateGANStep(1, 3)).was_complete  # but told what was changed
     assert "step.g_period  1    3    new" in caplog.text
     with pytest.raises(ConfigError, match="list cannot be copied"):
-        train(tmp_path / "list", optimizer=[adam()])
+        train(tmp_path / "list", optimizer=[momentum()])
     with pytest.raises(ConfigError, match="no end"):
         FID(real, network, "gen/fake", RandomZData([50, 2]))
 

@@ -27,8 +27,8 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """An agent that has played two rollouts and learnt nothing, its trainer and its run."""
     run_dir = tmp_path_factory.mktemp("run")
     agent = PPO(
-        Walk, num_envs=N, num_steps=T, batch_size=6, epochs=2, discount=GAMMA, gae_lambda=LAMBDA,
-        learning_rate=0.0,
+        Walk, network=MLP((8,)), num_envs=N, num_steps=T, batch_size=6, epochs=2, discount=GAMMA,
+        gae_lambda=LAMBDA, learning_rate=0.0,
     )  # fmt: skip
     trainer = agent.train(
         total_steps=2 * N * T, epoch_steps=N * T, run_dir=run_dir, seed=3, monitors=[],
@@ -92,7 +92,7 @@ class Scaled(MLP):
 
 @pytest.mark.parametrize(
     ("space", "network"),
-    [(gym.spaces.Box(-1.0, 1.0, (2,), np.float32), MLP()), (None, Scaled())],
+    [(gym.spaces.Box(-1.0, 1.0, (2,), np.float32), MLP((8,))), (None, Scaled((8, 8)))],
 )
 def test_the_host_computes_what_the_tower_does(space: Any, network: MLP, tmp_path: Path) -> None:
     agent = A2C(functools.partial(Walk, space), network=network, num_envs=2)
@@ -106,14 +106,16 @@ def test_the_host_computes_what_the_tower_does(space: Any, network: MLP, tmp_pat
 def test_a_finished_phase_stays_so_with_another_number_of_batches(
     epochs: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    common: dict[str, Any] = {"num_envs": 2, "num_steps": 8, "batch_size": 8}
+    common: dict[str, Any] = {
+        "network": MLP((8,)), "num_envs": 2, "num_steps": 8, "batch_size": 8
+    }  # fmt: skip
     run: dict[str, Any] = {"run_dir": tmp_path, "monitors": []}
-    PPO(Walk, epochs=2, **common).train(total_steps=32, epoch_steps=16, **run)
+    PPO(Walk, epochs=2, **common).train(total_steps=16, epoch_steps=16, **run)
     assert "in effect" not in caplog.text
     agent = PPO(Walk, epochs=epochs, clip=0.3, discount=0.9, **common)
     # In epochs of another length: what counts are steps.
-    trainer: Any = agent.train(total_steps=80, epoch_steps=48, **run)
-    assert trainer.complete and trainer.source.envs.steps == 80
+    trainer: Any = agent.train(total_steps=64, epoch_steps=48, **run)
+    assert trainer.complete and trainer.source.envs.steps == 64
     rows = [line.split() for line in caplog.text.partition("in effect\n")[2].splitlines()]
     told = {row[0]: row[1:3] for row in rows if len(row) > 3 and row[3] == "new"}
     expected = {"agent.discount": ["0.99", "0.9"], "clip": ["0.2", "0.3"]}

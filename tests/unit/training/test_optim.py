@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from small_training import SPECS, Do, Model, X, Y, assert_same, flow, train
+from small_training import LINE, SPECS, Do, Model, X, Y, assert_same, flow, train
 from towerpack import ConfigError, LayerError, NumericsError, gradproc, load_checkpoint, optimizer
 from towerpack.callbacks import InferenceRunner, ModelSaver, PeriodicTrigger, ScalarStats
 from towerpack.callbacks.monitors import Monitor
@@ -134,7 +134,9 @@ def test_accumulated_gradients_do_what_a_larger_batch_does(
 
 
 def everything() -> Any:
-    inner = optimizer.ProcessGradients(keras.optimizers.Adam(0.05), gradproc.SummaryGradient())
+    inner = optimizer.ProcessGradients(
+        keras.optimizers.SGD(0.05, momentum=0.9), gradproc.SummaryGradient()
+    )
     return WeightEMA(AccumulateGradients(inner, 3), 0.9)
 
 
@@ -162,7 +164,8 @@ def test_a_changed_number_of_steps_is_told(
 ) -> None:
     for steps in (2, 3):
         made = AccumulateGradients(sgd(0.01), steps)
-        train(tmp_path, [ModelSaver()], model=Model(lambda made=made: made), max_epoch=steps)
+        model = (*LINE[:2], lambda made=made: made)
+        train(tmp_path, [ModelSaver()], model=model, max_epoch=steps)
     assert "optimizer.steps" in caplog.text
 
 
@@ -196,7 +199,7 @@ def test_averages_of_weights_are_evaluated_and_saved_beside_them(tmp_path: Path)
             InferenceRunner(data, inferencer, "ema", ema=True),
             ModelSaver(),
         ],
-        model=Model(lambda: WeightEMA(keras.optimizers.Adam(0.1), 0.8)),
+        model=Model(lambda: WeightEMA(sgd(0.1), 0.8)),
     )
     expected = weights[0]
     for now in weights[1:]:
@@ -215,10 +218,10 @@ def test_averages_of_weights_are_evaluated_and_saved_beside_them(tmp_path: Path)
 
 def test_where_there_are_no_averages(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no averages"):
-        train(tmp_path, [InferenceRunner(flow(), ScalarStats("cost"), ema=True)])
-    train(tmp_path, [ModelSaver()], max_epoch=1)
+        train(tmp_path, [InferenceRunner(flow(), ScalarStats("cost"), ema=True)], model=LINE)
+    train(tmp_path, [ModelSaver()], model=LINE, max_epoch=1)
     with pytest.raises(RuntimeError, match="no averages"):
-        Predictor(Model(), tmp_path, outputs="cost", ema=True)
+        Predictor(LINE, tmp_path, outputs="cost", ema=True)
 
 
 # ------------------------------------------------------------------ looking at gradients
