@@ -79,11 +79,14 @@ def file_of(path: PathLike) -> Path:
 
 def files_of(paths: PathLike | Sequence[PathLike]) -> list[Path]:
     """One file, several, or those that a pattern such as `train-*.tar` names, sorted."""
-    if not isinstance(paths, Iterable) or isinstance(paths, (str, bytes, os.PathLike)):
+    named: Iterable[PathLike]
+    if isinstance(paths, Iterable) and not isinstance(paths, (str, bytes, os.PathLike)):
+        named = paths
+    else:
         pattern = str(path_of(paths))
         is_pattern = glob.has_magic(pattern) and not os.path.exists(pattern)
-        paths = sorted(glob.glob(pattern, recursive=True)) if is_pattern else [pattern]
-    found = [file_of(path) for path in paths]
+        named = sorted(glob.glob(pattern, recursive=True)) if is_pattern else [pattern]
+    found = [file_of(path) for path in named]
     if not found:
         raise ConfigError(f"There are no files {paths!r:.80}.", expected="one or more")
     return found

@@ -384,7 +384,7 @@ CSV_ERRORS = {
     "no label": ("a.jpg,0\nb.jpg\n", r"Line 2 of .*train\.csv"),
     "three fields": ("a.jpg,0\nb.jpg,1,2\n", r"Line 2 of .*train\.csv"),
     "open quote": ('a.jpg,0\n"b.jpg,1\n', r"Line 2 of .*train\.csv"),
-    "mixed labels": ("a.jpg,0\nb.jpg,1\nc.jpg,cat\n", r"'cat' in line 3 of .*train\.csv"),
+    "mixed labels": ("a.jpg,0\nb.jpg,1\nc.jpg,cat\n", r"labels of .*train\.csv .* 'cat' in line 3"),
     "negative": ("a.jpg,0\nb.jpg,-1\n", r"label -1 of .*b\.jpg"),
     "empty": ("", r"no images in .*train\.csv"),
     "header alone": ("path,label\n", r"no images in .*train\.csv"),
