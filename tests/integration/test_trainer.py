@@ -21,7 +21,7 @@ import tensorflow as tf
 
 from own_threads import threads
 from processes import stopwatch, wait_until
-from scaling import sample
+from scaling import only_in_full, sample
 from small_training import (
     LINE,
     SPECS,
@@ -798,7 +798,8 @@ def ended(tmp_path: Path, callbacks: Sequence[Callback], **kwargs: Any) -> int:
     return load_checkpoint(tmp_path).step
 
 
-@pytest.mark.parametrize("every", sample([{"every_k_steps": 4}, {"every_k_epochs": 1}]))
+@only_in_full  # test_callbacks_training.py and test_signals.py end runs there, too
+@pytest.mark.parametrize("every", [{"every_k_steps": 4}, {"every_k_epochs": 1}])
 def test_sigterm_in_an_evaluation(
     undisturbed: SimpleTrainer, paced: Any, tmp_path: Path, every: dict[str, int]
 ) -> None:

@@ -35,7 +35,7 @@ KNOWN = {
     "nasnet_A_large": (331, 1000, 88_753_150, 4032, None),
     "efficientnet_lite0": (224, 1000, 4_652_008, 1280, 387e6),
 }
-SMALL = ["lenet", "resnet20", "efficientnet_lite0"]
+SMALL = ["lenet", "resnet20"]
 
 
 def network(name: str) -> Callable[..., tf.Tensor]:

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from scaling import only_in_full
 from towerpack.nn import expose
 from towerpack.tower import TowerFunction
 from towerpack.training import SmartInit
@@ -55,6 +56,7 @@ def square(path: Path) -> np.ndarray:
     return cv2.resize(image, (SIDE_PX, SIDE_PX), interpolation=cv2.INTER_AREA)
 
 
+@only_in_full  # tests/unit/apps/test_transfer.py has one of them
 @pytest.mark.parametrize("photograph", PHOTOGRAPHS)
 def test_photographs_are_named_right(
     photograph: str, predict: Callable[[np.ndarray], np.ndarray]
