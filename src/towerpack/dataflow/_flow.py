@@ -298,7 +298,7 @@ class Stage(DataFlow):
 
 
 class Wrapper(Stage):
-    """Base of stages that wrap one flow; what those that `makes_batches` give are stacks."""
+    """Base of stages that wrap one flow; `makes_batches` if they stack its datapoints."""
 
     makes_batches: bool = False
 
@@ -524,7 +524,7 @@ def pipeline_of(
     told: str = "arguments",
     passed_over: Callable[[Stage], bool] = lambda stage: False,
 ) -> str:
-    """How messages name a flow: `DataFromArrays(50000) > MapData(decode) > BatchData(128)`.
+    """Name of a flow in messages: `DataFromArrays(50000) > MapData(decode) > BatchData(128)`.
 
     In brackets is what the method `told` of a stage gives; those `passed_over` are left out.
     """
@@ -538,12 +538,12 @@ def pipeline_of(
 
 
 def signature_of(flow: DataFlow) -> str:
-    """What a state of this flow carries, to be told from states of others."""
+    """Signature by which a state of this flow is told from states of others."""
     return pipeline_of(flow, "identity", lambda stage: stage.transparent)
 
 
 def name_of_stage(flow: DataFlow, told: str = "arguments") -> str:
-    """How messages name one stage: `MapData(decode)`."""
+    """Name of one stage in messages: `MapData(decode)`."""
     if isinstance(flow, Stage):
         arguments = getattr(flow, told)()
     else:

@@ -70,7 +70,7 @@ class InnerNode(Node):
 
 
 def makers_of(node: Node) -> Iterator[Node]:
-    """The plans that make what a plan gives: itself, or those from which it passes on."""
+    """The plans that make what a plan gives: itself, or those that it forwards."""
     if not node.forwarded:
         yield node
     for inner in node.forwarded:

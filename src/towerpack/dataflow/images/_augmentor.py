@@ -129,7 +129,7 @@ Augmentor = ImageAugmentor
 
 
 class _LegacyTransform(Transform):
-    """What an augmentor in the predecessor's style has drawn; it may change its input."""
+    """Transform of an augmentor in the predecessor's style, which may change its input."""
 
     def __init__(self, augmentor: ImageAugmentor, param: Any) -> None:
         self._augmentor: Any = augmentor

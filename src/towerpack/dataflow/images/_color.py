@@ -323,7 +323,7 @@ def channel_means(img: Image) -> Floats:
 
 
 def luma(rgb: bool) -> Floats:
-    """How bright the three channels look (ITU-R BT.601), in the order of the channels."""
+    """Luma coefficients (ITU-R BT.601), in the order of the channels."""
     weights = np.array((0.299, 0.587, 0.114), np.float32)
     return weights if rgb else weights[::-1]
 

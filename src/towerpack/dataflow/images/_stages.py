@@ -151,7 +151,7 @@ class _Augment:
         return replaced(datapoint, {i: self._owned(new, parts[i]) for i, new in changed.items()})
 
     def _lent(self, value: Any) -> Any:
-        """What augmentors may write to; what is no array is refused elsewhere."""
+        """A value that augmentors may write to; what is no array is refused elsewhere."""
         changeable = isinstance(cast("object", value), (np.ndarray, list))
         return copies.deepcopy(value) if changeable and self._copy_first else value
 

@@ -1,4 +1,4 @@
-"""What travels between a consumer and its own workers: pickles, and exceptions.
+"""Pickles and exceptions that travel between a consumer and its own workers.
 
 Both ends are ours and run the same code. Nothing that comes from a file or from the network passes
 through here.
