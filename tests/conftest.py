@@ -24,7 +24,7 @@ from scaling import SCALE
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Each full collection goes through all that TensorFlow and Keras have made: 5 % of all seconds.
+# Full collections were 5 % of all seconds; see also `pytest_collection_finish`.
 gc.set_threshold(700, 10, 100)
 
 _COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
@@ -37,6 +37,10 @@ settings.load_profile("full" if SCALE == 1 else "ci" if os.environ.get("CI") els
 def pytest_make_parametrize_id(val: object, argname: str) -> str | None:
     """Bytes by their argument's name: some hold a time, by which two processes' names differ."""
     return argname if isinstance(val, bytes) else None
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what TensorFlow and Keras made when they were imported stays
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -128,6 +129,7 @@ class _DatasetInput(InputSource):
         with tf.device("CPU:0"):
             self._queue = tf.queue.FIFOQueue(_MOST_BATCHES + replicas, [s.dtype for s in specs])
             self._dataset = dataset.prefetch(tf.data.AUTOTUNE)
+        self._move = self._traced_move()
         self._iterate()
         if self._resumable:
             self._beginning = self._saved_at_the_beginning()
@@ -182,14 +184,15 @@ class _DatasetInput(InputSource):
         )
 
     def _iterate(self) -> None:
-        """A new iterator, and the function that moves its batches into the queue."""
         with tf.device("CPU:0"):
-            self._iterator = iterator = iter(self._dataset)
+            self._iterator = iter(self._dataset)
 
+    def _traced_move(self) -> Any:
+        """The function that moves batches of an iterator into the queue."""
         # TensorFlow has no clock where operations are deterministic.
         timed = not config.is_op_determinism_enabled()
 
-        def move(least: tf.Tensor, most: tf.Tensor) -> Any:
+        def move(iterator: Any, least: tf.Tensor, most: tf.Tensor) -> Any:
             deadline = tf.timestamp() + _MOST_S if timed else tf.constant(0.0, tf.float64)
 
             def going_on(i: tf.Tensor, nbytes: tf.Tensor) -> tf.Tensor:
@@ -207,10 +210,10 @@ class _DatasetInput(InputSource):
             return tf.while_loop(going_on, body, (tf.constant(0), tf.constant(0, tf.int64)))
 
         number = tf.TensorSpec([], tf.int32)
+        signature = [tf.data.IteratorSpec(self._dataset.element_spec), number, number]
         with tf.device("CPU:0"):
-            self._move = tf.function(
-                move, input_signature=[number, number], autograph=False
-            ).get_concrete_function()
+            function = tf.function(move, input_signature=signature, autograph=False)
+            return function.get_concrete_function()
 
     def _batch(self, element: Any) -> list[tf.Tensor]:
         """Tensors in the order of the specs.
@@ -306,7 +309,11 @@ class _DatasetInput(InputSource):
                 _JOIN_S,
                 self._given,
             )
-        self._iterator = self._move = None
+            self._iterator = None
+        elif self._iterator is not None:
+            destroyer = _destroyer(self._iterator)
+            self._iterator = None
+            destroyer.start()
 
     def __len__(self) -> int:
         number = int(self._given.cardinality())
@@ -359,7 +366,7 @@ class _DatasetInput(InputSource):
     def _take(self, least: int, most: int) -> None:
         before = int(self._queue.size())
         try:
-            self._move(tf.constant(least), tf.constant(most))
+            self._move(self._iterator, tf.constant(least), tf.constant(most))
         finally:
             # Also when it failed: what came before is good.
             self._moved += int(self._queue.size()) - before
@@ -386,6 +393,24 @@ def _draws_seeds(dataset: Any) -> bool:
     # TensorFlow itself refuses those inside the functions of a dataset.
     seeds = [getattr(dataset, name, None) for name in ("_seed", "_seed2")]
     return seeds == [0, 0] or any(map(_draws_seeds, dataset._inputs()))
+
+
+def _destroyer(iterator: Any) -> threading.Thread:
+    """A thread that destroys an iterator to which Python no longer refers when it starts.
+
+    One iterator in 20 waits up to a minute for the next round of its autotuner, which is woken a
+    moment before it is told to end (`Model::OptimizeLoop`). Python would keep the GIL meanwhile.
+    """
+    name = f"towerpack-iterator-{uuid.uuid4()}"
+
+    def destroy() -> None:
+        with tf.device("CPU:0"):
+            tf.raw_ops.StageClear(dtypes=[tf.resource], shared_name=name)
+
+    with tf.device("CPU:0"):
+        handles = tf.nest.flatten(iterator, expand_composites=True)
+        tf.raw_ops.Stage(values=handles, shared_name=name)
+    return threading.Thread(target=destroy, name="towerpack-iterator", daemon=True)
 
 
 # `tf.train.Checkpoint`, the public way, saves iterators only to files.

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import threading
+import weakref
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -135,6 +137,22 @@ def test_positions_are_saved_now_and_then(monkeypatch: pytest.MonkeyPatch) -> No
     source.reserve(5, nothing)  # The iterator is ahead of the last consumed batch now.
     assert source.state()["skip"] == 0
     source.stop()
+
+
+def iterators() -> list[Any]:
+    return [one for one in gc.get_objects() if issubclass(type(one), tf.data.Iterator)]
+
+
+def test_python_holds_no_iterator_that_was_left() -> None:
+    """With the last reference it would keep the GIL until the iterator's autotuner wakes up."""
+    others = iterators()
+    source = started(range_of(9))
+    reserve(source, 3)
+    (own,) = (one for one in iterators() if all(one is not other for other in others))
+    handle = weakref.ref(tf.nest.flatten(own, expand_composites=True)[0])
+    del own
+    source.stop()
+    assert handle() is None
 
 
 def bad_at(at: int) -> tf.data.Dataset:
