@@ -20,8 +20,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
     ("name", "runs", "numbers", "size"),
     sample(
         [
-            ("saliency", ["."], {"val/cost", "val/error"}, (360, 1200)),
             ("spatial_transformer", ["."], {"val/cost", "val/error"}, (160, 960)),
+            ("saliency", ["."], {"val/cost", "val/error"}, (360, 1200)),
             ("similarity", ["contrastive", "triplet"], {"val/cost", "val/error"}, (600, 1200)),
             ("ctc", ["."], {"val/cost", "val/label_error", "val/line_error"}, (600, 900)),
         ]

@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from processes import children_of, communicate, is_alive, memory_files, stopwatch, wait_until
-from scaling import scaled
+from scaling import sample, scaled
 from towerpack.dataflow import (
     BatchData,
     DataFlow,
@@ -195,7 +195,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("case", ["fresh", "fork"])
+@pytest.mark.parametrize("case", sample(["fresh", "fork"]))
 def test_workers_that_hold_the_gil_do_not_outlive_their_parent(case: str, tmp_path: Path) -> None:
     def at_work() -> list[int]:
         return [int(path.name) for path in tmp_path.iterdir() if path.name.isdecimal()]
