@@ -410,20 +410,19 @@ def resumed_and_deterministic(where: Path) -> None:
 
 
 CASES = [
+    # Each of these has tests on one device, and all share what makes several of one.
+    *sample([compiled_keras_models, networks_of_tf_slim, optimizers_of_old_programs]),
     gradients_are_averaged,
     replicas_drop_differently,
     keras_layers_of_the_model,
     embeddings,
-    optimizers_of_old_programs,
     statistics_of_both_replicas,
     precisions,
     an_odd_batch_at_the_end_is_left,
     staged_on_both_devices,
-    networks_of_tf_slim,
     devices_are_checked,
     a_bad_batch_of_the_second_replica,
     the_number_of_replicas_changes,
-    compiled_keras_models,
     evaluated_on_both_devices,
     a_loop_of_ones_own,
     resumed_and_deterministic,

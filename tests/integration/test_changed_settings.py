@@ -92,7 +92,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("first", "then", "rows"), sample(CASES, at_least=4))
+@pytest.mark.parametrize(("first", "then", "rows"), sample(CASES, at_least=2))
 def test_what_was_changed_is_told_before_the_first_step(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, first: Any, then: Any, rows: Any
 ) -> None:
