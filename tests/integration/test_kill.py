@@ -90,14 +90,14 @@ def test_kills_end_with_the_same_weights(tmp_path: Path) -> None:
     assert_bit_equal(finish(run_dir, output), undisturbed)
 
 
+@only_in_full  # above one is killed a few times, and workers are in `test_workers.py`
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "trainer",
     [
-        # Above it is killed a few times, and workers are in `test_workers.py`.
-        pytest.param("SimpleTrainer", marks=only_in_full),
+        "SimpleTrainer",
         "SyncMultiGPUTrainer",
-        pytest.param("MultiWorkerTrainer", marks=only_in_full),
+        "MultiWorkerTrainer",
     ],
 )
 def test_killed_at_every_step(tmp_path: Path, trainer: str) -> None:

@@ -204,6 +204,6 @@ def trainers_precisions_and_compilation(where: Path) -> None:
 CASES = [replicas_with_copies_move_as_one, trainers_precisions_and_compilation]
 
 if __name__ == "__main__":
-    for case in CASES:
+    for case in sample(CASES):
         case(Path(sys.argv[1]) / case.__name__)
         print(case.__name__, flush=True)

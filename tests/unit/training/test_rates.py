@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from scaling import sample
 from small_training import Do, train
 from towerpack import ConfigError
 from towerpack.callbacks import HyperParamSetterWithFunc, ModelSaver
@@ -154,7 +155,9 @@ class OnTheModel(Slope):
         return v1.train.GradientDescentOptimizer(self.rate)
 
 
-@pytest.mark.parametrize("make", [in_get_variable, in_a_variable, in_a_function, OnTheModel])
+@pytest.mark.parametrize(
+    "make", sample([in_get_variable, in_a_variable, OnTheModel, in_a_function], at_least=2)
+)
 def test_a_rate_in_a_variable_is_found_saved_once_and_reported(
     make: Callable[[], Any], tmp_path: Path
 ) -> None:
