@@ -48,11 +48,11 @@ def _command(folder: Any) -> list[str]:
 
 def _lease_of(folder: Any) -> Any:
     """A connection to the server, which the first pytest process starts and the others share."""
+    import atexit
     import fcntl
     import shlex
     import subprocess
 
-    server = None
     folder.mkdir(mode=0o700, exist_ok=True)
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -61,13 +61,16 @@ def _lease_of(folder: Any) -> Any:
             server = subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
             if server.stdout is None or server.stdout.readline() != b"ready\n":
                 raise RuntimeError(f"{command} did not start")
+            server.stdout.close()
+            server.returncode = 0  # it may outlive this process, which Python would complain about
             script = folder / "python"
             start = shlex.join(_command(folder))
             script.write_text(f'#!/bin/sh\nWARM_EXECUTABLE="$0" exec {start} "$@"\n')
             script.chmod(0o755)
         lease = socket.socket(socket.AF_UNIX)
         lease.connect(f"{folder}/lease")
-        return lease, server
+        atexit.register(lease.close)
+        return lease
 
 
 def _start(address: str, arguments: list[str]) -> None:
