@@ -82,21 +82,22 @@ def cluster(where: Path, *arguments: object, workers: int = 2) -> Iterator[Clust
 
 def test_a_worker_that_is_killed_is_done_without_and_taken_back(tmp_path: Path) -> None:
     with cluster(tmp_path, 4000, 30) as running:
-        running.wait_for_step(40)
+        running.wait_for_step(70)
         running.kill("worker", 1)
-        running.wait_for_step(running.step() + 30)
+        running.wait_for_step(running.step() + 60)
         running.processes["worker", 1] = running.start("worker", 1)
         assert wait_until(lambda: running.log("worker", 1).count("This is") == 2, 60)
         # With none of them there, TensorFlow cannot take one back.
         assert wait_until(lambda: "has been recovered" in running.log(), 60), running.log()
         # From here on the second one is alone.
         running.kill("worker", 0)
-        running.wait_for_step(running.step() + 30)
+        running.wait_for_step(running.step() + 60)
+        reached = running.step()
         running.processes["chief", 0].send_signal(signal.SIGTERM)
         assert running.wait() == 143, running.log()
         assert [running.wait(*key) for key in running.processes] == [143, 0, -9, 0]
     saved = load_checkpoint(tmp_path / "run")
-    assert saved.step >= 100 and f"Saved at step {saved.step} " in running.log()
+    assert saved.step >= reached >= 190 and f"Saved at step {saved.step} " in running.log()
     # Keras alone would lose counts. What was applied twice counts twice here.
     assert saved.group("optimizer")["iteration"] >= saved.step
     # What was scheduled once, after step 30, stays.
