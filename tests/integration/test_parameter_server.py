@@ -91,13 +91,13 @@ def test_a_worker_that_is_killed_is_done_without_and_taken_back(tmp_path: Path) 
         assert wait_until(lambda: "has been recovered" in running.log(), 60), running.log()
         # From here on the second one is alone.
         running.kill("worker", 0)
-        running.wait_for_step(running.step() + 60)
+        running.wait_for_step(max(250, running.step() + 60))
         reached = running.step()
         running.processes["chief", 0].send_signal(signal.SIGTERM)
         assert running.wait() == 143, running.log()
         assert [running.wait(*key) for key in running.processes] == [143, 0, -9, 0]
     saved = load_checkpoint(tmp_path / "run")
-    assert saved.step >= reached >= 190 and f"Saved at step {saved.step} " in running.log()
+    assert saved.step >= reached >= 250 and f"Saved at step {saved.step} " in running.log()
     # Keras alone would lose counts. What was applied twice counts twice here.
     assert saved.group("optimizer")["iteration"] >= saved.step
     # What was scheduled once, after step 30, stays.
