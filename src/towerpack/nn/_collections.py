@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import copy
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -13,17 +14,29 @@ _KEYS = tf.compat.v1.GraphKeys
 _STAYING = (_KEYS.GLOBAL_STEP, variable_scope._VARSCOPESTORE_KEY)
 
 
+class CompatVariables(variable_scope._VariableStore):
+    """Variables of `tf.compat.v1.get_variable` in one call of a tower."""
+
+    def _get_single_variable(self, name: str, *args: Any, **kwargs: Any) -> Any:
+        # Eagerly TensorFlow knows no `reuse` and would make the variable again.
+        if name not in self._vars or not tf.executing_eagerly():
+            self._vars[name] = super()._get_single_variable(name, *args, **kwargs)
+        return self._vars[name]
+
+
 @contextmanager
 def own_collections() -> Iterator[None]:
     """Start with empty collections inside, and drop what was collected.
 
     Replicas that are built into one graph would find each other's regularisation losses there, and
     scopes without a name would be numbered on (`Conv_1` in the second replica). The global step
-    and the open scopes stay.
+    and the open scopes stay, but no `reuse`: a strategy or eager code has set it, not the tower.
     """
     graph = tf.compat.v1.get_default_graph()
     scopes: Any = variable_scope.get_variable_scope_store()
     counts, scopes.variable_scopes_count = scopes.variable_scopes_count, {}
+    around, scopes.current_scope = scopes.current_scope, copy.copy(scopes.current_scope)
+    scopes.current_scope._reuse = False
     before = {key: graph.get_collection(key) for key in graph.get_all_collection_keys()}
     _fill(graph, {key: before.get(key, []) for key in _STAYING})
     try:
@@ -31,21 +44,28 @@ def own_collections() -> Iterator[None]:
     finally:
         _fill(graph, before)
         scopes.variable_scopes_count = counts
+        scopes.current_scope = around
 
 
-def collect(variable: tf.Variable, wanted: Mapping[str, Any]) -> None:
+def collect(variable: tf.Variable, keys: Iterable[str] | None, *, trainable: bool) -> None:
     """Put a variable where `tf.compat.v1.trainable_variables()` finds it, in each call alike.
 
     TensorFlow does it once, where a variable is made, and not for those that outlive a graph.
 
     Args:
-        variable: It.
-        wanted: Arguments with which it was asked for.
+        variable: The variable.
+        keys: Collections that it was made for. None means those of any `tf.Variable`.
+        trainable: Whether it is trained.
     """
-    keys = set(wanted.get("collections") or [_KEYS.GLOBAL_VARIABLES])
-    tf.compat.v1.add_to_collections(
-        keys | {_KEYS.TRAINABLE_VARIABLES} if variable.trainable else keys, variable
-    )
+    graph = tf.compat.v1.get_default_graph()
+    wanted = [_KEYS.GLOBAL_VARIABLES] if keys is None else list(keys)
+    for key in dict.fromkeys(wanted + [_KEYS.TRAINABLE_VARIABLES] * trainable):
+        collection = graph.get_collection_ref(key)
+        if all(known is not variable for known in collection):
+            collection.append(variable)
+    if not trainable:  # `wrap_function` has collected new variables of frozen Keras layers, too.
+        trained = graph.get_collection_ref(_KEYS.TRAINABLE_VARIABLES)
+        trained[:] = [known for known in trained if known is not variable]
 
 
 def collected_terms() -> list[tf.Tensor]:

@@ -180,12 +180,7 @@ def auto_reuse_scope(func: Callable[..., Any]) -> Callable[..., Any]:
             called[this] = before, name_counts()
             return result
         before, after = called[this]
-        around = tf.compat.v1.get_variable_scope()
-        with (
-            reuse_scope(),
-            fresh_names(before),  # `dense` is the same `dense` again.
-            tf.compat.v1.variable_scope(around, reuse=True, auxiliary_name_scope=False),
-        ):
+        with reuse_scope(), fresh_names(before):  # `dense` is the same `dense` again.
             result = func(*args, **kwargs)
             more = [kind for kind, count in name_counts().items() if count > after.get(kind, 0)]
         if more:

@@ -1,4 +1,4 @@
-"""Name scopes of a tower: values in context variables, so that exceptions leave none open."""
+"""Name scopes of a tower. They are TensorFlow's variable scopes, which `get_variable` uses, too."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ import tensorflow as tf
 
 from towerpack._core.errors import LayerError
 
-# The path, and the `tf.compat.v1.variable_scope` at the time when it was entered: what has been
-# opened of those since then comes after it.
-_path: ContextVar[tuple[tuple[str, ...], str]] = ContextVar("scope", default=((), ""))
 _reusing: ContextVar[bool] = ContextVar("reuse_scope", default=False)
 
 
 @contextmanager
 def scope(name: str) -> Iterator[None]:
     """Put `name/` before the names of all layers, variables and outputs made inside.
+
+    It also opens the `tf.compat.v1.variable_scope` of this name, for `tf.compat.v1.get_variable`.
 
     Args:
         name: One part or several (`'block1'`, `'group0/block1'`).
@@ -32,21 +31,21 @@ def scope(name: str) -> Iterator[None]:
         raise LayerError(
             f"{name!r} is not a scope name.", expected="a non-empty name such as 'block1'"
         )
-    token = _path.set(((*_parts(), *parts), compat_scope()))
-    try:
-        # TensorFlow's scope is for reading graphs and profiles; nothing of ours depends on it.
-        with tf.name_scope("/".join(parts)):
-            yield
-    finally:
-        _path.reset(token)
+    with tf.compat.v1.variable_scope(name):
+        yield
 
 
 @contextmanager
 def reuse_scope() -> Iterator[None]:
-    """Layers inside may take the name of an earlier layer of this call and share its weights."""
+    """Layers inside may take the name of an earlier layer of this call and share its weights.
+
+    So does `tf.compat.v1.get_variable`.
+    """
     token = _reusing.set(True)
+    around = tf.compat.v1.get_variable_scope()
     try:
-        yield
+        with tf.compat.v1.variable_scope(around, reuse=True, auxiliary_name_scope=False):
+            yield
     finally:
         _reusing.reset(token)
 
@@ -77,27 +76,15 @@ def under_variable_scope(name: str | None = None) -> Callable[[Callable[..., Any
 
 def is_reusing() -> bool:
     """True inside `reuse_scope`, or in a `tf.compat.v1.variable_scope(…, reuse=True)`."""
-    # AUTO_REUSE is what TensorFlow sets wherever it has run eagerly: nobody need have asked for it.
+    # AUTO_REUSE is set by TensorFlow wherever it runs eagerly: the user may not have asked for it.
     return _reusing.get() or tf.compat.v1.get_variable_scope().reuse is True
 
 
 def full_name(name: str = "") -> str:
     """The current scope's path, with `name` appended if given."""
-    return "/".join((*_parts(), name) if name else _parts())
+    return "/".join(part for part in (compat_scope(), name) if part)
 
 
 def compat_scope() -> str:
-    """The path of the `tf.compat.v1.variable_scope`s that are open, `''` without any."""
+    """Path of the open scopes: `scope` and `tf.compat.v1.variable_scope`. `''` if none is open."""
     return tf.compat.v1.get_variable_scope().name
-
-
-def _parts() -> tuple[str, ...]:
-    ours, before = _path.get()
-    now = compat_scope()
-    if now == before:
-        return ours
-    opened = tuple(now.split("/"))
-    entered = tuple(before.split("/")) if before else ()
-    if opened[: len(entered)] == entered:
-        return (*ours, *opened[len(entered) :])
-    return opened  # A scope object that was kept goes back to its own place.

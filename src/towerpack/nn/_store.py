@@ -13,7 +13,7 @@ what it needs, later calls find it here. Three kinds of variables come together:
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -35,12 +35,14 @@ from towerpack._keras.adapter import (
     variable_path,
 )
 from towerpack._keras.seeding import seed_layers
-from towerpack.nn._collections import collect, own_collections
+from towerpack.nn._collections import CompatVariables, collect, own_collections
 from towerpack.nn._global_step import find_global_step, new_step
 from towerpack.nn._initial_values import check_fits, lifted, run_seeded, seeded_graph
 from towerpack.nn._scope import compat_scope, full_name, is_reusing
 
 _LOG = get_logger(__name__)
+_KEYS = tf.compat.v1.GraphKeys
+_OF_LAYERS = [_KEYS.GLOBAL_VARIABLES, _KEYS.MODEL_VARIABLES]
 
 
 @dataclass
@@ -220,6 +222,9 @@ class VariableStore:
             # Another thread may have made it in the meantime; its variables are then the ones.
             entry = self._layers.setdefault(scope, _NamedLayer(layer, config, input_shape))
         _check_same(scope, entry, config, input_shape)
+        with transformed_variables(None):
+            for variable in entry.layer.variables:
+                self._collect(cast("Any", variable).value, _OF_LAYERS, trainable=True)
         return entry.layer
 
     def layer_seed(self, role: str) -> int:
@@ -238,15 +243,20 @@ class VariableStore:
         self._prepare()
         before, self._calling.claimed = self._calling.claimed, set()
         forget_losses(self.keras_layers())
+        owners = self._find_owners()
+        outside = [*owned.find_variables(owners).values(), *self._outside.values()]
+        frozen = owned.frozen_ids(owners)
         try:
             with (
                 seeded_initializers(derive_seed(self.seed, "initializers")),
                 seeded_graph(derive_seed(self.seed, "graph", *([index] if index else []))),
                 own_collections(),
                 # Otherwise `tf.compat.v1.get_variable` refuses the names of an earlier call.
-                variable_scope.with_variable_store(variable_scope._VariableStore()),
+                variable_scope.with_variable_store(CompatVariables()),
                 tf.variable_creator_scope(self._create),
             ):
+                for variable in outside:
+                    self._collect(variable, None, trainable=id(variable) not in frozen)
                 yield
         finally:
             self._calling.claimed = before
@@ -293,11 +303,12 @@ class VariableStore:
             return next_creator(**kwargs)
         name = _claim(claimed, keras_path, own_name or "variable")
         value = kwargs["initial_value"]
+        keys, trainable = kwargs.get("collections"), all(n.trainable for n in layers_being_built())
         known = self._inside.get(name)
         if known is not None:
             with self._passing_through():
                 check_fits(name, known, value, kwargs.get("dtype"))
-            collect(known, kwargs)
+            self._collect(known, keys, trainable=trainable)
             return known
         _refuse_twice(name, self._by_layer())
         # The slash at the end makes TensorFlow take the name as it is, below no other scope:
@@ -309,8 +320,12 @@ class VariableStore:
         self._spot.update({id(layer): layer for layer in layers_being_built()})
         # Another thread may have made it in the meantime; its variable is then the one.
         variable = self._inside.setdefault(name, variable)
-        collect(variable, kwargs)
+        self._collect(variable, keys, trainable=trainable)
         return variable
+
+    def _collect(self, variable: Any, keys: Sequence[str] | None, *, trainable: bool) -> None:
+        trainable = trainable and variable.trainable and id(variable) not in self.skipped
+        collect(variable, keys, trainable=trainable)
 
     def _initial(self, value: Any, name: str, *, plain: bool) -> Any:
         """An initial value that does not live in the graph that is being traced."""

@@ -12,6 +12,7 @@ import tensorflow as tf
 from towerpack._core.errors import LayerError
 from towerpack._core.naming import did_you_mean
 from towerpack._keras.adapter import reading, transformed_value, transformed_variables
+from towerpack.nn._collections import collect
 from towerpack.nn._context import get_current_tower_context
 
 # Of the innermost `remap_variables`, then of each `freeze_variables`: variable, value -> value.
@@ -76,6 +77,7 @@ def freeze_variables(
         found.append(name)
         if skip_collection:
             store.skipped[id(variable)] = variable
+            collect(variable, [], trainable=False)
         return tf.stop_gradient(value) if stop_gradient else value
 
     with _opened((*(reading.get() or _PLAIN), freeze)):

@@ -91,9 +91,6 @@ class Mirrored(Distribution):
         def of_replica() -> tuple[list[Any], list[tf.Tensor]]:
             index = _index()
             here = index % self.local_replicas
-            # TensorFlow has later replicas reuse each variable; the store does that by name, and
-            # would take it for the user's wish to share layers.
-            tf.compat.v1.get_variable_scope()._reuse = tf.compat.v1.AUTO_REUSE
             steps[here] = computed = compute(index, *batches[here])
             gradients = [g for of in computed.gradients for g in of if g is not None]
             return [computed.row, *gradients], [v.read_value() for v in self._moved]
