@@ -30,6 +30,7 @@ from towerpack.nn._dense import FullyConnected as FullyConnected
 from towerpack.nn._dense import PReLU as PReLU
 from towerpack.nn._frozen import frozen_statistics as frozen_statistics
 from towerpack.nn._global_step import find_global_step as find_global_step
+from towerpack.nn._global_step import found_as_global_step as found_as_global_step
 from towerpack.nn._global_step import global_step as global_step
 from towerpack.nn._linear_wrap import LinearWrap as LinearWrap
 from towerpack.nn._norms import GroupNorm as GroupNorm

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from towerpack._core.errors import ConfigError
 from towerpack.callbacks import Callbacks
 from towerpack.callbacks.monitors import Monitors
 from towerpack.inputs import InputSource
@@ -30,6 +29,7 @@ from towerpack.training._interrupt import InterruptFlag
 from towerpack.training._ledger import Ledger
 from towerpack.training._loop import Loop
 from towerpack.training._numbers import FILL, Numbers, names_of_numbers
+from towerpack.training._optimizer_function import call_optimizer
 from towerpack.training._practice import overfitted
 from towerpack.training._run_state import RunState
 from towerpack.training._saves import Saves
@@ -146,7 +146,9 @@ class Assembly:
         # Before the optimizer is built: some keep copies of the weights that they start with.
         start_from(config.init, self.tower.store.named_variables(), resumed=resumed)
         with of.distribution.scope():
-            optimizer = _optimizer_of(of.model) if config.optimizer is None else config.optimizer
+            optimizer = config.optimizer
+            if optimizer is None:
+                optimizer = call_optimizer(of.model.optimizer, at.step_variable)
             # Building it changes it: a schedule becomes a variable.
             settings = settings_of(config, of.source, callbacks, trace, optimizer, of.step)
             scale_loss = config.precision == "float16"
@@ -245,17 +247,3 @@ class Assembly:
 
         path = self._at.run_dir / f"failed-step-{number:08d}.npz"
         return step_error(error, f"Step {number}", path, read_again)
-
-
-def _optimizer_of(model: ModelDesc) -> Any:
-    try:
-        return model.optimizer()
-    except ValueError as error:
-        if "functools.partial" in str(error):
-            raise ConfigError(
-                "The model's optimizer() uses a schedule of tf.compat.v1.train as a number.",
-                got=str(error).partition("\n")[0],
-                fix="hand it to the optimizer as it is, and leave out tf.summary.scalar of it: "
-                "'learning_rate' is monitored by itself",
-            ) from error
-        raise

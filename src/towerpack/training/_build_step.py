@@ -10,11 +10,13 @@ import tensorflow as tf
 from towerpack._core.errors import LayerError, SpecError
 from towerpack.inputs import InputSource, SpecChecker
 from towerpack.model import as_model
+from towerpack.nn import found_as_global_step
 from towerpack.tower import COST, TowerFunction
 from towerpack.training._config import POLICIES
 from towerpack.training._distribution import Distribution, SharedVariables
 from towerpack.training._executor import Executor, check_outputs
 from towerpack.training._graph_checks import check_graph
+from towerpack.training._optimizer_function import call_optimizer
 from towerpack.training._step import StepSetup, SupervisedStep, TrainStep
 
 
@@ -62,8 +64,9 @@ def build_step(
     step = step or SupervisedStep()
     distribution = distribution or SharedVariables()
     distribution.adopt(tower, trace)
-    with distribution.scope():
-        given = desc.optimizer() if optimizer is None else optimizer
+    global_step = tower.store.global_step()
+    with distribution.scope(), found_as_global_step(global_step):
+        given = call_optimizer(desc.optimizer, global_step) if optimizer is None else optimizer
         setup = StepSetup(tower, trace, given, scale_loss=precision == "float16")
         step.build(setup)
     setup.check()
@@ -78,7 +81,7 @@ def build_step(
         tower=tower,
         trace=trace,
         source=source,
-        global_step=tower.store.global_step(),
+        global_step=global_step,
         fetches=names,
         check_finite=False,
         xla=xla,

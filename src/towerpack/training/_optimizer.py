@@ -211,6 +211,14 @@ class CompatOptimizer(OptimizerAdapter):
         self._elsewhere: set[int] = set()
         self._rate: tf.Variable | None = None
         self._function: RateFunction | None = None
+
+    def build(
+        self, variables: Mapping[str, tf.Variable], saved_elsewhere: Iterable[tf.Variable] = ()
+    ) -> None:
+        self._elsewhere = {id(v) for v in saved_elsewhere}
+        self._variables = dict(variables)
+        optimizer = self._optimizer
+        vars(optimizer).update(vars(optimizer).pop("computed", {}))  # See `call_optimizer`.
         for attribute in ("_lr", "_learning_rate"):
             value = getattr(optimizer, attribute, None)
             if isinstance(value, tf.Variable):
@@ -221,12 +229,6 @@ class CompatOptimizer(OptimizerAdapter):
             elif value is not None:
                 self._rate = tf.Variable(_number(value), trainable=False, name=LEARNING_RATE)
                 setattr(optimizer, attribute, self._rate)
-
-    def build(
-        self, variables: Mapping[str, tf.Variable], saved_elsewhere: Iterable[tf.Variable] = ()
-    ) -> None:
-        self._elsewhere = {id(v) for v in saved_elsewhere}
-        self._variables = dict(variables)
         # Eagerly, so that the slots exist before a checkpoint is restored.
         self._optimizer._create_slots(list(variables.values()))
 
@@ -283,15 +285,15 @@ def _number(value: Any) -> tf.Tensor:
     """A learning rate as a constant.
 
     Raises:
-        ConfigError: It is a tensor of some graph.
+        ConfigError: It is a tensor, which would not follow the variables it was computed from.
     """
-    if isinstance(value, tf.Tensor) and not hasattr(value, "numpy"):
+    if isinstance(value, tf.Tensor):
         raise ConfigError(
-            "The optimizer's learning rate is a tensor of a graph that is not the step's.",
+            "The optimizer's learning rate is a tensor, which would never change.",
             got=f"{value}",
-            expected="a number, a variable, or a function such as the schedules of "
-            "tf.compat.v1.train, which are made eagerly",
-            fix="make it in optimizer(), from tf.compat.v1.train.get_or_create_global_step()",
+            expected="a number, a variable, or a function",
+            fix="compute it in the model's optimizer(), or in a function: "
+            "tf.compat.v1.train.MomentumOptimizer(lambda: lr / 8.0, 0.9)",
         )
     return tf.constant(float(value))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -9,12 +10,18 @@ import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.naming import unique
-from towerpack.nn import find_global_step, find_variables, owners_of
+from towerpack.nn import components_of, find_global_step
 from towerpack.training._hyper import VariableParam
 
 LEARNING_RATE = "learning_rate"
 # What an optimizer's rate is called among its variables: a number, or what a function gave last.
 RATES = (LEARNING_RATE, f"scheduled_{LEARNING_RATE}")
+
+
+def traced(function: Callable[[], Any]) -> tuple[Callable[[], tf.Tensor], list[tf.Variable]]:
+    """Trace a function without arguments. Returns it as a graph, and the variables it reads."""
+    concrete: Any = tf.function(function, autograph=False).get_concrete_function()
+    return concrete, sorted(concrete.graph._watched_variables, key=lambda v: v.name)
 
 
 class RateFunction:
@@ -27,24 +34,38 @@ class RateFunction:
         rate: That of the last step.
 
     Raises:
-        ConfigError: The function reads a global step that no step of this run moves.
+        ConfigError: The function reads a global step that no step of this run moves, or is a
+            schedule over a number in place of the step.
     """
 
     def __init__(self, function: Callable[[], Any]) -> None:
-        self._function = function
+        if isinstance(function, functools.partial):
+            numbers = [n for n in function.args if isinstance(n, tf.Tensor)]
+            if numbers:
+                raise ConfigError(
+                    "The schedule of the learning rate got a number in place of the global step, "
+                    "so the rate would never change.",
+                    got=f"{numbers[0]}",
+                    fix="compute it in a function: "
+                    "lambda: tf.compat.v1.train.exponential_decay(0.1, step + 100, 10, 0.5)",
+                )
+        self._function, read = traced(function)
+        self._kept = function  # It holds variables that only the traced function reads.
         self.rate = tf.Variable(
             tf.constant(0.0), trainable=False, name=f"scheduled_{LEARNING_RATE}"
         )
         step = find_global_step()
+        steps = () if step is None else (step, *components_of(step))
         self._reads: dict[str, tf.Variable] = {}
-        for variable in find_variables(owners_of(function)).values():
+        for variable in read:
             name = variable.name.split(":")[0]
-            if name == "global_step" and variable is not step:
-                raise ConfigError(
-                    "The learning rate depends on a global step that is not the run's.",
-                    fix="make the schedule in the model's optimizer(), in the thread that trains",
-                )
-            if variable is not step:
+            if all(variable is not known for known in steps):
+                if name == "global_step":
+                    raise ConfigError(
+                        "The learning rate depends on a global step that is not the run's.",
+                        fix="make the schedule in the model's optimizer(), in the thread that "
+                        "trains",
+                    )
                 self._reads[unique(name, self._reads)] = variable
 
     def update(self) -> None:

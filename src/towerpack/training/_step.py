@@ -70,7 +70,7 @@ class StepContext:
 
     def minimize(
         self,
-        cost: tf.Tensor | None,
+        cost: tf.Tensor | Sequence[tf.Tensor] | None,
         variables: Mapping[str, tf.Variable],
         optimizer: OptimizerAdapter,
     ) -> None:
@@ -80,7 +80,7 @@ class StepContext:
         been computed, in the order of these calls.
 
         Args:
-            cost: Scalar, made of what `tower` gave in this call.
+            cost: Scalar that `tower` gave in this call, or several whose sum is minimized.
             variables: Those that the optimizer was asked for with, in that order.
             optimizer: From `StepSetup.optimizer`.
 
@@ -90,8 +90,8 @@ class StepContext:
         if cost is None:
             raise LayerError("There is no cost to minimize.", fix="return it from build_graph")
         with self._tape:
-            loss = optimizer.scale_loss(cost)
-        gradients = self._tape.gradient(loss, dict(variables))
+            losses = [optimizer.scale_loss(c) for c in tf.nest.flatten(cost)]
+        gradients = self._tape.gradient(losses, dict(variables))
         if all(gradient is None for gradient in gradients.values()):
             raise LayerError(
                 "The cost depends on no trainable variable.",
@@ -114,6 +114,7 @@ class StepSetup:
         only: Expressions for whole names of the only ones that are; none for all.
 
     Attributes:
+        trace: The training tower.
         trainable: The trainable variables that the tower reads, by name, without the frozen ones.
         frozen: Names of those.
         trained: Those of them that have an optimizer.
@@ -133,6 +134,7 @@ class StepSetup:
         frozen: Sequence[str] = (),
         only: Sequence[str] = (),
     ) -> None:
+        self.trace = trace
         used = set(trace.used)
         trainable = {n: v for n, v in tower.store.trainable().items() if n in used}
 

@@ -15,11 +15,16 @@ import tensorflow as tf
 from scaling import sample
 from small_training import Do, train
 from towerpack import ConfigError
-from towerpack.callbacks import HyperParamSetterWithFunc, ModelSaver
+from towerpack.callbacks import (
+    HyperParamSetterWithFunc,
+    ModelSaver,
+    ScheduledHyperParamSetter,
+)
 from towerpack.checkpoint import load_checkpoint
 from towerpack.model import ModelDesc
-from towerpack.nn import FullyConnected
+from towerpack.nn import FullyConnected, get_global_step_var
 from towerpack.tower import TowerFunction
+from towerpack.training import AccumulateGradients, build_step
 from towers import spec
 
 v1 = tf.compat.v1
@@ -184,7 +189,7 @@ def test_a_rate_from_a_graph_is_refused(tmp_path: Path) -> None:
             return super().build_graph(x, y)
 
     model = FromTheTower(lambda: v1.train.GradientDescentOptimizer(model.rate))
-    with pytest.raises(ConfigError, match="tensor of a graph"):
+    with pytest.raises(ConfigError, match="is a tensor"):
         train(tmp_path, model=model)
 
 
@@ -206,3 +211,115 @@ def test_a_summary_of_a_schedule_in_optimizer_says_what_to_do(tmp_path: Path) ->
     with pytest.raises(ConfigError, match="as a number") as caught:
         train(tmp_path, model=Slope(make))
     assert "tf.summary" in str(caught.value.fix)
+
+
+# ------------------------------------------------------------------ rates computed from variables
+
+
+def rate_variable() -> Any:
+    return v1.get_variable("learning_rate", initializer=0.8, trainable=False)
+
+
+def step() -> Any:
+    return tf.cast(get_global_step_var(), tf.float32)
+
+
+# What optimizer() computes, with the rate of each of the 12 steps. The variable becomes 0.08 after
+# the first epoch of 6 steps.
+COMPUTED: dict[str, tuple[Callable[[], Any], Callable[[int], float]]] = {
+    "factor": (lambda: rate_variable() / 8.0, lambda n: 0.1 if n < 6 else 0.01),
+    "sum": (lambda: 0.1 * rate_variable() + 0.02, lambda n: 0.1 if n < 6 else 0.028),
+    "quotient": (lambda: 0.1 / (1 + step()), lambda n: 0.1 / (1 + n)),
+    "minimum": (lambda: tf.minimum(0.05, 0.01 * (1 + step())), lambda n: min(0.05, 0.01 * (1 + n))),
+    "branches": (
+        lambda: tf.cond(get_global_step_var() < 6, lambda: 0.1, lambda: 0.01),
+        lambda n: 0.1 if n < 6 else 0.01,
+    ),
+    "bounded schedule": (lambda: tf.maximum(decayed(), 0.06), lambda n: max(exponential(n), 0.06)),
+    "scaled schedule": (lambda: 2 * decayed(), lambda n: 2 * exponential(n)),
+    "shifted schedule": (
+        lambda: v1.train.exponential_decay(0.1, get_global_step_var() + 6, 6, 0.5),
+        lambda n: exponential(n + 6),
+    ),
+    "schedule of values": (
+        lambda: (lambda r: v1.train.piecewise_constant(step(), [2.0], [r, r / 2]))(rate_variable()),
+        lambda n: (0.8 if n < 6 else 0.08) / (1 if n <= 2 else 2),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", sample([*COMPUTED], at_least=4))
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_computed_rate_follows_the_step_and_its_variables(
+    name: str, wrapped: bool, tmp_path: Path
+) -> None:
+    def optimizer() -> Any:
+        inner = v1.train.GradientDescentOptimizer(make())
+        return AccumulateGradients(inner, 1) if wrapped else inner
+
+    def run(epochs: int) -> Any:
+        callbacks: list[Any] = [ModelSaver()]
+        if name in ("factor", "sum", "schedule of values"):
+            callbacks.append(ScheduledHyperParamSetter("learning_rate", [(1, 0.08)]))
+        return train(tmp_path, callbacks, model=Slope(optimizer), max_epoch=epochs, monitors=None)
+
+    make, rate = COMPUTED[name]
+    run(1)
+    trainer = run(2)  # Resumed.
+    np.testing.assert_allclose(trainer.get_weights()["w"], -sum(map(rate, range(12))), rtol=1e-5)
+    told = trainer.monitors.history("learning_rate")
+    np.testing.assert_allclose(told, [(6, rate(5)), (12, rate(11))], rtol=1e-5)
+
+
+def test_other_numbers_of_an_optimizer_follow_the_step_too(tmp_path: Path) -> None:
+    def make() -> Any:
+        return v1.train.MomentumOptimizer(1.0, tf.minimum(0.5, 0.1 * step()))
+
+    speed, weight = 0.0, 0.0
+    for n in range(12):
+        speed = min(0.5, 0.1 * n) * speed + 1.0
+        weight -= speed
+    weights = train(tmp_path, model=Slope(make)).get_weights()
+    np.testing.assert_allclose(weights["w"], weight, rtol=1e-5)
+
+
+def test_a_computed_rate_follows_the_step_in_a_loop_of_one_s_own(tmp_path: Path) -> None:
+    for make, rate in (
+        (lambda: 0.1 / (1 + step()), COMPUTED["quotient"][1]),
+        (decayed, exponential),
+    ):
+        model = Slope(lambda make=make: v1.train.GradientDescentOptimizer(make()))
+        built = build_step(model)
+        for _ in range(12):
+            built(np.zeros([2, 3], "f4"), np.zeros([2], "f4"))
+        (weight,) = built.variables()["model"].values()
+        np.testing.assert_allclose(weight, -sum(map(rate, range(12))), rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: rate_variable() / 8.0,
+        lambda: tf.cond(get_global_step_var() < 6, lambda: 0.1, lambda: 0.01),
+        lambda: float(0.1 / (1 + step())),
+        lambda: 2 * decayed(),
+        lambda: v1.train.exponential_decay(0.1, get_global_step_var() + 6, 6, 0.5),
+    ],
+)
+def test_a_computed_number_for_a_keras_optimizer_is_refused(make: Any, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"learning rate|never change") as caught:
+        train(tmp_path, model=Slope(lambda: keras.optimizers.SGD(make())))
+    assert "lambda: " in str(caught.value.fix)
+    # The line that the message shows.
+    follows = lambda: keras.optimizers.SGD(lambda: 0.1 / (1.0 + step()))  # noqa: E731
+    weights = train(tmp_path / "follows", model=Slope(follows)).get_weights()
+    expected = -sum(COMPUTED["quotient"][1](n) for n in range(12))
+    np.testing.assert_allclose(weights["w"], expected, rtol=1e-5)
+
+
+def test_a_tensor_outside_of_optimizer_is_refused(tmp_path: Path) -> None:
+    rate = tf.Variable(0.8)
+    optimizer = v1.train.GradientDescentOptimizer(rate / 8.0)
+    with pytest.raises(ConfigError, match="is a tensor") as caught:
+        train(tmp_path, model=Slope(lambda: None), optimizer=optimizer)
+    assert "lambda: lr / 8.0" in str(caught.value.fix)
