@@ -12,7 +12,7 @@ from towerpack.gan.losses import Loss, began, non_saturating
 from towerpack.model import ModelDesc
 from towerpack.nn import expose, summary
 
-G_LOSS, D_LOSS = "g_loss", "d_loss"
+G_LOSS, D_LOSS, SUM = "g_loss", "d_loss", "gan_loss"
 
 
 class GANModelDesc(ModelDesc):
@@ -60,16 +60,18 @@ class GANModelDesc(ModelDesc):
     def set_costs(self, *, generator: tf.Tensor, discriminator: tf.Tensor) -> tf.Tensor:
         """Say what each player minimizes (scalars); outside of any scope.
 
-        They are exposed and reported as 'g_loss' and 'd_loss'.
+        They are exposed and reported as 'g_loss' and 'd_loss'. Their sum is exposed as 'gan_loss'.
 
         Returns:
-            For `build_graph` to return: their sum, which tells only whether both are finite.
+            The sum, for `build_graph` to return. `build_graph` may add terms such as weight decay:
+            each player minimizes them over its own variables.
         """
         costs: list[Any] = []
         for name, cost in ((G_LOSS, generator), (D_LOSS, discriminator)):
             costs.append(tf.cast(expose(name, cost), tf.float32))
             summary.moving_average(name, costs[-1])
-        return costs[0] + costs[1]
+        # Without gradient: what is added to the sum is all that the returned cost minimizes.
+        return expose(SUM, tf.stop_gradient(costs[0] + costs[1]))
 
 
 class RandomZData(RepeatedData):

@@ -10,7 +10,9 @@ import keras
 import tensorflow as tf
 
 from towerpack._core.errors import ConfigError, LayerError
-from towerpack.gan._model import D_LOSS, G_LOSS
+from towerpack.gan._model import D_LOSS, G_LOSS, SUM
+from towerpack.nn._initial_values import lifted
+from towerpack.tower import TowerTrace
 from towerpack.training import (
     ProxyOptimizer,
     StepContext,
@@ -47,7 +49,9 @@ class GANStep(TrainStep):
 
         Raises:
             ConfigError: A player has no variables, a variable not one player, or an optimizer two.
+            LayerError: The tower's cost is not the sum of both costs, plus terms.
         """
+        _check_cost(setup.trace)
         of_player = _by_player(setup.trainable, self._scopes)
         setup.given = _two(setup.given)
         self._players = {n: (own, setup.optimizer(n, own)) for n, own in of_player.items()}
@@ -58,7 +62,9 @@ class GANStep(TrainStep):
         Raises:
             LayerError: The tower does not expose them.
         """
-        outputs = context.tower(*batch).outputs
+        result = context.tower(*batch)
+        outputs, cost = result.outputs, result.cost
+        added = [] if cost is None or cost is outputs.get(SUM, cost) else [cost]
         for name, (variables, optimizer) in self._players.items():
             if _COSTS[name] not in outputs:
                 raise LayerError(
@@ -67,7 +73,7 @@ class GANStep(TrainStep):
                 )
             if self._periods[name] > 1:
                 optimizer = _Periodic(optimizer, self._periods[name], context.step)
-            context.minimize(outputs[_COSTS[name]], variables, optimizer)
+            context.minimize([outputs[_COSTS[name]], *added], variables, optimizer)
 
 
 class SeparateGANStep(GANStep):
@@ -138,6 +144,22 @@ class _Periodic(ProxyOptimizer):
     def apply(self, gradients: Sequence[Any]) -> None:
         moves = tf.equal(tf.math.floormod(self._step, self._period), 0)
         tf.cond(moves, lambda: self.inner.apply(gradients), lambda: None)
+
+
+def _check_cost(trace: TowerTrace) -> None:
+    total, cost = trace.result.outputs.get(SUM), trace.result.cost
+    if total is None:  # The costs are exposed without `set_costs`.
+        return
+    with trace.graph.as_default():
+        (slope,) = tf.gradients(cost, total, tf.constant(1.0))
+    factor = 0.0 if slope is None else float(lifted(slope, SUM))
+    if factor != 1.0:
+        raise LayerError(
+            "build_graph returns a cost that is not the sum of both players' costs, plus terms.",
+            got=f"{factor} times the sum" if factor else "a tensor that does not depend on the sum",
+            expected="what build_losses(…) or set_costs(…) returned, with or without added terms",
+            fix="return it as it is, and scale the players' costs in set_costs(…)",
+        )
 
 
 def _by_player(

@@ -32,11 +32,15 @@ from towerpack.gan import (
     SeparateGANTrainer,
     spectral_norm,
 )
-from towerpack.nn import FullyConnected, auto_reuse_scope, expose, scope
+from towerpack.nn import FullyConnected, auto_reuse_scope, expose, regularize_cost, scope
 from towerpack.training import TrainConfig, WeightEMA, build_step
 
 X = np.random.default_rng(0).normal(3.0, 1.0, (16, 4)).astype(np.float32)
 Z = np.random.default_rng(1).uniform(-1, 1, (16, 2)).astype(np.float32)
+
+
+def sgd() -> Any:
+    return keras.optimizers.SGD(1.0)
 
 
 def momentum() -> Any:
@@ -124,6 +128,44 @@ def test_one_optimizer_is_one_for_each() -> None:
     both(X, Z)
     for name, value in train.variables()["model"].items():
         np.testing.assert_array_equal(value, both.variables()["model"][name])
+
+
+@pytest.mark.parametrize("name", ["generator", "discriminator", "both"])
+def test_a_term_added_to_the_cost_counts_for_the_player_whose_variables_it_has(name: str) -> None:
+    class Decayed(Model):
+        make = staticmethod(sgd)
+
+        def build_graph(self, x, z):
+            cost = super().build_graph(x, z)
+            scopes = {"generator": "gen/", "discriminator": "discrim/", "both": ""}
+            return cost + regularize_cost(f"{scopes[name]}.*kernel", lambda w: tf.reduce_sum(w))
+
+    plain, decayed = (build_step(m, step=GANStep()) for m in (with_(make=sgd), Decayed()))
+    for train in (plain, decayed):
+        train(X, Z)
+    players = {"generator": "gen", "discriminator": "discrim"}
+    for player, prefix in players.items():
+        kernel = f"{prefix}/fc/kernel"
+        moved = [train.variables()["model"][kernel].numpy() for train in (plain, decayed)]
+        np.testing.assert_allclose(moved[0] - moved[1], float(name in (player, "both")), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("change", "got"),
+    [
+        (lambda model, cost: 0.5 * cost, "0.5 times"),
+        (lambda model, cost: tf.stop_gradient(cost), "does not depend"),
+        (lambda model, cost: tf.constant(1.0), "does not depend"),
+    ],
+)
+def test_another_cost_than_the_sum_is_refused(change: Any, got: str) -> None:
+    class Changed(Model):
+        def build_graph(self, x, z):
+            return change(self, super().build_graph(x, z))
+
+    with pytest.raises(LayerError, match="not the sum of both players' costs") as caught:
+        build_step(Changed(), step=GANStep())
+    assert got in str(caught.value)
 
 
 SHARED = dict.fromkeys(("g_optimizer", "d_optimizer"), momentum())
