@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import tensorflow as tf
@@ -71,11 +71,15 @@ def find_matching(
     """
     found = {name: v for name, v in variables.items() if match(regex, name)}
     if not found:
-        ours = re.sub(r"\bb\b", "bias", re.sub(r"\bW\b", "kernel", regex))
         raise LayerError(
-            f"{who}: no trainable variable matches {regex!r}.",
-            fix=did_you_mean(regex, variables)
-            if ours == regex
-            else f"W and b are called kernel and bias here: {ours!r}",
+            f"{who}: no trainable variable matches {regex!r}.", fix=similar_names(regex, variables)
         )
     return found
+
+
+def similar_names(regex: str, names: Iterable[str]) -> str:
+    """Advice for a regular expression that matches none of the names."""
+    ours = re.sub(r"\bb\b", "bias", re.sub(r"\bW\b", "kernel", regex))
+    if ours == regex:
+        return did_you_mean(regex, names)
+    return f"W and b are called kernel and bias here: {ours!r}"

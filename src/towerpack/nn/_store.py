@@ -92,6 +92,8 @@ class VariableStore:
         self._spot: dict[int, keras.layers.Layer] = {}
         # Not to be trained, though they say that they are.
         self.skipped: dict[int, tf.Variable] = {}
+        # Warnings that an earlier call of the tower has logged.
+        self.warned: set[str] = set()
         self._calling = _Calling()
         self._prepared = False
         self._step: Any = None

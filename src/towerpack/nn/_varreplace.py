@@ -10,11 +10,13 @@ from typing import Any
 import tensorflow as tf
 
 from towerpack._core.errors import LayerError
-from towerpack._core.naming import did_you_mean
+from towerpack._core.logs import get_logger
 from towerpack._keras.adapter import reading, transformed_value, transformed_variables
 from towerpack.nn._collections import collect
 from towerpack.nn._context import get_current_tower_context
+from towerpack.nn._regularize import similar_names
 
+_LOG = get_logger(__name__)
 # Of the innermost `remap_variables`, then of each `freeze_variables`: variable, value -> value.
 _Ways = tuple[Callable[[tf.Variable, Any], Any], ...]
 _PLAIN: _Ways = (lambda variable, value: value,)
@@ -25,18 +27,32 @@ def remap_variables(fn: Callable[[tf.Variable], Any]) -> Iterator[None]:
     """Let layers inside compute with `fn(variable)`, while the variable itself is trained.
 
     It is about trainable variables of layers by name, Keras layers and
-    `tf.compat.v1.get_variable`. Inside, `remap_variables(lambda v: v)` makes an exception.
+    `tf.compat.v1.get_variable`. Inside, `remap_variables(lambda v: v)` makes an exception. If `fn`
+    returns every variable as it is, a warning lists the variables.
 
     Args:
         fn: Gives a tensor of the same shape and dtype, or the variable itself. Variables of layers
             by name have their whole name: `'conv0/kernel:0'`.
 
     Raises:
-        LayerError: There is no tower, or `fn` gives another shape or dtype.
+        LayerError: There is no tower, or `fn` gives another shape or dtype, or asks for
+            `variable.op`.
     """
+    around = reading.get() or _PLAIN
+    unchanged: list[str] = []
+    changed: list[str] = []
 
     def remap(variable: tf.Variable, _: Any) -> Any:
-        value: Any = tf.convert_to_tensor(fn(variable))
+        try:
+            result = fn(variable)
+        except AttributeError as error:
+            if "Tensor.op is undefined" not in str(error):
+                raise
+            raise LayerError(
+                "remap_variables: variables have no `op` here. To fix: variable.name.split(':')[0]"
+            ) from error
+        (unchanged if result is variable else changed).append(variable.name)
+        value: Any = tf.convert_to_tensor(result)
         if value.dtype != variable.dtype or value.shape != variable.shape:
             # In one sentence: Keras hands on no more of it.
             raise LayerError(
@@ -45,8 +61,18 @@ def remap_variables(fn: Callable[[tf.Variable], Any]) -> Iterator[None]:
             )
         return value
 
-    with _opened((remap, *(reading.get() or _PLAIN)[1:])):
+    with _opened((remap, *around[1:])):
         yield
+    if not changed and around[0] is _PLAIN[0]:
+        what = "was called for no variable: layers inside have no trainable one."
+        if unchanged:
+            names = ", ".join(dict.fromkeys(unchanged))
+            what = f"changed none of {names}. W and b of Tensorpack are called kernel and bias."
+        message = f"remap_variables: {getattr(fn, '__qualname__', fn)} {what}"
+        known = get_current_tower_context().store.warned
+        if message not in known:
+            _LOG.warning("%s", message)
+        known.add(message)
 
 
 @contextmanager
@@ -66,12 +92,14 @@ def freeze_variables(
     """
     store = get_current_tower_context().store
     names: dict[int, str] = {}
+    used: set[str] = set()
     found: list[str] = []
 
     def freeze(variable: tf.Variable, value: Any) -> Any:
         if id(variable) not in names:
             names.update({id(v): name for name, v in store.named_variables().items()})
         name = names.get(id(variable), variable.name.split(":")[0])
+        used.add(name)
         if not re.fullmatch(regex, name):
             return value
         found.append(name)
@@ -85,7 +113,8 @@ def freeze_variables(
     if not found:
         raise LayerError(
             f"freeze_variables: layers inside use no trainable variable that matches {regex!r}.",
-            fix=did_you_mean(regex, store.named_variables()),
+            got=f"variables in use: {', '.join(sorted(used)) or 'none'}",
+            fix=similar_names(regex, used),
         )
 
 

@@ -117,6 +117,48 @@ def test_a_function_that_makes_another_shape_is_refused() -> None:
         pass
 
 
+def quantized(variable: tf.Variable) -> Any:
+    return sign(variable) if variable.name.endswith("/W:0") else variable
+
+
+@pytest.mark.parametrize("kind", [*LAYERS, "none"])
+def test_a_function_that_changes_no_variable_is_reported_once(
+    kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def build(x: tf.Tensor) -> tf.Tensor:
+        with remap_variables(quantized):
+            return LAYERS.get(kind, lambda name, x: x)("fc", x)
+
+    tower = tower_of(build)
+    traced(tower)
+    for name in traced(tower):
+        assert f"changed none of {tower.store.named_variables()[name].name}." in caplog.text
+    assert caplog.text.count("remap_variables: quantized") == 1
+    assert ("was called for no variable" in caplog.text) == (kind == "none")
+
+
+def test_a_function_that_changes_some_variables_and_exceptions_are_not_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def build(x: tf.Tensor) -> tf.Tensor:
+        with remap_variables(lambda v: sign(v) if "kernel" in v.name else v):
+            x = FullyConnected("fc0", x, 6)
+            with remap_variables(lambda v: v):
+                return FullyConnected("fc1", x, 6)
+
+    traced(tower_of(build))
+    assert "remap_variables" not in caplog.text
+
+
+def test_the_name_of_an_operation_is_refused_with_the_name_to_use() -> None:
+    def build(x: tf.Tensor) -> tf.Tensor:
+        with remap_variables(lambda v: v if v.op.name == "fc/W" else sign(v)):
+            return FullyConnected("fc", x, 6)
+
+    with pytest.raises(LayerError, match=r"variable\.name\.split"):
+        traced(tower_of(build))
+
+
 # ------------------------------------------------------------------ freeze_variables
 
 
@@ -151,6 +193,9 @@ def test_other_uses_train_and_some_names_are_chosen() -> None:
     np.testing.assert_allclose(kernel[:, 0], 2 * X.mean(0) / 6, rtol=1e-4, atol=1e-6)
     with pytest.raises(LayerError, match=r"no trainable variable that matches 'fd/\.\*'"):
         traced(tower_of(lambda x: freeze_variables("fd/.*").__call__(build)(x)))
+    with pytest.raises(LayerError, match=r"in use: fc/bias, fc/kernel") as caught:
+        traced(tower_of(lambda x: freeze_variables("fc/W").__call__(build)(x)))
+    assert "'fc/kernel'" in str(caught.value.fix)
 
 
 def test_an_optimizer_may_not_hold_what_is_frozen() -> None:
