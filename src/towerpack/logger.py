@@ -26,6 +26,11 @@ from towerpack.training._run_dir import (
     program_name,
 )
 
+__all__ = [
+    "auto_set_dir", "critical", "debug", "error", "exception", "get_logger_dir", "info",
+    "set_logger_dir", "warn", "warning"
+]  # fmt: skip
+
 _LOG = get_logger("program")
 _ACTIONS: dict[str, OnExisting] = {
     "k": "resume",

@@ -14,6 +14,8 @@ import tensorflow as tf
 from towerpack._core.errors import ConfigError
 from towerpack.nn import get_current_tower_context
 
+__all__ = ["ModelDesc", "PlainModel", "as_model"]
+
 
 class ModelDesc:
     """What a trainer needs to know of a model. Subclass it and define three methods.

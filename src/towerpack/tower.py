@@ -28,6 +28,11 @@ from towerpack.nn import get_current_tower_context as get_current_tower_context
 from towerpack.tf1._slim import mend_slim
 from towerpack.tf1._summaries import taken_from_tensorflow
 
+__all__ = [
+    "COST", "Summary", "TowerContext", "TowerFunction", "TowerResult", "TowerTrace", "check_specs",
+    "get_current_tower_context"
+]  # fmt: skip
+
 COST = "cost"
 
 

@@ -17,6 +17,12 @@ ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "towerpack"
 GOLDEN = Path(__file__).with_name("public_names.txt")
 TABLES = [towerpack, towerpack.dataflow]
+IMPORTS = (ast.Import, ast.ImportFrom)
+# Networks, applications and functions whose modules hold few names: programs import them by name.
+BY_NAME = tuple(
+    f"towerpack.{n}"
+    for n in ("apps.", "zoo", "ops.", "cli", "rl.a2c", "rl.dqn", "rl.ppo", "dataflow.testing")
+)
 
 
 def public_names() -> str:
@@ -99,6 +105,25 @@ def test_star_import_binds_the_everyday_names() -> None:
     namespace: dict[str, object] = {}
     exec("from towerpack import *", namespace)
     assert namespace.keys() >= set(towerpack.__all__)
+
+
+def test_a_star_import_leaves_the_names_of_other_libraries_alone() -> None:
+    for path in sorted(PACKAGE.rglob("*.py")):
+        *parts, last = path.relative_to(PACKAGE.parent).with_suffix("").parts
+        name = ".".join([*parts, *([] if last == "__init__" else [last])])
+        if "._" in name or name.startswith(BY_NAME):
+            continue
+        imports = [n for n in ast.walk(ast.parse(path.read_text())) if isinstance(n, IMPORTS)]
+        foreign = {
+            (alias.asname or alias.name).partition(".")[0]
+            for node in imports
+            for alias in node.names
+            if not getattr(node, "level", 0)
+            and not str(getattr(node, "module", alias.name)).startswith("towerpack")
+        }
+        namespace: dict[str, object] = {}
+        exec(f"from {name} import *", namespace)
+        assert not foreign & namespace.keys(), name
 
 
 if __name__ == "__main__":

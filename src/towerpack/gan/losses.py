@@ -14,6 +14,12 @@ import tensorflow as tf
 
 from towerpack._core.errors import LayerError
 
+__all__ = [
+    "Costs", "Loss", "began", "categorical_information", "cycle_consistency",
+    "gaussian_information", "gradient_penalty", "hinge", "least_squares", "minimax",
+    "non_saturating", "wasserstein"
+]  # fmt: skip
+
 
 class Costs(NamedTuple):
     """Scalars to be minimized, each by its player."""

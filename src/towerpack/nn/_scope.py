@@ -81,10 +81,5 @@ def is_reusing() -> bool:
 
 
 def full_name(name: str = "") -> str:
-    """The current scope's path, with `name` appended if given."""
-    return "/".join(part for part in (compat_scope(), name) if part)
-
-
-def compat_scope() -> str:
-    """Path of the open scopes: `scope` and `tf.compat.v1.variable_scope`. `''` if none is open."""
-    return tf.compat.v1.get_variable_scope().name
+    """The path of the open scopes (TensorFlow's included), with `name` appended if given."""
+    return "/".join(part for part in (tf.compat.v1.get_variable_scope().name, name) if part)

@@ -38,7 +38,7 @@ from towerpack._keras.seeding import seed_layers
 from towerpack.nn._collections import CompatVariables, collect, own_collections
 from towerpack.nn._global_step import find_global_step, new_step
 from towerpack.nn._initial_values import check_fits, lifted, run_seeded, seeded_graph
-from towerpack.nn._scope import compat_scope, full_name, is_reusing
+from towerpack.nn._scope import full_name, is_reusing
 
 _LOG = get_logger(__name__)
 _KEYS = tf.compat.v1.GraphKeys
@@ -363,7 +363,7 @@ def _joined(*parts: str) -> str:
 
 def _claim(claimed: set[str], keras_path: str, name: str) -> str:
     # `tf.compat.v1.get_variable` puts its scope before the name itself.
-    name = name.split(":")[0].strip("/").removeprefix(f"{compat_scope()}/")
+    name = name.split(":")[0].strip("/").removeprefix(f"{full_name()}/")
     path = _joined(full_name(), keras_path, name)
     if path in claimed:
         if is_reusing():

@@ -21,6 +21,11 @@ from towerpack.nn._tensor_summaries import add_moving_summary as add_moving_summ
 from towerpack.nn._tensor_summaries import add_param_summary as add_param_summary
 from towerpack.nn._tensor_summaries import add_tensor_summary as add_tensor_summary
 
+__all__ = [
+    "add_activation_summary", "add_moving_summary", "add_param_summary", "add_tensor_summary",
+    "histogram", "image", "moving_average", "scalar"
+]  # fmt: skip
+
 
 def scalar(name: str, value: tf.Tensor) -> None:
     """Report a scalar: its value in the last step of each epoch."""

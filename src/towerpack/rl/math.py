@@ -12,6 +12,12 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
+__all__ = [
+    "VTrace", "a2c_loss", "categorical_entropy", "categorical_log_prob", "discounted_returns",
+    "dqn_loss", "gae", "gaussian_entropy", "gaussian_log_prob", "n_step_returns", "ppo_loss",
+    "vtrace"
+]  # fmt: skip
+
 _LOG_TAU = math.log(2 * math.pi)
 
 

@@ -17,7 +17,7 @@ from tensorflow.python.layers import core
 from towerpack._core.extras import require
 from towerpack._core.naming import unique
 from towerpack.nn import TowerContext, find_tower_context, get_current_tower_context
-from towerpack.nn._scope import compat_scope, full_name
+from towerpack.nn._scope import full_name
 
 
 def slim_network(fn: Callable[..., Any], **arguments: Any) -> Callable[..., Any]:
@@ -66,7 +66,7 @@ def slim_network(fn: Callable[..., Any], **arguments: Any) -> Callable[..., Any]
 def _name_outputs(context: TowerContext, end_points: dict[str, Any]) -> None:
     for name, tensor in end_points.items():
         if context.reaches(tensor):
-            path = full_name(name.removeprefix(f"{compat_scope()}/"))
+            path = full_name(name.removeprefix(f"{full_name()}/"))
             context.outputs[unique(path, context.outputs)] = tensor
 
 

@@ -28,6 +28,11 @@ from towerpack.nn import (
 from towerpack.nn._layers import static_shape
 from towerpack.nn._scope import full_name
 
+__all__ = [
+    "average_pooling2d", "batch_normalization", "conv2d", "dense", "dropout", "flatten",
+    "max_pooling2d"
+]  # fmt: skip
+
 
 def _like(
     layer: RegisteredLayer,

@@ -29,8 +29,8 @@ from towerpack.training._interrupt import InterruptFlag
 from towerpack.training._ledger import Ledger
 from towerpack.training._loop import Loop
 from towerpack.training._numbers import FILL, Numbers, names_of_numbers
-from towerpack.training._optimizer_function import call_optimizer
 from towerpack.training._practice import overfitted
+from towerpack.training._rate import call_optimizer
 from towerpack.training._run_state import RunState
 from towerpack.training._saves import Saves
 from towerpack.training._settings import settings_of

@@ -16,7 +16,7 @@ from towerpack.training._config import POLICIES
 from towerpack.training._distribution import Distribution, SharedVariables
 from towerpack.training._executor import Executor, check_outputs
 from towerpack.training._graph_checks import check_graph
-from towerpack.training._optimizer_function import call_optimizer
+from towerpack.training._rate import call_optimizer
 from towerpack.training._step import StepSetup, SupervisedStep, TrainStep
 
 

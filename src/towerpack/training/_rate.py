@@ -1,21 +1,146 @@
-"""Learning rates that a function gives, such as the schedules of `tf.compat.v1.train`."""
+"""Learning rates that functions compute, such as schedules of `tf.compat.v1.train`."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.framework.func_graph import FuncGraph
+from tensorflow.python.ops import variable_scope
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.naming import unique
-from towerpack.nn import components_of, find_global_step
+from towerpack.nn import components_of, find_global_step, found_as_global_step
+from towerpack.nn._collections import CompatVariables
+from towerpack.nn._initial_values import lifted
 from towerpack.training._hyper import VariableParam
 
 LEARNING_RATE = "learning_rate"
 # What an optimizer's rate is called among its variables: a number, or what a function gave last.
 RATES = (LEARNING_RATE, f"scheduled_{LEARNING_RATE}")
+
+
+def call_optimizer(function: Callable[[], Any], step: tf.Variable) -> Any:
+    """Call a model's `optimizer()`. Numbers that it computes from variables follow the variables.
+
+    In TensorFlow 1 `lr / 8.` and `tf.minimum(0.1, 1 / step)` do so. Eagerly they are plain numbers.
+    For optimizers of `tf.compat.v1.train` the graph of the step computes them: it calls
+    `optimizer()` again, with the variables of the first call.
+
+    Args:
+        function: The method `optimizer`.
+        step: The global step.
+
+    Raises:
+        ConfigError: A Keras optimizer got such a number, or a summary got a schedule.
+    """
+    variables: list[tf.Variable] = []
+    again = functools.partial(_call_with, variables, function, step)
+    graph: Any = None
+    with _eager_reads(step) as reads:
+        try:
+            given = again()
+        except (TypeError, ValueError) as error:
+            if "functools.partial" not in str(error):
+                raise
+            graph = FuncGraph("optimizer")  # There, schedules of TensorFlow 1 are tensors.
+            with graph.as_default():
+                given = again()
+            if any(op.type.endswith("Summary") for op in graph.get_operations()):
+                raise ConfigError(
+                    "The model's optimizer() uses a schedule of tf.compat.v1.train as a number.",
+                    got=str(error).partition("\n")[0],
+                    fix="remove tf.summary.scalar: 'learning_rate' is monitored by itself",
+                ) from error
+    for i, optimizer in enumerate(_innermost(given)):
+        if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+            kinds = (float, functools.partial) if reads or variables else ()
+            for name, value in list(vars(optimizer).items()):
+                ours = isinstance(value, tf.Tensor) and getattr(value, "graph", None) in (
+                    None,
+                    graph,
+                )
+                if ours or isinstance(value, kinds):
+                    _follow(optimizer, name, lambda i=i: _innermost(again())[i])
+            continue
+        rate = getattr(optimizer, "_learning_rate", None)
+        numbers = [a for a in getattr(rate, "args", ()) if isinstance(a, tf.Tensor)]
+        if reads and (numbers or not callable(rate)):
+            raise _fixed(f"{numbers or rate}, while optimizer() reads the global step")
+    return given
+
+
+def _call_with(variables: list[tf.Variable], function: Callable[[], Any], step: tf.Variable) -> Any:
+    """Call a function. The first call adds its variables to the list, later calls get them back."""
+    known = iter(list(variables))
+
+    def create(next_creator: Callable[..., tf.Variable], **kwargs: Any) -> tf.Variable:
+        variable = next(known, None)
+        if variable is None:
+            kwargs["initial_value"] = lifted(kwargs["initial_value"], str(kwargs.get("name")))
+            with tf.init_scope():
+                variable = next_creator(**kwargs)
+            variables.append(variable)
+        return variable
+
+    try:
+        with (
+            variable_scope.with_variable_store(CompatVariables()),
+            tf.variable_creator_scope(create),
+            found_as_global_step(step),
+        ):
+            return function()
+    except ValueError as error:
+        if "`learning_rate` should be float" in str(error):
+            raise _fixed(str(error).rpartition("Received instead: ")[2]) from error
+        raise
+
+
+def _follow(optimizer: Any, name: str, again: Callable[[], Any]) -> None:
+    """Note that the step computes an attribute of an optimizer, if it depends on variables."""
+    compute = tf.function(lambda: getattr(again(), name), autograph=False)
+    concrete, read = traced(compute)
+    if read:  # A function, since a GAN copies its optimizer.
+        vars(optimizer).setdefault("computed", {})[name] = lambda: compute()
+    elif isinstance(getattr(optimizer, name), tf.Tensor):
+        setattr(optimizer, name, float(concrete()))
+
+
+def _innermost(given: Any) -> list[Any]:
+    """The optimizers inside of their wrappers."""
+    optimizers = list(given.values()) if isinstance(given, Mapping) else [given]
+    while any(hasattr(optimizer, "wrapped") for optimizer in optimizers):
+        optimizers = [getattr(optimizer, "wrapped", optimizer) for optimizer in optimizers]
+    return [getattr(optimizer, "inner_optimizer", optimizer) for optimizer in optimizers]
+
+
+@contextmanager
+def _eager_reads(step: Any) -> Iterator[list[bool]]:
+    """Note eager reads of the step. Numbers from an eager `tf.cond` show no other trace of it."""
+    reads: list[bool] = []
+    read = step._read_variable_op
+
+    def noted(*args: Any) -> tf.Tensor:
+        reads.extend([True] * tf.executing_eagerly())
+        return read(*args)
+
+    step._read_variable_op = noted
+    try:
+        yield reads
+    finally:
+        del step._read_variable_op
+
+
+def _fixed(got: str) -> ConfigError:
+    return ConfigError(
+        "The learning rate of a Keras optimizer must be a float or a function. A number that is "
+        "computed from variables would never change.",
+        got=got,
+        fix="compute it in a function: keras.optimizers.SGD(lambda: 0.1 / (1.0 + step))",
+    )
 
 
 def traced(function: Callable[[], Any]) -> tuple[Callable[[], tf.Tensor], list[tf.Variable]]:
@@ -34,21 +159,10 @@ class RateFunction:
         rate: That of the last step.
 
     Raises:
-        ConfigError: The function reads a global step that no step of this run moves, or is a
-            schedule over a number in place of the step.
+        ConfigError: The function reads a global step that no step of this run moves.
     """
 
     def __init__(self, function: Callable[[], Any]) -> None:
-        if isinstance(function, functools.partial):
-            numbers = [n for n in function.args if isinstance(n, tf.Tensor)]
-            if numbers:
-                raise ConfigError(
-                    "The schedule of the learning rate got a number in place of the global step, "
-                    "so the rate would never change.",
-                    got=f"{numbers[0]}",
-                    fix="compute it in a function: "
-                    "lambda: tf.compat.v1.train.exponential_decay(0.1, step + 100, 10, 0.5)",
-                )
         self._function, read = traced(function)
         self._kept = function  # It holds variables that only the traced function reads.
         self.rate = tf.Variable(
