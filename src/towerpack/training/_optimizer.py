@@ -218,7 +218,7 @@ class CompatOptimizer(OptimizerAdapter):
         self._elsewhere = {id(v) for v in saved_elsewhere}
         self._variables = dict(variables)
         optimizer = self._optimizer
-        vars(optimizer).update(vars(optimizer).pop("computed", {}))  # See `call_optimizer`.
+        vars(optimizer).update(vars(optimizer).pop("_computed", {}))  # See `call_optimizer`.
         for attribute in ("_lr", "_learning_rate"):
             value = getattr(optimizer, attribute, None)
             if isinstance(value, tf.Variable):

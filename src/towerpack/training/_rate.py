@@ -57,13 +57,11 @@ def call_optimizer(function: Callable[[], Any], step: tf.Variable) -> Any:
                 ) from error
     for i, optimizer in enumerate(_innermost(given)):
         if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-            kinds = (float, functools.partial) if reads or variables else ()
+            kinds = (tf.Tensor,)
+            if reads or variables:  # A schedule may hold tensors; `tf.cond` may give a float.
+                kinds += (functools.partial, float) if reads else (functools.partial,)
             for name, value in list(vars(optimizer).items()):
-                ours = isinstance(value, tf.Tensor) and getattr(value, "graph", None) in (
-                    None,
-                    graph,
-                )
-                if ours or isinstance(value, kinds):
+                if isinstance(value, kinds) and getattr(value, "graph", graph) is graph:
                     _follow(optimizer, name, lambda i=i: _innermost(again())[i])
             continue
         rate = getattr(optimizer, "_learning_rate", None)
@@ -104,7 +102,7 @@ def _follow(optimizer: Any, name: str, again: Callable[[], Any]) -> None:
     compute = tf.function(lambda: getattr(again(), name), autograph=False)
     concrete, read = traced(compute)
     if read:  # A function, since a GAN copies its optimizer.
-        vars(optimizer).setdefault("computed", {})[name] = lambda: compute()
+        vars(optimizer).setdefault("_computed", {})[name] = lambda: compute()
     elif isinstance(getattr(optimizer, name), tf.Tensor):
         setattr(optimizer, name, float(concrete()))
 
@@ -123,9 +121,9 @@ def _eager_reads(step: Any) -> Iterator[list[bool]]:
     reads: list[bool] = []
     read = step._read_variable_op
 
-    def noted(*args: Any) -> tf.Tensor:
+    def noted(*args: Any, **options: Any) -> tf.Tensor:
         reads.extend([True] * tf.executing_eagerly())
-        return read(*args)
+        return read(*args, **options)
 
     step._read_variable_op = noted
     try:

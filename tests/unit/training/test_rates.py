@@ -323,3 +323,17 @@ def test_a_tensor_outside_of_optimizer_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="is a tensor") as caught:
         train(tmp_path, model=Slope(lambda: None), optimizer=optimizer)
     assert "lambda: lr / 8.0" in str(caught.value.fix)
+
+
+def test_optimizer_is_called_again_only_where_a_number_may_depend_on_a_variable(
+    tmp_path: Path,
+) -> None:
+    def make() -> Any:
+        rate = rate_variable()
+        assert rate.numpy() > 0  # In a graph this would be an error.
+        calls.append(rate)
+        return v1.train.MomentumOptimizer(rate, 0.9)
+
+    calls: list[Any] = []
+    train(tmp_path, model=Slope(make))
+    assert len(calls) == 1
