@@ -96,6 +96,8 @@ class InferenceRunner(Callback):
             CallbackError: An inferencer gave other names than it said.
             Exception: Whatever the flow raised.
         """
+        # Brings copies of states up to date, with which this evaluation begins.
+        self._function, _ = self.trainer.predict_function(self._outputs, ema=self._ema)
         for inferencer in self.inferencers:
             inferencer.begin()
         if self._run() == 0:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from towerpack._core.errors import CallbackError, ConfigError
+from towerpack._core.naming import MASK
 from towerpack.callbacks._inferencers import ClassificationError, Inferencer, ScalarStats
 
 
@@ -72,8 +73,8 @@ class Perplexity(ScalarStats):
 
     Args:
         cost: Name of a scalar output: the mean over the batch's tokens, in nats.
-        tokens: Name of a scalar output: of how many tokens that is the mean, which weighs it; None
-            where each datapoint has as many.
+        tokens: Name of a scalar output: the number of tokens, or the sum of their weights, by which
+            the mean counts; None if each datapoint has as many.
         name: Of the result.
     """
 
@@ -93,7 +94,7 @@ class Perplexity(ScalarStats):
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
         """Add a batch; one without tokens counts for nothing."""
-        weight = batch_size if self._tokens is None else int(outputs[self._tokens])
+        weight = batch_size if self._tokens is None else float(outputs[self._tokens])
         if weight:
             super().update(outputs, weight)
 
@@ -140,8 +141,9 @@ class KerasMetric(Inferencer):
         self._name = name or str(metric.name)
 
     def outputs(self) -> Sequence[str]:
-        """The arguments, and the weight."""
-        return self._outputs if self._weight is None else [*self._outputs, self._weight]
+        """The arguments, their masks, and the weight."""
+        weight = [] if self._weight is None else [self._weight]
+        return [*self._outputs, *(name + MASK for name in self._outputs), *weight]
 
     def names(self) -> Sequence[str]:
         """The name of the result."""
@@ -153,11 +155,16 @@ class KerasMetric(Inferencer):
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
         """Add a batch; errors are Keras's."""
+        # Here, since it loads TensorFlow, which whoever has an evaluation has loaded already.
+        from towerpack._keras.adapter import masked
+
         weight = {} if self._weight is None else {"sample_weight": outputs[self._weight]}
         try:
-            self._metric.update_state(*(outputs[name] for name in self._outputs), **weight)
+            values = [masked(outputs[n], outputs.get(n + MASK)) for n in self._outputs]
+            self._metric.update_state(*values, **weight)
         except Exception as error:
-            got = ", ".join(f"{name} {list(value.shape)}" for name, value in outputs.items())
+            given = {name: list(outputs[name].shape) for name in self._outputs}
+            got = ", ".join(f"{name} {shape}" for name, shape in given.items())
             error.add_note(f"From the metric '{self._name}', which was given {got}.")
             raise
 

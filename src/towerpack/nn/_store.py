@@ -30,6 +30,7 @@ from towerpack._keras import owned
 from towerpack._keras.adapter import (
     forget_losses,
     layers_being_built,
+    normalization_reads_variables,
     seeded_initializers,
     transformed_variables,
     variable_path,
@@ -80,6 +81,7 @@ class VariableStore:
         dtype_policy: str | None = None,
     ) -> None:
         _check_eager()
+        normalization_reads_variables()
         self.seed = seed
         self.dtype_policy = dtype_policy
         self._find_owners = find_owners

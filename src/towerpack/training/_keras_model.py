@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
-from towerpack._keras.adapter import built_on, stateless
+from towerpack._core.naming import MASK
+from towerpack._keras.adapter import built_on, masked, stateless
 from towerpack.callbacks import Inferencer
 from towerpack.model import ModelDesc
 from towerpack.nn import expose, get_current_tower_context, summary
@@ -38,7 +39,8 @@ class KerasModel(ModelDesc):
         model: Compiled.
         inputs: Specs, for a subclassed model that has not been built, or to narrow shapes.
         targets: Specs, where a target is like neither its output nor, for a sparse loss, indices.
-        sample_weight: Datapoints end with a weight for each row, [batch].
+        sample_weight: Datapoints end with a weight for each row, [batch]; or with weights as a
+            spec says, such as [batch, time].
 
     Raises:
         ConfigError: The model is not compiled, has a `train_step` of its own, or was compiled with
@@ -51,7 +53,7 @@ class KerasModel(ModelDesc):
         *,
         inputs: Sequence[tf.TensorSpec] | None = None,
         targets: Sequence[tf.TensorSpec] | None = None,
-        sample_weight: bool = False,
+        sample_weight: bool | tf.TensorSpec = False,
     ) -> None:
         _check(model)
         # An attribute without a name: variables are called by their Keras paths alone.
@@ -64,7 +66,9 @@ class KerasModel(ModelDesc):
         self._targets = _targets_of(model, self.output_names, outputs)
         if targets is not None:
             self._targets = list(targets)
-        weights = [tf.TensorSpec([None], tf.float32, "sample_weight")] if sample_weight else []
+        if sample_weight is True:
+            sample_weight = tf.TensorSpec([None], tf.float32, "sample_weight")
+        weights = [sample_weight] if sample_weight else []
         self._specs = [*self._inputs, *self._targets, *weights]
         # What Keras makes where loss and metrics are first used.
         built_on(lambda *tensors: self._evaluate(*tensors, training=True)[1], self._specs)
@@ -174,8 +178,9 @@ class KerasMetrics(Inferencer):
         self._keras = model.keras_model
 
     def outputs(self) -> Sequence[str]:
-        """Predictions and targets."""
-        return [*self._model.output_names, *self._model.target_names]
+        """Predictions, their masks, and targets."""
+        masks = [name + MASK for name in self._model.output_names]
+        return [*self._model.output_names, *masks, *self._model.target_names]
 
     def names(self) -> Sequence[str]:
         """The metrics' names."""
@@ -187,7 +192,9 @@ class KerasMetrics(Inferencer):
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
         """Add a batch."""
-        self._model.add_to_metrics([tf.convert_to_tensor(outputs[n]) for n in self.outputs()])
+        predicted = [masked(outputs[n], outputs.get(n + MASK)) for n in self._model.output_names]
+        targets = [tf.convert_to_tensor(outputs[name]) for name in self._model.target_names]
+        self._model.add_to_metrics([*predicted, *targets])
 
     def finish(self) -> Mapping[str, float]:
         """The metrics."""
