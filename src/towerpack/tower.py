@@ -273,7 +273,9 @@ class TowerTrace:
         """Return the operations that change variables and need no other inputs than these."""
         names = zip(self._tower.input_names, self.inputs, strict=True)
         missing = _descendants([tensor for name, tensor in names if name not in inputs])
-        users = [(h, op) for name in self.moved for h in [self.handles[name]] for op in h.consumers()]
+        users = [
+            (h, op) for name in self.moved for h in [self.handles[name]] for op in h.consumers()
+        ]
         moving = [op for h, op in users if h not in get_read_write_resource_inputs(op)[0]]
         return [op for op in dict.fromkeys(moving) if op not in missing]
 

@@ -15,7 +15,6 @@ import pytest
 import tensorflow as tf
 
 from keras_cases import CASES, Case
-from scaling import sample
 from small_training import Do, train
 from towerpack._keras.adapter import inner_layers, is_fresh, variables_of
 from towerpack.callbacks import InferenceRunner, ModelSaver, ScalarStats

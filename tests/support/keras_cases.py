@@ -141,13 +141,6 @@ def classes(**kwargs: Any) -> Any:
     return chain(dense(3, activation="softmax"), loss="sparse_categorical_crossentropy", **kwargs)
 
 
-class Always(LAYERS.Dropout):
-    """Drops in inference too."""
-
-    def call(self, inputs: Any, training: bool = False) -> Any:
-        return super().call(inputs, training=True)
-
-
 class Tracked(keras.Model):
     """With a metric that its call moves."""
 
@@ -399,7 +392,6 @@ CASES: dict[str, Case] = {
         [IMAGES],
         [Y],
     ),
-    "dropout in inference": Case(lambda: chain(Always(0.3, seed=3), dense()), [X], [Y]),
     "model in a model": Case(
         lambda: chain(
             keras.Sequential([dense(4), LAYERS.BatchNormalization(momentum=0.5)]),

@@ -144,6 +144,32 @@ def variables_of(layer: keras.layers.Layer) -> list[Any]:
     return [*layer.variables, *(v for v in states if isinstance(v, keras.Variable))]
 
 
+def metrics_of(layer: keras.layers.Layer) -> list[keras.metrics.Metric]:
+    """Return the metrics that a layer and those below it hold: their own calls update them."""
+    return [metric for inner in inner_layers(layer) for metric in cast("Any", inner)._metrics]
+
+
+def copied_optimizer(optimizer: keras.optimizers.Optimizer) -> Any:
+    """Return a new optimizer with the settings of another one.
+
+    Keras's configuration leaves out what `exclude_from_weight_decay` has set.
+    """
+    config = cast("Any", optimizer.get_config())
+    copy: Any = type(optimizer).from_config(config)
+    for new, old in ((copy, optimizer), *zip(_inside(copy), _inside(optimizer), strict=True)):
+        excluded = {
+            n: v for n, v in vars(old).items() if n.startswith("_exclude_from_weight_decay")
+        }
+        excluded.pop("_exclude_from_weight_decay_cache", None)
+        vars(new).update(excluded)
+    return copy
+
+
+def _inside(optimizer: Any) -> list[Any]:
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return [inner] if inner is not None else getattr(optimizer, "optimizers", [])
+
+
 def mask_of(tensor: Any) -> Any:
     """Return the mask that Keras's layers have put on a tensor, or None."""
     return get_keras_mask(tensor)

@@ -141,9 +141,12 @@ class KerasMetric(Inferencer):
         self._name = name or str(metric.name)
 
     def outputs(self) -> Sequence[str]:
-        """The arguments, their masks, and the weight."""
-        weight = [] if self._weight is None else [self._weight]
-        return [*self._outputs, *(name + MASK for name in self._outputs), *weight]
+        """The arguments, and the weight."""
+        return self._outputs if self._weight is None else [*self._outputs, self._weight]
+
+    def masked(self) -> Sequence[str]:
+        """The arguments."""
+        return self._outputs
 
     def names(self) -> Sequence[str]:
         """The name of the result."""

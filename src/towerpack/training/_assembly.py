@@ -38,7 +38,6 @@ from towerpack.training._step import StepSetup, TrainStep
 from towerpack.training._tables import show_variables
 from towerpack.training._team import Agreement
 
-
 # Before the names of variables as they are trained, if the checkpoint's model has others.
 TRAINED = "trained/"
 

@@ -13,7 +13,7 @@ import tensorflow as tf
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack._core.naming import MASK
-from towerpack._keras.adapter import built_on, masked, stateless
+from towerpack._keras.adapter import built_on, copied_optimizer, masked, metrics_of, stateless
 from towerpack.callbacks import Inferencer
 from towerpack.model import ModelDesc
 from towerpack.nn import expose, get_current_tower_context, summary
@@ -72,8 +72,11 @@ class KerasModel(ModelDesc):
         self._specs = [*self._inputs, *self._targets, *weights]
         # What Keras makes where loss and metrics are first used.
         built_on(lambda *tensors: self._evaluate(*tensors, training=True)[1], self._specs)
-        losses = {_LOSS, *(f"{name}_loss" for name in self.output_names)}
-        self.metric_names = [name for name in model.get_metrics_result() if name not in losses]
+        own = [metric.name for metric in metrics_of(model)]
+        if own:
+            _LOG.warning("Not reported, as calls of layers update them: the metrics %s.", own)
+        left_out = {_LOSS, *(f"{name}_loss" for name in self.output_names), *own}
+        self.metric_names = [name for name in model.get_metrics_result() if name not in left_out]
 
     @property
     def keras_model(self) -> Any:
@@ -91,8 +94,7 @@ class KerasModel(ModelDesc):
 
     def optimizer(self) -> Any:
         """A copy of the optimizer with the settings that it has now."""
-        optimizer = self.keras_model.optimizer
-        return type(optimizer).from_config(optimizer.get_config())
+        return copied_optimizer(self.keras_model.optimizer)
 
     def build_graph(self, *tensors: tf.Tensor) -> tf.Tensor:
         """The total loss: of all outputs, of layers, of regularizers.
@@ -142,7 +144,8 @@ class KerasModel(ModelDesc):
                 x=x, y=y, y_pred=predicted, sample_weight=weight, training=training
             )
             metrics = self.keras_model.compute_metrics(x, y, predicted, weight)
-        return predicted, cost, {n: v for n, v in metrics.items() if n != _LOSS}
+        left_out = {_LOSS, *(metric.name for metric in metrics_of(self.keras_model))}
+        return predicted, cost, {n: v for n, v in metrics.items() if n not in left_out}
 
     def add_to_metrics(self, tensors: Sequence[tf.Tensor]) -> None:
         """Eagerly: let the Keras model's metrics see predictions, targets and perhaps weights."""
@@ -178,9 +181,12 @@ class KerasMetrics(Inferencer):
         self._keras = model.keras_model
 
     def outputs(self) -> Sequence[str]:
-        """Predictions, their masks, and targets."""
-        masks = [name + MASK for name in self._model.output_names]
-        return [*self._model.output_names, *masks, *self._model.target_names]
+        """Predictions and targets."""
+        return [*self._model.output_names, *self._model.target_names]
+
+    def masked(self) -> Sequence[str]:
+        """The predictions."""
+        return self._model.output_names
 
     def names(self) -> Sequence[str]:
         """The metrics' names."""
