@@ -20,7 +20,8 @@ import tensorflow as tf
 from tensorflow.python.framework.auto_control_deps_utils import get_read_write_resource_inputs
 
 from towerpack._core.errors import LayerError, SpecError
-from towerpack._core.naming import did_you_mean
+from towerpack._core.naming import MASK, did_you_mean
+from towerpack._keras.adapter import mask_of
 from towerpack.nn import Summary as Summary
 from towerpack.nn import TowerContext as TowerContext
 from towerpack.nn import VariableStore, components_of, frozen_statistics, owners_of
@@ -230,6 +231,8 @@ class TowerTrace:
         outputs: Sequence[str],
         inputs: Sequence[str] | None = None,
         instead: Mapping[str, tf.Variable] | None = None,
+        *,
+        moves: bool = False,
     ) -> tuple[Callable[..., list[tf.Tensor]], list[str]]:
         """The part of the tower that computes `outputs`.
 
@@ -237,6 +240,7 @@ class TowerTrace:
             outputs: Names of outputs.
             inputs: Names of the inputs that will be fed; None for those that are needed.
             instead: Variables that it is to read in place of the model's of these names.
+            moves: Also change the variables of `moved`, as far as the inputs suffice.
 
         Returns:
             A function over tensors or arrays, and the names of its arguments in order.
@@ -254,7 +258,7 @@ class TowerTrace:
         specs = dict(zip(names, self._tower.specs, strict=True))
         pruned = self._wrapped.prune(
             [placeholders[name] for name in chosen],
-            fetches,
+            [*fetches, *(self._moving(chosen) if moves else ())],
             # Without it each call fails to bind its arguments, writes them out for an error that
             # is dropped, and goes another way.
             input_signature=(tuple(specs[name] for name in chosen), {}),
@@ -267,7 +271,18 @@ class TowerTrace:
                 for component in components_of(known[name])
             }
             pruned.set_external_captures([other.get(id(h), h) for h in pruned.captured_inputs])
-        return lambda *arrays: pruned(*map(tf.convert_to_tensor, arrays)), chosen
+        number = len(fetches)
+        return lambda *arrays: pruned(*map(tf.convert_to_tensor, arrays))[:number], chosen
+
+    def _moving(self, inputs: Sequence[str]) -> list[tf.Operation]:
+        """Return the operations that change variables and need no other inputs than these."""
+        names = zip(self._tower.input_names, self.inputs, strict=True)
+        missing = _descendants([tensor for name, tensor in names if name not in inputs])
+        users = [
+            (h, op) for name in self.moved for h in [self.handles[name]] for op in h.consumers()
+        ]
+        moving = [op for h, op in users if h not in get_read_write_resource_inputs(op)[0]]
+        return [op for op in dict.fromkeys(moving) if op not in missing]
 
     def _chosen_inputs(
         self, needed: list[str], inputs: Sequence[str] | None, outputs: Sequence[str]
@@ -292,6 +307,10 @@ class TowerTrace:
 
     def _output(self, name: str) -> tf.Tensor:
         outputs = self.result.outputs
+        if name.endswith(MASK):
+            mask = mask_of(self._output(name.removesuffix(MASK)))
+            with self.graph.as_default():
+                return tf.constant(True) if mask is None else tf.identity(mask)
         if name in outputs:
             return outputs[name]
         try:

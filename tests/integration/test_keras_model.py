@@ -10,12 +10,21 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from keras_cases import CASES
 from scaling import sample
 from small_training import RNG, Recorded, X, Y, assert_same, config, train
 from towerpack import ConfigError, SpecError
-from towerpack.callbacks import InferenceRunner, ModelSaver, ScalarStats
+from towerpack.callbacks import (
+    InferenceRunner,
+    KerasMetric,
+    ModelSaver,
+    Perplexity,
+    ScalarStats,
+)
 from towerpack.dataflow import BatchData, DataFromArrays
 from towerpack.inference import Predictor
+from towerpack.model import ModelDesc
+from towerpack.nn import expose
 from towerpack.training import KerasMetrics, KerasModel, SimpleTrainer
 
 CLASS = np.digitize(Y, [-1.0, 1.0])
@@ -169,3 +178,50 @@ def test_other_settings(tmp_path: Path) -> None:
     # Its optimizer is copied, with what was set since.
     model.keras_model.optimizer.learning_rate = 0.25
     assert float(model.optimizer().learning_rate) == 0.25
+
+
+def test_options_that_would_be_lost_are_told_of(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    case = CASES["metric in call"]
+    model = KerasModel(case.make(), inputs=case.specs)
+    assert model.metric_names == ["mae"]
+    assert "['size']" in caplog.text
+    chosen = keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.1))
+    chosen["sequential/dense/.*"] = keras.optimizers.Adam()
+    optimizer = keras.optimizers.MultiOptimizer(chosen)
+    model = KerasModel(two_heads(optimizer=optimizer))
+    with pytest.raises(ConfigError, match="matches no trained variable"):
+        train(tmp_path, model=model, dataflow=data())
+
+
+def test_a_metric_of_keras_sees_masks_and_fractional_weights(tmp_path: Path) -> None:
+    class Masked(ModelDesc):
+        def inputs(self) -> list[tf.TensorSpec]:
+            return [
+                tf.TensorSpec([None, 5], tf.int64, "ids"),
+                tf.TensorSpec([None, 5, 1], tf.float32, "y"),
+            ]
+
+        def build_graph(self, ids: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+            x = keras.layers.Embedding(7, 3, mask_zero=True, name="e")(ids)
+            prediction = keras.layers.LSTM(1, return_sequences=True, name="l")(x)
+            expose("prediction", prediction)
+            expose("label", y)
+            cost = tf.reduce_mean(tf.square(prediction - y))
+            expose("tokens", 0.1 * tf.cast(tf.shape(ids)[0], tf.float32))
+            return cost
+
+        def optimizer(self) -> Any:
+            return keras.optimizers.SGD(0.1)
+
+    case = CASES["embedding with mask"]
+    [ids], [y] = case.inputs, case.targets
+    flow = BatchData(DataFromArrays(ids, y), 8)
+    metrics = [KerasMetric(keras.metrics.MeanAbsoluteError(), name="mae"), ScalarStats("cost")]
+    runner = InferenceRunner(flow, [*metrics, Perplexity(tokens="tokens")])
+    trainer = train(tmp_path, [runner], model=Masked(), dataflow=flow, max_epoch=1)
+    [prediction] = trainer.get_predictor(outputs=["prediction"])(ids)
+    latest = trainer.monitors.latest
+    assert latest("val/mae") == pytest.approx(np.abs(prediction - y)[ids > 0].mean(), rel=1e-4)
+    assert latest("val/perplexity") == pytest.approx(np.exp(latest("val/cost")), rel=1e-4)

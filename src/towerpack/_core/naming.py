@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+# After the name of an output: the mask that Keras's layers have put on it, or a scalar without one.
+MASK = ":mask"
+
 
 def did_you_mean(name: str, known: Iterable[str], *, limit: int = 12) -> str:
     """A sentence that lists near misses of `name`, or else what there is."""

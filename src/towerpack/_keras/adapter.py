@@ -16,8 +16,9 @@ from contextvars import ContextVar
 from typing import Any, cast
 
 import keras
+import numpy as np
 import tensorflow as tf
-from keras.src.backend import compute_output_spec
+from keras.src.backend import compute_output_spec, get_keras_mask, set_keras_mask
 from keras.src.backend.common import KerasVariable, global_state
 from keras.src.backend.common.name_scope import current_path
 from keras.src.backend.common.stateless_scope import in_stateless_scope
@@ -70,7 +71,8 @@ def automatic_names(layer: keras.layers.Layer) -> set[str]:
     names = set()
     for inner in layer._flatten_layers(include_self=False):
         base = to_snake_case(type(inner).__name__)
-        if re.fullmatch(rf"{re.escape(base)}(_\d+)?", inner.name):
+        # `Bidirectional` puts a word before the name that Keras has counted.
+        if re.fullmatch(rf"(forward_|backward_)?{re.escape(base)}(_\d+)?", inner.name):
             names.add(inner.name)
     paths = (variable.path.split("/") for variable in layer.variables)
     generators = (part for path in paths for part in path if part.startswith("seed_generator"))
@@ -135,6 +137,57 @@ def inner_layers(layer: keras.layers.Layer) -> list[keras.layers.Layer]:
     return layer._flatten_layers()
 
 
+def variables_of(layer: keras.layers.Layer) -> list[Any]:
+    """Return all variables of a layer, with the states of stateful RNNs, which Keras leaves out."""
+    rnns = [inner for inner in inner_layers(layer) if isinstance(inner, keras.layers.RNN)]
+    states: list[Any] = [v for rnn in rnns for v in keras.tree.flatten(rnn.states)]
+    return [*layer.variables, *(v for v in states if isinstance(v, keras.Variable))]
+
+
+def metrics_of(layer: keras.layers.Layer) -> list[keras.metrics.Metric]:
+    """Return the metrics that a layer and those below it hold: their own calls update them."""
+    return [metric for inner in inner_layers(layer) for metric in cast("Any", inner)._metrics]
+
+
+def copied_optimizer(optimizer: keras.optimizers.Optimizer) -> Any:
+    """Return a new optimizer with the settings of another one.
+
+    Keras's configuration leaves out what `exclude_from_weight_decay` has set.
+    """
+    config = cast("Any", optimizer.get_config())
+    copy: Any = type(optimizer).from_config(config)
+    for new, old in ((copy, optimizer), *zip(_inside(copy), _inside(optimizer), strict=True)):
+        excluded = {
+            n: v for n, v in vars(old).items() if n.startswith("_exclude_from_weight_decay")
+        }
+        excluded.pop("_exclude_from_weight_decay_cache", None)
+        vars(new).update(excluded)
+    return copy
+
+
+def _inside(optimizer: Any) -> list[Any]:
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return [inner] if inner is not None else getattr(optimizer, "optimizers", [])
+
+
+def mask_of(tensor: Any) -> Any:
+    """Return the mask that Keras's layers have put on a tensor, or None."""
+    return get_keras_mask(tensor)
+
+
+def masked(value: Any, mask: Any) -> Any:
+    """Return a tensor that carries a mask, as the output of a Keras layer does.
+
+    Args:
+        value: A tensor or an array.
+        mask: The mask, or a scalar for a tensor without one.
+    """
+    tensor = tf.convert_to_tensor(value)
+    if np.ndim(mask):
+        set_keras_mask(tensor, tf.convert_to_tensor(mask))
+    return tensor
+
+
 def built_on(function: Callable[..., Any], specs: Iterable[tf.TensorSpec]) -> Any:
     """Call a function on placeholders: layers, losses and metrics that it uses are built after it.
 
@@ -143,6 +196,7 @@ def built_on(function: Callable[..., Any], specs: Iterable[tf.TensorSpec]) -> An
     Returns:
         What the function gives, with symbolic tensors.
     """
+    normalization_reads_variables()
     return compute_output_spec(
         lambda: function(*[tf.compat.v1.placeholder(s.dtype, s.shape) for s in specs])
     )
@@ -216,6 +270,38 @@ def freezable_batch_norms(is_frozen: Callable[[keras.layers.Layer], bool]) -> No
 
     cast("Any", ask).asks = True
     kind.call = ask
+
+
+def normalization_reads_variables() -> None:
+    """Make each call of `keras.layers.Normalization` take its statistics from the variables.
+
+    Keras computes tensors from the variables when the layer is built, adapted or loaded. Graphs
+    would hold them as constants, which no checkpoint changes; and tensors that were made while a
+    graph was traced cannot be used in another one. Its method is ours from the first use on.
+    """
+    kind: Any = keras.layers.Normalization
+    call = kind.call
+    if hasattr(call, "reads"):
+        return
+
+    @functools.wraps(call)
+    def read(self: Any, inputs: Any) -> Any:
+        if not self.built:
+            return call(self, inputs)
+        if self.input_mean is not None:
+            with tf.init_scope():
+                kind.build(self, self._build_input_shape)  # Makes no variables.
+            return call(self, inputs)
+        before = self.mean, self.variance
+        self.finalize_state()
+        try:
+            return call(self, inputs)
+        finally:
+            if not tf.executing_eagerly():
+                self.mean, self.variance = before
+
+    cast("Any", read).reads = True
+    kind.call = read
 
 
 def moving_mean_of(layer: Any) -> Any:

@@ -19,7 +19,7 @@ import keras
 import tensorflow as tf
 
 from towerpack._core.naming import unique
-from towerpack._keras.adapter import automatic_names, inner_layers
+from towerpack._keras.adapter import automatic_names, inner_layers, variables_of
 
 _NUMBERED = re.compile(r"_\d+$")
 _DEPTH = 4
@@ -209,7 +209,7 @@ def _layer_variables(attribute: str, layer: keras.layers.Layer) -> dict[str, ker
     automatic = automatic_names(layer)
     counters: dict[str, dict[str, str]] = {}
     found: dict[str, keras.Variable] = {}
-    for variable in layer.variables:
+    for variable in variables_of(layer):
         *scopes, last = variable.path.split("/")
         if layer.name in scopes:
             # The attribute stands for the layer's own name and for all around it.

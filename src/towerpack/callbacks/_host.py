@@ -10,6 +10,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from towerpack.callbacks.monitors import Monitors
+    from towerpack.inference import Predictor
     from towerpack.tower import TowerFunction
 
 
@@ -125,6 +126,17 @@ class TrainerHost(Protocol):
 
         Returns:
             A function over arrays that gives tensors, and the names of its arguments in order.
+        """
+        ...
+
+    def get_predictor(
+        self, inputs: Sequence[str] | None = None, outputs: Sequence[str] | str = ()
+    ) -> Predictor:
+        """Predict with the weights of this training, as they are at each call.
+
+        Args:
+            inputs: Names of the inputs that will be given, in order; None for those needed.
+            outputs: Names of what is wanted, or one name.
         """
         ...
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from towerpack._core.errors import CallbackError, ConfigError, DataFlowError
 from towerpack._core.in_order import in_order
+from towerpack._core.naming import MASK
 from towerpack._core.randomness import derive_seed
 from towerpack._core.read_ahead import ReadAhead
 from towerpack._display.terminal import task
@@ -80,7 +81,9 @@ class InferenceRunner(Callback):
 
     def before_train(self) -> None:
         """Cut the tower to the outputs now, so that a wrong name does not wait for an epoch."""
-        self._outputs = list(dict.fromkeys(n for i in self.inferencers for n in i.outputs()))
+        names = [name for i in self.inferencers for name in i.outputs()]
+        masks = [name + MASK for i in self.inferencers for name in i.masked()]
+        self._outputs = list(dict.fromkeys([*names, *masks]))
         self._function, input_names = self.trainer.predict_function(self._outputs, ema=self._ema)
         # Here, since it loads TensorFlow, which whoever feeds a model has loaded already.
         from towerpack.inputs._feeder import Feeder
@@ -96,6 +99,8 @@ class InferenceRunner(Callback):
             CallbackError: An inferencer gave other names than it said.
             Exception: Whatever the flow raised.
         """
+        # Brings copies of states up to date, with which this evaluation begins.
+        self._function, _ = self.trainer.predict_function(self._outputs, ema=self._ema)
         for inferencer in self.inferencers:
             inferencer.begin()
         if self._run() == 0:

@@ -41,6 +41,10 @@ class Inferencer(ABC):
     def names(self) -> Sequence[str]:
         """Names of the numbers that `finish` gives, always the same."""
 
+    def masked(self) -> Sequence[str]:
+        """Names of those outputs whose Keras masks `update` wants, as `'<name>:mask'`."""
+        return ()
+
     def begin(self) -> None:  # noqa: B027 - not everyone has something to do here
         """Before the first batch of each evaluation."""
 
@@ -140,7 +144,7 @@ class ClassificationError(ScalarStats):
         Raises:
             CallbackError: The output is no vector of zeros and ones, one for each datapoint.
         """
-        wrong = flags(self._wrong, outputs[self._wrong], batch_size, repr(self))
+        wrong = flags(self._wrong, outputs[self._wrong], (batch_size,), repr(self))
         self._sums[self._wrong] += int(wrong.sum())
         self._count += batch_size
 
@@ -159,8 +163,9 @@ class BinaryClassificationStats(Inferencer):
     yes among what is. Both are 0 where there is nothing to share.
 
     Args:
-        prediction: Name of an output of shape [batch]: what the model says, as 0 and 1.
-        label: Name of an output of shape [batch]: what is true, as 0 and 1. An input of the model
+        prediction: Name of an output of 0 and 1, what the model says: of shape [batch], or of any
+            shape that begins with it, such as [batch, height, width].
+        label: Name of an output of the same shape: what is true, as 0 and 1. An input of the model
             becomes an output by `expose('label', label)`.
         prefix: Put before `precision` and `recall`, with a slash.
     """
@@ -189,11 +194,11 @@ class BinaryClassificationStats(Inferencer):
         """Count.
 
         Raises:
-            CallbackError: An output is no vector of zeros and ones, one for each datapoint.
+            CallbackError: The outputs differ in shape, or hold other values than 0 and 1.
         """
-        called, is_yes = (
-            flags(name, outputs[name], batch_size, repr(self)) for name in self.outputs()
-        )
+        shape = np.shape(outputs[self._label])
+        shape = shape if shape[:1] == (batch_size,) else (batch_size,)
+        called, is_yes = (flags(name, outputs[name], shape, repr(self)) for name in self.outputs())
         self._called_yes += int(called.sum())
         self._is_yes += int(is_yes.sum())
         self._both += int((called & is_yes).sum())
@@ -208,18 +213,19 @@ class BinaryClassificationStats(Inferencer):
         return f"BinaryClassificationStats({self._prediction!r}, {self._label!r})"
 
 
-def flags(name: str, value: np.ndarray, batch_size: int, who: str) -> np.ndarray:
-    """A vector of 0 and 1, of any dtype, as booleans.
+def flags(name: str, value: np.ndarray, shape: tuple[int, ...], who: str) -> np.ndarray:
+    """Return an array of 0 and 1, of any dtype, as booleans.
 
     Raises:
         CallbackError: It is something else.
     """
     array = np.asarray(value)
-    if array.shape != (batch_size,):
+    if array.shape != shape:
+        each = "datapoint" if len(shape) == 1 else "label"
         raise CallbackError(
-            f"{who}: the output '{name}' does not have one value for each datapoint.",
+            f"{who}: the output '{name}' does not have one value for each {each}.",
             got=f"{array.dtype.name} {list(array.shape)}",
-            expected=f"[{batch_size}], the batch's datapoints",
+            expected=f"{list(shape)}, one for each {each}",
             fix=f"do not reduce it before exposing it: expose('{name}', "
             "tf.not_equal(tf.argmax(logits, 1), label))",
         )

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from towerpack._core.errors import CallbackError, ConfigError
+from towerpack._core.naming import MASK
 from towerpack.callbacks._inferencers import ClassificationError, Inferencer, ScalarStats
 
 
@@ -72,8 +73,8 @@ class Perplexity(ScalarStats):
 
     Args:
         cost: Name of a scalar output: the mean over the batch's tokens, in nats.
-        tokens: Name of a scalar output: of how many tokens that is the mean, which weighs it; None
-            where each datapoint has as many.
+        tokens: Name of a scalar output: the number of tokens, or the sum of their weights, by which
+            the mean counts; None if each datapoint has as many.
         name: Of the result.
     """
 
@@ -93,7 +94,7 @@ class Perplexity(ScalarStats):
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
         """Add a batch; one without tokens counts for nothing."""
-        weight = batch_size if self._tokens is None else int(outputs[self._tokens])
+        weight = batch_size if self._tokens is None else float(outputs[self._tokens])
         if weight:
             super().update(outputs, weight)
 
@@ -143,6 +144,10 @@ class KerasMetric(Inferencer):
         """The arguments, and the weight."""
         return self._outputs if self._weight is None else [*self._outputs, self._weight]
 
+    def masked(self) -> Sequence[str]:
+        """The arguments."""
+        return self._outputs
+
     def names(self) -> Sequence[str]:
         """The name of the result."""
         return [self._name]
@@ -153,11 +158,16 @@ class KerasMetric(Inferencer):
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
         """Add a batch; errors are Keras's."""
+        # Here, since it loads TensorFlow, which whoever has an evaluation has loaded already.
+        from towerpack._keras.adapter import masked
+
         weight = {} if self._weight is None else {"sample_weight": outputs[self._weight]}
         try:
-            self._metric.update_state(*(outputs[name] for name in self._outputs), **weight)
+            values = [masked(outputs[n], outputs.get(n + MASK)) for n in self._outputs]
+            self._metric.update_state(*values, **weight)
         except Exception as error:
-            got = ", ".join(f"{name} {list(value.shape)}" for name, value in outputs.items())
+            given = {name: list(outputs[name].shape) for name in self._outputs}
+            got = ", ".join(f"{name} {shape}" for name, shape in given.items())
             error.add_note(f"From the metric '{self._name}', which was given {got}.")
             raise
 

@@ -86,7 +86,9 @@ class ExportModule(tf.Module):
         captured = {id(outer) for outer, _ in self.concrete.graph.captures}
         # A module is saved with the variables and tables that it holds.
         resource = tf.saved_model.experimental.TrackableResource
-        self.tables = [v for v in vars(model).values() if isinstance(v, resource)]
+        holders = [model, *predictor.keras_layers()]
+        held = (value for holder in holders for value in vars(holder).values())
+        self.tables = [value for value in held if isinstance(value, resource)]
         self.read = [v for v in predictor.variables.values() if id(v.handle) in captured]
 
 
@@ -105,7 +107,10 @@ def write(
     file = directory / FILES[form]
     with quiet_start():
         if form == "saved_model":
-            tf.saved_model.save(functions, os.fspath(directory), functions.by_signature)
+            # Functions of gradients are not needed, and TensorFlow cannot save each of them.
+            options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+            signatures = functions.by_signature
+            tf.saved_model.save(functions, os.fspath(directory), signatures, options)
         elif form == "onnx":
             _write_onnx(functions, file, quantize)
         elif form == "litert":

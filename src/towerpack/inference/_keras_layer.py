@@ -53,7 +53,8 @@ class InferenceGraph(keras.layers.Layer):
 
     def save_assets(self, dir_path: str) -> None:
         """Write the function and its variables."""
-        tf.saved_model.save(self._module, dir_path, {DEFAULT_SIGNATURE: self._function})
+        options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+        tf.saved_model.save(self._module, dir_path, {DEFAULT_SIGNATURE: self._function}, options)
 
     def load_assets(self, dir_path: str) -> None:
         """Read the function and its variables."""

@@ -9,12 +9,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+import keras
 import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import CheckpointMismatchError, ConfigError, SpecError
 from towerpack._core.naming import did_you_mean
 from towerpack._core.native_log import quiet_start
+from towerpack._keras.adapter import inner_layers
 from towerpack.checkpoint import Checkpoint, compare_names, load_checkpoint
 from towerpack.inference._exported import without_loss
 from towerpack.inputs import SpecChecker
@@ -114,6 +116,7 @@ class Predictor:
         outputs: Sequence[str] | str = (),
         *,
         trace: TowerTrace | None = None,
+        instead: Mapping[str, tf.Variable] | None = None,
     ) -> Self:
         """Predict with the variables of a tower function, as they are at each call.
 
@@ -122,9 +125,11 @@ class Predictor:
             inputs: As above.
             outputs: As above.
             trace: Of the tower in inference, if there is one.
+            instead: Variables to read in place of the tower's of these names.
         """
         found = cls.__new__(cls)
-        found._cut(tower, trace or tower.trace(is_training=False), inputs, outputs, "of a tower")
+        trace = trace or tower.trace(is_training=False)
+        found._cut(tower, trace, inputs, outputs, "of a tower", instead)
         return found
 
     def _cut(
@@ -134,6 +139,7 @@ class Predictor:
         inputs: Sequence[str] | None,
         outputs: Sequence[str] | str,
         what: str,
+        instead: Mapping[str, tf.Variable] | None = None,
     ) -> None:
         if not outputs:
             raise ConfigError(
@@ -146,12 +152,17 @@ class Predictor:
         self._batch_size: int | None = None
         self._device: str | None = None
         self._trace = trace
-        self._function, self.input_names = trace.function(self.output_names, inputs)
+        self._function, self.input_names = trace.function(self.output_names, inputs, instead)
         specs = {spec.name: spec for spec in tower.specs}
         self.specs = [specs[name] for name in self.input_names]
         self._check = SpecChecker(self.specs, f"Predictor({what})")
-        known = tower.store.named_variables()
+        self._layers = tower.store.keras_layers()
+        known = {**tower.store.named_variables(), **(instead or {})}
         self.variables = {name: known[name] for name in trace.used}
+
+    def keras_layers(self) -> list[keras.layers.Layer]:
+        """Return the Keras layers of the model, with those inside of them."""
+        return [inner for layer in self._layers for inner in inner_layers(layer)]
 
     def on(self, device: str) -> Self:
         """The same on another device, `'GPU:1'`, with copies of the weights there.
@@ -319,7 +330,7 @@ def checked_device(device: str) -> str:
     return wanted
 
 
-def copies_on(device: str, variables: Mapping[str, Any]) -> dict[str, tf.Variable]:
+def copies_on(device: str | None, variables: Mapping[str, Any]) -> dict[str, tf.Variable]:
     """New variables on a device, with the values of others."""
     with tf.device(device):
         return {n: tf.Variable(tf.identity(v), dtype=v.dtype) for n, v in variables.items()}

@@ -38,6 +38,9 @@ from towerpack.training._step import StepSetup, TrainStep
 from towerpack.training._tables import show_variables
 from towerpack.training._team import Agreement
 
+# Before the names of variables as they are trained, if the checkpoint's model has others.
+TRAINED = "trained/"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Materials:
@@ -224,8 +227,23 @@ class Assembly:
         )
 
     def _groups(self) -> Groups:
-        slots = {name: o.variables() for name, o in self.setup.optimizers.items()}
-        return {"model": self.tower.store.named_variables(), **slots}
+        model = self.tower.store.named_variables()
+        groups = {"model": model}
+        for group, optimizer in self.setup.optimizers.items():
+            slots = optimizer.variables()
+            names = {id(variable): name for name, variable in slots.items()}
+            for name, final in optimizer.final_values().items():
+                slots[f"{TRAINED}{name}"] = model[name]
+                model[name] = slots.pop(names[id(final)])
+            groups[group] = slots
+        return groups
+
+    def finalize(self, failure: type[BaseException] | None, *_: object) -> None:
+        """Give trained variables the values that their optimizer ends with, as Keras's `fit`."""
+        if failure is None:
+            model = self.tower.store.named_variables()
+            for name, final in self.context.final_values().items():
+                model[name].assign(final.read_value())
 
     def _further_numbers(self) -> Mapping[str, float]:
         fill = self._of.source.fill()

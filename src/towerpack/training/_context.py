@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
 from towerpack.callbacks.monitors import Monitors
+from towerpack.inference import Predictor
 from towerpack.inference._predictor import checked_device, copies_on
 from towerpack.nn import components_of
 from towerpack.tower import TowerFunction, TowerTrace
@@ -79,7 +80,7 @@ class RunContext(RunStateView):
         self._saves = saves
         self.optimizers: Mapping[str, OptimizerAdapter] = {}
         self._predictors: dict[tuple[tuple[str, ...], bool, str | None], Any] = {}
-        self._copied: dict[tuple[bool, str], dict[str, tf.Variable]] = {}
+        self._copied: dict[tuple[bool, str | None], dict[str, tf.Variable]] = {}
         self._inference_trace: TowerTrace | None = None
 
     @property
@@ -130,6 +131,10 @@ class RunContext(RunStateView):
             )
         return found
 
+    def final_values(self) -> dict[str, tf.Variable]:
+        """Variables that evaluation and prediction read instead of trained ones, by their names."""
+        return {n: v for o in self.optimizers.values() for n, v in o.final_values().items()}
+
     def nonfinite_gradients(self) -> list[str]:
         """Variables for whose gradients `CheckGradient` has forbidden the last step."""
         return [name for o in self.optimizers.values() for name in o.nonfinite()]
@@ -154,12 +159,15 @@ class RunContext(RunStateView):
             StepError: From the function: TensorFlow has failed it.
         """
         key = tuple(outputs), ema, device
-        instead = self.averages() if ema else {}
-        if device is not None:
-            used, known = self.trace_inference().used, self.tower.store.named_variables()
-            instead = self._copies((ema, device), {name: known[name] for name in used} | instead)
+        instead = self.averages() if ema else self.final_values()
+        trace = self.trace_inference()
+        # An evaluation moves copies of what the model moves in inference: states of RNNs.
+        copied = trace.moved if device is None else trace.used
+        if copied:
+            known = self.tower.store.named_variables() | instead
+            instead |= self._copies((ema, device), {name: known[name] for name in copied})
         if key not in self._predictors:
-            function, names = self.trace_inference().function(outputs, instead=instead)
+            function, names = trace.function(outputs, instead=instead, moves=True)
 
             def checked(*arrays: Any) -> list[Any]:
                 try:
@@ -175,12 +183,13 @@ class RunContext(RunStateView):
         return self._predictors[key]
 
     def _copies(
-        self, key: tuple[bool, str], variables: Mapping[str, tf.Variable]
+        self, key: tuple[bool, str | None], variables: Mapping[str, tf.Variable]
     ) -> dict[str, tf.Variable]:
-        """Variables on a device, with the values that others have now."""
+        """Return variables on a device, with the values that others have now."""
         values = {name: components_of(v)[0].read_value() for name, v in variables.items()}
         if key not in self._copied:
-            self._copied[key] = copies_on(checked_device(key[1]), values)
+            device = None if key[1] is None else checked_device(key[1])
+            self._copied[key] = copies_on(device, values)
         else:
             for name, value in values.items():
                 self._copied[key][name].assign(value)
@@ -217,8 +226,16 @@ class RunContext(RunStateView):
 
     def get_weights(self, *, ema: bool = False) -> dict[str, np.ndarray]:
         """The model's variables by name, as copies; with `ema` averages where there are some."""
-        averages = self.averages() if ema else {}
+        averages = self.averages() if ema else self.final_values()
         return arrays_of({**self.tower.store.named_variables(), **averages})
+
+    def get_predictor(
+        self, inputs: Sequence[str] | None = None, outputs: Sequence[str] | str = ()
+    ) -> Predictor:
+        """Predict with the weights of this training, as they are at each call."""
+        return Predictor.of_tower(
+            self.tower, inputs, outputs, trace=self.trace_inference(), instead=self.final_values()
+        )
 
     def request_stop(self, reason: str = "") -> None:
         """End training normally after the current step or epoch's triggers; say why."""

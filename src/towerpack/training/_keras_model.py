@@ -12,7 +12,8 @@ import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
-from towerpack._keras.adapter import built_on, stateless
+from towerpack._core.naming import MASK
+from towerpack._keras.adapter import built_on, copied_optimizer, masked, metrics_of, stateless
 from towerpack.callbacks import Inferencer
 from towerpack.model import ModelDesc
 from towerpack.nn import expose, get_current_tower_context, summary
@@ -38,7 +39,8 @@ class KerasModel(ModelDesc):
         model: Compiled.
         inputs: Specs, for a subclassed model that has not been built, or to narrow shapes.
         targets: Specs, where a target is like neither its output nor, for a sparse loss, indices.
-        sample_weight: Datapoints end with a weight for each row, [batch].
+        sample_weight: Datapoints end with a weight for each row, [batch]; or with weights as a
+            spec says, such as [batch, time].
 
     Raises:
         ConfigError: The model is not compiled, has a `train_step` of its own, or was compiled with
@@ -51,7 +53,7 @@ class KerasModel(ModelDesc):
         *,
         inputs: Sequence[tf.TensorSpec] | None = None,
         targets: Sequence[tf.TensorSpec] | None = None,
-        sample_weight: bool = False,
+        sample_weight: bool | tf.TensorSpec = False,
     ) -> None:
         _check(model)
         # An attribute without a name: variables are called by their Keras paths alone.
@@ -64,12 +66,17 @@ class KerasModel(ModelDesc):
         self._targets = _targets_of(model, self.output_names, outputs)
         if targets is not None:
             self._targets = list(targets)
-        weights = [tf.TensorSpec([None], tf.float32, "sample_weight")] if sample_weight else []
+        if sample_weight is True:
+            sample_weight = tf.TensorSpec([None], tf.float32, "sample_weight")
+        weights = [sample_weight] if sample_weight else []
         self._specs = [*self._inputs, *self._targets, *weights]
         # What Keras makes where loss and metrics are first used.
         built_on(lambda *tensors: self._evaluate(*tensors, training=True)[1], self._specs)
-        losses = {_LOSS, *(f"{name}_loss" for name in self.output_names)}
-        self.metric_names = [name for name in model.get_metrics_result() if name not in losses]
+        own = [metric.name for metric in metrics_of(model)]
+        if own:
+            _LOG.warning("Not reported, as calls of layers update them: the metrics %s.", own)
+        left_out = {_LOSS, *(f"{name}_loss" for name in self.output_names), *own}
+        self.metric_names = [name for name in model.get_metrics_result() if name not in left_out]
 
     @property
     def keras_model(self) -> Any:
@@ -87,8 +94,7 @@ class KerasModel(ModelDesc):
 
     def optimizer(self) -> Any:
         """A copy of the optimizer with the settings that it has now."""
-        optimizer = self.keras_model.optimizer
-        return type(optimizer).from_config(optimizer.get_config())
+        return copied_optimizer(self.keras_model.optimizer)
 
     def build_graph(self, *tensors: tf.Tensor) -> tf.Tensor:
         """The total loss: of all outputs, of layers, of regularizers.
@@ -138,7 +144,8 @@ class KerasModel(ModelDesc):
                 x=x, y=y, y_pred=predicted, sample_weight=weight, training=training
             )
             metrics = self.keras_model.compute_metrics(x, y, predicted, weight)
-        return predicted, cost, {n: v for n, v in metrics.items() if n != _LOSS}
+        left_out = {_LOSS, *(metric.name for metric in metrics_of(self.keras_model))}
+        return predicted, cost, {n: v for n, v in metrics.items() if n not in left_out}
 
     def add_to_metrics(self, tensors: Sequence[tf.Tensor]) -> None:
         """Eagerly: let the Keras model's metrics see predictions, targets and perhaps weights."""
@@ -177,6 +184,10 @@ class KerasMetrics(Inferencer):
         """Predictions and targets."""
         return [*self._model.output_names, *self._model.target_names]
 
+    def masked(self) -> Sequence[str]:
+        """The predictions."""
+        return self._model.output_names
+
     def names(self) -> Sequence[str]:
         """The metrics' names."""
         return self._model.metric_names
@@ -187,7 +198,9 @@ class KerasMetrics(Inferencer):
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
         """Add a batch."""
-        self._model.add_to_metrics([tf.convert_to_tensor(outputs[n]) for n in self.outputs()])
+        predicted = [masked(outputs[n], outputs.get(n + MASK)) for n in self._model.output_names]
+        targets = [tf.convert_to_tensor(outputs[name]) for name in self._model.target_names]
+        self._model.add_to_metrics([*predicted, *targets])
 
     def finish(self) -> Mapping[str, float]:
         """The metrics."""

@@ -8,6 +8,8 @@ from typing import Any, cast
 import keras
 
 from towerpack._core.errors import ConfigError
+from towerpack._keras.adapter import normalization_reads_variables
+from towerpack._keras.owned import find_variables
 from towerpack.tower import TowerFunction
 from towerpack.training._init import Rename, SmartInit
 
@@ -26,7 +28,9 @@ def load_weights(
 
     Args:
         model: A Keras model or layer, a `TowerFunction`, a `Predictor`, or a dict of variables by
-            name. Names of a Keras model's variables are their paths, `conv0/kernel`.
+            name. Variables of a Keras model have the names that `KerasModel` gives them: paths such
+            as `conv0/kernel`, with automatic numbers counted from the start. A dict as `source` may
+            also use the paths as Keras gives them.
         source: As for `SmartInit`.
         skip: As for `SmartInit`.
         ignore_mismatch: Leave out what has another shape or type, instead of refusing.
@@ -40,17 +44,20 @@ def load_weights(
         CheckpointMismatchError: A value does not fit, or no name of the source is the model's.
         ConfigError: The model has no variables yet, or is none.
     """
-    variables = _variables_of(model)
+    normalization_reads_variables()
+    variables = _variables_of(model, source)
     init = SmartInit(source, skip=skip, ignore_mismatch=ignore_mismatch, rename=rename)
     loaded = init.load(variables)
     return [name for name in variables if name in loaded]
 
 
-def _variables_of(model: Any) -> dict[str, Any]:
+def _variables_of(model: Any, source: Any) -> dict[str, Any]:
     if isinstance(model, Mapping):
         return dict(cast("Mapping[str, Any]", model))
     if isinstance(model, keras.layers.Layer):
-        found = {v.path.removeprefix(f"{model.name}/"): v.value for v in model.variables}
+        paths = {v.path.removeprefix(f"{model.name}/"): v.value for v in model.variables}
+        by_path = isinstance(source, Mapping) and source.keys() <= paths.keys()
+        found = paths if by_path else find_variables({"": model})
     elif isinstance(model, TowerFunction):
         found = model.store.named_variables()
     else:

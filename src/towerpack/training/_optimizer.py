@@ -74,6 +74,13 @@ class OptimizerAdapter(ABC):
         """Averages of trained variables, by the variables' names."""
         return {}
 
+    def final_values(self) -> dict[str, tf.Variable]:
+        """Variables whose values the trained ones take in the end, by the trained ones' names.
+
+        Training goes on with others. Evaluation, predictors and a checkpoint's model have these.
+        """
+        return {}
+
     def histograms(self, gradients: Sequence[Any]) -> dict[str, Any]:
         """What of the gradients of an epoch's last step is to be shown, by the monitors' names."""
         return {}
@@ -108,7 +115,17 @@ class KerasOptimizer(OptimizerAdapter):
             _adopt(part)
             if remote:
                 part._distributed_tf_update_step = functools.partial(_update_in_place, part)
+        chosen = getattr(self._optimizer, "_optimizer_map", None)
+        for regex in chosen if isinstance(chosen, Mapping) else ():
+            if not any(re.fullmatch(regex, name) for name in variables):
+                raise ConfigError(
+                    f"The OptimizerMap's key {regex!r} matches no trained variable.",
+                    got=f"variables {list(variables)[:20]}",
+                    fix="change the key: it must match whole names of variables",
+                )
         self._optimizer.build(self._aliases)
+        for name, average in self.final_values().items():
+            average.assign(variables[name])  # Keras has zeros there until the first step.
 
     def scale_loss(self, cost: tf.Tensor) -> tf.Tensor:
         return self._optimizer.scale_loss(cost)  # By the optimizer's `loss_scale_factor`.
@@ -131,6 +148,16 @@ class KerasOptimizer(OptimizerAdapter):
             name = re.sub(r"^variable_\d+$", "variable", name)
             found[unique(name, found)] = variable.value
         return _with_rate(found, self._function, self._elsewhere)
+
+    def final_values(self) -> dict[str, tf.Variable]:
+        found: dict[str, tf.Variable] = {}
+        for part in self._optimizers():
+            if part.use_ema:
+                pairs = zip(
+                    part._trainable_variables, part._model_variables_moving_average, strict=True
+                )
+                found.update({v.path: average.value for v, average in pairs if average is not None})
+        return found
 
     def hyper_params(self) -> dict[str, VariableParam]:
         rates = [getattr(o, "_learning_rate", None) for o in self._optimizers()]

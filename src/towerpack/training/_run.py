@@ -72,6 +72,7 @@ class Run:
             self.parts = Assembly(of, self.opened, resumed=checkpoint is not None)
         directory.record_settings(self.parts.settings)
         stack.callback(of.distribution.release, self.parts.tower)
+        stack.push(self.parts.finalize)
         store = of.saves.open(directory.checkpoints, self.parts.contents, ledger)
         stack.push(self._say_ending)
         stack.callback(of.saves.close)

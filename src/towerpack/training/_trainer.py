@@ -174,8 +174,7 @@ class Trainer(RunStateView):
         """
         if self._run is None:
             raise ConfigError("A trainer has no predictor before train().")
-        trace = self._run.parts.context.trace_inference()
-        return Predictor.of_tower(self.tower, inputs, outputs, trace=trace)
+        return self._run.parts.context.get_predictor(inputs, outputs)
 
     # ------------------------------------------------------------------ lifecycle
 

@@ -74,5 +74,10 @@ def test_precision_and_recall() -> None:
         ({"prediction": [True], "label": [1.0]}, 1),
     ]
     assert over(stats, batches) == {"precision": pytest.approx(2 / 3), "recall": 2 / 3}
+    pixels = np.arange(12).reshape(2, 3, 2)
+    of_pixels = [({"prediction": pixels > 5, "label": pixels % 2}, 2)]
+    assert over(stats, of_pixels) == {"precision": 0.5, "recall": 0.5}
+    with pytest.raises(CallbackError, match="'prediction' does not have one value for each label"):
+        over(stats, [({"prediction": [0, 1], "label": pixels % 2}, 2)])
     nothing = [({"prediction": [0, 0], "label": [0, 0]}, 2)]
     assert over(stats, nothing) == {"precision": 0.0, "recall": 0.0}

@@ -301,7 +301,7 @@ def test_a_trainers_predictor_has_its_newest_weights(tmp_path: Path) -> None:
 
     def look(callback: Any) -> None:
         if not made:
-            made.append(trainer.get_predictor(["x"], ["out"]))
+            made.append(callback.trainer.get_predictor(["x"], ["out"]))
         seen.append(float(made[0](X)[0].sum()))
 
     trainer = SimpleTrainer(config(tmp_path, [Do("trigger", look), ModelSaver()]))

@@ -436,6 +436,33 @@ def test_layers_without_weights(kind: str) -> None:
     assert slope == pytest.approx(np.sum(change * weights), rel=1e-3, abs=1e-6)
 
 
+@pytest.mark.parametrize("name", [n for n, c in CASES.items() if c.shape == IMAGE])
+def test_shared_by_images_of_other_sizes(name: str) -> None:
+    case = CASES[name]
+    x = numbers(*case.shape)
+
+    def part(x: tf.Tensor) -> tf.Tensor:
+        return case.build(x[:, :4, :4])
+
+    def both(x: tf.Tensor) -> tf.Tensor:
+        case.build(x)
+        with reuse_scope():
+            return part(x)
+
+    towers = [tower_of(f, spec(None, *case.shape[1:])) for f in (part, case.build, both)]
+    sizes = [
+        {n: v.shape for n, v in (t.trace(is_training=False), variables(t))[1].items()}
+        for t in towers[:2]
+    ]
+    if sizes[0] != sizes[1]:
+        with pytest.raises(LayerError, match="exists with other arguments"):
+            towers[2].trace(is_training=False)
+        return
+    towers[2].trace(is_training=False)
+    give(towers[2], fill(towers[0]))
+    near(run(towers[2], x, mode="eager"), run(towers[0], x, mode="eager"))
+
+
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 def test_a_sequence_in_two_parts_is_one(kind: str) -> None:
     layer = getattr(nn, kind)

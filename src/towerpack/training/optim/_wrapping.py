@@ -127,6 +127,9 @@ class ProxyOptimizer(OptimizerAdapter):
     def averages(self) -> dict[str, tf.Variable]:
         return self.inner.averages()
 
+    def final_values(self) -> dict[str, tf.Variable]:
+        return self.inner.final_values()
+
     def histograms(self, gradients: Sequence[Any]) -> dict[str, Any]:
         return self.inner.histograms(gradients)
 
