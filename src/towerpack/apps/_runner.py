@@ -27,6 +27,7 @@ from towerpack.callbacks import (
     InferenceRunner,
     ModelSaver,
 )
+from towerpack.callbacks._watch import TRAINING_DIRECTIONS, Mode, direction_of
 from towerpack.checkpoint import Checkpoint, CheckpointStore, load_checkpoint
 from towerpack.config import Registry, differences, load, read_yaml, to_yaml
 from towerpack.inference import Predictor, export
@@ -273,7 +274,7 @@ class Runner:
             CheckpointError: There is none.
         """
         try:
-            return load_checkpoint(self.run_dir, tag=f"best-{self.best[0]}")
+            return load_checkpoint(self.run_dir, tag=f"best-{self._best_as_given()[0]}")
         except CheckpointError:
             if not self.run_dir.exists():
                 if not self.config.transfer.is_whole:
@@ -285,12 +286,29 @@ class Runner:
             return load_checkpoint(self.run_dir)
 
     @property
-    def best(self) -> tuple[str, str]:
-        """The number whose best checkpoint is kept, and 'min' or 'max'."""
+    def best(self) -> tuple[str, Mode]:
+        """The number whose best checkpoint is kept, and 'min' or 'max'.
+
+        Raises:
+            ConfigError: Neither `train.best` nor a metric says which one.
+        """
+        name, mode = self._best_as_given()
+        if mode is not None:
+            return name, mode
+        directions = dict(TRAINING_DIRECTIONS)
+        for metric in self.modeler.metrics():
+            directions |= {f"val/{n}": direction for n, direction in metric.directions().items()}
+        for callback in self._callbacks:
+            directions |= callback.directions()
+        return name, direction_of(name, directions, f"set train.best to max:{name} or min:{name}")
+
+    def _best_as_given(self) -> tuple[str, Mode | None]:
+        """The name in `train.best`, and the direction if the recipe or the modeler gives one."""
         wanted, (name, mode) = self.config.train.best, self.modeler.best
         if wanted is None or wanted == name:
             return name, mode
-        return wanted, "max" if "accuracy" in wanted else "min"
+        prefix, _, rest = wanted.partition(":")
+        return (rest, prefix) if prefix in ("min", "max") and rest else (wanted, None)
 
     def _batches(self, split: Split) -> Iterator[Any]:
         return iter(self.inputter.flow(split).iterate(seed=self.config.train.seed or 0, epoch=0))
@@ -305,10 +323,10 @@ class Runner:
                 list(self.modeler.metrics()),
                 ema=config.ema is not None,
             ),
-            BestSaver(name, mode),  # type: ignore[arg-type]
+            BestSaver(name, mode),
         ]
         if config.patience is not None:
-            found.append(EarlyStopping(name, config.patience, mode))  # type: ignore[arg-type]
+            found.append(EarlyStopping(name, config.patience, mode))
         schedule = schedule_of(self.config.optimizer, config.epochs, steps)
         if schedule is not None:
             found.append(schedule)

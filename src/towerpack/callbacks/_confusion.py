@@ -15,6 +15,7 @@ from towerpack.callbacks._inferencers import Inferencer
 
 if TYPE_CHECKING:
     from towerpack.callbacks._host import TrainerHost
+    from towerpack.callbacks._watch import Mode
 
 
 class ConfusionMatrix(Inferencer):
@@ -66,6 +67,10 @@ class ConfusionMatrix(Inferencer):
     def names(self) -> Sequence[str]:
         """Accuracy, mean recall, mean F1."""
         return ["accuracy", "balanced_accuracy", "macro_f1"]
+
+    def directions(self) -> Mapping[str, Mode]:
+        """Return `'max'` for each number."""
+        return dict.fromkeys(("accuracy", "balanced_accuracy", "macro_f1"), "max")
 
     def begin(self) -> None:
         """Start from zero."""
@@ -150,6 +155,10 @@ class MeanIoU(ConfusionMatrix):
     def names(self) -> Sequence[str]:
         """The mean, and one for each class that has a name."""
         return ["mean_iou", *self._each]
+
+    def directions(self) -> Mapping[str, Mode]:
+        """Return `'max'` for each number."""
+        return dict.fromkeys(("mean_iou", *self._each), "max")
 
     def finish(self) -> Mapping[str, float]:
         """The shares; of a class that is nowhere, NaN."""

@@ -6,13 +6,16 @@ import contextlib
 import io
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack._core.extras import require
 from towerpack.callbacks._inferencers import Inferencer
+
+if TYPE_CHECKING:
+    from towerpack.callbacks._watch import Mode
 
 _TWELVE: Final = (
     *("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large"),
@@ -78,6 +81,10 @@ class DetectionAP(Inferencer):
     def names(self) -> Sequence[str]:
         """The twelve, and one for each class that has a name."""
         return [*_TWELVE, *self._each]
+
+    def directions(self) -> Mapping[str, Mode]:
+        """Return `'max'` for each number."""
+        return dict.fromkeys((*_TWELVE, *self._each), "max")
 
     def begin(self) -> None:
         """Start without pictures."""

@@ -13,6 +13,7 @@ from towerpack._core.errors import CallbackError
 
 if TYPE_CHECKING:
     from towerpack.callbacks._host import TrainerHost
+    from towerpack.callbacks._watch import Mode
 
 _NO_HOOKS = {
     "_before_inference": "begin(self)",
@@ -40,6 +41,14 @@ class Inferencer(ABC):
     @abstractmethod
     def names(self) -> Sequence[str]:
         """Names of the numbers that `finish` gives, always the same."""
+
+    def directions(self) -> Mapping[str, Mode]:
+        """Return `'min'` or `'max'` by name: whether a smaller or a larger number is better.
+
+        Without a direction, a number needs an explicit mode in `BestSaver`, `EarlyStopping` and
+        `train.best`.
+        """
+        return {}
 
     def begin(self) -> None:  # noqa: B027 - not everyone has something to do here
         """Before the first batch of each evaluation."""
@@ -75,9 +84,14 @@ class ScalarStats(Inferencer):
     Args:
         names: Name or names of scalar outputs, such as `'cost'`.
         prefix: Put before the names of the results, with a slash.
+        mode: `'min'` if smaller scalars are better, `'max'` if larger are. Without a mode, only
+            `cost` has a direction: a smaller cost is better.
     """
 
-    def __init__(self, names: str | Sequence[str], prefix: str | None = None) -> None:
+    def __init__(
+        self, names: str | Sequence[str], prefix: str | None = None, *, mode: Mode | None = None
+    ) -> None:
+        self._mode = mode
         self._outputs = [names] if isinstance(names, str) else list(names)
         self._prefix = f"{prefix}/" if prefix else ""
         self._sums, self._count = dict.fromkeys(self._outputs, 0.0), 0
@@ -89,6 +103,12 @@ class ScalarStats(Inferencer):
     def names(self) -> Sequence[str]:
         """The scalars' names with the prefix."""
         return [self._prefix + name for name in self._outputs]
+
+    def directions(self) -> Mapping[str, Mode]:
+        """Return the mode for each scalar; without a mode, `'min'` for the cost."""
+        mode: Mode = self._mode or "min"
+        declared = [name for name in self._outputs if self._mode or name == "cost"]
+        return {self._prefix + name: mode for name in declared}
 
     def begin(self) -> None:
         """Start from zero."""
@@ -133,6 +153,10 @@ class ClassificationError(ScalarStats):
     def names(self) -> Sequence[str]:
         """The name of the result."""
         return [self._name]
+
+    def directions(self) -> Mapping[str, Mode]:
+        """Return `'min'`."""
+        return {self._name: "min"}
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
         """Count.
@@ -180,6 +204,10 @@ class BinaryClassificationStats(Inferencer):
     def names(self) -> Sequence[str]:
         """Precision and recall."""
         return [self._prefix + "precision", self._prefix + "recall"]
+
+    def directions(self) -> Mapping[str, Mode]:
+        """Return `'max'` for both."""
+        return {self._prefix + name: "max" for name in ("precision", "recall")}
 
     def begin(self) -> None:
         """Start from zero."""

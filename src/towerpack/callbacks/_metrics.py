@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack.callbacks._inferencers import ClassificationError, Inferencer, ScalarStats
+
+if TYPE_CHECKING:
+    from towerpack.callbacks._watch import Mode
 
 
 class TopKError(ClassificationError):
@@ -91,6 +94,10 @@ class Perplexity(ScalarStats):
         """The name of the result."""
         return [self._name]
 
+    def directions(self) -> Mapping[str, Mode]:
+        """Return `'min'`."""
+        return {self._name: "min"}
+
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
         """Add a batch; one without tokens counts for nothing."""
         weight = batch_size if self._tokens is None else int(outputs[self._tokens])
@@ -147,6 +154,10 @@ class KerasMetric(Inferencer):
         """The name of the result."""
         return [self._name]
 
+    def directions(self) -> Mapping[str, Mode]:
+        """Return the direction that Keras knows for the metric, if any."""
+        return keras_directions([self._name], [self._metric])
+
     def begin(self) -> None:
         """Start anew."""
         self._metric.reset_state()
@@ -175,3 +186,21 @@ class KerasMetric(Inferencer):
                 expected="a scalar, such as with average='macro'",
             )
         return {self._name: float(result)}
+
+
+def keras_directions(names: Sequence[str], metrics: Sequence[Any]) -> dict[str, Mode]:
+    """Return the directions of numbers, from the Keras metrics that compute them.
+
+    Args:
+        names: Names of the numbers. With several metrics, the metric's own name, perhaps after
+            the name of an output.
+        metrics: Keras metrics. One without a direction (`Mean`, `Sum`) is left out.
+    """
+    modes: dict[str, Mode] = {"up": "max", "down": "min"}
+    found: dict[str, Mode] = {}
+    for name in names:
+        matching = [m for m in metrics if f"_{name}".endswith(f"_{m.name}") or len(metrics) == 1]
+        directions = {getattr(metric, "_direction", None) for metric in matching}
+        if len(directions) == 1 and (direction := directions.pop()) in modes:
+            found[name] = modes[direction]
+    return found

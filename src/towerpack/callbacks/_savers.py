@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from towerpack._core.logs import ONLY_FILE, get_logger
@@ -52,7 +53,8 @@ class BestSaver(Callback):
     Args:
         name: The monitored name, for example `'val/error'`. What produces it must stand earlier in
             the list of callbacks.
-        mode: 'min' if smaller is better, 'max' if larger is.
+        mode: 'min' if smaller is better, 'max' if larger is; None for the direction that the
+            metric declares (`Inferencer.directions`).
 
     Attributes:
         best: The best value so far, or None.
@@ -62,12 +64,16 @@ class BestSaver(Callback):
         ConfigError: The mode is neither.
     """
 
-    def __init__(self, name: str, mode: Mode) -> None:
+    def __init__(self, name: str, mode: Mode | None = None) -> None:
         self.best: float | None = None
         self.best_step: int | None = None
         self.needs = (name,)
         self._name, self._mode = name, mode
         self._watch = Watch(name, repr(self), mode)
+
+    def resolve_directions(self, directions: Mapping[str, Mode]) -> None:
+        """Take the declared direction, unless a mode was given."""
+        self._watch.resolve(directions)
 
     def setup(self, trainer: TrainerHost) -> None:
         """Have the end saved too."""
@@ -106,7 +112,8 @@ class BestSaver(Callback):
 
     def __repr__(self) -> str:
         if type(self) is BestSaver:
-            return f"BestSaver({self._name!r}, {self._mode!r})"
+            mode = "" if self._mode is None else f", {self._mode!r}"
+            return f"BestSaver({self._name!r}{mode})"
         return f"{type(self).__name__}({self._name!r})"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time as _time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from towerpack._core.errors import ConfigError
@@ -18,7 +18,8 @@ class EarlyStopping(Callback):
         name: The monitored name. What produces it must stand earlier in the list of callbacks.
         patience: How many values in a row may bring no improvement; at that many training ends.
             NaN is no improvement.
-        mode: 'min' if smaller is better, 'max' if larger is.
+        mode: 'min' if smaller is better, 'max' if larger is; None for the direction that the
+            metric declares (`Inferencer.directions`).
         min_delta: An improvement must be larger than this.
 
     Raises:
@@ -26,7 +27,7 @@ class EarlyStopping(Callback):
     """
 
     def __init__(
-        self, name: str, patience: int = 5, mode: Mode = "min", min_delta: float = 0.0
+        self, name: str, patience: int = 5, mode: Mode | None = None, min_delta: float = 0.0
     ) -> None:
         if patience < 1 or not min_delta >= 0:
             raise ConfigError(
@@ -40,6 +41,10 @@ class EarlyStopping(Callback):
         self._best_step: int | None = None
         self._waited = 0
         self._watch = Watch(name, repr(self), mode)
+
+    def resolve_directions(self, directions: Mapping[str, Mode]) -> None:
+        """Take the declared direction, unless a mode was given."""
+        self._watch.resolve(directions)
 
     def before_train(self) -> None:
         """A run that had ended here does not start again."""

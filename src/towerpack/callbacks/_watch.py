@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Final, Literal
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
@@ -14,6 +15,23 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 Mode = Literal["min", "max"]
+TRAINING_DIRECTIONS: Final[dict[str, Mode]] = {"cost": "min"}
+"""Directions of the numbers that the trainer itself monitors."""
+
+
+def direction_of(name: str, directions: Mapping[str, Mode], fix: str) -> Mode:
+    """Return the declared direction of a monitored number.
+
+    Raises:
+        ConfigError: No metric declares it.
+    """
+    if name not in directions:
+        raise ConfigError(
+            f"No metric declares whether a smaller or a larger '{name}' is better.",
+            got=", ".join(f"{known}: {mode}" for known, mode in directions.items()),
+            fix=fix,
+        )
+    return directions[name]
 
 
 class Watch:
@@ -22,20 +40,30 @@ class Watch:
     Args:
         name: The monitored name.
         owner: The callback that watches, for log messages.
-        mode: 'min' if smaller is better, 'max' if larger is.
+        mode: 'min' if smaller is better, 'max' if larger is; None for the direction that the
+            metric declares.
 
     Raises:
         ConfigError: The mode is neither.
     """
 
-    def __init__(self, name: str, owner: str, mode: Mode = "min") -> None:
-        if mode not in ("min", "max"):
+    def __init__(self, name: str, owner: str, mode: Mode | None = None) -> None:
+        if mode not in (None, "min", "max"):
             raise ConfigError(
                 f"{owner}: mode={mode!r} makes no sense.",
                 expected="'min' if smaller is better, 'max' if larger is",
             )
         self.name, self.seen_step = name, -1
         self._owner, self._mode = owner, mode
+
+    def resolve(self, directions: Mapping[str, Mode]) -> None:
+        """Take the direction that the metric declares, unless a mode was given.
+
+        Raises:
+            ConfigError: The metric declares no direction.
+        """
+        if self._mode is None:
+            self._mode = direction_of(self.name, directions, "pass mode='min' or mode='max'")
 
     def fresh(self, monitors: Monitors) -> tuple[int, float] | None:
         """The newest (step, value) if it is newer than the last one given; NaN is logged."""

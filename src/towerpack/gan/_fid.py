@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -11,6 +11,7 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack.callbacks import Callback
+from towerpack.callbacks._watch import Mode
 from towerpack.dataflow import DataFlow
 from towerpack.dataflow._flow import length_of
 from towerpack.gan._samples import fed, seeded
@@ -79,6 +80,10 @@ class FID(Callback):
     def produces(self) -> Sequence[str]:
         """The distance."""
         return [self.name]
+
+    def directions(self) -> Mapping[str, Mode]:
+        """Return `'min'`."""
+        return {self.name: "min"}
 
     def before_train(self) -> None:
         """Cut the tower to the generator."""

@@ -11,6 +11,7 @@ import tensorflow as tf
 from towerpack._core.errors import ConfigError, StateError
 from towerpack._core.randomness import derive_seed
 from towerpack.callbacks import Callback, TrainerHost
+from towerpack.callbacks._watch import Mode
 from towerpack.inputs import InputSource
 from towerpack.rl._envs import VectorEnv
 from towerpack.rl._networks import MLP, Host, Network
@@ -234,6 +235,10 @@ class ShowEpisodes(Callback):
     def produces(self) -> Sequence[str]:
         """Names of the monitored values."""
         return ["episode/return", "episode/length", "env_steps", "env_restarts"]
+
+    def directions(self) -> Mapping[str, Mode]:
+        """Return `'max'` for the return of an episode."""
+        return {"episode/return": "max"}
 
     def trigger(self) -> None:
         """Monitor them; returns and lengths once an episode has ended."""

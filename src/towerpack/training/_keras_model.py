@@ -14,6 +14,8 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack._keras.adapter import built_on, stateless
 from towerpack.callbacks import Inferencer
+from towerpack.callbacks._metrics import keras_directions
+from towerpack.callbacks._watch import Mode
 from towerpack.model import ModelDesc
 from towerpack.nn import expose, get_current_tower_context, summary
 
@@ -180,6 +182,11 @@ class KerasMetrics(Inferencer):
     def names(self) -> Sequence[str]:
         """The metrics' names."""
         return self._model.metric_names
+
+    def directions(self) -> Mapping[str, Mode]:
+        """Return the directions that Keras knows."""
+        compiled = (m for m in self._keras.metrics if hasattr(m, "metrics"))
+        return keras_directions(self.names(), [one for m in compiled for one in m.metrics])
 
     def begin(self) -> None:
         """Start anew."""
