@@ -15,7 +15,6 @@ from towerpack._core.files import csv_of, replace_file
 from towerpack._display.figures import draw_confusion, png_of
 from towerpack.apps._modeler import Reporting
 from towerpack.callbacks._confusion import ConfusionMatrix, per_class
-from towerpack.callbacks._watch import Mode
 from towerpack.nn import expose, summary
 
 
@@ -54,6 +53,8 @@ class ClassificationReport(Reporting):
             leaves out classes that all datapoints have, or none.
     """
 
+    better = "max"
+
     def __init__(self, class_names: Sequence[str], top_k: int = 5, *, auc: bool = False) -> None:
         self._names = list(class_names)
         self._top_k = min(top_k, len(self._names))
@@ -75,10 +76,6 @@ class ClassificationReport(Reporting):
         """Accuracy, top-k, mean F1, mean area under the ROC curve."""
         top = [f"top_{self._top_k}"] if self._top_k > 1 else []
         return ["accuracy", *top, "macro_f1", *(["roc_auc"] if self._auc else [])]
-
-    def directions(self) -> Mapping[str, Mode]:
-        """Return `'max'` for each number."""
-        return dict.fromkeys(self.names(), "max")
 
     def begin(self) -> None:
         """Start from zero."""

@@ -27,7 +27,7 @@ from towerpack.callbacks import (
     InferenceRunner,
     ModelSaver,
 )
-from towerpack.callbacks._watch import TRAINING_DIRECTIONS, Mode, direction_of
+from towerpack.callbacks._watch import Mode, direction_of
 from towerpack.checkpoint import Checkpoint, CheckpointStore, load_checkpoint
 from towerpack.config import Registry, differences, load, read_yaml, to_yaml
 from towerpack.inference import Predictor, export
@@ -295,11 +295,9 @@ class Runner:
         name, mode = self._best_as_given()
         if mode is not None:
             return name, mode
-        directions = dict(TRAINING_DIRECTIONS)
+        directions: dict[str, Mode] = {"cost": "min"}
         for metric in self.modeler.metrics():
             directions |= {f"val/{n}": direction for n, direction in metric.directions().items()}
-        for callback in self._callbacks:
-            directions |= callback.directions()
         return name, direction_of(name, directions, f"set train.best to max:{name} or min:{name}")
 
     def _best_as_given(self) -> tuple[str, Mode | None]:

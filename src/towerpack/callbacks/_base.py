@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 from towerpack._core import old_hooks
 from towerpack._core.errors import CallbackError
 from towerpack._core.naming import did_you_mean
-from towerpack.callbacks._watch import TRAINING_DIRECTIONS, Mode
 
 if TYPE_CHECKING:
     from towerpack.callbacks._host import TrainerHost
@@ -80,17 +79,6 @@ class Callback:
     def produces(self) -> Sequence[str]:
         """Names of the monitored values that this callback puts when it is triggered."""
         return ()
-
-    def directions(self) -> Mapping[str, Mode]:
-        """Return `'min'` or `'max'` for each produced value of which one is better, by name."""
-        return {}
-
-    def resolve_directions(self, directions: Mapping[str, Mode]) -> None:
-        """Receive the directions of all monitored values, before training.
-
-        Raises:
-            ConfigError: The callback needs a direction that no metric declares.
-        """
 
     def sets(self) -> Mapping[str, Collection[int] | None]:
         """Hyper-parameters that this callback sets, by name, with the steps after which it does.
@@ -208,7 +196,6 @@ class Callbacks(Callback):
         Raises:
             CallbackError: A need is met too late, or not at all; or a name is produced twice; or
                 two set one hyper-parameter, one of them after each step.
-            ConfigError: A callback needs the direction of a value, which no metric declares.
         """
         self._check_produced_once(known)
         self._check_set_once()
@@ -231,11 +218,6 @@ class Callbacks(Callback):
                     "it names it in produces().",
                 )
             there.extend(callback.produces())
-        directions = dict(TRAINING_DIRECTIONS)
-        for callback in self.callbacks:
-            directions.update(callback.directions())
-        for callback in self.callbacks:
-            callback.resolve_directions(directions)
 
     def _check_produced_once(self, known: Sequence[str]) -> None:
         by_name: dict[str, object] = dict.fromkeys(known, "the trainer")

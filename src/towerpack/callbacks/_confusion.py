@@ -15,7 +15,6 @@ from towerpack.callbacks._inferencers import Inferencer
 
 if TYPE_CHECKING:
     from towerpack.callbacks._host import TrainerHost
-    from towerpack.callbacks._watch import Mode
 
 
 class ConfusionMatrix(Inferencer):
@@ -38,6 +37,8 @@ class ConfusionMatrix(Inferencer):
     Attributes:
         matrix: int64 [true class, predicted class], of the evaluation so far.
     """
+
+    better = "max"
 
     def __init__(
         self,
@@ -67,10 +68,6 @@ class ConfusionMatrix(Inferencer):
     def names(self) -> Sequence[str]:
         """Accuracy, mean recall, mean F1."""
         return ["accuracy", "balanced_accuracy", "macro_f1"]
-
-    def directions(self) -> Mapping[str, Mode]:
-        """Return `'max'` for each number."""
-        return dict.fromkeys(("accuracy", "balanced_accuracy", "macro_f1"), "max")
 
     def begin(self) -> None:
         """Start from zero."""
@@ -140,6 +137,8 @@ class MeanIoU(ConfusionMatrix):
         ignore: A label whose pixels do not count, such as 255.
     """
 
+    better = "max"
+
     def __init__(
         self,
         classes: int | Sequence[str],
@@ -155,10 +154,6 @@ class MeanIoU(ConfusionMatrix):
     def names(self) -> Sequence[str]:
         """The mean, and one for each class that has a name."""
         return ["mean_iou", *self._each]
-
-    def directions(self) -> Mapping[str, Mode]:
-        """Return `'max'` for each number."""
-        return dict.fromkeys(("mean_iou", *self._each), "max")
 
     def finish(self) -> Mapping[str, float]:
         """The shares; of a class that is nowhere, NaN."""

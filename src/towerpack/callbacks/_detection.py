@@ -6,16 +6,13 @@ import contextlib
 import io
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack._core.extras import require
 from towerpack.callbacks._inferencers import Inferencer
-
-if TYPE_CHECKING:
-    from towerpack.callbacks._watch import Mode
 
 _TWELVE: Final = (
     *("ap", "ap50", "ap75", "ap_small", "ap_medium", "ap_large"),
@@ -52,6 +49,8 @@ class DetectionAP(Inferencer):
         MissingExtraError: pycocotools is not installed.
     """
 
+    better = "max"
+
     def __init__(
         self,
         classes: int | Sequence[str],
@@ -81,10 +80,6 @@ class DetectionAP(Inferencer):
     def names(self) -> Sequence[str]:
         """The twelve, and one for each class that has a name."""
         return [*_TWELVE, *self._each]
-
-    def directions(self) -> Mapping[str, Mode]:
-        """Return `'max'` for each number."""
-        return dict.fromkeys((*_TWELVE, *self._each), "max")
 
     def begin(self) -> None:
         """Start without pictures."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -21,7 +21,6 @@ from towerpack.dataflow import DataFlow
 from towerpack.dataflow.stages._repeat import tell_if_short
 
 if TYPE_CHECKING:
-    from towerpack.callbacks._watch import Mode
     from towerpack.inputs._feeder import FedBatch, Feeder
 
 
@@ -79,14 +78,11 @@ class InferenceRunner(Callback):
         """The inferencers' names with the prefix."""
         return [f"{self._prefix}/{n}" for i in self.inferencers for n in i.names()]
 
-    def directions(self) -> Mapping[str, Mode]:
-        """Return the inferencers' directions, by the names with the prefix."""
-        every = [pair for i in self.inferencers for pair in i.directions().items()]
-        return {f"{self._prefix}/{name}": mode for name, mode in every}
-
     def before_train(self) -> None:
         """Cut the tower to the outputs now, so that a wrong name does not wait for an epoch."""
         self._outputs = list(dict.fromkeys(n for i in self.inferencers for n in i.outputs()))
+        for name, mode in (pair for i in self.inferencers for pair in i.directions().items()):
+            self.trainer.monitors.directions[f"{self._prefix}/{name}"] = mode
         self._function, input_names = self.trainer.predict_function(self._outputs, ema=self._ema)
         # Here, since it loads TensorFlow, which whoever feeds a model has loaded already.
         from towerpack.inputs._feeder import Feeder

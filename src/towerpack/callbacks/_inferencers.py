@@ -28,10 +28,19 @@ class Inferencer(ABC):
 
     Subclass it with `outputs`, `names`, `begin`, `update` and `finish`, and hand it to
     `InferenceRunner`.
+
+    Attributes:
+        better: `'min'` if smaller numbers are better, `'max'` if larger ones are. With None,
+            `BestSaver`, `EarlyStopping` and `train.best` need an explicit mode. A subclass with
+            other `names` declares it anew.
     """
+
+    better: Mode | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if "names" in vars(cls) and "better" not in vars(cls):
+            cls.better = None
         old_hooks.adopt(cls, {}, _NO_HOOKS)
 
     @abstractmethod
@@ -43,12 +52,8 @@ class Inferencer(ABC):
         """Names of the numbers that `finish` gives, always the same."""
 
     def directions(self) -> Mapping[str, Mode]:
-        """Return `'min'` or `'max'` by name: whether a smaller or a larger number is better.
-
-        Without a direction, a number needs an explicit mode in `BestSaver`, `EarlyStopping` and
-        `train.best`.
-        """
-        return {}
+        """Return `better` for each number, by name. Override it if the numbers differ."""
+        return dict.fromkeys(self.names(), self.better) if self.better else {}
 
     def begin(self) -> None:  # noqa: B027 - not everyone has something to do here
         """Before the first batch of each evaluation."""
@@ -91,7 +96,7 @@ class ScalarStats(Inferencer):
     def __init__(
         self, names: str | Sequence[str], prefix: str | None = None, *, mode: Mode | None = None
     ) -> None:
-        self._mode = mode
+        self.better = mode or self.better
         self._outputs = [names] if isinstance(names, str) else list(names)
         self._prefix = f"{prefix}/" if prefix else ""
         self._sums, self._count = dict.fromkeys(self._outputs, 0.0), 0
@@ -105,10 +110,9 @@ class ScalarStats(Inferencer):
         return [self._prefix + name for name in self._outputs]
 
     def directions(self) -> Mapping[str, Mode]:
-        """Return the mode for each scalar; without a mode, `'min'` for the cost."""
-        mode: Mode = self._mode or "min"
-        declared = [name for name in self._outputs if self._mode or name == "cost"]
-        return {self._prefix + name: mode for name in declared}
+        """Return the mode by name. Without a mode, a smaller `cost` is better."""
+        cost = self._prefix + "cost"
+        return super().directions() or ({cost: "min"} if cost in self.names() else {})
 
     def begin(self) -> None:
         """Start from zero."""
@@ -146,6 +150,8 @@ class ClassificationError(ScalarStats):
         name: Name of the result.
     """
 
+    better = "min"
+
     def __init__(self, wrong: str = "incorrect", name: str = "error") -> None:
         super().__init__(wrong)
         self._wrong, self._name = wrong, name
@@ -153,10 +159,6 @@ class ClassificationError(ScalarStats):
     def names(self) -> Sequence[str]:
         """The name of the result."""
         return [self._name]
-
-    def directions(self) -> Mapping[str, Mode]:
-        """Return `'min'`."""
-        return {self._name: "min"}
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
         """Count.
@@ -189,6 +191,8 @@ class BinaryClassificationStats(Inferencer):
         prefix: Put before `precision` and `recall`, with a slash.
     """
 
+    better = "max"
+
     def __init__(
         self, prediction: str = "prediction", label: str = "label", prefix: str | None = None
     ) -> None:
@@ -204,10 +208,6 @@ class BinaryClassificationStats(Inferencer):
     def names(self) -> Sequence[str]:
         """Precision and recall."""
         return [self._prefix + "precision", self._prefix + "recall"]
-
-    def directions(self) -> Mapping[str, Mode]:
-        """Return `'max'` for both."""
-        return {self._prefix + name: "max" for name in ("precision", "recall")}
 
     def begin(self) -> None:
         """Start from zero."""

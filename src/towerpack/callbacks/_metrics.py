@@ -80,6 +80,8 @@ class Perplexity(ScalarStats):
         name: Of the result.
     """
 
+    better = "min"
+
     def __init__(
         self, cost: str = "cost", tokens: str | None = None, name: str = "perplexity"
     ) -> None:
@@ -93,10 +95,6 @@ class Perplexity(ScalarStats):
     def names(self) -> Sequence[str]:
         """The name of the result."""
         return [self._name]
-
-    def directions(self) -> Mapping[str, Mode]:
-        """Return `'min'`."""
-        return {self._name: "min"}
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
         """Add a batch; one without tokens counts for nothing."""
@@ -145,6 +143,7 @@ class KerasMetric(Inferencer):
             )
         self._metric, self._weight = metric, weight
         self._name = name or str(metric.name)
+        self.better = keras_direction(metric)
 
     def outputs(self) -> Sequence[str]:
         """The arguments, and the weight."""
@@ -153,10 +152,6 @@ class KerasMetric(Inferencer):
     def names(self) -> Sequence[str]:
         """The name of the result."""
         return [self._name]
-
-    def directions(self) -> Mapping[str, Mode]:
-        """Return the direction that Keras knows for the metric, if any."""
-        return keras_directions([self._name], [self._metric])
 
     def begin(self) -> None:
         """Start anew."""
@@ -188,19 +183,7 @@ class KerasMetric(Inferencer):
         return {self._name: float(result)}
 
 
-def keras_directions(names: Sequence[str], metrics: Sequence[Any]) -> dict[str, Mode]:
-    """Return the directions of numbers, from the Keras metrics that compute them.
-
-    Args:
-        names: Names of the numbers. With several metrics, the metric's own name, perhaps after
-            the name of an output.
-        metrics: Keras metrics. One without a direction (`Mean`, `Sum`) is left out.
-    """
-    modes: dict[str, Mode] = {"up": "max", "down": "min"}
-    found: dict[str, Mode] = {}
-    for name in names:
-        matching = [m for m in metrics if f"_{name}".endswith(f"_{m.name}") or len(metrics) == 1]
-        directions = {getattr(metric, "_direction", None) for metric in matching}
-        if len(directions) == 1 and (direction := directions.pop()) in modes:
-            found[name] = modes[direction]
-    return found
+def keras_direction(metric: Any) -> Mode | None:
+    """Return the direction that Keras knows for a metric; None for `Mean`, `Sum` and the like."""
+    modes: dict[Any, Mode] = {"up": "max", "down": "min"}
+    return modes.get(getattr(metric, "_direction", None))

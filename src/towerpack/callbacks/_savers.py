@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from towerpack._core.logs import ONLY_FILE, get_logger
@@ -54,7 +53,7 @@ class BestSaver(Callback):
         name: The monitored name, for example `'val/error'`. What produces it must stand earlier in
             the list of callbacks.
         mode: 'min' if smaller is better, 'max' if larger is; None for the direction that the
-            metric declares (`Inferencer.directions`).
+            metric declares (`Inferencer.better`).
 
     Attributes:
         best: The best value so far, or None.
@@ -71,13 +70,13 @@ class BestSaver(Callback):
         self._name, self._mode = name, mode
         self._watch = Watch(name, repr(self), mode)
 
-    def resolve_directions(self, directions: Mapping[str, Mode]) -> None:
-        """Take the declared direction, unless a mode was given."""
-        self._watch.resolve(directions)
-
     def setup(self, trainer: TrainerHost) -> None:
         """Have the end saved too."""
         trainer.will_save()
+
+    def before_train(self) -> None:
+        """Check that the direction is known."""
+        self._watch.resolve(self.trainer.monitors)
 
     def trigger(self) -> None:
         """Save if there is a new value and it is the best."""
@@ -112,7 +111,7 @@ class BestSaver(Callback):
 
     def __repr__(self) -> str:
         if type(self) is BestSaver:
-            mode = "" if self._mode is None else f", {self._mode!r}"
+            mode = f", {self._mode!r}" if self._mode else ""
             return f"BestSaver({self._name!r}{mode})"
         return f"{type(self).__name__}({self._name!r})"
 

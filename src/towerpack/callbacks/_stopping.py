@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time as _time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from towerpack._core.errors import ConfigError
@@ -19,7 +19,7 @@ class EarlyStopping(Callback):
         patience: How many values in a row may bring no improvement; at that many training ends.
             NaN is no improvement.
         mode: 'min' if smaller is better, 'max' if larger is; None for the direction that the
-            metric declares (`Inferencer.directions`).
+            metric declares (`Inferencer.better`).
         min_delta: An improvement must be larger than this.
 
     Raises:
@@ -42,12 +42,9 @@ class EarlyStopping(Callback):
         self._waited = 0
         self._watch = Watch(name, repr(self), mode)
 
-    def resolve_directions(self, directions: Mapping[str, Mode]) -> None:
-        """Take the declared direction, unless a mode was given."""
-        self._watch.resolve(directions)
-
     def before_train(self) -> None:
         """A run that had ended here does not start again."""
+        self._watch.resolve(self.trainer.monitors)
         self._stop_if_due()
 
     def trigger(self) -> None:

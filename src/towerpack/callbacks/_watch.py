@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Literal
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 _log = get_logger(__name__)
 
 Mode = Literal["min", "max"]
-TRAINING_DIRECTIONS: Final[dict[str, Mode]] = {"cost": "min"}
-"""Directions of the numbers that the trainer itself monitors."""
 
 
 def direction_of(name: str, directions: Mapping[str, Mode], fix: str) -> Mode:
@@ -40,8 +38,7 @@ class Watch:
     Args:
         name: The monitored name.
         owner: The callback that watches, for log messages.
-        mode: 'min' if smaller is better, 'max' if larger is; None for the direction that the
-            metric declares.
+        mode: 'min' if smaller is better, 'max' if larger is; None for the declared direction.
 
     Raises:
         ConfigError: The mode is neither.
@@ -56,17 +53,18 @@ class Watch:
         self.name, self.seen_step = name, -1
         self._owner, self._mode = owner, mode
 
-    def resolve(self, directions: Mapping[str, Mode]) -> None:
-        """Take the direction that the metric declares, unless a mode was given.
+    def resolve(self, monitors: Monitors) -> None:
+        """Take the declared direction, unless a mode was given.
 
         Raises:
-            ConfigError: The metric declares no direction.
+            ConfigError: No metric declares the direction.
         """
-        if self._mode is None:
-            self._mode = direction_of(self.name, directions, "pass mode='min' or mode='max'")
+        fix = "pass mode='min' or mode='max'"
+        self._mode = self._mode or direction_of(self.name, monitors.directions, fix)
 
     def fresh(self, monitors: Monitors) -> tuple[int, float] | None:
         """The newest (step, value) if it is newer than the last one given; NaN is logged."""
+        self.resolve(monitors)  # A wrapper may have kept `before_train` from the callback.
         history = monitors.history(self.name) if self.name in monitors.names() else []
         if not history or history[-1][0] <= self.seen_step:
             return None

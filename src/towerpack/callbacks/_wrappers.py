@@ -12,7 +12,6 @@ from towerpack.dataflow._arguments import integer_of
 
 if TYPE_CHECKING:
     from towerpack.callbacks._host import TrainerHost
-    from towerpack.callbacks._watch import Mode
 
 
 def _passed_on(hook: str) -> Any:
@@ -69,14 +68,6 @@ class ProxyCallback(Callback):
     def produces(self) -> Sequence[str]:
         """What the callback produces."""
         return self.callback.produces()
-
-    def directions(self) -> Mapping[str, Mode]:
-        """Directions of the callback's values."""
-        return self.callback.directions()
-
-    def resolve_directions(self, directions: Mapping[str, Mode]) -> None:
-        """Hand the directions to the callback."""
-        self.callback.resolve_directions(directions)
 
     @property
     def fetches(self) -> Sequence[str]:

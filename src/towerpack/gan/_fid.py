@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any
 
@@ -11,7 +11,6 @@ import numpy as np
 
 from towerpack._core.errors import ConfigError
 from towerpack.callbacks import Callback
-from towerpack.callbacks._watch import Mode
 from towerpack.dataflow import DataFlow
 from towerpack.dataflow._flow import length_of
 from towerpack.gan._samples import fed, seeded
@@ -81,12 +80,9 @@ class FID(Callback):
         """The distance."""
         return [self.name]
 
-    def directions(self) -> Mapping[str, Mode]:
-        """Return `'min'`."""
-        return {self.name: "min"}
-
     def before_train(self) -> None:
         """Cut the tower to the generator."""
+        self.trainer.monitors.directions[self.name] = "min"
         self._function, self._inputs = self.trainer.predict_function([self.output], ema=self.ema)
 
     def trigger(self) -> None:

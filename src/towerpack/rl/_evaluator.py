@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,6 @@ import numpy as np
 from towerpack._core.errors import ConfigError
 from towerpack._core.randomness import derive_seed
 from towerpack.callbacks import Callback, TrainerHost
-from towerpack.callbacks._watch import Mode
 from towerpack.rl._atari import Atari
 from towerpack.rl._envs import make_envs
 
@@ -60,10 +59,6 @@ class Evaluator(Callback):
         """Names of the four statistics."""
         return [f"{self._prefix}/{name}" for name in ("mean", "max", "median", "std")]
 
-    def directions(self) -> Mapping[str, Mode]:
-        """Return `'max'` for mean, maximum and median of the returns."""
-        return {f"{self._prefix}/{name}": "max" for name in ("mean", "max", "median")}
-
     def setup(self, trainer: TrainerHost) -> None:
         """Reduce the number of episodes in a `fast_dev_run`."""
         if trainer.fast_dev_run:
@@ -72,6 +67,8 @@ class Evaluator(Callback):
 
     def before_train(self) -> None:
         """Build the policy now, so that a wrong name of the output is an error at once."""
+        better = [f"{self._prefix}/{name}" for name in ("mean", "max", "median")]
+        self.trainer.monitors.directions |= dict.fromkeys(better, "max")
         self._act, _ = self.trainer.predict_function([self._output])
 
     def trigger(self) -> None:

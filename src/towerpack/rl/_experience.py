@@ -11,7 +11,6 @@ import tensorflow as tf
 from towerpack._core.errors import ConfigError, StateError
 from towerpack._core.randomness import derive_seed
 from towerpack.callbacks import Callback, TrainerHost
-from towerpack.callbacks._watch import Mode
 from towerpack.inputs import InputSource
 from towerpack.rl._envs import VectorEnv
 from towerpack.rl._networks import MLP, Host, Network
@@ -224,6 +223,10 @@ class ShowEpisodes(Callback):
         self._source.host = trainer
         self.fetch(*self._source.fetches)
 
+    def before_train(self) -> None:
+        """Declare that larger returns are better."""
+        self.trainer.monitors.directions["episode/return"] = "max"
+
     def acts_in(self, hook: str) -> bool:
         """Act after single steps only if something is fetched."""
         return super().acts_in(hook) and (hook != "after_step" or bool(self.fetches))
@@ -235,10 +238,6 @@ class ShowEpisodes(Callback):
     def produces(self) -> Sequence[str]:
         """Names of the monitored values."""
         return ["episode/return", "episode/length", "env_steps", "env_restarts"]
-
-    def directions(self) -> Mapping[str, Mode]:
-        """Return `'max'` for the return of an episode."""
-        return {"episode/return": "max"}
 
     def trigger(self) -> None:
         """Monitor them; returns and lengths once an episode has ended."""

@@ -14,7 +14,7 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack._keras.adapter import built_on, stateless
 from towerpack.callbacks import Inferencer
-from towerpack.callbacks._metrics import keras_directions
+from towerpack.callbacks._metrics import keras_direction
 from towerpack.callbacks._watch import Mode
 from towerpack.model import ModelDesc
 from towerpack.nn import expose, get_current_tower_context, summary
@@ -185,8 +185,13 @@ class KerasMetrics(Inferencer):
 
     def directions(self) -> Mapping[str, Mode]:
         """Return the directions that Keras knows."""
-        compiled = (m for m in self._keras.metrics if hasattr(m, "metrics"))
-        return keras_directions(self.names(), [one for m in compiled for one in m.metrics])
+        compiled = [one for m in self._keras.metrics for one in getattr(m, "metrics", ())]
+        return {
+            name: mode
+            for name in self.names()
+            for one in compiled
+            if f"_{name}".endswith(f"_{one.name}") and (mode := keras_direction(one))
+        }
 
     def begin(self) -> None:
         """Start anew."""

@@ -150,10 +150,10 @@ class Measure(PutValues):
 
     def __init__(self, name: str, values: list[float], mode: Mode) -> None:
         super().__init__(name, values)
-        self._directions: dict[str, Mode] = {name: mode}
+        self._mode: Mode = mode
 
-    def directions(self) -> dict[str, Mode]:
-        return self._directions
+    def before_train(self) -> None:
+        self.trainer.monitors.directions[self._name] = self._mode
 
 
 @pytest.mark.parametrize("wrapped", [False, True])
@@ -175,4 +175,4 @@ def test_the_direction_is_that_of_the_metric(
 @pytest.mark.parametrize("callback", [BestSaver("e"), EarlyStopping("e")])
 def test_an_undeclared_direction_must_be_given(tmp_path: Path, callback: Callback) -> None:
     with pytest.raises(ConfigError, match=r"No metric declares.*'e' is better(?s:.*)mode='min'"):
-        SmallHost(tmp_path, [PutValues("e", [1.0]), callback]).setup()
+        SmallHost(tmp_path, [PutValues("e", [1.0]), callback]).run()

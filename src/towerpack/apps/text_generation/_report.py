@@ -12,7 +12,6 @@ from towerpack._core.columns import aligned
 from towerpack._core.files import csv_of, replace_file
 from towerpack.apps._modeler import Reporting
 from towerpack.apps.text_generation._inputter import TextInputter
-from towerpack.callbacks._watch import Mode
 
 
 class TextReport(Reporting):
@@ -21,6 +20,8 @@ class TextReport(Reporting):
     Args:
         inputter: Knows the texts.
     """
+
+    better = "min"
 
     def __init__(self, inputter: TextInputter) -> None:
         self._inputter = inputter
@@ -34,10 +35,6 @@ class TextReport(Reporting):
     def names(self) -> Sequence[str]:
         """The numbers over all texts."""
         return ["cost", "perplexity", "bits_per_character"]
-
-    def directions(self) -> Mapping[str, Mode]:
-        """Return `'min'` for each number."""
-        return dict.fromkeys(self.names(), "min")
 
     def begin(self) -> None:
         """Start from zero."""
