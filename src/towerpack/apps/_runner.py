@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import CheckpointError, ConfigError
@@ -19,6 +21,7 @@ from towerpack.apps._config import AppConfig, Training
 from towerpack.apps._inputter import Inputter, Split
 from towerpack.apps._modeler import Modeler, Reporting
 from towerpack.apps._optimizers import schedule_of
+from towerpack.apps._splits import row_hashes
 from towerpack.callbacks import (
     BestSaver,
     Callback,
@@ -48,6 +51,8 @@ TRAINERS: Registry[Any] = Registry(
         "ps": "towerpack.training:ParameterServerTrainer",
     },
 )
+TRAINED_ON: Final = "trained_on.npy"
+"""The file in a run with a hash of the name of each row that it was trained on."""
 _OVER_DEVICES = ("sync", "shared", "async")
 CALLBACKS: Registry[Any] = Registry(
     "callback",
@@ -81,6 +86,8 @@ class Evaluation:
         files: Pictures and tables that were written.
         step: Of the checkpoint.
         count: Datapoints; each was counted once.
+        trained_on: Number of datapoints that the run was trained on, by their names; None if the
+            run or the inputter does not record names.
     """
 
     numbers: Mapping[str, float]
@@ -88,6 +95,7 @@ class Evaluation:
     files: Sequence[Path]
     step: int
     count: int
+    trained_on: int | None = None
 
 
 class Runner:
@@ -209,7 +217,28 @@ class Runner:
             [path for metric in reporting for path in metric.report(folder)],
             predictor.step,
             count,
+            self._trained_on(split),
         )
+
+    def _trained_on(self, split: Split) -> int | None:
+        """Count the rows of a split that the run was trained on, and warn if there are any."""
+        file, names = self.run_dir / TRAINED_ON, self.inputter.row_names(split)
+        if names is None or split == "train":
+            return None
+        if not file.is_file():
+            if getattr(getattr(self.config, "data", None), split, None) is None:
+                _LOG.warning(
+                    "%s does not record which rows it was trained on. If an older version divided "
+                    "the data, rows of this '%s' split may be among them.", self.run_dir, split,
+                )  # fmt: skip
+            return None
+        count = int(np.isin(row_hashes(names, 0), np.load(file)).sum())
+        if count:
+            _LOG.warning(
+                "%d of the %d rows in '%s' have been trained on by their names, so the numbers are "
+                "too good. Evaluate on other data.", count, len(names), split,
+            )  # fmt: skip
+        return count
 
     def export(
         self, folder: Path | None = None, *, format: str = "saved_model", **options: Any
@@ -365,6 +394,14 @@ class _KeepRecipe(Callback):
     def before_train(self) -> None:
         replace_file(self.trainer.run_dir / RECIPE, to_yaml(self._config).encode())
         self._inputter.keep(self.trainer.run_dir)
+        names = self._inputter.row_names("train")
+        if names is not None:
+            file, hashes = self.trainer.run_dir / TRAINED_ON, row_hashes(names, 0)
+            if self.trainer.global_step and file.is_file():
+                hashes = np.concatenate([hashes, np.load(file)])
+            content = io.BytesIO()
+            np.save(content, np.unique(hashes))
+            replace_file(file, content.getvalue())
 
 
 def _trainer(config: TrainConfig, name: str, devices: int | list[str] | None) -> Any:
