@@ -235,3 +235,27 @@ def test_an_application_of_ones_own(here: Path, monkeypatch: pytest.MonkeyPatch)
     rows = json.loads(run("infer", "runs/own_application", "shapes", "--json"))
     assert len(rows) == 6
     assert all(abs(sum(v for v in row.values() if isinstance(v, float)) - 1) < 1e-6 for row in rows)
+
+
+def test_rows_that_were_trained_on_are_reported(
+    here: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also after the data grew: the test set has new rows, but none that was trained on."""
+    rng = np.random.default_rng(0)
+    for k in range(48):
+        colour = (
+            rng.integers(0, 100, (20, 20, 3), np.uint8) + 150 * np.eye(3, dtype=np.uint8)[k % 2]
+        )
+        write_picture(here / f"digits/{k % 2}/{k}.png", colour.astype(np.uint8))
+    run("data", "import", "digits")
+    run("train", "digits", "epochs=1", "network=lenet", "augmenter=none", "pretrained=null")
+    told = json.loads(run("eval", "digits", "--json"))
+    assert told["trained_on"] == 0
+    trained = json.loads(run("eval", "digits", "data.test=train.csv", "--json"))
+    assert trained["trained_on"] == trained["count"] > 0
+    assert f"{trained['count']} of the {trained['count']} rows in 'test'" in caplog.text
+    for i, file in enumerate(sorted((here / "digits").glob("*/*.png"))[::3]):
+        (file.parent / f"new{i}.png").write_bytes(file.read_bytes())
+    run("data", "import", "digits", "--overwrite")
+    again = json.loads(run("eval", "digits", "--json"))
+    assert again["trained_on"] == 0 and again["count"] > told["count"]

@@ -53,6 +53,8 @@ class ClassificationReport(Reporting):
             leaves out classes that all datapoints have, or none.
     """
 
+    better = "max"
+
     def __init__(self, class_names: Sequence[str], top_k: int = 5, *, auc: bool = False) -> None:
         self._names = list(class_names)
         self._top_k = min(top_k, len(self._names))

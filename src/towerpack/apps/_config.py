@@ -60,7 +60,8 @@ class Training(Config):
     keep: int = Field(default=3, ge=1)
     "Newest checkpoints that are kept, besides the best."
     best: str | None = None
-    "The number whose best checkpoint is kept; null for that of the task."
+    "The number whose best checkpoint is kept; null for the number of the task. Write max:NAME or "
+    "min:NAME for a number whose metric does not declare a direction."
     patience: int | None = Field(default=None, ge=1)
     "End when `best` has not improved for so many epochs."
     callbacks: list[str | dict[str, dict[str, Any]]] = Field(default_factory=list)

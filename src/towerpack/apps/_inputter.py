@@ -44,6 +44,13 @@ class Inputter(ABC):
             ConfigError: There are no such data.
         """
 
+    def row_names(self, split: Split) -> Sequence[str | bytes] | None:
+        """Return a name for each row of a split, or its content; None if rows have no names.
+
+        A run remembers the names it was trained on, so that an evaluation can report them.
+        """
+        del split
+
     def sources(self, given: Sequence[str]) -> Sequence[str]:
         """Sources of inference, each to be given to `read`; here files.
 

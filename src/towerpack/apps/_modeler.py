@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from towerpack.apps._optimizers import make_optimizer
 from towerpack.callbacks import Inferencer
+from towerpack.callbacks._watch import Mode
 from towerpack.model import ModelDesc
 from towerpack.nn import l2_regularizer, regularize_cost
 from towerpack.training import SmartInit
@@ -34,7 +35,7 @@ class Modeler(ModelDesc, ABC):
             cannot compute the same; none for the same.
     """
 
-    best: tuple[str, str] = ("val/cost", "min")
+    best: tuple[str, Mode] = ("val/cost", "min")
     infer_outputs: Sequence[str] = ()
     portable_outputs: Sequence[str] = ()
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import os
+import pickle
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +19,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.apps._inputter import Inputter, Split, read_classes, write_classes
-from towerpack.apps._splits import num_of, part_of, set_apart
+from towerpack.apps._splits import Name, held_out, part_of, parted, relative_name
 from towerpack.dataflow import (
     BatchData,
     DataFlow,
@@ -134,8 +136,20 @@ class FilesInputter(PictureInputter):
     def _checked(self, classes: Any, parts: dict[str, Any]) -> dict[str, Any]:
         train, share = parts.get("train"), self.config.validation
         if train and "val" not in parts and share:
-            parts["train"], parts["val"] = set_apart(train, num_of(share, len(train)))
+            chosen = held_out([self.name_of(item) for item in train], share, "val")
+            parts["train"], parts["val"] = parted(train, chosen)
         return parts
+
+    def name_of(self, item: Any) -> Name:
+        """Return the name of an item: its picture's below `path`; otherwise its content."""
+        name = getattr(item, "picture", item)
+        if not isinstance(name, str | os.PathLike):
+            return pickle.dumps(item)
+        return relative_name(name, Path(getattr(self.config, "path", None) or ".").expanduser())
+
+    def row_names(self, split: Split) -> Sequence[Name]:
+        """Return the names of a split's items."""
+        return [self.name_of(item) for item in part_of(self.parts, split)]
 
     def batches(
         self, split: Split, change: Callable[[DataFlow], DataFlow], pad: Any = None

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import CheckpointError, ConfigError
@@ -19,6 +21,7 @@ from towerpack.apps._config import AppConfig, Training
 from towerpack.apps._inputter import Inputter, Split
 from towerpack.apps._modeler import Modeler, Reporting
 from towerpack.apps._optimizers import schedule_of
+from towerpack.apps._splits import row_hashes
 from towerpack.callbacks import (
     BestSaver,
     Callback,
@@ -27,6 +30,7 @@ from towerpack.callbacks import (
     InferenceRunner,
     ModelSaver,
 )
+from towerpack.callbacks._watch import Mode, direction_of
 from towerpack.checkpoint import Checkpoint, CheckpointStore, load_checkpoint
 from towerpack.config import Registry, differences, load, read_yaml, to_yaml
 from towerpack.inference import Predictor, export
@@ -47,6 +51,8 @@ TRAINERS: Registry[Any] = Registry(
         "ps": "towerpack.training:ParameterServerTrainer",
     },
 )
+TRAINED_ON: Final = "trained_on.npy"
+"""The file in a run with a hash of the name of each row that it was trained on."""
 _OVER_DEVICES = ("sync", "shared", "async")
 CALLBACKS: Registry[Any] = Registry(
     "callback",
@@ -80,6 +86,8 @@ class Evaluation:
         files: Pictures and tables that were written.
         step: Of the checkpoint.
         count: Datapoints; each was counted once.
+        trained_on: Number of datapoints that the run was trained on, by their names; None if the
+            run or the inputter does not record names.
     """
 
     numbers: Mapping[str, float]
@@ -87,6 +95,7 @@ class Evaluation:
     files: Sequence[Path]
     step: int
     count: int
+    trained_on: int | None = None
 
 
 class Runner:
@@ -208,7 +217,28 @@ class Runner:
             [path for metric in reporting for path in metric.report(folder)],
             predictor.step,
             count,
+            self._trained_on(split),
         )
+
+    def _trained_on(self, split: Split) -> int | None:
+        """Count the rows of a split that the run was trained on, and warn if there are any."""
+        file, names = self.run_dir / TRAINED_ON, self.inputter.row_names(split)
+        if names is None or split == "train":
+            return None
+        if not file.is_file():
+            if getattr(getattr(self.config, "data", None), split, None) is None:
+                _LOG.warning(
+                    "%s does not record which rows it was trained on. If an older version divided "
+                    "the data, rows of this '%s' split may be among them.", self.run_dir, split,
+                )  # fmt: skip
+            return None
+        count = int(np.isin(row_hashes(names, 0), np.load(file)).sum())
+        if count:
+            _LOG.warning(
+                "%d of the %d rows in '%s' have been trained on by their names, so the numbers are "
+                "too good. Evaluate on other data.", count, len(names), split,
+            )  # fmt: skip
+        return count
 
     def export(
         self, folder: Path | None = None, *, format: str = "saved_model", **options: Any
@@ -273,7 +303,7 @@ class Runner:
             CheckpointError: There is none.
         """
         try:
-            return load_checkpoint(self.run_dir, tag=f"best-{self.best[0]}")
+            return load_checkpoint(self.run_dir, tag=f"best-{self._best_as_given()[0]}")
         except CheckpointError:
             if not self.run_dir.exists():
                 if not self.config.transfer.is_whole:
@@ -285,12 +315,27 @@ class Runner:
             return load_checkpoint(self.run_dir)
 
     @property
-    def best(self) -> tuple[str, str]:
-        """The number whose best checkpoint is kept, and 'min' or 'max'."""
+    def best(self) -> tuple[str, Mode]:
+        """The number whose best checkpoint is kept, and 'min' or 'max'.
+
+        Raises:
+            ConfigError: Neither `train.best` nor a metric says which one.
+        """
+        name, mode = self._best_as_given()
+        if mode is not None:
+            return name, mode
+        directions: dict[str, Mode] = {"cost": "min"}
+        for metric in self.modeler.metrics():
+            directions |= {f"val/{n}": direction for n, direction in metric.directions().items()}
+        return name, direction_of(name, directions, f"set train.best to max:{name} or min:{name}")
+
+    def _best_as_given(self) -> tuple[str, Mode | None]:
+        """The name in `train.best`, and the direction if the recipe or the modeler gives one."""
         wanted, (name, mode) = self.config.train.best, self.modeler.best
         if wanted is None or wanted == name:
             return name, mode
-        return wanted, "max" if "accuracy" in wanted else "min"
+        prefix, _, rest = wanted.partition(":")
+        return (rest, prefix) if prefix in ("min", "max") and rest else (wanted, None)
 
     def _batches(self, split: Split) -> Iterator[Any]:
         return iter(self.inputter.flow(split).iterate(seed=self.config.train.seed or 0, epoch=0))
@@ -305,10 +350,10 @@ class Runner:
                 list(self.modeler.metrics()),
                 ema=config.ema is not None,
             ),
-            BestSaver(name, mode),  # type: ignore[arg-type]
+            BestSaver(name, mode),
         ]
         if config.patience is not None:
-            found.append(EarlyStopping(name, config.patience, mode))  # type: ignore[arg-type]
+            found.append(EarlyStopping(name, config.patience, mode))
         schedule = schedule_of(self.config.optimizer, config.epochs, steps)
         if schedule is not None:
             found.append(schedule)
@@ -349,6 +394,14 @@ class _KeepRecipe(Callback):
     def before_train(self) -> None:
         replace_file(self.trainer.run_dir / RECIPE, to_yaml(self._config).encode())
         self._inputter.keep(self.trainer.run_dir)
+        names = self._inputter.row_names("train")
+        if names is not None:
+            file, hashes = self.trainer.run_dir / TRAINED_ON, row_hashes(names, 0)
+            if self.trainer.global_step and file.is_file():
+                hashes = np.concatenate([hashes, np.load(file)])
+            content = io.BytesIO()
+            np.save(content, np.unique(hashes))
+            replace_file(file, content.getvalue())
 
 
 def _trainer(config: TrainConfig, name: str, devices: int | list[str] | None) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +20,7 @@ _USUAL: dict[Split, tuple[str, ...]] = {
     "test": ("test",),
 }
 _Item = TypeVar("_Item")
+Name = str | bytes
 
 
 class Places(Protocol):
@@ -64,45 +67,84 @@ def places(config: Places, *patterns: str) -> dict[str, list[str]]:
     return {split: several for split, several in found.items() if several}
 
 
-def divide(
-    size: int, num: int, labels: Sequence[int] | NDArray[Any] | None = None
-) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-    """Positions of the data that are left, and of `num` of them: always the same ones.
+def relative_name(file: str | os.PathLike[str], root: Path) -> str:
+    """Return the name of a file below a folder, the same wherever the folder lies."""
+    name, start = os.fspath(file), f"{root}{os.sep}"
+    name = name[len(start) :] if name.startswith(start) else os.path.relpath(name, root)
+    return name.replace(os.sep, "/")
 
-    With `labels`, one for each, every class gives its share.
+
+def row_hashes(names: Iterable[Name], column: int) -> NDArray[np.uint64]:
+    """Return a hash of each row's name. Columns are independent of each other."""
+    raw = (n.encode("utf-8", "surrogateescape") if isinstance(n, str) else n for n in names)
+    digests = b"".join(hashlib.blake2b(name, digest_size=32).digest() for name in raw)
+    return np.frombuffer(digests, "<u8").reshape(-1, 4)[:, column]
+
+
+def held_out(
+    names: Sequence[Name],
+    share: float,
+    split: Literal["test", "val"],
+    labels: Sequence[int] | NDArray[Any] | None = None,
+) -> NDArray[np.bool_]:
+    """Choose the rows of a split by a hash of each row's own name.
+
+    A row is held out if its hash is below `share`, so other rows do not matter. Only if a class of
+    at least two rows has none, the row with the smallest hash is taken; one row is always left to
+    train on. A new row thus never moves a training row into the split. Rows of equal names stay
+    together, unless a class has no other rows.
+
+    Args:
+        names: Name of each row, or its content.
+        share: Expected share of the rows.
+        split: Rows are chosen independently for each split.
+        labels: Class of each row; without labels, all rows are one class.
+
+    Raises:
+        ConfigError: There are fewer than two rows.
+    """
+    if len(names) < 2:
+        raise ConfigError(
+            f"{len(names)} training rows cannot be divided.",
+            expected="at least 2",
+            fix=f"add rows, or set data.{split} to other data",
+        )
+    hashes = row_hashes(names, ("rows", "test", "val").index(split)) / 2.0**64
+    classes = np.zeros(len(names)) if labels is None else np.asarray(labels)
+    chosen = np.zeros(len(names), np.bool_)
+    for label in np.unique(classes):
+        own = np.flatnonzero(classes == label)
+        distinct = np.unique(hashes[own])
+        if len(distinct) > 1:
+            last = np.clip(np.sum(distinct < share), 1, len(distinct) - 1) - 1
+            chosen[own] = hashes[own] <= distinct[last]
+        else:
+            chosen[own[: min(max(1, round(share * len(own))), len(own) - 1)]] = True
+    if not chosen.any():  # Each class has one row.
+        chosen[np.argmin(hashes)] = True
+    return chosen
+
+
+def parted(rows: Sequence[_Item], chosen: Iterable[bool]) -> tuple[list[_Item], list[_Item]]:
+    """Return the rows that are not chosen, and those that are."""
+    pairs = list(zip(rows, chosen, strict=True))
+    return [row for row, wanted in pairs if not wanted], [row for row, wanted in pairs if wanted]
+
+
+def subset(
+    names: Sequence[Name], num: int, labels: Sequence[int] | NDArray[Any]
+) -> NDArray[np.intp]:
+    """Return positions of `num` rows, each class in proportion, chosen by a hash of the names.
 
     Raises:
         ConfigError: There are fewer.
     """
+    size = len(names)
     if num > size:
         raise ConfigError(f"There are {size} training data, and not {num}.")
-    order = np.random.Generator(np.random.Philox(key=0)).permutation(size)
-    if labels is not None:
-        order = order[np.argsort(np.asarray(labels)[order], kind="stable")]
-        order = order[np.diff(np.arange(size + 1) * num // size) > 0]
-    chosen = np.zeros(size, np.bool_)
-    chosen[order[:num]] = True
-    return np.flatnonzero(~chosen), np.flatnonzero(chosen)
-
-
-def num_of(share: float, size: int) -> int:
-    """Number of data in a share of the training data, at least one.
-
-    Raises:
-        ConfigError: Nothing would be left to train on.
-    """
-    num = max(1, round(share * size))
-    if num >= size:
-        raise ConfigError(f"{size} training data are too few to validate, too.")
-    return num
-
-
-def set_apart(
-    items: Sequence[_Item], num: int, labels: Sequence[int] | None = None
-) -> tuple[list[_Item], list[_Item]]:
-    """Items that are left, and `num` of them, as `divide` chooses them."""
-    rest, chosen = divide(len(items), num, labels)
-    return [items[i] for i in rest], [items[i] for i in chosen]
+    order = np.argsort(row_hashes(names, 3), kind="stable")
+    order = order[np.argsort(np.asarray(labels)[order], kind="stable")]
+    return np.sort(order[np.diff(np.arange(size + 1) * num // size) > 0])
 
 
 def part_of(parts: Mapping[str, _Item], split: str) -> _Item:

@@ -19,8 +19,9 @@ def divided_texts(
     Args:
         root: The folder of the files.
         given: By split, names or patterns. Files of 'val' and 'test' are left out of 'train'; for
-            a split without files the last part of the training texts is taken.
-        share: Of the training texts' characters: so large is that part.
+            a split without files the last part of each training text is taken, so that another
+            text changes nothing.
+        share: Share of each training text's characters in that part.
 
     Raises:
         ConfigError: There are no such files, or one is given twice, or a split has no text.
@@ -36,10 +37,11 @@ def divided_texts(
     for split in ("test", "val"):
         if held[split]:
             texts[split] = [(path.stem, _read(path)) for path in held[split]]
-    total = sum(len(text) for _, text in texts["train"])
+    whole = texts["train"]
     for split in ("test", "val"):
         if split not in texts:
-            texts[split] = _last(texts["train"], round(share * total))
+            counts = [round(share * len(text)) for _, text in whole]
+            texts[split], texts["train"] = _last(texts["train"], counts)
     for split, found in texts.items():
         if not any(text for _, text in found):
             raise ConfigError(
@@ -70,13 +72,8 @@ def _read(path: Path) -> str:
         raise FormatError(f"{path}, line {line}: {error.reason}.", expected="UTF-8") from error
 
 
-def _last(texts: list[Text], count: int) -> list[Text]:
-    """Take so many characters off the end of texts."""
-    taken: list[Text] = []
-    while count > 0 and texts:
-        name, text = texts.pop()
-        if len(text) > count:
-            texts.append((name, text[:-count]))
-        taken.append((name, text[-count:]))
-        count -= len(text)
-    return taken[::-1]
+def _last(texts: list[Text], counts: list[int]) -> tuple[list[Text], list[Text]]:
+    """Return so many last characters of each text, and what is left."""
+    both = [(n, t, len(t) - count) for (n, t), count in zip(texts, counts, strict=True)]
+    ends, rests = [(n, t[at:]) for n, t, at in both], [(n, t[:at]) for n, t, at in both]
+    return [end for end in ends if end[1]], rests

@@ -18,6 +18,7 @@ from towerpack._display.figures import png_of
 from towerpack.apps._application import Recipe
 from towerpack.apps._runner import Runner
 from towerpack.callbacks import Callback
+from towerpack.callbacks._watch import Mode
 from towerpack.config import change, key_paths, to_yaml
 from towerpack.training import StopTraining
 
@@ -94,7 +95,7 @@ def search(recipe: Recipe, folder: Path, *, trials: int, seed: int = 0) -> Searc
 class _Watch(Callback):
     """Report the number to a trial, and end it where the others were better."""
 
-    def __init__(self, trial: Any, number: str, mode: str) -> None:
+    def __init__(self, trial: Any, number: str, mode: Mode) -> None:
         self._trial, self._number = trial, number
         self._better = min if mode == "min" else max
         self.needs = (number,)

@@ -38,6 +38,8 @@ class ConfusionMatrix(Inferencer):
         matrix: int64 [true class, predicted class], of the evaluation so far.
     """
 
+    better = "max"
+
     def __init__(
         self,
         classes: int | Sequence[str],
@@ -134,6 +136,8 @@ class MeanIoU(ConfusionMatrix):
         label: Name of an output of the same shape, the true classes.
         ignore: A label whose pixels do not count, such as 255.
     """
+
+    better = "max"
 
     def __init__(
         self,

@@ -49,6 +49,8 @@ class DetectionAP(Inferencer):
         MissingExtraError: pycocotools is not installed.
     """
 
+    better = "max"
+
     def __init__(
         self,
         classes: int | Sequence[str],

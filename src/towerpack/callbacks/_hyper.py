@@ -164,7 +164,7 @@ class StatMonitorParamSetter(HyperParamSetter):
         self._last_k = last_k
         self._sign = -1.0 if reverse else 1.0
         self._values: list[float] = []
-        self._watch = Watch(stat, repr(self))
+        self._watch = Watch(stat, repr(self), "max" if reverse else "min")
 
     def trigger(self) -> None:
         """Look at the new value, if there is one."""

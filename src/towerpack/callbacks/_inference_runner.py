@@ -84,6 +84,8 @@ class InferenceRunner(Callback):
         names = [name for i in self.inferencers for name in i.outputs()]
         masks = [name + MASK for i in self.inferencers for name in i.masked()]
         self._outputs = list(dict.fromkeys([*names, *masks]))
+        for name, mode in (pair for i in self.inferencers for pair in i.directions().items()):
+            self.trainer.monitors.directions[f"{self._prefix}/{name}"] = mode
         self._function, input_names = self.trainer.predict_function(self._outputs, ema=self._ema)
         # Here, since it loads TensorFlow, which whoever feeds a model has loaded already.
         from towerpack.inputs._feeder import Feeder

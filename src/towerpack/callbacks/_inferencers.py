@@ -13,6 +13,7 @@ from towerpack._core.errors import CallbackError
 
 if TYPE_CHECKING:
     from towerpack.callbacks._host import TrainerHost
+    from towerpack.callbacks._watch import Mode
 
 _NO_HOOKS = {
     "_before_inference": "begin(self)",
@@ -27,10 +28,19 @@ class Inferencer(ABC):
 
     Subclass it with `outputs`, `names`, `begin`, `update` and `finish`, and hand it to
     `InferenceRunner`.
+
+    Attributes:
+        better: `'min'` if smaller numbers are better, `'max'` if larger ones are. With None,
+            `BestSaver`, `EarlyStopping` and `train.best` need an explicit mode. A subclass with
+            other `names` declares it anew.
     """
+
+    better: Mode | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
+        if "names" in vars(cls) and "better" not in vars(cls):
+            cls.better = None
         old_hooks.adopt(cls, {}, _NO_HOOKS)
 
     @abstractmethod
@@ -44,6 +54,10 @@ class Inferencer(ABC):
     def masked(self) -> Sequence[str]:
         """Names of those outputs whose Keras masks `update` wants, as `'<name>:mask'`."""
         return ()
+
+    def directions(self) -> Mapping[str, Mode]:
+        """Return `better` for each number, by name. Override it if the numbers differ."""
+        return dict.fromkeys(self.names(), self.better) if self.better else {}
 
     def begin(self) -> None:  # noqa: B027 - not everyone has something to do here
         """Before the first batch of each evaluation."""
@@ -79,9 +93,14 @@ class ScalarStats(Inferencer):
     Args:
         names: Name or names of scalar outputs, such as `'cost'`.
         prefix: Put before the names of the results, with a slash.
+        mode: `'min'` if smaller scalars are better, `'max'` if larger are. Without a mode, only
+            `cost` has a direction: a smaller cost is better.
     """
 
-    def __init__(self, names: str | Sequence[str], prefix: str | None = None) -> None:
+    def __init__(
+        self, names: str | Sequence[str], prefix: str | None = None, *, mode: Mode | None = None
+    ) -> None:
+        self.better = mode or self.better
         self._outputs = [names] if isinstance(names, str) else list(names)
         self._prefix = f"{prefix}/" if prefix else ""
         self._sums, self._count = dict.fromkeys(self._outputs, 0.0), 0
@@ -93,6 +112,11 @@ class ScalarStats(Inferencer):
     def names(self) -> Sequence[str]:
         """The scalars' names with the prefix."""
         return [self._prefix + name for name in self._outputs]
+
+    def directions(self) -> Mapping[str, Mode]:
+        """Return the mode by name. Without a mode, a smaller `cost` is better."""
+        cost = self._prefix + "cost"
+        return super().directions() or ({cost: "min"} if cost in self.names() else {})
 
     def begin(self) -> None:
         """Start from zero."""
@@ -129,6 +153,8 @@ class ClassificationError(ScalarStats):
             0. For example `expose('incorrect', tf.math.logical_not(correct))`.
         name: Name of the result.
     """
+
+    better = "min"
 
     def __init__(self, wrong: str = "incorrect", name: str = "error") -> None:
         super().__init__(wrong)
@@ -169,6 +195,8 @@ class BinaryClassificationStats(Inferencer):
             becomes an output by `expose('label', label)`.
         prefix: Put before `precision` and `recall`, with a slash.
     """
+
+    better = "max"
 
     def __init__(
         self, prediction: str = "prediction", label: str = "label", prefix: str | None = None

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from towerpack._core.errors import CallbackError, ConfigError
 from towerpack._core.naming import MASK
 from towerpack.callbacks._inferencers import ClassificationError, Inferencer, ScalarStats
+
+if TYPE_CHECKING:
+    from towerpack.callbacks._watch import Mode
 
 
 class TopKError(ClassificationError):
@@ -78,6 +81,8 @@ class Perplexity(ScalarStats):
         name: Of the result.
     """
 
+    better = "min"
+
     def __init__(
         self, cost: str = "cost", tokens: str | None = None, name: str = "perplexity"
     ) -> None:
@@ -139,6 +144,7 @@ class KerasMetric(Inferencer):
             )
         self._metric, self._weight = metric, weight
         self._name = name or str(metric.name)
+        self.better = keras_direction(metric)
 
     def outputs(self) -> Sequence[str]:
         """The arguments, and the weight."""
@@ -185,3 +191,9 @@ class KerasMetric(Inferencer):
                 expected="a scalar, such as with average='macro'",
             )
         return {self._name: float(result)}
+
+
+def keras_direction(metric: Any) -> Mode | None:
+    """Return the direction that Keras knows for a metric; None for `Mean`, `Sum` and the like."""
+    modes: dict[Any, Mode] = {"up": "max", "down": "min"}
+    return modes.get(getattr(metric, "_direction", None))

@@ -52,7 +52,8 @@ class BestSaver(Callback):
     Args:
         name: The monitored name, for example `'val/error'`. What produces it must stand earlier in
             the list of callbacks.
-        mode: 'min' if smaller is better, 'max' if larger is.
+        mode: 'min' if smaller is better, 'max' if larger is; None for the direction that the
+            metric declares (`Inferencer.better`).
 
     Attributes:
         best: The best value so far, or None.
@@ -62,7 +63,7 @@ class BestSaver(Callback):
         ConfigError: The mode is neither.
     """
 
-    def __init__(self, name: str, mode: Mode) -> None:
+    def __init__(self, name: str, mode: Mode | None = None) -> None:
         self.best: float | None = None
         self.best_step: int | None = None
         self.needs = (name,)
@@ -72,6 +73,10 @@ class BestSaver(Callback):
     def setup(self, trainer: TrainerHost) -> None:
         """Have the end saved too."""
         trainer.will_save()
+
+    def before_train(self) -> None:
+        """Check that the direction is known."""
+        self._watch.resolve(self.trainer.monitors)
 
     def trigger(self) -> None:
         """Save if there is a new value and it is the best."""
@@ -106,7 +111,8 @@ class BestSaver(Callback):
 
     def __repr__(self) -> str:
         if type(self) is BestSaver:
-            return f"BestSaver({self._name!r}, {self._mode!r})"
+            mode = f", {self._mode!r}" if self._mode else ""
+            return f"BestSaver({self._name!r}{mode})"
         return f"{type(self).__name__}({self._name!r})"
 
 

@@ -18,7 +18,8 @@ class EarlyStopping(Callback):
         name: The monitored name. What produces it must stand earlier in the list of callbacks.
         patience: How many values in a row may bring no improvement; at that many training ends.
             NaN is no improvement.
-        mode: 'min' if smaller is better, 'max' if larger is.
+        mode: 'min' if smaller is better, 'max' if larger is; None for the direction that the
+            metric declares (`Inferencer.better`).
         min_delta: An improvement must be larger than this.
 
     Raises:
@@ -26,7 +27,7 @@ class EarlyStopping(Callback):
     """
 
     def __init__(
-        self, name: str, patience: int = 5, mode: Mode = "min", min_delta: float = 0.0
+        self, name: str, patience: int = 5, mode: Mode | None = None, min_delta: float = 0.0
     ) -> None:
         if patience < 1 or not min_delta >= 0:
             raise ConfigError(
@@ -43,6 +44,7 @@ class EarlyStopping(Callback):
 
     def before_train(self) -> None:
         """A run that had ended here does not start again."""
+        self._watch.resolve(self.trainer.monitors)
         self._stop_if_due()
 
     def trigger(self) -> None:

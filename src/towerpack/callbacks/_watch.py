@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from towerpack._core.errors import ConfigError
@@ -16,20 +17,35 @@ _log = get_logger(__name__)
 Mode = Literal["min", "max"]
 
 
+def direction_of(name: str, directions: Mapping[str, Mode], fix: str) -> Mode:
+    """Return the declared direction of a monitored number.
+
+    Raises:
+        ConfigError: No metric declares it.
+    """
+    if name not in directions:
+        raise ConfigError(
+            f"No metric declares whether a smaller or a larger '{name}' is better.",
+            got=", ".join(f"{known}: {mode}" for known, mode in directions.items()),
+            fix=fix,
+        )
+    return directions[name]
+
+
 class Watch:
     """A monitored name, its values that were not there before, and which of them is better.
 
     Args:
         name: The monitored name.
         owner: The callback that watches, for log messages.
-        mode: 'min' if smaller is better, 'max' if larger is.
+        mode: 'min' if smaller is better, 'max' if larger is; None for the declared direction.
 
     Raises:
         ConfigError: The mode is neither.
     """
 
-    def __init__(self, name: str, owner: str, mode: Mode = "min") -> None:
-        if mode not in ("min", "max"):
+    def __init__(self, name: str, owner: str, mode: Mode | None = None) -> None:
+        if mode not in (None, "min", "max"):
             raise ConfigError(
                 f"{owner}: mode={mode!r} makes no sense.",
                 expected="'min' if smaller is better, 'max' if larger is",
@@ -37,8 +53,18 @@ class Watch:
         self.name, self.seen_step = name, -1
         self._owner, self._mode = owner, mode
 
+    def resolve(self, monitors: Monitors) -> None:
+        """Take the declared direction, unless a mode was given.
+
+        Raises:
+            ConfigError: No metric declares the direction.
+        """
+        fix = "pass mode='min' or mode='max'"
+        self._mode = self._mode or direction_of(self.name, monitors.directions, fix)
+
     def fresh(self, monitors: Monitors) -> tuple[int, float] | None:
         """The newest (step, value) if it is newer than the last one given; NaN is logged."""
+        self.resolve(monitors)  # A wrapper may have kept `before_train` from the callback.
         history = monitors.history(self.name) if self.name in monitors.names() else []
         if not history or history[-1][0] <= self.seen_step:
             return None

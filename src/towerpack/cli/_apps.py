@@ -100,7 +100,12 @@ def evaluate(
     runner, _ = open_run(run, settings, run_dir)
     done = runner.evaluate(split)  # type: ignore[arg-type]
     if json_:
-        about = {"split": split, "step": done.step, "count": done.count}
+        about = {
+            "split": split,
+            "step": done.step,
+            "count": done.count,
+            "trained_on": done.trained_on,
+        }
         print(json.dumps({**about, **done.numbers, "files": [str(f) for f in done.files]}))
         return
     out = console()

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
 import typer
 import yaml
 from rich.console import Console
@@ -172,7 +171,7 @@ def _pictures(folder: Path, target: Path, split: float, bad: list[_Bad]) -> dict
         kept[name] = [label for label, one in pairs if isinstance(one, _Picture)]
     lists = {name: ([p.file for p in checked[name]], kept[name]) for name in checked}
     if list(lists) == ["train"]:
-        lists = _divided(*lists["train"], split)
+        lists = _divided(*lists["train"], split, folder)
     present = sorted(set(lists["train"][1]))
     if len(present) < 2:
         raise ConfigError(
@@ -242,17 +241,20 @@ def _check(file: str) -> _Picture | _Bad:
 
 
 def _divided(
-    files: list[str], labels: list[int], split: float
+    files: list[str], labels: list[int], split: float, folder: Path
 ) -> dict[str, tuple[list[str], list[int]]]:
-    """Training, validation and test pictures, each class in proportion."""
-    from towerpack.apps.classification._image_inputter import Pictures
+    """Return training, validation and test pictures, chosen by a hash of each picture's name."""
+    from towerpack.apps._splits import held_out, parted, relative_name
 
-    rest = max(2, round((1 - split) * len(files)))
-    if rest >= len(files):
-        raise ConfigError(f"{len(files)} pictures are too few to divide.", expected="some of each")
-    train, other = Pictures(files, np.array(labels, np.int64)).divided(rest)
-    test, val = other.divided(rest // 2)
-    return {"train": _rows(train), "val": _rows(val), "test": _rows(test)}
+    rows = list(zip(files, labels, strict=True))
+    lists: dict[Any, list[tuple[str, int]]] = {"train": rows, "val": [], "test": []}
+    half = (1 - split) / 2
+    shares: dict[Any, float] = {"test": half, "val": half / (1 - half)}
+    for name, share in shares.items():
+        names = [relative_name(file, folder) for file, _ in lists["train"]]
+        chosen = held_out(names, share, name, [label for _, label in lists["train"]])
+        lists["train"], lists[name] = parted(lists["train"], chosen)
+    return {name: ([f for f, _ in rows], [k for _, k in rows]) for name, rows in lists.items()}
 
 
 def _size(pictures: Sequence[_Picture]) -> list[int]:

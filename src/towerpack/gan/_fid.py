@@ -82,6 +82,7 @@ class FID(Callback):
 
     def before_train(self) -> None:
         """Cut the tower to the generator."""
+        self.trainer.monitors.directions[self.name] = "min"
         self._function, self._inputs = self.trainer.predict_function([self.output], ema=self.ema)
 
     def trigger(self) -> None:

@@ -67,6 +67,8 @@ class Evaluator(Callback):
 
     def before_train(self) -> None:
         """Build the policy now, so that a wrong name of the output is an error at once."""
+        better = [f"{self._prefix}/{name}" for name in ("mean", "max", "median")]
+        self.trainer.monitors.directions |= dict.fromkeys(better, "max")
         self._act, _ = self.trainer.predict_function([self._output])
 
     def trigger(self) -> None:

@@ -223,6 +223,10 @@ class ShowEpisodes(Callback):
         self._source.host = trainer
         self.fetch(*self._source.fetches)
 
+    def before_train(self) -> None:
+        """Declare that larger returns are better."""
+        self.trainer.monitors.directions["episode/return"] = "max"
+
     def acts_in(self, hook: str) -> bool:
         """Act after single steps only if something is fetched."""
         return super().acts_in(hook) and (hook != "after_step" or bool(self.fetches))

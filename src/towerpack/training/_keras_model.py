@@ -15,6 +15,8 @@ from towerpack._core.logs import get_logger
 from towerpack._core.naming import MASK
 from towerpack._keras.adapter import built_on, copied_optimizer, masked, metrics_of, stateless
 from towerpack.callbacks import Inferencer
+from towerpack.callbacks._metrics import keras_direction
+from towerpack.callbacks._watch import Mode
 from towerpack.model import ModelDesc
 from towerpack.nn import expose, get_current_tower_context, summary
 
@@ -191,6 +193,16 @@ class KerasMetrics(Inferencer):
     def names(self) -> Sequence[str]:
         """The metrics' names."""
         return self._model.metric_names
+
+    def directions(self) -> Mapping[str, Mode]:
+        """Return the directions that Keras knows."""
+        compiled = [one for m in self._keras.metrics for one in getattr(m, "metrics", ())]
+        return {
+            name: mode
+            for name in self.names()
+            for one in compiled
+            if f"_{name}".endswith(f"_{one.name}") and (mode := keras_direction(one))
+        }
 
     def begin(self) -> None:
         """Start anew."""

@@ -7,16 +7,22 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
 from sklearn import metrics
 
-from towerpack import ConfigError
+from towerpack import ConfigError, callbacks
+from towerpack.apps import Runner, find_recipe
 from towerpack.apps._config import Optimizer
 from towerpack.apps._optimizers import make_optimizer, schedule_of
 from towerpack.apps.classification import ClassificationReport
 from towerpack.apps.classification._mixing import mix_batch
+from towerpack.apps.detection._report import DetectionReport
+from towerpack.apps.segmentation._classes import Classes
+from towerpack.apps.segmentation._report import SegmentationReport
+from towerpack.apps.text_generation._report import TextReport
 from towerpack.config import Registry
 from towerpack.tower import TowerFunction
 
@@ -167,3 +173,70 @@ def test_a_report_agrees_with_scikit_learn(tmp_path: Path) -> None:
     table, picture = report.report(tmp_path)
     assert table.read_text().splitlines()[3].startswith(f"two,{100 * each[0][2]:.1f} %")
     assert picture.stat().st_size > 10_000
+
+
+# --------------------------------------------------------------------------------- directions
+
+NAMES = ["a", "b", "c"]
+LARGER = (
+    *("accuracy", "top_", "macro_f1", "roc_auc", "pixel_accuracy", "mean_iou", "iou/", "ap", "ar"),
+    *("precision", "recall", "balanced_accuracy", "auc", "binary_io_u"),
+)
+METRICS = {
+    "classification": ClassificationReport(NAMES, 2, auc=True),
+    "segmentation": SegmentationReport(Classes(tuple(NAMES), (), frozenset(), False)),
+    "detection": DetectionReport(NAMES),
+    "text_generation": TextReport(None),  # type: ignore[arg-type]
+    "losses": callbacks.ScalarStats(["cost", "style"], mode="min"),
+    "error": callbacks.ClassificationError(),
+    "top": callbacks.TopKError(3),
+    "yes_or_no": callbacks.BinaryClassificationStats(prefix="spam"),
+    "confusion": callbacks.ConfusionMatrix(NAMES, draw=False),
+    "iou": callbacks.MeanIoU(NAMES),
+    "ap": callbacks.DetectionAP(NAMES),
+    "perplexity": callbacks.Perplexity(),
+    "keras": callbacks.KerasMetric(keras.metrics.AUC(), ["label", "score"]),
+    "keras_error": callbacks.KerasMetric(keras.metrics.MeanAbsoluteError(), name="mae"),
+}
+
+
+@pytest.mark.parametrize("metric", METRICS.values(), ids=METRICS)
+def test_every_number_declares_its_direction(metric: callbacks.Inferencer) -> None:
+    """Errors, costs and perplexities should be small, and all other numbers large."""
+    expected = {
+        name: "max" if name.removeprefix("spam/").startswith(LARGER) else "min"
+        for name in metric.names()
+    }
+    assert metric.directions() == expected
+
+
+def test_numbers_without_a_direction() -> None:
+    assert callbacks.ScalarStats(["cost", "temperature"], "x").directions() == {"x/cost": "min"}
+    assert callbacks.KerasMetric(keras.metrics.Mean(), ["score"]).directions() == {}
+
+
+@pytest.mark.parametrize(
+    ("best", "expected"),
+    [
+        (None, ("val/error", "min")),
+        ("val/macro_f1", ("val/macro_f1", "max")),
+        ("val/top_2", ("val/top_2", "max")),
+        ("val/cost", ("val/cost", "min")),
+        ("cost", ("cost", "min")),
+        ("max:val/luck", ("val/luck", "max")),
+        ("min:learning_rate", ("learning_rate", "min")),
+    ],
+)
+def test_best_follows_the_metric(tmp_path: Path, best: str | None, expected: Any) -> None:
+    assert runner_of(tmp_path, best).best == expected
+
+
+def test_best_of_an_undeclared_number_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"(?s)'train/error' is better.*max:train/error or min:"):
+        runner_of(tmp_path, "train/error").train()
+    assert not list(tmp_path.iterdir())
+
+
+def runner_of(folder: Path, best: str | None) -> Runner:
+    settings = [] if best is None else [f"best={best}"]
+    return Runner.of(find_recipe("digits", settings), folder)

@@ -66,11 +66,14 @@ def test_every_format_gives_the_same_texts(form: str, tmp_path: Path) -> None:
     assert sorted(found) == sorted(TEXTS)
     tokens, labels = next(iter(inputter.flow("test")))
     assert (tokens.dtype, tokens.shape[0], labels.dtype) == (np.int32, 4, np.int64)
-    assert [len(inputter.part(split)) for split in ("train", "val")] == [12, 4]
+    train, val = (inputter.part(split) for split in ("train", "val"))
+    assert sorted([*train, *val]) == sorted(inputter.part("test"))
+    assert {label for _, label in val} == {0, 1} and not {*train} & {*val}
 
 
 def test_a_run_keeps_what_predictions_need(tmp_path: Path) -> None:
-    write(tmp_path, "csv", "train")
+    for split in ("train", "val"):
+        write(tmp_path, "csv", split)
     inputter = made(tmp_path)
     (tmp_path / "run").mkdir()
     inputter.keep(tmp_path / "run")

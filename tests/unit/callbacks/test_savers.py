@@ -10,12 +10,14 @@ from small_host import PutValues, SmallHost, round_trip
 from towerpack import ConfigError
 from towerpack.callbacks import (
     BestSaver,
+    Callback,
     EarlyStopping,
     MaxSaver,
     MinSaver,
     ModelSaver,
     PeriodicTrigger,
 )
+from towerpack.callbacks._watch import Mode
 
 
 def test_model_saver_saves_after_each_epoch(tmp_path: Path) -> None:
@@ -102,11 +104,11 @@ def stopped_after(host: SmallHost) -> int:
 @pytest.mark.parametrize(
     ("stopping", "values", "epochs"),
     [
-        (EarlyStopping("e", patience=2), [5, 4, 4, 4, 1], 4),
-        (EarlyStopping("e", patience=2), [5, 6, 4, 5, 3], 5),
-        (EarlyStopping("e", patience=1, min_delta=0.5), [5, 4, 3.6, 1, 1], 3),
-        (EarlyStopping("e", patience=1), [5, None, None, None, 6], 5),
-        (EarlyStopping("e", patience=1), [5, None, 6, None, 6], 3),
+        (EarlyStopping("e", 2, "min"), [5, 4, 4, 4, 1], 4),
+        (EarlyStopping("e", 2, "min"), [5, 6, 4, 5, 3], 5),
+        (EarlyStopping("e", 1, "min", min_delta=0.5), [5, 4, 3.6, 1, 1], 3),
+        (EarlyStopping("e", 1, "min"), [5, None, None, None, 6], 5),
+        (EarlyStopping("e", 1, "min"), [5, None, 6, None, 6], 3),
         (EarlyStopping("e", patience=2, mode="max"), [1, 0, math.nan, 9, 9], 3),
     ],
 )
@@ -118,15 +120,15 @@ def test_early_stopping(
 
 
 def test_early_stopping_waits_on_over_a_resume(tmp_path: Path) -> None:
-    before = EarlyStopping("e", patience=3)
+    before = EarlyStopping("e", 3, "min")
     SmallHost(tmp_path, [PutValues("e", [1, 2, 2]), before], max_epoch=3).run()
-    after = EarlyStopping("e", patience=3)
+    after = EarlyStopping("e", 3, "min")
     after.restore(round_trip(before.state()))
     host = SmallHost(tmp_path, [PutValues("e", [2, 0]), after], max_epoch=5)
     host.global_step, host.epoch = 12, 3
     assert stopped_after(host) == 4
     # It has ended: started again, it does nothing.
-    again = EarlyStopping("e", patience=3)
+    again = EarlyStopping("e", 3, "min")
     again.restore(round_trip(after.state()))
     host = SmallHost(tmp_path, [PutValues("e", [0]), again], max_epoch=5)
     host.global_step, host.epoch = 16, 4
@@ -141,3 +143,36 @@ def test_early_stopping_refuses_nonsense(kwargs: dict[str, float]) -> None:
 
 def test_periodic_best_saver_keeps_its_key() -> None:
     assert repr(PeriodicTrigger(MinSaver("e"), every_k_epochs=2)) == repr(MinSaver("e"))
+
+
+class Measure(PutValues):
+    """Puts values whose metric declares a direction."""
+
+    def __init__(self, name: str, values: list[float], mode: Mode) -> None:
+        super().__init__(name, values)
+        self._mode: Mode = mode
+
+    def before_train(self) -> None:
+        self.trainer.monitors.directions[self._name] = self._mode
+
+
+@pytest.mark.parametrize("wrapped", [False, True])
+@pytest.mark.parametrize(("mode", "best"), [("max", 3), ("min", 2)])
+def test_the_direction_is_that_of_the_metric(
+    tmp_path: Path, mode: Mode, best: int, wrapped: bool
+) -> None:
+    """Savers and early stopping without a mode follow the declared direction."""
+    saver: Callback = BestSaver("score")
+    stopping: Callback = EarlyStopping("score", patience=3)
+    measure: Callback = Measure("score", [0.955, 0.1, 0.983, 0.5, 0.6, 0.7], mode)
+    if wrapped:
+        measure, saver, stopping = (PeriodicTrigger(c, 1) for c in (measure, saver, stopping))
+    host = SmallHost(tmp_path, [measure, saver, stopping], steps_per_epoch=1, max_epoch=6).run()
+    assert host.saves[-1][0] == best
+    assert host.epoch == best + 3
+
+
+@pytest.mark.parametrize("callback", [BestSaver("e"), EarlyStopping("e")])
+def test_an_undeclared_direction_must_be_given(tmp_path: Path, callback: Callback) -> None:
+    with pytest.raises(ConfigError, match=r"No metric declares.*'e' is better(?s:.*)mode='min'"):
+        SmallHost(tmp_path, [PutValues("e", [1.0]), callback]).run()

@@ -60,7 +60,7 @@ EVERY: dict[str, Callable[[], Callback]] = {
     "finder": lambda: LearningRateFinder(steps=20),
     "best": lambda: MinSaver("val/error"),
     "worst": lambda: MaxSaver("val/error"),
-    "early": lambda: EarlyStopping("val/error", patience=2),
+    "early": lambda: EarlyStopping("val/error", 2, "min"),
     "by hand": HumanHyperParamSetter,
     "function": lambda: HyperParamSetterWithFunc("learning_rate", lambda epoch, old: old * 0.9),
     "plateau": lambda: StatMonitorParamSetter(

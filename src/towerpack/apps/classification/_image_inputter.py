@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack.apps._inputter import Inputter, Split
 from towerpack.apps._pictures import PictureInputter, read_picture
-from towerpack.apps._splits import divide, num_of
+from towerpack.apps._splits import Name, held_out, relative_name, root_of, subset
 from towerpack.apps.classification._data_config import DataConfig
 from towerpack.apps.classification.augmenters import Augmenter
 from towerpack.config import Registry
@@ -97,15 +97,6 @@ class Pictures:
         some = pictures[positions] if array else [pictures[i] for i in positions]
         return replace(self, pictures=some, labels=self.labels[positions])
 
-    def divided(self, num: int) -> tuple[Pictures, Pictures]:
-        """What is left, and `num` of them: always the same ones, each class in proportion.
-
-        Raises:
-            ConfigError: There are fewer.
-        """
-        rest, chosen = divide(len(self), num, self.labels)
-        return self.take(rest), self.take(chosen)
-
 
 def joined(parts: Sequence[Pictures]) -> Pictures:
     """Several lists of files as one."""
@@ -176,6 +167,22 @@ class ImageInputter(PictureInputter):
             )
         return parts[split]
 
+    def names_of(self, part: Pictures) -> Sequence[Name]:
+        """Return a name for each picture: that of its file below `path`, or its content."""
+        if isinstance(part.pictures, np.ndarray):
+            return [picture.tobytes() for picture in part.pictures]
+        root = root_of(self.config)
+        return [relative_name(file, root) for file in part.pictures]
+
+    def row_names(self, split: Split) -> Sequence[Name]:
+        """Return the names of a split's pictures."""
+        return self.names_of(self.part(split))
+
+    def divided(self, part: Pictures, split: Literal["test", "val"]) -> tuple[Pictures, Pictures]:
+        """Return the pictures that are left, and the share `validation` of them for a split."""
+        chosen = held_out(self.names_of(part), self.config.validation, split, part.labels)
+        return part.take(np.flatnonzero(~chosen)), part.take(np.flatnonzero(chosen))
+
     def source(self, split: str, shuffle: bool = False) -> DataFlow:
         """(picture uint8 of any size, label) of a split, decoded."""
         part = self.part(split)
@@ -231,10 +238,9 @@ class ImageInputter(PictureInputter):
         config = self.config
         train, divisible = parts.get("train"), "validation" in self.takes
         if train is not None and "val" not in parts and divisible and config.validation:
-            num = num_of(config.validation, len(train))
-            train, parts["val"] = train.divided(num)
+            train, parts["val"] = self.divided(train, "val")
         if train is not None and config.samples is not None:
-            _, train = train.divided(config.samples)
+            train = train.take(subset(self.names_of(train), config.samples, train.labels))
         if train is not None:
             parts["train"] = train
         return parts

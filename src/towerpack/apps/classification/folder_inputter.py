@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from towerpack._core.errors import ConfigError
-from towerpack.apps._splits import num_of, places, root_of
+from towerpack.apps._splits import places, root_of
 from towerpack.apps.classification._image_inputter import (
     Found,
     ImageInputter,
@@ -46,7 +46,7 @@ class FolderInputter(ImageInputter):
         whole = Pictures(folder.files, folder.labels)
         if not self.config.validation:
             return folder.classes, {"train": whole}
-        train, test = whole.divided(num_of(self.config.validation, len(whole)))
+        train, test = self.divided(whole, "test")
         return folder.classes, {"train": train, "test": test}
 
 

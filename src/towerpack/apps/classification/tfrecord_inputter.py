@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from towerpack._core.errors import ConfigError, FormatError
-from towerpack.apps._splits import places
+from towerpack.apps._splits import places, relative_name, root_of
 from towerpack.apps.classification._image_inputter import Found, ImageInputter, Labels, Pictures
 from towerpack.dataflow import TFRecordData
 from towerpack.dataflow.formats import FixedFeature
@@ -44,6 +44,12 @@ class TFRecordInputter(ImageInputter):
             numbers = np.arange(cast("int", store.node.size))
             parts[split] = Pictures(numbers, np.zeros(len(numbers), np.int64), store)
         return names, parts
+
+    def names_of(self, part: Pictures) -> Sequence[str]:
+        """Return a name for each record: its file below `path`, and its place in the file."""
+        store, root = cast("_RecordReader", part.decode), root_of(self.config)
+        places_of = (store.node.find(int(number))[:2] for number in part.pictures)
+        return [f"{relative_name(store.paths[file], root)}:{start}" for file, start in places_of]
 
     def class_counts(self, split: str = "train") -> Labels:
         """As the base; all records of the split are read."""

@@ -22,6 +22,8 @@ class SegmentationReport(ClassificationReport):
         classes: Names and void.
     """
 
+    better = "max"
+
     def __init__(self, classes: Classes) -> None:
         super().__init__(classes.names, 1)
         self._matrix = MeanIoU(classes.names, ignore=VOID)

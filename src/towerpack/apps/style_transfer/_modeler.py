@@ -116,7 +116,7 @@ class StyleModeler(Modeler):
 
     def metrics(self) -> Sequence[Inferencer]:
         """The losses."""
-        return [ScalarStats(["cost", *_LOSSES])]
+        return [ScalarStats(["cost", *_LOSSES], mode="min")]
 
     def for_inference(self) -> Painter:
         """The network alone, which needs no style picture any more."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.logs import get_logger
 from towerpack.apps._inputter import Inputter, Split, read_classes, write_classes
-from towerpack.apps._splits import num_of, places, set_apart
+from towerpack.apps._splits import held_out, parted, places, subset
 from towerpack.apps._text import VOCABULARY, Vocabulary, text_sources
 from towerpack.apps.text_classification._config import DataConfig, TextClassificationConfig
 from towerpack.apps.text_classification._files import READERS, Example
@@ -93,14 +93,19 @@ class TextInputter(Inputter):
         if split == "train" or (split == "val" and not labelled):
             train, val = self._labelled("train"), self._labelled("val")
             if train and not val:
-                num = num_of(config.validation, len(train))
-                train, val = set_apart(train, num, [label for _, label in train])
+                texts, labels = zip(*train, strict=True)
+                train, val = parted(train, held_out(texts, config.validation, "val", labels))
             if train and config.samples is not None:
-                _, train = set_apart(train, config.samples, [label for _, label in train])
+                texts, labels = zip(*train, strict=True)
+                train = [train[i] for i in subset(texts, config.samples, labels)]
             labelled = train if split == "train" else val
         if not labelled:
             raise ConfigError(f"There are no data '{split}'.", fix=f"data.{split}=FILE")
         return labelled
+
+    def row_names(self, split: Split) -> Sequence[str]:
+        """Return the texts of a split."""
+        return [text for text, _ in self.part(split)]
 
     def _labelled(self, split: str) -> list[tuple[str, int]]:
         """Texts of the split's own files, and the numbers of their classes."""

@@ -76,6 +76,10 @@ class TextInputter(Inputter):
         vars(self).pop("vocabulary", None)
         self._ids.clear()
 
+    def row_names(self, split: Split) -> Sequence[str]:
+        """Return the texts of a split."""
+        return [text for _, text in self.texts[split]]
+
     def sources(self, given: Sequence[str]) -> Sequence[str]:
         """Beginnings of texts: as given, or the lines of files, or of standard input for `-`."""
         return text_sources(given)

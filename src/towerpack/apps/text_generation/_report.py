@@ -21,6 +21,8 @@ class TextReport(Reporting):
         inputter: Knows the texts.
     """
 
+    better = "min"
+
     def __init__(self, inputter: TextInputter) -> None:
         self._inputter = inputter
         self._nats: dict[int, float] = {}

@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from towerpack._core.errors import ConfigError
 from towerpack._core.naming import did_you_mean
 from towerpack._core.pictures import as_picture
 from towerpack.callbacks.monitors._retry import RetryingMonitor
+
+if TYPE_CHECKING:
+    from towerpack.callbacks._watch import Mode
 
 HISTORY_LENGTH: Final = 100_000
 
@@ -109,6 +112,10 @@ class Monitors:
         history_length: How many values of each name are kept in memory.
         clock: Seconds that go forward.
 
+    Attributes:
+        directions: `'min'` or `'max'` for each number whose producer declared, before training,
+            whether a smaller or a larger one is better.
+
     Raises:
         ConfigError: Something in the list is not a monitor.
     """
@@ -134,6 +141,7 @@ class Monitors:
         self._length = history_length
         self._history: dict[str, deque[tuple[int, float]]] = {}
         self._step = 0
+        self.directions: dict[str, Mode] = {"cost": "min"}
 
     def at(self, step: int, epoch: int) -> None:
         """What is put next belongs to this step and epoch."""
