@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,7 @@ from starlette.responses import Response
 
 from towerpack._core.errors import ConfigError, RequestError
 from towerpack.serving._batcher import Batcher
+from towerpack.serving._connections import Connection, most_connections
 from towerpack.serving._gate import Gate, Limits, Metrics, error_response
 from towerpack.serving._protocol import answer, call_of
 from towerpack.serving._versions import Versions
@@ -167,7 +169,11 @@ def serve(
         raise ConfigError(what, fix="another --port; 0 takes one that is free") from error
     with listening:
         app = create_app(path, **options)
-        config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=_STOP_S)
+        limits: Limits = options.get("limits", _LIMITS)
+        http: Any = partial(Connection, limits, most_connections(limits))
+        config = uvicorn.Config(
+            app, http=http, ws="none", log_config=None, timeout_graceful_shutdown=_STOP_S
+        )
         config.timeout_keep_alive = 75  # longer than that of clients, who else use a closed one
         ready(f"http://{f'[{host}]' if ':' in host else host}:{listening.getsockname()[1]}")
         # uvicorn raises the signal again when it is done, which would end the process as a failure.
