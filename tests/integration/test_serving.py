@@ -20,10 +20,12 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import served_model
 from served_model import png
-from towerpack import RequestError
+from towerpack import ConfigError, RequestError
+from towerpack.cli import app as cli
 from towerpack.serving import Client
 from warm_python import warm_python
 
@@ -168,6 +170,25 @@ def test_a_connection_without_a_request_is_closed_in_time(exported: Path, name: 
                 assert good.get("/readyz").text == "version 2"
                 time.sleep(1.5)
             assert good.get("/readyz").text == "version 2"
+
+
+def test_a_recipe_stands_for_its_run(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "runs" / "light"
+    (run / "checkpoints").mkdir(parents=True)
+    recipes = [tmp_path / "light.yaml", run / "recipe.yaml", tmp_path / "light" / "recipe.yaml"]
+    for recipe in recipes:
+        recipe.parent.mkdir(exist_ok=True)
+        recipe.write_text("task: classification")
+    for given in ("runs/light", *recipes):
+        with pytest.raises(ConfigError, match=r"no exported SavedModel(?s:.*)towerpack export"):
+            CliRunner().invoke(cli, ["serve", str(given)], catch_exceptions=False)
+    shutil.copytree(exported, run / "export" / "saved_model")
+    for recipe in recipes:
+        with serving(recipe) as (url, _):
+            assert httpx.get(f"{url}/v1/models").json() == {"models": [{"name": "light"}]}
 
 
 def _end(url: str, process: subprocess.Popen[str]) -> None:

@@ -250,6 +250,20 @@ def test_what_is_refused_by_its_size_or_path(server: Server) -> None:
     assert server.get("/v1/models/light:predict").status_code in (404, 405)
 
 
+def test_numbers_of_thousands_of_digits_are_no_failure(server: Server) -> None:
+    number = "7" * 5000
+    model = f"/v1/models/light/versions/{number}"
+    answers = [server.get(model), server.get(f"{model}/metadata")]
+    answers.append(server.post(f"{model}:predict", json={"inputs": 1}))
+    assert {answer.status_code for answer in answers} == {404}
+    for length, status in ((number, 413), ("x", 400)):
+        answer = server.post(PREDICT, content=b"{}", headers={"content-length": length})
+        assert answer.status_code == status
+    for key in ("shape", "dtype", "signature_name"):
+        kind = {"content-type": "application/octet-stream"}
+        assert server.post(f"{PREDICT}?{key}={number}", content=b"", headers=kind).is_client_error
+
+
 def test_status_metadata_health_and_metrics(server: Server) -> None:
     (state,) = server.get("/v1/models/light").json()["model_version_status"]
     told = {"error_code": "OK", "error_message": ""}
