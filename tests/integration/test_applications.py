@@ -24,6 +24,7 @@ from towerpack.apps import find_recipe, recipe_names, write_picture
 from towerpack.callbacks.monitors import read_stats
 from towerpack.checkpoint import list_checkpoints
 from towerpack.cli import app
+from towerpack.inference import load_exported
 from warm_python import warm_python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -267,6 +268,9 @@ def test_an_application_of_ones_own(here: Path, monkeypatch: pytest.MonkeyPatch)
     assert 0 < told["mean_iou"] < 1
     run("export", "runs/own_application")
     subprocess.run([*warm_python(), "own_application.py"], check=True)
+    exported = load_exported(here / "runs" / "own_application" / "export" / "saved_model")
+    files = [path.read_bytes() for path in sorted(here.glob("shapes/*.png"))]
+    assert exported.run({"image_bytes": files})["classes"].shape == (6, 64, 64)
     rows = json.loads(run("infer", "runs/own_application", "shapes", "--json"))
     assert len(rows) == 6
     assert all(abs(sum(v for v in row.values() if isinstance(v, float)) - 1) < 1e-6 for row in rows)
