@@ -105,6 +105,13 @@ class ShapesModeler(Modeler):
     def metrics(self) -> Sequence[Inferencer]:
         return [ScalarStats("cost"), MeanIoU()]
 
+    def export_arguments(self) -> Mapping[str, Any]:
+        def preprocess(file: tf.Tensor) -> tf.Tensor:  # the exported model takes picture files
+            image = tf.io.decode_image(file, channels=3, expand_animations=False)
+            return tf.cast(tf.image.resize(image, [SIZE_PX, SIZE_PX], "area"), tf.uint8)
+
+        return {"preprocess": preprocess}
+
 
 class MeanIoU(Inferencer):
     """Intersection over union, averaged over the classes."""

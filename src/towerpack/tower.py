@@ -25,7 +25,9 @@ from towerpack._keras.adapter import mask_of
 from towerpack.nn import Summary as Summary
 from towerpack.nn import TowerContext as TowerContext
 from towerpack.nn import VariableStore, components_of, frozen_statistics, owners_of
+from towerpack.nn import freeze_variables as freeze_variables
 from towerpack.nn import get_current_tower_context as get_current_tower_context
+from towerpack.nn import remap_variables as remap_variables
 from towerpack.tf1._slim import mend_slim
 from towerpack.tf1._summaries import taken_from_tensorflow
 

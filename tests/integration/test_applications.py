@@ -24,6 +24,7 @@ from towerpack.apps import find_recipe, recipe_names, write_picture
 from towerpack.callbacks.monitors import read_stats
 from towerpack.checkpoint import list_checkpoints
 from towerpack.cli import app
+from towerpack.inference import load_exported
 from warm_python import warm_python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -161,6 +162,41 @@ def test_a_folder_of_data_with_a_recipe_is_no_run(here: Path) -> None:
     assert find_recipe("pets").name == "pets"
 
 
+PATHS = {
+    "classification": ("data: {inputter: csv, path: photographs}", "data.path"),
+    "segmentation": ("data: {train: pictures/train.csv}", "data.path"),
+    "detection": ("transfer: {pretrained: weights.npz}", "transfer.pretrained"),
+    "style_transfer": ("model: {style: pictures/x.png}", "model.style"),
+    "text_generation": ("data: {path: texts}", "data.path"),
+    "text_classification": ("data: {vocabulary: vocab.txt}", "data.vocabulary"),
+}
+
+
+@pytest.mark.parametrize("task", PATHS)
+def test_paths_in_a_recipe_start_at_its_file(here: Path, task: str) -> None:
+    text, key = PATHS[task]
+    recipe = here / "project" / "own.yaml"
+    recipe.parent.mkdir()
+    recipe.write_text(f"task: {task}\n{text}\n")
+
+    def value(*overrides: str) -> str:
+        found: Any = find_recipe(recipe, overrides).config
+        for name in key.split("."):
+            found = getattr(found, name)
+        return found
+
+    assert Path(value()).is_absolute()
+    assert Path(value()).is_relative_to(recipe.parent)
+    assert value(f"{key}=elsewhere") == "elsewhere"  # which counts from the working directory
+
+
+def test_names_are_found_however_they_are_written() -> None:
+    for name in ("efficientnet-lite0", "efficientnet_lite0", "EfficientNet-Lite0"):
+        given = [f"transfer.pretrained={name}"]
+        assert find_recipe("digits", given).config.transfer.pretrained == "efficientnet-lite0"
+        assert find_recipe(name).name == "efficientnet-lite0"
+
+
 def test_no_checkpoint_is_an_error(here: Path) -> None:
     result = CliRunner().invoke(app, ["eval", "digits"])
     assert isinstance(result.exception, CheckpointError)
@@ -232,6 +268,9 @@ def test_an_application_of_ones_own(here: Path, monkeypatch: pytest.MonkeyPatch)
     assert 0 < told["mean_iou"] < 1
     run("export", "runs/own_application")
     subprocess.run([*warm_python(), "own_application.py"], check=True)
+    exported = load_exported(here / "runs" / "own_application" / "export" / "saved_model")
+    files = [path.read_bytes() for path in sorted(here.glob("shapes/*.png"))]
+    assert exported.run({"image_bytes": files})["classes"].shape == (6, 64, 64)
     rows = json.loads(run("infer", "runs/own_application", "shapes", "--json"))
     assert len(rows) == 6
     assert all(abs(sum(v for v in row.values() if isinstance(v, float)) - 1) < 1e-6 for row in rows)

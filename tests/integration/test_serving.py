@@ -9,6 +9,7 @@ import random
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,10 +20,12 @@ from pathlib import Path
 import httpx
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 import served_model
 from served_model import png
-from towerpack import RequestError
+from towerpack import ConfigError, RequestError
+from towerpack.cli import app as cli
 from towerpack.serving import Client
 from warm_python import warm_python
 
@@ -106,6 +109,86 @@ def _check(client: Client, images: np.ndarray, shift: float | None) -> None:
     for found in (by_name, alone):
         np.testing.assert_allclose(found["probabilities"], expected, atol=1e-5)
     assert client.predict(png(9, 9, 0))["classes"] == ([b"dark"] if not shift else [b"bright"])
+
+
+# The limits as arguments of a program of one line: connections, seconds, files, folder.
+LIMITED = """
+import resource, sys
+from towerpack.serving import Limits, serve
+connections, seconds, files = (int(text) for text in sys.argv[2:5])
+resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+serve(sys.argv[5], name="light", port=0, limits=Limits(connections=connections, request_s=seconds),
+      ready=lambda url: print(f"at {url}/ ", flush=True))
+"""
+
+
+@contextlib.contextmanager
+def limited(folder: Path, connections: int, seconds: int, files: int) -> Iterator[tuple[str, int]]:
+    options = map(str, (connections, seconds, files, folder))
+    command = [*warm_python(), "-c", LIMITED, "serve", *options]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            url = process.stdout.readline().split()[1].rstrip("/")
+            yield url, int(url.rpartition(":")[2])
+        finally:
+            process.kill()
+
+
+BEGUN = b"POST /v1/models/light:predict HTTP/1.1\r\nhost: x\r\n"
+SILENCES = {
+    "nothing": b"",
+    "half of the headers": BEGUN,
+    "no body": BEGUN + b"content-length: 9\r\n\r\n",
+    "a request, and no more": b"GET /readyz HTTP/1.1\r\nhost: x\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize(("connections", "files"), [(100, 2000), (1000, 256)])
+def test_idle_connections_shut_nobody_out(exported: Path, connections: int, files: int) -> None:
+    with limited(exported, connections, 60, files) as (url, port), contextlib.ExitStack() as opened:
+        good = opened.enter_context(httpx.Client(base_url=url, timeout=20))
+        for number in range(300):
+            client = opened.enter_context(socket.create_connection(("127.0.0.1", port)))
+            client.sendall(list(SILENCES.values())[number % len(SILENCES)])
+            if number % 20 == 0:
+                assert good.get("/readyz").text == "version 2"
+        assert httpx.get(f"{url}/readyz", timeout=20).text == "version 2"
+
+
+@pytest.mark.parametrize("name", ["nothing", "half of the headers"])
+def test_a_connection_without_a_request_is_closed_in_time(exported: Path, name: str) -> None:
+    with limited(exported, 1000, 1, 2000) as (url, port):
+        with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+            client.sendall(SILENCES[name])
+            began = time.monotonic()
+            with contextlib.suppress(ConnectionResetError):
+                assert client.recv(1) == b""
+            assert 0.5 < time.monotonic() - began < 15
+        with httpx.Client(base_url=url) as good:  # a request that is answered may take longer
+            for _ in range(2):
+                assert good.get("/readyz").text == "version 2"
+                time.sleep(1.5)
+            assert good.get("/readyz").text == "version 2"
+
+
+def test_a_recipe_stands_for_its_run(
+    exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "runs" / "light"
+    (run / "checkpoints").mkdir(parents=True)
+    recipes = [tmp_path / "light.yaml", run / "recipe.yaml", tmp_path / "light" / "recipe.yaml"]
+    for recipe in recipes:
+        recipe.parent.mkdir(exist_ok=True)
+        recipe.write_text("task: classification")
+    for given in ("runs/light", *recipes):
+        with pytest.raises(ConfigError, match=r"no exported SavedModel(?s:.*)towerpack export"):
+            CliRunner().invoke(cli, ["serve", str(given)], catch_exceptions=False)
+    shutil.copytree(exported, run / "export" / "saved_model")
+    for recipe in recipes:
+        with serving(recipe) as (url, _):
+            assert httpx.get(f"{url}/v1/models").json() == {"models": [{"name": "light"}]}
 
 
 def _end(url: str, process: subprocess.Popen[str]) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ast
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -71,6 +72,20 @@ def stub(package: ModuleType) -> str:
 def stub_file(package: ModuleType) -> Path:
     """Where it is."""
     return Path(str(package.__file__)).with_suffix(".pyi")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "remap_variables of towerpack, towerpack.nn, towerpack.tower",
+        "freeze_variables of towerpack, towerpack.nn, towerpack.tower",
+        "TowerFunction of towerpack, towerpack.tower, towerpack.training",
+        "ExportError of towerpack, towerpack.inference",
+    ],
+)
+def test_names_are_in_every_place_where_one_looks_for_them(name: str) -> None:
+    name, _, modules = name.partition(" of ")
+    assert len({getattr(import_module(m), name) for m in modules.split(", ")}) == 1
 
 
 def test_list_is_pinned() -> None:

@@ -12,14 +12,25 @@ MASK = ":mask"
 def did_you_mean(name: str, known: Iterable[str], *, limit: int = 12) -> str:
     """A sentence that lists near misses of `name`, or else what there is."""
     names = sorted(set(known))
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
-    if close:
+    by_case = {each.lower(): each for each in names}
+    near = difflib.get_close_matches(name.lower(), by_case, n=3, cutoff=0.6)
+    if close := [by_case[each] for each in near]:
         return "Did you mean " + " or ".join(repr(c) for c in close) + "?"
     if not names:
         return "There are none."
     shown = ", ".join(repr(n) for n in names[:limit])
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return f"There are: {shown}{more}."
+
+
+def alike(name: str, known: Iterable[str]) -> str | None:
+    """Return the known name that equals `name`, or else differs only in case, `-` and `_`."""
+    names = list(known)
+    plain = [each.lower().replace("-", "_") for each in names]
+    wanted = name.lower().replace("-", "_")
+    if name in names:
+        return name
+    return names[plain.index(wanted)] if plain.count(wanted) == 1 else None
 
 
 def unique(name: str, taken: Iterable[str]) -> str:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from towerpack._core.errors import ConfigError
-from towerpack._core.naming import did_you_mean
+from towerpack._core.naming import alike, did_you_mean
 from towerpack.apps._config import AppConfig
-from towerpack.config import Registry, load, read_yaml
+from towerpack.config import Registry, from_folder, load, read_yaml
+from towerpack.zoo import PRETRAINED
 
 if TYPE_CHECKING:
     from towerpack.apps._inputter import Inputter
@@ -85,7 +86,8 @@ def find_recipe(where: str | os.PathLike[str], overrides: Sequence[str] = ()) ->
     """The recipe of a name, file or run.
 
     Args:
-        where: A name of the package (`recipe_names`), a YAML file, or a run directory.
+        where: A name of the package (`recipe_names`), a YAML file, or a run directory. Relative
+            paths in a YAML file start at its folder, those in a run at the working directory.
         overrides: `key=value`.
 
     Raises:
@@ -93,9 +95,9 @@ def find_recipe(where: str | os.PathLike[str], overrides: Sequence[str] = ()) ->
     """
     given, path = str(where), Path(where).expanduser()
     # A folder of data may have a recipe too: `towerpack data import` writes one.
-    is_run = (path / "run.json").is_file() or (path / "checkpoints").is_dir()
-    run_dir = path if is_run else None
+    run_dir = path if _is_run(path) else None
     packaged = _packaged()
+    given = alike(given, packaged) or given
     if path.is_dir():
         path /= RECIPE
     elif not path.is_file() and given in packaged:
@@ -112,9 +114,18 @@ def find_recipe(where: str | os.PathLike[str], overrides: Sequence[str] = ()) ->
     if "task" not in values:
         raise ConfigError(f"{path} names no task.", expected="task: classification")
     application = APPLICATIONS.get(str(values["task"]))
+    if path not in packaged.values() and not _is_run(path.parent):
+        data = values.get("data")
+        if isinstance(data, dict) and data.keys() & {"train", "val", "test"}:
+            data.setdefault("path", ".")
+        values = from_folder(application.config, values, path.parent, PRETRAINED)
     config = load(application.config, values, overrides, where=str(path))
     name = path.parent.name if path.name == RECIPE else path.stem
     return Recipe(application, config, name, run_dir)
+
+
+def _is_run(path: Path) -> bool:
+    return (path / "run.json").is_file() or (path / "checkpoints").is_dir()
 
 
 def recipe_names() -> list[str]:

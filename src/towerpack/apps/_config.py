@@ -6,7 +6,8 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from towerpack.config import Config, Regex
+from towerpack._core.naming import alike
+from towerpack.config import Config, PathText, Regex
 from towerpack.zoo import PRETRAINED
 
 
@@ -75,7 +76,7 @@ class Training(Config):
 class Transfer(Config):
     """Weights of elsewhere."""
 
-    pretrained: str | None = None
+    pretrained: PathText | None = None
     "A run, checkpoint, file of weights, or the name of a packaged network."
     skip: Regex = ""
     "Variables that stay at their initial values: a regular expression for whole names."
@@ -86,6 +87,8 @@ class Transfer(Config):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.pretrained is not None:
+            self.pretrained = alike(self.pretrained, PRETRAINED) or self.pretrained
         if self.pretrained is None and (self.skip or self.ignore_mismatch):
             raise ValueError("skip and ignore_mismatch are for `pretrained`, which is not given")
         return self

@@ -14,6 +14,7 @@ from towerpack._core.errors import TowerpackError
 from towerpack._core.native_log import DEBUG
 from towerpack.cli._console import write_plainly
 from towerpack.cli._tracebacks import cause_of, traceback_of
+from towerpack.cli._wording import in_commands
 
 app = typer.Typer(
     name="towerpack",
@@ -63,6 +64,7 @@ def _tell(error: Exception) -> None:
     if os.environ.get(DEBUG):
         traceback.print_exception(error)
     elif isinstance(error, TowerpackError):
+        in_commands(error, next((word for word in sys.argv[1:] if word[0] != "-"), ""))
         cause = cause_of(error)
         # Not `typer.echo`, which writes UTF-8 to terminals that take ASCII.
         if cause is not None:

@@ -70,7 +70,7 @@ def train(
 
         print(explained(found.config), end="")
         return
-    require("tensorflow", extra="tf", needed_for="Training")
+    require("tensorflow", extra="apps", needed_for="Training")
     from towerpack.apps import Runner
 
     trainer = Runner.of(found, run_dir).train()
@@ -177,7 +177,7 @@ def open_recipe(where: str, settings: list[str] | None) -> Recipe:
 
 def open_run(where: str, settings: list[str] | None, run_dir: Path | None) -> tuple[Any, Any]:
     """Runner and display of a run; a recipe's name stands for `runs/NAME`."""
-    require("tensorflow", extra="tf", needed_for="Applications")
+    require("tensorflow", extra="apps", needed_for="Applications")
     with explain_missing("Applications"):
         from towerpack.apps import RECIPE as FILE
         from towerpack.apps import Runner

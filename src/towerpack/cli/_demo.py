@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from towerpack._core.errors import InternalError
-from towerpack._core.extras import require
+from towerpack._core.extras import require_all
 from towerpack.cli._console import console
 
 _NUM_PICTURES = 24
@@ -26,16 +26,8 @@ def demo(
     seed: Annotated[int, typer.Option(help="Of the whole run.")] = 0,
 ) -> None:
     """Train LeNet on handwritten digits, evaluate, predict pictures, export, serve, ask."""
-    for module, extra in (
-        ("tensorflow", "tf"),
-        ("sklearn", "demo"),
-        ("matplotlib", "demo"),
-        ("cv2", "image"),
-        ("pydantic", "apps"),
-        ("fastapi", "serve"),
-        ("httpx", "serve"),
-    ):
-        require(module, extra=extra, needed_for="The demonstration")
+    needed = ("tensorflow", "sklearn", "matplotlib", "cv2", "pydantic", "fastapi", "httpx")
+    require_all(needed, extra="apps,serve", needed_for="The demonstration")
     from towerpack.apps import Runner, find_recipe, infer
 
     recipe = find_recipe("digits", [f"train.seed={seed}"])

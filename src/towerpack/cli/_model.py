@@ -40,7 +40,7 @@ def show(
     Of a run of a recipe, the same; of another run, which does not hold its program, the variables
     of the newest checkpoint.
     """
-    of_recipe = (Path(target) / "recipe.yaml").is_file()
+    of_recipe = target.endswith((".yaml", ".yml")) or (Path(target) / "recipe.yaml").is_file()
     if Path(target).is_dir() and not of_recipe:
         if picture or training:
             raise ConfigError(
@@ -48,9 +48,10 @@ def show(
             )
         _show_run(Path(target))
         return
+    runner = open_run(target, None, None)[0] if of_recipe else None
     with explain_missing("towerpack model"):
         from towerpack.describe import model_summary
-    model = open_run(target, None, None)[0].modeler if of_recipe else model_of(target)
+    model = runner.modeler if runner else model_of(target)
     summary: Any = run_user_code(
         lambda: model_summary(model, is_training=training),
         f"building the model of {target} raised",

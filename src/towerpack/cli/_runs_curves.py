@@ -8,9 +8,10 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
+import yaml
 from rich.markup import escape
 from rich.text import Text
 
@@ -140,10 +141,23 @@ def _curves(run: Path, match: str) -> dict[str, Curve]:
 
 
 def _settings(run: Path) -> dict[str, str]:
-    """What a run was given."""
+    """Return the settings of a run, those of its recipe included."""
     record = record_of(run)
     given = {**record.get("config", {}), **record.get("settings", {}), "seed": record.get("seed")}
+    if (recipe := run / "recipe.yaml").is_file():
+        try:
+            given |= _leaves(yaml.safe_load(recipe.read_bytes()), "")
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{recipe} is not valid YAML: {error}.") from error
     return {n: _ADDRESS.sub("", str(value)) for n, value in given.items() if n != "run_dir"}
+
+
+def _leaves(values: Any, name: str) -> dict[str, Any]:
+    if not isinstance(values, dict):
+        return {name: values}
+    pairs = cast("dict[str, Any]", values).items()
+    leaves = [_leaves(inner, f"{name}.{key}".lstrip(".")) for key, inner in pairs]
+    return {key: value for each in leaves for key, value in each.items()}
 
 
 def _span(curve: Curve | None) -> str:

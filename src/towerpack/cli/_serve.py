@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from towerpack._core.errors import ConfigError
+from towerpack._core.extras import require_all
 from towerpack._core.logs import console as show_log
 
 
@@ -16,7 +18,8 @@ def serve_model(
         Path,
         typer.Argument(
             metavar="RUN_OR_EXPORT_DIR",
-            help="A run that was exported, or what `towerpack export` wrote: EXPORT_DIR/1, 2, ….",
+            help="A run that was exported (or its recipe), or the directory that "
+            "`towerpack export` wrote: EXPORT_DIR/1, 2, ….",
         ),
     ],
     name: Annotated[
@@ -43,6 +46,7 @@ def serve_model(
     A new version in the directory is taken when it appears. Ctrl-C or SIGTERM ends the server when
     what is being answered is answered.
     """
+    require_all(("fastapi", "tensorflow"), extra="serve,tf", needed_for="The server")
     from towerpack.serving import Limits, serve
 
     # Else each request that the model refuses is a warning of TensorFlow's native code.
@@ -62,11 +66,25 @@ def serve_model(
 
 
 def _exported(given: Path) -> tuple[Path, str]:
-    """Where the versions are, and the name of the run that they are of, or of their folder."""
+    """Return the directory of the versions, and the name of their run or folder.
+
+    Raises:
+        ConfigError: The run or recipe has not been exported.
+    """
     inner = Path("export") / "saved_model"
-    for run in (given, Path("runs") / given):
+    name = given.stem if given.name != "recipe.yaml" else given.absolute().parent.name
+    of_file = given.is_file() and given.suffix in (".yaml", ".yml")
+    runs = [given.parent, Path("runs") / name] if of_file else [given, Path("runs") / given]
+    for run in runs:
         if (run / inner).is_dir():
             return run / inner, run.resolve().name
+    trained = next((run for run in runs if (run / "checkpoints").is_dir()), None)
+    if trained or of_file:
+        raise ConfigError(
+            f"{given} has no exported SavedModel.",
+            expected=" or ".join(str(run / inner) for run in runs),
+            fix=f"towerpack export {trained or given}, or name another export's directory",
+        )
     whole = given.resolve()
     of_a_run = whole.parent.name == "export" and (whole.parents[1] / "checkpoints").is_dir()
     return given, whole.parents[1].name if of_a_run else whole.name

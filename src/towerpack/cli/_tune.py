@@ -41,7 +41,7 @@ def tune(
 
         found = replace(found, config=change(found.config, search=read_yaml(space)))
     folder = out or Path("runs") / f"{found.name}-tune"
-    require("tensorflow", extra="tf", needed_for="Training")
+    require("tensorflow", extra="apps", needed_for="Training")
     from towerpack.apps import search
 
     if workers > 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pathlib
 import re
 import types
 import typing
@@ -22,6 +23,9 @@ def _compiled(text: str) -> str:
 
 Regex = Annotated[str, pydantic.AfterValidator(_compiled)]
 """A regular expression, as text."""
+
+PathText = Annotated[str, "path"]
+"""Path of a file or folder. A relative one in a YAML file starts at the folder of that file."""
 
 
 class Config(pydantic.BaseModel):
@@ -52,12 +56,14 @@ class Key:
         description: What it says about itself.
         section: The configuration that it is, if it is one and no value.
         free: A mapping whose keys are the user's.
+        is_path: Whether the field is a `PathText` or a `pathlib.Path`, or is called `path`.
     """
 
     path: str
     description: str
     section: type[Config] | None
     free: bool
+    is_path: bool
 
 
 def keys_of(config: type[Config], prefix: str = "") -> Iterator[Key]:
@@ -66,7 +72,9 @@ def keys_of(config: type[Config], prefix: str = "") -> Iterator[Key]:
         kinds = _kinds(field.annotation)
         section = next((k for k in kinds if isinstance(k, type) and issubclass(k, Config)), None)
         free = any(typing.get_origin(k) is dict or k is dict for k in kinds)
-        yield Key(f"{prefix}{name}", field.description or "", section, free)
+        marked = any("path" in getattr(kind, "__metadata__", field.metadata) for kind in kinds)
+        path = name == "path" or marked or pathlib.Path in kinds
+        yield Key(f"{prefix}{name}", field.description or "", section, free, path)
         if section is not None:
             yield from keys_of(section, f"{prefix}{name}.")
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -12,7 +13,7 @@ import pydantic
 import yaml
 
 from towerpack._core.errors import ConfigError
-from towerpack._core.naming import did_you_mean
+from towerpack._core.naming import alike, did_you_mean
 from towerpack.config._config import Config, Key, keys_of
 
 C = TypeVar("C", bound=Config)
@@ -71,6 +72,23 @@ def load(
             details="\n".join(details),
             fix="`--show-config` shows all keys with what they mean",
         ) from None
+
+
+def from_folder(
+    config: type[Config], values: Mapping[str, Any], folder: Path, names: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return values from a YAML file with relative paths taken from the folder of the file.
+
+    A path that exists only in the working directory is kept, as are `names`.
+    """
+    changed, leaves = copy.deepcopy(dict(values)), dict(_leaves(values))
+    for key in keys_of(config):
+        value = leaves.get(key.path)
+        if key.is_path and isinstance(value, str) and not value.startswith("~"):
+            beside = folder.absolute() / value
+            if beside.exists() or not (Path(value).exists() or alike(value, names)):
+                _put(changed, key.path, os.path.normpath(beside))
+    return changed
 
 
 def change(config: C, **values: Any) -> C:
@@ -148,6 +166,10 @@ def _told(error: Any, keys: Sequence[Key]) -> str:
         ]
         return f"{path}: no such key. {did_you_mean(name, beside)}"
     got = "" if error["type"] == "missing" else f", got {error['input']!r}"
+    if error["type"] in ("tuple_type", "list_type"):
+        items = re.split(r"[,\s]+|(?<=\d)x(?=\d)", str(error["input"]).strip("() "))
+        items *= 2 if error["type"] == "tuple_type" and len(items) == 1 else 1
+        got += f"; write {path}=[{','.join(items)}]"
     return f"{path}: {error['msg']}{got}"
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Generic, TypeVar, cast
 
 from towerpack._core.errors import ConfigError
-from towerpack._core.naming import did_you_mean
+from towerpack._core.naming import alike, did_you_mean
 
 T = TypeVar("T")
 
@@ -40,14 +40,16 @@ class Registry(Generic[T]):
         self._known[name] = found
 
     def get(self, spec: str | T) -> T:
-        """The object of a name, of `module:attribute`, or the object itself.
+        """Return the object of a name, of `module:attribute`, or the object itself.
+
+        Names are the same if they differ only in case, `-` and `_`.
 
         Raises:
             ConfigError: There is none.
         """
         if not isinstance(spec, str):
             return spec
-        found = self._known.get(spec, spec)
+        found = self._known[name] if (name := alike(spec, self)) else spec
         if not isinstance(found, str):
             return found
         module, colon, attribute = found.partition(":")

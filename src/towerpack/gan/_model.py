@@ -7,8 +7,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from towerpack._core.errors import LayerError
 from towerpack.dataflow import FakeData, RepeatedData
-from towerpack.gan.losses import Loss, began, non_saturating
+from towerpack.gan.losses import Costs, Loss, began, non_saturating
 from towerpack.model import ModelDesc
 from towerpack.nn import expose, summary
 
@@ -37,11 +38,21 @@ class GANModelDesc(ModelDesc):
 
         It reports what shares of real and of generated data the discriminator takes for real
         (logits above 0), too.
+
+        Raises:
+            LayerError: The loss returned something other than `Costs`.
         """
         for name, logits in (("real_as_real", logits_real), ("fake_as_real", logits_fake)):
             share = tf.reduce_mean(tf.cast(logits > 0, tf.float32))
             summary.moving_average(f"discriminator/{name}", share)
-        return self.set_costs(**loss(logits_real, logits_fake)._asdict())
+        costs: Any = loss(logits_real, logits_fake)
+        if getattr(costs, "_fields", None) != Costs._fields:
+            raise LayerError(
+                f"The loss returned a {type(costs).__name__}, without the players' names.",
+                expected="towerpack.gan.losses.Costs",
+                fix="return Costs(generator=…, discriminator=…)",
+            )
+        return self.set_costs(**costs._asdict())
 
     def build_began_losses(
         self, error_real: tf.Tensor, error_fake: tf.Tensor, gamma: float = 0.5, rate: float = 0.001

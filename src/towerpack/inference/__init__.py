@@ -4,6 +4,7 @@ from towerpack._core.extras import require
 
 require("tensorflow", extra="tf", needed_for="towerpack.inference")
 
+from towerpack._core.errors import ExportError as ExportError
 from towerpack.inference._batching import BatchingPredictor as BatchingPredictor
 from towerpack.inference._comparison import compare_exported as compare_exported
 from towerpack.inference._dataset_predictor import DatasetPredictor as DatasetPredictor

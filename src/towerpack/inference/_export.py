@@ -122,7 +122,7 @@ def export(
     _check(predictor, examples, format, class_names, preprocess)
     if class_names is not None:
         named = {"probabilities": predictor.output_names[0]}
-    functions = ExportModule(predictor, desc, named, class_names, preprocess, serve)
+    functions = ExportModule(predictor, named, class_names, preprocess, serve)
     told: dict[str, Any] = {
         "format": format,
         "quantize": quantize,
@@ -157,10 +157,13 @@ def export(
         except TowerpackError:
             raise
         except Exception as error:
+            fix = None if format == "saved_model" else "export with format='saved_model'"
+            if "untracked" in str(error):
+                fix = "create layers with lookup tables outside build_graph, such as in __init__"
             raise ExportError(
                 f"The model cannot be exported as {format}.",
                 details=f"{error}"[:_LONGEST],
-                fix="another format=: saved_model takes every model",
+                fix=fix,
             ) from error
         greatest = max(found, key=lambda key: found[key])
         rows = len(next(iter(examples.values()), ()))

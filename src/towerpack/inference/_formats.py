@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -17,7 +18,6 @@ from towerpack.inference._exported import DEFAULT_SIGNATURE
 from towerpack.inference._keras_layer import as_keras_model
 from towerpack.inference._predictor import Predictor
 from towerpack.inference._runtimes import FILES
-from towerpack.model import ModelDesc
 
 QUANTIZATIONS: Final[Mapping[str, Sequence[str]]] = {
     "saved_model": (),
@@ -33,7 +33,6 @@ class ExportModule(tf.Module):
 
     Args:
         predictor: Of the model.
-        model: May hold lookup tables.
         outputs: Names outside -> names in the model.
         class_names: Of a classifier, whose one output is called 'probabilities'.
         preprocess: The bytes of a picture's file -> the model's one input, for one example.
@@ -46,7 +45,6 @@ class ExportModule(tf.Module):
     def __init__(
         self,
         predictor: Predictor,
-        model: ModelDesc,
         outputs: Mapping[str, str],
         class_names: Sequence[str] | None,
         preprocess: Callable[[Any], Any] | None,
@@ -83,13 +81,24 @@ class ExportModule(tf.Module):
             specs = self.specs if preprocess is None else files
             self.by_signature[DEFAULT_SIGNATURE] = _function(classify, specs)
         self.concrete = self.by_signature[self.plain].get_concrete_function()
-        captured = {id(outer) for outer, _ in self.concrete.graph.captures}
         # A module is saved with the variables and tables that it holds.
-        resource = tf.saved_model.experimental.TrackableResource
-        holders = [model, *predictor.keras_layers()]
-        held = (value for holder in holders for value in vars(holder).values())
-        self.tables = [value for value in held if isinstance(value, resource)]
+        captured = {id(c) for f in self.by_signature.values() for c in _captures(f)}
+        self.tables = [t for t in _tables() if id(t._resource_handle) in captured]
         self.read = [v for v in predictor.variables.values() if id(v.handle) in captured]
+
+
+def _captures(function: Any) -> list[Any]:
+    return [outer for outer, _ in function.get_concrete_function().graph.captures]
+
+
+def _tables() -> list[Any]:
+    """Return all lookup tables of this process. Keras layers, lists and globals may hold them."""
+    resource, frozen = tf.saved_model.experimental.TrackableResource, gc.get_freeze_count()
+    gc.unfreeze()  # otherwise get_objects() leaves out what was made before gc.freeze()
+    found = [each for each in gc.get_objects() if issubclass(type(each), resource)]
+    if frozen:
+        gc.freeze()
+    return found
 
 
 def _function(function: Callable[..., Any], specs: Sequence[tf.TensorSpec]) -> Any:

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from towerpack._core.errors import ConfigError, MissingExtraError
+from towerpack._core.errors import ConfigError, MissingExtraError, SpecError
 from towerpack._core.extras import require
 from towerpack._core.naming import did_you_mean
 from towerpack._core.native_log import quiet_start
@@ -137,7 +137,14 @@ def _litert(path: Path) -> Functions:
         return _infos((name, d["dtype"], d["shape_signature"]) for name, d in details.items())
 
     signature = Signature(infos(runner.get_input_details()), infos(runner.get_output_details()))
-    return {DEFAULT_SIGNATURE: (signature, _one_at_a_time(lambda given: runner(**given)))}
+
+    def call(given: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        try:
+            return runner(**given)
+        except RuntimeError as error:  # LiteRT has no other type for values out of range
+            raise SpecError("LiteRT cannot compute these values.", details=str(error)) from error
+
+    return {DEFAULT_SIGNATURE: (signature, _one_at_a_time(call))}
 
 
 def _keras(path: Path) -> Functions:

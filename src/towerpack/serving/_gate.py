@@ -18,6 +18,7 @@ from towerpack._core.errors import RequestError
 from towerpack._core.logs import get_logger
 
 _OPEN = ("/", "/healthz", "/readyz")  # the page says nothing of the model before it has the token
+_DIGITS = 18  # of a length; the first ones of a longer number are too large, too
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}
 
 
@@ -31,6 +32,10 @@ class Limits:
         body_bytes: Of one request (413).
         held_bytes: Of all requests that are being received or computed (429).
         pixels: Of one picture, as its header says (400).
+        connections: Open at once (`serve` only). If more come, the one that has been idle longest
+            is closed.
+        request_s: Seconds for the headers of a request to arrive (`serve` only). Then the
+            connection is closed.
     """
 
     batch: int = 32
@@ -38,6 +43,8 @@ class Limits:
     body_bytes: int = 16 << 20
     held_bytes: int = 512 << 20
     pixels: int = 50_000_000
+    connections: int = 1000
+    request_s: float = 20.0
 
 
 class Metrics:
@@ -117,7 +124,10 @@ class Gate:
             raise RequestError("A token is needed: Authorization: Bearer TOKEN.", status=401)
         if headers.get("content-encoding", "identity") != "identity":
             raise RequestError("Bodies are taken uncompressed only.", status=415)
-        self._check_size(int(headers.get("content-length", "0")))
+        length = headers.get("content-length", "0")
+        if not length.isdecimal():
+            raise RequestError("Content-Length is not a number.", status=400)
+        self._check_size(int(length[:_DIGITS]))
 
     def _check_size(self, size: int) -> None:
         if size > (most := self._limits.body_bytes):

@@ -72,7 +72,7 @@ def call_of(
 
 def answer(call: Call, outputs: Mapping[str, np.ndarray]) -> bytes:
     """The body of the answer. An output that is the only one is given without its name."""
-    if call.by_row and call.rows:
+    if call.by_row and (call.rows or all(a.ndim and not len(a) for a in outputs.values())):
         columns = [[jsonable(np.asarray(row), n) for row in a] for n, a in outputs.items()]
         rows = zip(*columns, strict=True)
         found = [row[0] if len(row) == 1 else dict(zip(outputs, row, strict=True)) for row in rows]
@@ -193,7 +193,10 @@ def jsonable(array: np.ndarray, name: str) -> Any:
     if array.dtype.kind in "OSU":
         return _texts(array.tolist(), name.endswith("_bytes"))
     array = array.astype(np.float32) if array.dtype.kind == "V" else array  # bfloat16
-    plain = np.ascontiguousarray(array) if array.ndim else array[()]
+    if array.ndim:
+        plain = np.ascontiguousarray(array)
+    else:  # orjson writes floats of every size, but not all of NumPy's integers (`longlong`)
+        plain = array[()] if array.dtype.kind == "f" else array.item()
     if array.dtype.kind != "f" or np.isfinite(array).all():
         return plain
     # orjson writes null for what is not finite; TensorFlow Serving writes words.

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from towerpack._core.extras import require
 
 if TYPE_CHECKING:
+    from towerpack.tower import TowerFunction as TowerFunction
     from towerpack.training._async import AsyncMultiGPUTrainer as AsyncMultiGPUTrainer
     from towerpack.training._build_step import BuiltStep as BuiltStep
     from towerpack.training._build_step import build_step as build_step
@@ -101,6 +102,7 @@ __all__ = [
     "SyncMultiGPUTrainer",
     "SyncMultiGPUTrainerParameterServer",
     "SyncMultiGPUTrainerReplicated",
+    "TowerFunction",
     "TrainConfig",
     "TrainStep",
     "Trainer",

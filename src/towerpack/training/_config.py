@@ -6,9 +6,10 @@ import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, SupportsIndex
+from typing import Any, Literal, Self, SupportsIndex
 
 from towerpack._core.errors import ConfigError
+from towerpack._core.naming import did_you_mean
 from towerpack.callbacks import Callback, Callbacks
 from towerpack.training._init import as_init
 
@@ -87,6 +88,14 @@ class TrainConfig:
     eager: bool = False
     init: Any = None
     session_init: Any = None
+
+    def __new__(cls, *_: Any, **settings: Any) -> Self:
+        """Refuse an unknown setting as Python does, and name near misses."""
+        known = cls.__dataclass_fields__
+        for name in settings:
+            if name not in known:
+                raise TypeError(f"TrainConfig has no '{name}'. {did_you_mean(name, known)}")
+        return object.__new__(cls)
 
     def __post_init__(self) -> None:
         """Check what can be checked without building anything."""

@@ -13,6 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from towerpack._core.errors import CheckpointError
+from towerpack._core.naming import alike
 from towerpack.checkpoint import read_weights
 from towerpack.zoo import PRETRAINED, read_pretrained
 
@@ -38,8 +39,9 @@ def read_arrays(source: Any) -> Weights:
 
 
 def _foreign(source: Any) -> Weights | None:
-    if isinstance(source, str) and source in PRETRAINED:
-        return f"the package of {source}", read_pretrained(source), False
+    name = alike(source, PRETRAINED) if isinstance(source, str) else None
+    if name and (name == source or not Path(source).exists()):
+        return f"the package of {name}", read_pretrained(name), False
     if not isinstance(source, str | os.PathLike):
         return None
     path = Path(os.fspath(source))

@@ -11,7 +11,6 @@ import tensorflow as tf
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
-from towerpack._core.naming import did_you_mean
 from towerpack._core.native_log import quiet_start
 from towerpack.training._config import TrainConfig
 from towerpack.training._distribution import Distribution, SharedVariables
@@ -131,10 +130,16 @@ def _checked(devices: Devices | None, trainer: str) -> list[str]:
         raise ConfigError(f"devices={devices!r}.", expected="at least one device, each listed once")
     for name in chosen:
         if name not in known:
+            kind = name.partition(":")[0]
+            kind = kind if kind in ("CPU", "GPU") and f"{kind}:0" in known else "CPU"
+            parts = f"[tf.config.LogicalDeviceConfiguration()] * {max(2, len(chosen))}"
             raise ConfigError(
                 f"TensorFlow has no device '{name}'.",
                 got=f"devices={devices!r}",
-                fix=did_you_mean(name, known),
+                expected=f"some of {', '.join(known)}",
+                fix=f"split a {kind} before TensorFlow uses it, and name its parts '{kind}:0', "
+                f"'{kind}:1', …: tf.config.set_logical_device_configuration("
+                f"tf.config.list_physical_devices('{kind}')[0], {parts})",
             )
     return chosen
 

@@ -125,6 +125,17 @@ def test_compare(two: Path) -> None:
     assert "val/error" not in runs("compare", two / "a", two / "b", "--match", "^cost")
 
 
+def test_compare_shows_what_the_recipes_say(two: Path) -> None:
+    for name, network in (("a", "lenet"), ("b", "resnet20")):
+        text = f"data: {{size: [8, 8], path: x}}\nmodel: {{network: {network}}}\n"
+        (two / name / "recipe.yaml").write_text(text + f"optimizer: {{name: of-{name}}}\n")
+    text = runs("compare", two / "a", two / "b")
+    rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
+    assert rows["model.network"] == ["lenet", "resnet20"]
+    assert rows["optimizer.name"] == ["of-a", "of-b"]
+    assert "data.size" not in rows and "data.path" not in rows  # which are the same
+
+
 def test_plot(two: Path) -> None:
     text = runs("plot", two / "a", two / "b")
     assert "val/error" in text and "time/save" not in text

@@ -11,7 +11,18 @@ from hypothesis import strategies as st
 from pydantic import Field
 
 from towerpack import ConfigError
-from towerpack.config import Config, change, differences, explained, load, read_yaml, to_yaml
+from towerpack.config import (
+    Config,
+    PathText,
+    Registry,
+    change,
+    differences,
+    explained,
+    from_folder,
+    load,
+    read_yaml,
+    to_yaml,
+)
 
 
 class Data(Config):
@@ -47,6 +58,12 @@ WRONG: dict[str, tuple[dict[str, Any], list[str], str]] = {
     "several keys": ({"extra": {}}, ["size=3"], "data.size, extra.size"),
     "no YAML": ({}, ["title=[1"], "'\\[1' is no value in YAML"),
     "no setting": ({}, ["batch_size"], "key=value"),
+    "a pair without brackets": ({}, ["data.size=16,24"], r"write data.size=\[16,24\]"),
+    "a pair with spaces": ({}, ["data.size=(16, 24)"], r"write data.size=\[16,24\]"),
+    "a pair with a cross": ({}, ["data.size=16x24"], r"write data.size=\[16,24\]"),
+    "one number for a pair": ({}, ["data.size=224"], r"write data.size=\[224,224\]"),
+    "a list without brackets": ({"extra": {}}, ["names=box,fox"], r"extra.names=\[box,fox\]"),
+    "a list of one": ({"extra": {}}, ["names=box"], r"write extra.names=\[box\]"),
     "out of range": (
         {},
         ["batch_size=0"],
@@ -71,6 +88,50 @@ def test_a_mistake_is_told_by_its_key(case: str) -> None:
     values, overrides, text = WRONG[case]
     with pytest.raises(ConfigError, match=text):
         load(Everything, values, overrides, where="here.yaml")
+
+
+def test_names_differ_in_more_than_case_hyphens_and_underscores() -> None:
+    registry: Registry[int] = Registry("thing", {"one-two": 12, "Three_x": 3, "same_a": 1})
+    for name in ("one-two", "one_two", "One-Two", "ONE_TWO"):
+        assert registry.get(name) == 12
+    assert registry.get("three-X") == 3
+    registry.register("same-a", 2)
+    assert (registry.get("same_a"), registry.get("same-a")) == (1, 2)
+    for name, near in (("onetwo", "one-two"), ("SAME_A", "same_a")):  # the second means both
+        with pytest.raises(ConfigError, match=f"(?s)There is no thing.*Did you mean.*'{near}'"):
+            registry.get(name)
+
+
+def test_paths_in_a_file_start_at_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Inner(Config):
+        path: str | None = None
+        title: str = "here"
+
+    class Paths(Config):
+        file: PathText = "default"
+        object: Path | None = None
+        inner: Inner = Inner()
+        several: list[Inner] = Field(default_factory=list)
+
+    folder, elsewhere = tmp_path / "recipes", tmp_path / "elsewhere"
+    for each in (folder / "both", elsewhere / "both", elsewhere / "here", elsewhere / "name"):
+        each.mkdir(parents=True)
+    monkeypatch.chdir(elsewhere)
+
+    def of(value: str) -> str | None:
+        values = {"inner": {"path": value, "title": "both"}, "file": value, "object": value}
+        found = load(Paths, from_folder(Paths, values, folder, ["name-x"]), where="x")
+        assert (found.file, found.inner.title) == (found.inner.path, "both")
+        assert str(found.object) == found.file
+        return found.inner.path
+
+    assert of("both") == str(folder / "both")
+    assert of("../recipes/nowhere") == str(folder / "nowhere")
+    assert of("here") == "here"  # it exists in the working directory alone
+    assert of("name_x") == "name_x"
+    assert of("~/x") == "~/x" and of("/x") == "/x"
 
 
 @pytest.mark.parametrize("text", ["a: [", "- 1", "\xff"])

@@ -85,6 +85,18 @@ def with_(**attributes: Any) -> Any:
     )()
 
 
+@pytest.mark.parametrize(
+    "costs", [lambda real, fake: (real, fake), lambda real, fake: real, lambda real, fake: None]
+)
+def test_a_loss_that_does_not_name_its_costs_is_refused(costs: Any) -> None:
+    class Own(Model):
+        def build_losses(self, *logits: Any) -> Any:
+            return super().build_losses(*logits, loss=costs)
+
+    with pytest.raises(LayerError, match=r"returned a (?s:.*)Costs\(generator=…, discriminator=…"):
+        build_step(Own(), step=GANStep())
+
+
 def test_players_move_at_their_own_steps() -> None:
     make = lambda: {"g_optimizer": WeightEMA(momentum(), 0.5), "d_optimizer": momentum()}  # noqa: E731
     train = build_step(with_(make=make), step=SeparateGANStep(1, 3))

@@ -338,6 +338,97 @@ def test_strings(runs: dict[str, Path], tmp_path: Path) -> None:
     )
 
 
+LOOKUP = keras.layers.StringLookup(vocabulary=["a", "global"])
+
+
+class Lookups(KerasInside):
+    """Tables of Keras layers in every place where a model may hold them."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        layers, words = keras.layers, ["a", "four"]
+        (folder / "words.txt").write_text("a\nfour\n")
+        initializer = tf.lookup.TextFileInitializer(
+            str(folder / "words.txt"), tf.string, 0, tf.int64, -1, delimiter=" "
+        )
+        self.numbers = layers.IntegerLookup(vocabulary=[1, 8])
+        self.text = layers.TextVectorization(vocabulary=words, output_sequence_length=1)
+        self.network = keras.Sequential([layers.Dense(3)])
+        self.sequence = keras.Sequential(
+            [keras.Input([], dtype="string"), layers.StringLookup(vocabulary=words)]
+        )
+        self.listed = [{"in": (layers.StringLookup(vocabulary=words),)}]
+        self.inner = Words()
+        self.inner.lookup = layers.StringLookup(vocabulary=words)  # type: ignore[attr-defined]
+        self.files = [tf.lookup.StaticHashTable(initializer, 7)]
+
+    def inputs(self) -> list[tf.TensorSpec]:
+        return [tf.TensorSpec([None], tf.string, "text")]
+
+    def build_graph(self, text: tf.Tensor) -> tf.Tensor:
+        inner: Any = self.inner
+        ids = [
+            self.numbers(tf.cast(tf.strings.length(text), tf.int64)),
+            self.text(text)[:, 0],
+            self.sequence(text),
+            self.listed[0]["in"][0](text),
+            inner.lookup(text),
+            inner.table.lookup(text),
+            LOOKUP(text),
+            self.files[0].lookup(text),
+        ]
+        y = self.network(tf.stack([tf.cast(each, tf.float32) for each in ids], 1))
+        expose("y", y)
+        return tf.reduce_mean(y)
+
+
+def test_lookup_tables_are_exported_wherever_the_model_holds_them(tmp_path: Path) -> None:
+    model, text = Lookups(tmp_path), np.array(TEXT, object)
+    run = trained(model, tmp_path / "run")
+    export(model, run, tmp_path / "out", outputs="y", batch_examples=text)
+    (tmp_path / "words.txt").unlink()  # the file is part of the export
+    got = load_exported(tmp_path / "out").run({"text": text})["y"]
+    np.testing.assert_allclose(got, Predictor(model, run, outputs="y")(text), rtol=1e-5)
+    assert len(np.unique(got, axis=0)) == 3
+
+
+class Recurrent(KerasInside):
+    """Zero rows end ONNX Runtime's process here, and LiteRT refuses them."""
+
+    def __init__(self, unroll: bool) -> None:
+        layers = keras.layers
+        self.network = keras.Sequential([layers.LSTM(4, unroll=unroll), layers.Dense(2)])
+
+    def inputs(self) -> list[tf.TensorSpec]:
+        return [tf.TensorSpec([None, 7, 3], tf.float32, "x")]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_zero_rows_give_zero_rows(form: str, tmp_path: Path) -> None:
+    def make() -> ModelDesc:
+        return Recurrent(unroll=form == "litert")
+
+    export(make(), trained(make(), tmp_path / "run"), tmp_path, format=form, outputs="y")
+    for runtime in installed_runtimes(tmp_path):
+        got = load_exported(tmp_path, runtime).run({"x": np.zeros([0, 7, 3], np.float32)})["y"]
+        assert (got.shape, got.dtype) == ((0, 2), np.float32)
+
+
+class Mean(KerasInside):
+    def build_graph(self, x: tf.Tensor) -> tf.Tensor:
+        y = tf.reduce_mean(self.network(x))
+        expose("y", y)
+        return y
+
+
+@pytest.mark.parametrize("form", ["onnx", "litert"])
+def test_zero_rows_without_an_answer_are_refused(form: str, tmp_path: Path) -> None:
+    export(Mean(), trained(Mean(), tmp_path / "run"), tmp_path, format=form, outputs="y")
+    exported = load_exported(tmp_path)
+    with pytest.raises(SpecError, match="'x' is empty"):
+        exported.run({"x": np.zeros([0, 3], np.float32)})
+
+
 @pytest.mark.parametrize(
     ("name", "kwargs", "error", "message"),
     [

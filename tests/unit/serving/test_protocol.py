@@ -12,13 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 import served_model
 from served_model import png
-from towerpack import ConfigError, RequestError
+from towerpack import ConfigError, ModelDesc, RequestError, inference
+from towerpack.checkpoint import CheckpointStore
+from towerpack.nn import expose
 from towerpack.serving import Client, Limits, create_app
+from towerpack.tower import TowerFunction
 
 BRIGHT, DARK = png(20, 30, 250), png(5, 9, 10)
 PREDICT = "/v1/models/light:predict"
@@ -164,6 +169,49 @@ def test_bad_bodies_are_told_what_is_wrong(server: Server, body: bytes) -> None:
     assert BAD[body] in answer.json()["error"]
 
 
+class Tokens(ModelDesc):
+    """A classifier of texts of 4 tokens."""
+
+    def __init__(self) -> None:
+        self.embedding = keras.layers.Embedding(5, 3)
+
+    def inputs(self) -> list[tf.TensorSpec]:
+        return [tf.TensorSpec([None, 4], tf.int32, "words")]
+
+    def build_graph(self, words: tf.Tensor) -> tf.Tensor:
+        probabilities = tf.nn.softmax(tf.reduce_mean(self.embedding(words), 1))
+        expose("prob", probabilities)
+        return tf.reduce_mean(probabilities)
+
+
+@pytest.mark.parametrize("form", ["saved_model", "onnx", "litert", "keras"])
+def test_a_classifier_of_every_format_answers(form: str, tmp_path: Path) -> None:
+    tower = TowerFunction(Tokens().build_graph, Tokens().inputs())
+    tower.trace(is_training=True)
+    with CheckpointStore(tmp_path / "run" / "checkpoints") as store:
+        values = {name: v.numpy() for name, v in tower.store.named_variables().items()}
+        store.save(1, {"model": values, "optimizer": {}}, {})
+    names = ["a", "b", "c"]
+    inference.export(
+        Tokens(), tmp_path / "run", tmp_path / "out", format=form, outputs="prob", class_names=names
+    )
+    server = Server(tmp_path / "out")
+    words = np.array([[0, 1, 2, 3], [4, 4, 4, 4]], np.int32)
+    asked: dict[str, Any] = {"signature_name": "tensors"}
+    by_row = server.post(PREDICT, json={**asked, "instances": words.tolist()})
+    by_column = server.post(PREDICT, json={**asked, "inputs": words.tolist()})
+    assert (by_row.status_code, by_column.status_code) == (200, 200), by_row.text
+    columns = by_column.json()["outputs"]
+    rows = by_row.json()["predictions"]
+    assert rows == [{key: columns[key][row] for key in columns} for row in range(2)]
+    assert [row["class_ids"] for row in rows] == np.argmax(columns["probabilities"], 1).tolist()
+    for body in ({"instances": []}, {"inputs": []}, {"instances": [[0, 0, 0, 99]]}):
+        assert server.post(PREDICT, json={**asked, **body}).status_code == 400
+    kind = {"content-type": "application/octet-stream"}
+    nothing = server.post(f"{PREDICT}?signature_name=tensors", content=b"", headers=kind)
+    assert nothing.json() == {"predictions": []}
+
+
 def test_bodies_of_bytes(server: Server) -> None:
     pictures = {"content-type": "image/png"}
     row = server.post(PREDICT, content=BRIGHT, headers=pictures).json()["predictions"][0]
@@ -200,6 +248,20 @@ def test_what_is_refused_by_its_size_or_path(server: Server) -> None:
         answer = server.get(path)
         assert (answer.status_code, list(answer.json())) == (404, ["error"])
     assert server.get("/v1/models/light:predict").status_code in (404, 405)
+
+
+def test_numbers_of_thousands_of_digits_are_no_failure(server: Server) -> None:
+    number = "7" * 5000
+    model = f"/v1/models/light/versions/{number}"
+    answers = [server.get(model), server.get(f"{model}/metadata")]
+    answers.append(server.post(f"{model}:predict", json={"inputs": 1}))
+    assert {answer.status_code for answer in answers} == {404}
+    for length, status in ((number, 413), ("x", 400)):
+        answer = server.post(PREDICT, content=b"{}", headers={"content-length": length})
+        assert answer.status_code == status
+    for key in ("shape", "dtype", "signature_name"):
+        kind = {"content-type": "application/octet-stream"}
+        assert server.post(f"{PREDICT}?{key}={number}", content=b"", headers=kind).is_client_error
 
 
 def test_status_metadata_health_and_metrics(server: Server) -> None:

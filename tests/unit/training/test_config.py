@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import keras
 import pytest
 
 from towerpack import CallbackError, ConfigError, DataFlowError
 from towerpack.callbacks import ModelSaver
 from towerpack.dataflow import DataFromList
-from towerpack.training import SimpleTrainer, TrainConfig
+from towerpack.training import (
+    AsyncMultiGPUTrainer,
+    SimpleTrainer,
+    SyncMultiGPUTrainer,
+    SyncMultiGPUTrainerParameterServer,
+    TrainConfig,
+)
 
 FLOW = DataFromList([1])
 
@@ -45,6 +52,43 @@ def test_what_only_a_trainer_can_tell() -> None:
         SimpleTrainer(TrainConfig(model=model, dataflow=[1, 2]))
     with pytest.raises(CallbackError, match="is not a callback"):
         SimpleTrainer(TrainConfig(model=model, dataflow=FLOW, callbacks=[ModelSaver]))  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("max_epochs", "max_epoch"),
+        ("callback", "callbacks"),
+        ("steps_per_epochs", "steps_per_epoch"),
+    ],
+)
+def test_near_misses_of_settings_are_named(name: str, known: str) -> None:
+    with pytest.raises(TypeError, match=f"'{name}'.*Did you mean '{known}'"):
+        TrainConfig(model=3, dataflow=FLOW, **{name: 1})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("callback", "ours"),
+    [
+        (keras.callbacks.EarlyStopping(), r"towerpack\.callbacks\.EarlyStopping"),
+        (keras.callbacks.ModelCheckpoint, "ModelSaver"),
+        (keras.callbacks.ReduceLROnPlateau(), "StatMonitorParamSetter"),
+        (keras.callbacks.LambdaCallback(), "subclass of towerpack"),
+        (type("Mine", (keras.callbacks.TensorBoard,), {})(), "TensorBoardMonitor"),
+    ],
+)
+def test_callbacks_of_keras_are_refused_with_ours(callback: Any, ours: str) -> None:
+    with pytest.raises(CallbackError, match=ours):
+        SimpleTrainer(TrainConfig(model=([], lambda: None), dataflow=FLOW, callbacks=[callback]))
+
+
+@pytest.mark.parametrize("devices", [["CPU:0", "CPU:9"], ["CPU:7", "CPU:8"], ["CPU:0", "TPU:0"]])
+def test_a_missing_device_is_refused_with_how_to_make_it(devices: list[str]) -> None:
+    config = TrainConfig(model=([], lambda: None), dataflow=FLOW)
+    for trainer in (SyncMultiGPUTrainer, SyncMultiGPUTrainerParameterServer, AsyncMultiGPUTrainer):
+        with pytest.raises(ConfigError, match="no device") as raised:
+            trainer(config, devices=devices)
+        assert "tf.config.set_logical_device_configuration" in (raised.value.fix or "")
 
 
 def test_everything_is_named() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from towerpack.apps._config import AppConfig, Network, PictureData
+from towerpack.config import PathText
 
 
 class DataConfig(PictureData):
@@ -26,11 +27,11 @@ class ModelConfig(Network):
 
     network: str = "fns"
     "fns, or module:function: from [n, h, w, 3] in -1..1 to [n, h, w, 3] in 0..255."
-    style: str | None = None
+    style: PathText | None = None
     "The picture whose style is learnt."
     style_size: int = Field(default=256, ge=16)
     "What its shorter side is scaled to: larger, and brush strokes are larger."
-    features: str = "efficientnet-lite0"
+    features: PathText = "efficientnet-lite0"
     "What sees content and style: efficientnet-lite0, or a file with the weights of VGG-19."
     content_layers: list[str] | None = None
     "Where contents are compared; null for the usual ones of the feature network."

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from towerpack.apps._config import AppConfig, Data, Network
+from towerpack.config import PathText
 
 
 class DataConfig(Data):
@@ -26,13 +27,13 @@ class DataConfig(Data):
     "Take so many of the training texts only."
     tokenizer: Literal["word", "wordpiece"] = "word"
     "Words, or parts of words as BERT's."
-    vocabulary: str | None = None
+    vocabulary: PathText | None = None
     "A tokenizer.json (of a run, say) or vocab.txt; else made of the training data, and kept."
     vocab_size: int = Field(default=40_000, ge=10)
     "The greatest number of tokens of a vocabulary that is made."
     lowercase: bool = True
     "Make letters small and take off their accents; a tokenizer.json says so itself."
-    vectors: str | None = None
+    vectors: PathText | None = None
     "Vectors of words that a training starts from: a text file as GloVe's."
     max_length: int = Field(default=256, ge=8)
     "Tokens of a text that count; the rest is cut off."
