@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from processes import free_port
+from processes import free_port, stopwatch
 from scaling import only_in_full, sample
 from warm_python import warm_python
 
@@ -186,6 +187,43 @@ def test_two_hosts_and_a_cable_that_is_pulled(hosts: list[Host], tmp_path: Path)
     assert time.monotonic() - pulled < 60
     for index, other in ((0, 1), (1, 0)):
         assert f"worker {other} ({workers.addresses[other]})" in workers.said(index)
+
+
+@pytest.mark.parametrize(("index", "case"), [(1, "wrong_label_of_1"), (0, "failed_function_of_0")])
+def test_an_error_inside_tensorflow_ends_all_and_is_named(
+    index: int, case: str, tmp_path: Path
+) -> None:
+    workers = Workers(case, tmp_path)
+    with stopwatch() as watch:
+        workers.wait_for("failed inside TensorFlow", index)
+        watch.seconds = 0
+        assert workers.codes(60) == [1, 1], workers.said(0) + workers.said(1)
+    assert watch.seconds < 15
+    batches = list((tmp_path / "run").rglob("failed-step-*.npz"))
+    assert len(batches) == 1
+    step = int(batches[0].stem.rpartition("-")[2])
+    text = f"Step {step} of worker {index} ({workers.addresses[index]}) failed inside TensorFlow"
+    for i in range(2):
+        assert text in workers.said(i) and str(batches[0]) in workers.said(i)
+        assert re.search("got .*(value of|no label) 9", workers.said(i))
+    assert f"PeerError: worker {index}" in workers.said(1 - index)
+    with np.load(batches[0]) as batch:
+        assert 9 in batch["y"]
+
+
+def test_sigterm_ends_a_worker_that_waits_for_another(tmp_path: Path) -> None:
+    workers = Workers("waits", tmp_path)
+    workers.wait_for("epoch 1\n", 0)
+    workers.wait_for("epoch 1\n", 1)
+    time.sleep(0.5)
+    workers.processes[0].send_signal(signal.SIGTERM)
+    with stopwatch() as watch:
+        assert workers.processes[0].wait(60) == 143, workers.said(0)
+    assert watch.seconds < 25
+    assert "Saved at step 3" in workers.said(0)
+    for process in workers.processes.values():
+        process.kill()
+        process.wait()
 
 
 def test_one_that_does_not_come_is_named(tmp_path: Path) -> None:

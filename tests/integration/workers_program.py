@@ -186,6 +186,46 @@ def fails(where: Path) -> None:
     together(where, [ModelSaver(), Fail(), Say()], max_epoch=4)
 
 
+def _fails_in_a_step(where: Path, index: int, build: Any) -> None:
+    wrong = np.where(np.arange(48) == 24 + 4 * index, 9, np.arange(48) % 4).astype(np.int32)
+    data = BatchData(DataFromArrays(X, wrong), 4)
+    specs = [SPECS[0], tf.TensorSpec([None], tf.int32, "y")]
+    together(where, [ModelSaver(), Say()], dataflow=data, model=(specs, build, sgd))
+
+
+def wrong_label_of_1(where: Path) -> None:
+    def build(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        logits = FullyConnected("fc", x, 4)
+        return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(y, logits))
+
+    _fails_in_a_step(where, 1, build)
+
+
+def failed_function_of_0(where: Path) -> None:
+    def look(y: np.ndarray) -> np.ndarray:
+        if y.max() > 3:
+            raise RuntimeError(f"no label {y.max()}")
+        return y
+
+    def build(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        seen = tf.ensure_shape(tf.numpy_function(look, [y], tf.int32), [None])
+        out = FullyConnected("fc", x, 1)[:, 0]
+        return tf.reduce_mean(tf.square(out - tf.cast(seen, tf.float32)))
+
+    _fails_in_a_step(where, 0, build)
+
+
+def waits(where: Path) -> None:
+    """Worker 1 does not come to the next call; worker 0 waits for it."""
+
+    class Sleep(Say):
+        def trigger_epoch(self) -> None:
+            super().trigger_epoch()
+            time.sleep(1000 * TEAM.index)
+
+    together(where, [ModelSaver(), Sleep()])
+
+
 def alone(where: Path) -> None:
     raise AssertionError("the other one has not come, and this one goes on")
 

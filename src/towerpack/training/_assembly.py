@@ -40,6 +40,8 @@ from towerpack.training._team import Agreement
 
 # Before the names of variables as they are trained, if the checkpoint's model has others.
 TRAINED = "trained/"
+# The other processes of a run wait meanwhile.
+_READ_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +255,8 @@ class Assembly:
 
     def _explain(self, error: tf.errors.OpError) -> Exception:
         """Describe a call that TensorFlow has given up; its first steps may have been applied."""
-        lost = self._of.distribution.team.lost(error)
+        team = self._of.distribution.team
+        lost = team.lost(error)
         if lost is not None:
             return lost
         done = int(self._at.step_variable.numpy()) - self._of.state.step
@@ -264,4 +267,7 @@ class Assembly:
             return None if inputs is None else self.context.named(inputs)
 
         path = self._at.run_dir / f"failed-step-{number:08d}.npz"
-        return step_error(error, f"Step {number}", path, read_again)
+        if team.size == 1:
+            return step_error(error, f"Step {number}", path, read_again)
+        what = f"Step {number} of {team.name(team.index)}"
+        return step_error(error, what, path, read_again, seconds=_READ_S)

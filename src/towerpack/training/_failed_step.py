@@ -24,6 +24,7 @@ def step_error(
     what: str,
     path: Path,
     read_again: Callable[[], Mapping[str, np.ndarray] | None],
+    seconds: float = _READ_S,
 ) -> StepError:
     """Error in place of TensorFlow's, whose text is mostly its own call stack.
 
@@ -32,20 +33,24 @@ def step_error(
         what: For the message, such as 'Step 12'.
         path: Where to keep the inputs.
         read_again: Gives the inputs by name, or None; may take long or fail.
+        seconds: How long to wait for it.
     """
-    stack, _, essence = (error.message or str(error)).rstrip().rpartition("\n\n")
+    message = re.sub(r"\s*\[\[\{\{.*", "", error.message or str(error), flags=re.DOTALL)
+    stack, _, essence = message.rstrip().rpartition("\n\n")
     frames = list(_FRAME.finditer(stack))
     made = "Made by {function} ({file}, line {line})."
     return StepError(
         f"{what} failed inside TensorFlow: {type(error).__name__}.",
-        got=re.sub(r"\s*\[\[.*", "", essence, flags=re.DOTALL).strip() or essence,
+        got=essence.strip(),
         expected="what can be computed; it was not applied",
-        fix=_kept(path, read_again),
+        fix=_kept(path, read_again, seconds),
         details=made.format(**frames[-1].groupdict()) if frames else "",
     )
 
 
-def _kept(path: Path, read_again: Callable[[], Mapping[str, np.ndarray] | None]) -> str:
+def _kept(
+    path: Path, read_again: Callable[[], Mapping[str, np.ndarray] | None], seconds: float
+) -> str:
     found: list[Any] = []
 
     def read() -> None:
@@ -56,8 +61,8 @@ def _kept(path: Path, read_again: Callable[[], Mapping[str, np.ndarray] | None])
 
     thread = threading.Thread(target=read, name="towerpack-read-again", daemon=True)
     thread.start()
-    thread.join(_READ_S)
-    batch = found[0] if found else TimeoutError(f"not there after {_READ_S:.0f} s")
+    thread.join(seconds)
+    batch = found[0] if found else TimeoutError(f"not there after {seconds:.0f} s")
     if batch is None:
         return "look at the data of this step (they were made inside TensorFlow and are not kept)"
     try:

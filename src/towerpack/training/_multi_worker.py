@@ -3,6 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import select
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -17,10 +25,11 @@ from towerpack.dataflow import DataFlow, ShardData
 from towerpack.dataflow._flow import is_shard
 from towerpack.inputs import SplitInput
 from towerpack.training._config import TrainConfig
-from towerpack.training._executor import Executor
+from towerpack.training._executor import CallResult, Executor
 from towerpack.training._kept import variables_kept
 from towerpack.training._mirrored import Mirrored
 from towerpack.training._peers import (
+    end_process,
     leave_at_once_at_exit,
     missing_peers,
     resolver_of,
@@ -28,7 +37,7 @@ from towerpack.training._peers import (
     wait_for_peers,
 )
 from towerpack.training._step import TrainStep
-from towerpack.training._team import Ending, Proposal, Team
+from towerpack.training._team import ENDINGS_BY_SIGNAL, Ending, Proposal, Team, has_failed
 from towerpack.training._trainer import Trainer
 
 _LOG = get_logger(__name__)
@@ -40,11 +49,23 @@ _LOST = (
     tf.errors.InternalError,
 )
 _ANSWER_S = 5.0
+# How long a process that is to end waits for the others.
+_PATIENCE_S = 10.0
+_EXIT_CODES = {ending: 128 + number for number, ending in ENDINGS_BY_SIGNAL.items()}
+_REPORT = re.compile(r"<<(\{.*?\})>>")
 
 
 class _LongCalls(Executor):
     # The workers agree between two calls, which takes some 5 ms and waits for the last of them.
     budget_s = 0.5
+
+    def run(self, steps: int, *, after: int) -> CallResult:
+        with self._distribution.team.collective():
+            return super().run(steps, after=after)
+
+    def run_heavy(self, *, after: int) -> CallResult:
+        with self._distribution.team.collective():
+            return super().run_heavy(after=after)
 
 
 class MultiWorkerTrainer(Trainer):
@@ -149,6 +170,7 @@ class Workers(Team):
         self._strategy = strategy
         self._cluster = cluster
         self._gather = tf.function(self._gathered, autograph=False, reduce_retracing=True)
+        self._since: float | None = None
 
     def name(self, index: int) -> str:
         """As the cluster calls it."""
@@ -182,7 +204,18 @@ class Workers(Team):
 
     def agree(self, proposal: Proposal) -> Proposal:
         """One all-gather of a row of numbers."""
-        rows = self._all(np.asarray([proposal.steps, proposal.ending, *proposal.numbers], float))
+        if self.broken:
+            return proposal
+        try:
+            row = np.asarray([proposal.steps, proposal.ending, *proposal.numbers], float)
+            rows = self._all(row)
+        except tf.errors.OpError as error:
+            report = _report_in(error)
+            if report is None:
+                raise self.lost(error) or error from None
+            ending = Ending(report["ending"])
+            leave_at_once_at_exit(_EXIT_CODES.get(ending, 1))
+            return Proposal(0, ending, report["process"], (), report["reason"])
         process = int(rows[:, 1].argmax())
         return Proposal(
             steps=int(rows[:, 0].min()),
@@ -192,24 +225,86 @@ class Workers(Team):
         )
 
     def lost(self, error: Exception) -> Exception | None:
-        """Ask each peer whether it is there."""
+        """Take the report of a peer, or ask each whether it is there."""
         if self.size == 1 or not isinstance(error, _LOST):
             return None
         peers = self._cluster.peers
+        report = _report_in(error)
+        silent = {} if report else silent_peers(peers, _ANSWER_S)
+        if not (report or silent or "ollective" in str(error)):
+            return None  # an operation of the model's own
         leave_at_once_at_exit(1)
-        silent = silent_peers(peers, _ANSWER_S)
+        if report:
+            return has_failed(self.name(report["process"]), report["reason"])
         if silent:
             return missing_peers(silent, "does not answer")
         return missing_peers(peers, "ended the step")
+
+    @contextmanager
+    def collective(self) -> Iterator[None]:
+        """Note since when this process waits, and whether the block fails."""
+        self._since = time.monotonic()
+        try:
+            yield
+        except BaseException:
+            self.broken = True
+            raise
+        finally:
+            self._since = None
+
+    def abort(self, reason: str, ending: Ending = Ending.FAILED) -> None:
+        """TensorFlow aborts collectives when a peer dies, but not when an operation fails."""
+        if self.size > 1:
+            report = {"process": self.index, "ending": ending, "reason": reason}
+            leave_at_once_at_exit(_EXIT_CODES.get(ending, 1))
+            eager_context.context().report_error_to_cluster(
+                tf.errors.ABORTED, f"<<{json.dumps(report, ensure_ascii=False)}>>"
+            )
+
+    @contextmanager
+    def ended_by_sigterm(self) -> Iterator[None]:
+        """Watch for signals in a thread. Python handles none while TensorFlow waits."""
+        if self.size == 1 or threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        reader, writer = os.pipe()
+        os.set_blocking(writer, False)
+        before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        threading.Thread(
+            target=self._end_if_stuck, args=(reader,), name="towerpack-signals", daemon=True
+        ).start()
+        try:
+            yield
+        finally:
+            signal.set_wakeup_fd(before)
+            os.close(writer)
+
+    def _end_if_stuck(self, reader: int) -> None:
+        number, arrived, aborted = 0, 0.0, False
+        while True:
+            if select.select([reader], [], [], 0.2 if number else None)[0]:
+                read = os.read(reader, 1)
+                if not read:
+                    os.close(reader)
+                    return
+                if read[0] in (signal.SIGTERM, signal.SIGINT):
+                    number, arrived = read[0], time.monotonic()
+            since = self._since
+            waited = time.monotonic() - max(arrived, since) if number and since else 0.0
+            if waited > _PATIENCE_S and not aborted:
+                aborted = True
+                name = signal.Signals(number).name
+                reason = f"{name} came while it waited for the others, for {_PATIENCE_S:g} s."
+                self.abort(reason, ENDINGS_BY_SIGNAL[number])
+            if waited > 1.5 * _PATIENCE_S:
+                end_process(128 + number)
 
     def _all(self, row: np.ndarray) -> np.ndarray:
         """The rows of all processes, [processes, …]."""
         if self.size == 1:
             return row[None]
-        try:
+        with self.collective():
             rows = self._gather(tf.constant(row[None])).numpy()
-        except tf.errors.OpError as error:
-            raise self.lost(error) or error from None
         return rows[:: len(rows) // self.size]
 
     def _gathered(self, row: tf.Tensor) -> tf.Tensor:
@@ -219,6 +314,12 @@ class Workers(Team):
 
         given = self._strategy.run(of_replica)
         return self._strategy.experimental_local_results(given)[0]
+
+
+def _report_in(error: Exception) -> dict[str, Any] | None:
+    """What `abort` of some process has told."""
+    found = _REPORT.search(str(error))
+    return json.loads(found[1]) if found else None
 
 
 _NOTHING = np.zeros(0, np.uint8)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack
 from typing import Any
 
 import tensorflow as tf
@@ -54,6 +54,8 @@ class Run:
             Interrupted: SIGTERM or Ctrl-C came, and the run has been saved.
         """
         of, state, team = self._of, self._of.state, self._of.distribution.team
+        stack.enter_context(of.agreement.until_the_end())
+        stack.enter_context(team.ended_by_sigterm())
         directory, checkpoint, seed = open_run(of.config, state, team, stack)
         resumed_at = None if checkpoint is None else checkpoint.step
         ledger = stack.enter_context(
@@ -68,7 +70,7 @@ class Run:
         step.assign(0)
         self.opened = Opened(directory.path, seed, monitors, ledger, step, self._check_interrupt)
         # Nothing has happened yet that would have to be saved.
-        with of.interrupt.at_once() if team.size == 1 else nullcontext():
+        with of.interrupt.at_once() if team.size == 1 else team.collective():
             self.parts = Assembly(of, self.opened, resumed=checkpoint is not None)
         directory.record_settings(self.parts.settings)
         stack.callback(of.distribution.release, self.parts.tower)
@@ -118,7 +120,7 @@ class Run:
         except Exception as error:
             if state.settled:
                 of.saves.before_failure(error, state.place)
-            of.agreement.fail()
+            of.agreement.fail(error)
             raise
 
     def _check_interrupt(self) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 import signal
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from towerpack._core.errors import PeerError
+from towerpack._core.errors import PeerError, TowerpackError, text_of
 from towerpack.training._hyper_params import HyperParams
 from towerpack.training._interrupt import Interrupted, InterruptFlag, StopTraining
 
@@ -27,7 +28,7 @@ class Ending(IntEnum):
     FAILED = 5
 
 
-_SIGNALS: dict[int, Ending] = {
+ENDINGS_BY_SIGNAL: dict[int, Ending] = {
     signal.SIGINT: Ending.INTERRUPTED,
     signal.SIGTERM: Ending.TERMINATED,
 }
@@ -41,12 +42,14 @@ class Proposal(NamedTuple):
         ending: Why there is no next call.
         process: Which process's ending it is.
         numbers: Hyper-parameters; those of the chief hold.
+        reason: Error message of the process that has failed, if it was able to send one.
     """
 
     steps: int
     ending: Ending = Ending.NOT_YET
     process: int = 0
     numbers: tuple[float, ...] = ()
+    reason: str = ""
 
 
 class Team:
@@ -55,10 +58,12 @@ class Team:
     Attributes:
         size: How many there are.
         index: Which one this is.
+        broken: Whether a collective has failed here, after which none can be joined.
     """
 
     size: int = 1
     index: int = 0
+    broken: bool = False
 
     @property
     def is_chief(self) -> bool:
@@ -84,6 +89,17 @@ class Team:
     def lost(self, error: Exception) -> Exception | None:
         """The error that names a peer, where one is the reason for an error of TensorFlow's."""
         return None
+
+    def collective(self) -> AbstractContextManager[None]:
+        """Mark a block in which this process may wait for the others."""
+        return nullcontext()
+
+    def abort(self, reason: str, ending: Ending = Ending.FAILED) -> None:
+        """End the collectives of all processes with an error that tells them the reason."""
+
+    def ended_by_sigterm(self) -> AbstractContextManager[None]:
+        """End this process after SIGTERM even if it waits for the others."""
+        return nullcontext()
 
 
 class Agreement:
@@ -140,7 +156,7 @@ class Agreement:
             return
         self._left = True
         if ending is None:
-            ending = _SIGNALS.get(self._interrupt.signal, Ending.FAILED)
+            ending = ENDINGS_BY_SIGNAL.get(self._interrupt.signal, Ending.FAILED)
         agreed = self._team.agree(Proposal(0, ending, numbers=self._numbers()))
         if agreed.ending > max(ending, Ending.STOPPED):
             self._follow(agreed)
@@ -151,10 +167,29 @@ class Agreement:
         values = self._hyper_params.values().values()
         return (*values, *(math.nan if value is None else value for value in held))
 
-    def fail(self) -> None:
-        """`leave`, where something has failed here: what others say does not count."""
-        with suppress(Exception, Interrupted):
-            self.leave(Ending.FAILED)
+    def fail(self, error: Exception) -> None:
+        """Tell the others about an error that ends this process, unless they know it."""
+        if not self._team.broken:
+            with suppress(Exception, Interrupted):
+                self.leave(Ending.FAILED)
+        self._abort(error)
+
+    @contextmanager
+    def until_the_end(self) -> Iterator[None]:
+        """Tell the others about an error in the block, also where they do not ask."""
+        try:
+            yield
+        except Exception as error:
+            lost = None if self._left else self._team.lost(error)
+            self._abort(lost or error)
+            if lost is not None:
+                raise lost from None
+            raise
+
+    def _abort(self, error: Exception) -> None:
+        if not (self._left or isinstance(error, PeerError)):
+            self._left = True
+            self._team.abort(_reason(error))
 
     def _follow(self, agreed: Proposal) -> None:
         if agreed.ending is Ending.NOT_YET:
@@ -162,14 +197,27 @@ class Agreement:
         self._left = True
         name = self._team.name(agreed.process)
         if agreed.ending is Ending.FAILED:
-            raise PeerError(
-                f"{name} has failed.",
-                expected="all processes of the run to go on",
-                fix="look at what that process has printed; start all of them anew, the run is "
-                "continued",
-            )
-        if agreed.ending in _SIGNALS.values():
-            number = next(n for n, ending in _SIGNALS.items() if ending is agreed.ending)
+            raise has_failed(name, agreed.reason)
+        if agreed.ending in ENDINGS_BY_SIGNAL.values():
+            number = next(n for n, ending in ENDINGS_BY_SIGNAL.items() if ending is agreed.ending)
             self._interrupt.receive(number, name)
             raise Interrupted(signal.Signals(number).name)
         raise StopTraining(f"{name} has stopped it")
+
+
+def has_failed(name: str, reason: str) -> PeerError:
+    """Error for the failure of another process that was able to tell the reason."""
+    return PeerError(
+        f"{name} has failed.",
+        got=reason or None,
+        expected="all processes of the run to go on",
+        fix="look at what that process has printed; start all of them anew, the run is continued",
+    )
+
+
+def _reason(error: Exception) -> str:
+    """An error in a few lines: what remote procedure calls pass on is cut at about 1 KiB."""
+    if isinstance(error, TowerpackError):
+        fix = f" To fix: {error.fix}." if error.fix else ""
+        return f"{error.what}{fix} {(error.got or '')[:250]}".rstrip()
+    return f"{type(error).__name__}: {text_of(error)[:500]}"

@@ -11,8 +11,8 @@ from typing import Any, cast
 import numpy as np
 import tensorflow as tf
 
-from towerpack._core.errors import ConfigError
-from towerpack._core.logs import console
+from towerpack._core.errors import ConfigError, PeerError
+from towerpack._core.logs import console, get_logger
 from towerpack._core.native_log import quiet_start
 from towerpack.callbacks.monitors import Monitors
 from towerpack.inference import Predictor
@@ -26,6 +26,7 @@ from towerpack.training._executor import Executor
 from towerpack.training._hyper import VariableParam
 from towerpack.training._hyper_params import HyperParams
 from towerpack.training._interrupt import Interrupted, InterruptFlag
+from towerpack.training._peers import leave_at_once_at_exit
 from towerpack.training._practice import as_practice
 from towerpack.training._run import Run
 from towerpack.training._run_state import RunState, RunStateView
@@ -33,6 +34,8 @@ from towerpack.training._saves import Saves
 from towerpack.training._starting import callbacks_of, steps_of_one_pass
 from towerpack.training._step import SupervisedStep, TrainStep
 from towerpack.training._team import Agreement
+
+_LOG = get_logger(__name__)
 
 
 class Trainer(RunStateView):
@@ -207,6 +210,12 @@ class Trainer(RunStateView):
             # It may have come after the last step: the run is complete, but the program is to end.
             self._interrupt.check()
         except Interrupted:
+            raise SystemExit(self._interrupt.exit_code) from None
+        except PeerError as error:
+            if not self._interrupt.signal:
+                raise
+            _LOG.error("%s", error)
+            leave_at_once_at_exit(self._interrupt.exit_code)
             raise SystemExit(self._interrupt.exit_code) from None
 
     def _make_executor(self, **parts: Any) -> Any:
