@@ -60,6 +60,15 @@ class Distribution(ABC):
         """Call a function where each of the replicas here runs."""
         function()
 
+    def on_copies(self, function: Callable[..., Any], *values: Any) -> Any:
+        """In the graph: call a function on values of `replicate`, on each replica's copies.
+
+        Args:
+            function: Computes tensors, and changes nothing.
+            *values: Any structures of tensors.
+        """
+        return function(*values)
+
     def check_xla(self) -> None:
         """Compile something small where the replicas will run.
 

@@ -220,7 +220,8 @@ class Executor:
         if self._xla:
             compute = tf.function(compute, jit_compile=True, autograph=False)
         inputs, computed = self._distribution.replicate(compute, self._source, self._at)
-        pairs = list(zip(self._optimizers, computed.gradients, strict=True))
+        gradients = self._distribution.on_copies(_sum_repeated_rows, computed.gradients)
+        pairs = list(zip(self._optimizers, gradients, strict=True))
         shown = {name: h for o, g in pairs for name, h in o.histograms(g).items()}
         self._heavy_gradients = list(shown)
         computed = computed._replace(
@@ -297,6 +298,22 @@ def check_outputs(who: str, names: Iterable[str], outputs: Mapping[str, Any]) ->
                 expected="a layer's output ('conv0/output') or a name given to expose()",
                 fix=did_you_mean(name, outputs),
             )
+
+
+def _sum_repeated_rows(gradients: list[list[Any]]) -> list[list[Any]]:
+    """Sum the values of sparse gradients that have the same index.
+
+    Norms, limits and squares of gradients are wrong if a row is split into several values.
+    """
+
+    def summed(gradient: Any) -> Any:
+        if not isinstance(gradient, tf.IndexedSlices):
+            return gradient
+        indices, places = tf.unique(gradient.indices)
+        values = tf.math.unsorted_segment_sum(gradient.values, places, tf.size(indices))
+        return tf.IndexedSlices(values, indices, gradient.dense_shape)
+
+    return [[summed(gradient) for gradient in of] for of in gradients]
 
 
 def _any_of_rank(rank: int | None) -> tf.TensorShape:

@@ -14,7 +14,7 @@ from towerpack.inputs import InputSource
 from towerpack.nn import find_tower_context
 from towerpack.tower import TowerFunction, TowerTrace
 from towerpack.training._distribution import Compute, Computed, Distribution, joined
-from towerpack.training._replicas import first, like
+from towerpack.training._replicas import first, like, on_replicas
 
 
 class Mirrored(Distribution):
@@ -71,6 +71,10 @@ class Mirrored(Distribution):
     def on_each(self, function: Callable[[], Any]) -> None:
         """Call it in each replica."""
         self.strategy.run(function)
+
+    def on_copies(self, function: Callable[..., Any], *values: Any) -> Any:
+        """Call it in each replica, if values have copies."""
+        return on_replicas(self.strategy, function, *values)
 
     def release(self, tower: TowerFunction) -> None:
         """Put plain variables back."""

@@ -134,8 +134,23 @@ class KerasOptimizer(OptimizerAdapter):
         if self._function is not None:
             self._function.update()
         pairs = [p for p in zip(gradients, self._aliases, strict=True) if p[0] is not None]
-        with _across_replicas(self._optimizer._distribution_strategy):
-            self._optimizer.apply([g for g, _ in pairs], [v for _, v in pairs])
+        optimizer = self._optimizer
+        strategy, factor = optimizer._distribution_strategy, optimizer.loss_scale_factor
+
+        def unscaled(gradients: Sequence[Any]) -> list[Any]:
+            # Keras needs tensors of one graph. Processors in a `tf.cond` may return some gradients
+            # unchanged, from the graph outside. Keras also cannot divide sparse gradients.
+            if factor is None:
+                return [tf.identity(g) for g in gradients]
+            return [tf.math.scalar_mul(1.0 / factor, g) for g in gradients]
+
+        copies = on_replicas(strategy, unscaled, [g for g, _ in pairs])
+        optimizer.loss_scale_factor = None
+        try:
+            with _across_replicas(strategy):
+                optimizer.apply(copies, [v for _, v in pairs])
+        finally:
+            optimizer.loss_scale_factor = factor
 
     def variables(self) -> dict[str, tf.Variable]:
         found: dict[str, tf.Variable] = {}

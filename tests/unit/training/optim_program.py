@@ -10,7 +10,7 @@ Each case is a function; it says its name on stdout when it has passed.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ tf.config.set_logical_device_configuration(
 )
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "support"))
+from embeddings import IDS, TARGETS, embedding_model, gathered, one_hot
 from scaling import SCALE, sample
 from small_training import Model, config, flow
 from towerpack import (
@@ -39,7 +40,9 @@ from towerpack import (
     WeightEMA,
 )
 from towerpack.callbacks import InferenceRunner, ScalarStats
+from towerpack.dataflow import BatchData, DataFromArrays
 from towerpack.training import (
+    AsyncMultiGPUTrainer,
     SimpleTrainer,
     SyncMultiGPUTrainer,
     SyncMultiGPUTrainerParameterServer,
@@ -153,10 +156,21 @@ def copies(config: Any) -> Any:
     return SyncMultiGPUTrainer(config, devices=TWO)
 
 
-def trained(trainer: Any, where: Path, make: Callable[[], Any], **kwargs: Any) -> Any:
-    averaged = InferenceRunner(flow(48), ScalarStats("cost"), "ema", ema=True)
+def alone(config: Any) -> Any:
+    return AsyncMultiGPUTrainer(config, devices=TWO[:1])
+
+
+def trained(
+    trainer: Any,
+    where: Path,
+    make: Callable[[], Any],
+    callbacks: Sequence[Any] | None = None,
+    **kwargs: Any,
+) -> Any:
+    if callbacks is None:
+        callbacks = [InferenceRunner(flow(48), ScalarStats("cost"), "ema", ema=True)]
     kwargs = {"model": Model(make, rate=0.0), "max_epoch": 1, "steps_per_epoch": 4, **kwargs}
-    made = trainer(config(where / trainer.__name__, [averaged], **kwargs))
+    made = trainer(config(where / trainer.__name__, callbacks, **kwargs))
     made.train()
     return made
 
@@ -201,9 +215,27 @@ def trainers_precisions_and_compilation(where: Path) -> None:
             raise AssertionError("no error")
 
 
+def every_trainer_sums_repeated_rows(where: Path) -> None:
+    def processed() -> Any:
+        some = ScaleGradient(("table", 0.5)), ValueClip(0.2, "fc/.*"), GlobalNormClip(0.5)
+        return ProcessGradients(keras.optimizers.Adam(0.1), [*some, CheckGradient()])
+
+    data = BatchData(DataFromArrays(IDS, TARGETS), 4)
+    for trainer in (SimpleTrainer, shared, copies, alone):
+        found = [
+            trained(
+                trainer, where / str(i), processed, callbacks=[], dataflow=data, steps_per_epoch=2,
+                model=embedding_model(lookup, processed),
+            ).get_weights()
+            for i, lookup in enumerate((gathered, one_hot))
+        ]  # fmt: skip
+        for name, value in found[1].items():
+            np.testing.assert_allclose(found[0][name], value, atol=1e-6, err_msg=str(trainer))
+
+
 CASES = [replicas_with_copies_move_as_one, trainers_precisions_and_compilation]
 
 if __name__ == "__main__":
-    for case in sample(CASES):
+    for case in [every_trainer_sums_repeated_rows, *sample(CASES)]:
         case(Path(sys.argv[1]) / case.__name__)
         print(case.__name__, flush=True)

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from scaling import scaled
+from embeddings import embedding_steps, gathered, one_hot
+from scaling import sample, scaled
 from small_training import LINE, SPECS, Do, Model, X, Y, assert_same, flow, train
 from towerpack import ConfigError, LayerError, NumericsError, gradproc, load_checkpoint, optimizer
 from towerpack.callbacks import InferenceRunner, ModelSaver, PeriodicTrigger, ScalarStats
@@ -170,6 +171,57 @@ def test_a_changed_number_of_steps_is_told(
     assert "optimizer.steps" in caplog.text
 
 
+# ------------------------------------------------------------------ sparse gradients
+
+adam = keras.optimizers.Adam
+SPARSE_CASES: dict[str, Callable[[], Any]] = {
+    "clipnorm": lambda: keras.optimizers.SGD(1.0, clipnorm=0.5),
+    "GlobalNormClip": lambda: optimizer.ProcessGradients(sgd(), gradproc.GlobalNormClip(0.5)),
+    "accumulated": lambda: AccumulateGradients(adam(0.1, clipvalue=0.1), 2),
+    "loss scale": lambda: adam(0.1, global_clipnorm=0.5, loss_scale_factor=4.0),
+    "adagrad": lambda: keras.optimizers.Adagrad(0.1),
+    "adamax": lambda: keras.optimizers.Adamax(0.1),
+    "lion": lambda: keras.optimizers.Lion(0.1),
+    "rmsprop": lambda: keras.optimizers.RMSprop(0.1, momentum=0.5, centered=True),
+    "ValueClip": lambda: optimizer.ProcessGradients(adam(0.1), gradproc.ValueClip(0.5)),
+}
+
+
+@pytest.mark.parametrize("name", sample(list(SPARSE_CASES), at_least=5))
+def test_repeated_rows_move_an_embedding_as_its_dense_twin(name: str) -> None:
+    sparse, dense = (embedding_steps(lookup, SPARSE_CASES[name]) for lookup in (gathered, one_hot))
+    for key, value in dense.items():
+        np.testing.assert_allclose(sparse[key], value, rtol=1e-4, atol=1e-6, err_msg=key)
+
+
+def test_accumulating_repeated_rows_is_as_a_larger_batch() -> None:
+    twice = embedding_steps(gathered, lambda: AccumulateGradients(adam(0.1), 2), batch=4)
+    once = embedding_steps(gathered, lambda: adam(0.1), batch=8)
+    np.testing.assert_allclose(twice["table"], once["table"], rtol=1e-4, atol=1e-6)
+
+
+def test_rows_whose_sum_is_infinite_are_noticed(tmp_path: Path) -> None:
+    def build(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        table = tf.compat.v1.get_variable("table", [2], initializer=tf.zeros_initializer())
+        return tf.reduce_sum(tf.gather(table, [1, 1])) * 3e38 + 0.0 * tf.reduce_sum(x) * y[0]
+
+    made = optimizer.ProcessGradients(sgd(0.1), gradproc.CheckGradient())
+    with pytest.raises(NumericsError, match="gradient of table"):
+        train(tmp_path, model=(SPECS, build, lambda: made))
+
+
+def test_processors_of_some_variables_leave_the_others_in_the_graph_outside(tmp_path: Path) -> None:
+    def scaled_by(rate: float, *regex: str) -> dict[str, np.ndarray]:
+        processors = [gradproc.MapGradient(lambda g: 2.0 * g, r) for r in regex]
+        made = optimizer.ProcessGradients(keras.optimizers.SGD(rate), processors)
+        run_dir = tmp_path / f"{rate}-{len(regex)}"
+        return dict(train(run_dir, **plain(lambda: made), max_epoch=1).get_weights())
+
+    half, whole = scaled_by(0.01, "fc0/.*", "fc1/kernel"), scaled_by(0.02)
+    np.testing.assert_allclose(half["fc0/kernel"], whole["fc0/kernel"], rtol=0.05)
+    assert not np.allclose(half["fc1/bias"], whole["fc1/bias"], rtol=0.05)
+
+
 # ------------------------------------------------------------------ after the update
 
 
@@ -322,4 +374,4 @@ def test_on_two_devices(tmp_path: Path) -> None:
     command = [*warm_python(), str(PROGRAM), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    assert len(done.stdout.split()) == scaled(2)
+    assert len(done.stdout.split()) == scaled(2) + 1
