@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,12 +11,15 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from towerpack._core.errors import ConfigError
+from towerpack.apps._application import RECIPE, find_recipe
 from towerpack.apps._optimizers import make_optimizer
 from towerpack.callbacks import Inferencer
 from towerpack.callbacks._watch import Mode
 from towerpack.model import ModelDesc
 from towerpack.nn import l2_regularizer, regularize_cost
 from towerpack.training import SmartInit
+from towerpack.zoo import PRETRAINED_PIXELS
 
 
 class Modeler(ModelDesc, ABC):
@@ -60,11 +64,48 @@ class Modeler(ModelDesc, ABC):
         transfer = self.config.transfer
         if not transfer.pretrained:
             return None
+        self.check_pixels(transfer.pretrained)
         return SmartInit(
             self.weights(transfer.pretrained),
             skip=transfer.skip or (),
             ignore_mismatch=transfer.ignore_mismatch,
         )
+
+    def check_pixels(self, source: str | os.PathLike[str]) -> None:
+        """Compare the numbers that pixels become with those that weights were trained on.
+
+        Args:
+            source: A packaged network, or a run or checkpoint, which know them. Other weights do
+                not, and pass.
+
+        Raises:
+            ConfigError: The numbers differ.
+        """
+        ours, name = getattr(self.inputter, "augmenter", None), os.fspath(source)
+        pixels = np.random.default_rng(0).integers(0, 256, [2, 8, 8, 3], np.uint8)
+        path = Path(name).expanduser()
+        run = next((p for p in (path, *path.parents[:2]) if (p / RECIPE).is_file()), None)
+        if ours is None or not hasattr(ours, "normalize"):
+            return
+        if name in PRETRAINED_PIXELS:
+            offset, scale = PRETRAINED_PIXELS[name]
+            wanted, rule = (pixels - offset) / scale, f"(pixels - {offset:g}) / {scale:g}"
+            fix = "efficientnet_lite (ssd_lite for detection)"
+        elif run is not None:
+            theirs = getattr(find_recipe(run).inputter(), "augmenter", None)
+            if theirs is None or theirs is ours:
+                return
+            fix, wanted = theirs.name, theirs.normalize(tf.constant(pixels))
+            rule = f"those of the augmenter '{fix}'"
+        else:
+            return
+        if not np.allclose(ours.normalize(tf.constant(pixels)), wanted, atol=1e-3):
+            raise ConfigError(
+                f"The weights of {name} were trained on other numbers for the same pixels.",
+                got=f"the augmenter '{ours.name}'",
+                expected=rule,
+                fix=f"set data.augmenter to {fix}",
+            )
 
     def weights(self, source: str) -> Any:
         """Source of `SmartInit` for the recipe's `transfer.pretrained`: here the same.

@@ -301,7 +301,9 @@ class Runner:
 
         Raises:
             CheckpointError: There is none.
+            ConfigError: The weights were trained on other numbers for the same pixels.
         """
+        self.modeler.check_pixels(self.run_dir)
         try:
             return load_checkpoint(self.run_dir, tag=f"best-{self._best_as_given()[0]}")
         except CheckpointError:
@@ -361,6 +363,7 @@ class Runner:
         return [*found, *(_named_callback(given) for given in config.callbacks)]
 
     def _unpack(self, name: str) -> None:
+        self.modeler.check_pixels(name)
         self.run_dir.mkdir(parents=True)
         replace_file(self.run_dir / RECIPE, to_yaml(self.config).encode())
         with CheckpointStore(self.run_dir / "checkpoints") as store:

