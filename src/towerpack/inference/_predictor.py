@@ -9,14 +9,12 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 from towerpack._core.errors import CheckpointMismatchError, ConfigError, SpecError
 from towerpack._core.naming import did_you_mean
 from towerpack._core.native_log import quiet_start
-from towerpack._keras.adapter import inner_layers
 from towerpack.checkpoint import Checkpoint, compare_names, load_checkpoint
 from towerpack.inference._exported import without_loss
 from towerpack.inputs import SpecChecker
@@ -156,13 +154,8 @@ class Predictor:
         specs = {spec.name: spec for spec in tower.specs}
         self.specs = [specs[name] for name in self.input_names]
         self._check = SpecChecker(self.specs, f"Predictor({what})")
-        self._layers = tower.store.keras_layers()
         known = {**tower.store.named_variables(), **(instead or {})}
         self.variables = {name: known[name] for name in trace.used}
-
-    def keras_layers(self) -> list[keras.layers.Layer]:
-        """Return the Keras layers of the model, with those inside of them."""
-        return [inner for layer in self._layers for inner in inner_layers(layer)]
 
     def on(self, device: str) -> Self:
         """The same on another device, `'GPU:1'`, with copies of the weights there.
