@@ -122,7 +122,7 @@ class ScalarStats(Inferencer):
         """Start from zero."""
         self._sums, self._count = dict.fromkeys(self._outputs, 0.0), 0
 
-    def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
+    def update(self, outputs: Mapping[str, np.ndarray], batch_size: float) -> None:
         """Add a batch.
 
         Raises:
