@@ -97,7 +97,7 @@ class Perplexity(ScalarStats):
         """The name of the result."""
         return [self._name]
 
-    def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
+    def update(self, outputs: Mapping[str, np.ndarray], batch_size: float) -> None:
         """Add a batch; one without tokens counts for nothing."""
         weight = batch_size if self._tokens is None else float(outputs[self._tokens])
         if weight:
