@@ -164,7 +164,7 @@ class ClassificationError(ScalarStats):
         """The name of the result."""
         return [self._name]
 
-    def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
+    def update(self, outputs: Mapping[str, np.ndarray], batch_size: float) -> None:
         """Count.
 
         Raises:
