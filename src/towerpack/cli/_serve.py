@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from towerpack._core.errors import ConfigError
-from towerpack._core.extras import require_all
+from towerpack._core.extras import require
 from towerpack._core.logs import console as show_log
 
 
@@ -46,7 +46,7 @@ def serve_model(
     A new version in the directory is taken when it appears. Ctrl-C or SIGTERM ends the server when
     what is being answered is answered.
     """
-    require_all(("fastapi", "tensorflow"), extra="serve,tf", needed_for="The server")
+    require("fastapi", extra="serve,tf", needed_for="The server")
     from towerpack.serving import Limits, serve
 
     # Else each request that the model refuses is a warning of TensorFlow's native code.
