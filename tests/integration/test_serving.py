@@ -183,7 +183,7 @@ def test_a_recipe_stands_for_its_run(
         recipe.parent.mkdir(exist_ok=True)
         recipe.write_text("task: classification")
     for given in ("runs/light", *recipes):
-        with pytest.raises(ConfigError, match=r"no exported SavedModel(?s:.*)towerpack export"):
+        with pytest.raises(ConfigError, match=r"not been exported(?s:.*)towerpack export"):
             CliRunner().invoke(cli, ["serve", str(given)], catch_exceptions=False)
     shutil.copytree(exported, run / "export" / "saved_model")
     for recipe in recipes:

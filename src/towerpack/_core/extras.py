@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import importlib.util
 import sys
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from types import ModuleType
 
 from towerpack._core.errors import MissingExtraError
@@ -68,20 +67,6 @@ def require(module: str, *, extra: str, needed_for: str) -> ModuleType:
             f"{needed_for} needs the package '{module}', which cannot be imported: {error}.",
             fix=f'pip install "towerpack[{extra}]"',
         ) from error
-
-
-def require_all(modules: Sequence[str], *, extra: str, needed_for: str) -> None:
-    """Check that all modules are installed, without importing them.
-
-    Raises:
-        MissingExtraError: Some are not. The error names all of them.
-    """
-    missing = [module for module in modules if importlib.util.find_spec(module) is None]
-    if missing:
-        raise MissingExtraError(
-            f"{needed_for} needs packages that are not installed: {', '.join(missing)}.",
-            fix=f'pip install "towerpack[{extra}]"',
-        )
 
 
 @contextlib.contextmanager

@@ -23,19 +23,15 @@ _NO_HOOKS = {
 }
 
 
-# What to write for callbacks of Keras, by the names of their classes.
 _OF_KERAS = {
-    "BackupAndRestore": "use ModelSaver(): the same program then continues its run",
     "CSVLogger": "add CSVMonitor() to TrainConfig(monitors=…)",
     "EarlyStopping": "use towerpack.callbacks.EarlyStopping('val/error', patience=5)",
-    "History": "read the run's stats.jsonl, or trainer.monitors",
     "LearningRateScheduler": "use ScheduledHyperParamSetter('learning_rate', [(epoch, rate), …])",
     "ModelCheckpoint": "use ModelSaver(), and MinSaver('val/error') for the best checkpoint",
-    "ProgbarLogger": "use ProgressBar(), which is there by default",
     "ReduceLROnPlateau": "use StatMonitorParamSetter('learning_rate', 'val/error', function, …)",
     "SwapEMAWeights": "wrap the optimizer: WeightEMA(optimizer, 0.999)",
-    "TensorBoard": "leave it out: TensorBoardMonitor() is in TrainConfig(monitors=…) by default",
-    "TerminateOnNaN": "use CheckNumerics(), which is there by default",
+    "TensorBoard": "leave it out: TensorBoardMonitor() is there by default",
+    "TerminateOnNaN": "leave it out: CheckNumerics() is there by default",
 }
 
 
@@ -283,12 +279,13 @@ def check_callback(callback: Any) -> Callback:
         CallbackError: It is not.
     """
     if not isinstance(callback, Callback):
-        kind = callback if isinstance(callback, type) else type(callback)
-        of_keras = [c.__name__ for c in kind.__mro__ if c.__module__.startswith("keras.")]
-        fix = "call the class: ModelSaver()" if isinstance(callback, type) else None
+        is_class = isinstance(callback, type)
+        bases = (callback if is_class else type(callback)).__mro__
+        of_keras = [each.__name__ for each in bases if each.__module__.startswith("keras.")]
+        fix = "call the class: ModelSaver()" if is_class else None
         if of_keras:
-            fix = "write a subclass of towerpack.callbacks.Callback"
-            fix = next((_OF_KERAS[name] for name in of_keras if name in _OF_KERAS), fix)
+            ours = [_OF_KERAS[name] for name in of_keras if name in _OF_KERAS]
+            fix = next(iter(ours), "write a subclass of towerpack.callbacks.Callback")
         raise CallbackError(
             f"{callback!r} is not a callback{' of Towerpack' if of_keras else ''}.",
             expected="instances of towerpack.callbacks.Callback",

@@ -13,7 +13,7 @@ import typer
 from rich.table import Table
 
 from towerpack._core.errors import InternalError
-from towerpack._core.extras import require_all
+from towerpack._core.extras import require
 from towerpack.cli._console import console
 
 _NUM_PICTURES = 24
@@ -26,8 +26,8 @@ def demo(
     seed: Annotated[int, typer.Option(help="Of the whole run.")] = 0,
 ) -> None:
     """Train LeNet on handwritten digits, evaluate, predict pictures, export, serve, ask."""
-    needed = ("tensorflow", "sklearn", "matplotlib", "cv2", "pydantic", "fastapi", "httpx")
-    require_all(needed, extra="apps,serve", needed_for="The demonstration")
+    for module in ("tensorflow", "sklearn", "matplotlib", "cv2", "pydantic", "fastapi", "httpx"):
+        require(module, extra="apps,serve", needed_for="The demonstration")
     from towerpack.apps import Runner, find_recipe, infer
 
     recipe = find_recipe("digits", [f"train.seed={seed}"])

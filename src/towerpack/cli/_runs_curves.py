@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 import yaml
@@ -145,19 +145,16 @@ def _settings(run: Path) -> dict[str, str]:
     record = record_of(run)
     given = {**record.get("config", {}), **record.get("settings", {}), "seed": record.get("seed")}
     if (recipe := run / "recipe.yaml").is_file():
-        try:
-            given |= _leaves(yaml.safe_load(recipe.read_bytes()), "")
-        except yaml.YAMLError as error:
-            raise ConfigError(f"{recipe} is not valid YAML: {error}.") from error
+        given |= _leaves(yaml.safe_load(recipe.read_bytes()))
     return {n: _ADDRESS.sub("", str(value)) for n, value in given.items() if n != "run_dir"}
 
 
-def _leaves(values: Any, name: str) -> dict[str, Any]:
-    if not isinstance(values, dict):
-        return {name: values}
-    pairs = cast("dict[str, Any]", values).items()
-    leaves = [_leaves(inner, f"{name}.{key}".lstrip(".")) for key, inner in pairs]
-    return {key: value for each in leaves for key, value in each.items()}
+def _leaves(values: Any, prefix: str = "") -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for name, value in values.items():
+        is_section = isinstance(value, dict)
+        leaves |= _leaves(value, f"{prefix}{name}.") if is_section else {f"{prefix}{name}": value}
+    return leaves
 
 
 def _span(curve: Curve | None) -> str:

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from towerpack._core.errors import ConfigError
-from towerpack._core.extras import require_all
+from towerpack._core.extras import require
 from towerpack._core.logs import console as show_log
 
 
@@ -46,7 +46,7 @@ def serve_model(
     A new version in the directory is taken when it appears. Ctrl-C or SIGTERM ends the server when
     what is being answered is answered.
     """
-    require_all(("fastapi", "tensorflow"), extra="serve,tf", needed_for="The server")
+    require("fastapi", extra="serve,tf", needed_for="The server")
     from towerpack.serving import Limits, serve
 
     # Else each request that the model refuses is a warning of TensorFlow's native code.
@@ -66,25 +66,19 @@ def serve_model(
 
 
 def _exported(given: Path) -> tuple[Path, str]:
-    """Return the directory of the versions, and the name of their run or folder.
-
-    Raises:
-        ConfigError: The run or recipe has not been exported.
-    """
-    inner = Path("export") / "saved_model"
-    name = given.stem if given.name != "recipe.yaml" else given.absolute().parent.name
-    of_file = given.is_file() and given.suffix in (".yaml", ".yml")
-    runs = [given.parent, Path("runs") / name] if of_file else [given, Path("runs") / given]
-    for run in runs:
-        if (run / inner).is_dir():
-            return run / inner, run.resolve().name
-    trained = next((run for run in runs if (run / "checkpoints").is_dir()), None)
-    if trained or of_file:
-        raise ConfigError(
-            f"{given} has no exported SavedModel.",
-            expected=" or ".join(str(run / inner) for run in runs),
-            fix=f"towerpack export {trained or given}, or name another export's directory",
-        )
+    """Return the directory of the versions, and the name of their run or folder."""
+    inner, run = Path("export") / "saved_model", given
+    if given.suffix in (".yaml", ".yml"):
+        is_stored = (given.parent / "checkpoints").is_dir()
+        of_folder = given.name == "recipe.yaml"
+        name = given.absolute().parent.name if of_folder else given.stem
+        run = given.parent if is_stored else Path("runs") / name
+    for found in (run, Path("runs") / run):
+        if (found / inner).is_dir():
+            return found / inner, found.resolve().name
+        if run != given or (found / "checkpoints").is_dir():
+            what = f"{found} has not been exported to a SavedModel."
+            raise ConfigError(what, fix=f"towerpack export {found}, or serve another directory")
     whole = given.resolve()
     of_a_run = whole.parent.name == "export" and (whole.parents[1] / "checkpoints").is_dir()
     return given, whole.parents[1].name if of_a_run else whole.name

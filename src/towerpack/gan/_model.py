@@ -48,9 +48,9 @@ class GANModelDesc(ModelDesc):
         costs: Any = loss(logits_real, logits_fake)
         if getattr(costs, "_fields", None) != Costs._fields:
             raise LayerError(
-                f"The loss returned a {type(costs).__name__}, without the players' names.",
-                expected="towerpack.gan.losses.Costs",
-                fix="return Costs(generator=…, discriminator=…)",
+                "The loss does not name its costs.",
+                got=type(costs).__name__,
+                fix="return towerpack.gan.losses.Costs(generator=…, discriminator=…)",
             )
         return self.set_costs(**costs._asdict())
 

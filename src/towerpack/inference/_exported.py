@@ -102,7 +102,8 @@ class ExportedModel:
                 f"{self.path} has no signature '{signature}'.",
                 fix=did_you_mean(signature, self.signatures),
             )
-        wanted, call = self.signatures[signature].inputs, self._functions[signature][1]
+        found, call = self._functions[signature]
+        wanted = found.inputs
         if inputs.keys() != wanted.keys():
             raise SpecError(
                 f"The signature '{signature}' takes other inputs.",
@@ -110,34 +111,20 @@ class ExportedModel:
                 expected=", ".join(f"{name} ({info})" for name, info in wanted.items()),
             )
         arrays = {name: _fitting(inputs[name], info) for name, info in wanted.items()}
-        if all(array.size for array in arrays.values()):
+        empty = [name for name, array in arrays.items() if not array.size]
+        if not empty or STRING in {info.dtype for info in wanted.values()}:
             return call(arrays)
-        return self._without_values(arrays, signature)
-
-    def _without_values(
-        self, arrays: Mapping[str, np.ndarray], signature: str
-    ) -> dict[str, np.ndarray]:
-        """Compute outputs of empty inputs, for which some runtimes fail or end the process."""
-        (found, call), numbers = self._functions[signature], not any(map(_is_text, arrays.values()))
-        free = [name for name, info in found.inputs.items() if info.shape[:1] == (None,)]
+        free = [name for name, info in wanted.items() if info.shape[:1] == (None,)]
         by_row = all(info.shape[:1] == (None,) for info in found.outputs.values())
-        if numbers and by_row and not any(len(arrays[name]) for name in free):
-            # Compute one made-up row and drop it.
-            rows = {n: np.ones([1, *(size or 1 for size in arrays[n].shape[1:])]) for n in free}
-            filled = {name: row.astype(arrays[name].dtype) for name, row in rows.items()}
-            return {name: array[:0] for name, array in call({**arrays, **filled}).items()}
-        if self.runtime in ("tensorflow", "keras"):
-            return call(arrays)
-        name = next(name for name, array in arrays.items() if not array.size)
-        raise SpecError(
-            f"The input '{name}' is empty.",
-            got=str(arrays[name].shape),
-            expected="at least one value",
-        )
-
-
-def _is_text(array: np.ndarray) -> bool:
-    return array.dtype.kind == "O"
+        if by_row and not any(len(arrays[name]) for name in free):
+            # Runtimes fail on zero rows, or end the process: compute a made-up row and drop it.
+            shapes = {name: [1, *(size or 1 for size in arrays[name].shape[1:])] for name in free}
+            rows = {name: np.ones(shape, arrays[name].dtype) for name, shape in shapes.items()}
+            return {name: array[:0] for name, array in call({**arrays, **rows}).items()}
+        if self.runtime not in ("tensorflow", "keras"):
+            got = f"shape {list(arrays[empty[0]].shape)}"
+            raise SpecError(f"The input '{empty[0]}' is empty.", got=got)
+        return call(arrays)
 
 
 def without_loss(value: Any, wanted: np.dtype[Any]) -> np.ndarray:

@@ -82,13 +82,10 @@ class ExportModule(tf.Module):
             self.by_signature[DEFAULT_SIGNATURE] = _function(classify, specs)
         self.concrete = self.by_signature[self.plain].get_concrete_function()
         # A module is saved with the variables and tables that it holds.
-        captured = {id(c) for f in self.by_signature.values() for c in _captures(f)}
+        graphs = [f.get_concrete_function().graph for f in self.by_signature.values()]
+        captured = {id(outer) for graph in graphs for outer, _ in graph.captures}
         self.tables = [t for t in _tables() if id(t._resource_handle) in captured]
         self.read = [v for v in predictor.variables.values() if id(v.handle) in captured]
-
-
-def _captures(function: Any) -> list[Any]:
-    return [outer for outer, _ in function.get_concrete_function().graph.captures]
 
 
 def _tables() -> list[Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 import signal
 import socket
 import sys
@@ -81,15 +80,14 @@ def create_app(
         path = request.url.path
         return error_response(f"Malformed request: {request.method} {path}", error.status_code)
 
-    def find(asked: str, version: str) -> tuple[int, ExportedModel]:
-        number = _number(version)
+    def find(asked: str, number: int) -> tuple[int, ExportedModel]:
         if asked != name or number not in (0, versions.current[0]):
             which = f"Specific({asked}, {number})" if number else f"Latest({asked})"
             raise RequestError(f"Servable not found for request: {which}", status=404)
         return versions.current
 
     async def predict(request: Request) -> Response:
-        _, model = find(request.path_params["asked"], request.path_params.get("number", "0"))
+        _, model = find(request.path_params["asked"], request.path_params.get("number", 0))
         try:
             async with asyncio.timeout(_BODY_S):
                 body = await request.body()
@@ -101,11 +99,11 @@ def create_app(
 
     # Starlette's way: FastAPI's looks for arguments in every request, which costs time.
     app.add_route("/v1/models/{asked}:predict", predict, methods=["POST"])
-    app.add_route("/v1/models/{asked}/versions/{number}:predict", predict, methods=["POST"])
+    app.add_route("/v1/models/{asked}/versions/{number:int}:predict", predict, methods=["POST"])
 
     @app.get("/v1/models/{asked}/metadata")
-    @app.get("/v1/models/{asked}/versions/{number}/metadata")
-    def metadata(asked: str, number: str = "0") -> dict[str, Any]:
+    @app.get("/v1/models/{asked}/versions/{number:int}/metadata")
+    def metadata(asked: str, number: int = 0) -> dict[str, Any]:
         served, model = find(asked, number)
         signatures = {
             key: {"inputs": _tensors(found.inputs), "outputs": _tensors(found.outputs)}
@@ -116,13 +114,12 @@ def create_app(
         return {"model_spec": {"name": asked, "version": str(served)}, "metadata": found}
 
     @app.get("/v1/models/{asked}")
-    @app.get("/v1/models/{asked}/versions/{number}")
-    def status(asked: str, number: str = "0") -> dict[str, Any]:
-        wanted = _number(number)
-        failed = {n: why for n, (_, why) in versions.failed.items() if wanted in (0, n)}
-        served, _ = find(asked, "0" if failed else number)
+    @app.get("/v1/models/{asked}/versions/{number:int}")
+    def status(asked: str, number: int = 0) -> dict[str, Any]:
+        failed = {n: why for n, (_, why) in versions.failed.items() if number in (0, n)}
+        served, _ = find(asked, 0 if failed else number)
         told: list[dict[str, Any]] = []
-        for version, why in (failed if wanted in failed else {served: "", **failed}).items():
+        for version, why in (failed if number in failed else {served: "", **failed}).items():
             error = {"error_code": "UNKNOWN" if why else "OK", "error_message": why}
             state = "END" if why else "AVAILABLE"
             told.append({"version": str(version), "state": state, "status": error})
@@ -182,13 +179,6 @@ def serve(
         # uvicorn raises the signal again when it is done, which would end the process as a failure.
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
         uvicorn.Server(config).run(sockets=[listening])
-
-
-def _number(version: str) -> int:
-    # Python reads no number of thousands of digits.
-    if not re.fullmatch("[0-9]{1,18}", version):
-        raise RequestError(f"Malformed request: version {version[:20]}", status=404)
-    return int(version)
 
 
 def _tensors(infos: Mapping[str, TensorInfo]) -> dict[str, Any]:

@@ -1,8 +1,7 @@
-"""Limits on idle connections, which HTTP servers in Python leave open."""
+"""Limits on idle connections, which uvicorn leaves open for ever."""
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from typing import Any, cast
 
@@ -12,62 +11,43 @@ from towerpack.serving._gate import Limits
 
 
 class Connection(cast("type[Any]", AutoHTTPProtocol)):
-    """Connection to one client.
+    """Connection to one client, closed if a request takes longer than `limits.request_s` to arrive.
 
-    The server closes the connection if no request has arrived within `limits.request_s` seconds of
-    the connection's start or of the request's first byte. If `most` connections are open, each
-    new connection closes the one that has sent nothing for the longest time.
+    If more than `most` are open, a new connection closes the one that has waited longest.
     """
 
     def __init__(self, limits: Limits, most: int, **options: Any) -> None:
         super().__init__(**options)
-        self._limits, self._most = limits, most
-        self._timer: asyncio.TimerHandle | None = None
-        self._aborted = False
-        self._since = 0.0
+        self._seconds, self._most = limits.request_s, most
 
     def connection_made(self, transport: Any) -> None:
         """Start the time limit, and make room if too many connections are open."""
         super().connection_made(transport)
-        self._watch()
-        others = [each for each in self.connections if not each._aborted]
+        self._since = self.loop.time()
+        self.loop.call_later(self._seconds, self._check)
+        others = [each for each in self.connections if not each.transport.is_closing()]
         if len(others) > self._most:
-            # This connection is among them: it is closed if all others are being answered.
-            silent = [each for each in others if each.idle or each.cycle.more_body]
-            min(silent, key=lambda each: each._since).abort()
+            # This connection is one of them, in case that all others are being answered.
+            waiting = [each for each in others if each._idle or each.cycle.more_body]
+            min(waiting, key=lambda each: each._since).transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """Start the time limit at the first bytes of a request, and end it with the last header."""
+        """Start the time limit anew with the first bytes after an answer."""
+        if self.timeout_keep_alive_task is not None:
+            self._since = self.loop.time()
         super().data_received(data)
-        self._watch()
-
-    def connection_lost(self, error: Exception | None) -> None:
-        """End the time limit."""
-        super().connection_lost(error)
-        if self._timer is not None:
-            self._timer.cancel()
 
     @property
-    def idle(self) -> bool:
-        """Whether no request is being answered."""
+    def _idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
-    def abort(self) -> None:
-        """Close the connection, even if the client does not read what was sent."""
-        self._aborted = True
-        self.transport.abort()
-
-    def _watch(self) -> None:
-        self._since = self.loop.time()
-        if self.idle and self._timer is None:
-            self._timer = self.loop.call_later(self._limits.request_s, self._end)
-        elif not self.idle and self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _end(self) -> None:
-        if self.idle:
-            self.abort()
+    def _check(self) -> None:
+        late = self.loop.time() - self._since >= self._seconds
+        # While uvicorn's own timer runs, no byte of a next request has arrived.
+        if late and self._idle and self.timeout_keep_alive_task is None:
+            self.transport.abort()
+        elif not self.transport.is_closing():
+            self.loop.call_later(self._seconds, self._check)
 
 
 def most_connections(limits: Limits) -> int:
@@ -76,9 +56,6 @@ def most_connections(limits: Limits) -> int:
         return limits.connections
     import resource
 
-    none = resource.RLIM_INFINITY
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = 2 * limits.connections if hard == none else min(2 * limits.connections, hard)
-    if soft != none and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
-    return min(limits.connections, max(soft, wanted) // 2)
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    unlimited = files == resource.RLIM_INFINITY
+    return limits.connections if unlimited else min(limits.connections, files // 2)

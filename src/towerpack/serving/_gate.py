@@ -18,7 +18,7 @@ from towerpack._core.errors import RequestError
 from towerpack._core.logs import get_logger
 
 _OPEN = ("/", "/healthz", "/readyz")  # the page says nothing of the model before it has the token
-_DIGITS = 18  # of a length; the first ones of a longer number are too large, too
+_LONGEST = 1000  # characters of a path; Python reads no integer of more than 4,300 digits
 _HEADERS = {401: {"www-authenticate": "Bearer"}, 429: {"retry-after": "1"}}
 
 
@@ -124,10 +124,9 @@ class Gate:
             raise RequestError("A token is needed: Authorization: Bearer TOKEN.", status=401)
         if headers.get("content-encoding", "identity") != "identity":
             raise RequestError("Bodies are taken uncompressed only.", status=415)
-        length = headers.get("content-length", "0")
-        if not length.isdecimal():
-            raise RequestError("Content-Length is not a number.", status=400)
-        self._check_size(int(length[:_DIGITS]))
+        if len(path) > _LONGEST:  # such as a version of 5,000 digits
+            raise RequestError(f"A path has at most {_LONGEST} characters.", status=404)
+        self._check_size(int(headers.get("content-length", "0")[:18]))
 
     def _check_size(self, size: int) -> None:
         if size > (most := self._limits.body_bytes):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 from towerpack._core.extras import require
 
 if TYPE_CHECKING:
-    from towerpack.tower import TowerFunction as TowerFunction
     from towerpack.training._async import AsyncMultiGPUTrainer as AsyncMultiGPUTrainer
     from towerpack.training._build_step import BuiltStep as BuiltStep
     from towerpack.training._build_step import build_step as build_step
@@ -47,6 +46,7 @@ if TYPE_CHECKING:
     from towerpack.training._step import StepContext as StepContext
     from towerpack.training._step import StepSetup as StepSetup
     from towerpack.training._step import SupervisedStep as SupervisedStep
+    from towerpack.training._step import TowerFunction as TowerFunction
     from towerpack.training._step import TrainStep as TrainStep
     from towerpack.training._trainer import Trainer as Trainer
     from towerpack.training.optim import gradproc as gradproc
@@ -151,6 +151,7 @@ _HOME = {
     "StepContext": "_step",
     "StepSetup": "_step",
     "SupervisedStep": "_step",
+    "TowerFunction": "_step",
     "TrainStep": "_step",
     "Trainer": "_trainer",
     "AccumulateGradients": "optim._wrappers",

@@ -2,23 +2,41 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, SupportsIndex
+from typing import Any, Literal, SupportsIndex, TypeVar
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.naming import did_you_mean
 from towerpack.callbacks import Callback, Callbacks
 from towerpack.training._init import as_init
 
+T = TypeVar("T")
 Precision = Literal["float32", "bfloat16", "float16"]
 OnExisting = Literal["resume", "new", "error", "delete"]
 
 POLICIES = {"float32": None, "bfloat16": "mixed_bfloat16", "float16": "mixed_float16"}
 
 
+def _with_near_misses(cls: type[T]) -> type[T]:
+    """Name near misses of an unknown setting, which Python only refuses."""
+    known, init = set(inspect.signature(cls).parameters), cls.__init__
+
+    @functools.wraps(init)
+    def checked(self: Any, *args: Any, **settings: Any) -> None:
+        for name in settings.keys() - known:
+            raise TypeError(f"{cls.__name__} has no '{name}'. {did_you_mean(name, known)}")
+        init(self, *args, **settings)
+
+    cls.__init__ = checked
+    return cls
+
+
+@_with_near_misses
 @dataclass(kw_only=True, slots=True)  # So that a misspelt setting is an error
 class TrainConfig:
     """Everything that a trainer needs.
@@ -88,14 +106,6 @@ class TrainConfig:
     eager: bool = False
     init: Any = None
     session_init: Any = None
-
-    def __new__(cls, *_: Any, **settings: Any) -> Self:
-        """Refuse an unknown setting as Python does, and name near misses."""
-        known = cls.__dataclass_fields__
-        for name in settings:
-            if name not in known:
-                raise TypeError(f"TrainConfig has no '{name}'. {did_you_mean(name, known)}")
-        return object.__new__(cls)
 
     def __post_init__(self) -> None:
         """Check what can be checked without building anything."""

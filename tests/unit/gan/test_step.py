@@ -93,7 +93,9 @@ def test_a_loss_that_does_not_name_its_costs_is_refused(costs: Any) -> None:
         def build_losses(self, *logits: Any) -> Any:
             return super().build_losses(*logits, loss=costs)
 
-    with pytest.raises(LayerError, match=r"returned a (?s:.*)Costs\(generator=…, discriminator=…"):
+    with pytest.raises(
+        LayerError, match=r"does not name its costs(?s:.*)Costs\(generator=…, discriminator=…"
+    ):
         build_step(Own(), step=GANStep())
 
 

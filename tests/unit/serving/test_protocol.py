@@ -256,9 +256,8 @@ def test_numbers_of_thousands_of_digits_are_no_failure(server: Server) -> None:
     answers = [server.get(model), server.get(f"{model}/metadata")]
     answers.append(server.post(f"{model}:predict", json={"inputs": 1}))
     assert {answer.status_code for answer in answers} == {404}
-    for length, status in ((number, 413), ("x", 400)):
-        answer = server.post(PREDICT, content=b"{}", headers={"content-length": length})
-        assert answer.status_code == status
+    answer = server.post(PREDICT, content=b"{}", headers={"content-length": number})
+    assert answer.status_code == 413
     for key in ("shape", "dtype", "signature_name"):
         kind = {"content-type": "application/octet-stream"}
         assert server.post(f"{PREDICT}?{key}={number}", content=b"", headers=kind).is_client_error

@@ -43,7 +43,8 @@ def predict() -> Callable[[np.ndarray], np.ndarray]:
     trace = tower.trace(is_training=False)
     ours: dict[str, Any] = tower.store.named_variables()
     assert read_pretrained("efficientnet-lite0").keys() == ours.keys()
-    SmartInit("efficientnet-lite0").load(ours)
+    for name in ("EfficientNet_Lite0", "efficientnet-lite0"):
+        assert SmartInit(name).load(ours) == ours.keys()
     function, _ = trace.function(["probabilities"])
     return lambda image: np.asarray(function(tf.constant(image[None]))[0])[0]
 
