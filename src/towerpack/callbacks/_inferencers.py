@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from towerpack._core import old_hooks
+from towerpack._core.arguments import KeepsArguments
 from towerpack._core.errors import CallbackError
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _NO_HOOKS = {
 }
 
 
-class Inferencer(ABC):
+class Inferencer(KeepsArguments, ABC):
     """Gather outputs of the tower over all batches of an evaluation, and give numbers at its end.
 
     Subclass it with `outputs`, `names`, `begin`, `update` and `finish`, and hand it to
@@ -41,7 +42,7 @@ class Inferencer(ABC):
     def names(self) -> Sequence[str]:
         """Names of the numbers that `finish` gives, always the same."""
 
-    def begin(self) -> None:  # noqa: B027 - not everyone has something to do here
+    def begin(self) -> None:
         """Before the first batch of each evaluation."""
 
     @abstractmethod
@@ -57,7 +58,7 @@ class Inferencer(ABC):
     def finish(self) -> Mapping[str, float]:
         """After the last batch: a number for each of `names`."""
 
-    def show(self, trainer: TrainerHost, prefix: str) -> None:  # noqa: B027 - as above
+    def show(self, trainer: TrainerHost, prefix: str) -> None:
         """After `finish`: files in the run directory, pictures for the monitors.
 
         Args:
