@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +14,13 @@ import pytest
 import tensorflow as tf
 
 from scaling import sample
-from small_training import LINE, SPECS, Model, X, Y, config, train
+from small_training import LINE, SPECS, Do, Model, X, Y, config, train
 from towerpack import CheckpointMismatchError, StateError
 from towerpack.callbacks import ModelSaver, ScheduledHyperParamSetter
 from towerpack.dataflow import BatchData, DataFromArrays, MapData, PrefetchData
 from towerpack.nn import FullyConnected, l2_regularizer, regularize_cost
 from towerpack.training import SimpleTrainer
+from warm_python import warm_python
 
 
 def changed(text: str) -> dict[str, list[str]]:
@@ -144,6 +148,82 @@ def test_nothing_is_told_where_nothing_was_changed(
     start(1)
     start(3)
     assert "in effect" not in caplog.text
+
+
+PROGRAM = Path(__file__).with_name("settings_program.py")
+
+
+def test_settings_of_every_kind_are_told_once_they_are_changed_and_not_before(
+    tmp_path: Path,
+) -> None:
+    def start(python: list[str], epochs: int, number: int) -> str:
+        command = [*python, str(PROGRAM), str(tmp_path / "run"), str(epochs), str(number)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    start(warm_python(), 1, 1)
+    assert "in effect" not in start([sys.executable], 2, 1)  # Hashes strings by another seed.
+    told = start(warm_python(), 3, 2).partition("in effect\n")[2].splitlines()
+    rate, value = "('learning_rate')#0", "('val/cost')#0"
+    assert {line.split()[0 if "callback" not in line else 1] for line in told[:24]} >= {
+        *("data.content", "data.functions", "ModelSaver#0.keep"),
+        *("InferenceRunner('val')#0.dataflow", f"MinSaver{value}", f"MaxSaver{value}"),
+        *(f"EarlyStopping{value}.patience", f"HyperParamSetterWithFunc{rate}.func"),
+        *(f"StatMonitorParamSetter{rate}.value_func", "MaxSaver('cost')#0.pred"),
+        *("CallbackFactory#0.trigger", "Own#0.options", "Own#0.kinds", "Own#0.function"),
+        *("optimizer.func", "optimizer.optimizer.processors", "model.GatherV2/params"),
+        *("model.None_Lookup/LookupTableFindV2/table_handle", "model.Const", "model.cond/Const"),
+        "variable",
+    }
+
+
+def test_a_line_that_is_read_in_another_way_is_another_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for epochs, interp in enumerate((None, "linear"), 1):
+        setter = ScheduledHyperParamSetter("learning_rate", [(0, 0.03), (9, 0.01)], interp)
+        train(tmp_path, [ModelSaver(), setter], model=LINE, max_epoch=epochs)
+        assert ("in effect" in caplog.text) == (epochs > 1)
+
+
+def test_the_order_of_operands_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def build(x: tf.Tensor, y: tf.Tensor, swapped: bool) -> tf.Tensor:
+        out = FullyConnected("fc", x, 1)[:, 0]
+        error = tf.exp(y - out) if swapped else tf.exp(out - y)
+        return tf.reduce_mean(error) * 0.01
+
+    for epochs, swapped in enumerate((False, False, True), 1):
+        tower = functools.partial(build, swapped=swapped)
+        train(tmp_path, [ModelSaver()], model=(SPECS, tower, LINE[2]), max_epoch=epochs)
+        assert ("model.operands" in caplog.text) == swapped == ("in effect" in caplog.text)
+
+
+def test_weights_of_classes_are_those_that_the_program_gives_now(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def run(epochs: int, *values: float) -> Any:
+        weights = tf.Variable(values, trainable=False, name="weights")
+        scale = keras.Variable([values[1]], trainable=False, name="scale")
+        table = tf.Variable(tf.ones([2, 2]) * values[0], trainable=False, name="table")
+
+        def build(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+            out = FullyConnected("fc", x, 1)[:, 0] * table[0, 0]
+            rows = scale * tf.gather(weights, tf.cast(y > 0, tf.int32))
+            return tf.reduce_mean(tf.square(out - y) * rows)
+
+        halve = Do("trigger", lambda _: weights.assign(weights / 2.0))
+        model = (SPECS, build, LINE[2])
+        train(tmp_path, [halve, ModelSaver()], model=model, max_epoch=epochs)
+        return [*weights.numpy().tolist(), float(table[0, 0]), float(scale[0])]
+
+    assert run(1, 0.5, 1.0) == [0.25, 0.5, 0.5, 1.0]
+    assert run(2, 0.5, 1.0) == [0.125, 0.25, 0.5, 1.0]  # What a callback has set since stays.
+    assert "in effect" not in caplog.text
+    assert run(3, 0.75, 2.0) == [0.375, 1.0, 0.5, 2.0]
+    rows = [line.split() for line in caplog.text.partition("in effect\n")[2].splitlines()]
+    assert ["variable", "weights", "0.5,", "1", "0.75,", "2", "new"] in rows
+    assert [row[-1] for row in rows if row[1:3] == ["variable", "table"]] == ["old"]
 
 
 def test_a_schedule_that_is_taken_out_leaves_what_it_has_set(

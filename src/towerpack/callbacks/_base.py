@@ -7,6 +7,7 @@ from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 from towerpack._core import old_hooks
+from towerpack._core.arguments import KeepsArguments, arguments_of
 from towerpack._core.errors import CallbackError
 from towerpack._core.naming import did_you_mean
 
@@ -35,7 +36,7 @@ _OF_KERAS = {
 }
 
 
-class Callback:
+class Callback(KeepsArguments):
     """Base of callbacks, which act at certain points of a training. Override what you need.
 
     Order in which the hooks fire (in the order of registration each):
@@ -162,8 +163,12 @@ class Callback:
         return None
 
     def settings(self) -> Any:
-        """Settings, as JSON, whose change a continued run tells; None for nothing."""
-        return None
+        """Settings whose change a continued run reports: the constructor's arguments.
+
+        A mapping of any values, or one value; None for nothing. Functions are compared by their
+        code and the values that they refer to.
+        """
+        return arguments_of(self)
 
     def state(self) -> Any:
         """What a checkpoint must keep: numbers, strings, bytes, lists, dicts. None for nothing."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from towerpack._core import old_hooks
+from towerpack._core.arguments import KeepsArguments
 from towerpack._core.errors import CallbackError
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ _NO_HOOKS = {
 }
 
 
-class Inferencer(ABC):
+class Inferencer(KeepsArguments, ABC):
     """Gather outputs of the tower over all batches of an evaluation, and give numbers at its end.
 
     Subclass it with `outputs`, `names`, `begin`, `update` and `finish`, and hand it to
@@ -59,7 +60,7 @@ class Inferencer(ABC):
         """Return `better` for each number, by name. Override it if the numbers differ."""
         return dict.fromkeys(self.names(), self.better) if self.better else {}
 
-    def begin(self) -> None:  # noqa: B027 - not everyone has something to do here
+    def begin(self) -> None:
         """Before the first batch of each evaluation."""
 
     @abstractmethod
@@ -75,7 +76,7 @@ class Inferencer(ABC):
     def finish(self) -> Mapping[str, float]:
         """After the last batch: a number for each of `names`."""
 
-    def show(self, trainer: TrainerHost, prefix: str) -> None:  # noqa: B027 - as above
+    def show(self, trainer: TrainerHost, prefix: str) -> None:
         """After `finish`: files in the run directory, pictures for the monitors.
 
         Args:
@@ -122,12 +123,15 @@ class ScalarStats(Inferencer):
         """Start from zero."""
         self._sums, self._count = dict.fromkeys(self._outputs, 0.0), 0
 
-    def update(self, outputs: Mapping[str, np.ndarray], batch_size: float) -> None:
+    def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
         """Add a batch.
 
         Raises:
             CallbackError: An output is no scalar.
         """
+        self._add(outputs, batch_size)
+
+    def _add(self, outputs: Mapping[str, np.ndarray], weight: float) -> None:
         for name in self._outputs:
             value = np.asarray(outputs[name])
             if value.ndim:
@@ -137,8 +141,8 @@ class ScalarStats(Inferencer):
                     expected="the mean over the batch, of shape []",
                     fix=f"expose a scalar: expose('mean_{name}', tf.reduce_mean({name}))",
                 )
-            self._sums[name] += float(value) * batch_size
-        self._count += batch_size
+            self._sums[name] += float(value) * weight
+        self._count += weight
 
     def finish(self) -> Mapping[str, float]:
         """The means."""
@@ -164,7 +168,7 @@ class ClassificationError(ScalarStats):
         """The name of the result."""
         return [self._name]
 
-    def update(self, outputs: Mapping[str, np.ndarray], batch_size: float) -> None:
+    def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
         """Count.
 
         Raises:

@@ -97,11 +97,11 @@ class Perplexity(ScalarStats):
         """The name of the result."""
         return [self._name]
 
-    def update(self, outputs: Mapping[str, np.ndarray], batch_size: float) -> None:
+    def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
         """Add a batch; one without tokens counts for nothing."""
         weight = batch_size if self._tokens is None else float(outputs[self._tokens])
         if weight:
-            super().update(outputs, weight)
+            self._add(outputs, weight)
 
     def finish(self) -> Mapping[str, float]:
         """The perplexity; infinite where it is beyond all numbers, NaN without tokens."""

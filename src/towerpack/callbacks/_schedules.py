@@ -149,9 +149,10 @@ class ScheduledHyperParamSetter(HyperParamSetter):
         return step + 1 if self._linear and i > 0 else self._places[i]
 
     def settings(self) -> list[str]:
-        """The table."""
+        """The table, and how it is read."""
         pairs = zip(self._places, self._values, strict=True)
-        return [f"{place}: {value:g}" for place, value in pairs]
+        kinds = ["linear"] * self._linear + ["by steps"] * self._step_based
+        return [f"{place}: {value:g}" for place, value in pairs] + kinds
 
     def state(self) -> dict[str, Any]:
         """The value set last."""

@@ -86,10 +86,6 @@ class ProxyCallback(Callback):
         """Where the callback wants to stop."""
         return self.callback.next_stop(step)
 
-    def settings(self) -> Any:
-        """The callback's."""
-        return self.callback.settings()
-
     def state(self) -> Any:
         """The callback's state."""
         return self.callback.state()
@@ -290,7 +286,9 @@ def CallbackFactory(**hooks: Callable[..., Any]) -> Callback:  # noqa: N802 - th
             )
     if not hooks:
         raise ConfigError("CallbackFactory() would do nothing.", expected="trigger=, setup=, …")
-    return type("CallbackFactory", (Callback,), {n: _method(f) for n, f in hooks.items()})()
+    made: Any = type("CallbackFactory", (Callback,), {n: _method(f) for n, f in hooks.items()})()
+    made._arguments = (), hooks
+    return made
 
 
 def RunOp(  # noqa: N802 - the known name

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dis
 import os
+import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
+from enum import Enum
+from functools import partial
 from hashlib import blake2b
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, cast
@@ -19,9 +24,12 @@ from towerpack.dataflow._opening import PathLike, Strings
 _WRITTEN_OUT: Final = (type(None), bool, int, float, complex, str, range)
 _PIECE_BYTES: Final = 16 << 20
 _SAMPLES: Final = 64
+_FEW: Final = 1000  # Items, or KiB of an array, that are never sampled.
 _DEPTH: Final = 6
 # Their objects hold numbers that differ from start to start.
 _OPAQUE: Final = {"keras", "logging", "tensorflow", "threading", "torch"}
+# Methods that change containers: what such a function refers to is its state.
+_CHANGING: Final = {"add", "append", "appendleft", "extend", "insert", "pop", "popleft", "update"}
 _TOLD: Final = (type(None), bool, int, float, str, np.ndarray)  # in descriptions of stages
 _sampling: ContextVar[bool] = ContextVar("sampling", default=False)
 
@@ -50,8 +58,32 @@ def content_of_values(*values: Any) -> str:
     return _content(values, 0)
 
 
+def checksum_of_setting(value: Any) -> str:
+    """A checksum over any value, the same in each process that starts with the same program.
+
+    Functions count by their code, defaults, and the values that they refer to; classes by their
+    methods; objects by their class and public attributes. Of libraries only names count.
+    """
+    return _sampling_in(True, _content, [value], _DEPTH)[:8]
+
+
+class _Digest:
+    """A checksum, and the functions and classes that are in it already."""
+
+    def __init__(self) -> None:
+        self._sum = blake2b(digest_size=16)
+        self.update = self._sum.update
+        self.hexdigest = self._sum.hexdigest
+        self.seen: set[int] = set()
+
+    def is_new(self, value: object) -> bool:
+        new = id(value) not in self.seen
+        self.seen.add(id(value))
+        return new
+
+
 def _content(values: Iterable[Any], depth: int) -> str:
-    digest = blake2b(digest_size=16)
+    digest = _Digest()
     for value in values:
         _feed(digest, value, depth)
     return digest.hexdigest()
@@ -78,30 +110,105 @@ def _feed(digest: Any, value: Any, depth: int) -> None:
         digest.update(repr(sorted(map(repr, cast("set[Any]", value)))).encode())
     elif depth and isinstance(value, MethodType):
         _feed(digest, (value.__func__, value.__self__), depth)
-    elif depth and isinstance(value, FunctionType):
-        cells: list[Any] = []
-        for cell in value.__closure__ or ():
-            with suppress(ValueError):  # the variable has no value yet
-                cells.append(cell.cell_contents)
-        parts = value.__code__, value.__defaults__, value.__kwdefaults__, *cells
-        _feed(digest, parts, depth)
+    elif depth and isinstance(value, partial):
+        _feed(digest, (value.func, value.args, value.keywords), depth)
+    elif depth and isinstance(value, (FunctionType, type)):
+        _feed_named(digest, value, depth)
+    elif depth and isinstance(value, (classmethod, staticmethod, property)):
+        method = cast("Any", value)
+        _feed(digest, method.fget if isinstance(value, property) else method.__func__, depth)
+    elif depth and hasattr(value, "__wrapped__"):  # such as a tf.function
+        _feed(digest, value.__wrapped__, depth)
+    elif depth and _is_tensor(value):
+        _feed_array(digest, np.asarray(value.numpy()))
     elif depth and _has_attributes(value):
-        digest.update(type(value).__qualname__.encode())
+        _feed_named(digest, type(value), depth)
         attributes = sorted(vars(cast("object", value)).items())
-        _feed(digest, [(name, inner) for name, inner in attributes if name[0] != "_"], depth)
+        # The attributes of an enumeration's members are private.
+        shown = [(n, v) for n, v in attributes if n[0] != "_" or isinstance(value, Enum)]
+        _feed(digest, shown, depth)
+    elif depth and not hasattr(value, "__dict__"):  # such as a path, a date or a dtype
+        text = re.sub(r"\b0x[0-9a-fA-F]+", "", repr(value))
+        digest.update(text.encode("ascii", "backslashreplace"))
+    elif depth:  # Some have a length that cannot be asked for.
+        digest.update(f"{type(value).__qualname__} {getattr(value, '__qualname__', '')};".encode())
     else:
-        length = len(value) if hasattr(value, "__len__") else ""
+        length = "" if isinstance(value, type) or not hasattr(value, "__len__") else len(value)
         digest.update(f"{type(value).__qualname__} {length};".encode())
 
 
+def _feed_named(digest: Any, value: Any, depth: int) -> None:
+    """Add a function or a class."""
+    digest.update(f"{value.__qualname__.rpartition('.')[2]};".encode())
+    if not digest.is_new(value):
+        return
+    library = is_library(value.__module__)
+    if isinstance(value, type):
+        if not library:
+            members = [(n, v) for n, v in sorted(vars(value).items()) if _is_member(n, v)]
+            _feed(digest, [*members, value.__bases__], depth)
+    elif not library:
+        parts = value.__code__, value.__defaults__, value.__kwdefaults__, *_referred(value)
+        _feed(digest, parts, depth)
+    elif value.__module__.partition(".")[0] not in _OPAQUE:
+        _feed(digest, (value.__defaults__, *_referred(value)), depth)
+
+
+def _is_member(name: str, value: Any) -> bool:
+    special = name[:2] == "__" and not callable(value)
+    return not special and not name.startswith("_abc_")
+
+
+def _referred(function: FunctionType) -> list[Any]:
+    """The values of the closure, and of the program's globals, that a function reads."""
+    code = function.__code__
+    codes = [code, *_inner(code)]
+    used = [i for c in codes for i in dis.get_instructions(c)]
+    assigned = {i.argval for i in used if i.opname in ("STORE_DEREF", "STORE_GLOBAL")}
+    found: dict[str, Any] = {}
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        with suppress(ValueError):  # the variable has no value yet
+            found[name] = cell.cell_contents
+    if not is_library(function.__module__):
+        names = sorted({i.argval for i in used if i.opname == "LOAD_GLOBAL"})
+        found |= {n: function.__globals__[n] for n in names if n in function.__globals__}
+    state: Any = (list, dict, set) if any(_CHANGING & {*c.co_names} for c in codes) else ()
+    return [
+        value
+        for name, value in found.items()
+        if name not in assigned and not isinstance(value, (ModuleType, type(os.environ), state))
+    ]
+
+
+def _inner(code: CodeType) -> Iterable[CodeType]:
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield constant
+            yield from _inner(constant)
+
+
+def is_library(name: str) -> bool:
+    """Whether a module is installed, and not a part of the user's program."""
+    top = name.partition(".")[0]
+    if top in sys.stdlib_module_names - {"__main__"} or top in (*_OPAQUE, "towerpack"):
+        return True
+    path = getattr(sys.modules.get(name), "__file__", None) or ""
+    return "site-packages" in path or "dist-packages" in path
+
+
+def _is_tensor(value: Any) -> bool:
+    """Whether a value is an eager tensor of TensorFlow: no variable, and none of a graph."""
+    return type(value).__name__ == "EagerTensor" and value.dtype.name not in ("resource", "variant")
+
+
 def _has_attributes(value: Any) -> bool:
-    library = type(value).__module__.partition(".")[0] in _OPAQUE
-    return hasattr(value, "__dict__") and not isinstance(value, (type, ModuleType)) and not library
+    plain = not isinstance(value, (type, ModuleType))
+    return plain and hasattr(value, "__dict__") and not is_library(type(value).__module__)
 
 
 def _feed_items(digest: Any, container: object, items: Sequence[Any], depth: int) -> None:
     digest.update(f"{type(container).__name__} of {len(items)};".encode())
-    for item in _some(items):
+    for item in _some(items) if len(items) > _FEW else items:
         _feed(digest, item, depth)
 
 
@@ -110,7 +217,8 @@ def _feed_array(digest: Any, array: NDArray[Any]) -> None:
     if array.dtype.hasobject:
         _feed_items(digest, array, array.ravel().tolist(), 0)
         return
-    rows = _some(array.reshape(1) if array.ndim == 0 else array)
+    rows = array.reshape(1) if array.ndim == 0 else array
+    rows = _some(rows) if array.nbytes > _FEW << 10 else rows
     step = max(1, _PIECE_BYTES // max(1, array.nbytes // max(1, len(rows))))
     for start in range(0, len(rows), step):  # an array that is mapped is not read as a whole
         digest.update(rows[start : start + step].tobytes())

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from towerpack._core.arguments import KeepsArguments
 
-class InputSource(ABC):
+
+class InputSource(KeepsArguments, ABC):
     """Give each step of each replica its own batch.
 
     The loop asks, on the host, how many steps have their inputs ready (`reserve`); then runs that
@@ -37,7 +39,7 @@ class InputSource(ABC):
             step: The global step, int64 scalar.
         """
 
-    def start(self, state: Any = None) -> None:  # noqa: B027 - optional
+    def start(self, state: Any = None) -> None:
         """Begin, from where `state` was taken."""
 
     def reserve(self, steps: int, poll: Callable[[], None]) -> int:
@@ -55,7 +57,7 @@ class InputSource(ABC):
         """
         return steps
 
-    def consumed(self, steps: int) -> None:  # noqa: B027 - optional
+    def consumed(self, steps: int) -> None:
         """Steps of the last reservation that were really run."""
 
     def read_again(self, steps: int) -> list[np.ndarray] | None:
@@ -84,7 +86,7 @@ class InputSource(ABC):
         """Steps from `state` to the end, where the source knows it; None: the epochs decide."""
         return None
 
-    def stop(self) -> None:  # noqa: B027 - optional
+    def stop(self) -> None:
         """End threads. Called once, however training ended; `start` may follow."""
 
     def fill(self) -> float | None:

@@ -129,6 +129,12 @@ class VariableStore:
             if variable.trainable and id(variable) not in frozen
         }
 
+    def bare_variables(self) -> dict[str, tf.Variable]:
+        """Variables that the program made itself, outside of layers and of `get_variable`."""
+        held = {id(cast("Any", v).value) for layer in self.keras_layers() for v in layer.variables}
+        held |= {id(variable) for variable in self._inside.values()}
+        return {n: v for n, v in self.named_variables().items() if id(v) not in held}
+
     def layers(self) -> dict[str, keras.layers.Layer]:
         """Layers by name, created so far."""
         return {name: entry.layer for name, entry in self._layers.items()}

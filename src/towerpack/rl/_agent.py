@@ -183,7 +183,8 @@ class Agent(ABC):
         fields = dataclasses.asdict(self.config)
         # The trainer itself reports changed hyper-parameters.
         told = {f"agent.{n}": v for n, v in fields.items() if n not in ("learning_rate", "clip")}
-        source.told = {"agent": type(self).__name__, **told}
+        envs = {"agent.env": self._env, "agent.env_options": self._env_options}
+        source.told = {"agent": type(self).__name__, **envs, **told}
         steps = phases * source.batches
         usual: list[Callback] = [ShowEpisodes(source)]
         for name, first in self.annealed().items():

@@ -148,14 +148,16 @@ class Assembly:
             overfitted=functools.partial(overfitted, config, at.seed),
         )
         callbacks.setup(self.context)
-        # Before the optimizer is built: some keep copies of the weights that they start with.
-        start_from(config.init, self.tower.store.named_variables(), resumed=resumed)
         with of.distribution.scope():
             optimizer = config.optimizer
             if optimizer is None:
                 optimizer = call_optimizer(of.model.optimizer, at.step_variable)
-            # Building it changes it: a schedule becomes a variable.
-            settings = settings_of(config, of.source, callbacks, trace, optimizer, of.step)
+        # Before weights are loaded: values of variables are compared as the program gives them.
+        # Before the optimizer is built: that turns a schedule into a variable.
+        settings = settings_of(config, of.source, callbacks, trace, optimizer, of.step, self.tower)
+        # Before the optimizer is built: some keep copies of the weights that they start with.
+        start_from(config.init, self.tower.store.named_variables(), resumed=resumed)
+        with of.distribution.scope():
             scale_loss = config.precision == "float16"
             self.setup = StepSetup(
                 self.tower,
@@ -200,7 +202,8 @@ class Assembly:
         # The operations of a model are many, and tell people little.
         told = {n: v for n, v in settings.items() if not n.startswith("model.")}
         self.settings = {"max_epoch": of.state.max_epoch, **told}
-        at.monitors.put_settings(self.settings)
+        shown = {n: v for n, v in self.settings.items() if not n.startswith("callback ")}
+        at.monitors.put_settings(shown)
         graph: Any = trace.graph
         at.monitors.put_graph(lambda: graph.as_graph_def().SerializeToString())
         self.contents = Contents(

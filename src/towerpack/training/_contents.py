@@ -17,7 +17,7 @@ from towerpack.training._hyper_params import Groups, HyperParams
 from towerpack.training._numbers import Numbers
 from towerpack.training._rate import RATES
 from towerpack.training._run_state import RunState
-from towerpack.training._settings import Change, Settings, changes, changes_text
+from towerpack.training._settings import Change, Settings, changes, changes_text, given_anew
 
 _LOG = get_logger(__name__)
 
@@ -120,10 +120,12 @@ class Contents:
         saved = checkpoint.state
         # First: a changed setting may be why variables do not fit.
         changed = self._tell_changes(saved.get("settings", self._settings))
+        anew = given_anew(changed)
         for name, group in groups.items():
             values = checkpoint.group(name)
             # A rate may have become a schedule, or the other way round: its settings are compared.
             gone = {n for n in group.keys() ^ values.keys() if n in RATES}
+            gone |= anew if name == "model" else set()
             _snapshot.assign(
                 {n: v for n, v in group.items() if n not in gone},
                 {n: a for n, a in values.items() if n not in gone},

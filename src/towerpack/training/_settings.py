@@ -3,43 +3,41 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import re
-from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 import keras
-import tensorflow as tf
 
+from towerpack._core.arguments import arguments_of
 from towerpack.callbacks import Callbacks
 from towerpack.dataflow import DataFlow
-from towerpack.dataflow._content import content_of, functions_of, serial_pipeline_of
+from towerpack.dataflow._content import (
+    checksum_of_setting,
+    content_of,
+    functions_of,
+    serial_pipeline_of,
+)
 from towerpack.inputs import InputSource
-from towerpack.tower import COST, TowerTrace
-from towerpack.training._run_dir import plain
+from towerpack.tower import TowerFunction, TowerTrace
+from towerpack.training._described import class_of, described, flat
+from towerpack.training._operations import OPERANDS, operations_of
+from towerpack.training._replicas import first
 from towerpack.training._step import TrainStep
 from towerpack.training.optim._wrapping import ProxyOptimizer
 
 Settings = Mapping[str, Any]
 
-_LARGEST_CONSTANT = 16
 _WIDEST = 48
-# Keras and TensorFlow count names over the whole process.
-_COUNTED = re.compile(r"(?:_\d+)+(?=/|$)")
-_COMPARED = {
-    t.as_datatype_enum for t in (tf.float16, tf.bfloat16, tf.float32, tf.float64, tf.int32)
-}
-# Attributes of operations that differ from start to start, or tell nothing.
-_UNTOLD = {
-    "config_proto",  # in calls of functions: devices of this machine
-    "container",
-    "debug_name",
-    "parallel_iterations",
-    "seed",
-    "seed2",
-    "shared_name",
-}
+# What is compared of optimizers that Keras cannot describe.
+_COMPARED = (bool, int, float, str, list)
+# Settings that other releases have computed differently.
+_CHECKSUMS = ("data.content", "data.functions")
+_FORMAT = "settings format"
+_VARIABLE = "variable "
+_TABLE = "kept variable "
+# An argument of a callback.
+_ARGUMENT = re.compile(r"(callback .*#\d+)\..*")
 
 
 def settings_of(
@@ -49,6 +47,7 @@ def settings_of(
     trace: TowerTrace,
     optimizer: Any,
     step: TrainStep,
+    tower: TowerFunction,
 ) -> Settings:
     """Settings that decide how a training goes on, by name, as JSON values.
 
@@ -59,6 +58,7 @@ def settings_of(
         trace: A training tower.
         optimizer: As the user gave it: one, or a dict.
         step: What one step is.
+        tower: The model; nothing has been restored yet.
     """
     names = ("precision", "deterministic", "xla", "frozen", "trainable")
     found = {
@@ -68,9 +68,11 @@ def settings_of(
         **step.settings(),
         **_callbacks(callbacks),
         **_optimizers(optimizer),
-        **_model(trace),
+        **operations_of(trace),
+        **_variables(tower, trace),
+        _FORMAT: 2,
     }
-    return plain(found)
+    return {name: described(value) for name, value in found.items()}
 
 
 class Change(NamedTuple):
@@ -85,16 +87,32 @@ class Change(NamedTuple):
 def changes(old: Settings, new: Settings) -> list[Change]:
     """The settings that differ."""
     names = [*new, *(name for name in old if name not in new)]
-    found = [Change(n, old.get(n), new.get(n)) for n in names if old.get(n) != new.get(n)]
-    return [c._replace(holds=_holds(c)) for c in found]
+    if old.get(_FORMAT) != new.get(_FORMAT):  # Other releases know other settings.
+        names = [n for n in names if n in old and n in new and n not in (_FORMAT, *_CHECKSUMS)]
+    found = [n for n in names if old.get(n) != new.get(n)]
+    # Other changes tell as much: other operations, a callback that comes or goes.
+    needless = {OPERANDS} if sum(n.startswith("model.") for n in found) > 1 else set[str]()
+    for name in found:
+        argument = _ARGUMENT.fullmatch(name)
+        if argument and (argument[1] in old) != (argument[1] in new):
+            needless.add(name)
+    return [
+        Change(n, old.get(n), new.get(n), _holds(n, new.get(n))) for n in found if n not in needless
+    ]
 
 
-def _holds(change: Change) -> str:
-    if change.name == "seed":
+def given_anew(changed: Sequence[Change]) -> set[str]:
+    """Names of variables whose values the program gives and has changed."""
+    names = {c.name for c in changed if c.name.startswith(_VARIABLE) and c.old is not None}
+    return {name.removeprefix(_VARIABLE) for name in names}
+
+
+def _holds(name: str, new: Any) -> str:
+    if name == "seed":
         return "new (the order of the data: old)"
-    if change.new is None and change.name.startswith("callback "):
+    if new is None and name.startswith("callback "):
         return "what it has set stays"
-    return "new"
+    return "old" if name.startswith(_TABLE) else "new"
 
 
 def changes_text(changed: Sequence[Change]) -> str:
@@ -112,7 +130,8 @@ def _short(value: Any) -> str:
     if isinstance(value, list):
         items = [_short(item) for item in cast("list[Any]", value)]
         between = [f"… {len(items) - 4} more"] if len(items) > 8 else items[3:-1]
-        return ", ".join([*items[:3], *between, *items[max(3, len(items) - 1) :]])
+        text = ", ".join([*items[:3], *between, *items[max(3, len(items) - 1) :]])
+        return text if len(text) <= 2 * _WIDEST else f"{text[:_WIDEST]} … {text[-_WIDEST:]}"
     text = "-" if value is None else str(value)
     return text if len(text) <= _WIDEST else f"…{text[-_WIDEST:]}"
 
@@ -120,18 +139,38 @@ def _short(value: Any) -> str:
 def _data(source: InputSource) -> Settings:
     flow = getattr(source, "dataflow", None)
     if not isinstance(flow, DataFlow):
-        return {"data": type(source).__name__}
+        functions = {n: v for n, v in arguments_of(source).items() if callable(v)}
+        return {"data": type(source).__name__, **flat("data", functions)}
     return {
         "data": serial_pipeline_of(flow),
-        "data.content": _checksum(content_of(flow, sample=True).encode()),
-        "data.functions": _checksum(functions_of(flow).encode()),
+        "data.content": checksum_of_setting(content_of(flow, sample=True)),
+        "data.functions": checksum_of_setting(functions_of(flow)),
     }
 
 
 def _callbacks(callbacks: Callbacks) -> Settings:
-    pairs = zip(callbacks.keys(), callbacks.callbacks, strict=True)
-    told = {key: callback.settings() for key, callback in pairs}
-    return {f"callback {key}": value for key, value in told.items() if value is not None}
+    found: dict[str, Any] = {}
+    for key, callback in zip(callbacks.keys(), callbacks.callbacks, strict=True):
+        settings = callback.settings()
+        if isinstance(settings, Mapping):
+            found |= {f"callback {key}": class_of(callback), **flat(f"callback {key}", settings)}
+        elif settings is not None:
+            found[f"callback {key}"] = settings
+    return found
+
+
+def _variables(tower: TowerFunction, trace: TowerTrace) -> Settings:
+    """Values of the `tf.Variable`s that the program made itself and that training does not change.
+
+    New numbers and vectors count, such as weights of classes. Tables of floats may be random.
+    """
+    found: dict[str, Any] = {}
+    for name, variable in tower.store.bare_variables().items():
+        if name in trace.used and name not in trace.moved and not variable.trainable:
+            value = first(variable).numpy()
+            table = value.ndim > 1 and value.dtype.kind == "f"
+            found[f"{_TABLE if table else _VARIABLE}{name}"] = value
+    return found
 
 
 def _optimizers(given: Any) -> Settings:
@@ -157,61 +196,27 @@ def _optimizer(name: str, optimizer: Any) -> Settings:
     if isinstance(optimizer, keras.optimizers.Optimizer) and (schedule or not callable(rate)):
         config = optimizer.get_config()
     else:  # Keras cannot describe functions.
-        kinds = (bool, int, float, str)
         own = getattr(optimizer, "__dict__", {})  # what is no optimizer is refused later
         values = {k.strip("_"): _numbers_of(v) for k, v in own.items()}
-        config = {k: v for k, v in values.items() if isinstance(v, (*kinds, list))}
+        config = {k: v for k, v in values.items() if isinstance(v, _COMPARED) or callable(v)}
     return {name: type(optimizer).__name__, **_flat(name, config)}
 
 
 def _flat(prefix: str, tree: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping):
-            found.update(_flat(f"{prefix}.{key}", value))
-        # A rate that is a number is in a variable, and told as a hyper-parameter.
-        elif key != "name" and not (key in ("learning_rate", "lr") and isinstance(value, float)):
-            found[f"{prefix}.{key}"] = value
-    return found
+    # A rate that is a number is in a variable, and told as a hyper-parameter.
+    def is_rate(name: str, value: Any) -> bool:
+        return name in ("learning_rate", "lr") and isinstance(value, float)
+
+    leaves = {n: (n.rpartition(".")[2], v) for n, v in flat(prefix, tree).items()}
+    return {n: v for n, (key, v) in leaves.items() if key != "name" and not is_rate(key, v)}
 
 
 def _numbers_of(value: Any) -> Any:
     """Of a schedule of `tf.compat.v1.train` the numbers that it was made with, else the value."""
     if not isinstance(value, functools.partial):
         return value
-    made_with = getattr(value.func, "__dict__", {})
+    made_with = getattr(value.func, "__dict__", None)
+    if not made_with:
+        return value
     given = [*made_with.values(), *value.args, *value.keywords.values()]
     return [v for v in given if isinstance(v, bool | int | float | list)]
-
-
-def _model(trace: TowerTrace) -> Settings:
-    """The operations of the tower, counted by kind and attributes, and its constants."""
-    graph: Any = trace.result.outputs[COST].graph.as_graph_def()
-    nodes = [*graph.node, *(n for f in graph.library.function for n in f.node_def)]
-    constants: dict[str, list[Any]] = defaultdict(list)
-    for node in nodes:
-        # Other integers are mostly seeds and sizes.
-        if node.op == "Const" and node.attr["dtype"].type in _COMPARED:
-            value = tf.make_ndarray(node.attr["value"].tensor)
-            small = value.size <= _LARGEST_CONSTANT
-            told = value.ravel().tolist() if small else [_checksum(value.tobytes())]
-            constants[f"model.{_COUNTED.sub('', node.name)}"].extend(told)
-    counts = Counter(_kind_of(node) for node in nodes if node.op != "Const")
-    return {
-        **{f"model.{kind}": count for kind, count in sorted(counts.items())},
-        **{n: v[:1] if len(set(v)) == 1 else v for n, v in constants.items()},
-    }
-
-
-def _checksum(content: bytes) -> str:
-    return hashlib.blake2b(content, digest_size=4).hexdigest()
-
-
-def _kind_of(node: Any) -> str:
-    told = []
-    for name, attr in sorted(node.attr.items()):
-        which = attr.WhichOneof("value")
-        if which in ("f", "b", "i", "list", "s") and name not in _UNTOLD and name[0] != "_":
-            numbers = [*attr.list.i, *attr.list.f] if which == "list" else [getattr(attr, which)]
-            told += [f"{name}={v.decode() if isinstance(v, bytes) else v}" for v in numbers]
-    return f"{node.op}({', '.join(told)})" if told else f"{node.op} operations"

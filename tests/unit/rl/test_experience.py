@@ -125,6 +125,30 @@ def test_a_finished_phase_stays_so_with_another_number_of_batches(
     assert told == {**expected, **steps}
 
 
+def rewarded(factor: float) -> gym.Env[Any, Any]:
+    return gym.wrappers.TransformReward(Walk(), lambda reward: reward * factor)
+
+
+def test_another_environment_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    common: dict[str, Any] = {"network": MLP((8,)), "num_envs": 2, "num_steps": 8}
+    for starts, (env, names) in enumerate(
+        [
+            (functools.partial(rewarded, 1.0), set()),
+            (functools.partial(rewarded, 1.0), set()),
+            (functools.partial(rewarded, 5.0), {"agent.env"}),
+            (lambda: rewarded(5.0), {"agent.env"}),
+            (lambda: Walk(), {"agent.env"}),
+        ],
+        start=1,
+    ):
+        caplog.clear()
+        A2C(env, **common).train(
+            total_steps=16 * starts, epoch_steps=16, run_dir=tmp_path, monitors=[]
+        )
+        rows = [line.split() for line in caplog.text.partition("in effect\n")[2].splitlines()]
+        assert {row[0] for row in rows if row and row[-1] == "new"} == names
+
+
 class Pictures(Walk):
     """Of three colours, which are no frames."""
 

@@ -17,6 +17,7 @@ from typing import Any, ClassVar
 
 import tensorflow as tf
 
+from towerpack._core.arguments import KeepsArguments
 from towerpack._core.errors import ConfigError
 from towerpack._core.logs import get_logger
 from towerpack.nn import find_matching
@@ -27,7 +28,7 @@ _LOG = get_logger(__name__)
 Gradients = Mapping[str, Any]
 
 
-class GradientProcessor:
+class GradientProcessor(KeepsArguments):
     """Change gradients, or look at them, before an optimizer takes them. It does neither itself.
 
     Gradients are tensors or `tf.IndexedSlices` by the names of the variables. Those on which the

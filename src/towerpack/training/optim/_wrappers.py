@@ -44,9 +44,6 @@ class ProcessGradients(ProxyOptimizer):
                     expected="instances such as GlobalNormClip(5.0)",
                 )
 
-    def settings(self) -> dict[str, Any]:
-        return {"processors": [repr(processor) for processor in self.processors]}
-
     def make_variables(self) -> dict[str, tf.Variable]:
         for processor in self.processors:
             processor.build(self.trained)
@@ -121,9 +118,6 @@ class AccumulateGradients(ProxyOptimizer):
             raise ConfigError(f"AccumulateGradients(steps={steps}).", expected="at least 1")
         self.steps = int(steps)
 
-    def settings(self) -> dict[str, Any]:
-        return {"steps": self.steps}
-
     def make_variables(self) -> dict[str, tf.Variable]:
         self._count = tf.Variable(tf.zeros([], tf.int64), trainable=False)
         self._sums = [
@@ -174,9 +168,6 @@ class PostProcess(ProxyOptimizer):
     def __init__(self, optimizer: Any, func: Callable[[Any], Any], regex: str = ".*") -> None:
         super().__init__(optimizer)
         self.func, self.regex = func, regex
-
-    def settings(self) -> dict[str, Any]:
-        return {"func": getattr(self.func, "__qualname__", ""), "regex": self.regex}
 
     def make_variables(self) -> dict[str, tf.Variable]:
         matching = find_matching(type(self).__name__, self.regex, self.trained, re.fullmatch)
@@ -229,9 +220,6 @@ class WeightEMA(ProxyOptimizer):
         if not 0.0 <= decay < 1.0:
             raise ConfigError(f"WeightEMA(decay={decay}).", expected="at least 0, less than 1")
         self.decay = float(decay)
-
-    def settings(self) -> dict[str, Any]:
-        return {"decay": self.decay}
 
     def make_variables(self) -> dict[str, tf.Variable]:
         self._averages = {

@@ -8,6 +8,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
+from towerpack._core.arguments import KeepsArguments, arguments_of
 from towerpack._core.errors import ConfigError
 from towerpack._core.naming import unique
 from towerpack.training._hyper import VariableParam
@@ -51,7 +52,7 @@ def adapt(optimizer: Any, *, scale_loss: bool = False) -> OptimizerAdapter:
     return LossScale(adapter) if scale_loss and not isinstance(adapter, LossScale) else adapter
 
 
-class ProxyOptimizer(OptimizerAdapter):
+class ProxyOptimizer(KeepsArguments, OptimizerAdapter):
     """Passes everything on to the optimizer that it wraps: the base of wrappers.
 
     A wrapper of your own overrides `apply`, and gives what it must remember in `make_variables`.
@@ -82,8 +83,9 @@ class ProxyOptimizer(OptimizerAdapter):
             )
 
     def settings(self) -> dict[str, Any]:
-        """What decides how training goes on, for the comparison with a run that is continued."""
-        return {}
+        """Settings that a continued run compares: the constructor's arguments."""
+        given = arguments_of(self).items()
+        return {name: value for name, value in given if value is not self.wrapped}
 
     def build(
         self, variables: Mapping[str, tf.Variable], saved_elsewhere: Iterable[tf.Variable] = ()

@@ -1,0 +1,33 @@
+"""Constructor arguments, kept so that a continued run can compare them."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, Self
+
+
+class KeepsArguments:
+    """Base of classes whose constructor arguments are settings of a run."""
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        if (args or kwargs) and cls.__init__ is object.__init__:
+            raise TypeError(f"{cls.__name__}() takes no arguments")
+        instance = super().__new__(cls)
+        instance.__dict__["_arguments"] = args, kwargs
+        return instance
+
+
+def arguments_of(instance: KeepsArguments) -> dict[str, Any]:
+    """Return the constructor arguments by name, defaults included."""
+    args, kwargs = instance.__dict__["_arguments"]
+    signature = inspect.signature(type(instance).__init__)
+    try:
+        bound = signature.bind(instance, *args, **kwargs)
+    except TypeError:  # A class with its own __new__ may pass on other arguments.
+        return dict(kwargs)
+    bound.apply_defaults()
+    found: dict[str, Any] = {}
+    for name, value in list(bound.arguments.items())[1:]:  # The first one is `self`.
+        keywords = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
+        found.update(value if keywords else {name: value})
+    return found
