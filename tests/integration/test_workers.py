@@ -123,7 +123,35 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workers, list[in
 def test_together(together: tuple[Workers, list[int], Path]) -> None:
     workers, *_ = together
     passed = [workers.said(i).count("passed") for i in range(2)]
-    assert passed == [5, 5], workers.said(0) + workers.said(1)
+    assert passed == [6, 6], workers.said(0) + workers.said(1)
+
+
+def test_the_log_says_which_part_of_the_data_a_worker_reads(
+    together: tuple[Workers, list[int], Path],
+) -> None:
+    workers, *_ = together
+    for i in range(2):
+        name = f"worker {i} ({workers.addresses[i]})"
+        assert f"{name} reads part {i + 1} of 2." in workers.said(i)
+        assert f"{name} reads all of its own data" in workers.said(i)
+
+
+def test_workers_that_differ_are_refused(tmp_path: Path) -> None:
+    workers = Workers("differ", tmp_path)
+    assert workers.codes(60) == [1, 1], workers.said(0) + workers.said(1)
+    for i in range(2):
+        assert (
+            f"worker 1 ({workers.addresses[1]}) has other settings than worker 0" in workers.said(i)
+        )
+        for name in (
+            "seed: 0 in worker 0, 1 in worker 1",
+            "optimizer.momentum: 0.9 in worker 0, 0.5 in worker 1",
+            "BatchData(4) in worker 0",
+            "data.functions",
+            "model.drop",
+        ):
+            assert name in workers.said(i), workers.said(i)
+    assert not list((tmp_path / "run").rglob("step-*"))
 
 
 def test_a_failure_of_one_ends_all(together: tuple[Workers, list[int], Path]) -> None:
