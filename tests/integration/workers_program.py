@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from scaling import sample
 from small_training import SPECS, Model, Recorded, X, Y, config, flow, train
 from towerpack import ConfigError
-from towerpack.callbacks import Callback, InferenceRunner, ModelSaver, ScalarStats
+from towerpack.callbacks import Callback, InferenceRunner, ModelSaver, PeriodicTrigger, ScalarStats
 from towerpack.checkpoint import load_checkpoint
 from towerpack.dataflow import (
     BatchData,
@@ -79,7 +79,8 @@ class Say(Everywhere):
 
 def is_one_large_batch(where: Path) -> None:
     validation = InferenceRunner(flow(), [ScalarStats("cost")])
-    ours = together(where / "ours", [ModelSaver(), validation], model=plain(), max_epoch=3)
+    saver = PeriodicTrigger(ModelSaver(keep=9), every_k_steps=2)
+    ours = together(where / "ours", [saver, validation], model=plain(), max_epoch=3)
     split = together(where / "split", model=plain(), max_epoch=3, data=SplitInput(flow(16)))
     assert ours.global_step == split.global_step == 9
     if TEAM.is_chief:

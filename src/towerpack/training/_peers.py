@@ -98,8 +98,12 @@ def _listening(address: str | None) -> Iterator[None]:
     if address is None:
         yield
         return
-    port = address.rpartition(":")[2]
-    with socket.create_server(("", int(port)), backlog=64):
+    port = int(address.rpartition(":")[2])
+    if address.startswith("["):  # IPv6, as TensorFlow writes it
+        with socket.create_server(("::", port), family=socket.AF_INET6, backlog=64):
+            yield
+        return
+    with socket.create_server(("", port), backlog=64):
         yield
 
 
