@@ -203,6 +203,18 @@ def what_the_chief_sets_holds_for_all_and_one_stops_all(where: Path) -> None:
         np.testing.assert_allclose([stop.seen[0], stop.seen[-1]], [0.05, 0.01])
 
 
+def stopped_before_a_step(where: Path) -> None:
+    class Stop(Everywhere):
+        acts_between_steps = True
+
+        def before_step(self) -> None:
+            if TEAM.index == 1 and self.trainer.global_step == 4:
+                raise StopTraining("enough")
+
+    trainer = together(where, [Stop(), ModelSaver()], max_epoch=4, model=plain())
+    assert trainer.global_step == 4 and not trainer.complete
+
+
 def well(where: Path) -> None:
     """All of these, and at last what one of them does not survive."""
     for case in (
@@ -211,6 +223,7 @@ def well(where: Path) -> None:
         own_parts_are_read_whole,
         uneven_data_end_together,
         what_the_chief_sets_holds_for_all_and_one_stops_all,
+        stopped_before_a_step,
         long,
         fails,
     ):

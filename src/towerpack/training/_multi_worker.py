@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+import functools
 import hashlib
 import json
 import os
@@ -143,12 +145,45 @@ def _join(peer_timeout: float) -> MultiWorker:
     own = cluster.jobs[cluster.task_type][cluster.task_index]
     wait_for_peers(cluster.peers, own, peer_timeout)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=None)
+    console()
+    names = " and ".join(f"{name} ({address})" for name, address in cluster.peers.items())
+    text = "Joining %s. This process ends if that takes more than %g s."
+    _LOG.info(text, names, peer_timeout)
     with quiet_start(), variables_kept():
         # TensorFlow connects processes only before it is used, and layers or an optimizer may have
         # been made for the configuration.
         eager_context._reset_context()
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver_of(cluster), options)
+        try:
+            with _registering_within(peer_timeout):
+                strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver_of(cluster), options)
+        except tf.errors.OpError as error:
+            leave_at_once_at_exit(1)
+            silent = silent_peers(cluster.peers, _ANSWER_S)
+            raise missing_peers(
+                silent or cluster.peers, f"have not joined within {peer_timeout:g} s"
+            ) from error
+    if threading.current_thread() is threading.main_thread():
+        # TensorFlow has replaced the action of the system, and does nothing.
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     return MultiWorker(strategy, cluster)
+
+
+@contextmanager
+def _registering_within(seconds: float) -> Iterator[None]:
+    """Limit how long TensorFlow waits for the others; by default an hour."""
+    context: Any = eager_context.Context
+    configure = context.configure_coordination_service
+    milliseconds = int(1000 * seconds)
+    context.configure_coordination_service = functools.partialmethod(
+        configure, cluster_register_timeout_in_ms=milliseconds
+    )
+    # The first worker would wait for one that has died just now, and no Python thread would run.
+    faulthandler.dump_traceback_later(seconds, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        context.configure_coordination_service = configure
 
 
 class MultiWorker(Mirrored):
