@@ -105,6 +105,15 @@ def test_a_worker_that_is_killed_is_done_without_and_taken_back(tmp_path: Path) 
     assert all(rate == ("0.020" if int(step) >= 30 else "0.050") for step, rate in rates)
 
 
+def test_a_run_without_a_worker_that_was_killed_ends(tmp_path: Path) -> None:
+    with cluster(tmp_path, 600, 30) as running:
+        running.wait_for_step(20)
+        running.kill("worker", 1)
+        assert running.wait(seconds=100) == 0, running.log()
+        assert " at 600" in running.log()
+        assert running.wait("worker") == running.wait("ps") == 0
+
+
 @only_in_full  # one of tests/integration/test_workers.py hangs, too
 def test_a_worker_that_hangs_ends_the_run_which_goes_on(tmp_path: Path) -> None:
     with cluster(tmp_path, 4000, 4) as running:

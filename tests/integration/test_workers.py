@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,11 +14,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+import keras
 import numpy as np
 import pytest
 
 from processes import free_port, stopwatch
 from scaling import only_in_full, sample
+from small_training import Model, train
+from towerpack import StateError
 from warm_python import warm_python
 
 PROGRAM = Path(__file__).with_name("workers_program.py")
@@ -123,7 +127,48 @@ def together(tmp_path_factory: pytest.TempPathFactory) -> tuple[Workers, list[in
 def test_together(together: tuple[Workers, list[int], Path]) -> None:
     workers, *_ = together
     passed = [workers.said(i).count("passed") for i in range(2)]
-    assert passed == [5, 5], workers.said(0) + workers.said(1)
+    assert passed == [7, 7], workers.said(0) + workers.said(1)
+
+
+def test_the_log_says_which_part_of_the_data_a_worker_reads(
+    together: tuple[Workers, list[int], Path],
+) -> None:
+    workers, *_ = together
+    for i in range(2):
+        name = f"worker {i} ({workers.addresses[i]})"
+        assert f"{name} reads part {i + 1} of 2." in workers.said(i)
+        assert f"{name} reads all of its own data" in workers.said(i)
+
+
+def test_another_number_of_workers_continues_at_the_end_of_an_epoch(
+    together: tuple[Workers, list[int], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = shutil.copytree(together[2] / "is_one_large_batch" / "ours", tmp_path / "run")
+    model = Model(lambda: keras.optimizers.SGD(0.05, momentum=0.9), rate=0.0)
+    middle = run / "checkpoints" / "step-00000004"
+    with pytest.raises(StateError, match=r"to the end of epoch 2 with 2 replicas[^|]*SplitInput"):
+        train(tmp_path / "new", model=model, resume=str(middle), max_epoch=4)
+    trainer = train(run, model=model, max_epoch=4)
+    assert trainer.complete and trainer.global_step == 9 + 6
+    assert "with 1 replicas instead of 2: the data start anew" in caplog.text
+
+
+def test_workers_that_differ_are_refused(tmp_path: Path) -> None:
+    workers = Workers("differ", tmp_path)
+    assert workers.codes(60) == [1, 1], workers.said(0) + workers.said(1)
+    for i in range(2):
+        assert (
+            f"worker 1 ({workers.addresses[1]}) has other settings than worker 0" in workers.said(i)
+        )
+        for name in (
+            "seed: 0 in worker 0, 1 in worker 1",
+            "optimizer.momentum: 0.9 in worker 0, 0.5 in worker 1",
+            "BatchData(4) in worker 0",
+            "data.functions",
+            "model.drop",
+        ):
+            assert name in workers.said(i), workers.said(i)
+    assert not list((tmp_path / "run").rglob("step-*"))
 
 
 def test_a_failure_of_one_ends_all(together: tuple[Workers, list[int], Path]) -> None:

@@ -21,9 +21,18 @@ from tensorflow.python.eager.context import Context
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from scaling import sample
 from small_training import SPECS, Model, Recorded, X, Y, config, flow, train
-from towerpack.callbacks import Callback, InferenceRunner, ModelSaver, ScalarStats
+from towerpack import ConfigError
+from towerpack.callbacks import Callback, InferenceRunner, ModelSaver, PeriodicTrigger, ScalarStats
 from towerpack.checkpoint import load_checkpoint
-from towerpack.dataflow import BatchData, DataFromArrays
+from towerpack.dataflow import (
+    BatchData,
+    DataFromArrays,
+    DataFromGenerator,
+    DataFromList,
+    MapData,
+    ProxyDataFlow,
+    RemoteDataZMQ,
+)
 from towerpack.inputs import QueueInput, SplitInput
 from towerpack.nn import BatchNorm, Dropout, FullyConnected, expose
 from towerpack.training import MultiWorkerTrainer, StopTraining, join_cluster
@@ -70,7 +79,8 @@ class Say(Everywhere):
 
 def is_one_large_batch(where: Path) -> None:
     validation = InferenceRunner(flow(), [ScalarStats("cost")])
-    ours = together(where / "ours", [ModelSaver(), validation], model=plain(), max_epoch=3)
+    saver = PeriodicTrigger(ModelSaver(keep=9), every_k_steps=2)
+    ours = together(where / "ours", [saver, validation], model=plain(), max_epoch=3)
     split = together(where / "split", model=plain(), max_epoch=3, data=SplitInput(flow(16)))
     assert ours.global_step == split.global_step == 9
     if TEAM.is_chief:
@@ -111,6 +121,54 @@ def everybodys(values: np.ndarray) -> np.ndarray:
     return TEAM._all(values.astype(np.float64))
 
 
+def own_parts_are_read_whole(where: Path) -> None:
+    class EveryOther(ProxyDataFlow):
+        def __init__(self, ds: Any, own: int) -> None:
+            super().__init__(ds)
+            self._own = own
+
+        def __len__(self) -> int:
+            return len(self.ds) // 2
+
+        def __iter__(self) -> Any:
+            return (dp for i, dp in enumerate(self.ds) if i % 2 == self._own)
+
+    rank = TEAM.index
+    remote = BatchData(RemoteDataZMQ(f"ipc://{where}-{rank}"), 8)
+    parts = [
+        BatchData(DataFromArrays(X[rank::2], Y[rank::2]), 8),
+        BatchData(EveryOther(DataFromArrays(X, Y), rank), 8),
+        BatchData(DataFromGenerator(lambda: zip(X[rank::2], Y[rank::2], strict=True)), 8),
+        remote,
+    ]
+    for part in parts:
+        assert TEAM.share(part) is part, part
+    for whole in (flow(), BatchData(DataFromList(list(zip(X, Y, strict=True))), 8)):
+        assert len(TEAM.share(whole)) == 3
+    for wrong in (QueueInput(BatchData(DataFromArrays(X, Y + rank), 8)), SplitInput(parts[0])):
+        try:
+            TEAM.share(wrong)
+        except ConfigError as error:
+            assert "worker 1" in str(error), error
+        else:
+            raise AssertionError(wrong)
+    together(where, dataflow=parts[0], max_epoch=1)
+
+
+def differ(where: Path) -> None:
+    """In every setting that one may forget to give to all workers."""
+    sign = 1 - 2 * TEAM.index
+
+    def optimizer() -> Any:
+        return keras.optimizers.SGD(0.05, momentum=0.9 - 0.4 * TEAM.index)
+
+    data = BatchData(
+        MapData(DataFromArrays(X, Y), lambda dp: (dp[0], sign * dp[1])), 4 * 2**TEAM.index
+    )
+    model = Model(optimizer, rate=0.25 + 0.25 * TEAM.index)
+    together(where, model=model, dataflow=data, seed=TEAM.index, steps_per_epoch=3)
+
+
 def uneven_data_end_together(where: Path) -> None:
     mine = DataFromArrays(X, Y) if TEAM.is_chief else DataFromArrays(X[:32], Y[:32])
     data = QueueInput(BatchData(mine, 8), infinite=False)
@@ -145,13 +203,27 @@ def what_the_chief_sets_holds_for_all_and_one_stops_all(where: Path) -> None:
         np.testing.assert_allclose([stop.seen[0], stop.seen[-1]], [0.05, 0.01])
 
 
+def stopped_before_a_step(where: Path) -> None:
+    class Stop(Everywhere):
+        acts_between_steps = True
+
+        def before_step(self) -> None:
+            if TEAM.index == 1 and self.trainer.global_step == 4:
+                raise StopTraining("enough")
+
+    trainer = together(where, [Stop(), ModelSaver()], max_epoch=4, model=plain())
+    assert trainer.global_step == 4 and not trainer.complete
+
+
 def well(where: Path) -> None:
     """All of these, and at last what one of them does not survive."""
     for case in (
         is_one_large_batch,
         each_draws_its_own,
+        own_parts_are_read_whole,
         uneven_data_end_together,
         what_the_chief_sets_holds_for_all_and_one_stops_all,
+        stopped_before_a_step,
         long,
         fails,
     ):

@@ -82,7 +82,10 @@ class Cluster:
             found: Any = json.loads(text)
             if found == {}:
                 return None
-            jobs, task = found["cluster"], found["task"]
+            jobs, task = dict(found["cluster"]), found["task"]
+            # TensorFlow's estimators had one beside the cluster; chiefs evaluate here.
+            if task["type"] != "evaluator":
+                jobs.pop("evaluator", None)
             return cls({name: list(jobs[name]) for name in jobs}, task["type"], int(task["index"]))
         except (ValueError, KeyError, TypeError) as error:
             why = f"no {error}" if isinstance(error, KeyError) else str(error)

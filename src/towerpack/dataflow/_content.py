@@ -32,6 +32,8 @@ _OPAQUE: Final = {"keras", "logging", "tensorflow", "threading", "torch"}
 _CHANGING: Final = {"add", "append", "appendleft", "extend", "insert", "pop", "popleft", "update"}
 _TOLD: Final = (type(None), bool, int, float, str, np.ndarray)  # in descriptions of stages
 _sampling: ContextVar[bool] = ContextVar("sampling", default=False)
+# Nothing counts that may differ between machines: text in functions, directories, times of files.
+_portable: ContextVar[bool] = ContextVar("portable", default=False)
 
 
 def _some(items: Any) -> Any:
@@ -43,6 +45,9 @@ def content_of_files(paths: Iterable[PathLike]) -> str:
     digest = blake2b(digest_size=16)
     for path in _some(list(paths)):
         where = os.path.realpath(path)
+        if _portable.get():
+            digest.update(_pieces_of(where))
+            continue
         try:
             found = os.stat(where)
         except OSError:
@@ -51,6 +56,20 @@ def content_of_files(paths: Iterable[PathLike]) -> str:
             told = f"{found.st_size} {found.st_mtime_ns}"
         digest.update(f"{where!r} {told};".encode("ascii", "backslashreplace"))
     return digest.hexdigest()
+
+
+def _pieces_of(path: str) -> bytes:
+    """Name and size of a file, and bytes from eight places in it."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            pieces: list[bytes] = []
+            for i in range(8):
+                file.seek(i * size // 8)
+                pieces.append(file.read(4096))
+    except OSError:
+        return b"nothing there"
+    return b";".join([os.path.basename(path).encode(errors="replace"), b"%d" % size, *pieces])
 
 
 def content_of_values(*values: Any) -> str:
@@ -94,6 +113,8 @@ def _feed(digest: Any, value: Any, depth: int) -> None:
     inside = max(0, depth - 1)
     if isinstance(value, (np.ndarray, np.generic)):
         _feed_array(digest, np.asarray(cast("Any", value)))
+    elif isinstance(value, (str, os.PathLike)) and depth and _portable.get():
+        digest.update(b"text")
     elif isinstance(value, _WRITTEN_OUT):
         digest.update(f"{type(value).__name__} {value!r};".encode("ascii", "backslashreplace"))
     elif isinstance(value, (bytes, bytearray)):
@@ -235,15 +256,19 @@ def serial_pipeline_of(flow: DataFlow) -> str:
 
 def functions_of(flow: DataFlow) -> str:
     """A checksum over the code of a pipeline's functions, and over public attributes."""
+    return _sampling_in(True, _functions_in, flows_in(flow))
+
+
+def _functions_in(flows: Iterable[DataFlow]) -> str:
     found: list[Any] = []
-    for here in flows_in(flow):
+    for here in flows:
         given = [v for k, v in sorted(vars(here).items()) if k[0] != "_"]
         if _is_parallel(here):  # how many workers there are changes no datapoint
             given = [v for v in given if callable(v)]
         elif isinstance(here, Stage):  # its numbers stand in its description
             given = [v for v in given if not isinstance(v, _TOLD)]
         found += [v for v in given if not isinstance(v, DataFlow)]
-    return _sampling_in(True, _content, found, _DEPTH)
+    return _content(found, _DEPTH)
 
 
 def content_of(flow: DataFlow, *, sample: bool = False) -> str:
@@ -251,7 +276,54 @@ def content_of(flow: DataFlow, *, sample: bool = False) -> str:
     return _sampling_in(sample, pipeline_of, flow, "content", _is_parallel)
 
 
-def _sampling_in(sample: bool, f: Callable[..., str], *arguments: Any) -> str:
+def sources_of(flow: DataFlow) -> tuple[str, str]:
+    """Checksums of (a sample of) the data that a pipeline reads, and of its first component.
+
+    The same on every machine that has the data. The second is "" if it is not known.
+    """
+    return _on_any_machine(_sources_of, flow)
+
+
+def stages_of(flow: DataFlow) -> tuple[str, str]:
+    """Description of what a pipeline does with its data, and a checksum over its functions.
+
+    The same on every machine. Shards and what only changes the speed are left out.
+    """
+    stages = [f for f in flows_in(flow) if isinstance(f, Stage) and f.inputs and not f.shard]
+    told = [f"{type(f).__name__}({f.arguments()})" for f in stages if not _is_parallel(f)]
+    return " > ".join(reversed(told)), _on_any_machine(_functions_in, stages)
+
+
+def _sources_of(flow: DataFlow) -> tuple[str, str]:
+    told: list[Any] = []
+    first: list[Any] = []
+    for here in flows_in(flow):
+        if not isinstance(here, Stage):  # a class of the user's, which may be one part of many
+            own = [v for k, v in sorted(vars(here).items()) if not k.startswith("_DataFlow__")]
+            told += [type(here).__qualname__, _content(own, _DEPTH)]
+            first.append(())
+        elif not here.inputs:
+            functions = [v for v in vars(here).values() if callable(v)]
+            told += [pipeline_of(here, "content"), _content(functions, _DEPTH)]
+            first.append(_first_component(here))
+    return _content(told, 0), _content(first, 0) if first and all(map(len, first)) else ""
+
+
+def _first_component(source: DataFlow) -> Sequence[Any]:
+    data = getattr(getattr(source, "_held", None), "data", None)
+    if data is not None:
+        return next(iter(data.values() if isinstance(data, Mapping) else data), ())
+    items = _some(getattr(source, "lst", ()))
+    return [dp[0] for dp in items if isinstance(dp, (list, tuple)) and dp]
+
+
+def _on_any_machine(f: Callable[..., Any], *arguments: Any) -> Any:
+    context = copy_context()
+    context.run(_portable.set, True)
+    return context.run(_sampling_in, True, f, *arguments)
+
+
+def _sampling_in(sample: bool, f: Callable[..., Any], *arguments: Any) -> Any:
     """Call `f`; with `sample`, only some rows, items or files of long data count, evenly spread."""
     context = copy_context()
     context.run(_sampling.set, sample)

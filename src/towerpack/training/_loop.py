@@ -125,16 +125,21 @@ class Loop:
         wanted, heavy = self._how_many()
         clock = self._numbers.clock
         with clock.during(DATA_WAIT):
-            steps = self._agree(self._source.reserve(wanted, self._poll))
+            ready = self._source.reserve(wanted, self._poll)
+        if ready == 1:
+            # Before all processes are bound to run the step: a callback may stop training here.
+            state.settled = False
+            self._each(self._before_step, "before_step")
+            state.settled = True
+            if self._reason is not None:
+                self._settle()
+        with clock.during(DATA_WAIT):
+            steps = self._agree(ready)
         if steps == 0:
             return False
         # Until counters, hooks and data position have caught up with the weights, there is nothing
         # that could be saved.
         state.settled = False
-        if steps == 1:
-            self._each(self._before_step, "before_step")
-            if self._reason is not None:
-                self._settle()
         started = time.perf_counter()
         try:
             with clock.during(PRODUCTIVE):
@@ -151,7 +156,7 @@ class Loop:
         self._source.consumed(result.steps)
         state.nonfinite = result.nonfinite
         self._numbers.add(result, state.step + result.steps)
-        self._step_hooks(result, before=self._before_step if steps > 1 else [])
+        self._step_hooks(result, before=self._before_step if ready > 1 else [])
         self._settle()
         self._each(self._after_call, "after_call")
         if result.nonfinite is not None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
+import functools
+import hashlib
 import json
 import os
 import re
@@ -18,11 +21,12 @@ import tensorflow as tf
 from tensorflow.python.eager import context as eager_context
 
 from towerpack._core.errors import ConfigError
-from towerpack._core.logs import get_logger
+from towerpack._core.logs import console, get_logger
 from towerpack._core.native_log import quiet_start
 from towerpack.cluster import Cluster
-from towerpack.dataflow import DataFlow, ShardData
-from towerpack.dataflow._flow import is_shard
+from towerpack.dataflow import DataFlow, RemoteDataZMQ, ShardData
+from towerpack.dataflow._content import sources_of
+from towerpack.dataflow._flow import flows_in, is_shard
 from towerpack.inputs import SplitInput
 from towerpack.training._config import TrainConfig
 from towerpack.training._executor import CallResult, Executor
@@ -36,6 +40,7 @@ from towerpack.training._peers import (
     silent_peers,
     wait_for_peers,
 )
+from towerpack.training._settings import Settings, differences
 from towerpack.training._step import TrainStep
 from towerpack.training._team import ENDINGS_BY_SIGNAL, Ending, Proposal, Team, has_failed
 from towerpack.training._trainer import Trainer
@@ -140,12 +145,45 @@ def _join(peer_timeout: float) -> MultiWorker:
     own = cluster.jobs[cluster.task_type][cluster.task_index]
     wait_for_peers(cluster.peers, own, peer_timeout)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=None)
+    console()
+    names = " and ".join(f"{name} ({address})" for name, address in cluster.peers.items())
+    text = "Joining %s. This process ends if that takes more than %g s."
+    _LOG.info(text, names, peer_timeout)
     with quiet_start(), variables_kept():
         # TensorFlow connects processes only before it is used, and layers or an optimizer may have
         # been made for the configuration.
         eager_context._reset_context()
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver_of(cluster), options)
+        try:
+            with _registering_within(peer_timeout):
+                strategy = tf.distribute.MultiWorkerMirroredStrategy(resolver_of(cluster), options)
+        except tf.errors.OpError as error:
+            leave_at_once_at_exit(1)
+            silent = silent_peers(cluster.peers, _ANSWER_S)
+            raise missing_peers(
+                silent or cluster.peers, f"have not joined within {peer_timeout:g} s"
+            ) from error
+    if threading.current_thread() is threading.main_thread():
+        # TensorFlow has replaced the action of the system, and does nothing.
+        signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     return MultiWorker(strategy, cluster)
+
+
+@contextmanager
+def _registering_within(seconds: float) -> Iterator[None]:
+    """Limit how long TensorFlow waits for the others; by default an hour."""
+    context: Any = eager_context.Context
+    configure = context.configure_coordination_service
+    milliseconds = int(1000 * seconds)
+    context.configure_coordination_service = functools.partialmethod(
+        configure, cluster_register_timeout_in_ms=milliseconds
+    )
+    # The first worker would wait for one that has died just now, and no Python thread would run.
+    faulthandler.dump_traceback_later(seconds, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+        context.configure_coordination_service = configure
 
 
 class MultiWorker(Mirrored):
@@ -177,30 +215,76 @@ class Workers(Team):
         return self._cluster.peer_name(index)
 
     def share(self, data: Any) -> Any:
-        """`ShardData` of a flow, unless it is a part already; of a `SplitInput` this one's rows."""
-        if isinstance(data, SplitInput):
-            return data.share(self.size, self.index)
+        """This worker's part of data that all workers have; data that differ stay as they are.
+
+        Raises:
+            ConfigError: Workers have the same inputs with other targets; or a `SplitInput`, of
+                which all have to read the same batches, and other data.
+        """
+        splits = isinstance(data, SplitInput)
         if self.size == 1:
-            return data
+            return data.share(1, 0) if splits else data
+        console()
         flow = getattr(data, "dataflow", data)
-        if isinstance(flow, DataFlow) and is_shard(flow):
-            return data
-        if not isinstance(data, DataFlow):
+        is_flow = isinstance(flow, DataFlow)
+        own = list(sources_of(flow)) if is_flow else None
+        others = self.exchange(own)
+        remote = is_flow and any(isinstance(f, RemoteDataZMQ) for f in flows_in(flow))
+        equal = all(other == own for other in others) and not remote
+        who = self.name(self.index)
+        if is_flow and not equal:
+            different = [self.name(i) for i, other in enumerate(others) if other != others[0]]
+            same_inputs = all(other and own and other[1] == own[1] != "" for other in others)
+            if splits or (same_inputs and not remote):
+                raise ConfigError(
+                    "SplitInput shares out batches that all workers read, but their data differ."
+                    if splits
+                    else "The workers have the same inputs, but other targets.",
+                    got=f"{' and '.join(different) or who}: other data than {self.name(0)}",
+                    expected="the same data in all workers, or a part of them in each",
+                    fix="give all workers the same data" + splits * ", or leave out SplitInput",
+                )
+        if splits:
+            _LOG.info("%s reads part %d of %d of each batch.", who, self.index + 1, self.size)
+            return data.share(self.size, self.index)
+        if is_flow and (is_shard(flow) or not equal):
+            _LOG.info("%s reads all of its own data: they are a part already.", who)
+        elif isinstance(data, DataFlow):
+            _LOG.info("%s reads part %d of %d.", who, self.index + 1, self.size)
+            return ShardData(data, self.size, self.index)
+        else:
             _LOG.warning(
                 "%s is not shared out over the workers: each reads what it is given. A DataFlow "
                 "in dataflow= is, and what is in a SplitInput.",
                 type(data).__name__,
             )
-            return data
-        return ShardData(data, self.size, self.index)
+        return data
 
-    def tell(self, value: Any) -> Any:
-        """The length first, then the text."""
-        text = np.frombuffer(json.dumps(value).encode(), np.uint8) if self.is_chief else _NOTHING
-        length = int(self._all(np.asarray([len(text)], np.int64))[0, 0])
-        padded = np.zeros(length, np.int64)
-        padded[: len(text)] = text
-        return json.loads(self._all(padded)[0].astype(np.uint8).tobytes())
+    def exchange(self, value: Any) -> list[Any]:
+        """The lengths first, then the texts."""
+        text = np.frombuffer(json.dumps(value).encode(), np.uint8)
+        try:
+            lengths = self._all(np.asarray([len(text)], np.int64))[:, 0]
+            padded = np.zeros(lengths.max(), np.int64)
+            padded[: len(text)] = text
+            rows = zip(self._all(padded), lengths, strict=True)
+        except tf.errors.OpError as error:
+            raise self.lost(error) or error from None
+        return [json.loads(row[:length].astype(np.uint8).tobytes()) for row, length in rows]
+
+    def compare(self, settings: Settings) -> None:
+        """First by a checksum: settings are long."""
+        digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+        if len(set(self.exchange(digest))) == 1:
+            return
+        for index, lines in differences(self.exchange(settings)).items():
+            more = [f"and {len(lines) - 9} more"] if len(lines) > 9 else []
+            raise ConfigError(
+                f"{self.name(index)} has other settings than {self.name(0)}.",
+                got="\n".join([*lines[:9], *more]),
+                expected="the same settings in all workers",
+                fix="start all workers with the same program and arguments",
+            )
 
     def agree(self, proposal: Proposal) -> Proposal:
         """One all-gather of a row of numbers."""
@@ -320,9 +404,6 @@ def _report_in(error: Exception) -> dict[str, Any] | None:
     """What `abort` of some process has told."""
     found = _REPORT.search(str(error))
     return json.loads(found[1]) if found else None
-
-
-_NOTHING = np.zeros(0, np.uint8)
 
 
 def _local_devices() -> list[str]:

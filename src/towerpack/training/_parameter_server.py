@@ -121,6 +121,9 @@ class ParameterServerTrainer(Trainer):
             ).start()
         try:
             super().train()
+            if silent_peers(self._peers, _PROBE_S):
+                # At its end TensorFlow waits for a worker that was lost.
+                leave_at_once_at_exit(0)
         except SystemExit as ending:
             leave_at_once_at_exit(int(ending.code or 0))
             raise

@@ -6,9 +6,10 @@ import atexit
 import os
 import socket
 import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NoReturn
 
 import tensorflow as tf
@@ -17,6 +18,7 @@ from towerpack._core.errors import PeerError
 from towerpack.cluster import Cluster
 
 _TRY_S = 0.5
+_GREETING = b"towerpack\n"
 
 
 def resolver_of(cluster: Cluster) -> tf.distribute.cluster_resolver.ClusterResolver:
@@ -48,7 +50,7 @@ def wait_for_peers(
     deadline = time.monotonic() + seconds
     with _listening(own):
         while True:
-            missing = {n: a for n, a in missing.items() if not _connects(a)}
+            missing = {n: a for n, a in missing.items() if not _is_there(a)}
             if not missing:
                 return
             if time.monotonic() > deadline:
@@ -82,8 +84,11 @@ def missing_peers(peers: Mapping[str, str], what: str) -> PeerError:
 
 
 def leave_at_once_at_exit(code: int) -> None:
-    """Have this process, when Python exits, not wait for peers that do not answer."""
-    atexit.register(end_process, code)
+    """Have this process, when Python exits, not wait for peers that do not answer.
+
+    An exception that nobody has caught by then still counts as a failure.
+    """
+    atexit.register(lambda: end_process(code or hasattr(sys, "last_value")))
 
 
 def end_process(code: int) -> NoReturn:
@@ -98,15 +103,38 @@ def _listening(address: str | None) -> Iterator[None]:
     if address is None:
         yield
         return
-    port = address.rpartition(":")[2]
-    with socket.create_server(("", int(port)), backlog=64):
-        yield
+    port, over = int(address.rpartition(":")[2]), threading.Event()
+    both = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if both else socket.AF_INET
+    server = socket.create_server(("", port), family=family, backlog=64, dualstack_ipv6=both)
+    server.settimeout(_TRY_S / 5)
+
+    def greet() -> None:
+        while not over.is_set():
+            with suppress(OSError):
+                peer, _ = server.accept()
+                with peer:
+                    peer.sendall(_GREETING)
+
+    thread = threading.Thread(target=greet, name="towerpack-rendezvous", daemon=True)
+    thread.start()
+    with server:
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
 
-def _connects(address: str) -> bool:
+def _is_there(address: str) -> bool:
+    """Whether a process of ours listens: one that waits, too, or a server of TensorFlow's."""
     host, _, port = address.rpartition(":")
     try:
-        with socket.create_connection((host.strip("[]"), int(port)), timeout=_TRY_S):
-            return True
+        with socket.create_connection((host.strip("[]"), int(port)), timeout=_TRY_S) as peer:
+            if peer.recv(len(_GREETING)) == _GREETING:
+                return True
+    except TimeoutError:
+        pass  # TensorFlow's server may wait for the client to begin
     except OSError:
         return False
+    return not silent_peers({"": address}, _TRY_S)

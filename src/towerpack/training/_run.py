@@ -18,6 +18,7 @@ from towerpack.training._clock import COMPILE, Clock
 from towerpack.training._interrupt import Interrupted, StopTraining
 from towerpack.training._ledger import Ledger
 from towerpack.training._loop import Loop
+from towerpack.training._run_state import Phase
 from towerpack.training._starting import monitors_of, open_run
 from towerpack.training._tables import say_ending, say_slow, say_spending
 from towerpack.training._team import Ending
@@ -85,7 +86,8 @@ class Run:
         if state.at_the_end:
             self.complete = self.was_complete = True
             return
-        self._start_data(data_state)
+        saved = {} if checkpoint is None else checkpoint.state.get("settings", {})
+        self._start_data(data_state, saved.get("replicas", of.distribution.replicas))
         stack.callback(of.source.stop)
         failure: BaseException | None = None
         try:
@@ -175,13 +177,27 @@ class Run:
         self._of.saves.resumed_from(checkpoint, self._of.state.place)
         return data_state
 
-    def _start_data(self, state: Any) -> None:
+    def _start_data(self, state: Any, replicas: int) -> None:
+        """Go on in the data; `replicas` is their number when the state was saved."""
+        source, run, here = self._of.source, self._of.state, self._of.distribution.replicas
         try:
-            self._of.source.start(state)
+            source.start(state)
         except StateError as error:
-            team = self._of.distribution.team
-            if team.size > 1:
-                error.fix = f"{error.fix}; with as many workers (with SplitInput, any number)"
+            at_an_end = not run.in_epoch or run.phase is Phase.TRIGGERS
+            if replicas != here and at_an_end:
+                _LOG.warning(
+                    "The run goes on with %d replicas instead of %d: the data start anew.",
+                    here, replicas,
+                )  # fmt: skip
+                source.start(None)
+                return
+            if replicas != here:
+                error.fix = (
+                    f"run to the end of epoch {run.epoch} with {replicas} replicas as before, from "
+                    "there on any number will do; or resume from a checkpoint that was saved at "
+                    "the end of an epoch: TrainConfig(resume=PATH, …). With SplitInput the number "
+                    "can change at any step"
+                )
             error.fix = (
                 f"{error.fix}; or begin a new run with these weights and other data: "
                 f"TrainConfig(resume='never', init={str(self.opened.run_dir)!r}, …)"

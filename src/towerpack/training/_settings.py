@@ -17,6 +17,7 @@ from towerpack.dataflow._content import (
     content_of,
     functions_of,
     serial_pipeline_of,
+    stages_of,
 )
 from towerpack.inputs import InputSource
 from towerpack.tower import TowerFunction, TowerTrace
@@ -73,6 +74,34 @@ def settings_of(
         _FORMAT: 2,
     }
     return {name: described(value) for name, value in found.items()}
+
+
+def common_settings(config: Any, source: InputSource, settings: Settings) -> Settings:
+    """Settings in which the workers of a run must not differ. They may read different data."""
+    flow = getattr(source, "dataflow", None)
+    stages, functions = stages_of(flow) if isinstance(flow, DataFlow) else (None, None)
+    names = ("seed", "max_epoch", "steps_per_epoch")
+    return {
+        **{name: value for name, value in settings.items() if name.partition(".")[0] != "data"},
+        **{name: getattr(config, name) for name in names},
+        "data": stages,
+        "data.functions": functions,
+    }
+
+
+def differences(workers: Sequence[Settings]) -> dict[int, list[str]]:
+    """What each worker's settings have other than the first's, by its index."""
+    found: dict[int, list[str]] = {}
+    for index, settings in enumerate(workers):
+        changed = [
+            f"{c.name}: {_short(c.old)} in worker 0, {_short(c.new)} in worker {index}"
+            for c in changes(workers[0], settings)
+            # Not every callback acts in every worker.
+            if not (c.name.startswith("callback ") and None in (c.old, c.new))
+        ]
+        if changed:
+            found[index] = changed
+    return found
 
 
 class Change(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -74,9 +74,20 @@ class Team:
         """This process's part of the data."""
         return data
 
+    def exchange(self, value: Any) -> list[Any]:
+        """What each process says, a JSON value, to all."""
+        return [value]
+
     def tell(self, value: Any) -> Any:
         """What the chief says, a JSON value, to all."""
-        return value
+        return self.exchange(value)[0]
+
+    def compare(self, settings: Mapping[str, Any]) -> None:
+        """Refuse settings that are not those of all processes.
+
+        Raises:
+            ConfigError: Some differ; it names the process and the settings.
+        """
 
     def agree(self, proposal: Proposal) -> Proposal:
         """What all will do, given what each of them can."""

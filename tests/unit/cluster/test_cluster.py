@@ -41,6 +41,13 @@ def test_places(
         assert names[cluster.worker_index] == cluster.name
 
 
+def test_an_evaluator_beside_the_cluster_is_left_out() -> None:
+    jobs = {**WITH_CHIEF, "evaluator": ["e:1"]}
+    text = json.dumps({"cluster": jobs, "task": {"type": "worker", "index": 0}})
+    cluster = Cluster.from_environment({"TF_CONFIG": text})
+    assert cluster == Cluster(WITH_CHIEF, "worker", 0)
+
+
 @pytest.mark.parametrize("environment", [{}, {"TF_CONFIG": ""}, {"TF_CONFIG": "{}"}])
 def test_without_a_description_there_is_no_cluster(environment: dict[str, str]) -> None:
     assert Cluster.from_environment(environment) is None
