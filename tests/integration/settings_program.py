@@ -45,10 +45,10 @@ class Times:
     """A function with a factor."""
 
     def __init__(self, factor: float) -> None:
-        self.factor = factor
+        self._factor = factor
 
     def __call__(self, gradient: tf.Tensor) -> tf.Tensor:
-        return gradient * self.factor
+        return gradient * self._factor
 
 
 class Own(cb.Callback):

@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar, copy_context
-from enum import Enum
 from functools import partial
 from hashlib import blake2b
 from types import CodeType, FunctionType, MethodType, ModuleType
@@ -81,7 +80,7 @@ def checksum_of_setting(value: Any) -> str:
     """A checksum over any value, the same in each process that starts with the same program.
 
     Functions count by their code, defaults, and the values that they refer to; classes by their
-    methods; objects by their class and public attributes. Of libraries only names count.
+    methods; objects by their class and attributes. Of libraries only names count.
     """
     return _sampling_in(True, _content, [value], _DEPTH)[:8]
 
@@ -145,16 +144,17 @@ def _feed(digest: Any, value: Any, depth: int) -> None:
     elif depth and _has_attributes(value):
         _feed_named(digest, type(value), depth)
         attributes = sorted(vars(cast("object", value)).items())
-        # The attributes of an enumeration's members are private.
-        shown = [(n, v) for n, v in attributes if n[0] != "_" or isinstance(value, Enum)]
-        _feed(digest, shown, depth)
+        plain = *_WRITTEN_OUT, np.ndarray  # of private attributes: others may be caches
+        _feed(digest, [(n, v) for n, v in attributes if n[0] != "_" or isinstance(v, plain)], depth)
     elif depth and not hasattr(value, "__dict__"):  # such as a path, a date or a dtype
         text = re.sub(r"\b0x[0-9a-fA-F]+", "", repr(value))
         digest.update(text.encode("ascii", "backslashreplace"))
     elif depth:  # Some have a length that cannot be asked for.
         digest.update(f"{type(value).__qualname__} {getattr(value, '__qualname__', '')};".encode())
     else:
-        length = "" if isinstance(value, type) or not hasattr(value, "__len__") else len(value)
+        length: Any = ""
+        with suppress(TypeError, AttributeError):  # some have none, or one that is not known
+            length = len(value)
         digest.update(f"{type(value).__qualname__} {length};".encode())
 
 
@@ -193,6 +193,13 @@ def _referred(function: FunctionType) -> list[Any]:
     if not is_library(function.__module__):
         names = sorted({i.argval for i in used if i.opname == "LOAD_GLOBAL"})
         found |= {n: function.__globals__[n] for n in names if n in function.__globals__}
+        modules = [v for v in found.values() if isinstance(v, ModuleType)]
+        named = sorted({name for c in codes for name in c.co_names})
+        for module in modules:
+            if not is_library(module.__name__):
+                found |= {
+                    f"{module.__name__}.{n}": vars(module)[n] for n in named if n in vars(module)
+                }
     state: Any = (list, dict, set) if any(_CHANGING & {*c.co_names} for c in codes) else ()
     return [
         value
@@ -268,6 +275,8 @@ def _functions_in(flows: Iterable[DataFlow]) -> str:
         elif isinstance(here, Stage):  # its numbers stand in its description
             given = [v for v in given if not isinstance(v, _TOLD)]
         found += [v for v in given if not isinstance(v, DataFlow)]
+        if not is_library(type(here).__module__):
+            found.append(type(here))
     return _content(found, _DEPTH)
 
 

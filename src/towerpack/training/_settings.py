@@ -66,6 +66,7 @@ def settings_of(
         **{name: getattr(config, name) for name in names},
         **_data(source),
         **source.settings(),
+        "step": class_of(step),
         **step.settings(),
         **_callbacks(callbacks),
         **_optimizers(optimizer),
@@ -169,7 +170,7 @@ def _data(source: InputSource) -> Settings:
     flow = getattr(source, "dataflow", None)
     if not isinstance(flow, DataFlow):
         functions = {n: v for n, v in arguments_of(source).items() if callable(v)}
-        return {"data": type(source).__name__, **flat("data", functions)}
+        return {"data": class_of(source), **flat("data", functions)}
     return {
         "data": serial_pipeline_of(flow),
         "data.content": checksum_of_setting(content_of(flow, sample=True)),
@@ -215,7 +216,7 @@ def _optimizer(name: str, optimizer: Any) -> Settings:
         optimizer = keras.optimizers.get(optimizer)
     if isinstance(optimizer, ProxyOptimizer):
         return {
-            name: type(optimizer).__name__,
+            name: class_of(optimizer),
             **_flat(name, optimizer.settings()),
             **_optimizer(f"{name}.optimizer", optimizer.wrapped),
         }
@@ -228,7 +229,7 @@ def _optimizer(name: str, optimizer: Any) -> Settings:
         own = getattr(optimizer, "__dict__", {})  # what is no optimizer is refused later
         values = {k.strip("_"): _numbers_of(v) for k, v in own.items()}
         config = {k: v for k, v in values.items() if isinstance(v, _COMPARED) or callable(v)}
-    return {name: type(optimizer).__name__, **_flat(name, config)}
+    return {name: class_of(optimizer), **_flat(name, config)}
 
 
 def _flat(prefix: str, tree: Mapping[str, Any]) -> dict[str, Any]:
