@@ -287,6 +287,7 @@ class TowerTrace:
 
     def _output(self, name: str) -> tf.Tensor:
         outputs = self.result.outputs
+        name = name.removesuffix(":0")
         if name in outputs:
             return outputs[name]
         try:
