@@ -313,6 +313,7 @@ class TowerTrace:
             mask = mask_of(self._output(name.removesuffix(MASK)))
             with self.graph.as_default():
                 return tf.constant(True) if mask is None else tf.identity(mask)
+        name = name.removesuffix(":0")
         if name in outputs:
             return outputs[name]
         try:

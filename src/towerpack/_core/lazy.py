@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from towerpack._core.extras import explain_missing
+from towerpack._core.old_arguments import accept
 
 
 def lazy(
@@ -30,6 +31,7 @@ def lazy(
             if name in modules:
                 return importlib.import_module(f"{package}.{name}")
             value = getattr(importlib.import_module(homes[name], package), name)
+        accept(value)
         setattr(sys.modules[package], name, value)
         return value
 

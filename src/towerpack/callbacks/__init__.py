@@ -3,6 +3,7 @@
 Nothing here loads TensorFlow on its own.
 """
 
+from towerpack._core.old_arguments import accept as _accept
 from towerpack.callbacks import monitors as monitors
 from towerpack.callbacks._base import Callback as Callback
 from towerpack.callbacks._base import Callbacks as Callbacks
@@ -58,3 +59,5 @@ from towerpack.callbacks._wrappers import PeriodicCallback as PeriodicCallback
 from towerpack.callbacks._wrappers import PeriodicTrigger as PeriodicTrigger
 from towerpack.callbacks._wrappers import ProxyCallback as ProxyCallback
 from towerpack.callbacks._wrappers import RunOp as RunOp
+
+_accept(*list(globals().values()))

@@ -41,14 +41,16 @@ class ScheduledHyperParamSetter(HyperParamSetter):
 
     Args:
         param: Name or object.
-        schedule: Points `(epoch, value)`, or `(step, value)`; sorted, each epoch once.
+        schedule: Points `(epoch, value)`, or `(step, value)`; in any order, each epoch once.
         interp: None to keep each value until the next point; 'linear' for a straight line
             between two points.
         step_based: The points are at global steps. A line by steps is drawn inside the compiled
             loop; for an object instead of a name, it makes every step a call of its own.
+        set_at_beginning: Set the value due when training starts between two points. If False,
+            keep the current value until the next point.
 
     Raises:
-        ConfigError: The table is empty, not sorted, or holds something else than numbers.
+        ConfigError: The table is empty, has an epoch twice, or holds something else than numbers.
     """
 
     chief_only = False
@@ -59,15 +61,16 @@ class ScheduledHyperParamSetter(HyperParamSetter):
         schedule: Iterable[tuple[int, float]],
         interp: Literal["linear"] | None = None,
         step_based: bool = False,
+        set_at_beginning: bool = True,
     ) -> None:
         super().__init__(param)
-        points = [(int(at), float(value)) for at, value in schedule]
+        points = sorted((int(at), float(value)) for at, value in schedule)
         places = [at for at, _ in points]
         finite = all(math.isfinite(value) for _, value in points)
-        if not points or places != sorted(set(places)) or places[0] < 0 or not finite:
+        if not points or len(set(places)) < len(places) or places[0] < 0 or not finite:
             raise ConfigError(
                 f"{self!r}: the schedule {points} makes no sense.",
-                expected="points (epoch, value), sorted, each epoch once, with finite values",
+                expected="points (epoch, value), each epoch once, with finite values",
             )
         if interp not in (None, "linear"):
             raise ConfigError(f"{self!r}: interp={interp!r}.", expected="None or 'linear'")
@@ -75,6 +78,7 @@ class ScheduledHyperParamSetter(HyperParamSetter):
         self._values = [value for _, value in points]
         self._linear = interp == "linear"
         self._step_based = step_based
+        self._set_at_beginning = set_at_beginning
         self._last: float | None = None
 
     def due(self, now: int) -> float | None:
@@ -115,6 +119,8 @@ class ScheduledHyperParamSetter(HyperParamSetter):
         now = self.trainer.global_step if self._step_based else epochs_done(self)
         if self.param_name in self.trainer.given_anew:
             self._last = None  # the table stands above the optimizer's own value
+        if not self._set_at_beginning and now not in self._places:
+            self._last = self.due(now)
         if self.due(now) != self._last:
             self._set_due(now)
 

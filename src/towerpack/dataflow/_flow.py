@@ -291,7 +291,9 @@ class Stage(DataFlow):
     def __len__(self) -> int:
         length = self.length()
         if length is None:
-            raise TypeError(f"the length of {self} is not known")
+            raise TypeError(
+                f"the length of {self} is not known: for training, pass steps_per_epoch="
+            )
         if isinstance(length, float):
             raise TypeError(f"{self} is infinite")
         return length

@@ -1,6 +1,7 @@
 """What comes after training: predictors, exported models."""
 
 from towerpack._core.extras import require
+from towerpack._core.old_arguments import accept as _accept
 
 require("tensorflow", extra="tf", needed_for="towerpack.inference")
 
@@ -17,3 +18,5 @@ from towerpack.inference._predict_config import PredictConfig as PredictConfig
 from towerpack.inference._predictor import Predictor as Predictor
 from towerpack.inference._runtimes import installed_runtimes as installed_runtimes
 from towerpack.inference._runtimes import load_exported as load_exported
+
+_accept(*list(globals().values()))

@@ -1,6 +1,7 @@
 """How data enter the device."""
 
 from towerpack._core.extras import require
+from towerpack._core.old_arguments import accept as _accept
 
 require("tensorflow", extra="tf", needed_for="towerpack.inputs")
 
@@ -17,3 +18,5 @@ from towerpack.inputs._simple import TensorInput as TensorInput
 from towerpack.inputs._split import SplitInput as SplitInput
 from towerpack.inputs._staging import StagingInput as StagingInput
 from towerpack.inputs._zmq import ZMQInput as ZMQInput
+
+_accept(*list(globals().values()))

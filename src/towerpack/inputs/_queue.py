@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from towerpack._core.errors import InternalError
+from towerpack._core.errors import ConfigError, InternalError
 from towerpack._core.logs import get_logger
 from towerpack.dataflow import DataFlow, DataIterator, RepeatedData
 from towerpack.dataflow.parallel import is_lent
@@ -233,6 +233,11 @@ class QueueInput(_FlowInput):
 
     def __init__(self, dataflow: DataFlow, queue_size: int = 50, *, infinite: bool = True) -> None:
         super().__init__(dataflow, infinite=infinite)
+        if hasattr(queue_size, "enqueue"):
+            raise ConfigError(
+                "QueueInput takes the size of its queue, not a queue.",
+                fix="write QueueInput(ds, queue_size=50)",
+            )
         self._queue_size = max(1, queue_size)
         self._limit = self._queue_size
         self._changed = threading.Condition()

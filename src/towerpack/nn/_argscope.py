@@ -28,6 +28,13 @@ ALIASES = {
     "W_init": "kernel_initializer",
     "b_init": "bias_initializer",
     "decay": "momentum",
+    "dim": "axis",
+}
+# Arguments of the predecessor's layers without a successor.
+_INSTEAD = {
+    "ema_update": "leave it out: training moves the averages, and training=False freezes them",
+    "use_affine": "write center=False, scale=False",
+    "activity_regularizer": "add the term of the layer's output to the cost",
 }
 
 Layer = RegisteredLayer | type[keras.layers.Layer]
@@ -65,7 +72,7 @@ def argscope(
             names = [getattr(layer, "name", getattr(layer, "__name__", "")) for layer in chosen]
             raise LayerError(
                 f"argscope: none of {names} has an argument '{key}'.",
-                fix=did_you_mean(key, frozenset().union(*parameters.values())),
+                fix=instead_of(key, frozenset().union(*parameters.values()), ".*"),
             )
     merged = dict(_defaults.get())
     for layer, own in parameters.items():
@@ -83,6 +90,20 @@ def canonical(parameters: frozenset[str], key: str) -> str:
     """Which of a layer's arguments a key stands for that may be an old spelling; or the key."""
     word = ALIASES.get(key)
     return word if word and key not in parameters and word in parameters else key
+
+
+def instead_of(key: str, parameters: frozenset[str], name: str) -> str | None:
+    """What to write for an argument that layers do not have.
+
+    Args:
+        key: The argument.
+        parameters: Arguments that they have.
+        name: Full name of the layer, or an expression for names.
+    """
+    if key in ("kernel_regularizer", "bias_regularizer"):
+        weights = f"{name}/{key.removesuffix('_regularizer')}"
+        return f"add regularize_cost('{weights}', l2_regularizer(1e-4)) to the cost"
+    return _INSTEAD.get(key) or did_you_mean(key, parameters)
 
 
 def defaults_for(layer: Layer) -> Mapping[str, Any]:

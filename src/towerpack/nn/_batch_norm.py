@@ -93,6 +93,7 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
 @register_layer
 def BatchNorm(
     x: tf.Tensor,
+    axis: int | None = None,
     *,
     momentum: float = 0.9,
     epsilon: float = 1e-5,
@@ -115,6 +116,7 @@ def BatchNorm(
 
     Args:
         x: [batch, channels] or [batch, height, width, channels].
+        axis: Axis of the channels, 1 or the last; None for that of `data_format`.
         momentum: Share of the old average that is kept in each step. Old spelling: `decay=`.
         epsilon: Added to the variance.
         training: Use the batch's own statistics; None takes the tower's `is_training`. False
@@ -135,6 +137,15 @@ def BatchNorm(
         LayerError: Replicas that share their variables cannot synchronise statistics, nor can
             parts of a batch.
     """
+    rank = x.shape.rank or 0
+    if axis not in (None, 1, -1, rank - 1):
+        raise LayerError(
+            f"BatchNorm '{full_name()}' cannot normalize axis {axis}.",
+            got=f"an input of shape {x.shape}",
+            expected=f"axis=1, or axis={rank - 1} for the last one",
+        )
+    if axis is not None:
+        data_format = "channels_last" if axis in (-1, rank - 1) else "channels_first"
     context = get_current_tower_context()
     training = context.is_training if training is None else training
     if sync_statistics and virtual_batch_size is not None:
@@ -218,9 +229,9 @@ def BatchRenorm(
 
 
 @register_layer(use_scope=None)
-def BNReLU(x: tf.Tensor) -> tf.Tensor:
-    """`BatchNorm` called `bn`, then ReLU: as an activation, `Conv2D(…, activation=BNReLU)`.
+def BNReLU(x: tf.Tensor, name: str | None = None) -> tf.Tensor:
+    """Apply `BatchNorm`, called `name` or `bn`, then ReLU.
 
-    `argscope(BatchNorm, …)` gives it its arguments.
+    As an activation: `Conv2D(…, activation=BNReLU)`. `argscope(BatchNorm, …)` sets its arguments.
     """
-    return tf.nn.relu(BatchNorm("bn", x))
+    return tf.nn.relu(BatchNorm(name or "bn", x))

@@ -17,7 +17,7 @@ from towerpack._core.errors import LayerError, TowerpackError
 from towerpack._core.naming import did_you_mean, unique
 from towerpack._keras.adapter import fresh_names, name_counts
 from towerpack.nn import _registry
-from towerpack.nn._argscope import canonical, defaults_for
+from towerpack.nn._argscope import canonical, defaults_for, instead_of
 from towerpack.nn._context import get_current_tower_context
 from towerpack.nn._registry import RegisteredLayer
 from towerpack.nn._scope import full_name, is_reusing, reuse_scope, scope
@@ -27,10 +27,14 @@ from towerpack.nn._scope import full_name, is_reusing, reuse_scope, scope
 def register_layer(func: Callable[..., Any], /) -> RegisteredLayer: ...
 @overload
 def register_layer(
-    *, use_scope: bool | None = True
+    *, use_scope: bool | None = True, log_shape: bool = False
 ) -> Callable[[Callable[..., Any]], RegisteredLayer]: ...
 def register_layer(
-    func: Callable[..., Any] | None = None, /, *, use_scope: bool | None = True
+    func: Callable[..., Any] | None = None,
+    /,
+    *,
+    use_scope: bool | None = True,
+    log_shape: bool = False,
 ) -> Any:
     """Make a function of a tensor a layer.
 
@@ -43,6 +47,7 @@ def register_layer(
         func: Its first argument is the input.
         use_scope: True: a name is required. None: it may be left out, and then no scope is opened.
             False: the layer takes no name.
+        log_shape: Accepted for old programs and without effect: shapes are not logged.
 
     Raises:
         LayerError: A layer of this name exists elsewhere.
@@ -133,8 +138,10 @@ def _bind(
 ) -> inspect.BoundArguments:
     signature = inspect.signature(layer.func)
     own: dict[str, Any] = {}
+    first = next(iter(signature.parameters))
     for key, value in kwargs.items():
-        word = canonical(layer.parameters, key)
+        word = first if key == "inputs" and key not in signature.parameters else key
+        word = canonical(layer.parameters, word)
         if word in own:
             raise LayerError(
                 f"{layer.name}({name!r}) got '{word}' twice, in two spellings.",
@@ -147,7 +154,7 @@ def _bind(
         if key not in signature.parameters and not takes_any:
             raise LayerError(
                 f"{layer.name}({name!r}) has no argument '{key}'.",
-                fix=did_you_mean(key, layer.parameters),
+                fix=instead_of(key, layer.parameters, full_name(name or "")),
             )
     try:
         given = signature.bind_partial(*args, **own)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -58,15 +59,26 @@ def cached_name_scope(name: str, top_level: bool = True) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def _name_scope(name: str) -> Iterator[None]:
-    with tf.name_scope(name):
-        yield
+def under_name_scope(name_scope: str | None = None) -> Callable[[Callable[..., Any]], Any]:
+    """Decorate a function: run it in TensorFlow's name scope `name_scope`, or one of its own name.
 
+    A call may choose another scope, which is opened again if it exists: `f(x, name_scope='s')`.
+    """
 
-def under_name_scope(name: str | None = None) -> Callable[[Callable[..., Any]], Any]:
-    """Decorate a function: it runs in TensorFlow's name scope `name`, else of its own name."""
-    return lambda func: _name_scope(name or func.__name__)(func)
+    def decorate(func: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(func)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            own: str | None = kwargs.pop("name_scope", None)
+            with (
+                cached_name_scope(own, top_level=False)
+                if own
+                else tf.name_scope(name_scope or func.__name__)
+            ):
+                return func(*args, **kwargs)
+
+        return call
+
+    return decorate
 
 
 def under_variable_scope(name: str | None = None) -> Callable[[Callable[..., Any]], Any]:

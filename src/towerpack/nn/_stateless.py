@@ -60,7 +60,6 @@ def FixedUnPooling(
     x: tf.Tensor,
     pool_size: Size,
     unpool_mat: Any = None,
-    *,
     data_format: str = "channels_last",
 ) -> tf.Tensor:
     """Each pixel becomes itself times a fixed matrix: a Kronecker product.

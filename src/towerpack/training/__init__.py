@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from towerpack._core.extras import require
+from towerpack._core.old_arguments import accept
 
 if TYPE_CHECKING:
     from towerpack.training._async import AsyncMultiGPUTrainer as AsyncMultiGPUTrainer
@@ -183,6 +184,7 @@ def __getattr__(name: str) -> Any:
     if home not in _WITHOUT_TENSORFLOW:
         require("tensorflow", extra="tf", needed_for=f"{__name__}.{name}")
     value = getattr(importlib.import_module(f"{__name__}.{home}"), name)
+    accept(value)
     globals()[name] = value
     return value
 

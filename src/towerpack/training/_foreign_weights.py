@@ -47,10 +47,19 @@ def _foreign(source: Any) -> Weights | None:
     path = Path(os.fspath(source))
     if path.suffix in (".keras", ".h5") and path.exists():
         return str(path), _read(path, _keras), True
+    if path.name == "checkpoint" and not path.is_dir():
+        # TensorFlow's list of checkpoints; here the run directory takes its place.
+        return _foreign(_latest(path.parent)) or (*read_weights(path.parent), False)
     prefix = _TENSORFLOW.sub("", str(path))
     if Path(f"{prefix}.index").exists():
         return prefix, _read(Path(prefix), _tensorflow), False
     return None
+
+
+def _latest(directory: Path) -> str | None:
+    import tensorflow as tf
+
+    return tf.train.latest_checkpoint(str(directory))
 
 
 def _read(path: Path, reader: Any) -> dict[str, np.ndarray]:

@@ -162,9 +162,15 @@ def test_a_new_table_wins_over_the_checkpoint(tmp_path: Path) -> None:
     assert rates(tmp_path, after, start=1)[0] == 0.125
 
 
-@pytest.mark.parametrize(
-    "points", [[], [(2, 0.1), (1, 0.2)], [(1, 0.1), (1, 0.2)], [(-1, 0.1)], [(0, math.nan)]]
-)
+def test_a_table_in_any_order_that_starts_late(tmp_path: Path) -> None:
+    points = [(3, 0.25), (1, 0.5), (0, 0.125)]
+    ordered = ScheduledHyperParamSetter(LR, points)
+    assert rates(tmp_path / "a", ordered, start=2)[0] == 0.5
+    late = ScheduledHyperParamSetter(LR, points, set_at_beginning=False)
+    assert rates(tmp_path / "b", late, start=2) == twice(0.1, 0.25, 0.25)
+
+
+@pytest.mark.parametrize("points", [[], [(1, 0.1), (1, 0.2)], [(-1, 0.1)], [(0, math.nan)]])
 def test_a_table_that_makes_no_sense(points: Any) -> None:
     with pytest.raises(ConfigError, match="makes no sense"):
         ScheduledHyperParamSetter(LR, points)

@@ -4,6 +4,8 @@ augmentors = [ResizeShortestEdge(256), RandomCrop(224), Flip(horiz=True)]
 ds = AugmentImageComponent(ds, augmentors)
 """
 
+from towerpack._core.old_arguments import accept as _accept
+
 from ._albumentations import Albumentations as Albumentations
 from ._augmentor import Augmentor as Augmentor
 from ._augmentor import AugmentorList as AugmentorList
@@ -83,3 +85,5 @@ from ._warp import Rotation as Rotation
 from ._warp import RotationAndCropValid as RotationAndCropValid
 from ._warp import Shift as Shift
 from ._warp import WarpAffineTransform as WarpAffineTransform
+
+_accept(*list(globals().values()))

@@ -121,7 +121,9 @@ class ImageAugmentor:
 
     def _augment_coords(self, coords: NDArray[Any], param: Any) -> NDArray[Any]:
         """Points (x, y) of shape [n, 2], moved as drawn."""
-        raise NotImplementedError(f"{type(self).__name__} does not move coordinates")
+        raise NotImplementedError(
+            f"{type(self).__name__} has no _augment_coords: define it (return coords if they stay)"
+        )
 
 
 Augmentor = ImageAugmentor

@@ -94,26 +94,29 @@ class GaussianBlur(PhotometricAugmentor):
     """Blur with a Gaussian window of random size.
 
     Args:
-        size_range: The window has 2 * n + 1 pixels, n uniform in low..high-1.
+        size_range: The window has 2 * n + 1 pixels, n uniform in low..high-1. A number is the
+            high, from 0.
         sigma_range: Its standard deviation is uniform in (lowest, highest), in pixels; 0 follows
             from the size.
         symmetric: The same for x and y.
         max_size: The predecessor's name for the `high` of `size_range`.
     """
 
-    size_range: Annotated[tuple[int, int], args.whole_interval(0)] = (0, 3)
+    size_range: Annotated[Any, args.whole_interval(0)] = (0, 3)
     sigma_range: Annotated[tuple[float, float], args.interval(0)] = (0.0, 0.0)
     symmetric: bool = True
     max_size: int | None = None
 
     def __post_init__(self) -> None:
-        if self.max_size is not None:
-            self.size_range = (0, self.max_size)
+        high = self.size_range if self.max_size is None else self.max_size
+        if np.ndim(high) == 0:
+            self.size_range = (0, high)
         super().__post_init__()
 
     def draw(self, img: Image, rng: RNG) -> tuple[list[int], list[float]]:
         count = 1 if self.symmetric else 2
-        sizes = rng.integers(*self.size_range, count) * 2 + 1
+        low, high = self.size_range
+        sizes = rng.integers(low, high, count) * 2 + 1
         sigmas = rng.uniform(*self.sigma_range, count)
         return np.resize(sizes, 2).tolist(), np.resize(sigmas, 2).tolist()
 

@@ -1,5 +1,6 @@
 """Optimizers around optimizers: the predecessor's module of this name, and its names of classes."""
 
+from towerpack._core.old_arguments import accept as _accept
 from towerpack.training.optim._wrappers import AccumulateGradients as AccumulateGradients
 from towerpack.training.optim._wrappers import PostProcess as PostProcess
 from towerpack.training.optim._wrappers import PostProcess as PostProcessOptimizer
@@ -21,3 +22,5 @@ __all__ = [
     "WeightEMA",
     "apply_grad_processors",
 ]
+
+_accept(*list(globals().values()))
