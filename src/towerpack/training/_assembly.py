@@ -33,7 +33,7 @@ from towerpack.training._practice import overfitted
 from towerpack.training._rate import call_optimizer
 from towerpack.training._run_state import RunState
 from towerpack.training._saves import Saves
-from towerpack.training._settings import common_settings, settings_of
+from towerpack.training._settings import FORMAT, common_settings, settings_of
 from towerpack.training._step import StepSetup, TrainStep
 from towerpack.training._tables import show_variables
 from towerpack.training._team import Agreement
@@ -203,7 +203,7 @@ class Assembly:
         # The operations of a model are many, and tell people little.
         told = {n: v for n, v in settings.items() if not n.startswith("model.")}
         self.settings = {"max_epoch": of.state.max_epoch, **told}
-        shown = {n: v for n, v in self.settings.items() if not n.startswith("callback ")}
+        shown = {n: v for n, v in self.settings.items() if not n.startswith(("callback ", FORMAT))}
         at.monitors.put_settings(shown)
         graph: Any = trace.graph
         at.monitors.put_graph(lambda: graph.as_graph_def().SerializeToString())

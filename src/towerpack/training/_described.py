@@ -61,9 +61,9 @@ def checksum_of_data(flow: DataFlow) -> str:
 def class_of(value: object) -> str:
     """Return the name of an object's class; of the program's own classes also a checksum."""
     cls = type(value)
-    return (
-        cls.__name__ if is_library(cls.__module__) else f"{cls.__name__} {checksum_of_setting(cls)}"
-    )
+    if is_library(cls.__module__):
+        return cls.__name__
+    return f"{cls.__name__} {checksum_of_setting(cls)}"
 
 
 def flat(prefix: str, tree: Mapping[str, Any]) -> dict[str, Any]:

@@ -34,7 +34,7 @@ _WIDEST = 48
 _COMPARED = (bool, int, float, str, list)
 # Settings that other releases have computed differently.
 _CHECKSUMS = ("data.content", "data.functions")
-_FORMAT = "settings format"
+FORMAT = "settings format"
 _VARIABLE = "variable "
 _TABLE = "kept variable "
 # An argument of a callback.
@@ -72,7 +72,7 @@ def settings_of(
         **_optimizers(optimizer),
         **operations_of(trace),
         **_variables(tower, trace),
-        _FORMAT: 2,
+        FORMAT: 2,
     }
     return {name: described(value) for name, value in found.items()}
 
@@ -117,8 +117,8 @@ class Change(NamedTuple):
 def changes(old: Settings, new: Settings) -> list[Change]:
     """The settings that differ."""
     names = [*new, *(name for name in old if name not in new)]
-    if old.get(_FORMAT) != new.get(_FORMAT):  # Other releases know other settings.
-        names = [n for n in names if n in old and n in new and n not in (_FORMAT, *_CHECKSUMS)]
+    if old.get(FORMAT) != new.get(FORMAT):  # Other releases know other settings.
+        names = [n for n in names if n in old and n in new and n not in (FORMAT, *_CHECKSUMS)]
     found = [n for n in names if old.get(n) != new.get(n)]
     # Other changes tell as much: other operations, a callback that comes or goes.
     needless = {OPERANDS} if sum(n.startswith("model.") for n in found) > 1 else set[str]()
