@@ -83,7 +83,7 @@ def _feed(digest: Any, value: Any, depth: int) -> None:
     inside = max(0, depth - 1)
     if isinstance(value, (np.ndarray, np.generic)):
         _feed_array(digest, np.asarray(cast("Any", value)))
-    elif isinstance(value, (str, PurePath)) and depth and _portable.get():
+    elif depth and _portable.get() and isinstance(cast("object", value), (str, PurePath)):
         digest.update(b"text;")
     elif isinstance(value, _WRITTEN_OUT):
         digest.update(f"{type(value).__name__} {value!r};".encode("ascii", "backslashreplace"))
@@ -187,7 +187,11 @@ def stages_of(flow: DataFlow) -> tuple[str, str]:
     The same on every machine. Shards and what only changes the speed are left out.
     """
     stages = [f for f in flows_in(flow) if isinstance(f, Stage) and f.inputs and not f.shard]
-    told = [f"{type(f).__name__}({f.arguments()})" for f in stages if not _is_parallel(f)]
+    told = [
+        type(f).__name__ + ("" if hasattr(f, "path") else f"({f.arguments()})")
+        for f in stages
+        if not _is_parallel(f)
+    ]
     return " > ".join(reversed(told)), _on_any_machine(_functions_in, stages)
 
 
