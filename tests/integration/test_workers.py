@@ -256,6 +256,14 @@ def test_an_error_inside_tensorflow_ends_all_and_is_named(
         assert 9 in batch["y"]
 
 
+def test_a_worker_that_cannot_build_the_model_ends_all(tmp_path: Path) -> None:
+    workers = Workers("cannot_build", tmp_path)
+    assert workers.codes(100) == [1, 1], workers.said(0) + workers.said(1)
+    for i in range(2):
+        assert "ValueError: no such network" in workers.said(i)
+    assert f"PeerError: worker 1 ({workers.addresses[1]}) has failed" in workers.said(0)
+
+
 def test_sigterm_ends_a_worker_that_waits_for_another(tmp_path: Path) -> None:
     workers = Workers("waits", tmp_path)
     workers.wait_for("epoch 1\n", 0)

@@ -287,6 +287,15 @@ def failed_function_of_0(where: Path) -> None:
     _fails_in_a_step(where, 0, build)
 
 
+def cannot_build(where: Path) -> None:
+    def build(x: tf.Tensor, y: tf.Tensor) -> tf.Tensor:
+        if TEAM.index == 1:
+            raise ValueError("no such network")
+        return tf.reduce_mean(tf.square(FullyConnected("fc", x, 1)[:, 0] - y))
+
+    together(where, model=(SPECS, build, sgd))
+
+
 def waits(where: Path) -> None:
     """Worker 1 does not come to the next call; worker 0 waits for it."""
 

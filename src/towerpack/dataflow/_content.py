@@ -11,12 +11,14 @@ from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from functools import partial
 from hashlib import blake2b
+from pathlib import PurePath
 from types import CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, Final, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from towerpack.dataflow._datapoints import values_of
 from towerpack.dataflow._flow import DataFlow, ParallelStage, Stage, flows_in, pipeline_of
 from towerpack.dataflow._opening import PathLike, Strings
 
@@ -112,8 +114,8 @@ def _feed(digest: Any, value: Any, depth: int) -> None:
     inside = max(0, depth - 1)
     if isinstance(value, (np.ndarray, np.generic)):
         _feed_array(digest, np.asarray(cast("Any", value)))
-    elif isinstance(value, (str, os.PathLike)) and depth and _portable.get():
-        digest.update(b"text")
+    elif depth and _portable.get() and isinstance(cast("object", value), (str, PurePath)):
+        digest.update(b"text;")
     elif isinstance(value, _WRITTEN_OUT):
         digest.update(f"{type(value).__name__} {value!r};".encode("ascii", "backslashreplace"))
     elif isinstance(value, (bytes, bytearray)):
@@ -299,7 +301,11 @@ def stages_of(flow: DataFlow) -> tuple[str, str]:
     The same on every machine. Shards and what only changes the speed are left out.
     """
     stages = [f for f in flows_in(flow) if isinstance(f, Stage) and f.inputs and not f.shard]
-    told = [f"{type(f).__name__}({f.arguments()})" for f in stages if not _is_parallel(f)]
+    told = [
+        type(f).__name__ + ("" if hasattr(f, "path") else f"({f.arguments()})")
+        for f in stages
+        if not _is_parallel(f)
+    ]
     return " > ".join(reversed(told)), _on_any_machine(_functions_in, stages)
 
 
@@ -312,17 +318,17 @@ def _sources_of(flow: DataFlow) -> tuple[str, str]:
             told += [type(here).__qualname__, _content(own, _DEPTH)]
             first.append(())
         elif not here.inputs:
-            functions = [v for v in vars(here).values() if callable(v)]
+            functions: list[Any] = [v for v in vars(here).values() if callable(v)]
             told += [pipeline_of(here, "content"), _content(functions, _DEPTH)]
             first.append(_first_component(here))
     return _content(told, 0), _content(first, 0) if first and all(map(len, first)) else ""
 
 
 def _first_component(source: DataFlow) -> Sequence[Any]:
-    data = getattr(getattr(source, "_held", None), "data", None)
+    data: Any = getattr(getattr(source, "_held", None), "data", None)
     if data is not None:
-        return next(iter(data.values() if isinstance(data, Mapping) else data), ())
-    items = _some(getattr(source, "lst", ()))
+        return next(iter(values_of(data)), ())
+    items: Sequence[Any] = _some(getattr(source, "lst", ()))
     return [dp[0] for dp in items if isinstance(dp, (list, tuple)) and dp]
 
 

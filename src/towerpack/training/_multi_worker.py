@@ -341,7 +341,8 @@ class Workers(Team):
         if self.size > 1:
             report = {"process": self.index, "ending": ending, "reason": reason}
             leave_at_once_at_exit(_EXIT_CODES.get(ending, 1))
-            eager_context.context().report_error_to_cluster(
+            context: Any = eager_context.context()
+            context.report_error_to_cluster(
                 tf.errors.ABORTED, f"<<{json.dumps(report, ensure_ascii=False)}>>"
             )
 
