@@ -27,10 +27,12 @@ from towerpack.dataflow._stream import (
 from towerpack.dataflow._user_code import (
     AMBIENT,
     Ambient,
-    ItemsNode,
+    IndexNode,
+    ReadyNode,
     ReplayStream,
     make_ready,
-    note_reset,
+    overrides_reset,
+    prepare_on_use,
     with_method,
 )
 
@@ -60,6 +62,10 @@ class DataFlow:
     __passes: int = 0
     __seed: int | None = None
 
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        prepare_on_use(cls)
+
     def __iter__(self) -> Iterator[Datapoint]:
         # In a subclass that has one of its own, this is its `super().__iter__()`.
         return with_method(self, DataFlow.__iter__).iterate()
@@ -76,10 +82,8 @@ class DataFlow:
 
     def reset_state(self) -> None:
         """Call those of the flows that are wrapped; programs need not call it."""
-        note_reset(self)
-        for inner in dict.fromkeys(inputs_of(self)):
-            inner.reset_state()
-            note_reset(inner)
+        for inner in inputs_of(self):
+            make_ready(inner)
 
     def iterate(
         self, *, state: State = None, epoch: int | None = None, seed: int | None = None
@@ -169,6 +173,7 @@ class ProxyDataFlow(DataFlow):
         self.ds = require_flow(ds, self)
 
     def __iter__(self) -> Iterator[Datapoint]:
+        make_ready(self)
         return self.iterate() if _is_indexable(self) else iter(self.ds)
 
     def __len__(self) -> int:
@@ -389,8 +394,16 @@ def compile_flow(flow: DataFlow, place: Place) -> Node | None:
         node = compile_flow(flow, replace(place, serial=True))
         return None if node is None else parallel.read_ahead(flow, node, place)
     if is_exact(flow):
-        return flow.compile(place)
-    return ItemsNode(flow) if _is_indexable(flow) else None
+        if overrides_reset(flow) and not flow.inputs:
+            make_ready(flow)  # a source's plan holds its data
+        node = flow.compile(place)
+        return node and prepared(flow, node)
+    return IndexNode(flow) if _is_indexable(flow) else None
+
+
+def prepared(flow: DataFlow, node: Node) -> Node:
+    """A plan that a stage makes, with `reset_state` before it if the user's class has one."""
+    return ReadyNode(flow, node) if overrides_reset(flow) else node
 
 
 def require_plan(flow: DataFlow, place: Place, problem: str) -> Node:
@@ -420,6 +433,8 @@ def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
     if node is not None:
         return PlanStream(node, epoch, state)
     if is_exact(flow):
+        if overrides_reset(flow):
+            make_ready(flow)
         return flow.open(place, epoch, state)
     if type(flow).__iter__ is DataFlow.__iter__:
         raise ConfigError(
@@ -427,12 +442,8 @@ def open_flow(flow: DataFlow, place: Place, epoch: int, state: State) -> Stream:
             fix="define __iter__ as a generator, or __len__ and __getitem__",
         )
     key, lent = place.key(flow), place.ambient
-
-    def begin() -> Iterator[Datapoint]:
-        make_ready(flow)
-        return iter(flow)
-
-    return ReplayStream(begin, lambda: lent or Ambient(key, epoch), type(flow).__name__, state)
+    name = type(flow).__name__
+    return ReplayStream(lambda: iter(flow), lambda: lent or Ambient(key, epoch), name, state)
 
 
 def require_flow(ds: Any, owner: DataFlow) -> DataFlow:

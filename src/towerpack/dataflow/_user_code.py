@@ -3,8 +3,9 @@
 `for dp in self.ds` in a user's `__iter__` has no arguments through which seed and epoch could come.
 They come from `AMBIENT`: while such a generator runs, this context variable holds its pass.
 
-For the predecessor, the caller called `reset_state`, where such flows open their files: here it is
-called once in each process, before they are read.
+Flows for the predecessor open or read their files in `reset_state`, which the caller had to call.
+`prepare_on_use` makes the methods of such a class call `reset_state` first, once in each process.
+So every reader of a flow, also code of the user's, may iterate it or ask for its length at once.
 """
 
 from __future__ import annotations
@@ -14,15 +15,18 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from contextvars import ContextVar
+from functools import wraps
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from towerpack._core.errors import DataFlowError, TowerpackError
 from towerpack._core.randomness import derive_seed, stream
-from towerpack.dataflow._datapoints import Block, Datapoint, Positions, as_ints
-from towerpack.dataflow._plan import Node
+from towerpack.dataflow._datapoints import Block, Datapoint, Positions
+from towerpack.dataflow._plan import InnerNode, Node
 from towerpack.dataflow._stream import State, Stream, check_count, ended_early
 
 T = TypeVar("T")
@@ -70,8 +74,8 @@ class Ambient:
 AMBIENT: ContextVar[Ambient | None] = ContextVar("towerpack_dataflow_pass", default=None)
 
 
-def is_ours(cls: type[Any]) -> bool:
-    """Whether a class is the library's, and not the user's."""
+def is_ours(cls: type[Any] | Callable[..., Any]) -> bool:
+    """Whether a class or function is the library's, and not the user's."""
     return cls.__module__.partition(".")[0] == _LIBRARY
 
 
@@ -100,8 +104,9 @@ def _sharing(cls: type[T], target: T) -> T:
     return made
 
 
-# Beside what the user's class holds, and pickled with it: another process has another number.
+# Attributes of a flow, pickled with it: another process has another number.
 _RESET_IN = "_DataFlow__reset_in"
+_LENGTH_BEFORE = "_DataFlow__length_before"
 _lock = threading.RLock()  # threads that read the same flow wait while its `reset_state` runs
 
 
@@ -113,17 +118,97 @@ def _renew_lock() -> None:
 os.register_at_fork(after_in_child=_renew_lock)
 
 
-def note_reset(flow: object) -> None:
-    """Note that `reset_state` was called in this process."""
-    vars(flow)[_RESET_IN] = os.getpid()
+def overrides_reset(flow: Any) -> bool:
+    """Whether the class of a flow has a `reset_state` of the user's."""
+    cls: Any = type(flow)
+    return hasattr(cls.reset_state, _PREPARES)
+
+
+def is_ready(flow: object) -> bool:
+    """Whether `reset_state` was called in this process, or is being called by this thread."""
+    with _lock:
+        return vars(flow).get(_RESET_IN) == os.getpid()
 
 
 def make_ready(flow: Any) -> None:
     """Call `reset_state`, unless that was done in this process."""
     with _lock:
-        if flow.__dict__.get(_RESET_IN) != os.getpid():
+        if not is_ready(flow):
             flow.reset_state()
-            note_reset(flow)
+
+
+_PREPARES = "_towerpack_prepares"
+
+
+def prepare_on_use(cls: type[Any]) -> None:
+    """Let the methods that read flows of a class call its own `reset_state` first."""
+    if is_ours(cls.reset_state):
+        return
+    makers = {"reset_state": _noting, "__iter__": _ready, "__getitem__": _ready, "__len__": _sized}
+    for name, maker in {**makers, "length": _sized}.items():
+        method: Any = getattr(cls, name, None)
+        users = isinstance(method, FunctionType) and (name == "length" or not is_ours(method))
+        if users and not hasattr(method, _PREPARES):
+            prepared = wraps(method)(maker(method))
+            setattr(prepared, _PREPARES, True)
+            setattr(cls, name, prepared)
+
+
+def _ready(method: Callable[..., Any]) -> Callable[..., Any]:
+    def prepared(self: Any, *arguments: Any) -> Any:
+        make_ready(self)
+        return method(self, *arguments)
+
+    return prepared
+
+
+def _noting(method: Callable[..., Any]) -> Callable[..., Any]:
+    def reset_state(self: Any) -> None:
+        note_reset(self, method)
+
+    return reset_state
+
+
+def _sized(method: Callable[..., Any]) -> Callable[..., Any]:
+    def length(self: Any) -> Any:
+        return _length_of(self, method)
+
+    return length
+
+
+def note_reset(flow: Any, reset: Callable[[Any], Any]) -> None:
+    """Call `reset`, and note that this was done in this process."""
+    state: dict[str, Any] = flow.__dict__
+    with _lock:
+        state[_RESET_IN] = os.getpid()  # now: `reset` may read the flow itself
+        try:
+            reset(flow)
+        except BaseException:
+            state.pop(_RESET_IN, None)
+            raise
+        before = state.pop(_LENGTH_BEFORE, None)
+        if before is not None and before != len(flow):
+            raise DataFlowError(
+                f"{type(flow).__name__} had {before} datapoints before reset_state and has "
+                f"{len(flow)} after it.",
+                fix="let __len__ return 0 or raise TypeError until reset_state has run",
+            )
+
+
+def _length_of(flow: Any, method: Callable[[Any], Any]) -> Any:
+    """The length of a flow, which may be known only after `reset_state`."""
+    if not is_ready(flow):
+        length = 0
+        # Whatever this raises, `method` raises it again below if `reset_state` does not help.
+        with suppress(Exception):
+            length = method(flow)
+        if length:
+            # `reset_state` is not called yet: a flow with open files cannot be sent to workers.
+            vars(flow)[_LENGTH_BEFORE] = length
+            return length
+        if length is not None:
+            make_ready(flow)
+    return method(flow)
 
 
 class IndexNode(Node):
@@ -146,24 +231,16 @@ class IndexNode(Node):
             ) from error
 
 
-class ItemsNode(IndexNode):
-    """Read a flow by `flow[i]`, when its `reset_state` has run in this process."""
+class ReadyNode(InnerNode):
+    """Read the plan of a stage of the user's when its `reset_state` has run in this process."""
 
-    _ready_in: int | None = None
+    def __init__(self, flow: Any, inner: Node) -> None:
+        super().__init__(inner)
+        self._flow = flow
 
     def read(self, epoch: int, positions: Positions) -> Block:
-        self._prepare()
-        get = super().get
-        return [get(epoch, position) for position in as_ints(positions)]
-
-    def get(self, epoch: int, position: int) -> Datapoint:
-        self._prepare()
-        return super().get(epoch, position)
-
-    def _prepare(self) -> None:
-        if self._ready_in != os.getpid():
-            make_ready(self._source)
-            self._ready_in = os.getpid()
+        make_ready(self._flow)
+        return self.inner.read(epoch, positions)
 
 
 class ReplayStream(Stream):

@@ -5,22 +5,32 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import numpy as np
 import pytest
 
 from towerpack import ConfigError, DataFlowError
 from towerpack.dataflow import (
     BatchData,
+    ConcatData,
     DataFlow,
     DataFromList,
+    DiskCacheData,
+    HDF5Serializer,
     JoinData,
+    LMDBSerializer,
     MapData,
     MultiThreadMapData,
+    NumpySerializer,
     PrefetchData,
     ProxyDataFlow,
     ShuffleData,
+    TestDataSpeed,
+    TFRecordSerializer,
+    profile,
 )
 from towerpack.dataflow._user_code import with_method
 from towerpack.dataflow.testing import check_flow
@@ -193,3 +203,116 @@ def test_a_view_without_the_override_travels() -> None:
     for again in (cloudpickle.loads(cloudpickle.dumps(view)), view):
         assert list(again) == list(BatchData(again, 1, stack="list").ds) == LIST
         assert repr(again) == "ListLater(8)"
+
+
+# What fills itself in `reset_state`: every reader gets all of it, and the right length
+
+
+class Fills(DataFlow):
+    """Data that are there, and counted, only after `reset_state`."""
+
+    def __init__(self) -> None:
+        self.items: Any = []
+
+    def reset_state(self) -> None:
+        super().reset_state()
+        self.items = [[np.float32(i)] for i in range(6)]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+
+class FillsIter(Fills):
+    def __iter__(self) -> Iterator[Any]:
+        yield from self.items
+
+
+class FillsItems(Fills):
+    def __getitem__(self, index: int) -> Any:
+        return self.items[index]
+
+
+class FillsNone(FillsIter):
+    def __init__(self) -> None:
+        self.items = None
+
+
+class FillsNothing(FillsIter):
+    def __init__(self) -> None:
+        pass
+
+
+class FillsList(DataFromList):
+    def __init__(self) -> None:
+        super().__init__([])
+
+    def reset_state(self) -> None:
+        self.lst = [[np.float32(i)] for i in range(6)]
+
+
+class Adds(MapData):
+    """A stage of the user's whose function needs `reset_state`."""
+
+    def __init__(self) -> None:
+        super().__init__(DataFromList([[np.float32(i - 10)] for i in range(6)]), self._add)
+
+    def reset_state(self) -> None:
+        super().reset_state()
+        self.added = 10
+
+    def _add(self, dp: Any) -> Any:
+        return [dp[0] + self.added]
+
+
+def _saved(serializer: Any, *arguments: Any, **options: Any) -> Any:
+    def read(flow: DataFlow, tmp_path: Path) -> Any:
+        serializer.save(flow, tmp_path / "file", *arguments)
+        return serializer.load(tmp_path / "file", *arguments, **options)
+
+    return read
+
+
+READERS: dict[str, Any] = {
+    "iter": lambda flow, _: flow,
+    "iterate": lambda flow, _: flow.iterate(seed=0),
+    "by the user": lambda flow, _: ProxyDataFlow(flow),
+    "stage": lambda flow, _: MapData(flow, lambda dp: dp),
+    "processes": lambda flow, _: PrefetchData(flow, num_proc=2),
+    "maps in processes": lambda flow, _: PrefetchData(MapData(flow, lambda dp: dp), num_proc=2),
+    "threads": lambda flow, _: MultiThreadMapData(flow, 2, lambda dp: dp),
+    "joined": lambda flow, _: ConcatData([flow, DataFromList([])]),
+    "lmdb": _saved(LMDBSerializer, shuffle=False),
+    "tfrecord": _saved(TFRecordSerializer),
+    "numpy": _saved(NumpySerializer, shuffle=False),
+    "hdf5": _saved(HDF5Serializer, ["x"], shuffle=False),
+    "disk cache": lambda flow, path: DiskCacheData(flow, path / "cache"),
+}
+FILLING = [FillsIter, FillsItems, FillsNone, FillsNothing, FillsList, Adds]
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("cls", FILLING)
+def test_all_readers_get_what_reset_state_fills(cls: Any, reader: str, tmp_path: Path) -> None:
+    assert [float(dp[0]) for dp in READERS[reader](cls(), tmp_path)] == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize("cls", FILLING)
+def test_lengths_are_those_after_reset_state(cls: Any) -> None:
+    assert len(cls()) == 6
+    assert len(BatchData(cls(), 2)) == 3
+    assert len(MapData(cls(), lambda dp: dp)) == 6
+
+
+@pytest.mark.parametrize("cls", FILLING)
+def test_measuring_readers_read_all(cls: Any) -> None:
+    TestDataSpeed(cls(), size=6, warmup=0).start()
+    profile(BatchData(cls(), 2), seconds=0.02)
+
+
+def test_a_length_that_reset_state_changes_is_an_error() -> None:
+    class Guesses(FillsItems):
+        def __len__(self) -> int:
+            return len(self.items) or 100
+
+    with pytest.raises(DataFlowError, match="100 datapoints before reset_state and has 6"):
+        list(Guesses())

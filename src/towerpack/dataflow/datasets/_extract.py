@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import gzip
+import lzma
 import os
 import shutil
 import stat
+import struct
 import tarfile
 import zipfile
+import zlib
 from pathlib import Path, PureWindowsPath
-from typing import Any
+from typing import Any, Final
 
 from towerpack._core.errors import DataFlowError, FormatError, TowerpackError
 from towerpack._core.logs import get_logger
@@ -21,6 +24,18 @@ log = get_logger(__name__)
 _READ = 1 << 20
 _MOST_EXPANSION = 100
 _ALWAYS_ALLOWED = 64 << 20
+# What Python's modules raise for archives that are damaged, encrypted or of a kind unknown to them.
+_DAMAGED: Final = (
+    tarfile.TarError,
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+    ValueError,
+    OverflowError,
+    RuntimeError,
+)
 
 
 def extract(archive: PathLike, folder: PathLike, *, max_bytes: int | None = None) -> Path:
@@ -55,9 +70,9 @@ def extract(archive: PathLike, folder: PathLike, *, max_bytes: int | None = None
                 _merge(temporary, folder)
             finally:
                 shutil.rmtree(temporary, ignore_errors=True)
-    except Exception as error:
-        if isinstance(error, (TowerpackError, MemoryError)):
-            raise
+    except TowerpackError:
+        raise
+    except (OSError, *_DAMAGED) as error:
         if isinstance(error, OSError) and error.errno:
             what = f"{archive} cannot be extracted to {folder}."
             fix = "see that there is room, and that the directory may be written to"
@@ -100,10 +115,6 @@ def _unpack(archive: Path, folder: Path, max_bytes: int) -> None:
         if left < 0:
             raise ValueError(f"more than {max_bytes:,} bytes")
 
-    def checked(member: tarfile.TarInfo, path: str) -> tarfile.TarInfo | None:
-        check(member.name, member.size, member.isfile() or member.isdir())
-        return tarfile.data_filter(member, path)
-
     with open(archive, "rb") as file:
         is_zip = file.read(4) in (b"PK\x03\x04", b"PK\x05\x06")
     if is_zip:
@@ -120,13 +131,30 @@ def _unpack(archive: Path, folder: Path, max_bytes: int) -> None:
                 target.write(part)
     else:
         with tarfile.open(archive) as tar:
-            tar.extractall(folder, filter=checked)  # noqa: S202 - checked
+            for member in tar:
+                check(member.name, member.size, member.isfile() or member.isdir())
+                _write_member(tar, member, folder / member.name)
             rest: Any = tar.fileobj
             rest.seek(tar.offset)
             if rest.read(tarfile.BLOCKSIZE).strip(b"\0"):
                 raise ValueError("it is damaged within")  # where the library takes it to end
             while rest.read(_READ):  # up to the checksum
                 pass
+
+
+def _write_member(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+    """Write a directory or a file, with its time and without its owner and permissions.
+
+    Not by `TarFile.extractall(filter=...)`, which Python 3.11.2 does not have.
+    """
+    if member.isdir():
+        target.mkdir(parents=True, exist_ok=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    content: Any = tar.extractfile(member)
+    with content, open(target, "wb") as file:
+        shutil.copyfileobj(content, file, _READ)
+    os.utime(target, (member.mtime, member.mtime))
 
 
 def _merge(source: Path, folder: Path) -> None:

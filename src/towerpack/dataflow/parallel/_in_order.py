@@ -19,6 +19,7 @@ from towerpack.dataflow._flow import (
     compile_flow,
     is_exact,
     open_flow,
+    prepared,
 )
 from towerpack.dataflow._plan import Node
 from towerpack.dataflow._stream import InnerStream, State, Stream, Tally, check_count
@@ -70,10 +71,11 @@ class Levels:
         """The plan of these stages over that of their source."""
         for stage in self.stages:
             if isinstance(stage, BatchData):
-                inner = stage.node(inner, place)
+                inner = prepared(stage, stage.node(inner, place))
             else:
                 mapper = stage.mapper(place)
-                inner = MapNode(inner, Skipping(mapper) if _skips(stage) else mapper)
+                node = MapNode(inner, Skipping(mapper) if _skips(stage) else mapper)
+                inner = prepared(stage, node)
         return inner
 
     def begin(self, state: State) -> tuple[int, State]:

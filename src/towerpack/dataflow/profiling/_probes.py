@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from towerpack.dataflow._datapoints import Datapoint
 from towerpack.dataflow._flow import DataFlow, has_items, is_exact
-from towerpack.dataflow._user_code import alike
+from towerpack.dataflow._user_code import alike, make_ready, overrides_reset
 
 _PROBE = "_towerpack_probe"
 _MAKERS = ("compile", "open", "read_ahead", "open_ahead", "node", "mapper")
@@ -126,6 +126,8 @@ def probed(ds: DataFlow, directory: str) -> tuple[DataFlow, list[DataFlow], Time
 def cloned(flow: DataFlow, pairs: dict[int, tuple[DataFlow, DataFlow]]) -> DataFlow:
     """Copy a pipeline, noting in `pairs` each flow and its copy by identity, sources first."""
     if id(flow) not in pairs:
+        if is_exact(flow) and overrides_reset(flow):
+            make_ready(flow)  # its functions are methods of the original
         clone = copy(flow)
         pairs[id(flow)] = flow, clone  # now, for flows that hold each other
         for name, value in vars(clone).items():

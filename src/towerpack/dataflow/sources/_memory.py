@@ -28,7 +28,7 @@ from towerpack.dataflow._datapoints import (
 from towerpack.dataflow._flow import Length, Place, Stage, check_seed
 from towerpack.dataflow._memory import Allocate
 from towerpack.dataflow._plan import Node
-from towerpack.dataflow._user_code import IndexNode, ItemsNode, is_ours
+from towerpack.dataflow._user_code import IndexNode, is_ours
 from towerpack.dataflow.stages._shuffle import ShuffleNode
 
 _CHUNK = 256
@@ -73,7 +73,7 @@ class HeldArrays:
 def items_of(source: Stage) -> Node | None:
     """The plan by an `__getitem__` that a class outside the library has given a source, if any."""
     owner = next((cls for cls in type(source).__mro__ if "__getitem__" in vars(cls)), Stage)
-    return None if is_ours(owner) else ItemsNode(source)
+    return None if is_ours(owner) else IndexNode(source)
 
 
 class OrderedSource(Stage):
