@@ -158,7 +158,7 @@ def test_settings_of_every_kind_are_told_once_they_are_changed_and_not_before(
 ) -> None:
     def start(python: list[str], epochs: int, number: int) -> str:
         command = [*python, str(PROGRAM), str(tmp_path / "run"), str(epochs), str(number)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=250)
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
 

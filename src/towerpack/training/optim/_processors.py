@@ -32,7 +32,7 @@ class GradientProcessor(KeepsArguments):
     """Change gradients, or look at them, before an optimizer takes them. It does neither itself.
 
     Gradients are tensors or `tf.IndexedSlices` by the names of the variables. Those on which the
-    cost does not depend are not there.
+    cost does not depend are not there. No index of a `tf.IndexedSlices` is repeated.
 
     Attributes:
         checks: `check` may forbid a step.
