@@ -33,7 +33,8 @@ class KerasModel(ModelDesc):
     metrics are moving averages in training, and `KerasMetrics` evaluates them. Checkpoints have
     variables by their Keras paths, automatic numbers counted from the start (`dense_7` may be
     `dense_1`). The Keras model trains itself: afterwards it predicts. Its optimizer is copied, so
-    that `fit` stays possible.
+    that `fit` stays possible. If the optimizer averages weights (`use_ema`), evaluations,
+    predictors and checkpoints have the averages, and the Keras model has them in the end.
 
     Args:
         model: Compiled.
