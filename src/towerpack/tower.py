@@ -21,7 +21,7 @@ from tensorflow.python.framework.auto_control_deps_utils import get_read_write_r
 
 from towerpack._core.errors import LayerError, SpecError
 from towerpack._core.naming import MASK, did_you_mean
-from towerpack._keras.adapter import mask_of
+from towerpack._keras.adapter import get_keras_mask
 from towerpack.nn import Summary as Summary
 from towerpack.nn import TowerContext as TowerContext
 from towerpack.nn import VariableStore, components_of, frozen_statistics, owners_of
@@ -310,7 +310,7 @@ class TowerTrace:
     def _output(self, name: str) -> tf.Tensor:
         outputs = self.result.outputs
         if name.endswith(MASK):
-            mask = mask_of(self._output(name.removesuffix(MASK)))
+            mask = get_keras_mask(self._output(name.removesuffix(MASK)))
             with self.graph.as_default():
                 return tf.constant(True) if mask is None else tf.identity(mask)
         name = name.removesuffix(":0")

@@ -180,19 +180,11 @@ def test_other_settings(tmp_path: Path) -> None:
     assert float(model.optimizer().learning_rate) == 0.25
 
 
-def test_options_that_would_be_lost_are_told_of(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_metrics_that_calls_update_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     case = CASES["metric in call"]
     model = KerasModel(case.make(), inputs=case.specs)
     assert model.metric_names == ["mae"]
     assert "['size']" in caplog.text
-    chosen = keras.optimizers.OptimizerMap(keras.optimizers.SGD(0.1))
-    chosen["sequential/dense/.*"] = keras.optimizers.Adam()
-    optimizer = keras.optimizers.MultiOptimizer(chosen)
-    model = KerasModel(two_heads(optimizer=optimizer))
-    with pytest.raises(ConfigError, match="matches no trained variable"):
-        train(tmp_path, model=model, dataflow=data())
 
 
 def test_a_metric_of_keras_sees_masks_and_fractional_weights(tmp_path: Path) -> None:

@@ -232,6 +232,17 @@ CASES: dict[str, Case] = {
         [X],
         [Y],
     ),
+    "bidirectional, mask, weights, use_ema": Case(
+        lambda: embedded(
+            LAYERS.Bidirectional(LAYERS.SimpleRNN(2, return_sequences=True)),
+            dense(),
+            optimizer=ADAM(0.05, use_ema=True, ema_momentum=0.8, ema_overwrite_frequency=3),
+            weighted_metrics=["mse"],
+        ),
+        [TOKENS],
+        [STEPS],
+        RNG.uniform(0, 1, (32, 5)).astype(np.float32),
+    ),
     "embedding with mask": Case(
         lambda: embedded(LAYERS.LSTM(3, return_sequences=True), dense()), [TOKENS], [STEPS]
     ),

@@ -18,7 +18,8 @@ from typing import Any, cast
 import keras
 import numpy as np
 import tensorflow as tf
-from keras.src.backend import compute_output_spec, get_keras_mask, set_keras_mask
+from keras.src.backend import compute_output_spec, set_keras_mask
+from keras.src.backend import get_keras_mask as get_keras_mask
 from keras.src.backend.common import KerasVariable, global_state
 from keras.src.backend.common.name_scope import current_path
 from keras.src.backend.common.stateless_scope import in_stateless_scope
@@ -154,25 +155,12 @@ def copied_optimizer(optimizer: keras.optimizers.Optimizer) -> Any:
 
     Keras's configuration leaves out what `exclude_from_weight_decay` has set.
     """
-    config = cast("Any", optimizer.get_config())
-    copy: Any = type(optimizer).from_config(config)
-    for new, old in ((copy, optimizer), *zip(_inside(copy), _inside(optimizer), strict=True)):
-        excluded = {
-            n: v for n, v in vars(old).items() if n.startswith("_exclude_from_weight_decay")
-        }
-        excluded.pop("_exclude_from_weight_decay_cache", None)
-        vars(new).update(excluded)
+    copy: Any = type(optimizer).from_config(cast("Any", optimizer.get_config()))
+    new, old = (getattr(o, "inner_optimizer", o) for o in (copy, optimizer))
+    for name in ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern"):
+        if hasattr(old, name):
+            setattr(new, name, getattr(old, name))
     return copy
-
-
-def _inside(optimizer: Any) -> list[Any]:
-    inner = getattr(optimizer, "inner_optimizer", None)
-    return [inner] if inner is not None else getattr(optimizer, "optimizers", [])
-
-
-def mask_of(tensor: Any) -> Any:
-    """Return the mask that Keras's layers have put on a tensor, or None."""
-    return get_keras_mask(tensor)
 
 
 def masked(value: Any, mask: Any) -> Any:

@@ -132,12 +132,7 @@ class TrainerHost(Protocol):
     def get_predictor(
         self, inputs: Sequence[str] | None = None, outputs: Sequence[str] | str = ()
     ) -> Predictor:
-        """Predict with the weights of this training, as they are at each call.
-
-        Args:
-            inputs: Names of the inputs that will be given, in order; None for those needed.
-            outputs: Names of what is wanted, or one name.
-        """
+        """Predict with the weights of this training; see `Trainer.get_predictor`."""
         ...
 
     def stop_on_nonfinite(self) -> None:

@@ -99,7 +99,7 @@ class Perplexity(ScalarStats):
 
     def update(self, outputs: Mapping[str, np.ndarray], batch_size: int) -> None:
         """Add a batch; one without tokens counts for nothing."""
-        weight = batch_size if self._tokens is None else float(outputs[self._tokens])
+        weight: Any = batch_size if self._tokens is None else float(outputs[self._tokens])
         if weight:
             self._add(outputs, weight)
 

@@ -231,29 +231,19 @@ class VariableStore:
                 layer.build(input_shape)
             # Another thread may have made it in the meantime; its variables are then the ones.
             entry = self._layers.setdefault(scope, _NamedLayer(layer, config, input_shape))
-        if tuple(input_shape)[1:] != tuple(entry.input_shape)[1:] and self._fits(
-            entry, lambda: make(name="other", dtype=self.dtype_policy, **config), input_shape
-        ):
-            input_shape = entry.input_shape
+        known = entry.input_shape
+        if input_shape[1:] != known[1:] and len(input_shape) == len(known):
+            # Images of another size will do, if the layer's variables would be the same.
+            with tf.Graph().as_default(), self._passing_through():
+                other = make(name="other", dtype=self.dtype_policy, **config)
+                other.build(input_shape)
+            if [v.shape for v in other.variables] == [v.shape for v in entry.layer.variables]:
+                input_shape = known
         _check_same(scope, entry, config, input_shape)
         with transformed_variables(None):
             for variable in entry.layer.variables:
                 self._collect(cast("Any", variable).value, _OF_LAYERS, trainable=True)
         return entry.layer
-
-    def _fits(
-        self,
-        entry: _NamedLayer,
-        make: Callable[[], keras.layers.Layer],
-        input_shape: tuple[int | None, ...],
-    ) -> bool:
-        """Whether a layer's variables would be the same for an input of another shape."""
-        if len(input_shape) != len(entry.input_shape):
-            return False
-        with tf.Graph().as_default(), self._passing_through():
-            layer = make()
-            layer.build(input_shape)
-        return [v.shape for v in layer.variables] == [v.shape for v in entry.layer.variables]
 
     def layer_seed(self, role: str) -> int:
         """Seed for an initial value of the layer in the current scope; 31 bits as Keras wants."""

@@ -171,7 +171,7 @@ class Assembly:
         self.setup.check(checks_finite=self.context.checks_finite)
         self.context.optimizers = self.setup.optimizers
         show_variables(self.tower.store.named_variables(), self.setup.trained, self.setup.frozen)
-        of.hyper_params.find(self._groups(), self.setup.optimizers)
+        of.hyper_params.find(self._variables(), self.setup.optimizers)
         numbers = Numbers(trace.result.summaries, at.monitors, self._further_numbers, at.ledger)
         callbacks.check_order(names_of_numbers(trace.result, [*self._further_numbers()]))
         for callback in callbacks.callbacks:
@@ -232,16 +232,20 @@ class Assembly:
             agree=of.agreement.steps,
         )
 
+    def _variables(self) -> dict[str, dict[str, tf.Variable]]:
+        slots = {name: o.variables() for name, o in self.setup.optimizers.items()}
+        return {"model": self.tower.store.named_variables(), **slots}
+
     def _groups(self) -> Groups:
-        model = self.tower.store.named_variables()
-        groups = {"model": model}
+        """Variables as checkpoints hold them: the model's as the optimizer would leave them."""
+        groups = self._variables()
+        model = groups["model"]
         for group, optimizer in self.setup.optimizers.items():
-            slots = optimizer.variables()
+            slots = groups[group]
             names = {id(variable): name for name, variable in slots.items()}
             for name, final in optimizer.final_values().items():
                 slots[f"{TRAINED}{name}"] = model[name]
                 model[name] = slots.pop(names[id(final)])
-            groups[group] = slots
         return groups
 
     def finalize(self, failure: type[BaseException] | None, *_: object) -> None:

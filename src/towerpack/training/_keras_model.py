@@ -35,7 +35,8 @@ class KerasModel(ModelDesc):
     metrics are moving averages in training, and `KerasMetrics` evaluates them. Checkpoints have
     variables by their Keras paths, automatic numbers counted from the start (`dense_7` may be
     `dense_1`). The Keras model trains itself: afterwards it predicts. Its optimizer is copied, so
-    that `fit` stays possible.
+    that `fit` stays possible. If the optimizer averages weights (`use_ema`), evaluations,
+    predictors and checkpoints have the averages, and the Keras model has them in the end.
 
     Args:
         model: Compiled.
@@ -72,12 +73,12 @@ class KerasModel(ModelDesc):
             sample_weight = tf.TensorSpec([None], tf.float32, "sample_weight")
         weights = [sample_weight] if sample_weight else []
         self._specs = [*self._inputs, *self._targets, *weights]
+        self._own = [metric.name for metric in metrics_of(model)]
         # What Keras makes where loss and metrics are first used.
         built_on(lambda *tensors: self._evaluate(*tensors, training=True)[1], self._specs)
-        own = [metric.name for metric in metrics_of(model)]
-        if own:
-            _LOG.warning("Not reported, as calls of layers update them: the metrics %s.", own)
-        left_out = {_LOSS, *(f"{name}_loss" for name in self.output_names), *own}
+        if self._own:
+            _LOG.warning("Not reported, as calls of layers update them: the metrics %s.", self._own)
+        left_out = {_LOSS, *(f"{name}_loss" for name in self.output_names), *self._own}
         self.metric_names = [name for name in model.get_metrics_result() if name not in left_out]
 
     @property
@@ -146,7 +147,7 @@ class KerasModel(ModelDesc):
                 x=x, y=y, y_pred=predicted, sample_weight=weight, training=training
             )
             metrics = self.keras_model.compute_metrics(x, y, predicted, weight)
-        left_out = {_LOSS, *(metric.name for metric in metrics_of(self.keras_model))}
+        left_out = (_LOSS, *self._own)
         return predicted, cost, {n: v for n, v in metrics.items() if n not in left_out}
 
     def add_to_metrics(self, tensors: Sequence[tf.Tensor]) -> None:

@@ -115,14 +115,6 @@ class KerasOptimizer(OptimizerAdapter):
             _adopt(part)
             if remote:
                 part._distributed_tf_update_step = functools.partial(_update_in_place, part)
-        chosen = getattr(self._optimizer, "_optimizer_map", None)
-        for regex in chosen if isinstance(chosen, Mapping) else ():
-            if not any(re.fullmatch(regex, name) for name in variables):
-                raise ConfigError(
-                    f"The OptimizerMap's key {regex!r} matches no trained variable.",
-                    got=f"variables {list(variables)[:20]}",
-                    fix="change the key: it must match whole names of variables",
-                )
         self._optimizer.build(self._aliases)
         for name, average in self.final_values().items():
             average.assign(variables[name])  # Keras has zeros there until the first step.
