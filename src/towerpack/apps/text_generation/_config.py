@@ -64,6 +64,8 @@ class SampleConfig(Config):
 class TextOptimizer(Optimizer):
     """Optimizer and learning rate; gradients of recurrent networks need a limit."""
 
+    schedule: Literal["constant", "step", "linear", "cosine"] = "constant"
+    "How the learning rate falls: `step` at `boundaries`, the others from warm-up to the end."
     clip_norm: float | None = Field(default=1.0, gt=0)
     "Scale gradients whose common norm is larger."
 
