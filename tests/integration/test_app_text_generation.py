@@ -56,7 +56,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_pages_through_all_commands(here: Path) -> None:
     trained = json.loads(run("train", "lstm.yaml", "--json"))
-    assert trained["val/cost"] < 3.4  # The logarithm of the vocabulary's size is 4.6.
+    assert trained["val/cost"] < 3.5  # The logarithm of the vocabulary's size is 4.6.
     told = json.loads(run("eval", "lstm.yaml", "--json"))
     assert told["bits_per_character"] == pytest.approx(told["cost"] / np.log(2))
     assert told["perplexity"] == pytest.approx(np.exp(told["cost"]))

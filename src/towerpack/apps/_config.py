@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from towerpack._core.naming import alike
 from towerpack.config import Config, PathText, Regex
 from towerpack.zoo import PRETRAINED
 
+_RATES: Final = dict(sgd=0.1, momentum=0.02, adagrad=0.01, adadelta=1.0, ftrl=0.1, lion=1e-4)
+"""Usual learning rates of optimizers that need another one than 0.001."""
+
 
 class Optimizer(Config):
     """Optimizer and learning rate."""
 
-    name: str = "momentum"
+    name: str = "adam"
     "momentum, sgd, adam, adamw, rmsprop, adagrad, adadelta, ftrl, nadam, lion, or module:name."
-    learning_rate: float = Field(default=0.1, gt=0)
-    "Its highest value."
+    learning_rate: float = Field(default=None, gt=0, validate_default=True)
+    "Its highest value; the usual one of the optimizer if it is left out, such as 0.001 of adam."
     options: dict[str, Any] = Field(
         default_factory=dict, description="More arguments of the Keras optimizer."
     )
-    schedule: Literal["constant", "step", "linear", "cosine"] = "constant"
+    schedule: Literal["constant", "step", "linear", "cosine"] = "cosine"
     "How the learning rate falls: `step` at `boundaries`, the others from warm-up to the end."
     boundaries: list[float] = Field(
         default_factory=list, description="Epochs at which `step` multiplies."
@@ -35,6 +38,11 @@ class Optimizer(Config):
     "Scale gradients whose common norm is larger."
     accumulate: int = Field(default=1, ge=1)
     "Average the gradients of so many steps before they are applied."
+
+    @field_validator("learning_rate", mode="before")
+    @classmethod
+    def _usual_rate(cls, value: Any, info: ValidationInfo) -> Any:
+        return _RATES.get(info.data.get("name", ""), 1e-3) if value is None else value
 
 
 class Training(Config):

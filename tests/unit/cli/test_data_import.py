@@ -74,7 +74,8 @@ def test_a_folder_of_classes(pets: Path, tmp_path: Path, inside: bool) -> None:
     inputter: Any = find_recipe(out / "recipe.yaml").inputter()
     assert list(inputter.class_names) == sorted(NAMES)
     batch, labels = next(iter(inputter.flow("train")))
-    assert batch.shape == (8, 40, 50, 3) and set(labels.tolist()) <= {0, 1}
+    assert batch.shape == (inputter.batch_size, *inputter.config.size, 3)
+    assert set(labels.tolist()) <= {0, 1}
 
 
 def test_what_was_made_is_not_lost(pets: Path) -> None:
@@ -155,3 +156,25 @@ def test_what_cannot_be_imported(tmp_path: Path) -> None:
     ):
         with pytest.raises(ConfigError, match=message):
             towerpack(tmp_path / folder)
+
+
+@pytest.mark.parametrize("installed", [True, False])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_the_recipe_suits_the_pictures(
+    tmp_path: Path, channels: int, installed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few color pictures start from a pretrained network, if its extra is installed."""
+    monkeypatch.setattr("towerpack.zoo.has_pretrained", lambda: installed)
+    for k in range(40):
+        shape = (40, 40) if channels == 1 else (40, 40, 3)
+        picture(tmp_path / f"{k % 2}/{k}.png", k, shape)
+    told = towerpack(tmp_path)
+    recipe = find_recipe(tmp_path / "recipe.yaml")
+    config: Any = recipe.config
+    pretrained = installed and channels == 3
+    assert config.transfer.pretrained == ("efficientnet-lite0" if pretrained else None)
+    assert config.model.network == ("efficientnet_lite0" if pretrained else "resnet20")
+    assert (config.optimizer.name, config.optimizer.schedule) == ("adam", "cosine")
+    assert ("install 'towerpack[pretrained]'" in told) == (channels == 3 and not installed)
+    if pretrained:
+        assert recipe.modeler(recipe.inputter()).pretrained() is not None

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from towerpack.apps._config import AppConfig, DecayedNetwork, PictureData
+from towerpack.apps._config import AppConfig, DecayedNetwork, PictureData, Training
 from towerpack.config import Regex
+from towerpack.zoo import has_pretrained
 
 Side = Annotated[int, Field(ge=1)]
 Share = Annotated[float, Field(ge=0, le=1)]
+
+
+BACKBONE: Final = {
+    "pretrained": "efficientnet-lite0",
+    "trainable": "(?!stem|block[0-2]/).*",
+}
 
 
 class DataConfig(PictureData):
@@ -27,16 +34,16 @@ class DataConfig(PictureData):
     "Names of the classes: of voc which ones and in which order, of yolo where no file says it."
     bad_boxes: Literal["error", "skip"] = "error"
     "What boxes do that have no area within their picture; skip: they are counted and left out."
-    size: tuple[Side, Side] = (300, 300)
+    size: tuple[Side, Side] = (192, 192)
     "Height and width of the network's input; pictures are stretched to it."
-    augmenter: str = "ssd"
+    augmenter: str = "ssd_lite"
     "ssd, ssd_lite, none, or module:name."
 
 
 class ModelConfig(DecayedNetwork):
     """The network, its loss, and what is made of its predictions."""
 
-    network: str = "ssd300"
+    network: str = "ssd_lite"
     "ssd300, ssd512, ssd_lite, or module:function."
     match: Share = 0.5
     "Overlap above which an anchor learns a box."
@@ -56,6 +63,13 @@ class ModelConfig(DecayedNetwork):
     "Least score of a box that inference draws."
 
 
+class BoxTraining(Training):
+    """Length, devices and precision of a training."""
+
+    epochs: int = Field(default=30, ge=1)
+    "Passes over the training data, unless `steps_per_epoch` says what an epoch is."
+
+
 class DetectionConfig(AppConfig):
     """A recipe of detection."""
 
@@ -65,3 +79,14 @@ class DetectionConfig(AppConfig):
     "Pictures and their boxes."
     model: ModelConfig = ModelConfig()
     "The network, its loss, and what is made of its predictions."
+    train: BoxTraining = BoxTraining()  # pyright: ignore[reportIncompatibleVariableOverride]
+    "Length, devices and precision of a training."
+
+    @model_validator(mode="before")
+    @classmethod
+    def _start_from_backbone(cls, values: Any) -> Any:
+        """Start the default network from packaged weights, if their extra is installed."""
+        model = values.get("model") if isinstance(values, dict) else {"network": "another"}
+        network = model.get("network") if isinstance(model, dict) else getattr(model, "network", "")
+        usual = network in (None, "", "ssd_lite") and "transfer" not in values
+        return {**values, "transfer": BACKBONE} if usual and has_pretrained() else values

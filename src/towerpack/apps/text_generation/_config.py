@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from towerpack.apps._config import AppConfig, Network
+from towerpack.apps._config import AppConfig, Network, Optimizer
 from towerpack.config import Config
 
 
@@ -61,6 +61,15 @@ class SampleConfig(Config):
     "Of the choice."
 
 
+class TextOptimizer(Optimizer):
+    """Optimizer and learning rate; gradients of recurrent networks need a limit."""
+
+    schedule: Literal["constant", "step", "linear", "cosine"] = "constant"
+    "How the learning rate falls: `step` at `boundaries`, the others from warm-up to the end."
+    clip_norm: float | None = Field(default=1.0, gt=0)
+    "Scale gradients whose common norm is larger."
+
+
 class TextGenerationConfig(AppConfig):
     """A recipe of text generation."""
 
@@ -70,5 +79,7 @@ class TextGenerationConfig(AppConfig):
     "Texts."
     model: ModelConfig = ModelConfig()
     "The network."
+    optimizer: TextOptimizer = TextOptimizer()  # pyright: ignore[reportIncompatibleVariableOverride]
+    "Optimizer and learning rate."
     sample: SampleConfig = SampleConfig()
     "How texts are continued; each command may say it anew."
