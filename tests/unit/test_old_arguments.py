@@ -69,6 +69,7 @@ def test_old_arguments_do_what_the_new_ones_do() -> None:
     trigger: Any = PeriodicTrigger
     assert trigger(triggerable=ModelSaver(), every_k_steps=2).callback
     runner: Any = InferenceRunner
+    assert ScalarStats(["cost:0"], prefix="a").names() == ["a/cost"]
     assert runner(input=BatchData(DataFromList([1]), 1), infs=ScalarStats("cost"))
     queue: Any = tf.queue.FIFOQueue(9, [tf.float32])
     with pytest.raises(ConfigError, match="queue_size"):
