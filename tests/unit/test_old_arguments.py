@@ -120,6 +120,7 @@ def test_old_arguments_of_layers() -> None:
         (BatchNorm, {"ema_update": "skip"}, "training=False"),
         (InstanceNorm, {"use_affine": False}, "center=False, scale=False"),
         (BatchNorm, {"axis": 2}, "axis=3 for the last one"),
+        (BatchNorm, {"axis": True}, "axis=1, or"),
     ],
 )
 def test_arguments_of_layers_that_are_done_otherwise(layer: Any, arguments: Any, says: str) -> None:
