@@ -69,6 +69,7 @@ def test_old_arguments_do_what_the_new_ones_do() -> None:
     trigger: Any = PeriodicTrigger
     assert trigger(triggerable=ModelSaver(), every_k_steps=2).callback
     runner: Any = InferenceRunner
+    assert ScalarStats(["cost:0"], prefix="a").names() == ["a/cost"]
     assert runner(input=BatchData(DataFromList([1]), 1), infs=ScalarStats("cost"))
     queue: Any = tf.queue.FIFOQueue(9, [tf.float32])
     with pytest.raises(ConfigError, match="queue_size"):
@@ -119,6 +120,7 @@ def test_old_arguments_of_layers() -> None:
         (BatchNorm, {"ema_update": "skip"}, "training=False"),
         (InstanceNorm, {"use_affine": False}, "center=False, scale=False"),
         (BatchNorm, {"axis": 2}, "axis=3 for the last one"),
+        (BatchNorm, {"axis": True}, "axis=1, or"),
     ],
 )
 def test_arguments_of_layers_that_are_done_otherwise(layer: Any, arguments: Any, says: str) -> None:

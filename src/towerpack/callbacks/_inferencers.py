@@ -102,7 +102,8 @@ class ScalarStats(Inferencer):
         self, names: str | Sequence[str], prefix: str | None = None, *, mode: Mode | None = None
     ) -> None:
         self.better = mode or self.better
-        self._outputs = [names] if isinstance(names, str) else list(names)
+        given = [names] if isinstance(names, str) else names
+        self._outputs = [name.removesuffix(":0") for name in given]
         self._prefix = f"{prefix}/" if prefix else ""
         self._sums, self._count = dict.fromkeys(self._outputs, 0.0), 0
 

@@ -138,7 +138,7 @@ def BatchNorm(
             parts of a batch.
     """
     rank = x.shape.rank or 0
-    if axis not in (None, 1, -1, rank - 1):
+    if isinstance(axis, bool) or axis not in (None, 1, -1, rank - 1):
         raise LayerError(
             f"BatchNorm '{full_name()}' cannot normalize axis {axis}.",
             got=f"an input of shape {x.shape}",

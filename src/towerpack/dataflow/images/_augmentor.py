@@ -122,7 +122,7 @@ class ImageAugmentor:
     def _augment_coords(self, coords: NDArray[Any], param: Any) -> NDArray[Any]:
         """Points (x, y) of shape [n, 2], moved as drawn."""
         raise NotImplementedError(
-            f"{type(self).__name__} has no _augment_coords: define it (return coords if they stay)"
+            f"{type(self).__name__} has no _augment_coords: define it and return the moved coords"
         )
 
 

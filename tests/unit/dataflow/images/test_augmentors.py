@@ -230,7 +230,7 @@ def test_old_coordinates() -> None:
     assert transform.apply_boxes(np.array([[0, 0, 1, 1]])).tolist() == [[3, 3, 4, 4]]
     aug.reset_state()
     nothing = im.ImageAugmentor()
-    with pytest.raises(NotImplementedError, match="does not move coordinates"):
+    with pytest.raises(NotImplementedError, match="_augment_coords"):
         nothing.get_transform(picture((4, 4))).apply_coords(points)
     with pytest.raises(NotImplementedError, match="defines neither"):
         nothing(picture((4, 4)))
