@@ -89,7 +89,7 @@ def all_sorts() -> list[Callback]:
         ),
         ScheduledHyperParamSetter("learning_rate", [(0, 0.4), (3, 0.1)], "linear"),
         HyperParamSetterWithFunc("learning_rate", lambda epoch, lr: lr * 0.875),
-        StatMonitorParamSetter("learning_rate", "val/cost", lambda lr: lr * 0.5, 0.05, 1),
+        StatMonitorParamSetter("learning_rate", "val/cost", lambda lr: lr * 0.5, 0.05, 2),
         MinSaver("val/error"),
         ModelSaver(),
     ]
@@ -197,7 +197,7 @@ def test_a_run_that_is_ended_inside_an_evaluation_resumes_exactly(
                 InferenceRunner(val_data(), Killed(evaluation), prefix="killed"), **when
             ),
             PeriodicTrigger(MinSaver("killed/cost"), **when),
-            StatMonitorParamSetter("learning_rate", "killed/cost", lambda lr: lr * 0.5, 0.05, 1),
+            StatMonitorParamSetter("learning_rate", "killed/cost", lambda lr: lr * 0.5, 0.05, 2),
         ]
 
     whole = train(tmp_path / "whole", callbacks(-1))

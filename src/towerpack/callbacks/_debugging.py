@@ -102,8 +102,11 @@ class GraphProfiler(Callback):
     """
 
     def __init__(self, first: int = 20, steps: int = 5) -> None:
-        if first < 1 or steps < 1:
-            raise ConfigError(f"GraphProfiler(first={first}, steps={steps}).", expected="≥ 1")
+        if isinstance(first, bool) or isinstance(steps, bool) or first < 1 or steps < 1:
+            raise ConfigError(
+                f"GraphProfiler(first={first}, steps={steps}).",
+                expected="numbers of steps, at least 1; flags that choose dumps do not exist",
+            )
         self._before, self._last = first - 1, first - 1 + steps
         self._running = False
 

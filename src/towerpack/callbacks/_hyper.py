@@ -127,16 +127,16 @@ class HyperParamSetterWithFunc(HyperParamSetter):
 class StatMonitorParamSetter(HyperParamSetter):
     """Change a hyper-parameter when a monitored value stops getting better.
 
-    After each new value it looks at the last `last_k` values and the one before them: unless one of
-    the `last_k` is smaller than that one by more than `threshold`, the hyper-parameter is changed
-    and the watch starts anew.
+    After each new value it looks at the last `last_k` values. Unless one of them is smaller than
+    the first of them by more than `threshold`, the hyper-parameter is changed and the watch starts
+    anew: the next change needs `last_k` new values.
 
     Args:
         param: Name or object.
         stat: The monitored name. What produces it must stand earlier in the list of callbacks.
         value_func: Takes the value now and gives the new one: `lambda lr: lr * 0.1`.
         threshold: At least 0.
-        last_k: At least 1.
+        last_k: At least 1, which changes the hyper-parameter at each new value.
         reverse: The monitored value should grow and not shrink.
 
     Raises:
@@ -171,11 +171,11 @@ class StatMonitorParamSetter(HyperParamSetter):
         fresh = self._watch.fresh(self.trainer.monitors)
         if fresh is None or math.isnan(fresh[1]):
             return
-        self._values = [*self._values, fresh[1]][-self._last_k - 1 :]
-        if len(self._values) <= self._last_k:
+        self._values = [*self._values, fresh[1]][-self._last_k :]
+        if len(self._values) < self._last_k:
             return
-        first, *last = (self._sign * value for value in self._values)
-        if min(last) >= first - self._threshold:
+        signed = [self._sign * value for value in self._values]
+        if min(signed) >= signed[0] - self._threshold:
             self._values = []
             self.set(self._value_func(self.param.get()))
 

@@ -44,8 +44,8 @@ class InferenceRunner(Callback):
         ema: Evaluate the averages that `WeightEMA` keeps instead of the weights.
 
     Raises:
-        ConfigError: `dataflow` can be iterated only once, or not at all, or there are no
-            inferencers.
+        ConfigError: `dataflow` can be iterated only once, or not at all, there are no inferencers,
+            or the prefix is the name of a tower.
     """
 
     def __init__(
@@ -57,6 +57,12 @@ class InferenceRunner(Callback):
         ema: bool = False,
     ) -> None:
         self._prefix = prefix
+        if "Tower" in prefix:  # the third argument of Tensorpack's
+            raise ConfigError(
+                f"{self!r}: the prefix {prefix!r} is the name of a tower.",
+                expected="a prefix for the names of the results; towers need no names",
+                fix="leave the third argument out, or pass prefix='test' for a second runner",
+            )
         self._ema = ema
         _check_flow(dataflow, repr(self))
         self.dataflow = dataflow

@@ -289,7 +289,7 @@ class CheckpointStore:
             self._lock = self._open_directory()
         try:
             write_checkpoint(self.directory, content)
-        except Exception as error:
+        except (OSError, MemoryError) as error:
             raise self._failure(what, error, needed=content.nbytes) from error
         self._prune(content.step, content.tag)
 

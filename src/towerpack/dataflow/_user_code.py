@@ -120,7 +120,7 @@ os.register_at_fork(after_in_child=_renew_lock)
 
 def overrides_reset(flow: Any) -> bool:
     """Whether the class of a flow has a `reset_state` of the user's."""
-    cls: Any = type(flow)
+    cls = cast("Any", type(flow))
     return hasattr(cls.reset_state, _PREPARES)
 
 

@@ -13,6 +13,7 @@ from towerpack import CallbackError, ConfigError, DataFlowError, LayerError, Spe
 from towerpack.callbacks import (
     Callback,
     ClassificationError,
+    DataParallelInferenceRunner,
     Inferencer,
     InferenceRunner,
     MinSaver,
@@ -257,3 +258,13 @@ def test_several_inferencers_share_one_pass(tmp_path: Path) -> None:
     inferencers = [ScalarStats("cost"), ScalarStats("cost", prefix="again"), ClassificationError()]
     host_for(tmp_path, InferenceRunner(flow, inferencers), max_epoch=1).run()
     assert len(flow.passes) == 1
+
+
+def test_a_name_of_a_tower_is_no_prefix() -> None:
+    for runner in (
+        lambda name: InferenceRunner(batches(4), [ScalarStats("cost")], name),
+        lambda name: DataParallelInferenceRunner(batches(4), [ScalarStats("cost")], [0], name),
+    ):
+        for name in ("Tower2", "InferenceTower"):
+            with pytest.raises(ConfigError, match="name of a tower"):
+                runner(name)

@@ -228,7 +228,7 @@ def test_a_value_that_is_not_finite_is_an_error(tmp_path: Path, value: float) ->
 
 
 def by_stat(**kwargs: Any) -> StatMonitorParamSetter:
-    return StatMonitorParamSetter(LR, "e", lambda lr: lr * 0.5, 0.1, 2, **kwargs)
+    return StatMonitorParamSetter(LR, "e", lambda lr: lr * 0.5, 0.1, 3, **kwargs)
 
 
 def watched(
@@ -248,12 +248,19 @@ def watched(
 
 
 def test_by_a_statistic(tmp_path: Path) -> None:
-    # 5 → 4.95, 4.95: no better by 0.1 within two; then the watch starts anew.
+    # 5, 4.95, 4.95: no better by 0.1 within three values, as there; then the watch starts anew.
     assert watched(tmp_path, by_stat(), [5, 4.95, 4.95, 4.95, 3, 3, 3]) == [
         1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0.25
     ]  # fmt: skip
     up = by_stat(reverse=True)
     assert watched(tmp_path, up, [5, 6, 7, 7, 7.05]) == [1, 1, 1, 1, 1, 0.5]
+
+
+@pytest.mark.parametrize("last_k", [1, 2, 3])
+def test_it_waits_for_last_k_values(tmp_path: Path, last_k: int) -> None:
+    setter = StatMonitorParamSetter(LR, "e", lambda lr: lr * 0.5, 0.0, last_k)
+    rates_seen = watched(tmp_path, setter, [1.0] * 6)
+    assert rates_seen == [0.5 ** (i // last_k) for i in range(7)]
 
 
 def test_statistics_survive_a_resume(tmp_path: Path) -> None:

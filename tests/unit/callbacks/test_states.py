@@ -64,7 +64,7 @@ EVERY: dict[str, Callable[[], Callback]] = {
     "by hand": HumanHyperParamSetter,
     "function": lambda: HyperParamSetterWithFunc("learning_rate", lambda epoch, old: old * 0.9),
     "plateau": lambda: StatMonitorParamSetter(
-        "learning_rate", "val/error", lambda rate: rate / 2, threshold=0.0, last_k=1
+        "learning_rate", "val/error", lambda rate: rate / 2, threshold=0.0, last_k=2
     ),
     "table": lambda: ScheduledHyperParamSetter("learning_rate", [(0, 0.1), (2, 0.01)]),
     "steps": lambda: StopAfter(steps=18),

@@ -316,3 +316,17 @@ def test_a_length_that_reset_state_changes_is_an_error() -> None:
 
     with pytest.raises(DataFlowError, match="100 datapoints before reset_state and has 6"):
         list(Guesses())
+
+
+@pytest.mark.parametrize("length", [2, 10])
+def test_a_wrong_length_is_no_file_of_zeros(length: int, tmp_path: Path) -> None:
+    class Lies(FillsIter):
+        def __init__(self) -> None:
+            self.reset_state()
+
+        def __len__(self) -> int:
+            return length
+
+    with pytest.raises(DataFlowError, match=f"its length is {length}"):
+        HDF5Serializer.save(Lies(), tmp_path / "x.h5", ["x"])
+    assert not list(tmp_path.iterdir())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import numpy as np
@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from scaling import sample
 from towerpack import ConfigError, DataFlowError, SpecError, StateError
-from towerpack.dataflow import DataFromList
+from towerpack.dataflow import DataFlow, DataFromList
 from towerpack.inputs import TFDatasetInput, _dataset, as_input
 
 pytestmark = pytest.mark.timeout(60)
@@ -326,6 +326,20 @@ def test_what_becomes_a_dataset_input() -> None:
         len(TFDatasetInput(range_of(3).repeat()))
     with pytest.raises(ConfigError, match=r"needs a tf.data.Dataset or"):
         TFDatasetInput([1, 2])  # pyright: ignore[reportArgumentType]
+
+
+def test_a_flow_that_fills_itself_as_a_dataset() -> None:
+    class Fills(DataFlow):
+        items = ()
+
+        def reset_state(self) -> None:
+            self.items = tuple([np.float32(i)] for i in range(3))
+
+        def __iter__(self) -> Iterator[Any]:
+            yield from self.items
+
+    data = TFDatasetInput.dataflow_to_dataset(Fills(), [tf.float32])
+    assert [float(x[0]) for x in data] == [0, 1, 2]
 
 
 def test_a_flow_as_a_dataset() -> None:

@@ -10,10 +10,11 @@ import time
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
+from urllib.parse import urlsplit
 
-from towerpack._core.errors import DataFlowError, FormatError
+from towerpack._core.errors import ConfigError, DataFlowError, FormatError
 from towerpack._core.extras import require
 from towerpack._core.files import fsync_dir
 from towerpack._core.locks import locked
@@ -87,6 +88,26 @@ class RemoteFile:
         return download(urls, folder / self.name, size=self.size, checksum=self.checksum)
 
 
+def _target_of(given: PathLike, name: str) -> Path:
+    """Path of the file to write. `given` may be its directory."""
+    path = Path(given).expanduser()
+    in_directory = str(given).endswith(os.sep) or path.is_dir()
+    if in_directory:
+        if not name:
+            raise ConfigError("The address has no name for a file.", fix="add a name to the path")
+        path.mkdir(parents=True, exist_ok=True)
+        return path / name
+    # Tensorpack takes a directory, as a string. A file usually has the suffix of the address.
+    stem, suffix = os.path.splitext(name)
+    unlike_file = suffix and not path.suffix and path.name != stem
+    if isinstance(given, str) and unlike_file and not path.exists():
+        raise ConfigError(
+            f"download() does not know whether {given!r} is a directory or a file.",
+            fix=f"write {given + '/'!r} for a directory; for a file without a suffix, pass a Path",
+        )
+    return path
+
+
 def download(
     urls: str | Sequence[str],
     path: PathLike,
@@ -105,7 +126,8 @@ def download(
 
     Args:
         urls: Where it can be had, http or https, tried in turn.
-        path: Where it shall be. A file that is there is returned as it is.
+        path: Where it shall be. A file that is there is returned as it is. In a directory, or with
+            `/` at the end, the file has the name that the address has.
         checksum: `sha256:...` or `md5:...` in hexadecimal digits.
         size: Its bytes.
         max_bytes: More are refused.
@@ -117,13 +139,14 @@ def download(
         The path.
 
     Raises:
+        ConfigError: `path` is a string that may be meant as a directory, which does not exist.
         DataFlowError: It cannot be had, or not be written.
         FormatError: What can be had is another file.
     """
-    path = Path(path).expanduser()
+    addresses = [urls] if isinstance(urls, str) else list(urls)
+    path = _target_of(path, PurePosixPath(urlsplit(addresses[0]).path).name if addresses else "")
     if path.is_file():
         return path
-    addresses = [urls] if isinstance(urls, str) else list(urls)
     failures: dict[str, Exception] = {}
     most = min(max_bytes, size or max_bytes)
     fetch = partial(_fetch, path=path, checksum=checksum, size=size, most=most, timeout_s=timeout_s)

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
-from towerpack._core.errors import BatchError, ConfigError, FormatError
+from towerpack._core.errors import BatchError, ConfigError, DataFlowError, FormatError
 from towerpack._core.extras import require
 from towerpack.dataflow._arguments import names_of
 from towerpack.dataflow._content import content_of_files
@@ -201,6 +201,7 @@ class HDF5Serializer:
             BatchError: Datapoints do not stack.
             ConfigError: There are no datapoints, no end of them, components of a type that HDF5
                 does not give back as it was, or other `data_paths` than components.
+            DataFlowError: There are fewer or more datapoints than the flow's length says.
         """
         h5py: Any = require("h5py", extra="formats", needed_for="HDF5Serializer.save")
         check_finite(df)
@@ -215,16 +216,27 @@ class HDF5Serializer:
                         f"Datapoints do not have {len(names)} components, as data_paths has names.",
                         got=describe_datapoint(rows[0]),
                     )
+                if size is not None and written + len(rows) > size:
+                    _raise_unlike(df, "has more", size)
                 for name, component in zip(names, components, strict=True):
                     _append(file, name, _in_hdf5(h5py, name, component), written, size)
                 written += len(rows)
             if not written:
                 raise ConfigError(f"{df} has no datapoints, and so no components to store.")
+            if size not in (None, written):
+                _raise_unlike(df, f"ended after {written}", size)
 
     @staticmethod
     def load(path: PathLike, data_paths: Sequence[str], shuffle: bool = True) -> DataFlow:
         """The flow that was saved; datapoints are lists. As `HDF5Data`."""
         return HDF5Data(path, data_paths, shuffle)
+
+
+def _raise_unlike(df: DataFlow, what: str, size: Length) -> NoReturn:
+    raise DataFlowError(
+        f"{df} {what} datapoints, although its length is {size}.",
+        fix="correct its __len__, or let it raise TypeError if the length is not known",
+    )
 
 
 def _append(file: Any, name: str, column: NDArray[Any], written: int, size: Length) -> None:

@@ -168,9 +168,12 @@ def parse_example(record: bytes, features: Mapping[str, Feature] | None = None) 
     Raises:
         FormatError: It is no example, or its features are others.
     """
+    example = message_class("Example")
+    from google.protobuf.message import DecodeError  # late, as the class is
+
     try:
-        stored = message_class("Example").FromString(record).features.feature
-    except Exception as error:  # protobuf's DecodeError, which is imported late
+        stored = example.FromString(record).features.feature
+    except DecodeError as error:
         raise FormatError(f"The record is no tf.train.Example, or damaged: {error}.") from error
     if features is None:
         names: list[str] = sorted(stored)

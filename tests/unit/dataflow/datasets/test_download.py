@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from dataset_files import Served, serving
-from towerpack._core.errors import DataFlowError, FormatError
+from towerpack._core.errors import ConfigError, DataFlowError, FormatError
 from towerpack.dataflow.datasets import _download, data_dir, download
 
 DATA = np.random.default_rng(0).bytes(300_000)
@@ -141,3 +141,14 @@ def test_data_dir(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert data_dir("mnist_data") == tmp_path / "mnist_data"
     monkeypatch.setenv("TOWERPACK_DATA", "~/there")
     assert data_dir() == Path.home() / "there"
+
+
+def test_directories_as_the_predecessor_took_them(served: Served, tmp_path: Path) -> None:
+    url = f"{served.url}/a.bin"
+    (tmp_path / "there").mkdir()
+    for path in (tmp_path / "there", str(tmp_path / "there"), f"{tmp_path}/new/deep/"):
+        assert download(url, path) == Path(path) / "a.bin"
+        assert (Path(path) / "a.bin").read_bytes() == DATA
+    with pytest.raises(ConfigError, match="directory or a file") as caught:
+        download(url, f"{tmp_path}/data")
+    assert f"{tmp_path}/data/" in str(caught.value) and not (tmp_path / "data").exists()

@@ -181,3 +181,25 @@ def test_several_want_a_member(tmp_path: Path, caplog: pytest.LogCaptureFixture)
         assert sum("extracting" in message for message in caplog.messages) == 2
         with pytest.raises(FormatError, match=r"no other\.txt in"):
             _extract.fetch_member(remote, tmp_path, "other.txt")
+
+
+def test_members_leave_modes_and_our_own_bugs_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without `filter=` of `TarFile.extractall`, which Python 3.11.2 lacks."""
+    archive = tmp_path / "a.tar"
+    with tarfile.open(archive, "w") as tar:
+        member = tarfile.TarInfo("d/setuid")
+        member.mode, member.size, member.mtime = 0o4777, 3, 1_000_000
+        tar.addfile(member, io.BytesIO(b"abc"))
+    monkeypatch.delattr(tarfile, "data_filter", raising=False)
+    status = (extract(archive, tmp_path / "out") / "d" / "setuid").stat()
+    assert not status.st_mode & 0o6022 and status.st_mtime == 1_000_000
+
+    def broken(*arguments: Any) -> None:
+        raise TypeError("a bug of ours")
+
+    monkeypatch.setattr(_extract, "_merge", broken)
+    with pytest.raises(TypeError, match="a bug of ours"):
+        extract(archive, tmp_path / "again")
+    assert list((tmp_path / "again").glob("*extracting")) == []
