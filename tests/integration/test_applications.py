@@ -28,6 +28,7 @@ from towerpack.inference import load_exported
 from warm_python import warm_python
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRATCH = ["augmenter=none", "pretrained=null", "transfer.skip=''", "transfer.trainable=''"]
 SMALL = ["train.epochs=2", "steps_per_epoch=8", "network=lenet"]
 
 
@@ -287,7 +288,7 @@ def test_rows_that_were_trained_on_are_reported(
         )
         write_picture(here / f"digits/{k % 2}/{k}.png", colour.astype(np.uint8))
     run("data", "import", "digits")
-    run("train", "digits", "epochs=1", "network=lenet", "augmenter=none", "pretrained=null")
+    run("train", "digits", "epochs=1", "network=lenet", *SCRATCH)
     told = json.loads(run("eval", "digits", "--json"))
     assert told["trained_on"] == 0
     trained = json.loads(run("eval", "digits", "data.test=train.csv", "--json"))
