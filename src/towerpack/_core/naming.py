@@ -12,9 +12,9 @@ MASK = ":mask"
 def did_you_mean(name: str, known: Iterable[str], *, limit: int = 12) -> str:
     """A sentence that lists near misses of `name`, or else what there is."""
     names = sorted(set(known))
-    by_case = {each.lower(): each for each in names}
-    near = difflib.get_close_matches(name.lower(), by_case, n=3, cutoff=0.6)
-    if close := [by_case[each] for each in near]:
+    lower = [each.lower() for each in names]
+    near = difflib.get_close_matches(name.lower(), set(lower), n=3, cutoff=0.6)
+    if close := [each for match in near for each in names if each.lower() == match]:
         return "Did you mean " + " or ".join(repr(c) for c in close) + "?"
     if not names:
         return "There are none."
