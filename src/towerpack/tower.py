@@ -33,7 +33,7 @@ from towerpack.tf1._summaries import taken_from_tensorflow
 
 __all__ = [
     "COST", "Summary", "TowerContext", "TowerFunction", "TowerResult", "TowerTrace", "check_specs",
-    "get_current_tower_context"
+    "freeze_variables", "get_current_tower_context", "remap_variables",
 ]  # fmt: skip
 
 COST = "cost"
