@@ -135,10 +135,8 @@ def Dropout(x: tf.Tensor, rate: float | tf.Tensor = 0.5) -> tf.Tensor:
     if not context.is_training or known == 0:
         return tf.identity(x)
     if known is not None and known > 0.5:
-        _LOG.warning(
-            "Dropout '%s' drops %.0f%% of its input. To keep that share, as in Tensorpack, write %.3g.",
-            *(full_name(), 100 * known, 1 - known),
-        )
+        drops, share = f"Dropout '{full_name()}' drops {known:.0%} of its input", f"{1 - known:.3g}"
+        _LOG.warning("%s. To keep that share, as in Tensorpack, write %s.", drops, share)
     rate = tf.cast(rate, x.dtype) if known is None else float(known)
     return tf.nn.experimental.stateless_dropout(x, rate, seed=context.step_seed(full_name()))
 
