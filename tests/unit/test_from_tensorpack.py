@@ -1,17 +1,27 @@
 """The tables for those who come from Tensorpack: no name is left out, and what they name is there.
 
-`tensorpack_names.txt` has the predecessor's public names, one a line.
+`tensorpack_names.txt` has the predecessor's public names, one a line. `tensorpack_signatures.txt`
+has the parameters of those whose name exists here too, in the order of Tensorpack 0.11.
 """
 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import importlib
 import inspect
+import itertools
 import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
+
+from towerpack import TowerpackError
+from towerpack._core.old_arguments import ARGUMENTS
+from towerpack.nn._argscope import ALIASES
+from towerpack.nn._registry import RegisteredLayer
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = [DOCS / name for name in ("from-tensorpack.md", "callbacks.md", "inference.md")]
@@ -89,6 +99,41 @@ def test_what_the_page_names_is_there() -> None:
                 resolve(name, row.modules)
         elif row.names and not SPAN.search(row.here):
             assert row.here.strip().startswith(NONE), row
+
+
+SIGNATURES = Path(__file__).with_name("tensorpack_signatures.txt").read_text().splitlines()
+ALL_MODULES = [module for row in ROWS for module in row.modules]
+RENAMED = {
+    "download": {"url": "urls", "dir": "path"},
+    # Trainers take devices in the first place, as their row on the page says.
+    **{name: {"gpus": "config"} for name in NAMES if "MultiGPUTrainer" in name},
+}
+POSITIONAL = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+@pytest.mark.parametrize("line", SIGNATURES, ids=lambda line: line.partition("(")[0])
+def test_old_positions_keep_their_meaning_or_are_refused(line: str) -> None:
+    """Each parameter that could be passed by position has its old name here, or a known alias."""
+    name, _, listed = line.rstrip(")").partition("(")
+    old_names = list(itertools.takewhile(lambda p: not p.startswith("*"), listed.split(", ")))
+    thing = resolve(name, list(dict.fromkeys(ALL_MODULES)))
+    parameters = inspect.signature(thing).parameters.values()
+    new_names = [p.name for p in parameters if p.kind in POSITIONAL]
+    aliases = {"inputs": "x", **ALIASES, **ARGUMENTS.get(name, {}), **RENAMED.get(name, {})}
+    for position, old in enumerate(old_names):
+        if position < len(new_names) and new_names[position] in (old, aliases.get(old)):
+            continue
+        arguments: list[Any] = [
+            "Tower2" if p == "tower_name" else True for p in old_names[: position + 1]
+        ]
+        says = "to fix|expected|positional"
+        if isinstance(thing, RegisteredLayer):
+            arguments, says = ["name", *arguments], "positional"
+        with pytest.raises((TowerpackError, TypeError), match=says):
+            with contextlib.ExitStack() as stack:
+                made = thing(*arguments)
+                if hasattr(made, "__enter__"):
+                    stack.enter_context(made)
 
 
 def test_every_successor_of_a_callback_is_tested() -> None:

@@ -74,6 +74,9 @@ def test_old_arguments_do_what_the_new_ones_do() -> None:
     queue: Any = tf.queue.FIFOQueue(9, [tf.float32])
     with pytest.raises(ConfigError, match="queue_size"):
         QueueInput(BatchData(DataFromList([1]), 1), queue)
+    batch: Any = BatchData
+    with pytest.raises(TypeError, match=r'4: pass .* by name; for use_list=, write stack="list"'):
+        batch(DataFromList([1]), 1, True, True)
     with pytest.raises(TypeError, match="nonsense"):
         any_(DataFromList([1]), nonsense=3)
 

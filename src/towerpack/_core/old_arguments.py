@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from typing import Any, Final
 
 from towerpack._core.errors import ConfigError
@@ -54,6 +55,7 @@ PredictConfig TrainConfig | session_creator session_config | leave it out: there
 PredictConfig | return_input create_graph | leave it out: a predictor returns its outputs
 TrainConfig | starting_epoch | leave it out: a resumed run knows its epoch
 ProxyCallback | cb | callback
+ProxyOptimizer | name | leave it out: optimizers need no name
 RepeatedData RepeatedDataPoint | num | n
 SimpleMovingAverage | tensors | names
 SmartInit | obj | source
@@ -63,30 +65,37 @@ TensorInput | get_tensor_fn | get_tensors
 WarpAffineTransform | borderMode | border
 WarpAffineTransform | borderValue | border_value
 """
-_ARGUMENTS: Final[dict[str, dict[str, str]]] = {}
+ARGUMENTS: Final[dict[str, dict[str, str]]] = {}
 for _line in _TABLE.strip().splitlines():
     _classes, _old, _new = _line.split(" | ")
     for _class in _classes.split():
-        _ARGUMENTS.setdefault(_class, {}).update(dict.fromkeys(_old.split(), _new))
+        ARGUMENTS.setdefault(_class, {}).update(dict.fromkeys(_old.split(), _new))
+_waiting = set(ARGUMENTS)
 
 
 def accept(*values: Any) -> None:
     """Let those values that are classes of the table take arguments by their old names."""
     for cls in values:
-        # A class is removed from the table when it has been changed.
-        if isinstance(cls, type) and cls.__module__.startswith("towerpack."):
-            arguments = _ARGUMENTS.pop(cls.__name__, None)
-            if arguments:
-                cls.__init__ = _translating(cls, arguments)  # type: ignore[misc]
+        ours = isinstance(cls, type) and cls.__module__.startswith("towerpack.")
+        if ours and cls.__name__ in _waiting:
+            _waiting.remove(cls.__name__)
+            _wrap_constructor(cls, cls.__init__, ARGUMENTS[cls.__name__])
 
 
-def _translating(cls: Any, arguments: dict[str, str]) -> Any:
-    construct = cls.__init__
+def _wrap_constructor(cls: Any, construct: Any, new_names: dict[str, str]) -> None:
+    parameters = inspect.signature(cls).parameters.values()
+    most = sum(p.kind is p.POSITIONAL_OR_KEYWORD for p in parameters)
 
     @functools.wraps(construct)
-    def translate(self: Any, *args: Any, **kwargs: Any) -> None:
-        for old in arguments.keys() & kwargs.keys():
-            new = arguments[old]
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if len(args) > most:
+            refused = [f"for {k}=, {v}" for k, v in new_names.items() if not v.isidentifier()]
+            raise TypeError(
+                f"{cls.__name__} takes {most} positional arguments, not {len(args)}: "
+                + "; ".join(["pass the others by name", *refused])
+            )
+        for old in new_names.keys() & kwargs.keys():
+            new = new_names[old]
             if not new.isidentifier():
                 raise ConfigError(f"{cls.__name__} has no argument '{old}'.", fix=new)
             if new in kwargs:
@@ -96,4 +105,4 @@ def _translating(cls: Any, arguments: dict[str, str]) -> Any:
             kwargs[new] = kwargs.pop(old)
         construct(self, *args, **kwargs)
 
-    return translate
+    cls.__init__ = init

@@ -101,7 +101,7 @@ class DumpTensorAsImage(_OfSteps):
     """
 
     def __init__(
-        self, name: str, map_func: Callable[[Any], Any] | None = None, *, most: int = 4
+        self, name: str, *, map_func: Callable[[Any], Any] | None = None, most: int = 4
     ) -> None:
         super().__init__(name)
         self._name, self._map, self._most = name, map_func, most

@@ -144,70 +144,57 @@ def prepare_on_use(cls: type[Any]) -> None:
     """Let the methods that read flows of a class call its own `reset_state` first."""
     if is_ours(cls.reset_state):
         return
-    makers = {"reset_state": _noting, "__iter__": _ready, "__getitem__": _ready, "__len__": _sized}
-    for name, maker in {**makers, "length": _sized}.items():
+    calls = {"reset_state": _reset, "__iter__": _read, "__getitem__": _read, "__len__": _measure}
+    for name, call in {**calls, "length": _measure}.items():
         method: Any = getattr(cls, name, None)
         users = isinstance(method, FunctionType) and (name == "length" or not is_ours(method))
         if users and not hasattr(method, _PREPARES):
-            prepared = wraps(method)(maker(method))
-            setattr(prepared, _PREPARES, True)
-            setattr(cls, name, prepared)
+            setattr(cls, name, _calling(call, method))
 
 
-def _ready(method: Callable[..., Any]) -> Callable[..., Any]:
+def _calling(call: Callable[..., Any], method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
     def prepared(self: Any, *arguments: Any) -> Any:
-        make_ready(self)
-        return method(self, *arguments)
+        return call(self, method, *arguments)
 
+    setattr(prepared, _PREPARES, True)
     return prepared
 
 
-def _noting(method: Callable[..., Any]) -> Callable[..., Any]:
-    def reset_state(self: Any) -> None:
-        note_reset(self, method)
-
-    return reset_state
-
-
-def _sized(method: Callable[..., Any]) -> Callable[..., Any]:
-    def length(self: Any) -> Any:
-        return _length_of(self, method)
-
-    return length
-
-
-def note_reset(flow: Any, reset: Callable[[Any], Any]) -> None:
-    """Call `reset`, and note that this was done in this process."""
+def _reset(flow: Any, method: Callable[[Any], Any]) -> None:
     state: dict[str, Any] = flow.__dict__
     with _lock:
-        state[_RESET_IN] = os.getpid()  # now: `reset` may read the flow itself
+        state[_RESET_IN] = os.getpid()  # now: `method` may read the flow itself
         try:
-            reset(flow)
+            method(flow)
         except BaseException:
             state.pop(_RESET_IN, None)
             raise
         before = state.pop(_LENGTH_BEFORE, None)
         if before is not None and before != len(flow):
             raise DataFlowError(
-                f"{type(flow).__name__} had {before} datapoints before reset_state and has "
+                f"The length of {type(flow).__name__} was {before} before reset_state and is "
                 f"{len(flow)} after it.",
                 fix="let __len__ return 0 or raise TypeError until reset_state has run",
             )
 
 
-def _length_of(flow: Any, method: Callable[[Any], Any]) -> Any:
-    """The length of a flow, which may be known only after `reset_state`."""
+def _read(flow: Any, method: Callable[..., Any], *arguments: Any) -> Any:
+    make_ready(flow)
+    return method(flow, *arguments)
+
+
+def _measure(flow: Any, method: Callable[[Any], Any]) -> Any:
+    """Return the length of a flow, which may be known only after `reset_state`."""
     if not is_ready(flow):
-        length = 0
-        # Whatever this raises, `method` raises it again below if `reset_state` does not help.
+        # If `reset_state` does not help, the call below raises the same exception again.
         with suppress(Exception):
             length = method(flow)
-        if length:
-            # `reset_state` is not called yet: a flow with open files cannot be sent to workers.
-            vars(flow)[_LENGTH_BEFORE] = length
-            return length
-        if length is not None:
-            make_ready(flow)
+            # A flow with open files cannot be sent to workers, so do not call `reset_state` yet.
+            if length or length is None:
+                vars(flow)[_LENGTH_BEFORE] = length
+                return length
+        make_ready(flow)
     return method(flow)
 
 

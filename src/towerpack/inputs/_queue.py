@@ -45,7 +45,7 @@ class _FlowInput(InputSource):
     to wait where Python could not interrupt it.
     """
 
-    def __init__(self, dataflow: DataFlow, *, infinite: bool = True) -> None:
+    def __init__(self, dataflow: DataFlow, infinite: bool = True) -> None:
         self.dataflow = dataflow
         self._flow: DataFlow = RepeatedData(dataflow, -1) if infinite else dataflow
         self._seed = 0

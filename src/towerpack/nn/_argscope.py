@@ -34,6 +34,7 @@ ALIASES = {
 _INSTEAD = {
     "ema_update": "leave it out: training moves the averages, and training=False freezes them",
     "use_affine": "write center=False, scale=False",
+    "keep_prob": "write rate=, the share to drop: 1 - keep_prob",
     "activity_regularizer": "add the term of the layer's output to the cost",
 }
 

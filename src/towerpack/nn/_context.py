@@ -60,6 +60,14 @@ class TowerContext:
     _graph: Any = None
     _scope_around: str = ""
 
+    def __post_init__(self) -> None:
+        """Refuse the name of a tower, which Tensorpack's context has in the first place."""
+        if isinstance(self.store, str):
+            raise LayerError(
+                f"TowerContext got the name {self.store!r} in place of a VariableStore.",
+                fix="call the model by a TowerFunction or a Predictor, which make the context",
+            )
+
     @property
     def mirrored(self) -> bool:
         """The replicas have a copy each of the variables (rather than share them)."""

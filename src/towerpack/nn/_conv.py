@@ -29,6 +29,7 @@ Conv1D, Conv2D, Conv3D = (
         getattr(keras.layers, f"Conv{rank}D"),
         _CONVOLUTION.format(what, what),
         rank=rank + 2,
+        by_name=["groups"],
         padding="same",
     )
     for rank, what in enumerate(("time", "height, width", "depth, height, width"), 1)
@@ -43,6 +44,7 @@ Conv2DTranspose = register_keras(
     """,
     rank=4,
     fixed={"output_padding": None},
+    by_name=["dilation_rate"],
     padding="same",
 )
 Deconv2D = Conv2DTranspose

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, cast
 
@@ -196,6 +196,7 @@ def register_keras(
     extra: Mapping[str, Any] = MappingProxyType({}),
     prepare: Callable[[tf.Tensor], tf.Tensor] | None = None,
     check: Callable[..., None] = lambda layer, **asked: None,
+    by_name: Sequence[str] = (),
     **defaults: Any,
 ) -> RegisteredLayer:
     """Register a Keras class as a layer by name.
@@ -212,17 +213,20 @@ def register_keras(
         extra: Keyword arguments of the class's call, with their defaults.
         prepare: What is done to the input first.
         check: Refuses what `extra` was given; takes the Keras layer, too.
+        by_name: Arguments that the layer takes by name only. Tensorpack has others in their places.
         **defaults: Of arguments, where ours are others.
     """
     _, *all_of_keras = inspect.signature(make.__init__).parameters.values()
     defaults = {"data_format": "channels_last", "kernel_initializer": None, **defaults}
+    keyword = inspect.Parameter.KEYWORD_ONLY
     known = [inspect.Parameter("x", inspect.Parameter.POSITIONAL_OR_KEYWORD)]
     for parameter in all_of_keras:
         own = parameter.replace(name="data_format" if parameter.name == "axis" else parameter.name)
         omitted = own.name in fixed or own.name.endswith(_OTHERWISE)
         if own.kind is not inspect.Parameter.VAR_KEYWORD and not omitted:
-            known.append(own.replace(default=defaults.get(own.name, own.default)))
-    keyword = inspect.Parameter.KEYWORD_ONLY
+            kind = keyword if own.name in by_name else own.kind
+            known.append(own.replace(default=defaults.get(own.name, own.default), kind=kind))
+    known.sort(key=lambda parameter: parameter.kind)
     known += [inspect.Parameter(key, keyword, default=value) for key, value in extra.items()]
     signature = inspect.Signature(known)
     axis = any(parameter.name == "axis" for parameter in all_of_keras)

@@ -37,6 +37,7 @@ InstanceNorm = register_keras(
     """,
     rank=4,
     fixed={"groups": -1},
+    by_name=["data_format"],
     epsilon=1e-5,
 )
 
@@ -44,9 +45,9 @@ InstanceNorm = register_keras(
 @register_layer
 def LayerNorm(
     x: tf.Tensor,
+    epsilon: float = 1e-5,
     *,
     axis: int | None = None,
-    epsilon: float = 1e-5,
     center: bool = True,
     scale: bool = True,
     beta_initializer: Any = "zeros",
@@ -57,9 +58,9 @@ def LayerNorm(
 
     Args:
         x: [batch, …, channels].
+        epsilon: Added to the variance.
         axis: None: of images all but the batch, otherwise the channels. -1: the channels, of images
             too. Others as in Keras.
-        epsilon: Added to the variance.
         center: Have `beta`.
         scale: Have `gamma`.
         beta_initializer: Keras initializer.

@@ -9,6 +9,7 @@ import keras
 import tensorflow as tf
 
 from towerpack._core.errors import LayerError
+from towerpack._core.logs import get_logger
 from towerpack.nn._context import get_current_tower_context
 from towerpack.nn._layers import (
     Size,
@@ -20,6 +21,8 @@ from towerpack.nn._layers import (
 )
 from towerpack.nn._register import register_layer
 from towerpack.nn._scope import full_name
+
+_LOG = get_logger(__name__)
 
 MaxPooling = register_keras(
     "MaxPooling",
@@ -120,7 +123,7 @@ def Dropout(x: tf.Tensor, rate: float | tf.Tensor = 0.5) -> tf.Tensor:
         x: Any shape.
         rate: The share that is **dropped**, as in Keras; a number or a scalar tensor. (The
             predecessor's first positional argument was the share *kept*: its `Dropout('d', x, 0.8)`
-            is `Dropout('d', x, 0.2)` here. At 0.5 they agree.)
+            is `Dropout('d', x, 0.2)` here. At 0.5 they agree. A rate above 0.5 is logged.)
     """
     known = tf.get_static_value(rate) if tf.is_tensor(rate) else rate
     if known is not None and not 0 <= known < 1:
@@ -131,6 +134,9 @@ def Dropout(x: tf.Tensor, rate: float | tf.Tensor = 0.5) -> tf.Tensor:
     context = get_current_tower_context()
     if not context.is_training or known == 0:
         return tf.identity(x)
+    if known is not None and known > 0.5:
+        drops, share = f"Dropout '{full_name()}' drops {known:.0%} of its input", f"{1 - known:.3g}"
+        _LOG.warning("%s. To keep that share, as in Tensorpack, write %s.", drops, share)
     rate = tf.cast(rate, x.dtype) if known is None else float(known)
     return tf.nn.experimental.stateless_dropout(x, rate, seed=context.step_seed(full_name()))
 

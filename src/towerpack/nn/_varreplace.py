@@ -90,6 +90,11 @@ def freeze_variables(
     Raises:
         LayerError: There is no tower, or layers inside use no trainable variable that matches.
     """
+    if not isinstance(regex, str):
+        raise LayerError(
+            f"freeze_variables got {regex!r} in place of an expression for names.",
+            fix=f"write freeze_variables(stop_gradient={regex!r})",
+        )
     store = get_current_tower_context().store
     names: dict[int, str] = {}
     used: set[str] = set()

@@ -35,7 +35,10 @@ class MultiGPUTrainer(Trainer):
     ) -> None:
         if not (config is None or isinstance(config, TrainConfig)):
             if devices is not None:
-                raise ConfigError(f"{config!r} is no TrainConfig.")
+                raise ConfigError(
+                    f"{config!r} is no TrainConfig.",
+                    fix=f"write {type(self).__name__}(devices=…), and other arguments by name",
+                )
             config, devices = None, config
         distribution = self._over(_checked(devices, type(self).__name__))
         super().__init__(config, step=step, distribution=distribution)

@@ -314,7 +314,7 @@ def test_a_length_that_reset_state_changes_is_an_error() -> None:
         def __len__(self) -> int:
             return len(self.items) or 100
 
-    with pytest.raises(DataFlowError, match="100 datapoints before reset_state and has 6"):
+    with pytest.raises(DataFlowError, match="was 100 before reset_state and is 6"):
         list(Guesses())
 
 

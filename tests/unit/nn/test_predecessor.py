@@ -77,6 +77,15 @@ def test_dropout_without_a_name_and_by_a_tensor() -> None:
         _ = model.training
 
 
+def test_dropout_of_most_of_its_input_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """Tensorpack's `Dropout('d', x, 0.8)` keeps 80 %."""
+    tower = TowerFunction(lambda x: tf.reduce_sum(Dropout("d", x, 0.8)), [IMAGE])
+    tower.trace(is_training=True)
+    assert "drops 80%" in caplog.text and "write 0.2" in caplog.text
+    with pytest.raises(LayerError, match="rate=, the share to drop"):
+        traced(lambda x: tf.reduce_sum(Dropout("d", x, keep_prob=0.8)))
+
+
 def test_a_layers_output_carries_its_variables() -> None:
     def build(x: Any) -> Any:
         c = Conv2D("conv0", x, 4, 3, activation=tf.nn.relu)

@@ -91,11 +91,7 @@ class RemoteFile:
 def _target_of(given: PathLike, name: str) -> Path:
     """Path of the file to write. `given` may be its directory."""
     path = Path(given).expanduser()
-    in_directory = str(given).endswith(os.sep) or path.is_dir()
-    if in_directory:
-        if not name:
-            raise ConfigError("The address has no name for a file.", fix="add a name to the path")
-        path.mkdir(parents=True, exist_ok=True)
+    if str(given).endswith(os.sep) or path.is_dir():
         return path / name
     # Tensorpack takes a directory, as a string. A file usually has the suffix of the address.
     stem, suffix = os.path.splitext(name)

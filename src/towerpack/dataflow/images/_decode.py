@@ -244,9 +244,9 @@ class DecodeRandomCrop:
             return _fitted(transform.apply_image(self._decoder.decode(data, header)), out)
         img = self._part(data, header, part)
         memory = None if out is None else _memory_of(out, (*self._target, 3))
-        nearest = self._interp == args.INTERPOLATIONS["nearest"]  # OpenCV's is another rule
+        nearest = self.interp == "nearest"  # OpenCV's is another rule
         if nearest or memory is None or not memory.flags.c_contiguous:
-            return _fitted(resize(img, *self._target, self._interp), out)
+            return _fitted(resize(img, *self._target, self.interp), out)
         size = self._target[::-1]
         return opencv().resize(img, size, dst=memory, interpolation=self._interp)
 

@@ -114,7 +114,7 @@ class ResizeTransform(GeometricTransform):
         check_size(img, self.h, self.w)
         if (self.h, self.w) == (self.new_h, self.new_w):
             return img
-        return resize(img, self.new_h, self.new_w, args.interpolation(self.interp))
+        return resize(img, self.new_h, self.new_w, self.interp)
 
     def apply_mask(self, mask: Image) -> Image:
         check_size(mask, self.h, self.w)

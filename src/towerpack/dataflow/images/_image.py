@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
 from towerpack.dataflow._datapoints import describe
-from towerpack.dataflow.images._arguments import INTERPOLATIONS
+from towerpack.dataflow.images._arguments import interpolation
 
 Image = NDArray[Any]
 Floats = NDArray[np.float32]
@@ -89,15 +89,16 @@ def upright(img: Image, orientation: int) -> Image:
     return mirrored(img, 0) if orientation in (4, 8) else img
 
 
-def resize(img: Image, height: int, width: int, interp: int) -> Image:
-    """An image scaled to another size; "nearest" takes the same pixels as `resize_mask`."""
-    if interp == INTERPOLATIONS["nearest"]:
-        # Not by OpenCV, which takes the pixel at a corner, and not the one at the centre.
-        return resize_mask(check_image(img), height, width)
-    cv2 = opencv()
-    return in_parts(
-        check_image(img), lambda part, _: cv2.resize(part, (width, height), interpolation=interp)
-    )
+def resize(img: Image, height: int, width: int, interp: int | str) -> Image:
+    """Scale an image. "nearest" takes the same pixels as `resize_mask`.
+
+    `cv2.INTER_NEAREST` takes the pixel at the corner of each new pixel, not at its center.
+    """
+    check_image(img)
+    if interp == "nearest":
+        return resize_mask(img, height, width)
+    cv2, constant = opencv(), interpolation(interp)
+    return in_parts(img, lambda part, _: cv2.resize(part, (width, height), interpolation=constant))
 
 
 def resize_mask(mask: Image, height: int, width: int) -> Image:

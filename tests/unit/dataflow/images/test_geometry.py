@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 
@@ -147,6 +148,18 @@ def test_the_nearest_pixel_is_the_same_for_images_and_masks() -> None:
         shown = transform.apply_image(image[..., 0].astype(np.float32))
         back = np.floor(places(y, x).reshape(-1, 2) * (w / x, h / y) + 1e-9).astype(int)
         assert np.array_equal(shown.ravel(), image[back[:, 1], back[:, 0], 0])
+
+
+def test_the_constant_of_opencv_gives_its_pixels() -> None:
+    """`cv2.INTER_NEAREST` for images as in Tensorpack; masks keep their rule."""
+    for seed in range(scaled(300)):
+        h, w, y, x = rng(seed).integers(1, 41, 4).tolist()
+        image = rng(seed).integers(0, 256, (h, w, 3), np.uint8)
+        transform = im.Resize((y, x), cv2.INTER_NEAREST).get_transform(image)
+        expected = cv2.resize(image, (x, y), interpolation=cv2.INTER_NEAREST)
+        assert np.array_equal(transform.apply_image(image), expected)
+        named = im.Resize((y, x), "nearest").get_transform(image)
+        assert np.array_equal(transform.apply_mask(image), named.apply_mask(image))
 
 
 def test_crops_reach_every_place() -> None:
