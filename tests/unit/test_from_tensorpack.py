@@ -124,7 +124,7 @@ def test_old_positions_keep_their_meaning_or_are_refused(line: str) -> None:
         if position < len(new_names) and new_names[position] in (old, aliases.get(old)):
             continue
         arguments: list[Any] = [
-            "Tower2" if p == "tower_name" else True for p in old_names[: position + 1]
+            "Tower2" if p in ("tower_name", "prefix") else True for p in old_names[: position + 1]
         ]
         says = "to fix|expected|positional"
         if isinstance(thing, RegisteredLayer):

@@ -101,8 +101,13 @@ class DumpTensorAsImage(_OfSteps):
     """
 
     def __init__(
-        self, name: str, *, map_func: Callable[[Any], Any] | None = None, most: int = 4
+        self, name: str, map_func: Callable[[Any], Any] | None = None, *, most: int = 4
     ) -> None:
+        if isinstance(map_func, str):  # the second argument of Tensorpack's
+            raise ConfigError(
+                f"DumpTensorAsImage got the text {map_func!r} in place of map_func.",
+                fix="leave the prefix out: files are named after the tensor",
+            )
         super().__init__(name)
         self._name, self._map, self._most = name, map_func, most
         self._value: Any = None

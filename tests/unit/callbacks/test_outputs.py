@@ -47,7 +47,7 @@ def test_each_step_is_seen_with_its_own_values(
 
 
 def test_pictures(tmp_path: Path) -> None:
-    dump = DumpTensorAsImage("maps", map_func=lambda maps: maps[..., None])
+    dump = DumpTensorAsImage("maps", lambda maps: maps[..., None])
     SmallHost(tmp_path, [dump], outputs=outputs, max_epoch=2).run()
     names = sorted(file.name for file in (tmp_path / "images").iterdir())
     assert names == [f"maps-{step:08d}-{i}.png" for step in (4, 8) for i in (0, 1)]

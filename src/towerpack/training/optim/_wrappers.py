@@ -165,7 +165,7 @@ class PostProcess(ProxyOptimizer):
         LayerError: When training starts: no variable's name matches.
     """
 
-    def __init__(self, optimizer: Any, func: Callable[[Any], Any], *, regex: str = ".*") -> None:
+    def __init__(self, optimizer: Any, func: Callable[[Any], Any], regex: str = ".*") -> None:
         super().__init__(optimizer)
         self.func, self.regex = func, regex
 
