@@ -26,8 +26,8 @@ _DEPTH: Final = 6
 _OPAQUE: Final = {"keras", "logging", "tensorflow", "threading", "torch"}
 _TOLD: Final = (type(None), bool, int, float, str, np.ndarray)  # in descriptions of stages
 _sampling: ContextVar[bool] = ContextVar("sampling", default=False)
-# Nothing counts that may differ between machines: text in functions, directories, times of files.
-_portable: ContextVar[bool] = ContextVar("portable", default=False)
+# Set where directories and times of files may differ between machines: what counts of a text.
+_portable: ContextVar[Callable[[str], str] | None] = ContextVar("portable", default=None)
 
 
 def _some(items: Any) -> Any:
@@ -81,10 +81,11 @@ def _content(values: Iterable[Any], depth: int) -> str:
 def _feed(digest: Any, value: Any, depth: int) -> None:
     """Add a value; below `depth` containers and objects, nothing is seen of code and objects."""
     inside = max(0, depth - 1)
+    portable = _portable.get()
     if isinstance(value, (np.ndarray, np.generic)):
         _feed_array(digest, np.asarray(cast("Any", value)))
-    elif depth and _portable.get() and isinstance(cast("object", value), (str, PurePath)):
-        digest.update(b"text;")
+    elif depth and portable and isinstance(cast("object", value), (str, PurePath)):
+        digest.update(f"{portable(str(value))!r};".encode("ascii", "backslashreplace"))
     elif isinstance(value, _WRITTEN_OUT):
         digest.update(f"{type(value).__name__} {value!r};".encode("ascii", "backslashreplace"))
     elif isinstance(value, (bytes, bytearray)):
@@ -106,7 +107,7 @@ def _feed(digest: Any, value: Any, depth: int) -> None:
         for cell in value.__closure__ or ():
             with suppress(ValueError):  # the variable has no value yet
                 cells.append(cell.cell_contents)
-        if _portable.get():
+        if portable:
             names = [value.__globals__.get(name) for name in value.__code__.co_names]
             cells += [v for v in names if isinstance(v, (bool, int, float, np.ndarray))]
         parts = value.__code__, value.__defaults__, value.__kwdefaults__, *cells
@@ -178,7 +179,7 @@ def sources_of(flow: DataFlow) -> tuple[str, str]:
 
     The same on every machine that has the data. The second is "" if it is not known.
     """
-    return _on_any_machine(_sources_of, flow)
+    return _on_any_machine(os.path.basename, _sources_of, flow)
 
 
 def stages_of(flow: DataFlow) -> tuple[str, str]:
@@ -192,7 +193,7 @@ def stages_of(flow: DataFlow) -> tuple[str, str]:
         for f in stages
         if not _is_parallel(f)
     ]
-    return " > ".join(reversed(told)), _on_any_machine(_functions_in, stages)
+    return " > ".join(reversed(told)), _on_any_machine(lambda _: "", _functions_in, stages)
 
 
 def _sources_of(flow: DataFlow) -> tuple[str, str]:
@@ -218,9 +219,9 @@ def _first_component(source: DataFlow) -> Sequence[Any]:
     return [dp[0] for dp in items if isinstance(dp, (list, tuple)) and dp]
 
 
-def _on_any_machine(f: Callable[..., Any], *arguments: Any) -> Any:
+def _on_any_machine(text: Callable[[str], str], f: Callable[..., Any], *arguments: Any) -> Any:
     context = copy_context()
-    context.run(_portable.set, True)
+    context.run(_portable.set, text)
     return context.run(_sampling_in, True, f, *arguments)
 
 
