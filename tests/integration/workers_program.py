@@ -26,6 +26,7 @@ from towerpack.callbacks import Callback, InferenceRunner, ModelSaver, PeriodicT
 from towerpack.checkpoint import load_checkpoint
 from towerpack.dataflow import (
     BatchData,
+    DataFlow,
     DataFromArrays,
     DataFromGenerator,
     DataFromList,
@@ -133,16 +134,22 @@ def own_parts_are_read_whole(where: Path) -> None:
         def __iter__(self) -> Any:
             return (dp for i, dp in enumerate(self.ds) if i % 2 == self._own)
 
+    class Lines(DataFlow):
+        def __init__(self, path: str) -> None:
+            self._path = path
+
     rank = TEAM.index
     remote = BatchData(RemoteDataZMQ(f"ipc://{where}-{rank}"), 8)
     parts = [
         BatchData(DataFromArrays(X[rank::2], Y[rank::2]), 8),
         BatchData(EveryOther(DataFromArrays(X, Y), rank), 8),
         BatchData(DataFromGenerator(lambda: zip(X[rank::2], Y[rank::2], strict=True)), 8),
+        Lines(f"/data/part-{rank}"),
         remote,
     ]
     for part in parts:
         assert TEAM.share(part) is part, part
+    assert TEAM.share(Lines(f"/host{rank}/data")).num_shards == 2
     for whole in (flow(), BatchData(DataFromList(list(zip(X, Y, strict=True))), 8)):
         assert len(TEAM.share(whole)) == 3
     for wrong in (QueueInput(BatchData(DataFromArrays(X, Y + rank), 8)), SplitInput(parts[0])):

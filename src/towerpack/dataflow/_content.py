@@ -33,8 +33,8 @@ _OPAQUE: Final = {"keras", "logging", "tensorflow", "threading", "torch"}
 _CHANGING: Final = {"add", "append", "appendleft", "extend", "insert", "pop", "popleft", "update"}
 _TOLD: Final = (type(None), bool, int, float, str, np.ndarray)  # in descriptions of stages
 _sampling: ContextVar[bool] = ContextVar("sampling", default=False)
-# Nothing counts that may differ between machines: text in functions, directories, times of files.
-_portable: ContextVar[bool] = ContextVar("portable", default=False)
+# Set where directories and times of files may differ between machines: what counts of a text.
+_portable: ContextVar[Callable[[str], str] | None] = ContextVar("portable", default=None)
 
 
 def _some(items: Any) -> Any:
@@ -112,10 +112,11 @@ def _content(values: Iterable[Any], depth: int) -> str:
 def _feed(digest: Any, value: Any, depth: int) -> None:
     """Add a value; below `depth` containers and objects, nothing is seen of code and objects."""
     inside = max(0, depth - 1)
+    portable = _portable.get()
     if isinstance(value, (np.ndarray, np.generic)):
         _feed_array(digest, np.asarray(cast("Any", value)))
-    elif depth and _portable.get() and isinstance(cast("object", value), (str, PurePath)):
-        digest.update(b"text;")
+    elif depth and portable and isinstance(cast("object", value), (str, PurePath)):
+        digest.update(f"{portable(str(value))!r};".encode("ascii", "backslashreplace"))
     elif isinstance(value, _WRITTEN_OUT):
         digest.update(f"{type(value).__name__} {value!r};".encode("ascii", "backslashreplace"))
     elif isinstance(value, (bytes, bytearray)):
@@ -292,7 +293,7 @@ def sources_of(flow: DataFlow) -> tuple[str, str]:
 
     The same on every machine that has the data. The second is "" if it is not known.
     """
-    return _on_any_machine(_sources_of, flow)
+    return _on_any_machine(os.path.basename, _sources_of, flow)
 
 
 def stages_of(flow: DataFlow) -> tuple[str, str]:
@@ -306,7 +307,7 @@ def stages_of(flow: DataFlow) -> tuple[str, str]:
         for f in stages
         if not _is_parallel(f)
     ]
-    return " > ".join(reversed(told)), _on_any_machine(_functions_in, stages)
+    return " > ".join(reversed(told)), _on_any_machine(lambda _: "", _functions_in, stages)
 
 
 def _sources_of(flow: DataFlow) -> tuple[str, str]:
@@ -332,9 +333,9 @@ def _first_component(source: DataFlow) -> Sequence[Any]:
     return [dp[0] for dp in items if isinstance(dp, (list, tuple)) and dp]
 
 
-def _on_any_machine(f: Callable[..., Any], *arguments: Any) -> Any:
+def _on_any_machine(text: Callable[[str], str], f: Callable[..., Any], *arguments: Any) -> Any:
     context = copy_context()
-    context.run(_portable.set, True)
+    context.run(_portable.set, text)
     return context.run(_sampling_in, True, f, *arguments)
 
 
