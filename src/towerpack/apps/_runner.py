@@ -158,7 +158,7 @@ class Runner:
                     fix="another --run-dir",
                 )
         flow = self.inputter.flow("train")
-        steps = config.steps_per_epoch or len(flow)
+        steps = config.steps_per_epoch or max(len(flow), config.least_steps)
         optimizer = self.modeler.optimizer()
         transfer = self.config.transfer
         train = TrainConfig(
