@@ -64,7 +64,8 @@ class DetectionModeler(Modeler):
 
     def pretrained(self) -> SmartInit | None:
         """Return the weights that training starts from, and recommend them if there are none."""
-        if not self.config.transfer.pretrained and not has_pretrained():
+        usual = self.config.model.network == "ssd_lite"
+        if usual and not self.config.transfer.pretrained and not has_pretrained():
             _LOG.warning(
                 "Detection from random weights needs many more steps. Install "
                 "'towerpack[pretrained]' to start from a pretrained backbone."
