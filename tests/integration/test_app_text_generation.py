@@ -33,7 +33,7 @@ RECIPE: dict[str, Any] = {
     },
     "model": {"network": "rnn_basic", "options": {"units": 32, "embedding": 16}},
     "optimizer": {"name": "adam", "learning_rate": 1e-2, "clip_norm": 1.0},
-    "train": {"epochs": 2, "steps_per_epoch": 60},
+    "train": {"epochs": 2, "steps_per_epoch": 120},
     "sample": {"length": 40},
     "search": {"optimizer.learning_rate": [0.01, 0.02]},
 }
@@ -56,7 +56,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_pages_through_all_commands(here: Path) -> None:
     trained = json.loads(run("train", "lstm.yaml", "--json"))
-    assert trained["val/cost"] < 3.5  # The logarithm of the vocabulary's size is 4.6.
+    assert trained["val/cost"] < 3.4  # The logarithm of the vocabulary's size is 4.6.
     told = json.loads(run("eval", "lstm.yaml", "--json"))
     assert told["bits_per_character"] == pytest.approx(told["cost"] / np.log(2))
     assert told["perplexity"] == pytest.approx(np.exp(told["cost"]))

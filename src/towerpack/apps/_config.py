@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, Self
+from typing import Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
@@ -48,6 +48,8 @@ class Optimizer(Config):
 class Training(Config):
     """Length, devices and precision of a training."""
 
+    least_steps: ClassVar[int] = 1
+    "Steps of an epoch of small data, which are then repeated, unless `steps_per_epoch` is given."
     epochs: int = Field(default=10, ge=1)
     "Passes over the training data, unless `steps_per_epoch` says what an epoch is."
     steps_per_epoch: int | None = Field(default=None, ge=1)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import csv
-import os
-import pickle
 import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +17,7 @@ from numpy.typing import NDArray
 from towerpack._core.errors import ConfigError, FormatError
 from towerpack._core.extras import require
 from towerpack.apps._inputter import Inputter, Split, read_classes, write_classes
-from towerpack.apps._splits import Name, held_out, part_of, parted, relative_name
+from towerpack.apps._splits import held_out, part_of, parted, relative_name, root_of
 from towerpack.dataflow import (
     BatchData,
     DataFlow,
@@ -136,20 +134,17 @@ class FilesInputter(PictureInputter):
     def _checked(self, classes: Any, parts: dict[str, Any]) -> dict[str, Any]:
         train, share = parts.get("train"), self.config.validation
         if train and "val" not in parts and share:
-            chosen = held_out([self.name_of(item) for item in train], share, "val")
-            parts["train"], parts["val"] = parted(train, chosen)
+            parts["train"], parts["val"] = parted(train, held_out(self._names(train), share, "val"))
         return parts
 
-    def name_of(self, item: Any) -> Name:
-        """Return the name of an item: its picture's below `path`; otherwise its content."""
-        name = getattr(item, "picture", item)
-        if not isinstance(name, str | os.PathLike):
-            return pickle.dumps(item)
-        return relative_name(name, Path(getattr(self.config, "path", None) or ".").expanduser())
+    def _names(self, items: Sequence[Any]) -> list[str]:
+        """Return the name of each item's picture below `path`."""
+        root = root_of(self.config)
+        return [relative_name(getattr(item, "picture", item), root) for item in items]
 
-    def row_names(self, split: Split) -> Sequence[Name]:
-        """Return the names of a split's items."""
-        return [self.name_of(item) for item in part_of(self.parts, split)]
+    def row_names(self, split: Split) -> Sequence[str]:
+        """Return the names of a split's pictures."""
+        return self._names(part_of(self.parts, split))
 
     def batches(
         self, split: Split, change: Callable[[DataFlow], DataFlow], pad: Any = None

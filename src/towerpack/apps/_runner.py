@@ -158,7 +158,7 @@ class Runner:
                     fix="another --run-dir",
                 )
         flow = self.inputter.flow("train")
-        steps = config.steps_per_epoch or len(flow)
+        steps = config.steps_per_epoch or max(len(flow), config.least_steps)
         optimizer = self.modeler.optimizer()
         transfer = self.config.transfer
         train = TrainConfig(
@@ -235,8 +235,8 @@ class Runner:
         count = int(np.isin(row_hashes(names, 0), np.load(file)).sum())
         if count:
             _LOG.warning(
-                "%d of the %d rows in '%s' have been trained on by their names, so the numbers are "
-                "too good. Evaluate on other data.", count, len(names), split,
+                "The run was trained on rows with the names of %d of the %d rows in '%s', so the "
+                "numbers are too good. Evaluate on other data.", count, len(names), split,
             )  # fmt: skip
         return count
 

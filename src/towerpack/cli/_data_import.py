@@ -210,14 +210,15 @@ def _pictures(folder: Path, target: Path, split: float, bad: list[_Bad]) -> dict
     for name, (files, labels) in lists.items():
         _write_list(target / f"{name}.csv", files, [classes[k] for k in labels])
     every = [picture for pictures in checked.values() for picture in pictures]
+    grey = all(picture.channels == 1 for picture in every)
     return {
         "inputter": "csv",
         "path": str(target.resolve()),
         "class_names": [classes[k] for k in present],
         "size": _size(every),
-        "channels": 1 if all(picture.channels == 1 for picture in every) else 3,
+        "channels": 1 if grey else 3,
         "batch_size": min(_BATCH, max(1, len(lists["train"][0]) // 4)),
-        "augmenter": "cifar",
+        "augmenter": "digits" if grey else "cifar",  # `digits` does not mirror.
     }
 
 

@@ -174,6 +174,9 @@ def test_the_recipe_suits_the_pictures(
     pretrained = installed and channels == 3
     assert config.transfer.pretrained == ("efficientnet-lite0" if pretrained else None)
     assert config.model.network == ("efficientnet_lite0" if pretrained else "resnet20")
+    # Grey pictures are often figures, which must not be mirrored.
+    other = "efficientnet_lite" if pretrained else "cifar"
+    assert config.data.augmenter == ("digits" if channels == 1 else other)
     assert (config.optimizer.name, config.optimizer.schedule) == ("adam", "cosine")
     assert ("install 'towerpack[pretrained]'" in told) == (channels == 3 and not installed)
     if pretrained:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
@@ -66,8 +66,9 @@ class ModelConfig(DecayedNetwork):
 class BoxTraining(Training):
     """Length, devices and precision of a training."""
 
+    least_steps: ClassVar[int] = 20
     epochs: int = Field(default=30, ge=1)
-    "Passes over the training data, unless `steps_per_epoch` says what an epoch is."
+    "Passes over the training data, of at least 20 steps, unless `steps_per_epoch` is given."
 
 
 class DetectionConfig(AppConfig):

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from towerpack._core.logs import get_logger
 from towerpack.apps._modeler import Modeler
 from towerpack.apps.detection._config import DetectionConfig
 from towerpack.apps.detection._inputter import DetectionInputter
@@ -18,7 +19,11 @@ from towerpack.nn import expose, summary
 from towerpack.ops.boxes import decode, suppress
 from towerpack.ops.matching import match, multibox_loss
 from towerpack.ops.picture_files import picture_of
+from towerpack.training import SmartInit
+from towerpack.zoo import has_pretrained
 from towerpack.zoo.vgg16_reduced import from_torch
+
+_LOG = get_logger(__name__)
 
 networks: Registry[Any] = Registry(
     "network",
@@ -56,6 +61,16 @@ class DetectionModeler(Modeler):
         super().__init__(config, inputter)
         self.network = networks.get(network or config.model.network)
         self.class_names = list(inputter.class_names)
+
+    def pretrained(self) -> SmartInit | None:
+        """Return the weights that training starts from, and recommend them if there are none."""
+        usual = self.config.model.network == "ssd_lite"
+        if usual and not self.config.transfer.pretrained and not has_pretrained():
+            _LOG.warning(
+                "Detection from random weights needs many more steps. Install "
+                "'towerpack[pretrained]' to start from a pretrained backbone."
+            )
+        return super().pretrained()
 
     def inputs(self) -> list[tf.TensorSpec]:
         """Pictures of 8 bits, and what is known of their boxes."""
