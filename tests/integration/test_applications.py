@@ -24,6 +24,7 @@ from towerpack.apps import find_recipe, recipe_names, write_picture
 from towerpack.callbacks.monitors import read_stats
 from towerpack.checkpoint import list_checkpoints
 from towerpack.cli import app
+from towerpack.config import change, differences
 from towerpack.inference import load_exported
 from warm_python import warm_python
 
@@ -168,7 +169,7 @@ PATHS = {
     "segmentation": ("data: {train: pictures/train.csv}", "data.path"),
     "detection": ("transfer: {pretrained: weights.npz}", "transfer.pretrained"),
     "style_transfer": ("model: {style: pictures/x.png}", "model.style"),
-    "text_generation": ("data: {path: texts}", "data.path"),
+    "text_generation": ("model: {vectors: glove.txt}", "model.vectors"),
     "text_classification": ("data: {vocabulary: vocab.txt}", "data.vocabulary"),
 }
 
@@ -196,6 +197,28 @@ def test_names_are_found_however_they_are_written() -> None:
         given = [f"transfer.pretrained={name}"]
         assert find_recipe("digits", given).config.transfer.pretrained == "efficientnet-lite0"
         assert find_recipe(name).name == "efficientnet-lite0"
+    usual, other = (
+        find_recipe("digits", [f"optimizer={{name: {name}}}", f"network={network}"])
+        for name, network in (
+            ("momentum", "efficientnet_lite0"),
+            ("Momentum", "EfficientNet-Lite0"),
+        )
+    )
+    assert other.config == usual.config and usual.config.optimizer.learning_rate == 0.02
+
+
+def test_a_run_goes_on_after_its_project_was_moved(here: Path) -> None:
+    """Also if older versions kept the path as it was written, from the working directory."""
+    (here / "project" / "photos").mkdir(parents=True)
+    recipe = here / "project" / "own.yaml"
+    recipe.write_text("task: classification\ndata: {inputter: folder, path: photos}\n")
+    now: Any = find_recipe(recipe).config
+    for path in ("project/photos", str(here / "old" / "photos"), "photos"):
+        assert differences(change(now, **{"data.path": path}), now) == []
+    (here / "old" / "photos").mkdir(parents=True)
+    for path in (str(here / "old" / "photos"), "other"):
+        old = change(now, **{"data.path": path})
+        assert differences(old, now) == [("data.path", path, now.data.path)]
 
 
 def test_no_checkpoint_is_an_error(here: Path) -> None:

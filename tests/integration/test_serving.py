@@ -185,6 +185,8 @@ def test_a_recipe_stands_for_its_run(
     for given in ("runs/light", *recipes):
         with pytest.raises(ConfigError, match=r"not been exported(?s:.*)towerpack export"):
             CliRunner().invoke(cli, ["serve", str(given)], catch_exceptions=False)
+    with pytest.raises(ConfigError, match="There is no recipe"):
+        CliRunner().invoke(cli, ["serve", "other.yaml"], catch_exceptions=False)
     shutil.copytree(exported, run / "export" / "saved_model")
     for recipe in recipes:
         with serving(recipe) as (url, _):

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Final, Literal, Self
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from towerpack._core.naming import alike
-from towerpack.config import Config, PathText, Regex
+from towerpack.config import Config, Name, PathText, Regex
 from towerpack.zoo import PRETRAINED
 
 _RATES: Final = dict(sgd=0.1, momentum=0.02, adagrad=0.01, adadelta=1.0, ftrl=0.1, lion=1e-4)
@@ -17,7 +17,7 @@ _RATES: Final = dict(sgd=0.1, momentum=0.02, adagrad=0.01, adadelta=1.0, ftrl=0.
 class Optimizer(Config):
     """Optimizer and learning rate."""
 
-    name: str = "adam"
+    name: Name = "adam"
     "momentum, sgd, adam, adamw, rmsprop, adagrad, adadelta, ftrl, nadam, lion, or module:name."
     learning_rate: float = Field(default=None, gt=0, validate_default=True)
     "Its highest value; the usual one of the optimizer if it is left out, such as 0.001 of adam."
@@ -54,7 +54,7 @@ class Training(Config):
     "Passes over the training data, unless `steps_per_epoch` says what an epoch is."
     steps_per_epoch: int | None = Field(default=None, ge=1)
     "None for one pass."
-    trainer: str = "simple"
+    trainer: Name = "simple"
     "simple, sync, shared, async, workers, ps, or module:name."
     devices: int | list[str] | None = None
     "How many, or which; of a computer without GPU, parts of its processor. None for all GPUs."
@@ -112,7 +112,7 @@ class Transfer(Config):
 class Data(Config):
     """Data, and how they become batches. Each application says which files it reads."""
 
-    inputter: str = ""
+    inputter: Name = ""
     "What reads them."
     path: str | None = None
     "The folder of the data."
@@ -138,7 +138,7 @@ class PictureData(Data):
 class Network(Config):
     """A network."""
 
-    network: str = ""
+    network: Name = ""
     "Its name, or module:function."
     options: dict[str, Any] = Field(default_factory=dict)
     "More arguments of the network."

@@ -89,21 +89,17 @@ def _module_of_file(path: Path) -> ModuleType:
         raise ConfigError(f"There is no file {path}.", expected=_FORM)
     name = path.stem
     spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
+    if spec is None or (loader := spec.loader) is None:
         raise ConfigError(f"{path} cannot be imported.", expected=_FORM)
     module = importlib.util.module_from_spec(spec)
     # It may import its neighbours, as when it is run as a script.
     sys.path.insert(0, str(path.parent.resolve()))
     sys.modules[name] = module
-    run_user_code(lambda: _execute(spec.loader, module), f"importing {path} raised")
+    run_user_code(lambda: loader.exec_module(module), f"importing {path} raised")
     # Worker processes cannot import it by name: its functions travel whole.
     cloudpickle: Any = importlib.import_module("cloudpickle")
     cloudpickle.register_pickle_by_value(module)
     return module
-
-
-def _execute(loader: Any, module: ModuleType) -> None:
-    loader.exec_module(module)
 
 
 def run_user_code(function: Any, what: str) -> Any:

@@ -69,9 +69,10 @@ def _exported(given: Path) -> tuple[Path, str]:
     """Return the directory of the versions, and the name of their run or folder."""
     inner, run = Path("export") / "saved_model", given
     if given.suffix in (".yaml", ".yml"):
+        if not given.is_file():
+            raise ConfigError(f"There is no recipe {str(given)!r}.")
+        name = given.absolute().parent.name if given.name == "recipe.yaml" else given.stem
         is_stored = (given.parent / "checkpoints").is_dir()
-        of_folder = given.name == "recipe.yaml"
-        name = given.absolute().parent.name if of_folder else given.stem
         run = given.parent if is_stored else Path("runs") / name
     for found in (run, Path("runs") / run):
         if (found / inner).is_dir():

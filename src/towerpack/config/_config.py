@@ -24,6 +24,14 @@ def _compiled(text: str) -> str:
 Regex = Annotated[str, pydantic.AfterValidator(_compiled)]
 """A regular expression, as text."""
 
+
+def _plain(name: str) -> str:
+    return name if ":" in name else name.lower().replace("-", "_")
+
+
+Name = Annotated[str, pydantic.AfterValidator(_plain)]
+"""Name of an object in a registry: lower case, with underscores; or `module:attribute` as it is."""
+
 PathText = Annotated[str, "path"]
 """Path of a file or folder. A relative one in a YAML file starts at the folder of that file."""
 

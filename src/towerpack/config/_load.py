@@ -104,10 +104,25 @@ def change(config: C, **values: Any) -> C:
 
 
 def differences(old: Config, new: Config) -> list[tuple[str, Any, Any]]:
-    """Dotted keys whose values differ, with both values."""
+    """Return the dotted keys whose values differ, with both values.
+
+    Paths of the same file are equal, and so are those of a file that was moved with its folder.
+    """
+    paths = {key.path for key in keys_of(type(new)) if key.is_path}
     before, after = (dict(_leaves(c.model_dump(mode="json"))) for c in (old, new))
     names = [*before, *(name for name in after if name not in before)]
-    return [(n, before.get(n), after.get(n)) for n in names if before.get(n) != after.get(n)]
+    pairs = [(name, before.get(name), after.get(name)) for name in names]
+    return [
+        (name, one, other)
+        for name, one, other in pairs
+        if one != other and not (name in paths and one and other and _is_same_file(one, other))
+    ]
+
+
+def _is_same_file(old: str, new: str) -> bool:
+    before, after = Path(old).expanduser(), Path(new).expanduser()
+    moved = before.name == after.name and not before.exists()
+    return moved or before.resolve() == after.resolve()
 
 
 def _parsed(override: str, keys: Sequence[Key]) -> tuple[str, Any]:

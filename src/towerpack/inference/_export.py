@@ -238,7 +238,8 @@ def _check(
         raise ConfigError(f"{format} has no strings.", got=", ".join(strings))
     if preprocess is not None and [spec.dtype for spec in predictor.specs] != [tf.uint8]:
         got = ", ".join(f"{spec.dtype.name} {spec.name}" for spec in predictor.specs)
-        raise ConfigError("preprocess makes a picture.", got=got, expected="one input of uint8")
+        fix = "leave preprocess out, or read other files in a function for serve="
+        raise ConfigError("preprocess is for a single input of uint8.", got=got, fix=fix)
     shapes = [list(result.shape) for result in results]
     if class_names is not None and [shape[1:] for shape in shapes] != [[len(class_names)]]:
         raise SpecError(

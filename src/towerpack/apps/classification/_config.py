@@ -8,12 +8,13 @@ from pydantic import Field
 
 from towerpack.apps._config import AppConfig, DecayedNetwork
 from towerpack.apps.classification._data_config import DataConfig
+from towerpack.config import Name
 
 
 class ModelConfig(DecayedNetwork):
     """The network and its loss."""
 
-    network: str = "resnet32"
+    network: Name = "resnet32"
     "lenet, resnet20 … resnet110, resnet50, inception_v4, nasnet_A_large, or module:function."
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     "Share of the target that goes to all classes alike."

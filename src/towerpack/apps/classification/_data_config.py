@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from towerpack.apps._config import PictureData
+from towerpack.config import Name
 
 Side = Annotated[int, Field(ge=1)]
 
@@ -14,7 +15,7 @@ Side = Annotated[int, Field(ge=1)]
 class DataConfig(PictureData):
     """Labelled pictures, and their way to a network's input."""
 
-    inputter: str = "digits"
+    inputter: Name = "digits"
     "csv, folder, tfrecord, cifar10, cifar100, mnist, fashion_mnist, digits, "
     "imagenet_classes (no pictures), or module:name."
     path: str | None = None
@@ -31,7 +32,7 @@ class DataConfig(PictureData):
     "3: colour, 1: grey; pictures are converted."
     batch_size: int = Field(default=64, ge=1)
     "Pictures in a batch."
-    augmenter: str = "none"
+    augmenter: Name = "none"
     "none, cifar, vgg, inception, randaugment, digits, efficientnet_lite, or module:name."
     samples: int | None = Field(default=None, ge=1)
     "Take so many of the training pictures only."

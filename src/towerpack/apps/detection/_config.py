@@ -6,8 +6,9 @@ from typing import Annotated, Any, ClassVar, Final, Literal
 
 from pydantic import Field, model_validator
 
+from towerpack._core.naming import alike
 from towerpack.apps._config import AppConfig, DecayedNetwork, PictureData, Training
-from towerpack.config import Regex
+from towerpack.config import Name, Regex
 from towerpack.zoo import has_pretrained
 
 Side = Annotated[int, Field(ge=1)]
@@ -23,7 +24,7 @@ BACKBONE: Final = {
 class DataConfig(PictureData):
     """Pictures with boxes, and their way to a network's input."""
 
-    inputter: str = "coco"
+    inputter: Name = "coco"
     "coco (JSON), voc (XML), yolo (text), or module:name."
     train: str | list[str] | None = None
     "Below path; several are joined. coco: JSON files; voc: lists of names, or folders of XML; "
@@ -36,14 +37,14 @@ class DataConfig(PictureData):
     "What boxes do that have no area within their picture; skip: they are counted and left out."
     size: tuple[Side, Side] = (192, 192)
     "Height and width of the network's input; pictures are stretched to it."
-    augmenter: str = "ssd_lite"
+    augmenter: Name = "ssd_lite"
     "ssd, ssd_lite, none, or module:name."
 
 
 class ModelConfig(DecayedNetwork):
     """The network, its loss, and what is made of its predictions."""
 
-    network: str = "ssd_lite"
+    network: Name = "ssd_lite"
     "ssd300, ssd512, ssd_lite, or module:function."
     match: Share = 0.5
     "Overlap above which an anchor learns a box."
@@ -89,5 +90,5 @@ class DetectionConfig(AppConfig):
         """Start the default network from packaged weights, if their extra is installed."""
         model = values.get("model") if isinstance(values, dict) else {"network": "another"}
         network = model.get("network") if isinstance(model, dict) else getattr(model, "network", "")
-        usual = network in (None, "", "ssd_lite") and "transfer" not in values
+        usual = (not network or alike(network, ["ssd_lite"])) and "transfer" not in values
         return {**values, "transfer": BACKBONE} if usual and has_pretrained() else values

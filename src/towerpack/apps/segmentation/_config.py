@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from towerpack.apps._config import AppConfig, DecayedNetwork, PictureData
+from towerpack.config import Name
 
 Side = Annotated[int, Field(ge=1)]
 Byte = Annotated[int, Field(ge=0, le=255)]
@@ -15,7 +16,7 @@ Byte = Annotated[int, Field(ge=0, le=255)]
 class DataConfig(PictureData):
     """Pictures and pictures of labels, and their way to a network's input."""
 
-    inputter: str = "csv"
+    inputter: Name = "csv"
     "csv (lines `image,label`), coco (instances as JSON), or module:name."
     train: str | list[str] | None = None
     "CSV or JSON files below path; several are joined."
@@ -33,14 +34,14 @@ class DataConfig(PictureData):
     "Height and width of the network's input."
     channels: Literal[1, 3] = 3
     "3: colour, 1: grey; pictures are converted."
-    augmenter: str = "none"
+    augmenter: Name = "none"
     "none, fcn, unet (as fcn), efficientnet_lite, or module:name."
 
 
 class ModelConfig(DecayedNetwork):
     """The network and its loss."""
 
-    network: str = "unet"
+    network: Name = "unet"
     "fcn, unet, deeplab, or module:function."
     class_weights: list[float] | None = None
     "Weights of the classes in the loss."

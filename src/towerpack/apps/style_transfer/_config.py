@@ -5,13 +5,13 @@ from __future__ import annotations
 from pydantic import Field
 
 from towerpack.apps._config import AppConfig, Network, PictureData
-from towerpack.config import PathText
+from towerpack.config import Name, PathText
 
 
 class DataConfig(PictureData):
     """Photographs to train on; they need no labels."""
 
-    inputter: str = "folder"
+    inputter: Name = "folder"
     "folder (train/, val/, test/ in path, or path alone), csv (a name of a picture a line), or "
     "module:name."
     train: str | list[str] | None = None
@@ -25,7 +25,7 @@ class DataConfig(PictureData):
 class ModelConfig(Network):
     """The network, the style, and what is compared."""
 
-    network: str = "fns"
+    network: Name = "fns"
     "fns, or module:function: from [n, h, w, 3] in -1..1 to [n, h, w, 3] in 0..255."
     style: PathText | None = None
     "The picture whose style is learnt."

@@ -10,7 +10,7 @@ import tensorflow as tf
 from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
 
 from towerpack._core.errors import ConfigError
-from towerpack._core.naming import did_you_mean
+from towerpack._core.naming import alike, did_you_mean
 from towerpack.apps.style_transfer._config import ModelConfig
 from towerpack.inference import Predictor
 from towerpack.nn import expose
@@ -45,7 +45,7 @@ class FeatureNetwork:
     """
 
     def __init__(self, config: ModelConfig) -> None:
-        is_lite = config.features == _LITE
+        is_lite = alike(config.features, [_LITE]) is not None
         kind = _LITE if is_lite else "vgg19"
         self.content: Sequence[str] = config.content_layers or _CONTENT[kind]
         self.style: Sequence[str] = config.style_layers or _STYLE[kind]

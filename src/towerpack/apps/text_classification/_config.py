@@ -7,13 +7,13 @@ from typing import Literal
 from pydantic import Field
 
 from towerpack.apps._config import AppConfig, Data, Network
-from towerpack.config import PathText
+from towerpack.config import Name, PathText
 
 
 class DataConfig(Data):
     """Texts with labels, and their way to numbers of tokens."""
 
-    inputter: str = "table"
+    inputter: Name = "table"
     "table (CSV, TSV), lines, folder (a file for each text, as IMDB's), or module:name."
     validation: float = Field(default=0.1, gt=0, lt=1)
     "Share of the training data that becomes the validation data, where there are none."
@@ -44,7 +44,7 @@ class DataConfig(Data):
 class ModelConfig(Network):
     """The network and its loss."""
 
-    network: str = "seq2label_cnn"
+    network: Name = "seq2label_cnn"
     "seq2label_basic (LSTM), seq2label_cnn, bert, or module:function."
     label_smoothing: float = Field(default=0.0, ge=0, lt=1)
     "Share of the target that goes to all classes alike."

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from towerpack.apps._config import AppConfig, Network, Optimizer
-from towerpack.config import Config
+from towerpack.config import Config, Name, PathText
 
 
 class DataConfig(Config):
@@ -40,9 +40,9 @@ class DataConfig(Config):
 class ModelConfig(Network):
     """The network."""
 
-    network: str = "rnn_basic"
+    network: Name = "rnn_basic"
     "rnn_basic, transformer, or module:name."
-    vectors: str | None = None
+    vectors: PathText | None = None
     "A file of GloVe's form with vectors of words, with which the embedding begins."
 
 
