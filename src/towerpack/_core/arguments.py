@@ -26,8 +26,8 @@ def arguments_of(instance: KeepsArguments) -> dict[str, Any]:
     except TypeError:  # A class with its own __new__ may pass on other arguments.
         return dict(kwargs)
     bound.apply_defaults()
-    found: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     for name, value in list(bound.arguments.items())[1:]:  # The first one is `self`.
         keywords = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
-        found.update(value if keywords else {name: value})
-    return found
+        arguments.update(value if keywords else {name: value})
+    return arguments

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
 
 # After the name of an output: the mask that Keras's layers have put on it, or a scalar without one.
 MASK = ":mask"
@@ -23,14 +24,31 @@ def did_you_mean(name: str, known: Iterable[str], *, limit: int = 12) -> str:
     return f"There are: {shown}{more}."
 
 
+def in_one_spelling(name: str) -> str:
+    """Return a name in lower case and with underscores: registries know no other difference."""
+    return name.lower().replace("-", "_")
+
+
 def alike(name: str, known: Iterable[str]) -> str | None:
     """Return the known name that equals `name`, or else differs only in case, `-` and `_`."""
     names = list(known)
-    plain = [each.lower().replace("-", "_") for each in names]
-    wanted = name.lower().replace("-", "_")
+    plain = [in_one_spelling(each) for each in names]
+    wanted = in_one_spelling(name)
     if name in names:
         return name
     return names[plain.index(wanted)] if plain.count(wanted) == 1 else None
+
+
+def dotted(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return the leaves of nested mappings by their dotted names. Empty mappings are left out."""
+    leaves: dict[str, Any] = {}
+    for key, value in tree.items():
+        name = f"{prefix}.{key}" if prefix else str(key)
+        if isinstance(value, Mapping):
+            leaves |= dotted(cast("Mapping[str, Any]", value), name)
+        else:
+            leaves[name] = value
+    return leaves
 
 
 def unique(name: str, taken: Iterable[str]) -> str:

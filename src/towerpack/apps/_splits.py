@@ -113,13 +113,13 @@ def held_out(
     classes = np.zeros(len(names)) if labels is None else np.asarray(labels)
     chosen = np.zeros(len(names), np.bool_)
     for label in np.unique(classes):
-        own = np.flatnonzero(classes == label)
-        distinct = np.unique(hashes[own])
+        members = np.flatnonzero(classes == label)
+        distinct = np.unique(hashes[members])
         if len(distinct) > 1:
             last = np.clip(np.sum(distinct < share), 1, len(distinct) - 1) - 1
-            chosen[own] = hashes[own] <= distinct[last]
+            chosen[members] = hashes[members] <= distinct[last]
         else:
-            chosen[own[: min(max(1, round(share * len(own))), len(own) - 1)]] = True
+            chosen[members[: min(max(1, round(share * len(members))), len(members) - 1)]] = True
     if not chosen.any():  # Each class has one row.
         chosen[np.argmin(hashes)] = True
     return chosen

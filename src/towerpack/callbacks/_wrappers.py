@@ -286,9 +286,11 @@ def CallbackFactory(**hooks: Callable[..., Any]) -> Callback:  # noqa: N802 - th
             )
     if not hooks:
         raise ConfigError("CallbackFactory() would do nothing.", expected="trigger=, setup=, …")
-    made: Any = type("CallbackFactory", (Callback,), {n: _method(f) for n, f in hooks.items()})()
-    made._arguments = (), hooks
-    return made
+    callback: Any = type(
+        "CallbackFactory", (Callback,), {n: _method(f) for n, f in hooks.items()}
+    )()
+    callback._arguments = (), hooks
+    return callback
 
 
 def RunOp(  # noqa: N802 - the known name

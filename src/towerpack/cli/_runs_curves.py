@@ -17,7 +17,7 @@ from rich.text import Text
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import require
-from towerpack._core.naming import did_you_mean
+from towerpack._core.naming import did_you_mean, dotted
 from towerpack.cli._ckpt import plain_table
 from towerpack.cli._console import console
 from towerpack.cli._runs import record_of, state_of
@@ -145,16 +145,8 @@ def _settings(run: Path) -> dict[str, str]:
     record = record_of(run)
     given = {**record.get("config", {}), **record.get("settings", {}), "seed": record.get("seed")}
     if (recipe := run / "recipe.yaml").is_file():
-        given |= _leaves(yaml.safe_load(recipe.read_bytes()))
+        given |= dotted(yaml.safe_load(recipe.read_bytes()))
     return {n: _ADDRESS.sub("", str(value)) for n, value in given.items() if n != "run_dir"}
-
-
-def _leaves(values: Any, prefix: str = "") -> dict[str, Any]:
-    leaves: dict[str, Any] = {}
-    for name, value in values.items():
-        is_section = isinstance(value, dict)
-        leaves |= _leaves(value, f"{prefix}{name}.") if is_section else {f"{prefix}{name}": value}
-    return leaves
 
 
 def _span(curve: Curve | None) -> str:

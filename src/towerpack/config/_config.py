@@ -12,6 +12,8 @@ from typing import Annotated, Any
 
 import pydantic
 
+from towerpack._core.naming import in_one_spelling
+
 
 def _compiled(text: str) -> str:
     try:
@@ -26,7 +28,7 @@ Regex = Annotated[str, pydantic.AfterValidator(_compiled)]
 
 
 def _plain(name: str) -> str:
-    return name if ":" in name else name.lower().replace("-", "_")
+    return name if ":" in name else in_one_spelling(name)
 
 
 Name = Annotated[str, pydantic.AfterValidator(_plain)]

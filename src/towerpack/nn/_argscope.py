@@ -94,7 +94,7 @@ def canonical(parameters: frozenset[str], key: str) -> str:
 
 
 def instead_of(key: str, parameters: frozenset[str], name: str) -> str | None:
-    """What to write for an argument that layers do not have.
+    """Return advice for an argument that layers do not have, or None.
 
     Args:
         key: The argument.

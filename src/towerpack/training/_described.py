@@ -66,15 +66,6 @@ def class_of(value: object) -> str:
     return f"{cls.__name__} {checksum_of_setting(cls)}"
 
 
-def flat(prefix: str, tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the leaves of nested mappings by their full names."""
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        name = f"{prefix}.{key}"
-        found.update(flat(name, value) if isinstance(value, Mapping) else {name: value})
-    return found
-
-
 def _call(value: object, arguments: Mapping[str, Any]) -> str:
     given = ", ".join(f"{name}={described(v)}" for name, v in arguments.items())
     return f"{class_of(value)}({given})"

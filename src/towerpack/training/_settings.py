@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, cast
 import keras
 
 from towerpack._core.arguments import arguments_of
+from towerpack._core.naming import dotted
 from towerpack.callbacks import Callbacks
 from towerpack.dataflow import DataFlow
 from towerpack.dataflow._content import (
@@ -21,7 +22,7 @@ from towerpack.dataflow._content import (
 )
 from towerpack.inputs import InputSource
 from towerpack.tower import TowerFunction, TowerTrace
-from towerpack.training._described import class_of, described, flat
+from towerpack.training._described import class_of, described
 from towerpack.training._operations import OPERANDS, operations_of
 from towerpack.training._replicas import first
 from towerpack.training._step import TrainStep
@@ -170,7 +171,7 @@ def _data(source: InputSource) -> Settings:
     flow = getattr(source, "dataflow", None)
     if not isinstance(flow, DataFlow):
         functions = {n: v for n, v in arguments_of(source).items() if callable(v)}
-        return {"data": class_of(source), **flat("data", functions)}
+        return {"data": class_of(source), **dotted(functions, "data")}
     return {
         "data": serial_pipeline_of(flow),
         "data.content": checksum_of_setting(content_of(flow, sample=True)),
@@ -183,7 +184,7 @@ def _callbacks(callbacks: Callbacks) -> Settings:
     for key, callback in zip(callbacks.keys(), callbacks.callbacks, strict=True):
         settings = callback.settings()
         if isinstance(settings, Mapping):
-            found |= {f"callback {key}": class_of(callback), **flat(f"callback {key}", settings)}
+            found |= {f"callback {key}": class_of(callback), **dotted(settings, f"callback {key}")}
         elif settings is not None:
             found[f"callback {key}"] = settings
     return found
@@ -237,7 +238,7 @@ def _flat(prefix: str, tree: Mapping[str, Any]) -> dict[str, Any]:
     def is_rate(name: str, value: Any) -> bool:
         return name in ("learning_rate", "lr") and isinstance(value, float)
 
-    leaves = {n: (n.rpartition(".")[2], v) for n, v in flat(prefix, tree).items()}
+    leaves = {n: (n.rpartition(".")[2], v) for n, v in dotted(tree, prefix).items()}
     return {n: v for n, (key, v) in leaves.items() if key != "name" and not is_rate(key, v)}
 
 
