@@ -5,7 +5,6 @@ Every source obeys it, and gives exactly what there is where the data end.
 
 from __future__ import annotations
 
-import functools
 import random
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -47,8 +46,8 @@ def of_flow() -> list[Any]:
     return [dp[0].tolist() for one in each for dp in one]
 
 
-@functools.cache
 def of_dataset() -> list[Any]:
+    """Computed anew in each test: trainings of other tests set TensorFlow's global seed."""
     return [batch.numpy().tolist() for batch in dataset().repeat().take(MOST)]
 
 
