@@ -17,7 +17,13 @@ from scaling import sample
 from small_training import LINE, SPECS, Do, Model, X, Y, config, train
 from towerpack import CheckpointMismatchError, StateError
 from towerpack.callbacks import ModelSaver, ScheduledHyperParamSetter
-from towerpack.dataflow import BatchData, DataFromArrays, MapData, PrefetchData
+from towerpack.dataflow import (
+    BatchData,
+    DataFromArrays,
+    DataFromGenerator,
+    MapData,
+    PrefetchData,
+)
 from towerpack.nn import FullyConnected, l2_regularizer, regularize_cost
 from towerpack.training import SimpleTrainer
 from warm_python import warm_python
@@ -49,6 +55,20 @@ def data(x: np.ndarray, batch: int = 8) -> dict[str, Any]:
 def mapped(factor: float, workers: int = 2) -> dict[str, Any]:
     flow = MapData(DataFromArrays(X, Y), lambda point: (point[0] * factor, point[1]))
     return {"dataflow": PrefetchData(BatchData(flow, 8), num_proc=workers)}
+
+
+def generated(factor: float) -> dict[str, Any]:
+    def rows() -> Any:
+        yield from ([x * factor, y] for x, y in zip(X, Y, strict=True))
+
+    return {"dataflow": BatchData(DataFromGenerator(rows), 8)}
+
+
+def documented(text: str) -> dict[str, Any]:
+    """Data through a function whose docstring is `text`."""
+    made: dict[str, Any] = {}
+    exec(f"def same(point):\n    {text!r}\n    return point", made)
+    return {"dataflow": BatchData(MapData(DataFromArrays(X, Y), made["same"]), 8)}
 
 
 def table(*points: tuple[int, float]) -> dict[str, Any]:
@@ -89,6 +109,7 @@ CASES = [
         {"model.LeakyRelu(alpha=0.30000001192092896)": ["-", "1"]},
     ),
     (mapped(2.0), mapped(3.0), {"data.functions": None}),
+    (generated(2.0), generated(3.0), {"data.functions": None}),
     (decayed(0.5), decayed(0.9), {"optimizer.learning_rate": None}),
     (LONG, table((0, 0.02)), {SCHEDULE: ["0:", "0.03,"]}),
     (table((0, 0.03)), {"extra_callbacks": []}, {SCHEDULE: ["0:", "0.03"]}),
@@ -147,6 +168,12 @@ def test_nothing_is_told_where_nothing_was_changed(
 
     start(1)
     start(3)
+    assert "in effect" not in caplog.text
+
+
+def test_another_docstring_is_no_change(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train(tmp_path, [ModelSaver()], **documented("As it is."))
+    train(tmp_path, [ModelSaver()], **documented("A point as it is."))
     assert "in effect" not in caplog.text
 
 
