@@ -332,7 +332,7 @@ def test_a_computed_number_for_a_keras_optimizer_is_refused(make: Any, tmp_path:
 def test_a_python_number_made_of_what_changes_is_refused(
     make: Any, kind: Any, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match="never change|changes in training") as caught:
+    with pytest.raises(ConfigError, match=r"never change|changes in training") as caught:
         train(tmp_path, model=Slope(lambda: kind(make())))
     assert "lambda" in str(caught.value.fix)
 
