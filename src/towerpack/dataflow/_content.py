@@ -286,7 +286,7 @@ def functions_of(flow: DataFlow) -> str:
 def _functions_in(flows: Iterable[DataFlow]) -> str:
     found: list[Any] = []
     for here in flows:
-        functions = FunctionType, MethodType, partial
+        functions: Any = FunctionType, MethodType, partial
         attributes = sorted(vars(here).items())
         given = [v for k, v in attributes if k[0] != "_" or isinstance(v, functions)]
         if _is_parallel(here):  # how many workers there are changes no datapoint
