@@ -50,6 +50,7 @@ TRAINERS: Registry[Any] = Registry(
         "workers": "towerpack.training:MultiWorkerTrainer",
         "ps": "towerpack.training:ParameterServerTrainer",
     },
+    base=Trainer,
 )
 TRAINED_ON: Final = "trained_on.npy"
 """The file in a run with a hash of the name of each row that it was trained on."""
@@ -71,6 +72,7 @@ CALLBACKS: Registry[Any] = Registry(
             "StatMonitorParamSetter",
         )
     },
+    base=Callback,
 )
 # What a run that goes on may be told anew; the trainer itself checks the rest of `train`.
 _MAY_CHANGE = ("title", "reached", "train.", "data.workers", "sample.")

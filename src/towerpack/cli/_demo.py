@@ -88,7 +88,7 @@ def _pictures(folder: Path) -> list[Path]:
 @contextlib.contextmanager
 def _served(export_dir: Path) -> Generator[str]:
     """A server in a process of its own; gives its URL."""
-    command = [sys.executable, "-m", "towerpack", "serve", str(export_dir)]
+    command = [sys.executable, "-P", "-m", "towerpack", "serve", str(export_dir)]
     with subprocess.Popen(
         [*command, "--port", "0"],
         stdout=subprocess.PIPE,

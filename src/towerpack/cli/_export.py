@@ -9,7 +9,7 @@ import typer
 
 from towerpack._core.errors import ConfigError
 from towerpack._core.extras import explain_missing
-from towerpack.cli._apps import open_run
+from towerpack.cli._apps import ALLOW_CODE, open_run
 from towerpack.cli._model import model_of
 
 
@@ -55,6 +55,7 @@ def export(
     version: Annotated[
         int | None, typer.Option(min=0, help="A number; by default the next.")
     ] = None,
+    allow_code: ALLOW_CODE = False,
 ) -> None:
     """Export a trained model, and compare the exported one with it.
 
@@ -65,7 +66,7 @@ def export(
     if run is None:
         given = {"outputs": outputs, "tag": tag, "examples": examples, "class_names": class_names}
         _refuse(target, {**given, "ema": ema or None})
-        runner, _ = open_run(target, None, None)
+        runner, _ = open_run(target, None, None, allow_code)
         options = {"quantize": quantize, "tolerance": tolerance, "version": version}
         print(f"exported: {runner.export(to, format=form, tell=print, **options)}")
         return

@@ -67,8 +67,9 @@ def load_module(where: str) -> ModuleType:
     """
     if where.endswith(".py"):
         return _module_of_file(Path(os.path.expanduser(where)))
-    # Console scripts, unlike `python -m`, do not look in the working directory.
-    sys.path.insert(0, os.getcwd())
+    # Console scripts, unlike `python -m`, do not look in the working directory. It comes last, so
+    # that no file there replaces a package.
+    sys.path.append(os.getcwd())
     if not all(part.isidentifier() for part in where.split(".")):
         raise ConfigError(f"{where!r} is not the name of a module.", expected=_FORM)
     try:

@@ -17,6 +17,7 @@ from towerpack._core.naming import alike, did_you_mean
 from towerpack.config._config import Config, Key, keys_of
 
 C = TypeVar("C", bound=Config)
+_CODE = re.compile(r"[\w.]+:[\w.]+")
 
 
 def read_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -89,6 +90,30 @@ def from_folder(
             if beside.exists() or not (Path(value).exists() or alike(value, names)):
                 _put(changed, key.path, os.path.normpath(beside))
     return changed
+
+
+def code_in(config: type[Config], values: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return each `module:attribute` that values from a file name, by the dotted key."""
+    found: dict[str, list[str]] = {}
+    for key in keys_of(config):
+        if key.names_code:
+            value: Any = values
+            for name in key.path.split("."):
+                value = cast("dict[str, Any]", value).get(name) if isinstance(value, dict) else None
+            found[key.path] = [text for text in _texts(value) if _CODE.fullmatch(text)]
+    return {path: names for path, names in found.items() if names}
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Texts in a value, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for pair in cast("Mapping[Any, Any]", value).items():
+            yield from _texts(pair)
+    elif isinstance(value, list | tuple):
+        for item in cast("Sequence[Any]", value):
+            yield from _texts(item)
 
 
 def change(config: C, **values: Any) -> C:
